@@ -1,0 +1,114 @@
+"""From the ``Authorization`` header to a :class:`Caller`, for the control and the data plane."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, ClassVar, Final
+from uuid import UUID
+
+from django.utils import timezone
+from drf_spectacular.extensions import OpenApiAuthenticationExtension
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.permissions import BasePermission
+
+from accounts.models import ApiKey
+from config import secrets
+from config.errors import Forbidden, Unauthenticated
+
+if TYPE_CHECKING:
+    from rest_framework.request import Request
+    from rest_framework.views import APIView
+
+_BEARER: Final = re.compile(r"[Bb]earer ([!-+\--~]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who makes the request: a usable key and what it belongs to."""
+
+    key_id: UUID
+    key_digest: str
+    organization_id: UUID
+    workspace_id: UUID
+    is_management: bool
+
+    is_authenticated: ClassVar[bool] = True
+
+
+def bearer_digest(authorization: str | None) -> str:
+    """Returns the digest by which a key is looked up; the only place that reads the header.
+
+    Two headers arrive joined by a comma, which no key contains. A typo fails the checksum and
+    costs no query. Raises :class:`Unauthenticated`.
+    """
+    if not authorization:
+        raise Unauthenticated
+    match = _BEARER.fullmatch(authorization)
+    if match is None or not secrets.is_well_formed(match[1]):
+        raise Unauthenticated("The API key is not valid.")
+    return secrets.digest_api_key(match[1])
+
+
+def require_usable(*, disabled: bool, expires_at: datetime | None) -> None:
+    """Raises :class:`Unauthenticated` for a key that was revoked or has expired."""
+    if disabled:
+        raise Unauthenticated("The API key is disabled.")
+    if expires_at is not None and expires_at <= timezone.now():
+        raise Unauthenticated("The API key has expired.")
+
+
+class KeyAuthentication(BaseAuthentication):
+    """Django REST Framework's door to the same keys."""
+
+    def authenticate(self, request: Request) -> tuple[Caller, ApiKey]:
+        digest = bearer_digest(request.META.get("HTTP_AUTHORIZATION"))
+        key = ApiKey.objects.filter(digest=digest).first()
+        if key is None:
+            raise Unauthenticated("The API key is not valid.")
+        require_usable(disabled=key.disabled, expires_at=key.expires_at)
+        caller = Caller(
+            key_id=key.pk,
+            key_digest=digest,
+            organization_id=key.organization_id,
+            workspace_id=key.workspace_id,
+            is_management=key.is_management,
+        )
+        return caller, key
+
+    def authenticate_header(self, request: Request) -> str:
+        return "Bearer"
+
+
+class DenyAll(BasePermission):
+    """The default: a view that declares no key type answers nobody."""
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        return False
+
+
+class ManagementKey(BasePermission):
+    """Only a management key may call; an inference key gets 403."""
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        if not request.user.is_management:
+            raise Forbidden("This operation needs a management key.")
+        return True
+
+
+class AnyKey(BasePermission):
+    """A key of either type may call."""
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        return isinstance(request.user, Caller)
+
+
+class KeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
+    """Documents the bearer key in the OpenAPI schema."""
+
+    target_class = "accounts.authentication.KeyAuthentication"
+    name = "apiKey"
+
+    def get_security_definition(self, auto_schema: object) -> dict[str, str]:
+        return {"type": "http", "scheme": "bearer"}

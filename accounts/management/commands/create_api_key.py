@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.core.management.base import CommandParser
+
+from accounts.models import ApiKey, Organization, workspace_for
+from config.commands import Command as BaseCommand
+from config.commands import refuse
+from config.errors import NotFound
+
+
+class Command(BaseCommand):
+    help = "Creates an API key of an organization; the key is shown once."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("organization_id", type=UUID)
+        parser.add_argument("--management", action="store_true", help="a management key")
+        parser.add_argument("--name", default="Key", metavar="S")
+        parser.add_argument("--workspace", type=UUID, metavar="ID")
+        super().add_arguments(parser)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        name = options["name"].strip()
+        if not 1 <= len(name) <= 255 or not name.isprintable():
+            refuse("The name needs 1 to 255 printable characters.")
+        if not Organization.objects.filter(pk=options["organization_id"]).exists():
+            refuse("There is no such organization.")
+        try:
+            workspace = workspace_for(options["organization_id"], options["workspace"])
+        except NotFound as exc:
+            refuse(exc.message)
+        key, secret = ApiKey.objects.issue(
+            workspace=workspace, name=name, is_management=options["management"]
+        )
+        self.report(
+            {
+                "key": secret.reveal(),
+                "hash": key.digest,
+                "name": key.name,
+                "is_management": key.is_management,
+            },
+            as_json=options["json"],
+        )
+        self.note("The key is not stored; keep it now.")

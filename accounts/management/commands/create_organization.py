@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import CommandParser
+from django.db import transaction
+
+from accounts.models import ApiKey, Organization
+from config.commands import Command as BaseCommand
+from config.commands import refuse
+
+
+class Command(BaseCommand):
+    help = "Creates an organization with a default workspace and one key of each type, shown once."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("name")
+        parser.add_argument(
+            "--endpoint-limit", type=int, metavar="N", help="private endpoints at most"
+        )
+        super().add_arguments(parser)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        name, limit = options["name"].strip(), options["endpoint_limit"]
+        if not 1 <= len(name) <= 255 or not name.isprintable():
+            refuse("The name needs 1 to 255 printable characters.")
+        if limit is not None and not 0 <= limit <= 1_000_000:
+            refuse("The endpoint limit must be from 0 to 1000000.")
+        with transaction.atomic():
+            organization = Organization.objects.establish(name=name, endpoint_limit=limit)
+            workspace = organization.default_workspace
+            _, management = ApiKey.objects.issue(
+                workspace=workspace, name="Management", is_management=True
+            )
+            _, inference = ApiKey.objects.issue(workspace=workspace, name="Inference")
+        self.report(
+            {
+                "organization_id": str(organization.pk),
+                "workspace_id": str(workspace.pk),
+                "management_key": management.reveal(),
+                "api_key": inference.reveal(),
+            },
+            as_json=options["json"],
+        )
+        self.note("The keys are not stored; keep them now.")

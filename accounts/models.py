@@ -1,0 +1,321 @@
+"""Who calls: organizations, their workspaces, their API keys and their provider credentials."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime
+from typing import Any, Self
+
+from django.conf import settings
+from django.contrib.postgres.fields import ArrayField
+from django.db import models, transaction
+from django.db.models import Max, Q
+from django.utils import timezone
+from django.utils.text import slugify
+
+from config import secrets
+from config.errors import NotFound
+from config.models import BaseModel
+
+
+class Region(models.TextChoices):
+    """Where a deployment processes data, as its owner declares it; ``global`` is not regional."""
+
+    GLOBAL = "global", "global"
+    EUROPE = "europe", "europe"
+    US = "us", "us"
+
+
+class OrganizationManager(models.Manager["Organization"]):
+    def establish(self, *, name: str, endpoint_limit: int | None = None) -> Organization:
+        """Creates an organization with its default workspace."""
+        with transaction.atomic():
+            organization = self.create(
+                name=name, slug=self._free_slug(name), endpoint_limit=endpoint_limit
+            )
+            Workspace.objects.create(
+                organization=organization, name="Default", slug="default", is_default=True
+            )
+        return organization
+
+    def _free_slug(self, name: str) -> str:
+        base = slugify(name)[:40] or "organization"
+        return base if not self.filter(slug=base).exists() else f"{base}-{uuid.uuid4().hex[:8]}"
+
+
+class Organization(BaseModel):
+    """The party that owns everything: keys, endpoints, end users and credits."""
+
+    name = models.CharField(max_length=255)
+    slug = models.SlugField(max_length=64, unique=True)
+    endpoint_limit = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        help_text="Private endpoints at most; empty for the service's default.",
+    )
+    routing_version = models.BigIntegerField(
+        default=0,
+        editable=False,
+        help_text="Moves when what this organization may route to changes; kept by triggers.",
+    )
+
+    objects = OrganizationManager()
+
+    class Meta:
+        ordering = ("name",)
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def private_endpoint_limit(self) -> int:
+        if self.endpoint_limit is None:
+            return settings.PRIVATE_ENDPOINT_LIMIT
+        return self.endpoint_limit
+
+    @property
+    def default_workspace(self) -> Workspace:
+        return self.workspaces.get(is_default=True)
+
+
+class WorkspaceQuerySet(models.QuerySet["Workspace"]):
+    def for_organization(self, organization_id: uuid.UUID) -> Self:
+        return self.filter(organization_id=organization_id)
+
+
+class Workspace(BaseModel):
+    """A part of an organization with credentials and keys of its own."""
+
+    organization = models.ForeignKey(
+        Organization, on_delete=models.CASCADE, related_name="workspaces"
+    )
+    name = models.CharField(max_length=255)
+    slug = models.SlugField(max_length=64)
+    is_default = models.BooleanField(default=False)
+
+    objects = WorkspaceQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("organization", "name")
+        constraints = [
+            models.UniqueConstraint(fields=("organization", "slug"), name="workspace_slug_unique"),
+            models.UniqueConstraint(
+                fields=("organization",),
+                condition=Q(is_default=True),
+                name="workspace_one_default",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.organization} / {self.name}"
+
+
+class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
+    def for_organization(self, organization_id: uuid.UUID) -> Self:
+        return self.filter(organization_id=organization_id)
+
+
+class ApiKeyManager(models.Manager.from_queryset(ApiKeyQuerySet)):  # type: ignore[misc]
+    def issue(
+        self,
+        *,
+        workspace: Workspace,
+        name: str,
+        is_management: bool = False,
+        expires_at: datetime | None = None,
+    ) -> tuple[ApiKey, secrets.Secret]:
+        """Creates a key and returns it with its secret, which is not stored and never seen again."""
+        secret = secrets.generate_api_key(is_management=is_management)
+        key = self.create(
+            organization_id=workspace.organization_id,
+            workspace=workspace,
+            name=name,
+            is_management=is_management,
+            expires_at=expires_at,
+            digest=secrets.digest_api_key(secret.reveal()),
+            label=secrets.label_api_key(secret),
+        )
+        return key, secret
+
+
+class ApiKey(BaseModel):
+    """A bearer key: for inference, or for management, never for both."""
+
+    organization = models.ForeignKey(
+        Organization, on_delete=models.CASCADE, related_name="api_keys", editable=False
+    )
+    workspace = models.ForeignKey(Workspace, on_delete=models.CASCADE, related_name="api_keys")
+    name = models.CharField(max_length=255)
+    label = models.CharField(max_length=32, editable=False)
+    digest = models.CharField(
+        max_length=64, unique=True, editable=False, help_text="HMAC-SHA256 of the key."
+    )
+    is_management = models.BooleanField(default=False)
+    disabled = models.BooleanField(default=False)
+    expires_at = models.DateTimeField(null=True, blank=True)
+
+    objects = ApiKeyManager()
+
+    class Meta:
+        verbose_name = "API key"
+        ordering = ("-created_at",)
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.label})"
+
+    @property
+    def is_usable(self) -> bool:
+        return not self.disabled and (self.expires_at is None or self.expires_at > timezone.now())
+
+    def revoke(self) -> bool:
+        """Disables the key from the next request on; returns whether that changed anything."""
+        changed = bool(
+            ApiKey.objects.filter(pk=self.pk, disabled=False).update(
+                disabled=True, updated_at=timezone.now()
+            )
+        )
+        self.disabled = True
+        return changed
+
+
+class ByokCredentialQuerySet(models.QuerySet["ByokCredential"]):
+    def for_organization(self, organization_id: uuid.UUID) -> Self:
+        return self.filter(organization_id=organization_id, deleted_at=None)
+
+    def usable_in(self, workspace: Workspace, provider_slug: str) -> Self:
+        """Returns the credentials that a workspace may use at a provider, in order of trial."""
+        return (
+            self.for_organization(workspace.organization_id)
+            .filter(
+                Q(workspace=workspace) | Q(workspace=None),
+                provider_slug=provider_slug,
+                disabled=False,
+            )
+            .order_by("is_fallback", "sort_order", "created_at")
+        )
+
+
+class ByokCredentialManager(models.Manager.from_queryset(ByokCredentialQuerySet)):  # type: ignore[misc]
+    def store(
+        self,
+        *,
+        organization: Organization,
+        workspace: Workspace | None,
+        provider_slug: str,
+        secret: secrets.Secret,
+        **fields: Any,
+    ) -> ByokCredential:
+        """Seals a provider credential and appends it to the order of its provider."""
+        with transaction.atomic():
+            # The order is a sequence of the organization: two appends at once take turns.
+            Organization.objects.select_for_update(no_key=True).get(pk=organization.pk)
+            highest = self.for_organization(organization.pk).filter(
+                provider_slug=provider_slug
+            ).aggregate(highest=Max("sort_order"))["highest"]
+            credential = ByokCredential(
+                organization=organization,
+                workspace=workspace,
+                provider_slug=provider_slug,
+                sort_order=0 if highest is None else highest + 1,
+                **fields,
+            )
+            credential.seal(secret)
+            credential.save(force_insert=True)
+        return credential
+
+
+class ByokCredential(BaseModel):
+    """An organization's own credential at a provider; the secret is write-only."""
+
+    organization = models.ForeignKey(
+        Organization, on_delete=models.CASCADE, related_name="byok_credentials", editable=False
+    )
+    workspace = models.ForeignKey(
+        Workspace,
+        on_delete=models.CASCADE,
+        related_name="byok_credentials",
+        null=True,
+        blank=True,
+        help_text="Empty: usable in every workspace.",
+    )
+    provider_slug = models.CharField(max_length=255)
+    name = models.CharField(max_length=255, null=True, blank=True)
+    label = models.CharField(max_length=32, editable=False)
+    sealed = models.BinaryField(editable=False)
+    version = models.PositiveIntegerField(default=1, editable=False)
+    sort_order = models.IntegerField(default=0)
+    disabled = models.BooleanField(default=False)
+    is_fallback = models.BooleanField(default=False)
+    is_required = models.BooleanField(default=False)
+    is_byok_only = models.BooleanField(default=False)
+    allowed_models = ArrayField(models.CharField(max_length=255), null=True, blank=True)
+    allowed_api_key_hashes = ArrayField(models.CharField(max_length=64), null=True, blank=True)
+    allowed_user_ids = ArrayField(models.CharField(max_length=255), null=True, blank=True)
+    allowed_hosts = ArrayField(
+        models.CharField(max_length=253),
+        null=True,
+        blank=True,
+        help_text="Hosts to which this credential may be sent; empty: any that the policy allows.",
+    )
+    declared_region = models.CharField(max_length=16, choices=Region, null=True, blank=True)
+    declared_zdr = models.BooleanField(null=True, blank=True)
+    deleted_at = models.DateTimeField(null=True, blank=True, editable=False)
+
+    objects = ByokCredentialManager()
+
+    class Meta:
+        verbose_name = "BYOK credential"
+        ordering = ("organization", "provider_slug", "sort_order")
+        indexes = [models.Index(fields=("organization", "provider_slug"), name="byok_lookup")]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(is_fallback=False) | Q(is_byok_only=False),
+                name="byok_fallback_is_not_byok_only",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.provider_slug} {self.label}"
+
+    @property
+    def _associated(self) -> str:
+        return f"{self.pk}|{self.organization_id}|{self.workspace_id}|{self.provider_slug}"
+
+    def seal(self, secret: secrets.Secret) -> None:
+        """Puts the secret in, sealed to this row; the caller saves."""
+        self.sealed = secrets.seal(secret, associated=self._associated)
+        self.label = secret.label
+
+    def reveal(self) -> secrets.Secret:
+        """Opens the secret; raises :class:`config.secrets.DecryptionFailed`."""
+        return secrets.unseal(self.sealed, associated=self._associated)
+
+    def rotate(self, secret: secrets.Secret) -> None:
+        """Replaces the secret in place; validations made with the old one become stale."""
+        with transaction.atomic():
+            self.refresh_from_db(
+                from_queryset=ByokCredential._base_manager.select_for_update()
+            )
+            self.seal(secret)
+            self.version = self.version + 1
+            self.save_fields("sealed", "label", "version")
+
+    def permits_host(self, host: str) -> bool:
+        """Tells whether the credential may travel to a host."""
+        return self.allowed_hosts is None or host in self.allowed_hosts
+
+
+def workspace_for(organization_id: uuid.UUID, workspace_id: uuid.UUID | None) -> Workspace:
+    """Loads a workspace of the caller's organization, the default one when none is named.
+
+    Raises :class:`NotFound`; a foreign workspace looks exactly like one that does not exist.
+    """
+    workspaces = Workspace.objects.for_organization(organization_id)
+    found = (
+        workspaces.filter(is_default=True).first()
+        if workspace_id is None
+        else workspaces.filter(pk=workspace_id).first()
+    )
+    if found is None:
+        raise NotFound("The workspace does not exist.")
+    return found

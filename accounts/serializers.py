@@ -1,0 +1,196 @@
+"""The shapes of keys and provider credentials."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+from rest_framework import serializers
+from rest_framework.exceptions import ValidationError
+
+from accounts.models import ApiKey, ByokCredential, Region
+from catalog.models import Dialect, Provider
+from config.api import ChoiceField, FlagField, StrictSerializer, StringField, UUIDField
+from config.secrets import Secret
+
+# What may stand in an Authorization header, and nothing that could end it.
+_BARE_KEY: Final = re.compile(r"[!-~]{8,4096}")
+_HOST: Final = re.compile(r"[a-z0-9](?:[a-z0-9.\-]{0,251}[a-z0-9])?")
+
+
+class SecretField(serializers.CharField):
+    """A provider's secret: one bare key, or the text of one JSON object; never shown again."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(write_only=True, **kwargs)
+
+    def to_internal_value(self, data: Any) -> Secret:
+        if not isinstance(data, str):
+            raise ValidationError("Must be a string.")
+        if len(data) > 16_384:
+            raise ValidationError("Must have at most 16384 characters.")
+        if not (_BARE_KEY.fullmatch(data) or _is_json_object(data)):
+            raise ValidationError(
+                "Must be a bare key of 8 to 4096 visible ASCII characters, or one JSON object."
+            )
+        return Secret(data)
+
+
+class CreateByokSerializer(StrictSerializer):
+    provider = StringField(min_length=1)
+    key = SecretField()
+    workspace_id = UUIDField(required=False)
+    name = StringField(required=False, allow_null=True, min_length=1)
+    disabled = FlagField(default=False)
+    is_fallback = FlagField(default=False)
+    is_required = FlagField(default=False)
+    is_byok_only = FlagField(default=False)
+    allowed_models = serializers.ListField(
+        child=StringField(min_length=1), required=False, allow_null=True, max_length=1000
+    )
+    allowed_api_key_hashes = serializers.ListField(
+        child=StringField(min_length=64, max_length=64),
+        required=False,
+        allow_null=True,
+        allow_empty=False,
+        max_length=1000,
+    )
+    allowed_user_ids = serializers.ListField(
+        child=StringField(min_length=1), required=False, allow_null=True, max_length=1000
+    )
+    allowed_hosts = serializers.ListField(
+        child=StringField(max_length=253),
+        required=False,
+        allow_null=True,
+        allow_empty=False,
+        max_length=100,
+        help_text="Extension: the only hosts to which this credential may be sent.",
+    )
+    declared_region = ChoiceField(choices=Region.choices, required=False, allow_null=True)
+    declared_zdr = FlagField(required=False, allow_null=True)
+
+    def validate_allowed_hosts(self, hosts: list[str] | None) -> list[str] | None:
+        if hosts is not None and any(not _HOST.fullmatch(host) for host in hosts):
+            raise ValidationError("Must be lower-case host names without port or path.")
+        return hosts
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if attrs["is_fallback"] and attrs["is_byok_only"]:
+            raise ValidationError({"is_fallback": ["Cannot go with is_byok_only."]})
+        provider = Provider.objects.filter(slug=attrs["provider"], is_listed=True).first()
+        if provider is None:
+            raise ValidationError({"provider": ["Is not a provider of the catalogue."]})
+        if Dialect(provider.dialect).url_from_credential and not _is_json_object(
+            attrs["key"].reveal()
+        ):
+            raise ValidationError(
+                {"key": [f"{provider.name} needs a JSON object; see the credential formats."]}
+            )
+        hashes = set(attrs.get("allowed_api_key_hashes") or ())
+        organization_id = self.context["organization_id"]
+        own = ApiKey.objects.for_organization(organization_id).filter(digest__in=hashes).count()
+        if own != len(hashes):
+            raise ValidationError({"allowed_api_key_hashes": ["Names a key that is not yours."]})
+        return attrs
+
+
+class ByokSerializer(serializers.ModelSerializer[ByokCredential]):
+    provider = serializers.CharField(source="provider_slug")
+    workspace_id = serializers.UUIDField(allow_null=True)
+
+    class Meta:
+        model = ByokCredential
+        fields = (
+            "id",
+            "provider",
+            "workspace_id",
+            "name",
+            "label",
+            "sort_order",
+            "disabled",
+            "is_fallback",
+            "is_required",
+            "is_byok_only",
+            "allowed_models",
+            "allowed_api_key_hashes",
+            "allowed_user_ids",
+            "allowed_hosts",
+            "declared_region",
+            "declared_zdr",
+            "created_at",
+        )
+
+
+class ByokResponseSerializer(serializers.Serializer[Any]):
+    data = ByokSerializer()
+
+
+class ByokListSerializer(serializers.Serializer[Any]):
+    data = ByokSerializer(many=True)
+    total_count = serializers.IntegerField()
+
+
+class _RateLimitSerializer(serializers.Serializer[Any]):
+    requests = serializers.IntegerField()
+    interval = serializers.CharField()
+    note = serializers.CharField()
+
+
+class _FreeRequestsSerializer(serializers.Serializer[Any]):
+    limit = serializers.IntegerField()
+    remaining = serializers.IntegerField()
+    used = serializers.IntegerField()
+
+
+class KeyBudgetSerializer(serializers.Serializer[Any]):
+    scope = serializers.CharField()
+    budget_id = serializers.CharField(allow_null=True)
+    guardrail_id = serializers.CharField(allow_null=True)
+    include_byok = serializers.BooleanField()
+    limit_usd = serializers.FloatField()
+    spend_usd = serializers.FloatField()
+    remaining_usd = serializers.FloatField()
+    reset_interval = serializers.CharField(allow_null=True)
+    resets_at = serializers.DateTimeField(allow_null=True)
+
+
+class CurrentKeySerializer(serializers.Serializer[Any]):
+    """The key that made the request; amounts are USD."""
+
+    label = serializers.CharField()
+    organization_id = serializers.UUIDField(allow_null=True)
+    workspace_id = serializers.UUIDField(allow_null=True)
+    creator_user_id = serializers.CharField(allow_null=True)
+    is_management_key = serializers.BooleanField()
+    is_provisioning_key = serializers.BooleanField(help_text="Deprecated mirror.")
+    is_free_tier = serializers.BooleanField()
+    expires_at = serializers.DateTimeField(allow_null=True)
+    limit = serializers.FloatField(allow_null=True)
+    limit_remaining = serializers.FloatField(allow_null=True)
+    limit_reset = serializers.CharField(allow_null=True)
+    include_byok_in_limit = serializers.BooleanField()
+    usage = serializers.FloatField()
+    usage_daily = serializers.FloatField()
+    usage_weekly = serializers.FloatField()
+    usage_monthly = serializers.FloatField()
+    byok_usage = serializers.FloatField()
+    byok_usage_daily = serializers.FloatField()
+    byok_usage_weekly = serializers.FloatField()
+    byok_usage_monthly = serializers.FloatField()
+    budgets = KeyBudgetSerializer(many=True)
+    effective_budget = KeyBudgetSerializer(allow_null=True)
+    allowed_data_regions = serializers.ListField(child=serializers.CharField())
+    free_model_daily_requests = _FreeRequestsSerializer()
+    rate_limit = _RateLimitSerializer(help_text="Deprecated; always -1.")
+
+
+class CurrentKeyResponseSerializer(serializers.Serializer[Any]):
+    data = CurrentKeySerializer()
+
+
+def _is_json_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False

@@ -1,0 +1,21 @@
+"""How each kind of provider is spoken to.
+
+A dialect is a pure module with the shape of :class:`base.Dialect`: a :class:`base.Call` in, an HTTP
+request out; bytes in, a :class:`base.Reply` or :class:`base.Chunk` objects out. It opens no
+connection and reads no setting. Whatever the provider speaks, what comes out has the shape of
+OpenAI's completion objects, which is what callers of this service speak.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from catalog.dialects import openai
+from catalog.dialects.base import Dialect
+
+_DIALECTS: Final[dict[str, Dialect]] = {"openai": openai}
+
+
+def get(name: str) -> Dialect | None:
+    """Returns the dialect of that name, or ``None`` while this release does not speak it."""
+    return _DIALECTS.get(name)

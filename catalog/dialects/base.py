@@ -1,0 +1,206 @@
+"""The types that every dialect shares."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from catalog.pricing import Usage
+from config.egress import OutboundRequest
+from config.secrets import Secret
+
+Fields = dict[str, Any]
+"""A JSON object whose values are raw JSON (``msgspec.Raw``) or plain Python values."""
+
+_MAX_TOKENS: Final = 100_000_000
+_MAX_MESSAGE: Final = 512
+_UNPRINTABLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
+_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+class Operation(StrEnum):
+    """What the caller asks for, named by the path of OpenAI's interface."""
+
+    CHAT = "chat/completions"
+    TEXT = "completions"
+
+
+class InvalidReply(Exception):
+    """A 200 whose body is not a completion; the text is ours and safe to show."""
+
+
+class InvalidStream(Exception):
+    """A stream that breaks its format; the text is ours and safe to show."""
+
+
+class ProviderFailure(Exception):
+    """An error that the provider reported, inside a 200 or as the body of an error status."""
+
+    def __init__(self, message: str | None, code: str | None = None) -> None:
+        super().__init__(message or "The provider reported an error.")
+        self.message = message
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request to one deployment: where, as whom, and the body's fields as the caller sent them.
+
+    ``fields`` holds no field that is meant for the gateway alone; ``model`` is the identifier that
+    the deployment knows.
+    """
+
+    operation: Operation
+    base_url: str
+    model: str
+    secret: Secret
+    fields: Mapping[str, Any] = field(repr=False)
+    stream: bool = False
+
+
+@dataclass(slots=True)
+class Reply:
+    """A whole completion: its body, and what the gateway must know of it.
+
+    ``output_bytes`` is the size of the text produced, for an estimate when usage is absent.
+    """
+
+    fields: Fields
+    model: str | None
+    usage: Usage | None
+    finish_reason: str | None
+    output_bytes: int = 0
+    upstream_id: str | None = None
+
+
+@dataclass(slots=True)
+class Chunk:
+    """One event of a stream, or its end mark (``is_done``, no fields).
+
+    A chunk without choices carries something else, usage for instance.
+    """
+
+    fields: Fields
+    model: str | None = None
+    usage: Usage | None = None
+    finish_reason: str | None = None
+    output_bytes: int = 0
+    has_choices: bool = False
+    is_done: bool = False
+    upstream_id: str | None = None
+
+
+class StreamParser(Protocol):
+    """Reads one stream; one object per request."""
+
+    def feed(self, data: bytes) -> list[Chunk]:
+        """Returns the chunks that these bytes complete.
+
+        Raises :class:`InvalidStream`, and :class:`ProviderFailure` for an error in the stream;
+        what came before it in the same bytes is then in :attr:`pending`.
+        """
+        ...
+
+    @property
+    def pending(self) -> list[Chunk]:
+        """Returns the chunks parsed before the last :meth:`feed` raised."""
+        ...
+
+    def finish(self) -> None:
+        """Checks the end of the stream; raises :class:`InvalidStream` when it is cut off."""
+        ...
+
+
+class Dialect(Protocol):
+    """A wire format: how to ask, and how to read the answer."""
+
+    def build(self, call: Call) -> OutboundRequest:
+        """Returns the HTTP request of a call."""
+        ...
+
+    def parse_reply(self, operation: Operation, body: bytes) -> Reply:
+        """Reads a whole answer; raises :class:`InvalidReply` or :class:`ProviderFailure`."""
+        ...
+
+    def stream_parser(self, operation: Operation) -> StreamParser:
+        """Returns the reader of one streamed answer."""
+        ...
+
+
+def decode_object(body: bytes) -> dict[str, msgspec.Raw] | None:
+    """Decodes the outermost object and leaves its values raw; ``None`` when it is none.
+
+    Some servers print ``NaN`` where a number is missing. That is not JSON, but the answer around it
+    is whole, so it is read as ``null``.
+    """
+    try:
+        return _decode_fields(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        if b"NaN" not in body and b"Infinity" not in body:
+            return None
+    try:
+        lenient = json.loads(body, parse_constant=lambda _: None)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(lenient, dict):
+        return None
+    return _decode_fields(msgspec.json.encode(lenient))
+
+
+def read_usage(prompt: Any, completion: Any, **details: Any) -> Usage | None:
+    """Returns the usage when both counts are sane; what is absent or absurd is not a usage.
+
+    A detail that is absent or absurd counts as zero: it only splits a total that is known.
+    """
+    if not _is_count(prompt) or not _is_count(completion):
+        return None
+    return Usage(
+        prompt=prompt,
+        completion=completion,
+        **{name: value if _is_count(value) else 0 for name, value in details.items()},
+    )
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_TOKENS
+
+
+def clean_message(text: str, secret: Secret | None = None) -> str:
+    """Makes a foreign message fit to show: one line, no secret, at most 512 characters."""
+    if secret is not None:
+        text = text.replace(secret.reveal(), "********")
+    return _UNPRINTABLE.sub(" ", text[:4096]).strip()[:_MAX_MESSAGE]
+
+
+def parse_error(body: bytes, secret: Secret | None = None) -> ProviderFailure:
+    """Reads an error body of any known dialect; only a JSON error's message is ever shown.
+
+    Knows ``{"error": {"message", "code", "type"}}``, ``{"error": "…"}`` and ``{"message": "…"}``.
+    """
+    try:
+        decoded = json.loads(body)
+    except (ValueError, RecursionError):
+        return ProviderFailure(None)
+    return failure_from(decoded, secret)
+
+
+def failure_from(decoded: Any, secret: Secret | None = None) -> ProviderFailure:
+    """The same for a body that is decoded already."""
+    error = decoded.get("error", decoded) if isinstance(decoded, dict) else None
+    if isinstance(error, str):
+        error = {"message": error}
+    if not isinstance(error, dict):
+        return ProviderFailure(None)
+    message, code = error.get("message"), error.get("code")
+    if code is None:
+        code = error.get("type")
+    return ProviderFailure(
+        clean_message(message, secret) if isinstance(message, str) else None,
+        clean_message(str(code), secret)[:64] if isinstance(code, str | int) else None,
+    )

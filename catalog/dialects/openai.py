@@ -1,0 +1,238 @@
+"""OpenAI's chat and text completions, and everyone who speaks them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import msgspec
+
+from catalog.dialects.base import (
+    Call,
+    Chunk,
+    InvalidReply,
+    InvalidStream,
+    Operation,
+    Reply,
+    decode_object,
+    failure_from,
+    read_usage,
+)
+from catalog.dialects.sse import EventDecoder, EventTooLarge
+from catalog.pricing import Usage
+from config.egress import OutboundRequest
+
+_NULL: Final = msgspec.Raw(b"null")
+_encode = msgspec.json.Encoder().encode
+_INCLUDE_USAGE: Final = msgspec.Raw(b'{"include_usage":true}')
+
+
+class _Delta(msgspec.Struct):
+    """The parts of a delta or message that count as output."""
+
+    content: Any = None
+    reasoning: Any = None
+    reasoning_content: Any = None
+    refusal: Any = None
+    tool_calls: msgspec.Raw = msgspec.Raw()
+
+    @property
+    def size(self) -> int:
+        total = 0 if self.tool_calls == _NULL else len(bytes(self.tool_calls))
+        for text in (self.content, self.reasoning, self.reasoning_content, self.refusal):
+            if isinstance(text, str):
+                total += len(text.encode("utf-8", "surrogatepass"))
+            elif text is not None:
+                total += len(_encode(text))
+        return total
+
+
+class _Choice(msgspec.Struct):
+    delta: _Delta | None = None
+    message: _Delta | None = None
+    text: str | None = None
+    finish_reason: str | None = None
+
+
+class _TokenDetails(msgspec.Struct):
+    cached_tokens: Any = 0
+    cache_write_tokens: Any = 0
+    reasoning_tokens: Any = 0
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: Any = None
+    completion_tokens: Any = None
+    prompt_tokens_details: _TokenDetails | None = None
+    completion_tokens_details: _TokenDetails | None = None
+
+
+_decode_choices = msgspec.json.Decoder(list[_Choice]).decode
+_decode_usage = msgspec.json.Decoder(_Usage | None).decode
+_decode_text = msgspec.json.Decoder(str | None).decode
+
+
+def build(call: Call) -> OutboundRequest:
+    fields = dict(call.fields)
+    fields["model"] = call.model
+    if call.stream:
+        fields["stream"] = True
+        fields["stream_options"] = _with_usage(fields.get("stream_options"))
+    return OutboundRequest(
+        method="POST",
+        url=f"{call.base_url}/{call.operation.value}",
+        headers={
+            "Authorization": f"Bearer {call.secret.reveal()}",
+            "Content-Type": "application/json",
+            "Accept": "text/event-stream" if call.stream else "application/json",
+        },
+        body=_encode(fields),
+    )
+
+
+def parse_reply(operation: Operation, body: bytes) -> Reply:
+    fields = decode_object(body)
+    if fields is None:
+        raise InvalidReply("The answer is not a JSON object.")
+    _raise_reported(fields)
+    choices = _choices(fields)
+    if not choices:
+        raise InvalidReply("The answer has no choices.")
+    for choice in choices:
+        if choice.text is None if operation is Operation.TEXT else choice.message is None:
+            raise InvalidReply("A choice of the answer has no content.")
+    return Reply(
+        fields=fields,
+        model=_text(fields, "model"),
+        usage=_usage(fields),
+        finish_reason=_finish_reason(choices),
+        output_bytes=_size(choices),
+        upstream_id=_text(fields, "id"),
+    )
+
+
+def stream_parser(operation: Operation) -> _StreamParser:
+    return _StreamParser()
+
+
+class _StreamParser:
+    """Reads the events of one stream; nothing after ``[DONE]`` counts."""
+
+    __slots__ = ("_decoder", "_is_done", "pending")
+
+    def __init__(self) -> None:
+        self._decoder = EventDecoder()
+        self._is_done = False
+        self.pending: list[Chunk] = []
+
+    def feed(self, data: bytes) -> list[Chunk]:
+        self.pending = chunks = []
+        if self._is_done:
+            return chunks
+        try:
+            events = self._decoder.feed(data)
+        except EventTooLarge:
+            raise InvalidStream("An event of the stream is too large.") from None
+        for event in events:
+            if event.strip() == b"[DONE]":
+                self._is_done = True
+                chunks.append(Chunk(fields={}, is_done=True))
+                break
+            chunks.append(self._chunk(event))
+        return chunks
+
+    def finish(self) -> None:
+        if self._is_done:
+            return
+        if not self._decoder.is_complete:
+            raise InvalidStream("The stream was cut off inside an event.")
+        raise InvalidStream("The stream ended without its end mark.")
+
+    def _chunk(self, event: bytes) -> Chunk:
+        fields = decode_object(event)
+        if fields is None:
+            raise InvalidStream("An event of the stream is not a JSON object.")
+        _raise_reported(fields)
+        try:
+            choices = _choices(fields)
+        except InvalidReply as exc:
+            raise InvalidStream(str(exc)) from None
+        return Chunk(
+            fields=fields,
+            model=_text(fields, "model"),
+            usage=_usage(fields) if "usage" in fields else None,
+            finish_reason=_finish_reason(choices),
+            output_bytes=_size(choices),
+            has_choices=bool(choices),
+            upstream_id=_text(fields, "id"),
+        )
+
+
+def _with_usage(options: Any) -> Any:
+    """Asks for the usage chunk and keeps the other options that the caller sent."""
+    if options is None:
+        return _INCLUDE_USAGE
+    members = decode_object(bytes(options)) or {}
+    return {**members, "include_usage": True}
+
+
+def _raise_reported(fields: dict[str, msgspec.Raw]) -> None:
+    error = fields.get("error")
+    if error is not None and bytes(error) != b"null":
+        raise failure_from({"error": json.loads(bytes(error))})
+
+
+def _choices(fields: dict[str, msgspec.Raw]) -> list[_Choice]:
+    raw = fields.get("choices")
+    if raw is None:
+        raise InvalidReply("The answer has no choices.")
+    try:
+        return _decode_choices(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise InvalidReply("The choices of the answer are malformed.") from None
+
+
+def _usage(fields: dict[str, msgspec.Raw]) -> Usage | None:
+    raw = fields.get("usage")
+    if raw is None:
+        return None
+    try:
+        usage = _decode_usage(raw)
+    except msgspec.DecodeError:
+        return None
+    if usage is None:
+        return None
+    prompt_details = usage.prompt_tokens_details or _TokenDetails()
+    completion_details = usage.completion_tokens_details or _TokenDetails()
+    return read_usage(
+        usage.prompt_tokens,
+        usage.completion_tokens,
+        cached=prompt_details.cached_tokens,
+        cache_write=prompt_details.cache_write_tokens,
+        reasoning=completion_details.reasoning_tokens,
+    )
+
+
+def _text(fields: dict[str, msgspec.Raw], name: str) -> str | None:
+    raw = fields.get(name)
+    if raw is None:
+        return None
+    try:
+        return _decode_text(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def _finish_reason(choices: list[_Choice]) -> str | None:
+    return next((choice.finish_reason for choice in choices if choice.finish_reason), None)
+
+
+def _size(choices: list[_Choice]) -> int:
+    total = 0
+    for choice in choices:
+        part = choice.delta or choice.message
+        if part is not None:
+            total += part.size
+        if choice.text is not None:
+            total += len(choice.text.encode("utf-8", "surrogatepass"))
+    return total

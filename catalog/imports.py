@@ -1,0 +1,423 @@
+"""The catalogue file: parse it, validate every row, apply it in one transaction."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from datetime import date
+from decimal import Decimal
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+
+from catalog.models import Dialect, LanguageModel, ModelEndpoint, PriceVersion, Provider
+from catalog.pricing import Price
+from config.addresses import EgressPolicy, InvalidURL, parse_base_url
+
+_Stored = TypeVar("_Stored", Provider, LanguageModel)
+_Row = TypeVar("_Row")
+
+KINDS: Final = ("providers", "models", "endpoints")
+DECIMAL: Final = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,30})?")
+
+_Text = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
+_Count = Annotated[int, msgspec.Meta(ge=1, le=10**15)]
+_Names = list[_Text]
+_Country = Annotated[str, msgspec.Meta(pattern=r"^[A-Z]{2}\Z")]
+_URL = Annotated[str, msgspec.Meta(pattern=r"^https?://\S+\Z", max_length=2048)]
+_DECIMAL_TEXT = Annotated[str, msgspec.Meta(max_length=64)]
+
+
+class CatalogRefused(Exception):
+    """The file cannot be applied; ``problems`` has a line for each fault, and nothing changed."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+class _DataPolicy(msgspec.Struct, forbid_unknown_fields=True):
+    training: bool
+    retains_prompts: bool
+
+
+class ProviderRow(msgspec.Struct, forbid_unknown_fields=True):
+    slug: _Text
+    name: _Text
+    dialect: _Text
+    base_url: Annotated[str, msgspec.Meta(min_length=1, max_length=2048)] | None
+    data_policy: _DataPolicy
+    datacenters: list[_Country] | None = None
+    headquarters: _Country | None = None
+    privacy_policy_url: _URL | None = None
+    terms_of_service_url: _URL | None = None
+    status_page_url: _URL | None = None
+
+
+class _Architecture(msgspec.Struct, forbid_unknown_fields=True):
+    input_modalities: _Names
+    output_modalities: _Names
+    modality: _Text | None
+    tokenizer: _Text | None = None
+    instruct_type: _Text | None = None
+
+
+class ModelRow(msgspec.Struct, forbid_unknown_fields=True):
+    id: Annotated[str, msgspec.Meta(pattern=r"^[^/\s]+/[^\s]+\Z", max_length=255)]
+    canonical_slug: Annotated[str, msgspec.Meta(pattern=r"^[^/\s]+/[^\s]+\Z", max_length=255)]
+    name: _Text
+    created: Annotated[int, msgspec.Meta(ge=0, le=10**11)]
+    context_length: _Count | None
+    architecture: _Architecture
+    description: str = ""
+    supported_parameters: _Names = []
+    default_parameters: dict[str, Any] | None = None
+    expiration_date: date | None = None
+    knowledge_cutoff: date | None = None
+    supported_voices: _Names | None = None
+    per_request_limits: dict[str, Any] | None = None
+
+
+class _Pricing(msgspec.Struct, forbid_unknown_fields=True):
+    prompt: _DECIMAL_TEXT
+    completion: _DECIMAL_TEXT
+    image: _DECIMAL_TEXT = "0"
+    request: _DECIMAL_TEXT = "0"
+    input_cache_read: _DECIMAL_TEXT | None = None
+    input_cache_write: _DECIMAL_TEXT | None = None
+
+
+class EndpointRow(msgspec.Struct, forbid_unknown_fields=True):
+    model: _Text
+    provider: _Text
+    upstream_model_id: _Text
+    pricing: _Pricing
+    context_length: _Count | None = None
+    max_completion_tokens: _Count | None = None
+    quantization: _Text | None = None
+    is_moderated: bool = False
+    region: Annotated[str, msgspec.Meta(min_length=1, max_length=16)] = "global"
+    zdr: bool = False
+    supported_parameters: _Names = []
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    providers: list[msgspec.Raw] = []
+    models: list[msgspec.Raw] = []
+    endpoints: list[msgspec.Raw] = []
+    about: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """A file whose every row is valid by itself and whose references resolve."""
+
+    providers: list[ProviderRow]
+    models: list[ModelRow]
+    endpoints: list[EndpointRow]
+
+
+@dataclass(slots=True)
+class Report:
+    """How many rows of each kind an import created, updated and left as they were."""
+
+    created: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    updated: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    unchanged: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    dry_run: bool = False
+
+
+def parse(data: bytes) -> Catalog:
+    """Reads a catalogue file; raises :class:`CatalogRefused` with every fault that it has."""
+    try:
+        file = msgspec.json.decode(data, type=_File)
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise CatalogRefused([f"not a catalogue file: {exc}"]) from None
+    problems: list[str] = []
+    providers = _rows(file.providers, ProviderRow, "providers", problems)
+    models = _rows(file.models, ModelRow, "models", problems)
+    endpoints = _rows(file.endpoints, EndpointRow, "endpoints", problems)
+    policy = settings.EGRESS_POLICY
+    for place, provider in providers:
+        problems.extend(f"{place}: {text}" for text in _faults_of_provider(provider, policy))
+    for place, endpoint in endpoints:
+        problems.extend(f"{place}: {text}" for text in _faults_of_endpoint(endpoint))
+    problems.extend(_repeated("providers", [(place, row.slug) for place, row in providers]))
+    problems.extend(_repeated("models", [(place, row.id) for place, row in models]))
+    problems.extend(_repeated("models", [(place, row.canonical_slug) for place, row in models]))
+    problems.extend(_repeated("endpoints", [(place, _key(row)) for place, row in endpoints]))
+    if problems:
+        raise CatalogRefused(problems)
+    return Catalog(
+        [row for _, row in providers], [row for _, row in models], [row for _, row in endpoints]
+    )
+
+
+def apply(catalog: Catalog, *, dry_run: bool = False) -> Report:
+    """Creates and updates the rows by their natural keys, all or none.
+
+    A row that already says the same is left alone, so that a second run reports only ``unchanged``.
+    ``dry_run`` is the same path, rolled back. Raises :class:`CatalogRefused` when an endpoint names
+    a model or provider that neither the file nor the database has.
+    """
+    report = Report(dry_run=dry_run)
+    with transaction.atomic():
+        providers = {row.slug: row for row in Provider.objects.select_for_update()}
+        _upsert(
+            report,
+            "providers",
+            providers,
+            {row.slug: _provider_values(row) for row in catalog.providers},
+            Provider,
+        )
+        models = {row.canonical_slug: row for row in LanguageModel.objects.select_for_update()}
+        _require_free_slugs(catalog.models, models)
+        _upsert(
+            report,
+            "models",
+            models,
+            {row.canonical_slug: _model_values(row) for row in catalog.models},
+            LanguageModel,
+        )
+        _require_references(catalog.endpoints, models, providers)
+        _upsert_endpoints(report, catalog.endpoints, models, providers)
+        transaction.set_rollback(dry_run)
+    return report
+
+
+def _upsert(
+    report: Report,
+    kind: str,
+    stored: dict[str, _Stored],
+    wanted: dict[str, dict[str, Any]],
+    model: type[_Stored],
+) -> None:
+    """Writes the rows that differ, and adds the new ones to ``stored``."""
+    created: list[_Stored] = []
+    updated: list[_Stored] = []
+    for key, values in wanted.items():
+        row = stored.get(key)
+        if row is None:
+            stored[key] = row = model(**values)
+            created.append(row)
+        elif _assign(row, values):
+            updated.append(row)
+    model._default_manager.bulk_create(created, batch_size=1000)
+    if updated:
+        names = [*next(iter(wanted.values())), "updated_at"]
+        model._default_manager.bulk_update(updated, names, batch_size=1000)
+    _count(report, kind, len(wanted), len(created), len(updated))
+
+
+def _upsert_endpoints(
+    report: Report,
+    rows: list[EndpointRow],
+    models: dict[str, LanguageModel],
+    providers: dict[str, Provider],
+) -> None:
+    stored = {
+        (row.model.canonical_slug, row.provider.slug, row.upstream_model_id, row.region): row
+        for row in ModelEndpoint.objects.select_related("model", "provider", "price")
+    }
+    created: list[ModelEndpoint] = []
+    updated: list[ModelEndpoint] = []
+    prices: list[PriceVersion] = []
+    for row in rows:
+        values = {
+            "context_length": row.context_length,
+            "max_completion_tokens": row.max_completion_tokens,
+            "quantization": row.quantization,
+            "is_moderated": row.is_moderated,
+            "zdr": row.zdr,
+            "supported_parameters": row.supported_parameters,
+            "is_listed": True,
+        }
+        price = _price(row.pricing)
+        endpoint = stored.get(_key(row))
+        if endpoint is None:
+            endpoint = ModelEndpoint(
+                model=models[row.model],
+                provider=providers[row.provider],
+                upstream_model_id=row.upstream_model_id,
+                region=row.region,
+                **values,
+            )
+            created.append(endpoint)
+            same_price = False
+        else:
+            same_price = endpoint.price.price == price
+            if _assign(endpoint, values) or not same_price:
+                endpoint.updated_at = timezone.now()
+                updated.append(endpoint)
+        if not same_price:
+            endpoint.price = PriceVersion.of(subject_id=endpoint.pk, price=price)
+            prices.append(endpoint.price)
+    PriceVersion.objects.bulk_create(prices, batch_size=1000)
+    for endpoint in (*created, *updated):
+        endpoint.price_id = endpoint.price.pk
+    ModelEndpoint.objects.bulk_create(created, batch_size=1000)
+    if updated:
+        ModelEndpoint.objects.bulk_update(
+            updated,
+            [
+                "price", "context_length", "max_completion_tokens", "quantization",
+                "is_moderated", "zdr", "supported_parameters", "is_listed", "updated_at",
+            ],
+            batch_size=1000,
+        )  # fmt: skip
+    _count(report, "endpoints", len(rows), len(created), len(updated))
+
+
+def _assign(row: Provider | LanguageModel | ModelEndpoint, values: dict[str, Any]) -> bool:
+    """Sets the values that differ; returns whether any did."""
+    changes = {name: value for name, value in values.items() if getattr(row, name) != value}
+    for name, value in changes.items():
+        setattr(row, name, value)
+    if changes:
+        row.updated_at = timezone.now()
+    return bool(changes)
+
+
+def _count(report: Report, kind: str, total: int, created: int, updated: int) -> None:
+    report.created[kind] = created
+    report.updated[kind] = updated
+    report.unchanged[kind] = total - created - updated
+
+
+def _rows(
+    raws: list[msgspec.Raw], shape: type[_Row], kind: str, problems: list[str]
+) -> list[tuple[str, _Row]]:
+    rows = []
+    for index, raw in enumerate(raws):
+        place = f"{kind}[{index}]"
+        try:
+            rows.append((place, msgspec.json.decode(raw, type=shape)))
+        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+            problems.append(f"{place}: {exc}")
+    return rows
+
+
+def _faults_of_provider(row: ProviderRow, policy: EgressPolicy) -> list[str]:
+    if row.dialect not in Dialect.values:
+        return [f"dialect {row.dialect!r} is none of {', '.join(Dialect.values)}"]
+    if Dialect(row.dialect).url_from_credential:
+        if row.base_url is not None:
+            return ["base_url must be null: this dialect takes its URL from the credential"]
+        return []
+    if row.base_url is None:
+        return ["base_url is required for this dialect"]
+    try:
+        parse_base_url(row.base_url, policy=policy, require_https=False)
+    except InvalidURL as exc:
+        return [f"base_url: {exc}"]
+    return []
+
+
+def _faults_of_endpoint(row: EndpointRow) -> list[str]:
+    return [
+        f"pricing.{name}: must be a decimal such as 0.0000005, below 1000000"
+        for name in row.pricing.__struct_fields__
+        if (text := getattr(row.pricing, name)) is not None and not DECIMAL.fullmatch(text)
+    ]
+
+
+def _repeated(kind: str, keys: list[tuple[str, Any]]) -> list[str]:
+    first: dict[Any, str] = {}
+    problems = []
+    for place, key in keys:
+        if key in first:
+            problems.append(f"{place}: the same as {first[key]} ({key})")
+        first.setdefault(key, place)
+    return problems
+
+
+def _require_free_slugs(rows: list[ModelRow], stored: dict[str, LanguageModel]) -> None:
+    owners = {model.slug: model.canonical_slug for model in stored.values()}
+    moved = {row.canonical_slug for row in rows}
+    problems = [
+        f"models[{index}]: id {row.id!r} already belongs to {owners[row.id]!r}"
+        for index, row in enumerate(rows)
+        if row.id in owners
+        and owners[row.id] != row.canonical_slug
+        and owners[row.id] not in moved
+    ]
+    if problems:
+        raise CatalogRefused(problems)
+
+
+def _require_references(
+    rows: list[EndpointRow], models: dict[str, LanguageModel], providers: dict[str, Provider]
+) -> None:
+    problems = []
+    for index, row in enumerate(rows):
+        if row.model not in models:
+            problems.append(f"endpoints[{index}]: no model has canonical_slug {row.model!r}")
+        if row.provider not in providers:
+            problems.append(f"endpoints[{index}]: no provider has slug {row.provider!r}")
+    if problems:
+        raise CatalogRefused(problems)
+
+
+def _key(row: EndpointRow) -> tuple[str, str, str, str]:
+    return row.model, row.provider, row.upstream_model_id, row.region
+
+
+def _provider_values(row: ProviderRow) -> dict[str, Any]:
+    base_url = row.base_url
+    if base_url is not None:
+        policy = settings.EGRESS_POLICY
+        base_url = parse_base_url(base_url, policy=policy, require_https=False).text
+    return {
+        "slug": row.slug,
+        "name": row.name,
+        "dialect": row.dialect,
+        "base_url": base_url,
+        "trains_on_prompts": row.data_policy.training,
+        "retains_prompts": row.data_policy.retains_prompts,
+        "datacenters": row.datacenters or [],
+        "headquarters": row.headquarters,
+        "privacy_policy_url": row.privacy_policy_url,
+        "terms_of_service_url": row.terms_of_service_url,
+        "status_page_url": row.status_page_url,
+        "is_listed": True,
+    }
+
+
+def _model_values(row: ModelRow) -> dict[str, Any]:
+    return {
+        "slug": row.id,
+        "canonical_slug": row.canonical_slug,
+        "name": row.name,
+        "created": row.created,
+        "description": row.description,
+        "context_length": row.context_length,
+        "input_modalities": row.architecture.input_modalities,
+        "output_modalities": row.architecture.output_modalities,
+        "modality": row.architecture.modality,
+        "tokenizer": row.architecture.tokenizer,
+        "instruct_type": row.architecture.instruct_type,
+        "supported_parameters": row.supported_parameters,
+        "default_parameters": row.default_parameters,
+        "per_request_limits": row.per_request_limits,
+        "supported_voices": row.supported_voices,
+        "expiration_date": row.expiration_date,
+        "knowledge_cutoff": row.knowledge_cutoff,
+        "is_listed": True,
+    }
+
+
+def _price(pricing: _Pricing) -> Price:
+    def optional(text: str | None) -> Decimal | None:
+        return None if text is None else Decimal(text)
+
+    return Price(
+        prompt=Decimal(pricing.prompt),
+        completion=Decimal(pricing.completion),
+        image=Decimal(pricing.image),
+        request=Decimal(pricing.request),
+        cache_read=optional(pricing.input_cache_read),
+        cache_write=optional(pricing.input_cache_write),
+    )

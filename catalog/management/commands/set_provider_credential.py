@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from django.core.management.base import CommandParser
+
+from catalog.models import Provider
+from config.commands import Command as BaseCommand
+from config.commands import refuse
+from config.secrets import Secret
+
+
+class Command(BaseCommand):
+    help = "Stores the operator's own secret for a provider, read from standard input."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("provider_slug")
+        super().add_arguments(parser)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        provider = Provider.objects.filter(slug=options["provider_slug"]).first()
+        if provider is None:
+            refuse(f"There is no provider {options['provider_slug']!r}; import a catalogue first.")
+        if sys.stdin.isatty():
+            self.note("Paste the secret, then press Ctrl-D:")
+        text = sys.stdin.read().strip()
+        if not text or not text.isprintable():
+            refuse("Standard input holds no secret: send one bare key or one JSON object.")
+        provider.set_credential(Secret(text))
+        self.report(
+            {"provider": provider.slug, "label": provider.credential_label},
+            as_json=options["json"],
+        )

@@ -1,0 +1,235 @@
+"""What can be called: providers, language models, and the endpoints at which a model is served."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any, Self
+
+from django.contrib.postgres.fields import ArrayField
+from django.core.validators import MinValueValidator
+from django.db import models
+from django.db.models import Q
+
+from catalog.pricing import Price
+from config import secrets
+from config.models import BaseModel
+
+_PRICE: dict[str, Any] = {
+    "max_digits": 36,
+    "decimal_places": 30,
+    "validators": [MinValueValidator(0)],
+}
+
+
+class Dialect(models.TextChoices):
+    """The wire format that a provider speaks; ``catalog.dialects`` has a module for each."""
+
+    OPENAI = "openai", "OpenAI"
+    ANTHROPIC = "anthropic", "Anthropic Messages"
+    GEMINI = "gemini", "Gemini generateContent"
+    AZURE = "azure", "Azure OpenAI"
+    BEDROCK = "bedrock", "Amazon Bedrock Converse"
+    VERTEX = "vertex", "Google Vertex AI"
+
+    @property
+    def url_from_credential(self) -> bool:
+        """Tells whether the deployment's URL comes from the credential, not from ``base_url``."""
+        return self in (Dialect.AZURE, Dialect.BEDROCK, Dialect.VERTEX)
+
+
+class CatalogVersion(models.Model):
+    """The one row by which running processes notice that the catalogue changed.
+
+    A deferred trigger writes the id of the changing transaction into it, at commit.
+    """
+
+    id = models.SmallIntegerField(primary_key=True, default=1)
+    version = models.BigIntegerField(default=0)
+
+    class Meta:
+        constraints = [models.CheckConstraint(condition=Q(id=1), name="catalog_version_one_row")]
+
+
+class Provider(BaseModel):
+    """A company or platform that serves models over one dialect."""
+
+    slug = models.CharField(max_length=255, unique=True)
+    name = models.CharField(max_length=255)
+    dialect = models.CharField(max_length=16, choices=Dialect)
+    base_url = models.CharField(
+        max_length=2048,
+        null=True,
+        blank=True,
+        help_text="Empty where the URL comes from the credential.",
+    )
+    trains_on_prompts = models.BooleanField(default=False)
+    retains_prompts = models.BooleanField(default=False)
+    datacenters = ArrayField(models.CharField(max_length=2), default=list, blank=True)
+    headquarters = models.CharField(max_length=2, null=True, blank=True)
+    privacy_policy_url = models.URLField(max_length=2048, null=True, blank=True)
+    terms_of_service_url = models.URLField(max_length=2048, null=True, blank=True)
+    status_page_url = models.URLField(max_length=2048, null=True, blank=True)
+    is_listed = models.BooleanField(
+        default=True, help_text="Off: the provider has left the catalogue."
+    )
+    sealed_credential = models.BinaryField(null=True, editable=False)
+    credential_label = models.CharField(max_length=32, default="", editable=False)
+
+    class Meta:
+        ordering = ("slug",)
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def has_credential(self) -> bool:
+        return self.sealed_credential is not None
+
+    def set_credential(self, secret: secrets.Secret) -> None:
+        """Stores the operator's own secret for this provider, replacing the one before."""
+        self.sealed_credential = secrets.seal(secret, associated=f"provider|{self.pk}")
+        self.credential_label = secret.label
+        self.save_fields("sealed_credential", "credential_label")
+
+    def reveal_credential(self) -> secrets.Secret:
+        """Opens the operator's secret; raises :class:`config.secrets.DecryptionFailed`."""
+        return secrets.unseal(self.sealed_credential or b"", associated=f"provider|{self.pk}")
+
+
+class LanguageModelQuerySet(models.QuerySet["LanguageModel"]):
+    def listed(self) -> Self:
+        return self.filter(is_listed=True)
+
+
+class LanguageModel(BaseModel):
+    """A model of the catalogue, whoever serves it.
+
+    ``slug`` is the public name that requests use; ``canonical_slug`` never changes once published.
+    """
+
+    slug = models.CharField(max_length=255, unique=True)
+    canonical_slug = models.CharField(max_length=255, unique=True)
+    name = models.CharField(max_length=255)
+    created = models.BigIntegerField(help_text="Publication, in Unix seconds.")
+    description = models.TextField(blank=True)
+    context_length = models.PositiveBigIntegerField(null=True, blank=True)
+    input_modalities = ArrayField(models.CharField(max_length=32))
+    output_modalities = ArrayField(models.CharField(max_length=32))
+    modality = models.CharField(max_length=255, null=True, blank=True)
+    tokenizer = models.CharField(max_length=64, null=True, blank=True)
+    instruct_type = models.CharField(max_length=64, null=True, blank=True)
+    supported_parameters = ArrayField(models.CharField(max_length=64), default=list, blank=True)
+    default_parameters = models.JSONField(null=True, blank=True)
+    per_request_limits = models.JSONField(null=True, blank=True)
+    supported_voices = ArrayField(models.CharField(max_length=255), null=True, blank=True)
+    expiration_date = models.DateField(null=True, blank=True)
+    knowledge_cutoff = models.DateField(null=True, blank=True)
+    is_listed = models.BooleanField(
+        default=True, help_text="Off: the model has left the catalogue."
+    )
+
+    objects = LanguageModelQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = "model"
+        ordering = ("slug",)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class PriceVersion(models.Model):
+    """A price that was in force; never changed, so that a generation can point at what it paid.
+
+    USD per token (per image, per request) as exact decimals. ``subject_id`` is the endpoint that it
+    priced: no foreign key, because private endpoints live above the catalogue.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    subject_id = models.UUIDField(db_index=True, editable=False)
+    prompt = models.DecimalField(**_PRICE)
+    completion = models.DecimalField(**_PRICE)
+    image = models.DecimalField(**_PRICE, default=0)
+    request = models.DecimalField(**_PRICE, default=0)
+    cache_read = models.DecimalField(
+        **_PRICE, null=True, blank=True, help_text="Empty: cached tokens cost as prompt tokens."
+    )
+    cache_write = models.DecimalField(**_PRICE, null=True, blank=True)
+    created_at = models.DateTimeField(auto_now_add=True, editable=False)
+
+    class Meta:
+        ordering = ("-id",)
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(prompt__gte=0, completion__gte=0, image__gte=0, request__gte=0)
+                & (Q(cache_read=None) | Q(cache_read__gte=0))
+                & (Q(cache_write=None) | Q(cache_write__gte=0)),
+                name="price_not_negative",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"#{self.pk}: {self.price.text('prompt')} / {self.price.text('completion')}"
+
+    @classmethod
+    def of(cls, *, subject_id: uuid.UUID, price: Price) -> Self:
+        """Returns a row, not yet stored, for a price of an endpoint."""
+        return cls(
+            subject_id=subject_id,
+            prompt=price.prompt,
+            completion=price.completion,
+            image=price.image,
+            request=price.request,
+            cache_read=price.cache_read,
+            cache_write=price.cache_write,
+        )
+
+    @property
+    def price(self) -> Price:
+        return Price(
+            prompt=self.prompt,
+            completion=self.completion,
+            image=self.image,
+            request=self.request,
+            cache_read=self.cache_read,
+            cache_write=self.cache_write,
+        )
+
+
+class ModelEndpointQuerySet(models.QuerySet["ModelEndpoint"]):
+    def routable(self) -> Self:
+        """Returns the endpoints whose model and provider are in the catalogue."""
+        return self.filter(is_listed=True, model__is_listed=True, provider__is_listed=True)
+
+
+class ModelEndpoint(BaseModel):
+    """A model as one provider serves it publicly, at a list price."""
+
+    model = models.ForeignKey(LanguageModel, on_delete=models.PROTECT, related_name="endpoints")
+    provider = models.ForeignKey(Provider, on_delete=models.PROTECT, related_name="endpoints")
+    upstream_model_id = models.CharField(max_length=255)
+    region = models.CharField(max_length=16, default="global")
+    price = models.ForeignKey(PriceVersion, on_delete=models.PROTECT, related_name="+")
+    context_length = models.PositiveBigIntegerField(null=True, blank=True)
+    max_completion_tokens = models.PositiveBigIntegerField(null=True, blank=True)
+    quantization = models.CharField(max_length=16, null=True, blank=True)
+    is_moderated = models.BooleanField(default=False)
+    zdr = models.BooleanField("zero data retention", default=False)
+    supported_parameters = ArrayField(models.CharField(max_length=64), default=list, blank=True)
+    is_listed = models.BooleanField(
+        default=True, help_text="Off: the endpoint has left the catalogue."
+    )
+
+    objects = ModelEndpointQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("model", "provider")
+        constraints = [
+            models.UniqueConstraint(
+                fields=("model", "provider", "upstream_model_id", "region"),
+                name="model_endpoint_unique",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.model} at {self.provider}"

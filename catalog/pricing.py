@@ -1,0 +1,87 @@
+"""From a price and a usage to a cost: exact decimals in, integer nano-USD out, rounded once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Context, Decimal
+from typing import Final, Literal
+
+NANO: Final = 1_000_000_000
+_ZERO: Final = Decimal(0)
+# 36 digits of price times 19 digits of tokens must not be rounded on the way.
+_EXACT: Final = Context(prec=80)
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """USD per prompt token, completion token, image and request.
+
+    ``cache_read`` and ``cache_write`` price prompt tokens that a provider read from or wrote to its
+    cache; ``None`` means that they cost as any prompt token.
+    """
+
+    prompt: Decimal
+    completion: Decimal
+    image: Decimal = _ZERO
+    request: Decimal = _ZERO
+    cache_read: Decimal | None = None
+    cache_write: Decimal | None = None
+
+    def text(
+        self, name: Literal["prompt", "completion", "image", "request", "cache_read", "cache_write"]
+    ) -> str:
+        """Returns one rate as plain decimal digits: no exponent, no trailing zeros."""
+        return decimal_text(getattr(self, name) or _ZERO)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a generation used, in tokens; ``cached`` and ``cache_write`` are part of ``prompt``."""
+
+    prompt: int
+    completion: int
+    cached: int = 0
+    cache_write: int = 0
+    reasoning: int = 0
+    images: int = 0
+
+
+def decimal_text(value: Decimal) -> str:
+    """Returns plain decimal digits: ``0.0000005``, never ``5E-7``; ``1.50`` becomes ``1.5``."""
+    text = format(value, "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def prompt_cost(price: Price, usage: Usage) -> Decimal:
+    """Returns the exact USD cost of the prompt, cached tokens at their own rates."""
+    cached = min(usage.cached, usage.prompt)
+    written = min(usage.cache_write, usage.prompt - cached)
+    plain = usage.prompt - cached - written
+    total = _EXACT.multiply(price.prompt, Decimal(plain))
+    read_rate = price.prompt if price.cache_read is None else price.cache_read
+    write_rate = price.prompt if price.cache_write is None else price.cache_write
+    total = _EXACT.add(total, _EXACT.multiply(read_rate, Decimal(cached)))
+    return _EXACT.add(total, _EXACT.multiply(write_rate, Decimal(written)))
+
+
+def completion_cost(price: Price, usage: Usage) -> Decimal:
+    """Returns the exact USD cost of the completion; reasoning tokens are part of it."""
+    return _EXACT.multiply(price.completion, Decimal(usage.completion))
+
+
+def total_cost(price: Price, usage: Usage) -> Decimal:
+    """Returns the exact USD cost of a generation."""
+    total = _EXACT.add(prompt_cost(price, usage), completion_cost(price, usage))
+    total = _EXACT.add(total, _EXACT.multiply(price.image, Decimal(usage.images)))
+    return _EXACT.add(total, price.request)
+
+
+def nano_usd(amount: Decimal, *, round_up: bool = False) -> int:
+    """Rounds USD to integer nano-USD: half to even, or up for a bound such as a hold."""
+    rounding = ROUND_CEILING if round_up else ROUND_HALF_EVEN
+    return int(_EXACT.multiply(amount, Decimal(NANO)).to_integral_value(rounding))
+
+
+def usd(nano: int) -> float:
+    """Renders nano-USD as a JSON number of USD, at the edge only; sums stay integers."""
+    return nano / NANO

@@ -1,0 +1,281 @@
+"""Judges addresses, ports and URLs; pure, without any input or output.
+
+`ipaddress.is_global` is no policy: it admits NAT64, 6to4, multicast and a cloud's own metadata
+address. IPv4 goes by an explicit deny list, IPv6 by 2000::/3 minus exceptions.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+MAX_URL_LENGTH = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class EgressPolicy:
+    """Says where connections may go and what they may cost.
+
+    `allowed_networks` admit addresses that would be refused, on any port and over plain HTTP;
+    they switch off neither the grammar, nor TLS, nor the refusal of mapped and translated
+    addresses. `ca_bundle` is a PEM file trusted beside the system's authorities. Timeouts are
+    seconds; `connect_timeout` covers name, connection and TLS handshake together.
+    """
+
+    allowed_networks: tuple[Network, ...] = ()
+    ca_bundle: str | None = None
+    connect_timeout: float = 5.0
+    max_response_bytes: int = 64 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        if self.connect_timeout <= 0 or self.max_response_bytes <= 0:
+            raise ValueError("connect_timeout and max_response_bytes must be positive")
+
+
+class InvalidURL(ValueError):
+    """Says in fixed words what is wrong with a URL; never repeats any part of it."""
+
+
+def _table(*rows: tuple[str, str]) -> tuple[tuple[Network, str], ...]:
+    return tuple((ipaddress.ip_network(network), reason) for network, reason in rows)
+
+
+# No operator can mean these: nothing answers there, or the address carries another one inside,
+# which a router would deliver to a host that was never judged.
+_NEVER = _table(
+    ("0.0.0.0/8", "unspecified"),
+    ("224.0.0.0/4", "multicast"),
+    ("240.0.0.0/4", "reserved or broadcast"),
+    ("::ffff:0:0/96", "IPv4-mapped"),
+    ("::ffff:0:0:0/96", "IPv4-translated"),
+    ("64:ff9b::/96", "NAT64"),
+    ("64:ff9b:1::/48", "NAT64"),
+    ("2001::/32", "Teredo"),
+    ("2002::/16", "6to4"),
+    ("ff00::/8", "multicast"),
+)
+
+# Listed in IANA's special-purpose registries, or known as a cloud's metadata service.
+_DENIED = _table(
+    ("10.0.0.0/8", "private"),
+    ("100.64.0.0/10", "carrier-grade NAT"),
+    ("127.0.0.0/8", "loopback"),
+    ("168.63.129.16/32", "metadata"),
+    ("169.254.0.0/16", "link-local"),
+    ("172.16.0.0/12", "private"),
+    ("192.0.0.0/24", "protocol assignments"),
+    ("192.0.2.0/24", "documentation"),
+    ("192.31.196.0/24", "AS112"),
+    ("192.52.193.0/24", "AMT relay"),
+    ("192.88.99.0/24", "6to4 relay"),
+    ("192.168.0.0/16", "private"),
+    ("192.175.48.0/24", "AS112"),
+    ("198.18.0.0/15", "benchmarking"),
+    ("198.51.100.0/24", "documentation"),
+    ("203.0.113.0/24", "documentation"),
+    ("::1/128", "loopback"),
+    ("2001::/23", "protocol assignments"),
+    ("2001:db8::/32", "documentation"),
+    ("2620:4f:8000::/48", "AS112"),
+    ("3ffe::/16", "returned"),
+    ("3fff::/20", "documentation"),
+)
+
+_GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
+_COMPATIBLE = ipaddress.IPv6Network("::/96")
+_LOOPBACK_V6 = ipaddress.IPv6Address("::1")
+
+# Services above 1023 that never speak HTTP: a request there can only do harm.
+_FORBIDDEN_PORTS = frozenset(
+    [1080, 1433, 1434, 1521, 1719, 1720, 1723, 1883, 2049, 2181, 3268, 3269, 3306, 3389]
+    + [3659, 4045, 4190, 4369, 5060, 5061, 5222, 5269, 5432, 5672, 6379, 6566, 6697, 8883]
+    + [9042, 9092, 9300, 11211, 25672, 27017, 27018, 27019, 50000, 61616]
+    + [*range(5900, 5907), *range(6000, 6064), *range(6660, 6670)]
+)
+
+
+def _port_allowed(port: int) -> bool:
+    return port == 443 or (1024 <= port <= 65535 and port not in _FORBIDDEN_PORTS)
+
+
+def _carries_ipv4(address: ipaddress.IPv6Address) -> bool:
+    """Tells IPv4-compatible (::a.b.c.d) and ISATAP (…:0:5efe:a.b.c.d) addresses."""
+    if address in _COMPATIBLE:
+        return address != _LOOPBACK_V6
+    return (int(address) >> 32) & 0xFCFFFFFF == 0x00005EFE
+
+
+def refusal(address: str, policy: EgressPolicy, port: int, *, plain: bool = False) -> str | None:
+    """Return why this one address must not be dialled on this port, or None when it may be.
+
+    The reason is one of our own words, for logs. `plain` says that TLS will not be spoken.
+    """
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        return "not an address"
+    if isinstance(ip, ipaddress.IPv6Address):
+        if ip.scope_id is not None:
+            return "scoped address"
+        if _carries_ipv4(ip):
+            return "IPv4 inside IPv6"
+    for network, reason in _NEVER:
+        if ip in network:
+            return reason
+    if not 1 <= port <= 65535:
+        return "port"
+    if any(ip in network for network in policy.allowed_networks):
+        return None
+    for network, reason in _DENIED:
+        if ip in network:
+            return reason
+    if ip.version == 6 and ip not in _GLOBAL_UNICAST:
+        return "not global unicast"
+    if not _port_allowed(port):
+        return "port"
+    return "plain HTTP" if plain else None
+
+
+_VISIBLE = re.compile(r"[!-\[\]-~]*")
+_PARTS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(.*)")
+_AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]*\]|[^:\[\]]*)(?::(.*))?")
+_PORT = re.compile(r"[1-9][0-9]{0,4}")
+_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_PATH = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-9A-Fa-f]{2})*")
+_QUERY = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-Fa-f]{2})*")
+_ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
+_UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+
+
+@dataclass(frozen=True, slots=True)
+class BaseURL:
+    """Is the canonical form of a URL; `text` is what is stored, compared and dialled."""
+
+    text: str
+    scheme: str
+    host: str  # an IPv6 literal without its brackets
+    port: int
+
+    def join(self, path: str) -> str:
+        """Return the URL of `path`, which begins with "/" and may carry a query.
+
+        The slash is what keeps a path from growing into the host name; everything else about
+        the result is checked by the client, once per text.
+        """
+        if not path.startswith("/"):
+            raise InvalidURL("the path must begin with a slash")
+        return self.text + path
+
+
+def parse_base_url(text: str, *, policy: EgressPolicy, require_https: bool = True) -> BaseURL:
+    """Parse a URL that someone typed. Raises `InvalidURL`.
+
+    An address literal is judged at once, a name at every connection. Which port a name may use
+    can depend on its address: with allowed networks that is left to the moment of dialling.
+    """
+    if not isinstance(text, str) or len(text) > MAX_URL_LENGTH:
+        raise InvalidURL("the URL must be text of at most 2048 characters")
+    if not _VISIBLE.fullmatch(text):
+        raise InvalidURL("the URL may hold visible ASCII characters only, and no backslash")
+    if "?" in text or "#" in text:
+        raise InvalidURL("the URL must have neither a query nor a fragment")
+    if (parts := _PARTS.fullmatch(text)) is None:
+        raise InvalidURL("this is not an absolute URL")
+    scheme, authority, path = parts[1].lower(), parts[2], parts[3]
+    if scheme != "https" and (require_https or scheme != "http"):
+        raise InvalidURL("the URL must begin with https://")
+    if "@" in authority:
+        raise InvalidURL("the URL must not hold a user name or a password")
+    if (found := _AUTHORITY.fullmatch(authority)) is None:
+        raise InvalidURL("the host of the URL is not valid")
+    default = 443 if scheme == "https" else 80
+    port = _parse_port(found[2], default)
+    host, literal = _parse_host(found[1])
+    plain = scheme == "http"
+    if literal:
+        if refusal(host, policy, port, plain=plain):
+            raise InvalidURL("the address or the port of the URL is not allowed")
+    elif not policy.allowed_networks and (plain or not _port_allowed(port)):
+        raise InvalidURL("the address or the port of the URL is not allowed")
+    authority = f"[{host}]" if ":" in host else host
+    if port != default:
+        authority += f":{port}"
+    return BaseURL(f"{scheme}://{authority}{_canonical_path(path)}", scheme, host, port)
+
+
+def is_address(host: str) -> bool:
+    """Tell the address literals among the hosts of parsed URLs."""
+    return ":" in host or _NUMBER.fullmatch(host.rpartition(".")[2]) is not None
+
+
+def _parse_port(text: str | None, default: int) -> int:
+    if text is None:
+        return default
+    if not _PORT.fullmatch(text) or int(text) > 65535:
+        raise InvalidURL("the port of the URL must be a number from 1 to 65535")
+    return int(text)
+
+
+def _parse_host(text: str) -> tuple[str, bool]:
+    """Return the canonical host and whether it is an address literal.
+
+    Platform resolvers read 127.1, 0x7f000001 and 2130706433 as addresses. So a name whose last
+    label looks like a number is no name, whatever a resolver would make of it.
+    """
+    if text.startswith("["):
+        try:
+            return str(ipaddress.IPv6Address(text[1:-1])), True
+        except ValueError:
+            raise InvalidURL("the host of the URL is not a valid IPv6 address") from None
+    host = text.lower()
+    labels = host.split(".")
+    if _NUMBER.fullmatch(labels[-1]):
+        try:
+            return str(ipaddress.IPv4Address(host)), True
+        except ValueError:
+            raise InvalidURL("the host of the URL is neither a name nor a dotted IPv4") from None
+    if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
+        raise InvalidURL("the host of the URL is not a valid name")
+    return host, False
+
+
+def _canonical_path(path: str) -> str:
+    """Return the path without its last slash, unreserved characters unescaped.
+
+    Escapes of control characters, "/", "\\", "%", "?" and "#" are refused: servers disagree on
+    when to decode them, and what was compared would no longer be what is served.
+    """
+    if not _PATH.fullmatch(path):
+        raise InvalidURL("the path of the URL holds a character that is not allowed")
+
+    def decode(escape: re.Match[str]) -> str:
+        character = chr(int(escape[1], 16))
+        if character < " " or character in "/\\%?#\x7f":
+            raise InvalidURL("the path of the URL holds an escape that is not allowed")
+        return character if character in _UNRESERVED else escape[0].upper()
+
+    path = _ESCAPE.sub(decode, path).removesuffix("/")
+    if any(segment in ("", ".", "..") for segment in path.split("/")[1:]):
+        raise InvalidURL("the path of the URL must not hold empty or dot segments")
+    return path
+
+
+def parse_target(text: str, *, policy: EgressPolicy) -> BaseURL:
+    """Return the origin of a URL that is about to be dialled. Raises `InvalidURL`.
+
+    Unlike a base URL it may carry a query, and its path escaped slashes, as model names do.
+    """
+    head, _, query = text.partition("?")
+    slash = head.find("/", 8)
+    origin, path = (head, "") if slash < 0 else (head[:slash], head[slash:])
+    base = parse_base_url(origin, policy=policy, require_https=False)
+    if base.text != origin or not _PATH.fullmatch(path) or not _QUERY.fullmatch(query):
+        raise InvalidURL("the URL is not canonical")
+    decoded = _ESCAPE.sub(lambda escape: chr(int(escape[1], 16)), path)
+    if not {".", ".."}.isdisjoint(re.split(r"[/\\]", decoded)):
+        raise InvalidURL("the path of the URL must not hold dot segments")
+    return base

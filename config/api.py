@@ -1,0 +1,201 @@
+"""What every management route shares: strict bodies, strict fields, pages."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any, Final, NoReturn
+
+from django.conf import settings
+from rest_framework import renderers, serializers
+from rest_framework.exceptions import ParseError, ValidationError
+from rest_framework.parsers import BaseParser
+from rest_framework.request import Request
+
+from config.errors import PayloadTooLarge
+
+MAX_DEPTH: Final = 32
+# C0, DEL and C1 controls; lone surrogates, which UTF-8 and PostgreSQL cannot carry.
+CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+
+class JSONRenderer(renderers.JSONRenderer):
+    """JSON and nothing else; ``Accept`` decides only whether JSON is allowed at all."""
+
+    ensure_ascii = False
+
+
+class StrictJSONParser(BaseParser):
+    """Reads one JSON object in UTF-8: no duplicate key, no NaN, no needless depth.
+
+    Raises ``ParseError`` (400) for what is malformed and :class:`PayloadTooLarge` (413).
+    Numbers with a fraction arrive as :class:`~decimal.Decimal`, so that money keeps its digits.
+    """
+
+    media_type = "application/json"
+
+    def parse(
+        self,
+        stream: Any,
+        media_type: str | None = None,
+        parser_context: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        raw = stream.read(settings.MAX_REQUEST_BYTES + 1)
+        if len(raw) > settings.MAX_REQUEST_BYTES:
+            raise PayloadTooLarge
+        try:
+            body = json.loads(
+                raw.decode("utf-8"),
+                object_pairs_hook=_unique_keys,
+                parse_float=Decimal,
+                parse_constant=_refuse_constant,
+            )
+        except UnicodeDecodeError:
+            raise ParseError("The body is not valid UTF-8.") from None
+        except RecursionError:
+            raise ParseError("The body is nested too deeply.") from None
+        except json.JSONDecodeError as exc:
+            raise ParseError(f"The body is not valid JSON ({exc.msg}).") from None
+        except ValueError:  # an integer of more digits than Python converts
+            raise ParseError("The body holds a number that is too long.") from None
+        if not isinstance(body, dict):
+            raise ParseError("The body must be a JSON object.")
+        _check_depth(body)
+        return body
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise ParseError("The body names a key twice in one object.")
+    return members
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ParseError(f"The body holds {name}, which is not JSON.")
+
+
+def _check_depth(value: Any, depth: int = 1) -> None:
+    if depth > MAX_DEPTH:
+        raise ParseError("The body is nested too deeply.")
+    children = value.values() if isinstance(value, dict) else value
+    for child in children:
+        if isinstance(child, dict | list):
+            _check_depth(child, depth + 1)
+
+
+class StrictSerializer(serializers.Serializer[Any]):
+    """A shape that refuses the fields it does not know, by name."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            raise ValidationError("Must be a JSON object.")
+        unknown = [name for name in data if name not in self.fields]
+        if unknown:
+            raise ValidationError({name[:100]: ["Unknown field."] for name in unknown[:10]})
+        return super().to_internal_value(data)
+
+
+class StringField(serializers.CharField):
+    """A JSON string as it is: not trimmed, not converted, without control characters."""
+
+    default_error_messages = {"invalid": "Must be a string."}
+
+    def __init__(self, **kwargs: Any) -> None:
+        kwargs.setdefault("trim_whitespace", False)
+        kwargs.setdefault("max_length", 255)
+        super().__init__(**kwargs)
+
+    def to_internal_value(self, data: Any) -> str:
+        if not isinstance(data, str):
+            self.fail("invalid")
+        if CONTROL_CHARACTERS.search(data):
+            raise ValidationError("Must not contain control characters.")
+        return data
+
+
+class FlagField(serializers.BooleanField):
+    """A JSON boolean; ``"yes"`` and ``1`` are not booleans."""
+
+    default_error_messages = {"invalid": "Must be true or false."}
+
+    def to_internal_value(self, data: Any) -> bool:
+        if not isinstance(data, bool):
+            self.fail("invalid")
+        return data
+
+
+class ChoiceField(serializers.ChoiceField):
+    """One string of a closed list."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        if not isinstance(data, str) or data not in self.choices:
+            raise ValidationError(f"Must be one of: {', '.join(map(str, self.choices))}.")
+        return data
+
+
+class UUIDField(serializers.UUIDField):
+    """A UUID in its usual spelling, and in no other that Python would accept."""
+
+    default_error_messages = {"invalid": "Must be a UUID."}
+
+    def to_internal_value(self, data: Any) -> Any:
+        if not isinstance(data, str) or not _UUID.fullmatch(data):
+            self.fail("invalid")
+        return super().to_internal_value(data)
+
+
+class IntegerField(serializers.IntegerField):
+    """A JSON integer; ``"5"``, ``5.0`` and ``true`` are not integers."""
+
+    default_error_messages = {"invalid": "Must be an integer."}
+
+    def to_internal_value(self, data: Any) -> Any:
+        if not isinstance(data, int) or isinstance(data, bool):
+            self.fail("invalid")
+        return super().to_internal_value(data)
+
+
+def query_integer(
+    request: Request, name: str, *, minimum: int, maximum: int | None = None
+) -> int | None:
+    """Returns a query parameter as an integer, or ``None`` when it is absent; 400 otherwise."""
+    text = request.query_params.get(name)
+    if text is None:
+        return None
+    if not re.fullmatch(r"[0-9]{1,18}", text):
+        raise ValidationError({name: ["Must be an integer."]})
+    number = int(text)
+    if number < minimum or (maximum is not None and number > maximum):
+        bounds = f"at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
+        raise ValidationError({name: [f"Must be {bounds}."]})
+    return number
+
+
+def query_flag(request: Request, name: str) -> bool:
+    """Returns a query parameter that says ``true`` or ``false``; absent is false, else 400."""
+    text = request.query_params.get(name, "false")
+    if text not in ("true", "false"):
+        raise ValidationError({name: ["Must be true or false."]})
+    return text == "true"
+
+
+def slice_page(
+    request: Request, *, default_limit: int, maximum_limit: int
+) -> tuple[int, int]:
+    """Returns ``(offset, limit)`` of a list that is always paged; 400 when either is wrong."""
+    offset = query_integer(request, "offset", minimum=0)
+    limit = query_integer(request, "limit", minimum=1, maximum=maximum_limit)
+    return offset or 0, limit or default_limit
+
+
+def next_link(request: Request, *, offset: int, limit: int, total_count: int) -> str | None:
+    """Returns the absolute URL of the page that follows, or ``None`` on the last one."""
+    if offset + limit >= total_count:
+        return None
+    query = request.query_params.copy()
+    query["offset"], query["limit"] = str(offset + limit), str(limit)
+    return request.build_absolute_uri(f"{request.path}?{query.urlencode()}")

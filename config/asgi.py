@@ -1,0 +1,73 @@
+"""The ASGI application: inference paths to the data plane, everything else to Django.
+
+Django rejects the lifespan scope, so it is answered here; it owns what a worker keeps between
+requests.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+
+from django.core.asgi import get_asgi_application
+
+_django = get_asgi_application()
+
+# Models can be imported only once the applications are set up.
+from django.conf import settings
+from starlette.middleware.cors import CORSMiddleware
+
+from inference.asgi import ROUTES, Inference
+from inference.gateway import Gateway
+
+if TYPE_CHECKING:
+    from inference.asgi import Receive, Scope, Send
+
+
+class Application:
+    """One worker's application; its data plane lives from lifespan start-up to shutdown."""
+
+    def __init__(self) -> None:
+        self._gateway: Gateway | None = None
+        self._inference: Inference | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] in ROUTES:
+            assert self._inference is not None, "the server must support the lifespan protocol"
+            await self._inference(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await self._live(receive, send)
+        else:
+            await _django(scope, receive, send)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                self._gateway = Gateway()
+                await self._gateway.open()
+                self._inference = Inference(self._gateway)
+                await send({"type": "lifespan.startup.complete"})
+            elif message["type"] == "lifespan.shutdown":
+                if self._gateway is not None:
+                    await self._gateway.close()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+
+def _with_cors(application: Any) -> Any:
+    """Lets the configured browser origins call the REST routes, never with cookies."""
+    if not settings.CORS_ALLOWED_ORIGINS:
+        return application
+    return CORSMiddleware(
+        application,
+        allow_origins=settings.CORS_ALLOWED_ORIGINS,
+        allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
+        allow_headers=["authorization", "content-type", "idempotency-key", "x-request-id"],
+        expose_headers=["x-generation-id", "x-request-id"],
+    )
+
+
+application = _with_cors(Application())

@@ -1,0 +1,282 @@
+"""Makes `.venv` beside `manage.py` when the project is not installed, and runs the command there.
+
+Whether anything is to be done is asked of our own distribution: Django may be importable in an
+interpreter that lacks the rest, and whoever installed Causeway by other means (`uv sync`,
+`pip install -e .`, a container image) is left alone. What this module installs comes from the lock
+files with hashes. `stamp` in the environment names those locks; it is written last, so an
+interrupted installation is noticed and repaired by the next run.
+
+Standard library only, and written so that Python 3.8 can at least read it and say what it lacks.
+Every message goes to standard error: commands print JSON on standard output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+OLDEST = (3, 11)
+DISTRIBUTION = "causeway"
+PROJECT = Path(__file__).resolve().parent.parent
+ENVIRONMENT = PROJECT / ".venv"
+PYTHON = ENVIRONMENT / "bin" / "python"
+STAMP = ENVIRONMENT / "stamp"
+INSTALLER = ENVIRONMENT / "installer"
+LOCKS = {"runtime": "requirements.lock", "dev": "requirements-dev.lock"}
+INSTALLER_LOCK = "requirements-build.lock"
+REPEATED = "CAUSEWAY_BOOTSTRAPPED"
+
+
+def ensure() -> None:
+    """Return when this interpreter can run the command in `sys.argv`; else start one that can.
+
+    `test` needs the development lock, every other command the runtime lock. The other interpreter
+    replaces the process. Exits with status 1 and a message when that is impossible.
+    """
+    if sys.version_info < OLDEST:
+        _refuse_this_python()
+    kind = "dev" if sys.argv[1:2] == ["test"] else "runtime"
+    inside = os.path.realpath(sys.prefix) == os.path.realpath(ENVIRONMENT)
+    repeated = os.environ.pop(REPEATED, None) is not None
+    try:
+        if inside and _is_stamped(kind):
+            return
+        if not (inside and STAMP.exists()) and _has_distribution():
+            if kind == "dev" and importlib.util.find_spec("pytest") is None:
+                _fail(
+                    f"{sys.executable} has Causeway but not what its tests need; "
+                    "install the development group, for instance with `uv sync`."
+                )
+            return
+        if repeated:
+            _fail(f"{ENVIRONMENT} does not take effect; remove it and run the command again.")
+        if not _is_stamped(kind) and not _is_made_by_others():
+            _install(kind)
+    except OSError as exc:
+        _fail(
+            f"Causeway cannot be installed into {ENVIRONMENT}: {exc}. Run this as a user who may "
+            "write there, or from a copy of the project in a folder of your own."
+        )
+    except KeyboardInterrupt:
+        _fail("The installation was interrupted; the next run resumes it.", status=130)
+    os.environ[REPEATED] = "1"
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(PYTHON, [str(PYTHON), *sys.orig_argv[1:]])
+
+
+def _has_distribution() -> bool:
+    try:
+        importlib.metadata.distribution(DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _is_made_by_others() -> bool:
+    """Tell whether `.venv` holds Causeway without our stamp; its interpreter judges the rest."""
+    installed = any(ENVIRONMENT.glob(f"lib/python*/site-packages/{DISTRIBUTION}-*.dist-info"))
+    return installed and not STAMP.exists() and PYTHON.exists()
+
+
+def _is_stamped(kind: str) -> bool:
+    try:
+        stamped = STAMP.read_text().splitlines()
+    except FileNotFoundError:
+        return False
+    return set(stamped) >= set(_stamp_lines(kind)) and PYTHON.exists()
+
+
+def _stamp_lines(kind: str) -> list[str]:
+    # The place is part of it: a copied or moved environment points at the checkout it came from.
+    kinds = ["runtime", "dev"] if kind == "dev" else ["runtime"]
+    digests = [
+        f"{each} {hashlib.sha256((PROJECT / LOCKS[each]).read_bytes()).hexdigest()}"
+        for each in kinds
+    ]
+    return [str(PROJECT), *digests]
+
+
+def _install(kind: str) -> None:
+    with _alone():
+        if _is_stamped(kind):
+            return
+        _say(f"Installing Causeway into {ENVIRONMENT} (once) ...")
+        _make_environment()
+        if not any(install(PROJECT / LOCKS[kind]) for install in (_by_uv, _by_fetched_uv, _by_pip)):
+            _fail(
+                "The installation failed, see above. It needs a package index: check the network "
+                "and the proxy, or name your own index in the settings of pip or uv "
+                "(PIP_INDEX_URL, UV_DEFAULT_INDEX). The next run resumes it."
+            )
+        unfinished = STAMP.with_name("stamp.new")
+        unfinished.write_text("\n".join(_stamp_lines(kind)) + "\n")
+        unfinished.replace(STAMP)
+        _say("Installed.")
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Let one installation run at a time; locks a file that is there and need not be writable."""
+    with (PROJECT / "pyproject.toml").open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _say("Another process is installing Causeway; waiting for it ...")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError:
+            # A network file system without locks: two first runs at once are the user's to avoid.
+            pass
+        yield
+
+
+def _make_environment() -> None:
+    usable = PYTHON.exists() and _run(
+        PYTHON, "-c", f"import sys; sys.exit(sys.version_info < {OLDEST})"
+    )
+    if not usable and ENVIRONMENT.exists():
+        if any(ENVIRONMENT.iterdir()) and not STAMP.exists():
+            _fail(
+                f"{ENVIRONMENT} has no Python of version {_dotted(OLDEST)} or newer; "
+                "remove it and run this again."
+            )
+        shutil.rmtree(ENVIRONMENT)
+    ENVIRONMENT.mkdir(exist_ok=True)
+    STAMP.write_text("unfinished\n")
+    if not usable and not _run(sys.executable, "-m", "venv", "--without-pip", ENVIRONMENT):
+        _fail(
+            "A virtual environment cannot be made; "
+            "install Python's venv module (Debian: python3-venv)."
+        )
+
+
+def _by_uv(lock: Path) -> bool:
+    # Asking its version tells a working uv from the shim of a version manager that has none.
+    uv = shutil.which("uv")
+    return uv is not None and _run(uv, "--version", quiet=True) and _install_with_uv(uv, lock)
+
+
+def _by_fetched_uv(lock: Path) -> bool:
+    """Let pip fetch uv alone: uv then installs the rest four times as fast as pip would."""
+    uv = INSTALLER / "bin" / "uv"
+    if not uv.exists():
+        pip = _pip()
+        shutil.rmtree(INSTALLER, ignore_errors=True)
+        fetched = INSTALLER.with_name("installer.new")
+        shutil.rmtree(fetched, ignore_errors=True)
+        options = ("--quiet", "--require-hashes", "--only-binary", ":all:", "--target", fetched)
+        if not pip or not _run(*pip, "install", *options, "-r", PROJECT / INSTALLER_LOCK):
+            return False
+        fetched.rename(INSTALLER)
+    return _install_with_uv(uv, lock)
+
+
+def _by_pip(lock: Path) -> bool:
+    pip = _pip()
+    if not pip:
+        _fail(
+            "Neither uv nor pip is there to install with; "
+            "install one of them (Debian: python3-venv or python3-pip)."
+        )
+    _say("uv cannot install it here; trying pip ...")
+    return _run(*pip, "install", "--quiet", "--require-hashes", "-r", lock) and _run(
+        *pip, "install", "--quiet", "--no-deps", "-e", PROJECT
+    )
+
+
+def _install_with_uv(uv: str | Path, lock: Path) -> bool:
+    command = [
+        uv,
+        "pip",
+        "install",
+        *([] if sys.stderr.isatty() else ["--quiet"]),
+        "--python",
+        PYTHON,
+    ]
+    return _run(*command, "--require-hashes", "-r", lock) and _run(
+        *command, "--no-deps", "--build-constraint", PROJECT / INSTALLER_LOCK, "-e", PROJECT
+    )
+
+
+def _pip() -> list[str | Path]:
+    """The command of a pip that installs into the environment; empty when this Python has none."""
+    if _run(PYTHON, "-m", "pip", "--version", quiet=True):
+        return [PYTHON, "-m", "pip"]
+    if _run(sys.executable, "-m", "pip", "--version", quiet=True):
+        return [sys.executable, "-m", "pip", "--python", PYTHON]
+    # Three seconds, so the last resort.
+    if _run(PYTHON, "-m", "ensurepip", "--default-pip", quiet=True):
+        return [PYTHON, "-m", "pip"]
+    return []
+
+
+def _run(*command: str | Path, quiet: bool = False) -> bool:
+    environment = dict(os.environ)
+    # These would send packages somewhere else than into the environment.
+    for name in (
+        "UV_SYSTEM_PYTHON",
+        "UV_PYTHON",
+        "UV_TARGET",
+        "UV_PREFIX",
+        "PIP_TARGET",
+        "PIP_PREFIX",
+        "PIP_PYTHON",
+    ):
+        environment.pop(name, None)
+    environment.update({"PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0"})
+    environment.setdefault("UV_SYSTEM_CERTS", "1")
+    environment.setdefault("UV_PYTHON_DOWNLOADS", "never")
+    environment.setdefault("PIP_DISABLE_PIP_VERSION_CHECK", "1")
+    environment.setdefault("PIP_RETRIES", "2")
+    if not os.access(Path("~").expanduser(), os.W_OK):
+        environment.setdefault("UV_NO_CACHE", "1")
+    errors = subprocess.DEVNULL if quiet else None
+    # Standard output is the command's, not the installer's.
+    output = subprocess.DEVNULL if quiet else sys.stderr
+    arguments = [str(part) for part in command]
+    try:
+        done = subprocess.run(
+            arguments,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            env=environment,
+            cwd=PROJECT,
+            check=False,
+        )
+    except OSError:
+        return False
+    return done.returncode == 0
+
+
+def _refuse_this_python() -> NoReturn:
+    names = ("python3.14", "python3.13", "python3.12", "python3.11")
+    newer = next((name for name in names if _run(name, "--version", quiet=True)), None)
+    advice = f"run `{newer} {' '.join(sys.argv)}`." if newer else "install a newer one."
+    _fail(
+        f"Causeway needs Python {_dotted(OLDEST)} or newer, "
+        f"this is {_dotted(sys.version_info[:2])}: {advice}"
+    )
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(str(part) for part in version)
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
+
+
+def _fail(message: str, *, status: int = 1) -> NoReturn:
+    _say(message)
+    sys.exit(status)

@@ -1,0 +1,49 @@
+"""What our management commands share: exit codes, JSON on standard output, files and ``-``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+
+class Command(BaseCommand):
+    """A command whose standard output is, with ``--json``, exactly one JSON object.
+
+    Exit codes: 0 done, 1 refused input (nothing changed), 2 wrong usage.
+    """
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--json", action="store_true", help="print exactly one JSON object on standard output"
+        )
+
+    def note(self, message: str) -> None:
+        """Prints a message for a person, on standard error."""
+        self.stderr.write(message, self.style.NOTICE if self.stderr.isatty() else None)
+
+    def report(self, result: dict[str, Any], *, as_json: bool) -> None:
+        """Prints the result: one JSON object, or a line for each member."""
+        if as_json:
+            self.stdout.write(json.dumps(result))
+        else:
+            for name, value in result.items():
+                self.stdout.write(f"{name}: {value}")
+
+
+def refuse(message: str) -> NoReturn:
+    """Ends a command that was given input which it does not accept; nothing was changed."""
+    raise CommandError(message, returncode=1)
+
+
+def read_input(name: str) -> bytes:
+    """Reads the file of that name, or standard input for ``-``."""
+    if name == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(name).read_bytes()
+    except OSError as exc:
+        refuse(f"{name}: {exc.strerror}")

@@ -1,0 +1,48 @@
+"""What a supervisor asks: is the process alive, can it work, what has it counted."""
+
+from __future__ import annotations
+
+import os
+
+from django.db import DatabaseError, connection
+from django.db.migrations.executor import MigrationExecutor
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.views.decorators.http import require_safe
+from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+
+
+def pending_migrations() -> list[str]:
+    """Returns the migrations that the database lacks, as ``app.name``."""
+    executor = MigrationExecutor(connection)
+    plan = executor.migration_plan(executor.loader.graph.leaf_nodes())
+    return [f"{migration.app_label}.{migration.name}" for migration, _ in plan]
+
+
+@require_safe
+def alive(request: HttpRequest) -> HttpResponse:
+    return JsonResponse({"status": "ok"})
+
+
+@require_safe
+def ready(request: HttpRequest) -> HttpResponse:
+    """200 when the database answers and has every migration, else 503 with the reason."""
+    try:
+        pending = pending_migrations()
+    except DatabaseError:
+        return JsonResponse({"status": "unavailable", "reason": "database"}, status=503)
+    if pending:
+        return JsonResponse(
+            {"status": "unavailable", "reason": "migrations", "pending": pending}, status=503
+        )
+    return JsonResponse({"status": "ok"})
+
+
+@require_safe
+def metrics(request: HttpRequest) -> HttpResponse:
+    """Prometheus' text format; with several workers, the sum over all of them."""
+    registry = REGISTRY
+    if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry)
+    return HttpResponse(generate_latest(registry), content_type=CONTENT_TYPE_LATEST)

@@ -1,0 +1,51 @@
+"""Abstract bases that every app's models share."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from django.db import models
+
+from config.errors import InvalidTransition
+
+
+class BaseModel(models.Model):
+    """A row with a UUID key and two stamps."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    created_at = models.DateTimeField(auto_now_add=True, editable=False)
+    updated_at = models.DateTimeField(auto_now=True, editable=False)
+
+    class Meta:
+        abstract = True
+
+    def save_fields(self, *fields: str) -> None:
+        """Writes the named columns and ``updated_at`` of a stored row, and no others."""
+        self.save(update_fields=[*fields, "updated_at"])
+
+
+class StatefulModel(BaseModel):
+    """A row whose ``status`` is written by its transition methods alone."""
+
+    status: Any
+
+    class Meta:
+        abstract = True
+
+    def lock(self) -> None:
+        """Locks this row until the transaction ends and refreshes this very instance.
+
+        Raises ``TransactionManagementError`` outside a transaction, and the model's
+        ``DoesNotExist`` when the row is gone.
+        """
+        self.refresh_from_db(from_queryset=type(self)._base_manager.select_for_update())
+
+    def require_status(self, *allowed: str) -> None:
+        """Raises :class:`InvalidTransition` unless the row is in one of the states."""
+        if self.status not in allowed:
+            names = " or ".join(str(status) for status in allowed)
+            raise InvalidTransition(
+                f"The {self._meta.verbose_name} is {self.status}; this needs it to be {names}.",
+                metadata={"status": str(self.status)},
+            )

@@ -1,0 +1,179 @@
+"""Keys and secrets: how they are made, recognised, stored and shown.
+
+API keys are high-entropy, so a keyed digest (HMAC-SHA256) is enough to store and look them up.
+Secrets that must be read again (provider credentials) are sealed with AES-256-GCM: a random data
+key for each row, wrapped by the first of ``CREDENTIAL_KEYS``; the row's identity is associated
+data, so a ciphertext copied to another row does not open.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import secrets as random
+import zlib
+from functools import lru_cache
+from typing import Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from django.conf import settings
+
+INFERENCE_PREFIX: Final = "sk-cw-"
+MANAGEMENT_PREFIX: Final = "mk-cw-"
+_ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_BODY_LENGTH: Final = 43  # 256 bits in base 62
+_CHECKSUM_LENGTH: Final = 6  # 32 bits in base 62
+_KEY: Final = re.compile(r"(?:sk|mk)-cw-[0-9A-Za-z]{49}")
+_VERSION: Final = b"\x01"
+_KEY_ID_LENGTH: Final = 8
+_NONCE_LENGTH: Final = 12
+_WRAPPED_LENGTH: Final = 32 + 16
+
+
+class Secret:
+    """A secret text that does not print itself; :meth:`reveal` is the only way to the value."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        return self._value
+
+    @property
+    def label(self) -> str:
+        """What may be shown of it: the last four characters of a long enough secret."""
+        return f"…{self._value[-4:]}" if len(self._value) >= 16 else "…"
+
+    def __str__(self) -> str:
+        return "********"
+
+    __repr__ = __str__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and hmac.compare_digest(
+            self._value.encode(), other._value.encode()
+        )
+
+    def __hash__(self) -> int:
+        return hash((Secret, self._value))
+
+
+class DecryptionFailed(Exception):
+    """The sealed secret cannot be opened: its key is gone, or it was altered or moved."""
+
+
+def generate_api_key(*, is_management: bool) -> Secret:
+    """Makes a key: typed prefix, 256 random bits in base 62, six characters of checksum."""
+    prefix = MANAGEMENT_PREFIX if is_management else INFERENCE_PREFIX
+    body = prefix + _base62(random.randbits(256), _BODY_LENGTH)
+    return Secret(body + _checksum(body))
+
+
+def is_well_formed(key: str) -> bool:
+    """Tells a possible key from a typo, without a query."""
+    return _KEY.fullmatch(key) is not None and hmac.compare_digest(
+        _checksum(key[:-_CHECKSUM_LENGTH]), key[-_CHECKSUM_LENGTH:]
+    )
+
+
+def digest_api_key(key: str) -> str:
+    """Returns what is stored of a key, 64 hexadecimal characters: the ``hash`` of the interface."""
+    return hmac.digest(_api_key_pepper(), key.encode(), "sha256").hex()
+
+
+def label_api_key(key: Secret) -> str:
+    """Returns what lists show of a key: its prefix, three characters, and the last three."""
+    value = key.reveal()
+    return f"{value[:9]}…{value[-3:]}"
+
+
+def hash_end_user(organization_id: str, user: str) -> str:
+    """Returns the stable stand-in for an end user that travels upstream instead of the raw text."""
+    return hmac.digest(_end_user_pepper(), f"{organization_id}\0{user}".encode(), "sha256").hex()[
+        :32
+    ]
+
+
+@lru_cache(maxsize=1)
+def _api_key_pepper() -> bytes:
+    return hmac.digest(settings.SECRET_KEY.encode(), b"causeway.api-key", "sha256")
+
+
+@lru_cache(maxsize=1)
+def _end_user_pepper() -> bytes:
+    return hmac.digest(settings.SECRET_KEY.encode(), b"causeway.end-user", "sha256")
+
+
+def _base62(number: int, length: int) -> str:
+    characters = []
+    for _ in range(length):
+        number, remainder = divmod(number, 62)
+        characters.append(_ALPHABET[remainder])
+    return "".join(reversed(characters))
+
+
+def _checksum(body: str) -> str:
+    return _base62(zlib.crc32(body.encode()), _CHECKSUM_LENGTH)
+
+
+def seal(value: Secret, *, associated: str) -> bytes:
+    """Encrypts a secret under a fresh data key that the first credential key wraps.
+
+    Layout: version (1), key id (8), nonce (12), wrapped data key (48), nonce (12), ciphertext.
+    """
+    data_key = AESGCM.generate_key(256)
+    nonce = os.urandom(_NONCE_LENGTH)
+    ciphertext = AESGCM(data_key).encrypt(nonce, value.reveal().encode(), associated.encode())
+    return _wrap(data_key, associated) + nonce + ciphertext
+
+
+def unseal(blob: bytes, *, associated: str) -> Secret:
+    """Decrypts a sealed secret; raises :class:`DecryptionFailed` whatever is wrong with it."""
+    data_key, rest = _unwrap(bytes(blob), associated)
+    nonce, ciphertext = rest[:_NONCE_LENGTH], rest[_NONCE_LENGTH:]
+    try:
+        return Secret(AESGCM(data_key).decrypt(nonce, ciphertext, associated.encode()).decode())
+    except (InvalidTag, ValueError):
+        raise DecryptionFailed from None
+
+
+def rewrap(blob: bytes, *, associated: str) -> bytes:
+    """Wraps the data key anew under the first credential key; the ciphertext stays as it is."""
+    data_key, rest = _unwrap(bytes(blob), associated)
+    return _wrap(data_key, associated) + rest
+
+
+def is_current(blob: bytes) -> bool:
+    """Tells whether the first credential key wraps this secret already."""
+    return bytes(blob)[1 : 1 + _KEY_ID_LENGTH] == _key_id(settings.CREDENTIAL_KEYS[0])
+
+
+def _wrap(data_key: bytes, associated: str) -> bytes:
+    key = settings.CREDENTIAL_KEYS[0]
+    nonce = os.urandom(_NONCE_LENGTH)
+    wrapped = AESGCM(key).encrypt(nonce, data_key, associated.encode())
+    return _VERSION + _key_id(key) + nonce + wrapped
+
+
+def _unwrap(blob: bytes, associated: str) -> tuple[bytes, bytes]:
+    head, key_id = blob[:1], blob[1 : 1 + _KEY_ID_LENGTH]
+    start = 1 + _KEY_ID_LENGTH
+    nonce = blob[start : start + _NONCE_LENGTH]
+    wrapped = blob[start + _NONCE_LENGTH : start + _NONCE_LENGTH + _WRAPPED_LENGTH]
+    rest = blob[start + _NONCE_LENGTH + _WRAPPED_LENGTH :]
+    key = next((key for key in settings.CREDENTIAL_KEYS if _key_id(key) == key_id), None)
+    if head != _VERSION or key is None:
+        raise DecryptionFailed
+    try:
+        return AESGCM(key).decrypt(nonce, wrapped, associated.encode()), rest
+    except (InvalidTag, ValueError):
+        raise DecryptionFailed from None
+
+
+def _key_id(key: bytes) -> bytes:
+    return hashlib.sha256(b"causeway.credential-key" + key).digest()[:_KEY_ID_LENGTH]

@@ -1,0 +1,270 @@
+"""All settings, read from the environment; the README has the table.
+
+Without ``DATABASE_URL`` the service runs in embedded mode: its own PostgreSQL and its own generated
+secrets under ``DATA_DIR``. With it, nothing is made up: what is missing stops the start.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import secrets
+import sys
+from ipaddress import ip_network
+from pathlib import Path
+
+import environ
+from django.core.exceptions import ImproperlyConfigured
+
+from config import postgres
+from config.addresses import EgressPolicy
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+env = environ.FileAwareEnv()
+
+DATA_DIR = Path(env.str("DATA_DIR", default=str(BASE_DIR / ".data"))).expanduser().absolute()
+DEBUG = env.bool("DEBUG", default=False)
+EMBEDDED = not env.str("DATABASE_URL", default="")
+
+# These neither read nor write the database, so they must not wait for one to start.
+_COMMANDS_WITHOUT_DATABASE = {"help", "--help", "--version", "simulate_upstream", "test"}
+
+
+def _generated_secret(name: str, make: object) -> str:
+    """Returns a secret of embedded mode: made once, readable by the owner alone."""
+    path = DATA_DIR / name
+    DATA_DIR.mkdir(parents=True, exist_ok=True, mode=0o711)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return path.read_text().strip()
+    with os.fdopen(descriptor, "w") as file:
+        file.write(str(make() if callable(make) else make))
+    return path.read_text().strip()
+
+
+def _required_secret(name: str, make: object) -> str:
+    value = env.str(name, default="")
+    if value or not (EMBEDDED or DEBUG):
+        return value
+    return _generated_secret(name.lower(), make)
+
+
+def _credential_keys(text: str) -> list[bytes]:
+    try:
+        keys = [base64.b64decode(part, validate=True) for part in text.split(",") if part]
+    except (binascii.Error, ValueError):
+        raise ImproperlyConfigured("CREDENTIAL_KEYS is a comma list of base64 texts.") from None
+    if not keys or any(len(key) != 32 or not any(key) for key in keys):
+        raise ImproperlyConfigured(
+            "CREDENTIAL_KEYS needs at least one key of 32 random bytes in base64; make one with: "
+            "openssl rand -base64 32"
+        )
+    return keys
+
+
+SECRET_KEY = _required_secret("SECRET_KEY", lambda: secrets.token_urlsafe(48))
+if len(SECRET_KEY) < 32:
+    raise ImproperlyConfigured(
+        "SECRET_KEY needs at least 32 random characters; make one with: openssl rand -base64 48"
+    )
+CREDENTIAL_KEYS = _credential_keys(
+    _required_secret(
+        "CREDENTIAL_KEYS", lambda: base64.b64encode(secrets.token_bytes(32)).decode()
+    )
+)
+
+if EMBEDDED:
+    if not _COMMANDS_WITHOUT_DATABASE.intersection(sys.argv[1:2]):
+        try:
+            os.environ["DATABASE_URL"] = postgres.ensure_running(DATA_DIR)
+        except postgres.PostgresError as exc:
+            raise ImproperlyConfigured(str(exc)) from None
+    else:
+        os.environ.setdefault("DATABASE_URL", "postgres:///causeway")
+DATABASES = {"default": env.db("DATABASE_URL")}
+if DATABASES["default"]["ENGINE"] != "django.db.backends.postgresql":
+    raise ImproperlyConfigured("DATABASE_URL must name a PostgreSQL database: postgres://…")
+DATABASES["default"].setdefault("OPTIONS", {}).update(
+    {"connect_timeout": 5, "application_name": "causeway"}
+)
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+INSTALLED_APPS = [
+    "config.apps.FloorConfig",
+    "unfold",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "whitenoise.runserver_nostatic",
+    "django.contrib.staticfiles",
+    "csp",
+    "rest_framework",
+    "django_filters",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "accounts",
+    "catalog",
+    "endpoints",
+    "endusers",
+    "billing",
+    "inference",
+]
+
+MIDDLEWARE = [
+    "config.logs.RequestIdMiddleware",
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "csp.middleware.CSPMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+
+ROOT_URLCONF = "config.urls"
+ASGI_APPLICATION = "config.asgi.application"
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+
+LANGUAGE_CODE = "en"
+TIME_ZONE = "UTC"
+USE_TZ = True
+USE_I18N = False
+
+STATIC_URL = "/static/"
+WHITENOISE_USE_FINDERS = True
+WHITENOISE_AUTOREFRESH = False
+
+ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["127.0.0.1", "localhost", "[::1]"])
+CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
+CORS_ALLOWED_ORIGINS = env.list("CORS_ALLOWED_ORIGINS", default=[])
+SECURE_CONTENT_TYPE_NOSNIFF = True
+SECURE_REFERRER_POLICY = "same-origin"
+X_FRAME_OPTIONS = "DENY"
+SESSION_COOKIE_HTTPONLY = True
+# The secure flag follows the request: the demo serves plain HTTP on loopback, production sits
+# behind TLS. `manage.py check --deploy` reminds of it.
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = not (EMBEDDED or DEBUG)
+APPEND_SLASH = True
+
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": ["'self'"],
+        "img-src": ["'self'", "data:"],
+        "style-src": ["'self'", "'unsafe-inline'"],
+        "script-src": ["'self'"],
+        "object-src": ["'none'"],
+        "base-uri": ["'self'"],
+        "frame-ancestors": ["'none'"],
+        "form-action": ["'self'"],
+    }
+}
+
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": ["accounts.authentication.KeyAuthentication"],
+    "DEFAULT_PERMISSION_CLASSES": ["accounts.authentication.DenyAll"],
+    "DEFAULT_PARSER_CLASSES": ["config.api.StrictJSONParser"],
+    "DEFAULT_RENDERER_CLASSES": ["config.api.JSONRenderer"],
+    "DEFAULT_SCHEMA_CLASS": "config.openapi.Schema",
+    "EXCEPTION_HANDLER": "config.errors.handle_exception",
+    "UNAUTHENTICATED_USER": None,
+    "UNAUTHENTICATED_TOKEN": None,
+    "TEST_REQUEST_DEFAULT_FORMAT": "json",
+}
+
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Causeway",
+    "DESCRIPTION": "A self-hosted LLM gateway. Send `Authorization: Bearer <API key>` on every call.",
+    "VERSION": "1.0.0",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SCHEMA_PATH_PREFIX": "/api/v1",
+    "SCHEMA_PATH_PREFIX_TRIM": True,
+    "SERVERS": [{"url": "/api/v1"}],
+    "OAS_VERSION": "3.1.0",
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "SWAGGER_UI_SETTINGS": {"persistAuthorization": False, "displayOperationId": False},
+    "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
+    "SERVE_AUTHENTICATION": [],
+    "ENUM_NAME_OVERRIDES": {
+        "PrivateEndpointStatus": "endpoints.models.PrivateEndpoint.Status",
+        "DeclaredRegion": "accounts.models.Region",
+    },
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "inference.schemas.document_inference_routes",
+    ],
+}
+
+UPSTREAM_FIRST_EVENT_TIMEOUT = env.float("UPSTREAM_FIRST_EVENT_TIMEOUT", default=60.0)
+UPSTREAM_IDLE_TIMEOUT = env.float("UPSTREAM_IDLE_TIMEOUT", default=60.0)
+STREAM_KEEPALIVE_INTERVAL = env.float("STREAM_KEEPALIVE_INTERVAL", default=10.0)
+VALIDATION_TIMEOUT = env.float("VALIDATION_TIMEOUT", default=30.0)
+VALIDATION_MAX_AGE = env.int("VALIDATION_MAX_AGE", default=86_400)
+PRIVATE_ENDPOINT_LIMIT = env.int("PRIVATE_ENDPOINT_LIMIT", default=100)
+MAX_REQUEST_BYTES = env.int("MAX_REQUEST_BYTES", default=20 * 1024 * 1024)
+MAX_UPSTREAM_BYTES = env.int("MAX_UPSTREAM_BYTES", default=50 * 1024 * 1024)
+EGRESS_POLICY = EgressPolicy(
+    allowed_networks=tuple(
+        ip_network(text.strip()) for text in env.list("UPSTREAM_ALLOWED_NETWORKS", default=[])
+    ),
+    ca_bundle=env.str("UPSTREAM_CA_BUNDLE", default="") or None,
+    connect_timeout=env.float("UPSTREAM_CONNECT_TIMEOUT", default=5.0),
+    max_response_bytes=MAX_UPSTREAM_BYTES,
+)
+HOLD_TIMEOUT = env.int("HOLD_TIMEOUT", default=900)
+
+DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_REQUEST_BYTES
+
+LOG_LEVEL = env.str("LOG_LEVEL", default="INFO")
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "filters": {"context": {"()": "config.logs.ContextFilter"}},
+    "formatters": {
+        "text": {"()": "config.logs.TextFormatter"},
+        "json": {"()": "config.logs.JSONFormatter"},
+    },
+    "handlers": {
+        "stderr": {
+            "class": "logging.StreamHandler",
+            "formatter": env.str("LOG_FORMAT", default="text"),
+            "filters": ["context"],
+        },
+    },
+    "root": {"handlers": ["stderr"], "level": LOG_LEVEL},
+    "loggers": {
+        "uvicorn.access": {"level": "WARNING"},
+        "aiohttp": {"level": "WARNING"},
+    },
+}
+
+UNFOLD = {
+    "SITE_TITLE": "Causeway",
+    "SITE_HEADER": "Causeway",
+    "SITE_SUBHEADER": "LLM gateway",
+    "SITE_URL": "/docs",
+    "SHOW_HISTORY": True,
+    "SHOW_VIEW_ON_SITE": False,
+}

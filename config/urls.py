@@ -1,0 +1,40 @@
+"""Every route of the service; the two inference routes are beside it, in ``inference.asgi``."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+from django.urls import include, path
+from drf_spectacular.views import SpectacularJSONAPIView, SpectacularSwaggerSplitView
+from rest_framework.routers import SimpleRouter
+
+from accounts.views import ByokViewSet, CurrentKeyView
+from catalog.views import UserModelsView
+from config import health
+from endpoints.views import PrivateEndpointViewSet
+from endusers.views import EndUserViewSet
+
+router = SimpleRouter(trailing_slash=False)
+router.register("private-endpoints", PrivateEndpointViewSet, "private-endpoint")
+router.register("byok", ByokViewSet, "byok")
+router.register("end-users", EndUserViewSet, "end-user")
+
+api = [
+    path("key", CurrentKeyView.as_view()),
+    path("models/user", UserModelsView.as_view()),
+    path("openapi.json", SpectacularJSONAPIView.as_view(), name="openapi"),
+    path("", include(router.urls)),
+]
+
+urlpatterns = [
+    path("api/v1/", include(api)),
+    path("docs", SpectacularSwaggerSplitView.as_view(url_name="openapi"), name="docs"),
+    path("admin/", admin.site.urls),
+    path("healthz", health.alive),
+    path("readyz", health.ready),
+    path("metrics", health.metrics),
+]
+
+handler400 = "config.errors.bad_request"
+handler403 = "config.errors.permission_denied"
+handler404 = "config.errors.page_not_found"
+handler500 = "config.errors.server_error"

@@ -1,0 +1,452 @@
+"""Private endpoints: an organization's own deployments, from draft through live validation to use.
+
+Every arrow of the life cycle is one method here, and ``status`` is written nowhere else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any, Self
+
+from django.conf import settings
+from django.db import models, transaction
+from django.db.models import Q
+from django.utils import timezone
+
+from accounts.models import ByokCredential, Organization, Region, Workspace
+from catalog.models import Dialect, LanguageModel, ModelEndpoint, PriceVersion, Provider
+from catalog.pricing import Price, decimal_text
+from config.addresses import InvalidURL, parse_base_url
+from config.errors import InvalidTransition, NotFound, Unprocessable
+from config.models import BaseModel, StatefulModel
+
+
+class InvalidBaseURL(Unprocessable):
+    """The ``base_url`` is missing, forbidden, or not one that may ever be dialled."""
+
+    error_type = "invalid_base_url"
+
+
+class EndpointLimitReached(Unprocessable):
+    error_type = "endpoint_limit_reached"
+
+
+class IdempotencyKeyReused(Unprocessable):
+    """The key was used before, for a request that asked for something else."""
+
+    error_type = "idempotency_key_reused"
+    message = "idempotency_key_reused: this Idempotency-Key was used with a different request."
+
+
+class ModelNotFound(NotFound):
+    error_type = "model_not_found"
+
+
+class ProviderNotFound(NotFound):
+    error_type = "provider_not_found"
+
+
+class NotValidated(InvalidTransition):
+    error_type = "not_validated"
+    message = "The endpoint has no passed validation: call validate first."
+
+
+class ValidationStale(InvalidTransition):
+    error_type = "validation_stale"
+    message = "The validation no longer speaks of the endpoint as it is: call validate again."
+
+
+class PrivateEndpointQuerySet(models.QuerySet["PrivateEndpoint"]):
+    def for_organization(self, organization_id: uuid.UUID) -> Self:
+        """Returns what the organization can see: its endpoints that were not deleted."""
+        return self.filter(organization_id=organization_id, deleted_at=None)
+
+    def routable(self) -> Self:
+        return self.filter(status=PrivateEndpoint.Status.ACTIVE, deleted_at=None)
+
+
+class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySet)):  # type: ignore[misc]
+    def create_draft(
+        self,
+        *,
+        organization_id: uuid.UUID,
+        model_permaslug: str,
+        provider_slug: str,
+        upstream_model_id: str,
+        base_url: str | None,
+        declared_region: str | None = None,
+        declared_zdr: bool | None = None,
+        price: Price | None = None,
+        idempotency_key: str | None = None,
+    ) -> tuple[PrivateEndpoint, bool]:
+        """(none) → DRAFT. Returns the endpoint and whether this call created it.
+
+        A repeated ``idempotency_key`` returns the endpoint that its first request created, as it is
+        now. Creates of one organization take turns on its row, so the key and the limit are each
+        decided once. Without a ``price`` the public list price applies.
+
+        Raises :class:`InvalidBaseURL`, :class:`ModelNotFound`, :class:`ProviderNotFound`,
+        :class:`EndpointLimitReached`, :class:`IdempotencyKeyReused`, and :class:`NotFound` when the
+        key's endpoint was deleted; each leaves everything as it was.
+        """
+        base_url = canonical_base_url(base_url)
+        fingerprint = _digest(
+            model_permaslug,
+            provider_slug,
+            base_url,
+            upstream_model_id,
+            declared_zdr,
+            declared_region,
+            _price_text(price),
+        )
+        with transaction.atomic():
+            organization = Organization.objects.select_for_update(no_key=True).get(
+                pk=organization_id
+            )
+            if idempotency_key is not None:
+                first = self.filter(
+                    organization=organization, idempotency_key=idempotency_key
+                ).first()
+                if first is not None:
+                    return first.replayed(fingerprint), False
+            model = LanguageModel.objects.listed().filter(canonical_slug=model_permaslug).first()
+            if model is None:
+                raise ModelNotFound(f"There is no model {model_permaslug!r} in the catalogue.")
+            provider = Provider.objects.filter(slug=provider_slug, is_listed=True).first()
+            if provider is None:
+                raise ProviderNotFound(f"There is no provider {provider_slug!r} in the catalogue.")
+            require_base_url(base_url, provider)
+            limit = organization.private_endpoint_limit
+            if self.for_organization(organization_id).count() >= limit:
+                raise EndpointLimitReached(
+                    f"endpoint_limit_reached: the organization has {limit} private endpoints, "
+                    "which is its limit. Delete one first."
+                )
+            endpoint = PrivateEndpoint(
+                organization=organization,
+                model=model,
+                provider=provider,
+                provider_name=provider.name,
+                upstream_model_id=upstream_model_id,
+                base_url=base_url,
+                declared_region=declared_region,
+                declared_zdr=declared_zdr,
+                idempotency_key=idempotency_key,
+                request_fingerprint=fingerprint,
+            )
+            endpoint.price = PriceVersion.of(
+                subject_id=endpoint.pk, price=price or list_price(model, provider)
+            )
+            endpoint.price.save()
+            endpoint.save(force_insert=True)
+        return endpoint, True
+
+
+class PrivateEndpoint(StatefulModel):
+    """A deployment that an organization registered for itself.
+
+    A deleted endpoint keeps its row, so that its idempotency key and its generations stay true.
+    """
+
+    class Status(models.TextChoices):
+        DRAFT = "draft", "draft"
+        ACTIVE = "active", "active"
+        DISABLED = "disabled", "disabled"
+
+    organization = models.ForeignKey(
+        Organization, on_delete=models.CASCADE, related_name="private_endpoints"
+    )
+    status = models.CharField(
+        max_length=16, choices=Status, default=Status.DRAFT, editable=False
+    )
+    model = models.ForeignKey(LanguageModel, on_delete=models.PROTECT, related_name="+")
+    provider = models.ForeignKey(Provider, on_delete=models.PROTECT, related_name="+")
+    provider_name = models.CharField(max_length=255, editable=False)
+    upstream_model_id = models.CharField(max_length=255)
+    base_url = models.CharField(max_length=2048, null=True, blank=True)
+    declared_region = models.CharField(max_length=16, choices=Region, null=True, blank=True)
+    declared_zdr = models.BooleanField("declared ZDR", null=True, blank=True)
+    price = models.ForeignKey(
+        PriceVersion, on_delete=models.PROTECT, related_name="+", editable=False
+    )
+    validation = models.ForeignKey(
+        "Validation",
+        on_delete=models.SET_NULL,
+        null=True,
+        blank=True,
+        editable=False,
+        related_name="+",
+        help_text="The latest one that speaks of the endpoint as it is.",
+    )
+    idempotency_key = models.CharField(max_length=255, null=True, editable=False)
+    request_fingerprint = models.CharField(max_length=64, editable=False)
+    activated_at = models.DateTimeField(null=True, editable=False)
+    disabled_at = models.DateTimeField(null=True, editable=False)
+    deleted_at = models.DateTimeField(null=True, editable=False)
+
+    objects = PrivateEndpointManager()
+
+    class Meta:
+        verbose_name = "private endpoint"
+        ordering = ("created_at", "id")
+        indexes = [
+            models.Index(
+                fields=("organization", "created_at"),
+                condition=Q(deleted_at=None),
+                name="private_endpoint_list",
+            ),
+        ]
+        constraints = [
+            models.UniqueConstraint(
+                fields=("organization", "idempotency_key"), name="private_endpoint_idempotency"
+            ),
+            models.CheckConstraint(
+                condition=Q(status="draft", activated_at=None)
+                | Q(status__in=("active", "disabled"), activated_at__isnull=False),
+                name="private_endpoint_activation_stamp",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.model.name} at {self.provider_name}"
+
+    @property
+    def model_permaslug(self) -> str:
+        return self.model.canonical_slug
+
+    @property
+    def model_slug(self) -> str | None:
+        return self.model.slug if self.model.is_listed else None
+
+    @property
+    def model_name(self) -> str | None:
+        return self.model.name if self.model.is_listed else None
+
+    @property
+    def provider_slug(self) -> str | None:
+        return self.provider.slug if self.provider.is_listed else None
+
+    @property
+    def configuration(self) -> str:
+        """A digest of all that a validation speaks of; the same digest, the same deployment."""
+        return _digest(
+            str(self.model_id),
+            self.model.updated_at.isoformat(),
+            str(self.provider_id),
+            self.provider.dialect,
+            self.base_url,
+            self.upstream_model_id,
+        )
+
+    def replayed(self, fingerprint: str) -> Self:
+        """Answers a repeated create: this endpoint, when the request asks for the same."""
+        if self.request_fingerprint != fingerprint:
+            raise IdempotencyKeyReused
+        if self.deleted_at is not None:
+            raise NotFound("The endpoint that this Idempotency-Key created was deleted.")
+        return self
+
+    def record_validation(self, validation: Validation) -> None:
+        """DRAFT → DRAFT. Stores a validation; it becomes the current one if nothing moved since."""
+        with transaction.atomic():
+            self.lock_present()
+            validation.save(force_insert=True)
+            if (
+                self.status == self.Status.DRAFT
+                and validation.configuration == self.configuration
+            ):
+                self.validation = validation
+                self.save_fields("validation")
+
+    def activate(self) -> None:
+        """DRAFT → ACTIVE, by a passed validation of the endpoint as it is now.
+
+        Raises :class:`InvalidTransition` from another state, :class:`NotValidated`, and
+        :class:`ValidationStale` when the configuration, the credential or the catalogue model
+        changed since, or the validation is older than ``VALIDATION_MAX_AGE``.
+        """
+        with transaction.atomic():
+            self.lock_present()
+            self.require_status(self.Status.DRAFT)
+            if self.validation is None or not self.validation.passed:
+                raise NotValidated
+            if not self.validation.is_current_for(self):
+                raise ValidationStale
+            self.status = self.Status.ACTIVE
+            self.activated_at = timezone.now()
+            self.save_fields("status", "activated_at")
+
+    def disable(self) -> None:
+        """ACTIVE → DISABLED. Nothing is routed to it from the next request on."""
+        with transaction.atomic():
+            self.lock_present()
+            self.require_status(self.Status.ACTIVE)
+            self.status = self.Status.DISABLED
+            self.disabled_at = timezone.now()
+            self.save_fields("status", "disabled_at")
+
+    def enable(self) -> None:
+        """DISABLED → ACTIVE."""
+        with transaction.atomic():
+            self.lock_present()
+            self.require_status(self.Status.DISABLED)
+            self.status = self.Status.ACTIVE
+            self.disabled_at = None
+            self.save_fields("status", "disabled_at")
+
+    def edit(self, *, upstream_model_id: str, **changes: Any) -> None:
+        """DRAFT → DRAFT. Replaces the upstream configuration; any change clears the validation.
+
+        ``changes`` may have ``base_url``, ``declared_region`` and ``declared_zdr``; a declaration
+        that is not sent stays while the upstream stays the same, and is cleared when it changes.
+        An edit that changes nothing changes nothing.
+        """
+        with transaction.atomic():
+            self.lock_present()
+            self.require_status(self.Status.DRAFT)
+            base_url = self.base_url
+            if "base_url" in changes:
+                base_url = canonical_base_url(changes["base_url"])
+                require_base_url(base_url, self.provider)
+            moved = (upstream_model_id, base_url) != (self.upstream_model_id, self.base_url)
+            region = changes.get("declared_region", None if moved else self.declared_region)
+            zdr = changes.get("declared_zdr", None if moved else self.declared_zdr)
+            if not moved and (region, zdr) == (self.declared_region, self.declared_zdr):
+                return
+            self.upstream_model_id, self.base_url = upstream_model_id, base_url
+            self.declared_region, self.declared_zdr = region, zdr
+            self.validation = None
+            self.save_fields(
+                "upstream_model_id", "base_url", "declared_region", "declared_zdr", "validation"
+            )
+
+    def reprice(self, price: Price) -> None:
+        """Any state, unchanged. Puts a new price in force for later requests."""
+        with transaction.atomic():
+            self.lock_present()
+            version = PriceVersion.of(subject_id=self.pk, price=price)
+            version.save()
+            self.price = version
+            self.save_fields("price")
+
+    def remove(self, *, draft_only: bool = False) -> None:
+        """Any state → gone. Keeps the row as a tombstone, which nothing shows or routes to.
+
+        Raises :class:`InvalidTransition` when ``draft_only`` and it was ever activated.
+        """
+        with transaction.atomic():
+            self.lock_present()
+            if draft_only and self.activated_at is not None:
+                raise InvalidTransition(
+                    "The endpoint has been activated; draft_only refuses to delete it.",
+                    metadata={"status": str(self.status)},
+                )
+            self.deleted_at = timezone.now()
+            self.save_fields("deleted_at")
+
+    def lock_present(self) -> None:
+        """Locks the row; raises :class:`NotFound` when it was deleted meanwhile."""
+        self.lock()
+        if self.deleted_at is not None:
+            raise NotFound("The private endpoint does not exist.")
+
+
+class Validation(BaseModel):
+    """One live validation: what was asked of the deployment, when, and what came of it."""
+
+    class Outcome(models.TextChoices):
+        PASSED = "passed", "passed"
+        FAILED = "failed", "failed"
+        UNREACHABLE = "unreachable", "unreachable"
+        TIMED_OUT = "timed_out", "timed out"
+        BROKEN = "broken", "broken"
+
+    endpoint = models.ForeignKey(
+        PrivateEndpoint, on_delete=models.CASCADE, related_name="validations"
+    )
+    workspace = models.ForeignKey(Workspace, on_delete=models.SET_NULL, null=True)
+    credential = models.ForeignKey(
+        ByokCredential, on_delete=models.SET_NULL, null=True, related_name="+"
+    )
+    credential_version = models.PositiveIntegerField(null=True)
+    configuration = models.CharField(max_length=64)
+    outcome = models.CharField(max_length=16, choices=Outcome)
+    checks = models.JSONField()
+    cost_nano = models.BigIntegerField(
+        default=0, help_text="What the probes cost by the endpoint's price, in nano-USD."
+    )
+    duration_ms = models.PositiveIntegerField(default=0)
+
+    class Meta:
+        ordering = ("-created_at",)
+        indexes = [models.Index(fields=("endpoint", "-created_at"), name="validation_history")]
+
+    def __str__(self) -> str:
+        return f"{self.outcome} at {self.created_at:%Y-%m-%d %H:%M:%S}"
+
+    @property
+    def passed(self) -> bool:
+        return self.outcome == self.Outcome.PASSED
+
+    def is_current_for(self, endpoint: PrivateEndpoint) -> bool:
+        """Tells whether this still speaks of the endpoint: same upstream, same credential, recent."""
+        credential = self.credential
+        return (
+            self.configuration == endpoint.configuration
+            and credential is not None
+            and credential.deleted_at is None
+            and not credential.disabled
+            and credential.version == self.credential_version
+            and self.created_at > timezone.now() - timedelta(seconds=settings.VALIDATION_MAX_AGE)
+        )
+
+
+def canonical_base_url(text: str | None) -> str | None:
+    """Returns the one spelling of a URL that is stored, compared and dialled."""
+    if text is None:
+        return None
+    try:
+        return parse_base_url(text, policy=settings.EGRESS_POLICY).text
+    except InvalidURL as exc:
+        raise InvalidBaseURL(f"invalid_base_url: {exc}") from None
+
+
+def require_base_url(base_url: str | None, provider: Provider) -> None:
+    """Raises :class:`InvalidBaseURL` unless the URL is there exactly when the provider needs it."""
+    if Dialect(provider.dialect).url_from_credential:
+        if base_url is not None:
+            raise InvalidBaseURL(
+                f"invalid_base_url: {provider.name} takes its URL from the credential; "
+                "leave base_url out."
+            )
+    elif base_url is None:
+        raise InvalidBaseURL(f"invalid_base_url: base_url is required for {provider.name}.")
+
+
+def list_price(model: LanguageModel, provider: Provider) -> Price:
+    """Returns the provider's public price for the model, else the model's cheapest, else zero."""
+    public = list(
+        ModelEndpoint.objects.routable().filter(model=model).select_related("price")
+    )
+    own = [endpoint for endpoint in public if endpoint.provider_id == provider.pk]
+    prices = [endpoint.price.price for endpoint in own or public]
+    if not prices:
+        return Price(prompt=Decimal(0), completion=Decimal(0))
+    return min(prices, key=lambda price: price.prompt + price.completion)
+
+
+def _price_text(price: Price | None) -> list[str | None] | None:
+    if price is None:
+        return None
+    return [
+        None if rate is None else decimal_text(rate)
+        for rate in (price.prompt, price.completion, price.cache_read, price.cache_write)
+    ]
+
+
+def _digest(*parts: Any) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

@@ -1,0 +1,177 @@
+"""The shapes of private endpoints: three views of a row, and the requests that change one."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import Any, Final
+
+from drf_spectacular.utils import extend_schema_serializer
+from rest_framework import serializers
+from rest_framework.exceptions import ValidationError
+
+from accounts.models import Region
+from catalog.pricing import Price, decimal_text
+from config.api import ChoiceField, FlagField, StrictSerializer, StringField, UUIDField
+from endpoints.models import PrivateEndpoint
+from endpoints.validation import Reason
+
+_DECIMAL: Final = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,30})?")
+_DECIMAL_SHAPE: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")
+
+
+class RateField(StringField):
+    """USD per token as a decimal string: digits, optionally a dot and digits."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(max_length=64, min_length=1, **kwargs)
+
+    def to_internal_value(self, data: Any) -> str:
+        text = super().to_internal_value(data)
+        if not _DECIMAL_SHAPE.fullmatch(text):
+            raise ValidationError("Must be a decimal such as 0.0000005.")
+        if not _DECIMAL.fullmatch(text):
+            raise ValidationError("Must be below 1000000, with at most 30 decimals.")
+        return text
+
+
+class PricingSerializer(StrictSerializer):
+    """Negotiated rates; the cache rates are optional extras."""
+
+    prompt = RateField()
+    completion = RateField()
+    cache_read = RateField(required=False)
+    cache_write = RateField(required=False)
+
+    def to_internal_value(self, data: Any) -> Price:
+        rates = super().to_internal_value(data)
+        return Price(**{name: Decimal(text) for name, text in rates.items()})
+
+    def to_representation(self, instance: Price) -> dict[str, str]:
+        rates = {
+            "prompt": decimal_text(instance.prompt),
+            "completion": decimal_text(instance.completion),
+        }
+        if instance.cache_read is not None:
+            rates["cache_read"] = decimal_text(instance.cache_read)
+        if instance.cache_write is not None:
+            rates["cache_write"] = decimal_text(instance.cache_write)
+        return rates
+
+
+class ActivationSerializer(StrictSerializer):
+    workspace_id = UUIDField()
+
+
+class CreateSerializer(StrictSerializer):
+    model_permaslug = StringField(min_length=1)
+    provider_slug = StringField(min_length=1)
+    upstream_model_id = StringField(min_length=1)
+    base_url = StringField(min_length=1, max_length=2048, required=False, allow_null=True)
+    declared_region = ChoiceField(choices=Region.choices, required=False, allow_null=True)
+    declared_zdr = FlagField(required=False, allow_null=True)
+    pricing = PricingSerializer(required=False)
+    activate = ActivationSerializer(required=False)
+
+
+class UpdateSerializer(StrictSerializer):
+    upstream_model_id = StringField(min_length=1)
+    base_url = StringField(min_length=1, max_length=2048, required=False)
+    declared_region = ChoiceField(choices=Region.choices, required=False, allow_null=True)
+    declared_zdr = FlagField(required=False, allow_null=True)
+
+
+class UpdatePricingSerializer(StrictSerializer):
+    pricing = PricingSerializer()
+
+
+class SummarySerializer(serializers.Serializer[PrivateEndpoint]):
+    """What lists show."""
+
+    id = serializers.UUIDField()
+    status = serializers.ChoiceField(choices=PrivateEndpoint.Status.choices)
+    model_permaslug = serializers.CharField()
+    model_slug = serializers.CharField(allow_null=True)
+    model_name = serializers.CharField(allow_null=True)
+    provider_name = serializers.CharField()
+    created_at = serializers.DateTimeField()
+
+
+class ManagedSerializer(SummarySerializer):
+    """What create, activate, enable and disable answer."""
+
+    declared_zdr = serializers.BooleanField(allow_null=True)
+    declared_region = serializers.ChoiceField(choices=Region.choices, allow_null=True)
+
+
+class FullSerializer(serializers.Serializer[PrivateEndpoint]):
+    """What get, patch and put pricing answer; the one view without ``created_at``."""
+
+    id = serializers.UUIDField()
+    status = serializers.ChoiceField(choices=PrivateEndpoint.Status.choices)
+    model_permaslug = serializers.CharField()
+    model_slug = serializers.CharField(allow_null=True)
+    model_name = serializers.CharField(allow_null=True)
+    provider_name = serializers.CharField()
+    provider_slug = serializers.CharField(allow_null=True)
+    upstream_model_id = serializers.CharField()
+    base_url = serializers.CharField(allow_null=True)
+    declared_zdr = serializers.BooleanField(allow_null=True)
+    declared_region = serializers.ChoiceField(choices=Region.choices, allow_null=True)
+    pricing = PricingSerializer(source="price.price")
+
+
+class CheckSerializer(serializers.Serializer[dict[str, Any]]):
+    name = serializers.CharField()
+    passed = serializers.BooleanField()
+    reason = serializers.ChoiceField(choices=[str(reason) for reason in Reason], required=False)
+    upstream_status = serializers.IntegerField(required=False, min_value=400, max_value=599)
+    upstream_message = serializers.CharField(required=False, allow_null=True)
+    actual_model = serializers.CharField(required=False, allow_null=True)
+
+
+class ValidationSerializer(serializers.Serializer[Any]):
+    passed = serializers.BooleanField()
+    checks = CheckSerializer(many=True)
+
+
+class SummaryListSerializer(serializers.Serializer[Any]):
+    data = SummarySerializer(many=True)
+
+
+class ManagedResponseSerializer(serializers.Serializer[Any]):
+    data = ManagedSerializer()
+
+
+class FullResponseSerializer(serializers.Serializer[Any]):
+    data = FullSerializer()
+
+
+class ValidationResponseSerializer(serializers.Serializer[Any]):
+    data = ValidationSerializer()
+
+
+class DeletedSerializer(serializers.Serializer[Any]):
+    id = serializers.UUIDField()
+
+
+class DeletedResponseSerializer(serializers.Serializer[Any]):
+    data = DeletedSerializer()
+
+
+class _FailureSerializer(serializers.Serializer[Any]):
+    code = serializers.IntegerField()
+    message = serializers.CharField()
+
+
+class _FailureDataSerializer(serializers.Serializer[Any]):
+    endpoint = ManagedSerializer()
+    validation = ValidationSerializer(allow_null=True)
+
+
+@extend_schema_serializer(component_name="CreatePrivateEndpointValidationFailed")
+class ValidationFailedSerializer(serializers.Serializer[Any]):
+    """The answer of a create whose draft exists but was not activated."""
+
+    error = _FailureSerializer()
+    data = _FailureDataSerializer()

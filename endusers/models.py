@@ -1,0 +1,67 @@
+"""End users: the tracking strings by which an organization knows its own customers."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Self
+
+from django.db import models
+
+from accounts.models import Organization
+from config.errors import Conflict
+from config.models import BaseModel
+
+
+class AlreadyRegistered(Conflict):
+    error_type = "already_registered"
+    message = "This user is already registered."
+
+
+class EndUserQuerySet(models.QuerySet["EndUser"]):
+    def for_organization(self, organization_id: uuid.UUID) -> Self:
+        return self.filter(organization_id=organization_id)
+
+    def active(self) -> Self:
+        return self.filter(is_active=True)
+
+
+class EndUserManager(models.Manager.from_queryset(EndUserQuerySet)):  # type: ignore[misc]
+    def register(self, *, organization_id: uuid.UUID, user: str) -> EndUser:
+        """Registers a tracking string; raises :class:`AlreadyRegistered` for one that exists.
+
+        One INSERT decides: of many at once, one wins and the constraint refuses the others.
+        """
+        end_user = EndUser(organization_id=organization_id, user=user)
+        [stored] = self.bulk_create([end_user], ignore_conflicts=True)
+        found = self.filter(pk=stored.pk).first()
+        if found is None:
+            raise AlreadyRegistered
+        return found
+
+
+class EndUser(BaseModel):
+    """A registered tracking string. It creates no login, and its flag never blocks inference."""
+
+    organization = models.ForeignKey(
+        Organization, on_delete=models.CASCADE, related_name="end_users"
+    )
+    user = models.CharField(max_length=512, db_collation="C", help_text="Case-sensitive.")
+    is_active = models.BooleanField(default=True)
+
+    objects = EndUserManager()
+
+    class Meta:
+        verbose_name = "end user"
+        ordering = ("created_at", "id")
+        constraints = [
+            models.UniqueConstraint(fields=("organization", "user"), name="end_user_unique"),
+            models.CheckConstraint(
+                condition=~models.Q(user=""), name="end_user_not_empty"
+            ),
+        ]
+        indexes = [
+            models.Index(fields=("organization", "created_at", "id"), name="end_user_list")
+        ]
+
+    def __str__(self) -> str:
+        return self.user

@@ -1,0 +1,241 @@
+"""The data plane's own small ASGI application: one async function for every inference route.
+
+It stands beside Django in the same process, because a Django request costs more than all the work
+done here. Authentication, errors and models are the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import aclosing
+from typing import Any, Final
+
+import msgspec
+from django.conf import settings
+
+from accounts.authentication import bearer_digest
+from catalog.dialects.base import Operation
+from config import logs
+from config.errors import GatewayError, MethodNotAllowed, PayloadTooLarge, Unauthenticated
+from inference import metrics, schemas, sse
+from inference.gateway import Exchange, Gateway
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+logger = logging.getLogger(__name__)
+
+ROUTES: Final = {
+    "/api/v1/chat/completions": Operation.CHAT,
+    "/api/v1/completions": Operation.TEXT,
+}
+
+
+class _ClientGone(Exception):
+    """The caller hung up; there is nobody to answer."""
+
+
+class Inference:
+    """Serves the inference routes with one worker's gateway."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one request; every error leaves in the one envelope."""
+        connection = _Connection(scope, receive, send)
+        token = logs.request_id.set(connection.request_id)
+        try:
+            await self._serve(connection)
+        except _ClientGone:
+            pass
+        except GatewayError as error:
+            metrics.refused(error.status)
+            await connection.respond_error(error)
+        except Exception:
+            logger.exception("an inference request failed")
+            await connection.respond_error(GatewayError())
+        finally:
+            logs.request_id.reset(token)
+
+    async def _serve(self, connection: _Connection) -> None:
+        if connection.method != "POST":
+            raise MethodNotAllowed(headers={"Allow": "POST"})
+        digest = bearer_digest(connection.authorization())
+        request = schemas.parse(ROUTES[connection.path], await connection.body())
+        exchange = await self._gateway.admit(digest, request, connection.request_id)
+        connection.generation_id = exchange.generation_id
+        token = logs.generation_id.set(exchange.generation_id)
+        try:
+            async with connection.watched():
+                if request.stream:
+                    await _stream(connection, exchange)
+                else:
+                    await connection.respond(200, await exchange.reply())
+        finally:
+            exchange.settle(_ClientGone())
+            logs.generation_id.reset(token)
+
+
+async def _stream(connection: _Connection, exchange: Exchange) -> None:
+    async with aclosing(exchange.events()) as events:
+        async for data in events:
+            await connection.send_events(data)
+    await connection.end_events()
+
+
+class _Connection:
+    """One HTTP exchange over ASGI: its body read once, its answer begun once."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self._headers: list[tuple[bytes, bytes]] = scope["headers"]
+        self._receive = receive
+        self._send = send
+        self.request_id = logs.new_request_id(self._header(b"x-request-id"))
+        self.generation_id = ""
+        self._has_begun = False
+        self._last_sent = 0.0
+
+    def authorization(self) -> str | None:
+        """Returns the one ``Authorization`` header; raises :class:`Unauthenticated` for two."""
+        values = [value for name, value in self._headers if name == b"authorization"]
+        if len(values) > 1:
+            raise Unauthenticated("Send one Authorization header.")
+        return values[0].decode("latin-1") if values else None
+
+    async def body(self) -> bytes:
+        """Reads the request body; raises :class:`PayloadTooLarge`."""
+        limit = settings.MAX_REQUEST_BYTES
+        length = self._header(b"content-length")
+        if length is not None and length.isascii() and length.isdigit() and int(length) > limit:
+            raise PayloadTooLarge
+        message = await self._receive()
+        if message["type"] == "http.request" and not message.get("more_body"):
+            return self._bounded(message.get("body", b""), limit)
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            if message["type"] == "http.disconnect":
+                raise _ClientGone
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > limit:
+                raise PayloadTooLarge
+            if not message.get("more_body"):
+                return b"".join(parts)
+            message = await self._receive()
+
+    @staticmethod
+    def _bounded(body: bytes, limit: int) -> bytes:
+        if len(body) > limit:
+            raise PayloadTooLarge
+        return body
+
+    def watched(self) -> _Watch:
+        """Returns a context in which a caller that hangs up ends the work."""
+        return _Watch(self)
+
+    async def respond(
+        self, status: int, body: bytes, headers: list[tuple[bytes, bytes]] | None = None
+    ) -> None:
+        """Sends a whole JSON answer."""
+        self._has_begun = True
+        await self._send(
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [
+                    (b"content-type", b"application/json"),
+                    (b"content-length", str(len(body)).encode()),
+                    *self._common_headers(),
+                    *(headers or ()),
+                ],
+            }
+        )
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def respond_error(self, error: GatewayError) -> None:
+        """Sends an error in the envelope; does nothing where an answer has begun."""
+        if self._has_begun:
+            return
+        headers = [
+            (name.lower().encode(), value.encode("latin-1"))
+            for name, value in error.headers.items()
+        ]
+        await self.respond(error.status, msgspec.json.encode(error.body()), headers)
+
+    async def send_events(self, data: bytes) -> None:
+        """Sends events; the first ones commit the status 200."""
+        if not self._has_begun:
+            self._has_begun = True
+            await self._send(
+                {
+                    "type": "http.response.start",
+                    "status": 200,
+                    "headers": [
+                        (b"content-type", b"text/event-stream; charset=utf-8"),
+                        (b"cache-control", b"no-cache"),
+                        (b"x-accel-buffering", b"no"),
+                        *self._common_headers(),
+                    ],
+                }
+            )
+        self._last_sent = time.monotonic()
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end_events(self) -> None:
+        await self._send({"type": "http.response.body", "body": b""})
+
+    async def watch(self, task: asyncio.Task[Any]) -> None:
+        """Keeps a quiet stream alive with comments, and cancels the task when the caller is gone."""
+        interval = settings.STREAM_KEEPALIVE_INTERVAL
+        while True:
+            try:
+                async with asyncio.timeout(interval):
+                    message = await self._receive()
+            except TimeoutError:
+                if self._last_sent and time.monotonic() - self._last_sent >= interval:
+                    await self.send_events(sse.KEEPALIVE)
+                continue
+            if message["type"] == "http.disconnect":
+                task.cancel()
+                return
+
+    def _common_headers(self) -> list[tuple[bytes, bytes]]:
+        headers = [(b"x-request-id", self.request_id.encode())]
+        if self.generation_id:
+            headers.append((b"x-generation-id", self.generation_id.encode()))
+        return headers
+
+    def _header(self, wanted: bytes) -> str | None:
+        for name, value in self._headers:
+            if name == wanted:
+                return value.decode("latin-1")
+        return None
+
+
+class _Watch:
+    """Runs :meth:`_Connection.watch` beside the work, and tells its cancellation from others."""
+
+    def __init__(self, connection: _Connection) -> None:
+        self._connection = connection
+
+    async def __aenter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._watcher = asyncio.create_task(self._connection.watch(task))
+
+    async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        is_gone = self._watcher.done()
+        self._watcher.cancel()
+        if is_gone and kind is not None and issubclass(kind, asyncio.CancelledError):
+            self._task.uncancel()
+            raise _ClientGone from None

@@ -1,0 +1,412 @@
+"""One request from admission to settlement: the heart of the data plane, on one page."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import msgspec
+from django.conf import settings
+
+from catalog import dialects
+from catalog.dialects.base import (
+    Chunk,
+    Dialect,
+    InvalidReply,
+    InvalidStream,
+    Operation,
+    ProviderFailure,
+    Reply,
+    StreamParser,
+)
+from catalog.pricing import Usage, completion_cost, nano_usd, prompt_cost, total_cost, usd
+from config import egress
+from config.batching import Batcher
+from config.errors import GatewayError, UpstreamError
+from inference import metrics, sse, upstream
+from inference.admission import Admission, AdmissionIsland, Entry
+from inference.models import Generation
+from inference.routing import Candidate
+from inference.schemas import InferenceRequest
+from inference.settlement import Settlement, SettlementIsland
+
+Answer = TypeVar("Answer")
+Status = Generation.Status
+
+# English text has about four bytes a token; used, and flagged, only where an upstream counts none.
+_BYTES_PER_TOKEN: Final = 4
+# How long a finished stream may take to close in good order, so that its connection is kept.
+_GOODBYE_SECONDS: Final = 0.05
+_FAILURES: Final = (
+    GatewayError,
+    InvalidReply,
+    InvalidStream,
+    ProviderFailure,
+    TimeoutError,
+    egress.EgressError,
+)
+_encode = msgspec.json.Encoder().encode
+
+
+class Gateway:
+    """What a worker keeps between requests: the door, the two islands and their batches."""
+
+    def __init__(self) -> None:
+        self.door = egress.Door(settings.EGRESS_POLICY)
+        self._admission = AdmissionIsland()
+        self._settlement = SettlementIsland()
+        self._admissions: Batcher[Entry, Admission] = Batcher(self._admission.admit)
+        self._settlements: Batcher[Settlement, None] = Batcher(self._settlement.settle)
+
+    async def open(self) -> None:
+        await self.door.__aenter__()
+
+    async def close(self) -> None:
+        """Waits until everything delivered is settled, then closes the connections."""
+        await self._admissions.drain()
+        await self._settlements.drain()
+        await self._admission.close()
+        await self._settlement.close()
+        await self.door.__aexit__(None, None, None)
+
+    async def admit(self, key_digest: str, request: InferenceRequest, request_id: str) -> Exchange:
+        """Admits a request and returns its exchange; raises :class:`GatewayError`, nothing sent."""
+        admission = await self._admissions.submit(Entry(key_digest, request, request_id))
+        return Exchange(self, request, admission)
+
+    async def repin(self, generation_id: str, candidate: Candidate) -> None:
+        """Pins the price of the next candidate, before anything is sent to it."""
+        await self._admission.repin(generation_id, candidate)
+
+    def settle(self, settlement: Settlement) -> None:
+        """Queues a settlement, which is stored even while nobody waits for it."""
+        self._settlements.submit(settlement)
+
+
+@dataclass(slots=True)
+class _Stream:
+    """A stream whose first event has come."""
+
+    response: egress.OutboundResponse
+    parser: StreamParser
+    chunks: list[Chunk]
+
+
+class Exchange:
+    """One admitted request: its attempts, its answer and, exactly once, its settlement."""
+
+    def __init__(self, gateway: Gateway, request: InferenceRequest, admission: Admission) -> None:
+        self.generation_id = admission.generation_id
+        self._gateway = gateway
+        self._request = request
+        self._admission = admission
+        self._candidate = admission.plan.candidates[0]
+        self._attempts: list[dict[str, Any]] = []
+        self._started = time.monotonic()
+        self._latency_ms: int | None = None
+        self._usage: Usage | None = None
+        self._usage_is_final = False
+        self._raw_usage: Any = None
+        self._output_bytes = 0
+        self._finish_reason: str | None = None
+        self._upstream_id: str | None = None
+        self._upstream_model: str | None = None
+        self._head: dict[str, Any] = {}
+        self._is_settled = False
+
+    async def reply(self) -> bytes:
+        """Returns the body of a whole answer and settles; raises :class:`GatewayError`."""
+        error: BaseException | None = None
+        try:
+            reply = await self._first_success(self._whole)
+            self._note(reply)
+            return self._rendered_reply(reply)
+        except BaseException as exc:
+            error = exc
+            raise
+        finally:
+            self.settle(error)
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """Yields the events of a streamed answer, from the moment when the upstream's first came.
+
+        An error before the first event is raised; one after it becomes the last event. Closing the
+        iterator early ends the upstream call and settles what was delivered.
+        """
+        error: BaseException | None = None
+        stream: _Stream | None = None
+        try:
+            stream = await self._first_success(self._opened)
+            try:
+                async for events in self._relayed(stream):
+                    yield events
+            except _FAILURES as exc:
+                error = translated = upstream.translate(exc)
+                yield self._error_event(translated)
+        except BaseException as exc:
+            error = exc
+            raise
+        finally:
+            if stream is not None:
+                stream.response.close()
+            self.settle(error)
+
+    def settle(self, error: BaseException | None = None) -> None:
+        """Settles the generation: the first call decides, the others do nothing."""
+        if self._is_settled:
+            return
+        self._is_settled = True
+        status, usage, is_estimated = self._verdict(error)
+        cost, upstream_cost = self._costs(usage)
+        duration_ms = self._elapsed_ms()
+        self._gateway.settle(
+            Settlement(
+                generation_id=self.generation_id,
+                status=status,
+                usage=usage,
+                is_estimated=is_estimated,
+                cost_nano=cost,
+                upstream_cost_nano=upstream_cost,
+                finish_reason=self._finish_reason,
+                upstream_id=self._upstream_id,
+                upstream_model=self._upstream_model,
+                error_type=error.error_type if isinstance(error, GatewayError) else None,
+                attempts=self._attempts,
+                latency_ms=self._latency_ms,
+                duration_ms=duration_ms,
+            )
+        )
+        metrics.settled(self._request.operation, status, usage, duration_ms)
+
+    async def _first_success(self, attempt: Callable[[Candidate], Awaitable[Answer]]) -> Answer:
+        """Tries the candidates in order until one begins to answer."""
+        candidates = self._admission.plan.candidates
+        for index, candidate in enumerate(candidates):
+            if index:
+                await self._gateway.repin(self.generation_id, candidate)
+            self._candidate = candidate
+            started = self._elapsed_ms()
+            try:
+                answer = await attempt(candidate)
+            except _FAILURES as exc:
+                error = upstream.translate(exc)
+                self._record_attempt(candidate, started, error)
+                if not error.retryable or index + 1 == len(candidates):
+                    raise error from None
+            else:
+                self._record_attempt(candidate, started, None)
+                self._latency_ms = self._elapsed_ms()
+                return answer
+        raise AssertionError("a plan has candidates")
+
+    async def _whole(self, candidate: Candidate) -> Reply:
+        response = await self._send(candidate)
+        try:
+            body = await response.read()
+        finally:
+            response.close()
+        return _dialect(candidate).parse_reply(self._request.operation, body)
+
+    async def _opened(self, candidate: Candidate) -> _Stream:
+        async with asyncio.timeout(settings.UPSTREAM_FIRST_EVENT_TIMEOUT):
+            response = await self._send(candidate)
+            parser = _dialect(candidate).stream_parser(self._request.operation)
+            try:
+                while data := await response.readany():
+                    if chunks := parser.feed(data):
+                        if chunks[0].is_done:
+                            break
+                        return _Stream(response, parser, chunks)
+                parser.finish()
+                raise InvalidStream("The stream has no events.")
+            except BaseException:
+                # What came before a fault in the same bytes was never shown, so a fallback may
+                # still begin afresh.
+                response.close()
+                raise
+
+    async def _send(self, candidate: Candidate) -> egress.OutboundResponse:
+        return await upstream.send(
+            self._gateway.door,
+            _dialect(candidate),
+            candidate,
+            self._request,
+            self._admission.user,
+        )
+
+    async def _relayed(self, stream: _Stream) -> AsyncIterator[bytes]:
+        """Yields what each read of the upstream makes of events, to the usage and the end mark."""
+        chunks = stream.chunks
+        fault: Exception | None = None
+        while True:
+            if events := b"".join(map(self._rendered_chunk, chunks)):
+                yield events
+            if fault is not None:
+                raise fault
+            if chunks and chunks[-1].is_done:
+                yield self._usage_event() + sse.DONE
+                with suppress(TimeoutError, egress.EgressError):
+                    await asyncio.wait_for(stream.response.readany(), _GOODBYE_SECONDS)
+                return
+            if not (data := await stream.response.readany()):
+                stream.parser.finish()
+                raise InvalidStream("The stream ended without its end mark.")
+            try:
+                chunks = stream.parser.feed(data)
+            except (InvalidStream, ProviderFailure) as exc:
+                chunks, fault = stream.parser.pending, exc
+
+    def _note(self, part: Reply | Chunk) -> None:
+        """Taps what settlement needs; the first final usage counts, an interim one until then."""
+        self._output_bytes += part.output_bytes
+        self._finish_reason = part.finish_reason or self._finish_reason
+        self._upstream_id = self._upstream_id or part.upstream_id
+        self._upstream_model = self._upstream_model or part.model
+        if part.usage is not None and not self._usage_is_final:
+            self._usage = part.usage
+            self._raw_usage = part.fields.get("usage")
+            self._usage_is_final = self._finish_reason is not None
+
+    def _rendered_reply(self, reply: Reply) -> bytes:
+        fields = reply.fields
+        fields.update(self._identity(fields))
+        if self._request.operation is Operation.CHAT:
+            fields.setdefault("system_fingerprint", None)
+        elif _is_null(fields.get("system_fingerprint")):
+            fields.pop("system_fingerprint", None)
+        fields["usage"] = self._usage_body()
+        return _encode(fields)
+
+    def _rendered_chunk(self, chunk: Chunk) -> bytes:
+        """Encodes a chunk under our identity; usage is kept for the end, where the cost joins it."""
+        self._note(chunk)
+        fields = chunk.fields
+        if chunk.is_done:
+            return b""
+        if fields.pop("usage", None) is not None and not chunk.has_choices:
+            return b""
+        if _is_null(fields.get("system_fingerprint")):
+            fields.pop("system_fingerprint", None)
+        if not self._head:
+            self._head = self._identity(fields)
+        fields.update(self._head)
+        return sse.event(fields)
+
+    def _identity(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Returns the members that say who answers: our id, the caller's model, the provider."""
+        is_chat = self._request.operation is Operation.CHAT
+        kind = ("chat.completion" if is_chat else "text_completion") + (
+            ".chunk" if is_chat and self._request.stream else ""
+        )
+        return {
+            "id": self.generation_id,
+            "object": kind,
+            "created": fields.get("created") or int(time.time()),
+            "model": self._candidate.route.model_slug,
+            "provider": self._candidate.route.facts.provider_name,
+        }
+
+    def _usage_event(self) -> bytes:
+        return sse.event({**self._head, "choices": [], "usage": self._usage_body()})
+
+    def _error_event(self, error: GatewayError) -> bytes:
+        """Encodes an error after the first byte, when the status is spent: the last event."""
+        choice: dict[str, Any] = {"index": 0, "finish_reason": "error"}
+        if self._request.operation is Operation.CHAT:
+            choice["delta"] = {"content": ""}
+        else:
+            choice |= {"text": "", "logprobs": None}
+        self._finish_reason = "error"
+        return sse.event({**self._head, **error.body(), "choices": [choice]})
+
+    def _usage_body(self) -> dict[str, Any]:
+        """Returns the upstream's usage with the cost; an estimate where the upstream counted none."""
+        usage = self._usage or self._estimate()
+        cost, upstream_cost = self._costs(usage)
+        price = self._candidate.route.price
+        body = {} if self._raw_usage is None else msgspec.json.decode(self._raw_usage)
+        return {
+            **_without_nulls(body if isinstance(body, dict) else {}),
+            "prompt_tokens": usage.prompt,
+            "completion_tokens": usage.completion,
+            "total_tokens": usage.prompt + usage.completion,
+            "cost": usd(cost),
+            "is_byok": self._candidate.is_byok,
+            "cost_details": {
+                "upstream_inference_cost": usd(upstream_cost),
+                "upstream_inference_prompt_cost": usd(nano_usd(prompt_cost(price, usage))),
+                "upstream_inference_completions_cost": usd(nano_usd(completion_cost(price, usage))),
+            },
+        }
+
+    def _costs(self, usage: Usage | None) -> tuple[int, int]:
+        """Returns what credits pay and what the price makes of the usage, in nano-USD."""
+        if usage is None:
+            return 0, 0
+        upstream_cost = nano_usd(total_cost(self._candidate.route.price, usage))
+        return 0 if self._candidate.is_byok else upstream_cost, upstream_cost
+
+    def _verdict(self, error: BaseException | None) -> tuple[str, Usage | None, bool]:
+        """Decides the terminal status, what is charged, and whether that is an estimate.
+
+        Delivered output is charged by the upstream's count, else by an estimate; what failed
+        before any output costs nothing.
+        """
+        if error is None:
+            status = Status.COMPLETED
+        elif isinstance(error, asyncio.CancelledError | GeneratorExit):
+            status = Status.CANCELLED
+        else:
+            status = Status.FAILED
+        if self._usage is not None:
+            is_nothing = not self._usage.completion and self._finish_reason in (None, "error")
+            return status, None if is_nothing else self._usage, False
+        if self._output_bytes or status is Status.COMPLETED:
+            return status, self._estimate(), True
+        return status, None, False
+
+    def _estimate(self) -> Usage:
+        return Usage(
+            prompt=-(-self._request.prompt_bytes // _BYTES_PER_TOKEN),
+            completion=-(-self._output_bytes // _BYTES_PER_TOKEN),
+        )
+
+    def _record_attempt(
+        self, candidate: Candidate, started_ms: int, error: GatewayError | None
+    ) -> None:
+        attempt: dict[str, Any] = {
+            "provider": candidate.route.facts.provider_name,
+            "endpoint_id": str(candidate.route.endpoint_id),
+            "is_byok": candidate.is_byok,
+            "latency_ms": self._elapsed_ms() - started_ms,
+            "status": 200,
+        }
+        if error is not None:
+            attempt["status"] = getattr(error, "upstream_status", None) or error.status
+            attempt["error_type"] = error.error_type
+        self._attempts.append(attempt)
+
+    def _elapsed_ms(self) -> int:
+        return round((time.monotonic() - self._started) * 1000)
+
+
+def _dialect(candidate: Candidate) -> Dialect:
+    dialect = dialects.get(candidate.route.dialect or "")
+    if dialect is None:
+        raise UpstreamError("This release does not speak the provider's dialect.")
+    return dialect
+
+
+def _is_null(value: Any) -> bool:
+    return isinstance(value, msgspec.Raw) and bytes(value) == b"null"
+
+
+def _without_nulls(value: Any) -> Any:
+    """Drops members that are null: one of the public clients refuses them in nested objects."""
+    if not isinstance(value, dict):
+        return value
+    return {name: _without_nulls(inner) for name, inner in value.items() if inner is not None}

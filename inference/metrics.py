@@ -1,0 +1,38 @@
+"""What the data plane counts for Prometheus."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from prometheus_client import Counter, Histogram
+
+from catalog.pricing import Usage
+
+_GENERATIONS: Final = Counter(
+    "causeway_generations_total", "Generations settled.", ("operation", "status")
+)
+_TOKENS: Final = Counter("causeway_tokens_total", "Tokens used.", ("kind",))
+_SECONDS: Final = Histogram(
+    "causeway_generation_seconds",
+    "Admission to settlement.",
+    buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300),
+)
+_REFUSALS: Final = Counter(
+    "causeway_refusals_total", "Inference requests refused before admission.", ("status",)
+)
+_PROMPT: Final = _TOKENS.labels("prompt")
+_COMPLETION: Final = _TOKENS.labels("completion")
+
+
+def settled(operation: str, status: str, usage: Usage | None, duration_ms: int) -> None:
+    """Counts a settled generation."""
+    _GENERATIONS.labels(operation, status).inc()
+    _SECONDS.observe(duration_ms / 1000)
+    if usage is not None:
+        _PROMPT.inc(usage.prompt)
+        _COMPLETION.inc(usage.completion)
+
+
+def refused(status: int) -> None:
+    """Counts a request that was refused before it had a generation."""
+    _REFUSALS.labels(str(status)).inc()

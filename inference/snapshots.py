@@ -1,0 +1,186 @@
+"""What routing knows, loaded from PostgreSQL whenever its version there has moved."""
+
+from __future__ import annotations
+
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Final
+from urllib.parse import urlsplit
+
+from asgiref.sync import sync_to_async
+from django.db import connection
+
+from accounts.models import ByokCredential
+from catalog import dialects
+from catalog.models import LanguageModel, ModelEndpoint, Provider
+from catalog.visibility import EndpointFacts
+from config.secrets import DecryptionFailed, Secret
+from endpoints.models import PrivateEndpoint
+from inference.routing import Credential, OrganizationSnapshot, Route, Snapshot
+
+_ORGANIZATIONS: Final = 10_000
+
+
+class Snapshots:
+    """One worker's copy of the catalogue and of the organizations that it serves.
+
+    A copy is used only while its version equals the one read at admission, so no change is missed;
+    the copies of organizations are kept to a bounded number, least recently used out first.
+    """
+
+    def __init__(self) -> None:
+        self._catalog = Snapshot(version=-1, routes={}, slugs={})
+        self._organizations: OrderedDict[uuid.UUID, OrganizationSnapshot] = OrderedDict()
+
+    async def catalog(self, version: int) -> Snapshot:
+        """Returns the catalogue, loaded anew unless the copy has this version."""
+        if self._catalog.version != version:
+            self._catalog = await sync_to_async(_load_catalog, thread_sensitive=False)(version)
+        return self._catalog
+
+    async def organization(
+        self, organization_id: uuid.UUID, version: int, catalog_version: int
+    ) -> OrganizationSnapshot:
+        """Returns an organization's own endpoints and credentials at these versions."""
+        found = self._organizations.get(organization_id)
+        if found is None or (found.version, found.catalog_version) != (version, catalog_version):
+            found = await sync_to_async(_load_organization, thread_sensitive=False)(
+                organization_id, version, catalog_version
+            )
+            self._organizations[organization_id] = found
+            if len(self._organizations) > _ORGANIZATIONS:
+                self._organizations.popitem(last=False)
+        else:
+            self._organizations.move_to_end(organization_id)
+        return found
+
+
+def _load_catalog(version: int) -> Snapshot:
+    # The version was read before these rows: newer rows under an older version are loaded again
+    # at the next admission, older rows under a newer version cannot happen.
+    try:
+        secrets: dict[uuid.UUID, Secret | None] = {}
+        for provider in Provider.objects.all():
+            secrets[provider.pk] = _open_operator_secret(provider)
+        routes = [
+            Route(
+                endpoint_id=endpoint.pk,
+                is_private=False,
+                model_slug=endpoint.model.slug,
+                model_permaslug=endpoint.model.canonical_slug,
+                facts=EndpointFacts(
+                    endpoint.provider.slug,
+                    endpoint.provider.name,
+                    endpoint.zdr,
+                    endpoint.provider.trains_on_prompts,
+                ),
+                dialect=_spoken(endpoint.provider),
+                base_url=endpoint.provider.base_url,
+                host=_host(endpoint.provider.base_url),
+                upstream_model_id=endpoint.upstream_model_id,
+                price_id=endpoint.price_id,
+                price=endpoint.price.price,
+                secret=secrets[endpoint.provider_id],
+            )
+            for endpoint in ModelEndpoint.objects.routable().select_related(
+                "model", "provider", "price"
+            )
+        ]
+        slugs = {
+            name: model.slug
+            for model in LanguageModel.objects.listed().only("slug", "canonical_slug")
+            for name in (model.canonical_slug, model.slug)
+        }
+        return Snapshot(version=version, routes=_by_name(routes), slugs=slugs)
+    finally:
+        connection.close()
+
+
+def _load_organization(
+    organization_id: uuid.UUID, version: int, catalog_version: int
+) -> OrganizationSnapshot:
+    try:
+        routes = [
+            Route(
+                endpoint_id=endpoint.pk,
+                is_private=True,
+                model_slug=endpoint.model.slug,
+                model_permaslug=endpoint.model.canonical_slug,
+                facts=EndpointFacts(
+                    endpoint.provider.slug,
+                    endpoint.provider_name,
+                    bool(endpoint.declared_zdr),
+                    False,
+                ),
+                dialect=_spoken(endpoint.provider),
+                base_url=endpoint.base_url,
+                host=_host(endpoint.base_url),
+                upstream_model_id=endpoint.upstream_model_id,
+                price_id=endpoint.price_id,
+                price=endpoint.price.price,
+            )
+            for endpoint in PrivateEndpoint.objects.for_organization(organization_id)
+            .routable()
+            .select_related("model", "provider", "price")
+        ]
+        credentials = tuple(
+            Credential(
+                provider_slug=row.provider_slug,
+                workspace_id=row.workspace_id,
+                secret=_open(row),
+                is_fallback=row.is_fallback,
+                is_required=row.is_required,
+                is_byok_only=row.is_byok_only,
+                allowed_models=_frozen(row.allowed_models),
+                allowed_key_digests=_frozen(row.allowed_api_key_hashes),
+                allowed_hosts=_frozen(row.allowed_hosts),
+            )
+            for row in ByokCredential.objects.for_organization(organization_id)
+            .filter(disabled=False)
+            .order_by("provider_slug", "sort_order", "created_at")
+        )
+        return OrganizationSnapshot(
+            version=version,
+            catalog_version=catalog_version,
+            routes=_by_name(routes),
+            credentials=credentials,
+        )
+    finally:
+        connection.close()
+
+
+def _by_name(routes: Iterable[Route]) -> dict[str, tuple[Route, ...]]:
+    found: dict[str, list[Route]] = {}
+    for route in routes:
+        for name in {route.model_slug, route.model_permaslug}:
+            found.setdefault(name, []).append(route)
+    return {name: tuple(group) for name, group in found.items()}
+
+
+def _spoken(provider: Provider) -> str | None:
+    return provider.dialect if dialects.get(provider.dialect) is not None else None
+
+
+def _host(base_url: str | None) -> str:
+    return urlsplit(base_url or "").hostname or ""
+
+
+def _frozen(values: list[str] | None) -> frozenset[str] | None:
+    return None if values is None else frozenset(values)
+
+
+def _open_operator_secret(provider: Provider) -> Secret | None:
+    if not provider.has_credential:
+        return None
+    try:
+        return provider.reveal_credential()
+    except DecryptionFailed:
+        return None
+
+
+def _open(credential: ByokCredential) -> Secret | None:
+    try:
+        return credential.reveal()
+    except DecryptionFailed:
+        return None

