@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError
+
+from config.health import pending_migrations
 
 
 class Command(BaseCommand):
@@ -37,6 +40,19 @@ class Command(BaseCommand):
 def refuse(message: str) -> NoReturn:
     """Ends a command that was given input which it does not accept; nothing was changed."""
     raise CommandError(message, returncode=1)
+
+
+def require_migrated() -> None:
+    """Refuses to start on a database that lacks migrations, or that cannot be reached."""
+    try:
+        pending = pending_migrations()
+    except DatabaseError as exc:
+        refuse(f"The database cannot be reached: {str(exc).splitlines()[0]}")
+    if pending:
+        refuse(
+            f"The database lacks {len(pending)} migrations ({pending[0]}, …); "
+            "run: python3 manage.py migrate"
+        )
 
 
 def read_input(name: str) -> bytes:

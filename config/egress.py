@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import http.client
 import io
-import re
 import socket
 import ssl
 import threading
@@ -35,6 +34,7 @@ import requests
 import urllib3
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.client_proto import ResponseHandler
+from aiohttp.hdrs import CONTENT_ENCODING
 from aiohttp.http_exceptions import HttpProcessingError
 from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
@@ -204,13 +204,10 @@ def _system_addresses(host: str, port: int) -> list[str]:
     ]
 
 
-_NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]*")
-_VALUES = re.compile(r"[\t -~]*")
-
-
 def _check_headers(headers: Mapping[str, str]) -> None:
     # The libraries differ in what they let through: a NUL, a lone surrogate, Latin-1 or UTF-8.
-    if not (_NAMES.fullmatch("".join(headers)) and _VALUES.fullmatch("".join(headers.values()))):
+    text = "".join(headers) + "".join(headers.values())
+    if not (text.isascii() and text.isprintable()):
         raise UnsendableRequest()
 
 
@@ -224,8 +221,26 @@ def _check_head(status: int, encoding: str | None) -> EgressError | None:
     return None
 
 
-# Who waits for the connection that is being made: its timer, and the seconds to the first byte.
-_waiting: ContextVar[tuple[asyncio.Timeout, float]] = ContextVar("waiting")
+class _Wait:
+    """Bounds the time from a connection, new or reused, to the end of the answer's headers.
+
+    Half the price of `asyncio.timeout`, and it holds for an upload that nobody reads and for
+    headers that drip.
+    """
+
+    __slots__ = ("expired", "handle", "seconds")
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.expired = False
+        self.handle: asyncio.TimerHandle | None = None
+
+    def expire(self, transport: asyncio.Transport) -> None:
+        self.expired = True
+        transport.abort()
+
+
+_waiting: ContextVar[_Wait] = ContextVar("waiting")
 
 
 class _RefusedDial(OSError):
@@ -248,7 +263,7 @@ class _Connector(aiohttp.TCPConnector):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._factory = partial(_Protocol, loop=self._loop)
+        self._factory = cast("partial[ResponseHandler]", partial(_Protocol, loop=self._loop))
 
     async def connect(
         self,
@@ -257,8 +272,10 @@ class _Connector(aiohttp.TCPConnector):
         timeout: aiohttp.ClientTimeout,
     ) -> Any:
         connection = await super().connect(req, traces, timeout)
-        timer, seconds = _waiting.get()
-        timer.reschedule(self._loop.time() + seconds)
+        wait = _waiting.get()
+        if wait.handle is not None:  # aiohttp repeats an idempotent request once
+            wait.handle.cancel()
+        wait.handle = self._loop.call_later(wait.seconds, wait.expire, connection.transport)
         return connection
 
 
@@ -345,7 +362,7 @@ class Door:
             socket_factory=partial(self._open_socket, plain),
             ssl=self._tls,
             use_dns_cache=self._dns_cache_seconds > 0,
-            ttl_dns_cache=self._dns_cache_seconds,  # type: ignore[arg-type]
+            ttl_dns_cache=self._dns_cache_seconds,
             limit=0,
         )
         return aiohttp.ClientSession(
@@ -400,24 +417,21 @@ class Door:
         unless its method is idempotent.
         """
         problem: EgressError
+        wait = _Wait(first_byte_timeout)
+        token = _waiting.set(wait)
         try:
             _check_headers(request.headers)
             session, url = self._targets.get(request.url) or self._target(request.url)
             seconds = connect_timeout or self._policy.connect_timeout
-            async with asyncio.timeout(None) as timer:
-                token = _waiting.set((timer, first_byte_timeout))
-                try:
-                    response = await session.request(
-                        request.method,
-                        url,
-                        headers=request.headers,
-                        data=_payload(request.body),
-                        allow_redirects=False,
-                        timeout=self._timeouts.get(seconds) or self._timeout(seconds),
-                    )
-                finally:
-                    _waiting.reset(token)
-            refused = _check_head(response.status, response.headers.get("Content-Encoding"))
+            response = await session.request(
+                request.method,
+                url,
+                headers=request.headers,
+                data=_payload(request.body),
+                allow_redirects=False,
+                timeout=self._timeouts.get(seconds) or self._timeout(seconds),
+            )
+            refused = _check_head(response.status, response.headers.get(CONTENT_ENCODING))
             if refused is None:
                 return OutboundResponse(response, idle_timeout, self._policy.max_response_bytes)
             response.close()
@@ -426,7 +440,11 @@ class Door:
         except EgressError as exc:
             problem = type(exc)(*exc.args)
         except (aiohttp.ClientError, OSError, ValueError, TypeError, RuntimeError) as exc:
-            problem = _sending_problem(exc)
+            problem = TimedOut("first byte") if wait.expired else _sending_problem(exc)
+        finally:
+            _waiting.reset(token)
+            if wait.handle is not None:
+                wait.handle.cancel()
         _throw(problem)
 
 
@@ -447,9 +465,8 @@ def _throw(problem: EgressError) -> NoReturn:
 
 
 def _sending_problem(exc: Exception) -> EgressError:
-    if isinstance(exc, TimeoutError):
-        connecting = isinstance(exc, aiohttp.ConnectionTimeoutError)
-        return TimedOut("connect" if connecting else "first byte")
+    if isinstance(exc, aiohttp.ConnectionTimeoutError):
+        return TimedOut("connect")
     if isinstance(exc, aiohttp.ClientSSLError):
         return TLSFailed()
     if isinstance(exc, aiohttp.ClientConnectorError) and isinstance(exc.os_error, _RefusedDial):
@@ -533,13 +550,12 @@ class OutboundResponse:
         """Return the whole body. Raises like `readany`, `TooLarge` past `limit` bytes."""
         if limit is not None:
             self._limit = min(self._limit, limit)
-        chunk = await self.readany()
-        if self._content.at_eof():
-            self.close()
-            return chunk
-        chunks = [chunk]
+        chunks = []
         while chunk := await self.readany():
             chunks.append(chunk)
+            if self._content.at_eof():
+                self.close()
+                break
         return b"".join(chunks)
 
     def close(self) -> None:
@@ -547,7 +563,8 @@ class OutboundResponse:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._response.close()
+        if not self._response.closed:
+            self._response.close()
 
     def _check_idle(self) -> None:
         # One timer per answer, not one per chunk: it looks back when it fires, and sets itself

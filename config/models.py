@@ -1,11 +1,13 @@
-"""Abstract bases that every app's models share."""
+"""Abstract bases that every app's models share, and the leases of scheduled duties."""
 
 from __future__ import annotations
 
 import uuid
+from datetime import timedelta
 from typing import Any
 
-from django.db import models
+from django.db import models, transaction
+from django.utils import timezone
 
 from config.errors import InvalidTransition
 
@@ -49,3 +51,35 @@ class StatefulModel(BaseModel):
                 f"The {self._meta.verbose_name} is {self.status}; this needs it to be {names}.",
                 metadata={"status": str(self.status)},
             )
+
+
+class LeaseManager(models.Manager["Lease"]):
+    def take(self, name: str, *, seconds: float) -> bool:
+        """Takes a duty for so many seconds; of any number of runners, one gets ``True``.
+
+        The duty is due again when the lease has run out, whether its holder finished or died.
+        """
+        now = timezone.now()
+        until = now + timedelta(seconds=seconds)
+        with transaction.atomic():
+            self.bulk_create([Lease(name=name, until=now)], ignore_conflicts=True)
+            lease = (
+                self.select_for_update(skip_locked=True).filter(name=name, until__lte=now).first()
+            )
+            if lease is None:
+                return False
+            lease.until = until
+            lease.save(update_fields=["until"])
+        return True
+
+
+class Lease(models.Model):
+    """Who may do a scheduled duty now: nobody else, until then."""
+
+    name = models.CharField(primary_key=True, max_length=64)
+    until = models.DateTimeField()
+
+    objects = LeaseManager()
+
+    def __str__(self) -> str:
+        return self.name

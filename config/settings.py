@@ -75,19 +75,29 @@ CREDENTIAL_KEYS = _credential_keys(
     )
 )
 
-if EMBEDDED:
-    if not _COMMANDS_WITHOUT_DATABASE.intersection(sys.argv[1:2]):
-        try:
-            os.environ["DATABASE_URL"] = postgres.ensure_running(DATA_DIR)
-        except postgres.PostgresError as exc:
-            raise ImproperlyConfigured(str(exc)) from None
-    else:
-        os.environ.setdefault("DATABASE_URL", "postgres:///causeway")
-DATABASES = {"default": env.db("DATABASE_URL")}
+
+
+def _database_url() -> str:
+    if not EMBEDDED:
+        return env.str("DATABASE_URL")
+    if _COMMANDS_WITHOUT_DATABASE.intersection(sys.argv[1:2]):
+        return "postgres:///causeway"
+    try:
+        return postgres.ensure_running(DATA_DIR)
+    except postgres.PostgresError as exc:
+        raise ImproperlyConfigured(str(exc)) from None
+
+
+DATABASES = {"default": env.db_url_config(_database_url())}
 if DATABASES["default"]["ENGINE"] != "django.db.backends.postgresql":
     raise ImproperlyConfigured("DATABASE_URL must name a PostgreSQL database: postgres://…")
 DATABASES["default"].setdefault("OPTIONS", {}).update(
-    {"connect_timeout": 5, "application_name": "causeway"}
+    {
+        "connect_timeout": 5,
+        "application_name": "causeway",
+        # Under ASGI every request has a thread of its own: without a pool, a connection too.
+        "pool": {"min_size": 0, "max_size": 16, "timeout": 5},
+    }
 )
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 

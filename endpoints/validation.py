@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from django.conf import settings
+from django.db import connection
 
 from accounts.models import ByokCredential, Workspace
 from catalog import dialects
@@ -158,6 +159,9 @@ def _check(
         secret=secret,
         fields=_PROBE,
     )
+    # Nobody else should wait for the connection that this thread holds while it waits outside.
+    if not connection.in_atomic_block:
+        connection.close()
     asyncio.run(_probe(call, dialect, policy, result))
 
 

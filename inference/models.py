@@ -8,6 +8,7 @@ import uuid
 from datetime import datetime, timedelta
 from typing import Self
 
+from django.conf import settings
 from django.db import models
 from django.db.models import Q, Sum
 from django.utils import timezone
@@ -27,6 +28,16 @@ def new_generation_id() -> str:
 class GenerationQuerySet(models.QuerySet["Generation"]):
     def for_organization(self, organization_id: uuid.UUID) -> Self:
         return self.filter(organization_id=organization_id)
+
+    def sweep(self) -> int:
+        """Ends the generations whose worker died; returns how many.
+
+        PENDING → FAILED, once they are older than ``HOLD_TIMEOUT``.
+        """
+        before = timezone.now() - timedelta(seconds=settings.HOLD_TIMEOUT)
+        return self.filter(status=Generation.Status.PENDING, created_at__lt=before).update(
+            status=Generation.Status.FAILED, error_type="abandoned"
+        )
 
     def spend_of_key(self, key_id: uuid.UUID) -> dict[str, int]:
         """Returns what a key has used, in nano-USD: in all, and since the UTC day, week and month.

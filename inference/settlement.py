@@ -16,6 +16,7 @@ from inference.store import Store
 
 logger = logging.getLogger(__name__)
 
+# The sweeper's verdict is a presumption: a worker that was only slow still tells the truth.
 _SETTLE: Final = """
 UPDATE inference_generation g
 SET status = v.status, prompt_tokens = v.prompt_tokens, completion_tokens = v.completion_tokens,
@@ -33,7 +34,7 @@ FROM unnest(
     cost_nano, upstream_cost_nano, finish_reason, upstream_id, upstream_model, error_type, attempts,
     latency_ms, duration_ms
 )
-WHERE g.id = v.id AND g.status = 'pending'
+WHERE g.id = v.id AND (g.status = 'pending' OR g.error_type = 'abandoned')
 """
 
 _RETRY_SECONDS: Final = 0.5

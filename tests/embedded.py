@@ -1,18 +1,31 @@
 """A pytest plugin, loaded before any settings are: tests run on a PostgreSQL of their own.
 
-The controlling process starts a throw-away server; its workers inherit the address. A database that
-the environment names is used instead.
+The controlling process starts a throw-away server and makes the certificates of the simulated
+upstream; its workers inherit the addresses. A database that the environment names is used instead.
 """
 
 from __future__ import annotations
 
+import atexit
 import base64
 import os
 import secrets
+import shutil
+import tempfile
+from pathlib import Path
 
-from config import postgres
+from config import postgres, simulator
 
-if not os.environ.get("DATABASE_URL"):
-    os.environ["DATABASE_URL"] = postgres.throwaway()
-os.environ.setdefault("SECRET_KEY", secrets.token_urlsafe(48))
-os.environ.setdefault("CREDENTIAL_KEYS", base64.b64encode(secrets.token_bytes(32)).decode())
+if "CAUSEWAY_TEST_DIR" not in os.environ:
+    directory = tempfile.mkdtemp(prefix="causeway-tests-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    os.environ["CAUSEWAY_TEST_DIR"] = directory
+    if not os.environ.get("DATABASE_URL"):
+        os.environ["DATABASE_URL"] = postgres.throwaway()
+    os.environ["SECRET_KEY"] = secrets.token_urlsafe(48)
+    os.environ["CREDENTIAL_KEYS"] = base64.b64encode(secrets.token_bytes(32)).decode()
+    os.environ["UPSTREAM_ALLOWED_NETWORKS"] = "127.0.0.0/8"
+    os.environ["UPSTREAM_CA_BUNDLE"] = str(
+        simulator.ensure_certificates(Path(directory) / "tls").ca
+    )
+    os.environ["ALLOWED_HOSTS"] = "127.0.0.1,localhost,testserver"

@@ -711,9 +711,8 @@ def test_a_broken_answer_has_its_own_error(
     answer: bytes,
     error: type[EgressError],
 ) -> None:
-    with serving(sending(answer), context) as server:
-        with pytest.raises(EgressError) as caught:
-            client(post(upstream(server)), policy)
+    with serving(sending(answer), context) as server, pytest.raises(EgressError) as caught:
+        client(post(upstream(server)), policy)
     assert type(caught.value) is error
 
 

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django.contrib.sessions.models import Session
+from django.core.management.base import BaseCommand, CommandParser
+from django.db import DatabaseError, connection
+from django.utils import timezone
+
+from config.commands import require_migrated
+from config.models import Lease
+from inference.models import Generation
+
+logger = logging.getLogger("causeway.work")
+
+_PAUSE_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Duty:
+    """Something done again and again by one runner at a time; returns how much there was."""
+
+    name: str
+    every_seconds: float
+    run: Callable[[], int]
+
+
+def _clear_sessions() -> int:
+    return Session.objects.filter(expire_date__lt=timezone.now()).delete()[0]
+
+
+DUTIES: Final = (
+    Duty("sweep_generations", 60.0, Generation.objects.sweep),
+    Duty("clear_sessions", 3600.0, _clear_sessions),
+)
+
+
+class Command(BaseCommand):
+    help = "Does the background duties; of any number of runners, one does each duty at a time."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--once", action="store_true", help="do what is due, then exit")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        require_migrated()
+        if options["once"]:
+            self._round()
+            return
+        stop = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stop.set())
+        logger.info("working on %s", ", ".join(duty.name for duty in DUTIES))
+        while not stop.is_set():
+            try:
+                self._round()
+            except DatabaseError as exc:
+                # The duties wait for the database as everything else does.
+                logger.error("the database is unavailable: %s", type(exc).__name__)
+                connection.close()
+            stop.wait(_PAUSE_SECONDS)
+
+    def _round(self) -> None:
+        for duty in DUTIES:
+            if Lease.objects.take(duty.name, seconds=duty.every_seconds):
+                done = duty.run()
+                if done:
+                    logger.info("%s: %d", duty.name, done)

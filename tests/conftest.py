@@ -1,0 +1,91 @@
+"""Who takes part in the tests: tenants, clients, a simulated upstream and the service itself."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import uvicorn
+from rest_framework.test import APIClient
+
+from config.simulator import Simulator, ensure_certificates
+from tests import factories
+from tests.factories import Tenant
+
+
+@pytest.fixture(scope="session")
+def simulator() -> Iterator[Simulator]:
+    """A simulated upstream over TLS, shared; tests that read its records call ``clear`` first."""
+    certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
+    with Simulator(certificates).run_in_thread() as running:
+        yield running
+
+
+@pytest.fixture
+def tenant(db: None) -> Tenant:
+    """An organization with its keys."""
+    return factories.make_tenant()
+
+
+@pytest.fixture
+def management(tenant: Tenant) -> APIClient:
+    """A client with the tenant's management key, in process."""
+    return factories.client(tenant.management_key)
+
+
+@pytest.fixture
+def inference(tenant: Tenant) -> APIClient:
+    """A client with the tenant's inference key, in process."""
+    return factories.client(tenant.api_key)
+
+
+@pytest.fixture
+def anonymous(db: None) -> APIClient:
+    """A client without a key, in process."""
+    return APIClient()
+
+
+@pytest.fixture(scope="session")
+def _running_server(django_db_setup: None, django_db_blocker: pytest.FixtureRequest) -> Iterator[str]:
+    from config.asgi import application
+
+    with contextlib.closing(socket.socket()) as listener:
+        listener.bind(("127.0.0.1", 0))
+        server = uvicorn.Server(
+            uvicorn.Config(
+                application, lifespan="on", http="httptools", ws="none", log_config=None
+            )
+        )
+        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+        with django_db_blocker.unblock():
+            thread.start()
+            while not server.started:
+                time.sleep(0.01)
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+            server.should_exit = True
+            thread.join(20)
+
+
+@pytest.fixture
+def server(transactional_db: None, _running_server: str) -> str:
+    """The whole service on a real socket, over the test's database; its address."""
+    return _running_server
+
+
+@pytest.fixture
+def eventually() -> Callable[[Callable[[], bool]], None]:
+    """Waits for what happens just after an answer, a settlement for instance; fails after 5 s."""
+
+    def wait(condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 5
+        while not condition():
+            assert time.monotonic() < deadline, "it did not happen"
+            time.sleep(0.01)
+
+    return wait

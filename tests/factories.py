@@ -1,0 +1,129 @@
+"""Plain functions that make the rows which tests start from."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from rest_framework.test import APIClient
+
+from accounts.models import ApiKey, ByokCredential, Organization, Workspace
+from catalog.models import LanguageModel, ModelEndpoint, PriceVersion, Provider
+from catalog.pricing import Price
+from config.secrets import Secret
+from endpoints import validation
+from endpoints.models import PrivateEndpoint
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Tenant:
+    """An organization, its default workspace, and one key of each type in plain text."""
+
+    organization: Organization
+    workspace: Workspace
+    management_key: str
+    api_key: str
+
+
+def make_tenant(name: str = "Acme", *, endpoint_limit: int | None = None) -> Tenant:
+    organization = Organization.objects.establish(name=name, endpoint_limit=endpoint_limit)
+    workspace = organization.default_workspace
+    _, management = ApiKey.objects.issue(
+        workspace=workspace, name="management", is_management=True
+    )
+    _, inference = ApiKey.objects.issue(workspace=workspace, name="inference")
+    return Tenant(organization, workspace, management.reveal(), inference.reveal())
+
+
+def client(key: str) -> APIClient:
+    """An in-process client that sends this key."""
+    made = APIClient()
+    made.credentials(HTTP_AUTHORIZATION=f"Bearer {key}")
+    return made
+
+
+def make_provider(slug: str | None = None, **fields: Any) -> Provider:
+    slug = slug or f"provider-{next(_numbers)}"
+    defaults = {"name": slug.title(), "dialect": "openai", "base_url": "https://api.example.com/v1"}
+    return Provider.objects.create(slug=slug, **{**defaults, **fields})
+
+
+def make_model(slug: str | None = None, **fields: Any) -> LanguageModel:
+    slug = slug or f"author/model-{next(_numbers)}"
+    defaults = {
+        "canonical_slug": f"{slug}-2026-01-01",
+        "name": f"Model {slug}",
+        "created": 1_767_225_600,
+        "description": "A model for tests.",
+        "context_length": 131_072,
+        "input_modalities": ["text"],
+        "output_modalities": ["text"],
+        "modality": "text->text",
+        "tokenizer": "Other",
+    }
+    return LanguageModel.objects.create(slug=slug, **{**defaults, **fields})
+
+
+def make_price(prompt: str = "0.000001", completion: str = "0.000002", **rates: str) -> Price:
+    return Price(
+        prompt=Decimal(prompt),
+        completion=Decimal(completion),
+        **{name: Decimal(text) for name, text in rates.items()},
+    )
+
+
+def make_endpoint(
+    model: LanguageModel, provider: Provider, *, price: Price | None = None, **fields: Any
+) -> ModelEndpoint:
+    """A public endpoint of the catalogue."""
+    defaults = {"upstream_model_id": "sim-echo", "context_length": 131_072}
+    endpoint = ModelEndpoint(model=model, provider=provider, **{**defaults, **fields})
+    endpoint.price = PriceVersion.of(subject_id=endpoint.pk, price=price or make_price())
+    endpoint.price.save()
+    endpoint.save(force_insert=True)
+    return endpoint
+
+
+def make_credential(
+    tenant: Tenant, provider: Provider, secret: str = "test-credential-0123456789", **fields: Any
+) -> ByokCredential:
+    fields.setdefault("workspace", tenant.workspace)
+    return ByokCredential.objects.store(
+        organization=tenant.organization,
+        provider_slug=provider.slug,
+        secret=Secret(secret),
+        **fields,
+    )
+
+
+def make_draft(
+    tenant: Tenant, model: LanguageModel, provider: Provider, **fields: Any
+) -> PrivateEndpoint:
+    defaults = {"upstream_model_id": "sim-echo", "base_url": "https://llm.example.com/v1"}
+    endpoint, _ = PrivateEndpoint.objects.create_draft(
+        organization_id=tenant.organization.pk,
+        model_permaslug=model.canonical_slug,
+        provider_slug=provider.slug,
+        **{**defaults, **fields},
+    )
+    return endpoint
+
+
+def make_active(
+    tenant: Tenant, model: LanguageModel, provider: Provider, *, base_url: str, **fields: Any
+) -> PrivateEndpoint:
+    """An active private endpoint, validated by real calls to ``base_url``.
+
+    Stores a credential first when the tenant has none for the provider.
+    """
+    if not ByokCredential.objects.usable_in(tenant.workspace, provider.slug).exists():
+        make_credential(tenant, provider)
+    endpoint = make_draft(tenant, model, provider, base_url=base_url, **fields)
+    result = validation.run(endpoint, workspace_id=tenant.workspace.pk)
+    assert result.passed, result.checks
+    endpoint.activate()
+    return endpoint
