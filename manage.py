@@ -4,10 +4,12 @@
 import os
 import sys
 
-from config import bootstrap
+from config import bootstrap, demo
 
 if __name__ == "__main__":
     bootstrap.ensure()
+    if sys.argv[1:2] == ["demo"]:
+        demo.prepare_environment(sys.argv[2:])
     # Only now is it certain that this interpreter has Django.
     from django.core.management import execute_from_command_line
 

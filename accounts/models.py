@@ -69,9 +69,8 @@ class Organization(BaseModel):
 
     @property
     def private_endpoint_limit(self) -> int:
-        if self.endpoint_limit is None:
-            return settings.PRIVATE_ENDPOINT_LIMIT
-        return self.endpoint_limit
+        limit: int = settings.PRIVATE_ENDPOINT_LIMIT
+        return limit if self.endpoint_limit is None else self.endpoint_limit
 
     @property
     def default_workspace(self) -> Workspace:
@@ -124,7 +123,7 @@ class ApiKeyManager(models.Manager.from_queryset(ApiKeyQuerySet)):  # type: igno
         is_management: bool = False,
         expires_at: datetime | None = None,
     ) -> tuple[ApiKey, secrets.Secret]:
-        """Creates a key and returns it with its secret, which is not stored and never seen again."""
+        """Creates a key and returns it with its secret, which is stored nowhere."""
         secret = secrets.generate_api_key(is_management=is_management)
         key = self.create(
             organization_id=workspace.organization_id,
@@ -209,9 +208,11 @@ class ByokCredentialManager(models.Manager.from_queryset(ByokCredentialQuerySet)
         with transaction.atomic():
             # The order is a sequence of the organization: two appends at once take turns.
             Organization.objects.select_for_update(no_key=True).get(pk=organization.pk)
-            highest = self.for_organization(organization.pk).filter(
-                provider_slug=provider_slug
-            ).aggregate(highest=Max("sort_order"))["highest"]
+            highest = (
+                self.for_organization(organization.pk)
+                .filter(provider_slug=provider_slug)
+                .aggregate(highest=Max("sort_order"))["highest"]
+            )
             credential = ByokCredential(
                 organization=organization,
                 workspace=workspace,
@@ -288,14 +289,12 @@ class ByokCredential(BaseModel):
 
     def reveal(self) -> secrets.Secret:
         """Opens the secret; raises :class:`config.secrets.DecryptionFailed`."""
-        return secrets.unseal(self.sealed, associated=self._associated)
+        return secrets.unseal(bytes(self.sealed), associated=self._associated)
 
     def rotate(self, secret: secrets.Secret) -> None:
         """Replaces the secret in place; validations made with the old one become stale."""
         with transaction.atomic():
-            self.refresh_from_db(
-                from_queryset=ByokCredential._base_manager.select_for_update()
-            )
+            self.refresh_from_db(from_queryset=ByokCredential._base_manager.select_for_update())
             self.seal(secret)
             self.version = self.version + 1
             self.save_fields("sealed", "label", "version")

@@ -6,12 +6,14 @@ import json
 import re
 from typing import Any, Final
 
+from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
 from accounts.models import ApiKey, ByokCredential, Region
 from catalog.models import Dialect, Provider
 from config.api import ChoiceField, FlagField, StrictSerializer, StringField, UUIDField
+from config.openapi import envelope
 from config.secrets import Secret
 
 # What may stand in an Authorization header, and nothing that could end it.
@@ -19,7 +21,8 @@ _BARE_KEY: Final = re.compile(r"[!-~]{8,4096}")
 _HOST: Final = re.compile(r"[a-z0-9](?:[a-z0-9.\-]{0,251}[a-z0-9])?")
 
 
-class SecretField(serializers.CharField):
+@extend_schema_field({"type": "string", "writeOnly": True, "maxLength": 16384})
+class SecretField(serializers.Field[Secret, str, str, Any]):
     """A provider's secret: one bare key, or the text of one JSON object; never shown again."""
 
     def __init__(self, **kwargs: Any) -> None:
@@ -37,6 +40,7 @@ class SecretField(serializers.CharField):
         return Secret(data)
 
 
+@extend_schema_serializer(component_name="CreateBYOKKeyRequest")
 class CreateByokSerializer(StrictSerializer):
     provider = StringField(min_length=1)
     key = SecretField()
@@ -95,6 +99,7 @@ class CreateByokSerializer(StrictSerializer):
         return attrs
 
 
+@extend_schema_serializer(component_name="BYOKKey")
 class ByokSerializer(serializers.ModelSerializer[ByokCredential]):
     provider = serializers.CharField(source="provider_slug")
     workspace_id = serializers.UUIDField(allow_null=True)
@@ -122,27 +127,29 @@ class ByokSerializer(serializers.ModelSerializer[ByokCredential]):
         )
 
 
-class ByokResponseSerializer(serializers.Serializer[Any]):
-    data = ByokSerializer()
+ByokResponseSerializer = envelope("BYOKKeyResponse", data=ByokSerializer())
 
 
-class ByokListSerializer(serializers.Serializer[Any]):
-    data = ByokSerializer(many=True)
-    total_count = serializers.IntegerField()
+ByokListSerializer = envelope(
+    "ListBYOKKeysResponse", data=ByokSerializer(many=True), total_count=serializers.IntegerField()
+)
 
 
+@extend_schema_serializer(component_name="RateLimit")
 class _RateLimitSerializer(serializers.Serializer[Any]):
     requests = serializers.IntegerField()
     interval = serializers.CharField()
     note = serializers.CharField()
 
 
+@extend_schema_serializer(component_name="FreeModelDailyRequests")
 class _FreeRequestsSerializer(serializers.Serializer[Any]):
     limit = serializers.IntegerField()
     remaining = serializers.IntegerField()
     used = serializers.IntegerField()
 
 
+@extend_schema_serializer(component_name="KeyBudget")
 class KeyBudgetSerializer(serializers.Serializer[Any]):
     scope = serializers.CharField()
     budget_id = serializers.CharField(allow_null=True)
@@ -155,10 +162,11 @@ class KeyBudgetSerializer(serializers.Serializer[Any]):
     resets_at = serializers.DateTimeField(allow_null=True)
 
 
+@extend_schema_serializer(component_name="CurrentKey")
 class CurrentKeySerializer(serializers.Serializer[Any]):
     """The key that made the request; amounts are USD."""
 
-    label = serializers.CharField()
+    label = serializers.CharField()  # type: ignore[assignment]
     organization_id = serializers.UUIDField(allow_null=True)
     workspace_id = serializers.UUIDField(allow_null=True)
     creator_user_id = serializers.CharField(allow_null=True)
@@ -185,8 +193,7 @@ class CurrentKeySerializer(serializers.Serializer[Any]):
     rate_limit = _RateLimitSerializer(help_text="Deprecated; always -1.")
 
 
-class CurrentKeyResponseSerializer(serializers.Serializer[Any]):
-    data = CurrentKeySerializer()
+CurrentKeyResponseSerializer = envelope("GetCurrentKeyResponse", data=CurrentKeySerializer())
 
 
 def _is_json_object(text: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -11,7 +11,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
-from accounts.authentication import AnyKey, ManagementKey
+from accounts.authentication import AnyKey, ManagementKey, caller_of
 from accounts.models import ApiKey, ByokCredential, Organization, Region, workspace_for
 from accounts.serializers import (
     ByokListSerializer,
@@ -36,7 +36,9 @@ class CurrentKeyView(APIView):
     @extend_schema(operation_id="getCurrentKey", responses=CurrentKeyResponseSerializer)
     def get(self, request: Request) -> Response:
         """Shows the key of this request: its limits and what it has used."""
-        return Response({"data": CurrentKeySerializer(_current_key(request.auth)).data})
+        return Response(
+            {"data": CurrentKeySerializer(_current_key(cast(ApiKey, request.auth))).data}
+        )
 
 
 class ByokViewSet(ViewSet):
@@ -58,24 +60,24 @@ class ByokViewSet(ViewSet):
     def list(self, request: Request) -> Response:
         """Lists the credentials, by provider and order of trial."""
         offset, limit = slice_page(request, default_limit=50, maximum_limit=100)
-        rows = ByokCredential.objects.for_organization(request.user.organization_id)
+        rows = ByokCredential.objects.for_organization(caller_of(request).organization_id)
         if (provider := request.query_params.get("provider")) is not None:
             rows = rows.filter(provider_slug=provider)
         if (workspace_id := request.query_params.get("workspace_id")) is not None:
             rows = rows.filter(workspace_id=UUIDField().run_validation(workspace_id))
         page = rows.order_by("provider_slug", "sort_order", "id")[offset : offset + limit]
-        return Response(
-            {"data": ByokSerializer(page, many=True).data, "total_count": rows.count()}
-        )
+        return Response({"data": ByokSerializer(page, many=True).data, "total_count": rows.count()})
 
-    @extend_schema(operation_id="createBYOKKey", request=CreateByokSerializer,
-                   responses={201: ByokResponseSerializer}, extensions=errors(404))  # fmt: skip
+    @extend_schema(
+        operation_id="createBYOKKey",
+        request=CreateByokSerializer,
+        responses={201: ByokResponseSerializer},
+        extensions=errors(404),
+    )
     def create(self, request: Request) -> Response:
         """Stores a credential, encrypted, for one workspace of the organization."""
-        organization_id = request.user.organization_id
-        body = CreateByokSerializer(
-            data=request.data, context={"organization_id": organization_id}
-        )
+        organization_id = caller_of(request).organization_id
+        body = CreateByokSerializer(data=request.data, context={"organization_id": organization_id})
         body.is_valid(raise_exception=True)
         fields = dict(body.validated_data)
         credential = ByokCredential.objects.store(

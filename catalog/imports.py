@@ -340,9 +340,7 @@ def _require_free_slugs(rows: list[ModelRow], stored: dict[str, LanguageModel]) 
     problems = [
         f"models[{index}]: id {row.id!r} already belongs to {owners[row.id]!r}"
         for index, row in enumerate(rows)
-        if row.id in owners
-        and owners[row.id] != row.canonical_slug
-        and owners[row.id] not in moved
+        if row.id in owners and owners[row.id] != row.canonical_slug and owners[row.id] not in moved
     ]
     if problems:
         raise CatalogRefused(problems)

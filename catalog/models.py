@@ -93,7 +93,9 @@ class Provider(BaseModel):
 
     def reveal_credential(self) -> secrets.Secret:
         """Opens the operator's secret; raises :class:`config.secrets.DecryptionFailed`."""
-        return secrets.unseal(self.sealed_credential or b"", associated=f"provider|{self.pk}")
+        return secrets.unseal(
+            bytes(self.sealed_credential or b""), associated=f"provider|{self.pk}"
+        )
 
 
 class LanguageModelQuerySet(models.QuerySet["LanguageModel"]):

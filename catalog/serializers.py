@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from drf_spectacular.utils import extend_schema_field
+from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
 from rest_framework import serializers
 
 from catalog.models import LanguageModel
 from catalog.pricing import Price
+from config.openapi import envelope
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,7 @@ class Offer:
     is_moderated: bool
 
 
+@extend_schema_serializer(component_name="ModelArchitecture")
 class _ArchitectureSerializer(serializers.Serializer[Any]):
     input_modalities = serializers.ListField(child=serializers.CharField())
     output_modalities = serializers.ListField(child=serializers.CharField())
@@ -30,6 +32,7 @@ class _ArchitectureSerializer(serializers.Serializer[Any]):
     instruct_type = serializers.CharField(allow_null=True)
 
 
+@extend_schema_serializer(component_name="PublicPricing")
 class PublicPricingSerializer(serializers.Serializer[Price]):
     """USD per unit, as decimal strings."""
 
@@ -54,16 +57,19 @@ class PublicPricingSerializer(serializers.Serializer[Price]):
         return rates
 
 
+@extend_schema_serializer(component_name="TopProviderInfo")
 class _TopProviderSerializer(serializers.Serializer[Offer]):
     context_length = serializers.IntegerField(allow_null=True)
     is_moderated = serializers.BooleanField()
     max_completion_tokens = serializers.IntegerField(allow_null=True)
 
 
+@extend_schema_serializer(component_name="ModelLinks")
 class _LinksSerializer(serializers.Serializer[Any]):
     details = serializers.CharField()
 
 
+@extend_schema_serializer(component_name="Model")
 class ModelSerializer(serializers.Serializer[LanguageModel]):
     """A model as the caller sees it: with the price and limits of the first :class:`Offer`.
 
@@ -104,11 +110,14 @@ class ModelSerializer(serializers.Serializer[LanguageModel]):
         return {"details": f"/api/v1/models/{model.canonical_slug}/endpoints"}
 
 
+@extend_schema_serializer(component_name="ModelsListResponseLinks")
 class _PageLinksSerializer(serializers.Serializer[Any]):
     next = serializers.CharField(allow_null=True)
 
 
-class ModelListSerializer(serializers.Serializer[Any]):
-    data = ModelSerializer(many=True)
-    links = _PageLinksSerializer()
-    total_count = serializers.IntegerField()
+ModelListSerializer = envelope(
+    "ModelsListResponse",
+    data=ModelSerializer(many=True),
+    links=_PageLinksSerializer(),
+    total_count=serializers.IntegerField(),
+)

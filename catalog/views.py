@@ -11,7 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from accounts.authentication import ManagementKey
+from accounts.authentication import ManagementKey, caller_of
 from accounts.policy import Policy
 from catalog.models import LanguageModel, ModelEndpoint
 from catalog.serializers import ModelListSerializer, ModelSerializer, Offer
@@ -50,7 +50,7 @@ class UserModelsView(APIView):
         """Lists the models that the caller may use, newest first; without paging, all of them."""
         offset = query_integer(request, "offset", minimum=0)
         limit = query_integer(request, "limit", minimum=1, maximum=_MAXIMUM_LIMIT)
-        offers = visible_offers(Policy(), request.user.organization_id)
+        offers = visible_offers(Policy(), caller_of(request).organization_id)
         models = LanguageModel.objects.listed().filter(pk__in=offers).order_by("-created", "slug")
         if (modalities := _modalities(request)) is not None:
             models = models.filter(output_modalities__overlap=modalities)
@@ -60,7 +60,7 @@ class UserModelsView(APIView):
             offset, limit = offset or 0, limit or _DEFAULT_LIMIT
             models = models[offset : offset + limit]
             link = next_link(request, offset=offset, limit=limit, total_count=total_count)
-        data = ModelSerializer(models, many=True, context={"offers": offers}).data
+        data = ModelSerializer(list(models), many=True, context={"offers": offers}).data
         return Response({"data": data, "links": {"next": link}, "total_count": total_count})
 
 
@@ -111,7 +111,5 @@ def _modalities(request: Request) -> list[str] | None:
     names = request.query_params.get("output_modalities", "text").split(",")
     unknown = [name for name in names if name not in (*MODALITIES, "all")]
     if unknown:
-        raise ValidationError(
-            {"output_modalities": [f"Must be of: {', '.join(MODALITIES)}, all."]}
-        )
+        raise ValidationError({"output_modalities": [f"Must be of: {', '.join(MODALITIES)}, all."]})
     return None if "all" in names else names

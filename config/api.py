@@ -183,9 +183,7 @@ def query_flag(request: Request, name: str) -> bool:
     return text == "true"
 
 
-def slice_page(
-    request: Request, *, default_limit: int, maximum_limit: int
-) -> tuple[int, int]:
+def slice_page(request: Request, *, default_limit: int, maximum_limit: int) -> tuple[int, int]:
     """Returns ``(offset, limit)`` of a list that is always paged; 400 when either is wrong."""
     offset = query_integer(request, "offset", minimum=0)
     limit = query_integer(request, "limit", minimum=1, maximum=maximum_limit)

@@ -13,7 +13,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 
 from django.core.asgi import get_asgi_application
 
-_django = get_asgi_application()
+_django: Any = get_asgi_application()
 
 # Models can be imported only once the applications are set up.
 from django.conf import settings

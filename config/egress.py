@@ -235,9 +235,10 @@ class _Wait:
         self.expired = False
         self.handle: asyncio.TimerHandle | None = None
 
-    def expire(self, transport: asyncio.Transport) -> None:
+    def expire(self, transport: asyncio.Transport | None) -> None:
         self.expired = True
-        transport.abort()
+        if transport is not None:
+            transport.abort()
 
 
 _waiting: ContextVar[_Wait] = ContextVar("waiting")
@@ -271,10 +272,12 @@ class _Connector(aiohttp.TCPConnector):
         traces: list[Any],
         timeout: aiohttp.ClientTimeout,
     ) -> Any:
-        connection = await super().connect(req, traces, timeout)
         wait = _waiting.get()
         if wait.handle is not None:  # aiohttp repeats an idempotent request once
             wait.handle.cancel()
+            if wait.expired:
+                raise aiohttp.ServerTimeoutError()
+        connection = await super().connect(req, traces, timeout)
         wait.handle = self._loop.call_later(wait.seconds, wait.expire, connection.transport)
         return connection
 
@@ -445,6 +448,8 @@ class Door:
             _waiting.reset(token)
             if wait.handle is not None:
                 wait.handle.cancel()
+                # A cycle left to the garbage collector cost 4 µs a request.
+                wait.handle = None
         _throw(problem)
 
 
@@ -494,7 +499,6 @@ class OutboundResponse:
         "_expired",
         "_idle_timeout",
         "_limit",
-        "_loop",
         "_read",
         "_response",
         "_since",
@@ -511,7 +515,6 @@ class OutboundResponse:
         self._idle_timeout = idle_timeout
         self._limit = limit
         self._read = 0
-        self._loop = asyncio.get_running_loop()
         self._since: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._expired = False
@@ -524,8 +527,9 @@ class OutboundResponse:
         problem: EgressError
         try:
             if self._timer is None and not self._content.is_eof():
-                self._timer = self._loop.call_later(self._idle_timeout, self._check_idle)
-            self._since = self._loop.time()
+                loop = asyncio.get_running_loop()
+                self._timer = loop.call_later(self._idle_timeout, self._check_idle)
+            self._since = time.monotonic()
             chunk = await self._content.readany()
             self._since = None
             self._read += len(chunk)
@@ -550,6 +554,9 @@ class OutboundResponse:
         """Return the whole body. Raises like `readany`, `TooLarge` past `limit` bytes."""
         if limit is not None:
             self._limit = min(self._limit, limit)
+        content = self._content
+        if content.is_eof() and content.total_bytes <= self._limit:
+            return content.read_nowait()  # most answers came with their headers
         chunks = []
         while chunk := await self.readany():
             chunks.append(chunk)
@@ -572,12 +579,13 @@ class OutboundResponse:
         self._timer = None
         if self._since is None:
             return
-        due = self._since + self._idle_timeout
-        if self._loop.time() >= due:
+        left = self._since + self._idle_timeout - time.monotonic()
+        if left <= 0:
             self._expired = True
             self._response.close()
         else:
-            self._timer = self._loop.call_at(due, self._check_idle)
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(left, self._check_idle)
 
 
 class _Exchange:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from drf_spectacular.openapi import AutoSchema
-from drf_spectacular.utils import OpenApiParameter
+from drf_spectacular.utils import OpenApiParameter, inline_serializer
 from rest_framework import serializers
 
 
@@ -44,6 +44,9 @@ class Schema(AutoSchema):
         operation = super().get_operation(*args, **kwargs)
         if operation is None:
             return None
+        for parameter in operation.get("parameters", ()):
+            if (parameter["in"], parameter["name"]) == ("path", "id"):
+                parameter["schema"] = {"type": "string", "format": "uuid"}
         own = [str(status) for status in operation.pop("x-errors", ())]
         if self.method in ("POST", "PATCH", "PUT"):
             own += ["400", "413", "415"]
@@ -60,6 +63,10 @@ class Schema(AutoSchema):
         operation["responses"] = dict(sorted(operation["responses"].items()))
         return operation
 
+    def _is_list_view(self, serializer: Any = None) -> bool:
+        """Every list stands in an envelope, which its serializer describes."""
+        return False
+
     def get_tags(self) -> list[str]:
         return [getattr(self.view, "schema_tag", super().get_tags()[0])]
 
@@ -67,3 +74,8 @@ class Schema(AutoSchema):
 def errors(*statuses: int) -> dict[str, Sequence[int]]:
     """Names the error statuses of an operation, for ``extend_schema(extensions=…)``."""
     return {"x-errors": statuses}
+
+
+def envelope(name: str, **fields: serializers.Field[Any, Any, Any, Any]) -> Any:
+    """Describes a body whose members are the given fields, ``data`` first of all."""
+    return inline_serializer(name, dict(fields))

@@ -45,7 +45,7 @@ def _generated_secret(name: str, make: object) -> str:
 
 
 def _required_secret(name: str, make: object) -> str:
-    value = env.str(name, default="")
+    value: str = env.str(name, default="")
     if value or not (EMBEDDED or DEBUG):
         return value
     return _generated_secret(name.lower(), make)
@@ -70,16 +70,13 @@ if len(SECRET_KEY) < 32:
         "SECRET_KEY needs at least 32 random characters; make one with: openssl rand -base64 48"
     )
 CREDENTIAL_KEYS = _credential_keys(
-    _required_secret(
-        "CREDENTIAL_KEYS", lambda: base64.b64encode(secrets.token_bytes(32)).decode()
-    )
+    _required_secret("CREDENTIAL_KEYS", lambda: base64.b64encode(secrets.token_bytes(32)).decode())
 )
-
 
 
 def _database_url() -> str:
     if not EMBEDDED:
-        return env.str("DATABASE_URL")
+        return str(env.str("DATABASE_URL"))
     if _COMMANDS_WITHOUT_DATABASE.intersection(sys.argv[1:2]):
         return "postgres:///causeway"
     try:
@@ -205,7 +202,7 @@ REST_FRAMEWORK = {
 
 SPECTACULAR_SETTINGS = {
     "TITLE": "Causeway",
-    "DESCRIPTION": "A self-hosted LLM gateway. Send `Authorization: Bearer <API key>` on every call.",
+    "DESCRIPTION": "A self-hosted LLM gateway. Every call: `Authorization: Bearer <API key>`.",
     "VERSION": "1.0.0",
     "SERVE_INCLUDE_SCHEMA": False,
     "SCHEMA_PATH_PREFIX": "/api/v1",
@@ -217,13 +214,15 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_SETTINGS": {"persistAuthorization": False, "displayOperationId": False},
     "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
     "SERVE_AUTHENTICATION": [],
+    "COMPONENT_SPLIT_PATCH": False,
+    "ENUM_ADD_EXPLICIT_BLANK_NULL_CHOICE": False,
     "ENUM_NAME_OVERRIDES": {
         "PrivateEndpointStatus": "endpoints.models.PrivateEndpoint.Status",
         "DeclaredRegion": "accounts.models.Region",
     },
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
-        "inference.schemas.document_inference_routes",
+        "inference.openapi.document_inference_routes",
     ],
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from django.contrib import admin
-from django.urls import include, path
+from django.urls import URLPattern, URLResolver, include, path
 from drf_spectacular.views import SpectacularJSONAPIView, SpectacularSwaggerSplitView
 from rest_framework.routers import SimpleRouter
 
@@ -18,7 +18,7 @@ router.register("private-endpoints", PrivateEndpointViewSet, "private-endpoint")
 router.register("byok", ByokViewSet, "byok")
 router.register("end-users", EndUserViewSet, "end-user")
 
-api = [
+api: list[URLPattern | URLResolver] = [
     path("key", CurrentKeyView.as_view()),
     path("models/user", UserModelsView.as_view()),
     path("openapi.json", SpectacularJSONAPIView.as_view(), name="openapi"),

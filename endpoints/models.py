@@ -160,9 +160,7 @@ class PrivateEndpoint(StatefulModel):
     organization = models.ForeignKey(
         Organization, on_delete=models.CASCADE, related_name="private_endpoints"
     )
-    status = models.CharField(
-        max_length=16, choices=Status, default=Status.DRAFT, editable=False
-    )
+    status = models.CharField(max_length=16, choices=Status, default=Status.DRAFT, editable=False)
     model = models.ForeignKey(LanguageModel, on_delete=models.PROTECT, related_name="+")
     provider = models.ForeignKey(Provider, on_delete=models.PROTECT, related_name="+")
     provider_name = models.CharField(max_length=255, editable=False)
@@ -255,10 +253,7 @@ class PrivateEndpoint(StatefulModel):
         with transaction.atomic():
             self.lock_present()
             validation.save(force_insert=True)
-            if (
-                self.status == self.Status.DRAFT
-                and validation.configuration == self.configuration
-            ):
+            if self.status == self.Status.DRAFT and validation.configuration == self.configuration:
                 self.validation = validation
                 self.save_fields("validation")
 
@@ -393,7 +388,7 @@ class Validation(BaseModel):
         return self.outcome == self.Outcome.PASSED
 
     def is_current_for(self, endpoint: PrivateEndpoint) -> bool:
-        """Tells whether this still speaks of the endpoint: same upstream, same credential, recent."""
+        """Tells whether this still speaks of the endpoint: same upstream and credential, recent."""
         credential = self.credential
         return (
             self.configuration == endpoint.configuration
@@ -429,9 +424,7 @@ def require_base_url(base_url: str | None, provider: Provider) -> None:
 
 def list_price(model: LanguageModel, provider: Provider) -> Price:
     """Returns the provider's public price for the model, else the model's cheapest, else zero."""
-    public = list(
-        ModelEndpoint.objects.routable().filter(model=model).select_related("price")
-    )
+    public = list(ModelEndpoint.objects.routable().filter(model=model).select_related("price"))
     own = [endpoint for endpoint in public if endpoint.provider_id == provider.pk]
     prices = [endpoint.price.price for endpoint in own or public]
     if not prices:

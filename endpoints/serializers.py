@@ -13,6 +13,7 @@ from rest_framework.exceptions import ValidationError
 from accounts.models import Region
 from catalog.pricing import Price, decimal_text
 from config.api import ChoiceField, FlagField, StrictSerializer, StringField, UUIDField
+from config.openapi import envelope
 from endpoints.models import PrivateEndpoint
 from endpoints.validation import Reason
 
@@ -35,6 +36,7 @@ class RateField(StringField):
         return text
 
 
+@extend_schema_serializer(component_name="PrivateEndpointPricing")
 class PricingSerializer(StrictSerializer):
     """Negotiated rates; the cache rates are optional extras."""
 
@@ -59,10 +61,12 @@ class PricingSerializer(StrictSerializer):
         return rates
 
 
+@extend_schema_serializer(component_name="PrivateEndpointActivation")
 class ActivationSerializer(StrictSerializer):
     workspace_id = UUIDField()
 
 
+@extend_schema_serializer(component_name="CreatePrivateEndpointRequest")
 class CreateSerializer(StrictSerializer):
     model_permaslug = StringField(min_length=1)
     provider_slug = StringField(min_length=1)
@@ -74,6 +78,7 @@ class CreateSerializer(StrictSerializer):
     activate = ActivationSerializer(required=False)
 
 
+@extend_schema_serializer(component_name="UpdatePrivateEndpointRequest")
 class UpdateSerializer(StrictSerializer):
     upstream_model_id = StringField(min_length=1)
     base_url = StringField(min_length=1, max_length=2048, required=False)
@@ -81,10 +86,12 @@ class UpdateSerializer(StrictSerializer):
     declared_zdr = FlagField(required=False, allow_null=True)
 
 
+@extend_schema_serializer(component_name="UpdatePrivateEndpointPricingRequest")
 class UpdatePricingSerializer(StrictSerializer):
     pricing = PricingSerializer()
 
 
+@extend_schema_serializer(component_name="PrivateEndpointSummary")
 class SummarySerializer(serializers.Serializer[PrivateEndpoint]):
     """What lists show."""
 
@@ -97,6 +104,7 @@ class SummarySerializer(serializers.Serializer[PrivateEndpoint]):
     created_at = serializers.DateTimeField()
 
 
+@extend_schema_serializer(component_name="ManagedPrivateEndpoint")
 class ManagedSerializer(SummarySerializer):
     """What create, activate, enable and disable answer."""
 
@@ -104,6 +112,7 @@ class ManagedSerializer(SummarySerializer):
     declared_region = serializers.ChoiceField(choices=Region.choices, allow_null=True)
 
 
+@extend_schema_serializer(component_name="PrivateEndpoint")
 class FullSerializer(serializers.Serializer[PrivateEndpoint]):
     """What get, patch and put pricing answer; the one view without ``created_at``."""
 
@@ -121,6 +130,7 @@ class FullSerializer(serializers.Serializer[PrivateEndpoint]):
     pricing = PricingSerializer(source="price.price")
 
 
+@extend_schema_serializer(component_name="PrivateEndpointCheck")
 class CheckSerializer(serializers.Serializer[dict[str, Any]]):
     name = serializers.CharField()
     passed = serializers.BooleanField()
@@ -130,48 +140,48 @@ class CheckSerializer(serializers.Serializer[dict[str, Any]]):
     actual_model = serializers.CharField(required=False, allow_null=True)
 
 
+@extend_schema_serializer(component_name="PrivateEndpointValidation")
 class ValidationSerializer(serializers.Serializer[Any]):
     passed = serializers.BooleanField()
     checks = CheckSerializer(many=True)
 
 
-class SummaryListSerializer(serializers.Serializer[Any]):
-    data = SummarySerializer(many=True)
+SummaryListSerializer = envelope("ListPrivateEndpointsResponse", data=SummarySerializer(many=True))
 
 
-class ManagedResponseSerializer(serializers.Serializer[Any]):
-    data = ManagedSerializer()
+ManagedResponseSerializer = envelope("ManagedPrivateEndpointResponse", data=ManagedSerializer())
 
 
-class FullResponseSerializer(serializers.Serializer[Any]):
-    data = FullSerializer()
+FullResponseSerializer = envelope("PrivateEndpointResponse", data=FullSerializer())
 
 
-class ValidationResponseSerializer(serializers.Serializer[Any]):
-    data = ValidationSerializer()
+ValidationResponseSerializer = envelope(
+    "PrivateEndpointValidationResponse", data=ValidationSerializer()
+)
 
 
+@extend_schema_serializer(component_name="DeletedPrivateEndpoint")
 class DeletedSerializer(serializers.Serializer[Any]):
     id = serializers.UUIDField()
 
 
-class DeletedResponseSerializer(serializers.Serializer[Any]):
-    data = DeletedSerializer()
+DeletedResponseSerializer = envelope("DeletePrivateEndpointResponse", data=DeletedSerializer())
 
 
+@extend_schema_serializer(component_name="CreatePrivateEndpointFailure")
 class _FailureSerializer(serializers.Serializer[Any]):
     code = serializers.IntegerField()
     message = serializers.CharField()
 
 
+@extend_schema_serializer(component_name="CreatePrivateEndpointFailureData")
 class _FailureDataSerializer(serializers.Serializer[Any]):
     endpoint = ManagedSerializer()
     validation = ValidationSerializer(allow_null=True)
 
 
-@extend_schema_serializer(component_name="CreatePrivateEndpointValidationFailed")
-class ValidationFailedSerializer(serializers.Serializer[Any]):
-    """The answer of a create whose draft exists but was not activated."""
-
-    error = _FailureSerializer()
-    data = _FailureDataSerializer()
+ValidationFailedSerializer = envelope(
+    "CreatePrivateEndpointValidationFailed",
+    error=_FailureSerializer(),
+    data=_FailureDataSerializer(),
+)

@@ -1,4 +1,4 @@
-"""The live validation of a private endpoint: real calls, through the traffic's dialects and door."""
+"""The live validation of a private endpoint: real calls, by the traffic's dialects and door."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from catalog.dialects.base import (
     InvalidStream,
     Operation,
     ProviderFailure,
+    clean_message,
     parse_error,
 )
 from catalog.pricing import Usage, nano_usd, total_cost
@@ -165,9 +166,7 @@ def _check(
     asyncio.run(_probe(call, dialect, policy, result))
 
 
-async def _probe(
-    call: Call, dialect: Dialect, policy: egress.EgressPolicy, result: _Run
-) -> None:
+async def _probe(call: Call, dialect: Dialect, policy: egress.EgressPolicy, result: _Run) -> None:
     probe = _Probe(call, dialect, result)
     try:
         async with asyncio.timeout(settings.VALIDATION_TIMEOUT), egress.Door(policy) as probe.door:
@@ -247,7 +246,7 @@ class _Probe:
             self.result.failed("usage", Reason.MISSING_USAGE)
         wanted = self.call.model
         other = next((model for model in self.models if model != wanted), None)
-        details = {} if other is None else {"actual_model": other[:255]}
+        details = {} if other is None else {"actual_model": self._clean(other)[:255]}
         if all(is_same_model(wanted, model) for model in self.models):
             self.result.passed("model", **details)
         else:
@@ -333,8 +332,11 @@ class _Probe:
             self.result.passed("base_url")
 
     def _failed(self, reason: Reason, exc: Exception) -> _CheckFailed:
-        text = exc.public if isinstance(exc, egress.EgressError) else str(exc)
+        text = exc.public if isinstance(exc, egress.EgressError) else self._clean(str(exc))
         return _CheckFailed(self.check, reason, upstream_message=text)
+
+    def _clean(self, text: str) -> str:
+        return clean_message(text, self.call.secret)
 
 
 def is_same_model(requested: str, reported: str) -> bool:

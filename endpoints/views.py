@@ -12,7 +12,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import ViewSet
 
-from accounts.authentication import ManagementKey
+from accounts.authentication import ManagementKey, caller_of
 from accounts.models import workspace_for
 from config.api import query_flag
 from config.errors import GatewayError, InvalidRequest, InvalidTransition, NotFound, RequestTimeout
@@ -63,7 +63,6 @@ class NotActivated(GatewayError):
         return {"error": {"code": self.status, "message": self.message}, "data": self._data}
 
 
-@extend_schema(tags=["private-endpoints"])
 class PrivateEndpointViewSet(ViewSet):
     """Create, validate, activate and manage private endpoints."""
 
@@ -75,7 +74,7 @@ class PrivateEndpointViewSet(ViewSet):
     def list(self, request: Request) -> Response:
         """Lists every private endpoint of the organization, drafts included."""
         rows = PrivateEndpoint.objects.for_organization(
-            request.user.organization_id
+            caller_of(request).organization_id
         ).select_related("model", "provider")
         return Response({"data": SummarySerializer(rows, many=True).data})
 
@@ -87,7 +86,7 @@ class PrivateEndpointViewSet(ViewSet):
                 "Idempotency-Key",
                 {"type": "string", "minLength": 1, "maxLength": 255},
                 OpenApiParameter.HEADER,
-                description="A repeated create with the same key answers with the first's endpoint.",
+                description="A repeated create with the same key answers with the first endpoint.",
             )
         ],
         responses={
@@ -106,7 +105,7 @@ class PrivateEndpointViewSet(ViewSet):
         fields = dict(body.validated_data)
         activation = fields.pop("activate", None)
         endpoint, is_new = PrivateEndpoint.objects.create_draft(
-            organization_id=request.user.organization_id,
+            organization_id=caller_of(request).organization_id,
             model_permaslug=fields["model_permaslug"],
             provider_slug=fields["provider_slug"],
             upstream_model_id=fields["upstream_model_id"],
@@ -120,14 +119,19 @@ class PrivateEndpointViewSet(ViewSet):
             _validate_and_activate(endpoint, activation["workspace_id"])
         return Response({"data": ManagedSerializer(endpoint).data}, status=201)
 
-    @extend_schema(operation_id="getPrivateEndpoint", responses=FullResponseSerializer,
-                   extensions=errors(404))  # fmt: skip
+    @extend_schema(
+        operation_id="getPrivateEndpoint", responses=FullResponseSerializer, extensions=errors(404)
+    )
     def retrieve(self, request: Request, pk: str) -> Response:
         """Shows one private endpoint with its upstream configuration and price."""
         return Response({"data": FullSerializer(self._get(request, pk)).data})
 
-    @extend_schema(operation_id="updatePrivateEndpoint", request=UpdateSerializer,
-                   responses=FullResponseSerializer, extensions=errors(*_WRITE_ERRORS))  # fmt: skip
+    @extend_schema(
+        operation_id="updatePrivateEndpoint",
+        request=UpdateSerializer,
+        responses=FullResponseSerializer,
+        extensions=errors(*_WRITE_ERRORS),
+    )
     def partial_update(self, request: Request, pk: str) -> Response:
         """Replaces the upstream configuration of a draft; any change clears its validation."""
         body = UpdateSerializer(data=request.data)
@@ -143,7 +147,7 @@ class PrivateEndpointViewSet(ViewSet):
                 "draft_only", bool, description="Refuse once the endpoint has been activated."
             )
         ],
-        responses=DeletedResponseSerializer,
+        responses={200: DeletedResponseSerializer},
         extensions=errors(*_WRITE_ERRORS),
     )
     def destroy(self, request: Request, pk: str) -> Response:
@@ -153,9 +157,12 @@ class PrivateEndpointViewSet(ViewSet):
         endpoint.remove(draft_only=draft_only)
         return Response({"data": {"id": str(endpoint.pk)}})
 
-    @extend_schema(operation_id="validatePrivateEndpoint", request=ActivationSerializer,
-                   responses=ValidationResponseSerializer,
-                   extensions=errors(*_WRITE_ERRORS))  # fmt: skip
+    @extend_schema(
+        operation_id="validatePrivateEndpoint",
+        request=ActivationSerializer,
+        responses=ValidationResponseSerializer,
+        extensions=errors(*_WRITE_ERRORS),
+    )
     @action(detail=True, methods=["post"])
     def validate(self, request: Request, pk: str) -> Response:
         """Makes a live plain and a streamed call with the workspace's BYOK credential."""
@@ -163,15 +170,18 @@ class PrivateEndpointViewSet(ViewSet):
         body.is_valid(raise_exception=True)
         endpoint = self._get(request, pk)
         workspace = workspace_for(
-            request.user.organization_id, body.validated_data["workspace_id"]
+            caller_of(request).organization_id, body.validated_data["workspace_id"]
         )
         endpoint.require_status(PrivateEndpoint.Status.DRAFT)
         result = validation.run(endpoint, workspace_id=workspace.pk)
         return Response({"data": ValidationSerializer(result).data})
 
-    @extend_schema(operation_id="activatePrivateEndpoint", request=None,
-                   responses=ManagedResponseSerializer,
-                   extensions=errors(*_WRITE_ERRORS))  # fmt: skip
+    @extend_schema(
+        operation_id="activatePrivateEndpoint",
+        request=None,
+        responses=ManagedResponseSerializer,
+        extensions=errors(*_WRITE_ERRORS),
+    )
     @action(detail=True, methods=["post"])
     def activate(self, request: Request, pk: str) -> Response:
         """Activates a draft whose validation passed and is current."""
@@ -179,9 +189,12 @@ class PrivateEndpointViewSet(ViewSet):
         endpoint.activate()
         return Response({"data": ManagedSerializer(endpoint).data})
 
-    @extend_schema(operation_id="enablePrivateEndpoint", request=None,
-                   responses=ManagedResponseSerializer,
-                   extensions=errors(*_WRITE_ERRORS))  # fmt: skip
+    @extend_schema(
+        operation_id="enablePrivateEndpoint",
+        request=None,
+        responses=ManagedResponseSerializer,
+        extensions=errors(*_WRITE_ERRORS),
+    )
     @action(detail=True, methods=["post"])
     def enable(self, request: Request, pk: str) -> Response:
         """Routes to a disabled endpoint again."""
@@ -189,9 +202,12 @@ class PrivateEndpointViewSet(ViewSet):
         endpoint.enable()
         return Response({"data": ManagedSerializer(endpoint).data})
 
-    @extend_schema(operation_id="disablePrivateEndpoint", request=None,
-                   responses=ManagedResponseSerializer,
-                   extensions=errors(*_WRITE_ERRORS))  # fmt: skip
+    @extend_schema(
+        operation_id="disablePrivateEndpoint",
+        request=None,
+        responses=ManagedResponseSerializer,
+        extensions=errors(*_WRITE_ERRORS),
+    )
     @action(detail=True, methods=["post"])
     def disable(self, request: Request, pk: str) -> Response:
         """Stops routing to an active endpoint and keeps it."""
@@ -199,9 +215,12 @@ class PrivateEndpointViewSet(ViewSet):
         endpoint.disable()
         return Response({"data": ManagedSerializer(endpoint).data})
 
-    @extend_schema(operation_id="updatePrivateEndpointPricing", request=UpdatePricingSerializer,
-                   responses=FullResponseSerializer,
-                   extensions=errors(*_WRITE_ERRORS))  # fmt: skip
+    @extend_schema(
+        operation_id="updatePrivateEndpointPricing",
+        request=UpdatePricingSerializer,
+        responses=FullResponseSerializer,
+        extensions=errors(*_WRITE_ERRORS),
+    )
     @action(detail=True, methods=["put"])
     def pricing(self, request: Request, pk: str) -> Response:
         """Replaces the negotiated rates, for later requests only."""
@@ -213,10 +232,10 @@ class PrivateEndpointViewSet(ViewSet):
 
     def _get(self, request: Request, pk: str) -> PrivateEndpoint:
         """Loads an endpoint of the caller's organization; anything else does not exist."""
-        endpoint = None
+        endpoint: PrivateEndpoint | None = None
         if re.fullmatch(_UUID, pk):
             endpoint = (
-                PrivateEndpoint.objects.for_organization(request.user.organization_id)
+                PrivateEndpoint.objects.for_organization(caller_of(request).organization_id)
                 .select_related("model", "provider", "price")
                 .filter(pk=UUID(pk))
                 .first()
@@ -227,7 +246,7 @@ class PrivateEndpointViewSet(ViewSet):
 
 
 def _validate_and_activate(endpoint: PrivateEndpoint, workspace_id: UUID) -> None:
-    """Raises :class:`NotActivated`, or :class:`RequestTimeout` at the time limit; keeps the draft."""
+    """Raises :class:`NotActivated`, or :class:`RequestTimeout` at the limit; keeps the draft."""
     result = validation.run(endpoint, workspace_id=workspace_id)
     if result.outcome == Validation.Outcome.TIMED_OUT:
         raise RequestTimeout(

@@ -33,7 +33,7 @@ class EndUserManager(models.Manager.from_queryset(EndUserQuerySet)):  # type: ig
         """
         end_user = EndUser(organization_id=organization_id, user=user)
         [stored] = self.bulk_create([end_user], ignore_conflicts=True)
-        found = self.filter(pk=stored.pk).first()
+        found: EndUser | None = self.filter(pk=stored.pk).first()
         if found is None:
             raise AlreadyRegistered
         return found
@@ -55,13 +55,9 @@ class EndUser(BaseModel):
         ordering = ("created_at", "id")
         constraints = [
             models.UniqueConstraint(fields=("organization", "user"), name="end_user_unique"),
-            models.CheckConstraint(
-                condition=~models.Q(user=""), name="end_user_not_empty"
-            ),
+            models.CheckConstraint(condition=~models.Q(user=""), name="end_user_not_empty"),
         ]
-        indexes = [
-            models.Index(fields=("organization", "created_at", "id"), name="end_user_list")
-        ]
+        indexes = [models.Index(fields=("organization", "created_at", "id"), name="end_user_list")]
 
     def __str__(self) -> str:
         return self.user

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
+from drf_spectacular.utils import extend_schema_serializer
 from rest_framework import serializers
 
 from config.api import StrictSerializer, StringField
+from config.openapi import envelope
 from endusers.models import EndUser
 
 MAX_LENGTH: Final = 256
 
 
+@extend_schema_serializer(component_name="CreateEndUserRequest")
 class CreateSerializer(StrictSerializer):
     user = StringField(min_length=1, max_length=MAX_LENGTH, help_text="No control characters.")
 
 
+@extend_schema_serializer(component_name="EndUser")
 class EndUserSerializer(serializers.ModelSerializer[EndUser]):
     class Meta:
         model = EndUser
         fields = ("user", "is_active", "created_at", "updated_at")
 
 
-class EndUserResponseSerializer(serializers.Serializer[Any]):
-    data = EndUserSerializer()
+EndUserResponseSerializer = envelope("EndUserResponse", data=EndUserSerializer())

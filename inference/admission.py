@@ -100,9 +100,7 @@ class AdmissionIsland:
         Keys, their state and the versions of all that routing knows are read here, so that a
         revocation or a disabled endpoint counts from the next request on.
         """
-        rows = await self._store.execute(
-            _AUTHORITY, [list({entry.key_digest for entry in batch})]
-        )
+        rows = await self._store.execute(_AUTHORITY, [list({entry.key_digest for entry in batch})])
         authorities = {row[0]: _Authority(*row[1:]) for row in rows}
         results: list[Admission | BaseException] = []
         for entry in batch:

@@ -194,7 +194,7 @@ class _Connection:
         await self._send({"type": "http.response.body", "body": b""})
 
     async def watch(self, task: asyncio.Task[Any]) -> None:
-        """Keeps a quiet stream alive with comments, and cancels the task when the caller is gone."""
+        """Keeps a quiet stream alive with comments; cancels the task when the caller is gone."""
         interval = settings.STREAM_KEEPALIVE_INTERVAL
         while True:
             try:

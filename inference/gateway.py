@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -131,7 +131,7 @@ class Exchange:
         finally:
             self.settle(error)
 
-    async def events(self) -> AsyncIterator[bytes]:
+    async def events(self) -> AsyncGenerator[bytes, None]:
         """Yields the events of a streamed answer, from the moment when the upstream's first came.
 
         An error before the first event is raised; one after it becomes the last event. Closing the
@@ -282,7 +282,7 @@ class Exchange:
         return _encode(fields)
 
     def _rendered_chunk(self, chunk: Chunk) -> bytes:
-        """Encodes a chunk under our identity; usage is kept for the end, where the cost joins it."""
+        """Encodes a chunk under our identity; usage waits for the end, where the cost joins it."""
         self._note(chunk)
         fields = chunk.fields
         if chunk.is_done:
@@ -324,7 +324,7 @@ class Exchange:
         return sse.event({**self._head, **error.body(), "choices": [choice]})
 
     def _usage_body(self) -> dict[str, Any]:
-        """Returns the upstream's usage with the cost; an estimate where the upstream counted none."""
+        """Returns the upstream's usage with the cost, or an estimate where it counted none."""
         usage = self._usage or self._estimate()
         cost, upstream_cost = self._costs(usage)
         price = self._candidate.route.price

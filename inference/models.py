@@ -57,9 +57,7 @@ class GenerationQuerySet(models.QuerySet["Generation"]):
         for suffix, start in starts.items():
             since = Q() if start is None else Q(created_at__gte=start)
             sums[f"usage{suffix}"] = Sum("cost_nano", filter=since)
-            sums[f"byok_usage{suffix}"] = Sum(
-                "upstream_cost_nano", filter=since & Q(is_byok=True)
-            )
+            sums[f"byok_usage{suffix}"] = Sum("upstream_cost_nano", filter=since & Q(is_byok=True))
         totals = self.filter(api_key_id=key_id).aggregate(**sums)
         return {name: total or 0 for name, total in totals.items()}
 

@@ -82,9 +82,12 @@ class TextRequest(_Common, kw_only=True):
     logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None
 
 
+SHAPES: Final[dict[Operation, type[ChatRequest | TextRequest]]] = {
+    Operation.CHAT: ChatRequest,
+    Operation.TEXT: TextRequest,
+}
 _DECODERS: Final = {
-    Operation.CHAT: msgspec.json.Decoder(ChatRequest).decode,
-    Operation.TEXT: msgspec.json.Decoder(TextRequest).decode,
+    operation: msgspec.json.Decoder(shape).decode for operation, shape in SHAPES.items()
 }
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 

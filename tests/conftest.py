@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvicorn
@@ -52,7 +53,7 @@ def anonymous(db: None) -> APIClient:
 
 
 @pytest.fixture(scope="session")
-def _running_server(django_db_setup: None, django_db_blocker: pytest.FixtureRequest) -> Iterator[str]:
+def _running_server(django_db_setup: None, django_db_blocker: Any) -> Iterator[str]:
     from config.asgi import application
 
     with contextlib.closing(socket.socket()) as listener:

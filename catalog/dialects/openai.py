@@ -69,7 +69,7 @@ class _Usage(msgspec.Struct):
 
 _decode_choices = msgspec.json.Decoder(list[_Choice]).decode
 _decode_usage = msgspec.json.Decoder(_Usage | None).decode
-_decode_text = msgspec.json.Decoder(str | None).decode
+_decode_text: Final = msgspec.json.Decoder(str).decode
 
 
 def build(call: Call) -> OutboundRequest:
@@ -126,7 +126,8 @@ class _StreamParser:
         self.pending: list[Chunk] = []
 
     def feed(self, data: bytes) -> list[Chunk]:
-        self.pending = chunks = []
+        chunks: list[Chunk] = []
+        self.pending = chunks
         if self._is_done:
             return chunks
         try:

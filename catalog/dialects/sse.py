@@ -64,9 +64,7 @@ class EventDecoder:
                 self._data.append(line[6:] if line.startswith(b"data: ") else line[5:])
             elif not line:
                 if self._data:
-                    events.append(
-                        self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
-                    )
+                    events.append(self._data[0] if len(self._data) == 1 else b"\n".join(self._data))
                     self._data = []
             elif line == b"data":
                 self._data.append(b"")

@@ -4,18 +4,16 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
-    dependencies = [
-    ]
+    dependencies = []
 
     operations = [
         migrations.CreateModel(
-            name='Lease',
+            name="Lease",
             fields=[
-                ('name', models.CharField(max_length=64, primary_key=True, serialize=False)),
-                ('until', models.DateTimeField()),
+                ("name", models.CharField(max_length=64, primary_key=True, serialize=False)),
+                ("until", models.DateTimeField()),
             ],
         ),
     ]

@@ -5,54 +5,155 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
-        ('accounts', '0001_initial'),
-        ('catalog', '0001_initial'),
-        ('endpoints', '0001_initial'),
+        ("accounts", "0001_initial"),
+        ("catalog", "0001_initial"),
+        ("endpoints", "0001_initial"),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='Generation',
+            name="Generation",
             fields=[
-                ('id', models.CharField(max_length=48, primary_key=True, serialize=False)),
-                ('end_user', models.CharField(db_collation='C', max_length=512, null=True)),
-                ('operation', models.CharField(max_length=32)),
-                ('streamed', models.BooleanField()),
-                ('model', models.CharField(help_text='The slug that the caller asked for.', max_length=255)),
-                ('provider_name', models.CharField(max_length=255)),
-                ('is_byok', models.BooleanField()),
-                ('status', models.CharField(choices=[('pending', 'pending'), ('completed', 'completed'), ('failed', 'failed'), ('cancelled', 'cancelled')], default='pending', max_length=16)),
-                ('prompt_tokens', models.BigIntegerField(null=True)),
-                ('completion_tokens', models.BigIntegerField(null=True)),
-                ('cached_tokens', models.BigIntegerField(null=True)),
-                ('reasoning_tokens', models.BigIntegerField(null=True)),
-                ('is_estimated', models.BooleanField(default=False, help_text='The upstream reported no usage.')),
-                ('cost_nano', models.BigIntegerField(default=0, help_text='What credits pay, in nano-USD.')),
-                ('upstream_cost_nano', models.BigIntegerField(default=0, help_text='What the pinned price makes of the usage, in nano-USD.')),
-                ('finish_reason', models.CharField(max_length=64, null=True)),
-                ('upstream_id', models.CharField(max_length=255, null=True)),
-                ('upstream_model', models.CharField(max_length=255, null=True)),
-                ('error_type', models.CharField(max_length=64, null=True)),
-                ('attempts', models.JSONField(default=list)),
-                ('created_at', models.DateTimeField()),
-                ('latency_ms', models.PositiveIntegerField(help_text='To the first event.', null=True)),
-                ('duration_ms', models.PositiveIntegerField(null=True)),
-                ('request_id', models.CharField(default='', max_length=64)),
-                ('api_key', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='accounts.apikey')),
-                ('model_endpoint', models.ForeignKey(db_index=False, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='catalog.modelendpoint')),
-                ('organization', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='accounts.organization')),
-                ('price', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='catalog.priceversion')),
-                ('private_endpoint', models.ForeignKey(db_index=False, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='endpoints.privateendpoint')),
-                ('workspace', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='accounts.workspace')),
+                ("id", models.CharField(max_length=48, primary_key=True, serialize=False)),
+                ("end_user", models.CharField(db_collation="C", max_length=512, null=True)),
+                ("operation", models.CharField(max_length=32)),
+                ("streamed", models.BooleanField()),
+                (
+                    "model",
+                    models.CharField(
+                        help_text="The slug that the caller asked for.", max_length=255
+                    ),
+                ),
+                ("provider_name", models.CharField(max_length=255)),
+                ("is_byok", models.BooleanField()),
+                (
+                    "status",
+                    models.CharField(
+                        choices=[
+                            ("pending", "pending"),
+                            ("completed", "completed"),
+                            ("failed", "failed"),
+                            ("cancelled", "cancelled"),
+                        ],
+                        default="pending",
+                        max_length=16,
+                    ),
+                ),
+                ("prompt_tokens", models.BigIntegerField(null=True)),
+                ("completion_tokens", models.BigIntegerField(null=True)),
+                ("cached_tokens", models.BigIntegerField(null=True)),
+                ("reasoning_tokens", models.BigIntegerField(null=True)),
+                (
+                    "is_estimated",
+                    models.BooleanField(default=False, help_text="The upstream reported no usage."),
+                ),
+                (
+                    "cost_nano",
+                    models.BigIntegerField(default=0, help_text="What credits pay, in nano-USD."),
+                ),
+                (
+                    "upstream_cost_nano",
+                    models.BigIntegerField(
+                        default=0,
+                        help_text="What the pinned price makes of the usage, in nano-USD.",
+                    ),
+                ),
+                ("finish_reason", models.CharField(max_length=64, null=True)),
+                ("upstream_id", models.CharField(max_length=255, null=True)),
+                ("upstream_model", models.CharField(max_length=255, null=True)),
+                ("error_type", models.CharField(max_length=64, null=True)),
+                ("attempts", models.JSONField(default=list)),
+                ("created_at", models.DateTimeField()),
+                (
+                    "latency_ms",
+                    models.PositiveIntegerField(help_text="To the first event.", null=True),
+                ),
+                ("duration_ms", models.PositiveIntegerField(null=True)),
+                ("request_id", models.CharField(default="", max_length=64)),
+                (
+                    "api_key",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to="accounts.apikey",
+                    ),
+                ),
+                (
+                    "model_endpoint",
+                    models.ForeignKey(
+                        db_index=False,
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to="catalog.modelendpoint",
+                    ),
+                ),
+                (
+                    "organization",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to="accounts.organization",
+                    ),
+                ),
+                (
+                    "price",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to="catalog.priceversion",
+                    ),
+                ),
+                (
+                    "private_endpoint",
+                    models.ForeignKey(
+                        db_index=False,
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to="endpoints.privateendpoint",
+                    ),
+                ),
+                (
+                    "workspace",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to="accounts.workspace",
+                    ),
+                ),
             ],
             options={
-                'ordering': ('-id',),
-                'indexes': [models.Index(fields=['organization', '-created_at'], name='generation_by_organization'), models.Index(fields=['api_key', 'created_at'], name='generation_by_key'), models.Index(condition=models.Q(('status', 'pending')), fields=['created_at'], name='generation_pending')],
-                'constraints': [models.CheckConstraint(condition=models.Q(('cost_nano__gte', 0), ('upstream_cost_nano__gte', 0)), name='generation_cost_not_negative'), models.CheckConstraint(condition=models.Q(('private_endpoint', None), ('model_endpoint', None), _connector='XOR'), name='generation_one_endpoint')],
+                "ordering": ("-id",),
+                "indexes": [
+                    models.Index(
+                        fields=["organization", "-created_at"], name="generation_by_organization"
+                    ),
+                    models.Index(fields=["api_key", "created_at"], name="generation_by_key"),
+                    models.Index(
+                        condition=models.Q(("status", "pending")),
+                        fields=["created_at"],
+                        name="generation_pending",
+                    ),
+                ],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("cost_nano__gte", 0), ("upstream_cost_nano__gte", 0)),
+                        name="generation_cost_not_negative",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("private_endpoint", None), ("model_endpoint", None), _connector="XOR"
+                        ),
+                        name="generation_one_endpoint",
+                    ),
+                ],
             },
         ),
     ]

@@ -1,0 +1,28 @@
+"""The environment of a demo, which must be set before any settings are read.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Final
+
+SIMULATOR_DIR: Final = "simulator"
+_PROJECT: Final = Path(__file__).resolve().parent.parent
+
+
+def prepare_environment(arguments: list[str]) -> None:
+    """Points this process, and the server that it will start, at the demo's own data directory.
+
+    A demo always has its own database, and may reach the simulated provider on loopback.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--data-dir", default=os.environ.get("DATA_DIR", str(_PROJECT / ".data")))
+    data_dir = Path(parser.parse_known_args(arguments)[0].data_dir).expanduser().absolute()
+    os.environ.pop("DATABASE_URL", None)
+    os.environ["DATA_DIR"] = str(data_dir)
+    os.environ["UPSTREAM_ALLOWED_NETWORKS"] = "127.0.0.0/8"
+    os.environ["UPSTREAM_CA_BUNDLE"] = str(data_dir / SIMULATOR_DIR / "ca.pem")

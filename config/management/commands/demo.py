@@ -1,0 +1,420 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from django.conf import settings
+from django.contrib.auth import get_user_model
+from django.core.management import call_command
+from django.core.management.base import CommandParser
+
+from accounts.models import ApiKey, ByokCredential, Organization
+from catalog import imports
+from catalog.models import Provider
+from config.commands import Command as BaseCommand
+from config.commands import refuse
+from config.demo import SIMULATOR_DIR
+from config.egress import Door, EgressError, EgressPolicy, OutboundRequest, fetch
+from config.management.commands.serve import require_free_port
+from config.secrets import Secret, digest_api_key
+from config.simulator import Simulator, ensure_certificates
+from endpoints.models import PrivateEndpoint
+from endusers.models import EndUser
+
+HOST: Final = "127.0.0.1"
+MODEL: Final = "causeway/echo"
+PERMASLUG: Final = "causeway/echo-1"
+ADMIN: Final = "admin"
+END_USERS: Final = ("alice@example.com", "bob@example.com", "customer-42")
+# The pause between the simulated provider's events, so that a person sees them arrive.
+UPSTREAM_MODEL: Final = "sim-slow:0.1,0.03"
+QUESTION: Final = "Hello! What happens to my request on its way through a gateway?"
+_LOOPBACK: Final = EgressPolicy(allowed_networks=(ip_network("127.0.0.0/8"),))
+_START_SECONDS: Final = 30.0
+
+
+class Command(BaseCommand):
+    help = "Shows the whole service at work on this machine, with a simulated upstream provider."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--port", type=int, default=8000, metavar="N")
+        parser.add_argument(
+            "--data-dir", metavar="DIR", help="where the database and keys are kept (.data)"
+        )
+        parser.add_argument("--once", action="store_true", help="stop after the sample run")
+        super().add_arguments(parser)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        port = options["port"]
+        require_free_port(HOST, port)
+        signal.signal(signal.SIGTERM, _interrupt)
+        try:
+            self._run(port, as_json=options["json"], once=options["once"])
+        except KeyboardInterrupt:
+            self.note("\nStopped. Everything is kept; the next start reuses it.")
+
+    def _run(self, port: int, *, as_json: bool, once: bool) -> None:
+        self.note("Preparing the database …")
+        call_command("migrate", verbosity=0, interactive=False)
+        self._import_bundled_catalogue()
+        state = _State.load(settings.DATA_DIR / "demo.json")
+        with self._simulated_provider(state) as simulator:
+            tenant = _Tenant.establish(state)
+            state.save()
+            _offer_simulated_model(simulator.base_url)
+            _ensure_operator(state)
+            with self._server(port) as base_url:
+                self.note("Creating, validating and activating a private endpoint …")
+                endpoint_id = _activate_endpoint(base_url, tenant, simulator.base_url)
+                self.note(f"Streaming a chat completion through it:\n\n> {QUESTION}\n")
+                completion = asyncio.run(self._stream(base_url, tenant.api_key))
+                self._show(port, state, tenant, endpoint_id, completion, as_json=as_json)
+                if not once:
+                    self.note("\nServing until Ctrl-C.")
+                    signal.pause()
+
+    def _import_bundled_catalogue(self) -> None:
+        path = settings.BASE_DIR / "catalog" / "data" / "catalogue.json"
+        imports.apply(imports.parse(path.read_bytes()))
+
+    @contextmanager
+    def _simulated_provider(self, state: _State) -> Iterator[Simulator]:
+        """Runs the provider on the port it had last time, or on another where that is taken."""
+        certificates = ensure_certificates(settings.DATA_DIR / SIMULATOR_DIR)
+        simulator = Simulator(certificates, HOST, _free_port(state.simulator_port))
+        with simulator.run_in_thread() as running:
+            state.simulator_port = running.port
+            yield running
+
+    @contextmanager
+    def _server(self, port: int) -> Iterator[str]:
+        """Runs ``serve`` as a process of its own, as an operator would, until it is ready."""
+        command = [sys.executable, str(settings.BASE_DIR / "manage.py"), "serve"]
+        log = settings.DATA_DIR / "serve.log"
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                [*command, "--host", HOST, "--port", str(port)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                # Ctrl-C reaches this process alone, which then stops the server in good order.
+                start_new_session=True,
+            )
+        try:
+            self.note("Starting the server …")
+            _await_ready(process, f"http://{HOST}:{port}", log)
+            yield f"http://{HOST}:{port}/api/v1"
+        finally:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+    async def _stream(self, base_url: str, api_key: str) -> dict[str, Any]:
+        """Prints a completion as it arrives and returns its id, text and usage."""
+        request = OutboundRequest(
+            "POST",
+            f"{base_url}/chat/completions",
+            {"Authorization": f"Bearer {api_key}", "Content-Type": "application/json"},
+            json.dumps(
+                {
+                    "model": MODEL,
+                    "messages": [{"role": "user", "content": QUESTION}],
+                    "user": END_USERS[0],
+                    "stream": True,
+                }
+            ).encode(),
+        )
+        result: dict[str, Any] = {"id": None, "text": "", "usage": None}
+        async with Door(_LOOPBACK) as door:
+            response = await door.send(request, first_byte_timeout=30, idle_timeout=30)
+            if response.status != 200:
+                refuse(f"The completion failed: {(await response.read()).decode()}")
+            buffer = b""
+            async for data in response.iter_chunks():
+                buffer += data
+                *events, buffer = buffer.split(b"\n\n")
+                for event in events:
+                    if event.startswith(b"data: {"):
+                        self._take(json.loads(event[6:]), result)
+            response.close()
+        self.stderr.write("")
+        return result
+
+    def _take(self, chunk: dict[str, Any], result: dict[str, Any]) -> None:
+        result["id"] = chunk["id"]
+        result["usage"] = chunk.get("usage") or result["usage"]
+        for choice in chunk["choices"]:
+            text = choice["delta"].get("content") or ""
+            result["text"] += text
+            self.stderr.write(text, ending="")
+            self.stderr.flush()
+        if "error" in chunk:
+            refuse(f"The completion failed: {chunk['error']['message']}")
+
+    def _show(
+        self,
+        port: int,
+        state: _State,
+        tenant: _Tenant,
+        endpoint_id: str,
+        completion: dict[str, Any],
+        *,
+        as_json: bool,
+    ) -> None:
+        base_url = f"http://{HOST}:{port}"
+        usage = completion["usage"]
+        upstream_cost = usage["cost_details"]["upstream_inference_cost"]
+        self.note(
+            f"\n{usage['prompt_tokens']} prompt and {usage['completion_tokens']} completion "
+            f"tokens: {upstream_cost:.9f} USD at the endpoint's price, paid to the provider "
+            f"directly; {usage['cost']:.9f} USD of credits.\n"
+        )
+        if as_json:
+            result = {
+                "base_url": f"{base_url}/api/v1",
+                "admin_url": f"{base_url}/admin/",
+                "admin_username": ADMIN,
+                "admin_password": state.admin_password,
+                "organization_id": tenant.organization_id,
+                "workspace_id": tenant.workspace_id,
+                "management_key": tenant.management_key,
+                "api_key": tenant.api_key,
+                "private_endpoint_id": endpoint_id,
+                "model": MODEL,
+                "completion": completion,
+            }
+            self.stdout.write(json.dumps(result))
+            self.stdout.flush()
+            return
+        self.stdout.write(
+            f"""\
+Admin            {base_url}/admin/   {ADMIN} / {state.admin_password}
+API reference    {base_url}/docs
+Management key   {tenant.management_key}
+Inference key    {tenant.api_key}
+Organization     {tenant.organization_id}
+Workspace        {tenant.workspace_id}
+Private endpoint {endpoint_id}
+
+Try it:
+
+curl -N {base_url}/api/v1/chat/completions \\
+  -H "Authorization: Bearer {tenant.api_key}" -H "Content-Type: application/json" \\
+  -d '{{"model": "{MODEL}", "stream": true, "messages": [{{"role": "user", "content": "Hi!"}}]}}'
+
+curl {base_url}/api/v1/private-endpoints -H "Authorization: Bearer {tenant.management_key}"
+"""
+        )
+        self.stdout.flush()
+
+
+class _State:
+    """What a demo keeps for its next start, in a file that only its owner can read."""
+
+    def __init__(self, path: Path, members: dict[str, Any]) -> None:
+        self._path = path
+        self.admin_password: str = members.get("admin_password") or secrets.token_urlsafe(12)
+        self.management_key: str = members.get("management_key", "")
+        self.api_key: str = members.get("api_key", "")
+        self.simulator_port: int = members.get("simulator_port", 0)
+
+    @classmethod
+    def load(cls, path: Path) -> _State:
+        try:
+            return cls(path, json.loads(path.read_text()))
+        except (FileNotFoundError, ValueError):
+            return cls(path, {})
+
+    def save(self) -> None:
+        members = {name: value for name, value in vars(self).items() if name != "_path"}
+        partial = self._path.with_suffix(".partial")
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(members, file)
+        partial.replace(self._path)
+
+
+class _Tenant:
+    """The demo's organization and its two keys."""
+
+    def __init__(self, organization: Organization, state: _State) -> None:
+        self.organization_id = str(organization.pk)
+        self.workspace_id = str(organization.default_workspace.pk)
+        self.management_key = state.management_key
+        self.api_key = state.api_key
+
+    @classmethod
+    def establish(cls, state: _State) -> _Tenant:
+        """Returns last time's tenant, or a new one with registered end users and a credential."""
+        known = ApiKey.objects.filter(digest=digest_api_key(state.management_key)).first()
+        if known is not None:
+            return cls(known.organization, state)
+        organization = Organization.objects.establish(name="Demo")
+        workspace = organization.default_workspace
+        _, management = ApiKey.objects.issue(
+            workspace=workspace, name="Demo management", is_management=True
+        )
+        _, inference = ApiKey.objects.issue(workspace=workspace, name="Demo inference")
+        state.management_key, state.api_key = management.reveal(), inference.reveal()
+        for user in END_USERS:
+            EndUser.objects.register(organization_id=organization.pk, user=user)
+        ByokCredential.objects.store(
+            organization=organization,
+            workspace=workspace,
+            provider_slug="simulator",
+            secret=Secret(f"simulated-{secrets.token_hex(16)}"),
+            name="Simulated provider",
+        )
+        return cls(organization, state)
+
+
+def _offer_simulated_model(base_url: str) -> None:
+    """Puts the simulated provider and its model into the catalogue, with an operator credential."""
+    imports.apply(imports.parse(json.dumps(_simulated_catalogue(base_url)).encode()))
+    provider = Provider.objects.get(slug="simulator")
+    if not provider.has_credential:
+        provider.set_credential(Secret(f"simulated-{secrets.token_hex(16)}"))
+
+
+def _simulated_catalogue(base_url: str) -> dict[str, Any]:
+    return {
+        "providers": [
+            {
+                "slug": "simulator",
+                "name": "Simulator",
+                "dialect": "openai",
+                "base_url": base_url,
+                "data_policy": {"training": False, "retains_prompts": False},
+            }
+        ],
+        "models": [
+            {
+                "id": MODEL,
+                "canonical_slug": PERMASLUG,
+                "name": "Causeway: Echo",
+                "created": 1780272000,
+                "description": "A simulated model that answers from the words of the question.",
+                "context_length": 8192,
+                "architecture": {
+                    "input_modalities": ["text"],
+                    "output_modalities": ["text"],
+                    "modality": "text->text",
+                    "tokenizer": "Other",
+                    "instruct_type": None,
+                },
+                "supported_parameters": ["max_tokens", "stop", "temperature"],
+            }
+        ],
+        "endpoints": [
+            {
+                "model": PERMASLUG,
+                "provider": "simulator",
+                "upstream_model_id": UPSTREAM_MODEL,
+                "pricing": {"prompt": "0.0000005", "completion": "0.0000015"},
+                "context_length": 8192,
+                "max_completion_tokens": 1024,
+                "zdr": True,
+                "supported_parameters": ["max_tokens", "stop", "temperature"],
+            }
+        ],
+    }
+
+
+def _ensure_operator(state: _State) -> None:
+    users = get_user_model()._default_manager
+    operator, _ = users.get_or_create(
+        username=ADMIN, defaults={"is_staff": True, "is_superuser": True}
+    )
+    if not operator.check_password(state.admin_password):
+        operator.set_password(state.admin_password)
+        operator.save(update_fields=["password"])
+
+
+def _activate_endpoint(base_url: str, tenant: _Tenant, upstream: str) -> str:
+    """Creates and activates the demo's endpoint over HTTP, unless last time's still fits."""
+    mine = PrivateEndpoint.objects.for_organization(tenant.organization_id).filter(
+        provider__slug="simulator"
+    )
+    usable = mine.routable().filter(base_url=upstream).first()
+    if usable is not None:
+        return str(usable.pk)
+    # The provider answers on another port now: what points at the old one is of no more use.
+    for endpoint in mine:
+        endpoint.remove()
+    body = {
+        "model_permaslug": PERMASLUG,
+        "provider_slug": "simulator",
+        "upstream_model_id": UPSTREAM_MODEL,
+        "base_url": upstream,
+        "declared_region": "global",
+        "declared_zdr": True,
+        "pricing": {"prompt": "0.0000004", "completion": "0.0000012"},
+        "activate": {"workspace_id": tenant.workspace_id},
+    }
+    status, _, answer = fetch(
+        OutboundRequest(
+            "POST",
+            f"{base_url}/private-endpoints",
+            {
+                "Authorization": f"Bearer {tenant.management_key}",
+                "Content-Type": "application/json",
+            },
+            json.dumps(body).encode(),
+        ),
+        _LOOPBACK,
+        60.0,
+    )
+    if status != 201:
+        refuse(f"The private endpoint was not activated: {answer.decode()}")
+    return str(json.loads(answer)["data"]["id"])
+
+
+def _await_ready(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            break
+        if _is_ready(address):
+            return
+        time.sleep(0.1)
+    refuse(f"The server did not start; its log is {log}:\n{_tail(log)}")
+
+
+def _is_ready(address: str) -> bool:
+    try:
+        return fetch(OutboundRequest("GET", f"{address}/readyz", {}), _LOOPBACK, 5.0)[0] == 200
+    except EgressError:
+        return False
+
+
+def _tail(log: Path) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+
+
+def _free_port(wanted: int) -> int:
+    """Returns the wanted port if it is free, else 0, which lets the system choose."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, wanted))
+        except OSError:
+            return 0
+    return wanted
+
+
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt

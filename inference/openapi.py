@@ -1,0 +1,195 @@
+"""The inference routes in the OpenAPI document; their request shapes are the parser's own types."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from inference.asgi import ROUTES
+from inference.schemas import SHAPES
+
+_REFERENCE: Final = "#/components/schemas/{name}"
+_STATUSES: Final = ("400", "401", "403", "404", "413", "429", "500", "502", "503", "504")
+_SUMMARIES: Final = {
+    "chat/completions": "Sends a chat completion to the best endpoint that the caller may use.",
+    "completions": "Sends a text completion to the best endpoint that the caller may use.",
+}
+_STREAM: Final = (
+    "With `stream`, server-sent events: `data: {chunk}` lines, a last chunk with `usage` and its "
+    "`cost`, then `data: [DONE]`; lines that begin with `:` are comments. A failure after the "
+    "first event is one chunk with `error` and `finish_reason: error`, which ends the stream."
+)
+
+
+def document_inference_routes(
+    result: dict[str, Any], generator: Any, request: Any, public: bool
+) -> dict[str, Any]:
+    """Adds the data plane's operations, which Django never routes, to the document."""
+    _, shapes = msgspec.json.schema_components(SHAPES.values(), ref_template=_REFERENCE)
+    components = result["components"]["schemas"]
+    for name, shape in shapes.items():
+        components[name.lstrip("_")] = _renamed(shape)
+    components.update(_RESPONSES)
+    for path, operation in ROUTES.items():
+        result["paths"][path.removeprefix("/api/v1")] = {
+            "post": _operation(operation.value, SHAPES[operation].__name__)
+        }
+    result["components"]["schemas"] = dict(sorted(components.items()))
+    result["paths"] = dict(sorted(result["paths"].items()))
+    return result
+
+
+def _operation(name: str, request: str) -> dict[str, Any]:
+    is_chat = name == "chat/completions"
+    answer = "ChatResult" if is_chat else "CompletionResponse"
+    chunk = "ChatStreamChunk" if is_chat else "CompletionResponse"
+    error = {
+        "description": "An error, in the one envelope.",
+        "content": {"application/json": {"schema": _reference("Error")}},
+    }
+    return {
+        "operationId": "createChatCompletion" if is_chat else "createCompletion",
+        "summary": _SUMMARIES[name],
+        "description": f"Needs an inference key. {_STREAM}",
+        "tags": ["chat-completions" if is_chat else "text-completions"],
+        "security": [{"apiKey": []}],
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": _reference(request)}},
+        },
+        "responses": {
+            "200": {
+                "description": "The answer, or its stream.",
+                "headers": {
+                    "X-Generation-Id": {
+                        "description": "Our identifier of this generation.",
+                        "schema": {"type": "string"},
+                    }
+                },
+                "content": {
+                    "application/json": {"schema": _reference(answer)},
+                    "text/event-stream": {"schema": _reference(chunk)},
+                },
+            },
+            **dict.fromkeys(_STATUSES, error),
+        },
+    }
+
+
+def _reference(name: str) -> dict[str, str]:
+    return {"$ref": _REFERENCE.format(name=name)}
+
+
+def _renamed(shape: Any) -> Any:
+    """Gives the parser's private types public names."""
+    if isinstance(shape, dict):
+        return {
+            key: value.replace("/_", "/")
+            if key == "$ref"
+            else value.lstrip("_")
+            if key == "title"
+            else _renamed(value)
+            for key, value in shape.items()
+        }
+    return [_renamed(item) for item in shape] if isinstance(shape, list) else shape
+
+
+def _object(required: dict[str, Any], optional: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {**required, **(optional or {})},
+        "required": list(required),
+    }
+
+
+_STRING: Final = {"type": "string"}
+_INTEGER: Final = {"type": "integer"}
+_NUMBER: Final = {"type": "number"}
+_BOOLEAN: Final = {"type": "boolean"}
+_NULLABLE_STRING: Final = {"type": ["string", "null"]}
+_IDENTITY: Final = {
+    "id": {"type": "string", "description": "Our generation id, `gen-…`."},
+    "created": {"type": "integer", "description": "Unix seconds."},
+    "model": {"type": "string", "description": "The public slug of the model that answered."},
+}
+_PROVIDER: Final = {"type": "string", "description": "Display name of the provider."}
+
+_RESPONSES: Final = {
+    "CompletionUsage": _object(
+        {"prompt_tokens": _INTEGER, "completion_tokens": _INTEGER, "total_tokens": _INTEGER},
+        {
+            "cost": {"type": "number", "description": "What credits pay, in USD."},
+            "is_byok": {
+                "type": "boolean",
+                "description": "The organization's own credential paid the provider.",
+            },
+            "cost_details": _object(
+                {
+                    "upstream_inference_cost": _NUMBER,
+                    "upstream_inference_prompt_cost": _NUMBER,
+                    "upstream_inference_completions_cost": _NUMBER,
+                }
+            ),
+            "prompt_tokens_details": {"type": "object"},
+            "completion_tokens_details": {"type": "object"},
+        },
+    ),
+    "ChatResult": _object(
+        {
+            **_IDENTITY,
+            "object": {"const": "chat.completion"},
+            "choices": {
+                "type": "array",
+                "items": _object(
+                    {
+                        "index": _INTEGER,
+                        "message": {"type": "object"},
+                        "finish_reason": _NULLABLE_STRING,
+                    },
+                    {"logprobs": {"type": ["object", "null"]}},
+                ),
+            },
+            "system_fingerprint": _NULLABLE_STRING,
+        },
+        {"provider": _PROVIDER, "usage": _reference("CompletionUsage")},
+    ),
+    "ChatStreamChunk": _object(
+        {
+            **_IDENTITY,
+            "object": {"const": "chat.completion.chunk"},
+            "choices": {
+                "type": "array",
+                "items": _object(
+                    {"index": _INTEGER, "delta": {"type": "object"}},
+                    {"finish_reason": _NULLABLE_STRING, "logprobs": {"type": ["object", "null"]}},
+                ),
+            },
+        },
+        {
+            "provider": _PROVIDER,
+            "usage": _reference("CompletionUsage"),
+            "system_fingerprint": _STRING,
+            "error": _reference("ErrorDetail"),
+        },
+    ),
+    "CompletionResponse": _object(
+        {
+            **_IDENTITY,
+            "object": {"const": "text_completion"},
+            "choices": {
+                "type": "array",
+                "items": _object(
+                    {"text": _STRING, "index": _INTEGER, "finish_reason": _NULLABLE_STRING},
+                    {"logprobs": {"type": ["object", "null"]}},
+                ),
+            },
+        },
+        {
+            "provider": _PROVIDER,
+            "usage": _reference("CompletionUsage"),
+            "system_fingerprint": _STRING,
+            "error": _reference("ErrorDetail"),
+        },
+    ),
+}

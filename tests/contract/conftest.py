@@ -1,0 +1,71 @@
+"""Clients that other people wrote; every answer that they get must be a documented one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import httpx
+import openai
+import pytest
+from openrouter import OpenRouter
+
+from config.simulator import Simulator
+from tests import factories
+from tests.contract import document
+from tests.factories import Tenant
+
+MakeOpenRouter = Callable[[str], OpenRouter]
+MakeOpenAI = Callable[[str], openai.OpenAI]
+Serve = Callable[[str], str]
+
+
+@pytest.fixture
+def openrouter_client(server: str) -> Iterator[MakeOpenRouter]:
+    """Makes a client of the public SDK for a key; it does not retry."""
+    with contextlib.ExitStack() as stack:
+
+        def make(key: str) -> OpenRouter:
+            transport = stack.enter_context(
+                httpx.Client(timeout=30, event_hooks={"response": [document.check_answer]})
+            )
+            return OpenRouter(
+                api_key=key, server_url=f"{server}/api/v1", client=transport, retry_config=None
+            )
+
+        yield make
+
+
+@pytest.fixture
+def openai_client(server: str) -> Iterator[MakeOpenAI]:
+    """Makes a client of the ``openai`` SDK for a key; it does not retry."""
+    with contextlib.ExitStack() as stack:
+
+        def make(key: str) -> openai.OpenAI:
+            transport = openai.DefaultHttpxClient(
+                timeout=30, event_hooks={"response": [document.check_answer]}
+            )
+            return stack.enter_context(
+                openai.OpenAI(
+                    api_key=key, base_url=f"{server}/api/v1", max_retries=0, http_client=transport
+                )
+            )
+
+        yield make
+
+
+@pytest.fixture
+def serve(tenant: Tenant, simulator: Simulator) -> Serve:
+    """Puts a model in the catalogue that the simulator answers in the way named, and names it.
+
+    The tenant calls it with a credential of its own, so it costs no credits.
+    """
+
+    def put(behaviour: str) -> str:
+        provider = factories.make_provider("acme", name="Acme AI", base_url=simulator.base_url)
+        model = factories.make_model("acme/falcon")
+        factories.make_endpoint(model, provider, upstream_model_id=behaviour)
+        factories.make_credential(tenant, provider)
+        return "acme/falcon"
+
+    return put

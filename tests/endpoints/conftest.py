@@ -1,0 +1,53 @@
+"""A deployment that a tenant may register: its provider, its model, its credential, its upstream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from accounts.models import ByokCredential
+from catalog.models import LanguageModel, Provider
+from config.simulator import Simulator
+from tests import factories
+from tests.factories import Tenant
+
+
+@pytest.fixture
+def provider(db: None) -> Provider:
+    return factories.make_provider("acme", name="Acme AI")
+
+
+@pytest.fixture
+def cloud(db: None) -> Provider:
+    """A provider whose URL comes from the credential."""
+    return factories.make_provider("azure", name="Azure", dialect="azure", base_url=None)
+
+
+@pytest.fixture
+def model(db: None) -> LanguageModel:
+    return factories.make_model("acme/falcon", name="Acme: Falcon")
+
+
+@pytest.fixture
+def credential(tenant: Tenant, provider: Provider) -> ByokCredential:
+    return factories.make_credential(tenant, provider)
+
+
+@pytest.fixture
+def upstream(simulator: Simulator) -> Simulator:
+    """The simulated upstream, with nothing in its records."""
+    assert simulator.wait_until(lambda: simulator.open_connections == 0)
+    simulator.clear()
+    return simulator
+
+
+@pytest.fixture
+def request_body(model: LanguageModel, provider: Provider) -> dict[str, Any]:
+    """A create request with its required fields alone."""
+    return {
+        "model_permaslug": model.canonical_slug,
+        "provider_slug": provider.slug,
+        "upstream_model_id": "sim-echo",
+        "base_url": "https://llm.example.com/v1",
+    }
