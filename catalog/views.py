@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -60,7 +60,8 @@ class UserModelsView(APIView):
             offset, limit = offset or 0, limit or _DEFAULT_LIMIT
             models = models[offset : offset + limit]
             link = next_link(request, offset=offset, limit=limit, total_count=total_count)
-        data = ModelSerializer(list(models), many=True, context={"offers": offers}).data
+        page: Any = list(models)
+        data = ModelSerializer(page, many=True, context={"offers": offers}).data
         return Response({"data": data, "links": {"next": link}, "total_count": total_count})
 
 

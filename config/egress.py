@@ -26,7 +26,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import Any, NoReturn, Self, cast
+from typing import Any, Self, cast
 
 import aiohttp
 import certifi
@@ -450,7 +450,11 @@ class Door:
                 wait.handle.cancel()
                 # A cycle left to the garbage collector cost 4 µs a request.
                 wait.handle = None
-        _throw(problem)
+        # Raised outside the handlers: no cause, no context and no library frame stays with it.
+        try:
+            raise problem
+        finally:
+            del problem
 
 
 def _payload(body: bytes) -> bytes | io.BytesIO | None:
@@ -459,14 +463,6 @@ def _payload(body: bytes) -> bytes | io.BytesIO | None:
     if len(body) > 1 << 20:
         return io.BytesIO(body)
     return body or None
-
-
-def _throw(problem: EgressError) -> NoReturn:
-    """Raise from a frame outside any handler: no cause, no context, no library frame is kept."""
-    try:
-        raise problem
-    finally:
-        del problem
 
 
 def _sending_problem(exc: Exception) -> EgressError:
@@ -543,7 +539,10 @@ class OutboundResponse:
         finally:
             self._since = None
         self.close()
-        _throw(problem)
+        try:
+            raise problem
+        finally:
+            del problem
 
     async def iter_chunks(self) -> AsyncIterator[bytes]:
         """Iterate over the body as it arrives. Raises like `readany`."""
@@ -556,6 +555,7 @@ class OutboundResponse:
             self._limit = min(self._limit, limit)
         content = self._content
         if content.is_eof() and content.total_bytes <= self._limit:
+            self.close()
             return content.read_nowait()  # most answers came with their headers
         chunks = []
         while chunk := await self.readany():
@@ -596,7 +596,9 @@ class _Exchange:
     its descriptor away.
     """
 
-    def __init__(self, base: BaseURL, policy: EgressPolicy, seconds: float, resolve: Resolve):
+    def __init__(
+        self, base: BaseURL, policy: EgressPolicy, seconds: float, resolve: Resolve
+    ) -> None:
         self._base = base
         self._policy = policy
         self._resolve = resolve
@@ -740,7 +742,10 @@ def fetch(
         problem = type(exc)(*exc.args)
     except TypeError:
         problem = UnsendableRequest()
-    _throw(problem)
+    try:
+        raise problem
+    finally:
+        del problem
 
 
 def _fetch(

@@ -80,7 +80,9 @@ def to_loopback(host: str, port: int) -> list[str]:
     return ["127.0.0.1"]
 
 
-def asynchronous(resolve: Callable[[str, int], Sequence[str]]) -> Callable[..., Awaitable[list]]:
+def asynchronous(
+    resolve: Callable[[str, int], Sequence[str]],
+) -> Callable[..., Awaitable[list[str]]]:
     async def resolve_later(host: str, port: int) -> list[str]:
         return list(resolve(host, port))
 
@@ -110,7 +112,8 @@ def through_fetch(
 
 @pytest.fixture(params=[through_door, through_fetch], ids=["door", "fetch"])
 def client(request: pytest.FixtureRequest) -> Client:
-    return request.param
+    chosen: Client = request.param
+    return chosen
 
 
 def post(url: str, body: bytes = b"{}", headers: Mapping[str, str] = HEADERS) -> OutboundRequest:
@@ -577,7 +580,8 @@ def test_a_name_without_an_address_fails_to_connect(client: Client) -> None:
     def unknown(host: str, port: int) -> list[str]:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-    for resolve in (unknown, lambda host, port: []):
+    resolvers: list[Callable[[str, int], list[str]]] = [unknown, lambda host, port: []]
+    for resolve in resolvers:
         with pytest.raises(ConnectFailed) as caught:
             client(post("https://upstream.test"), STRICT, resolve)
         assert str(caught.value) == "could not connect: no such name"
@@ -1173,7 +1177,7 @@ CLIENTS = {
     "websockets",
     "yarl",
 }
-# The door itself; what runs beside the gateway for demo and tests; and a port probe that only binds.
+# The door; what runs beside the gateway for demo and tests; a probe that only binds a port.
 OWN_SOCKETS = {
     "config/egress.py",
     "config/management/commands/serve.py",
@@ -1190,11 +1194,12 @@ def test_no_other_module_opens_connections() -> None:
         if path.relative_to(root).as_posix() in OWN_SOCKETS:
             continue
         for node in ast.walk(ast.parse(path.read_text())):
-            names: list[str] = []
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            else:
+                continue
             if any(
                 name == banned or name.startswith(f"{banned}.")
                 for name in names
