@@ -30,11 +30,17 @@ class Caller:
 
     key_id: UUID
     key_digest: str
+    key_label: str
     organization_id: UUID
     workspace_id: UUID
     is_management: bool
 
     is_authenticated: ClassVar[bool] = True
+
+    @property
+    def actor(self) -> str:
+        """How histories name the caller."""
+        return f"key {self.key_label}"
 
 
 def bearer_digest(authorization: str | None) -> str:
@@ -76,6 +82,7 @@ class KeyAuthentication(BaseAuthentication):
         caller = Caller(
             key_id=key.pk,
             key_digest=digest,
+            key_label=key.label,
             organization_id=key.organization_id,
             workspace_id=key.workspace_id,
             is_management=key.is_management,

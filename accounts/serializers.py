@@ -103,6 +103,7 @@ class CreateByokSerializer(StrictSerializer):
 class ByokSerializer(serializers.ModelSerializer[ByokCredential]):
     provider = serializers.CharField(source="provider_slug")
     workspace_id = serializers.UUIDField(allow_null=True)
+    declared_region = serializers.ChoiceField(choices=Region.choices, allow_null=True)
 
     class Meta:
         model = ByokCredential
@@ -125,6 +126,7 @@ class ByokSerializer(serializers.ModelSerializer[ByokCredential]):
             "declared_zdr",
             "created_at",
         )
+        read_only_fields = fields
 
 
 ByokResponseSerializer = envelope("BYOKKeyResponse", data=ByokSerializer())

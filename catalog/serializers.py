@@ -28,8 +28,13 @@ class _ArchitectureSerializer(serializers.Serializer[Any]):
     input_modalities = serializers.ListField(child=serializers.CharField())
     output_modalities = serializers.ListField(child=serializers.CharField())
     modality = serializers.CharField(allow_null=True)
-    tokenizer = serializers.CharField(allow_null=True)
+    tokenizer = serializers.CharField()
     instruct_type = serializers.CharField(allow_null=True)
+
+    def to_representation(self, instance: Any) -> dict[str, Any]:
+        shape = super().to_representation(instance)
+        # Public clients refuse null here, and have this name for a tokenizer that is not known.
+        return {**shape, "tokenizer": shape["tokenizer"] or "Other"}
 
 
 @extend_schema_serializer(component_name="PublicPricing")
@@ -69,6 +74,11 @@ class _LinksSerializer(serializers.Serializer[Any]):
     details = serializers.CharField()
 
 
+@extend_schema_field({"type": "object"})
+class _ObjectField(serializers.JSONField):
+    """A JSON object as it is stored, or null."""
+
+
 @extend_schema_serializer(component_name="Model")
 class ModelSerializer(serializers.Serializer[LanguageModel]):
     """A model as the caller sees it: with the price and limits of the first :class:`Offer`.
@@ -87,10 +97,10 @@ class ModelSerializer(serializers.Serializer[LanguageModel]):
     top_provider = serializers.SerializerMethodField()
     supported_parameters = serializers.ListField(child=serializers.CharField())
     links = serializers.SerializerMethodField()
-    default_parameters = serializers.JSONField(allow_null=True)
+    default_parameters = _ObjectField(allow_null=True)
     expiration_date = serializers.DateField(allow_null=True)
     knowledge_cutoff = serializers.DateField(allow_null=True)
-    per_request_limits = serializers.JSONField(allow_null=True)
+    per_request_limits = _ObjectField(allow_null=True)
     supported_voices = serializers.ListField(child=serializers.CharField(), allow_null=True)
 
     def _offer(self, model: LanguageModel) -> Offer:

@@ -71,6 +71,8 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
         raise ParseError("The body names a key twice in one object.")
+    if any(CONTROL_CHARACTERS.search(name) for name in members):
+        raise ParseError("The body has a key with control characters.")
     return members
 
 

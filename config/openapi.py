@@ -67,6 +67,10 @@ class Schema(AutoSchema):
         """Every list stands in an envelope, which its serializer describes."""
         return False
 
+    def get_summary(self) -> str | None:
+        """Titles an operation by the first line of its docstring."""
+        return self.get_description().partition("\n")[0] or None
+
     def get_tags(self) -> list[str]:
         return [getattr(self.view, "schema_tag", super().get_tags()[0])]
 

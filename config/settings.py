@@ -45,7 +45,7 @@ def _generated_secret(name: str, make: object) -> str:
 
 
 def _required_secret(name: str, make: object) -> str:
-    value: str = env.str(name, default="")
+    value: str = env.str(name, default="").strip()
     if value or not (EMBEDDED or DEBUG):
         return value
     return _generated_secret(name.lower(), make)
@@ -125,7 +125,7 @@ MIDDLEWARE = [
     "config.logs.RequestIdMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
-    "csp.middleware.CSPMiddleware",
+    "config.console.ConsoleCSPMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -185,6 +185,14 @@ CONTENT_SECURITY_POLICY = {
         "base-uri": ["'self'"],
         "frame-ancestors": ["'none'"],
         "form-action": ["'self'"],
+    }
+}
+
+# The console's scripts evaluate expressions that stand in its own pages' attributes.
+CONSOLE_CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        **CONTENT_SECURITY_POLICY["DIRECTIVES"],
+        "script-src": ["'self'", "'unsafe-eval'"],
     }
 }
 
@@ -276,4 +284,8 @@ UNFOLD = {
     "SITE_URL": "/docs",
     "SHOW_HISTORY": True,
     "SHOW_VIEW_ON_SITE": False,
+    "SITE_SYMBOL": "alt_route",
+    "BORDER_RADIUS": "6px",
+    "DASHBOARD_CALLBACK": "config.console.arrange",
+    "SIDEBAR": {"show_search": True, "navigation": "config.console.navigation"},
 }

@@ -20,6 +20,7 @@ from django.utils import timezone
 from accounts.models import ByokCredential, Organization, Region, Workspace
 from catalog.models import Dialect, LanguageModel, ModelEndpoint, PriceVersion, Provider
 from catalog.pricing import Price, decimal_text
+from config import logs
 from config.addresses import InvalidURL, parse_base_url
 from config.errors import InvalidTransition, NotFound, Unprocessable
 from config.models import BaseModel, StatefulModel
@@ -82,6 +83,7 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
         declared_zdr: bool | None = None,
         price: Price | None = None,
         idempotency_key: str | None = None,
+        by: str = "",
     ) -> tuple[PrivateEndpoint, bool]:
         """(none) → DRAFT. Returns the endpoint and whether this call created it.
 
@@ -143,6 +145,7 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
             )
             endpoint.price.save()
             endpoint.save(force_insert=True)
+            endpoint.attest(by=by)
         return endpoint, True
 
 
@@ -180,11 +183,29 @@ class PrivateEndpoint(StatefulModel):
         related_name="+",
         help_text="The latest one that speaks of the endpoint as it is.",
     )
+    attestation = models.ForeignKey(
+        "Attestation",
+        on_delete=models.PROTECT,
+        null=True,
+        editable=False,
+        related_name="+",
+        help_text="The declaration in force.",
+    )
     idempotency_key = models.CharField(max_length=255, null=True, editable=False)
     request_fingerprint = models.CharField(max_length=64, editable=False)
     activated_at = models.DateTimeField(null=True, editable=False)
+    activated_by = models.CharField(max_length=255, default="", editable=False)
     disabled_at = models.DateTimeField(null=True, editable=False)
+    disabled_by = models.CharField(max_length=255, default="", editable=False)
+    disabled_reason = models.CharField(max_length=255, default="", editable=False)
     deleted_at = models.DateTimeField(null=True, editable=False)
+    deleted_by = models.CharField(max_length=255, default="", editable=False)
+    watched_at = models.DateTimeField(
+        null=True, editable=False, help_text="When the deployment was last validated again."
+    )
+    drifted_at = models.DateTimeField(
+        null=True, editable=False, help_text="Since when it is not what was activated."
+    )
 
     objects = PrivateEndpointManager()
 
@@ -257,7 +278,7 @@ class PrivateEndpoint(StatefulModel):
                 self.validation = validation
                 self.save_fields("validation")
 
-    def activate(self) -> None:
+    def activate(self, *, by: str = "") -> None:
         """DRAFT → ACTIVE, by a passed validation of the endpoint as it is now.
 
         Raises :class:`InvalidTransition` from another state, :class:`NotValidated`, and
@@ -272,17 +293,18 @@ class PrivateEndpoint(StatefulModel):
             if not self.validation.is_current_for(self):
                 raise ValidationStale
             self.status = self.Status.ACTIVE
-            self.activated_at = timezone.now()
-            self.save_fields("status", "activated_at")
+            self.activated_at, self.activated_by = timezone.now(), by
+            self.save_fields("status", "activated_at", "activated_by")
 
-    def disable(self) -> None:
+    def disable(self, *, by: str = "", reason: str = "") -> None:
         """ACTIVE → DISABLED. Nothing is routed to it from the next request on."""
         with transaction.atomic():
             self.lock_present()
             self.require_status(self.Status.ACTIVE)
             self.status = self.Status.DISABLED
-            self.disabled_at = timezone.now()
-            self.save_fields("status", "disabled_at")
+            self.disabled_at, self.disabled_by = timezone.now(), by
+            self.disabled_reason = reason[:255]
+            self.save_fields("status", "disabled_at", "disabled_by", "disabled_reason")
 
     def enable(self) -> None:
         """DISABLED → ACTIVE."""
@@ -290,10 +312,10 @@ class PrivateEndpoint(StatefulModel):
             self.lock_present()
             self.require_status(self.Status.DISABLED)
             self.status = self.Status.ACTIVE
-            self.disabled_at = None
-            self.save_fields("status", "disabled_at")
+            self.disabled_at, self.disabled_by, self.disabled_reason = None, "", ""
+            self.save_fields("status", "disabled_at", "disabled_by", "disabled_reason")
 
-    def edit(self, *, upstream_model_id: str, **changes: Any) -> None:
+    def edit(self, *, upstream_model_id: str, by: str = "", **changes: Any) -> None:
         """DRAFT → DRAFT. Replaces the upstream configuration; any change clears the validation.
 
         ``changes`` may have ``base_url``, ``declared_region`` and ``declared_zdr``; a declaration
@@ -318,6 +340,7 @@ class PrivateEndpoint(StatefulModel):
             self.save_fields(
                 "upstream_model_id", "base_url", "declared_region", "declared_zdr", "validation"
             )
+            self.attest(by=by)
 
     def reprice(self, price: Price) -> None:
         """Any state, unchanged. Puts a new price in force for later requests."""
@@ -328,7 +351,7 @@ class PrivateEndpoint(StatefulModel):
             self.price = version
             self.save_fields("price")
 
-    def remove(self, *, draft_only: bool = False) -> None:
+    def remove(self, *, draft_only: bool = False, by: str = "") -> None:
         """Any state → gone. Keeps the row as a tombstone, which nothing shows or routes to.
 
         Raises :class:`InvalidTransition` when ``draft_only`` and it was ever activated.
@@ -340,8 +363,39 @@ class PrivateEndpoint(StatefulModel):
                     "The endpoint has been activated; draft_only refuses to delete it.",
                     metadata={"status": str(self.status)},
                 )
-            self.deleted_at = timezone.now()
-            self.save_fields("deleted_at")
+            self.deleted_at, self.deleted_by = timezone.now(), by
+            self.save_fields("deleted_at", "deleted_by")
+
+    def attest(self, *, by: str) -> None:
+        """Any state, unchanged. Appends what is declared now to the history, where it is new.
+
+        Runs in the transaction of the change that made the declaration.
+        """
+        declared = (self.declared_zdr, self.declared_region)
+        before = self.attestation
+        if declared == ((None, None) if before is None else before.declared):
+            return
+        self.attestation = Attestation.objects.create(
+            endpoint=self,
+            declared_zdr=self.declared_zdr,
+            declared_region=self.declared_region,
+            stated_by=by,
+            request_id=logs.request_id.get(),
+        )
+        self.save_fields("attestation")
+
+    def record_watch(self, validation: Validation) -> None:
+        """ACTIVE or DISABLED, unchanged. Stores a later validation and whether it shows drift."""
+        with transaction.atomic():
+            self.lock_present()
+            self.require_status(self.Status.ACTIVE, self.Status.DISABLED)
+            validation.save(force_insert=True)
+            self.watched_at = timezone.now()
+            if not validation.shows_drift:
+                self.drifted_at = None
+            elif self.drifted_at is None:
+                self.drifted_at = self.watched_at
+            self.save_fields("watched_at", "drifted_at")
 
     def lock_present(self) -> None:
         """Locks the row; raises :class:`NotFound` when it was deleted meanwhile."""
@@ -360,6 +414,13 @@ class Validation(BaseModel):
         TIMED_OUT = "timed_out", "timed out"
         BROKEN = "broken", "broken"
 
+    class Purpose(models.TextChoices):
+        ACTIVATION = "activation", "activation"
+        WATCH = "watch", "watch"
+
+    # The evidence that a deployment is still the same one.
+    IDENTITY = ("model", "prompt_tokens")
+
     endpoint = models.ForeignKey(
         PrivateEndpoint, on_delete=models.CASCADE, related_name="validations"
     )
@@ -370,7 +431,14 @@ class Validation(BaseModel):
     credential_version = models.PositiveIntegerField(null=True)
     configuration = models.CharField(max_length=64)
     outcome = models.CharField(max_length=16, choices=Outcome)
+    purpose = models.CharField(max_length=16, choices=Purpose, default=Purpose.ACTIVATION)
     checks = models.JSONField()
+    evidence = models.JSONField(
+        default=dict, help_text="What the deployment showed of itself, to be compared later."
+    )
+    changes = models.JSONField(
+        default=list, help_text="Evidence that differs from that of the activation."
+    )
     cost_nano = models.BigIntegerField(
         default=0, help_text="What the probes cost by the endpoint's price, in nano-USD."
     )
@@ -382,6 +450,17 @@ class Validation(BaseModel):
 
     def __str__(self) -> str:
         return f"{self.outcome} at {self.created_at:%Y-%m-%d %H:%M:%S}"
+
+    @property
+    def shows_drift(self) -> bool:
+        """Tells whether a watch found something else than what was activated.
+
+        A deployment that cannot be reached says nothing of what it is; its address, certificate
+        and build may change without its being another.
+        """
+        return self.outcome == self.Outcome.FAILED or any(
+            change["name"] in self.IDENTITY for change in self.changes
+        )
 
     @property
     def passed(self) -> bool:
@@ -398,6 +477,30 @@ class Validation(BaseModel):
             and credential.version == self.credential_version
             and self.created_at > timezone.now() - timedelta(seconds=settings.VALIDATION_MAX_AGE)
         )
+
+
+class Attestation(models.Model):
+    """What an organization declared of a deployment from a moment on; append-only."""
+
+    id = models.BigAutoField(primary_key=True)
+    endpoint = models.ForeignKey(
+        PrivateEndpoint, on_delete=models.PROTECT, related_name="attestations"
+    )
+    declared_zdr = models.BooleanField("declared ZDR", null=True)
+    declared_region = models.CharField(max_length=16, choices=Region, null=True)
+    stated_at = models.DateTimeField(auto_now_add=True)
+    stated_by = models.CharField(max_length=255, default="")
+    request_id = models.CharField(max_length=64, default="")
+
+    class Meta:
+        ordering = ("-id",)
+
+    def __str__(self) -> str:
+        return f"ZDR {self.declared_zdr}, region {self.declared_region}"
+
+    @property
+    def declared(self) -> tuple[bool | None, str | None]:
+        return self.declared_zdr, self.declared_region
 
 
 def canonical_base_url(text: str | None) -> str | None:

@@ -136,8 +136,8 @@ class CheckSerializer(serializers.Serializer[dict[str, Any]]):
     passed = serializers.BooleanField()
     reason = serializers.ChoiceField(choices=[str(reason) for reason in Reason], required=False)
     upstream_status = serializers.IntegerField(required=False, min_value=400, max_value=599)
-    upstream_message = serializers.CharField(required=False, allow_null=True)
-    actual_model = serializers.CharField(required=False, allow_null=True)
+    upstream_message = serializers.CharField(required=False)
+    actual_model = serializers.CharField(required=False)
 
 
 @extend_schema_serializer(component_name="PrivateEndpointValidation")

@@ -173,6 +173,7 @@ async def _probe(call: Call, dialect: Dialect, policy: egress.EgressPolicy, resu
             await probe.completion()
             await probe.stream()
     except (egress.TimedOut, TimeoutError):
+        probe.reached()
         raise _CheckFailed(
             probe.check,
             Reason.UPSTREAM_ERROR,
@@ -266,14 +267,14 @@ class _Probe:
         for _ in range(2):
             response = await self._dial(stream=stream)
             if response.status == 200:
-                self._reached()
+                self.reached()
                 return response
             status, failure = await self._refusal(response)
             # Newer models of some providers know the limit by its newer name alone.
             if self.limit != "max_tokens" or "max_completion_tokens" not in (failure.message or ""):
                 break
             self.limit = "max_completion_tokens"
-        self._reached()
+        self.reached()
         details: dict[str, Any] = {}
         if 400 <= status <= 599:
             details["upstream_status"] = status
@@ -289,15 +290,15 @@ class _Probe:
         except egress.AddressRefused:
             raise _CheckFailed("base_url", Reason.INVALID_BASE_URL) from None
         except egress.RedirectRefused as exc:
-            self._reached()
+            self.reached()
             raise self._failed(Reason.UPSTREAM_ERROR, exc) from None
         except egress.BadResponse as exc:
-            self._reached()
+            self.reached()
             raise self._failed(Reason.INVALID_RESPONSE, exc) from None
         except egress.EgressError as exc:
             if isinstance(exc, egress.TimedOut) and exc.phase != "connect":
                 raise
-            self._reached()
+            self.reached()
             raise _CheckFailed(
                 self.check,
                 Reason.UPSTREAM_ERROR,
@@ -324,9 +325,9 @@ class _Probe:
             body = b""
         finally:
             response.close()
-        return response.status, parse_error(body, self.call.secret)
+        return response.status, parse_error(body).cleaned(self.call.secret)
 
-    def _reached(self) -> None:
+    def reached(self) -> None:
         """The address was one that may be dialled, whatever came of the call."""
         if self.check == "completion" and self.result.checks[-1]["name"] != "base_url":
             self.result.passed("base_url")

@@ -114,9 +114,12 @@ class PrivateEndpointViewSet(ViewSet):
             declared_zdr=fields.get("declared_zdr"),
             price=fields.get("pricing"),
             idempotency_key=key,
+            by=caller_of(request).actor,
         )
         if is_new and activation is not None:
-            _validate_and_activate(endpoint, activation["workspace_id"])
+            _validate_and_activate(
+                endpoint, activation["workspace_id"], by=caller_of(request).actor
+            )
         return Response({"data": ManagedSerializer(endpoint).data}, status=201)
 
     @extend_schema(
@@ -137,7 +140,7 @@ class PrivateEndpointViewSet(ViewSet):
         body = UpdateSerializer(data=request.data)
         body.is_valid(raise_exception=True)
         endpoint = self._get(request, pk)
-        endpoint.edit(**body.validated_data)
+        endpoint.edit(by=caller_of(request).actor, **body.validated_data)
         return Response({"data": FullSerializer(endpoint).data})
 
     @extend_schema(
@@ -154,7 +157,7 @@ class PrivateEndpointViewSet(ViewSet):
         """Deletes a private endpoint; nothing is routed to it any more."""
         draft_only = query_flag(request, "draft_only")
         endpoint = self._get(request, pk)
-        endpoint.remove(draft_only=draft_only)
+        endpoint.remove(draft_only=draft_only, by=caller_of(request).actor)
         return Response({"data": {"id": str(endpoint.pk)}})
 
     @extend_schema(
@@ -186,7 +189,7 @@ class PrivateEndpointViewSet(ViewSet):
     def activate(self, request: Request, pk: str) -> Response:
         """Activates a draft whose validation passed and is current."""
         endpoint = self._get(request, pk)
-        endpoint.activate()
+        endpoint.activate(by=caller_of(request).actor)
         return Response({"data": ManagedSerializer(endpoint).data})
 
     @extend_schema(
@@ -212,7 +215,7 @@ class PrivateEndpointViewSet(ViewSet):
     def disable(self, request: Request, pk: str) -> Response:
         """Stops routing to an active endpoint and keeps it."""
         endpoint = self._get(request, pk)
-        endpoint.disable()
+        endpoint.disable(by=caller_of(request).actor)
         return Response({"data": ManagedSerializer(endpoint).data})
 
     @extend_schema(
@@ -245,7 +248,7 @@ class PrivateEndpointViewSet(ViewSet):
         return endpoint
 
 
-def _validate_and_activate(endpoint: PrivateEndpoint, workspace_id: UUID) -> None:
+def _validate_and_activate(endpoint: PrivateEndpoint, workspace_id: UUID, *, by: str) -> None:
     """Raises :class:`NotActivated`, or :class:`RequestTimeout` at the limit; keeps the draft."""
     result = validation.run(endpoint, workspace_id=workspace_id)
     if result.outcome == Validation.Outcome.TIMED_OUT:
@@ -257,7 +260,7 @@ def _validate_and_activate(endpoint: PrivateEndpoint, workspace_id: UUID) -> Non
         status, text = _failure(result)
         raise NotActivated(status, f"{text} The draft was kept.", endpoint, result)
     try:
-        endpoint.activate()
+        endpoint.activate(by=by)
     except InvalidTransition as exc:
         raise NotActivated(exc.status, exc.message, endpoint, result) from exc
 

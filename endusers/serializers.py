@@ -24,6 +24,7 @@ class EndUserSerializer(serializers.ModelSerializer[EndUser]):
     class Meta:
         model = EndUser
         fields = ("user", "is_active", "created_at", "updated_at")
+        read_only_fields = fields
 
 
 EndUserResponseSerializer = envelope("EndUserResponse", data=EndUserSerializer())

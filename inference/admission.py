@@ -26,22 +26,25 @@ FROM accounts_apikey k JOIN accounts_organization o ON o.id = k.organization_id
 WHERE k.digest = ANY(%s)
 """
 
+# The ids are random: a conflict is this statement's own first try, whose answer was lost.
 _OPEN: Final = """
 INSERT INTO inference_generation (
     id, organization_id, workspace_id, api_key_id, end_user, operation, streamed, model,
-    private_endpoint_id, model_endpoint_id, provider_name, price_id, is_byok, created_at,
-    request_id, status, is_estimated, cost_nano, upstream_cost_nano, attempts
+    private_endpoint_id, model_endpoint_id, provider_name, price_id, is_byok, attestation_id,
+    created_at, request_id, status, is_estimated, cost_nano, upstream_cost_nano, attempts
 )
 SELECT *, 'pending', false, 0, 0, '[]'::jsonb FROM unnest(
     %s::text[], %s::uuid[], %s::uuid[], %s::uuid[], %s::text[], %s::text[], %s::bool[], %s::text[],
-    %s::uuid[], %s::uuid[], %s::text[], %s::bigint[], %s::bool[], %s::timestamptz[], %s::text[]
+    %s::uuid[], %s::uuid[], %s::text[], %s::bigint[], %s::bool[], %s::bigint[],
+    %s::timestamptz[], %s::text[]
 )
+ON CONFLICT (id) DO NOTHING
 """
 
 _REPIN: Final = """
 UPDATE inference_generation
 SET private_endpoint_id = %s, model_endpoint_id = %s, provider_name = %s, price_id = %s,
-    is_byok = %s, model = %s
+    is_byok = %s, attestation_id = %s, model = %s
 WHERE id = %s AND status = 'pending'
 """
 
@@ -126,6 +129,7 @@ class AdmissionIsland:
             route.facts.provider_name,
             route.price_id,
             candidate.is_byok,
+            route.attestation_id,
             route.model_slug,
             generation_id,
         ]
@@ -185,6 +189,7 @@ class AdmissionIsland:
                     route.facts.provider_name,
                     route.price_id,
                     candidate.is_byok,
+                    route.attestation_id,
                     admission.created_at,
                     entry.request_id,
                 )

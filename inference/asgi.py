@@ -55,7 +55,8 @@ class Inference:
         except _ClientGone:
             pass
         except GatewayError as error:
-            metrics.refused(error.status)
+            if not connection.generation_id:
+                metrics.refused(error.status)
             await connection.respond_error(error)
         except Exception:
             logger.exception("an inference request failed")
@@ -78,7 +79,7 @@ class Inference:
                 else:
                     await connection.respond(200, await exchange.reply())
         finally:
-            exchange.settle(_ClientGone())
+            exchange.settle(asyncio.CancelledError())
             logs.generation_id.reset(token)
 
 
@@ -101,6 +102,8 @@ class _Connection:
         self.request_id = logs.new_request_id(self._header(b"x-request-id"))
         self.generation_id = ""
         self._has_begun = False
+        # Events and keep-alives take turns, also where a slow caller makes one of them wait.
+        self._sending = asyncio.Lock()
         self._last_sent = 0.0
 
     def authorization(self) -> str | None:
@@ -173,25 +176,28 @@ class _Connection:
 
     async def send_events(self, data: bytes) -> None:
         """Sends events; the first ones commit the status 200."""
-        if not self._has_begun:
-            self._has_begun = True
-            await self._send(
-                {
-                    "type": "http.response.start",
-                    "status": 200,
-                    "headers": [
-                        (b"content-type", b"text/event-stream; charset=utf-8"),
-                        (b"cache-control", b"no-cache"),
-                        (b"x-accel-buffering", b"no"),
-                        *self._common_headers(),
-                    ],
-                }
-            )
-        self._last_sent = time.monotonic()
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        async with self._sending:
+            if not self._has_begun:
+                self._has_begun = True
+                await self._send(
+                    {
+                        "type": "http.response.start",
+                        "status": 200,
+                        "headers": [
+                            (b"content-type", b"text/event-stream; charset=utf-8"),
+                            (b"cache-control", b"no-cache"),
+                            (b"x-accel-buffering", b"no"),
+                            *self._common_headers(),
+                        ],
+                    }
+                )
+            self._last_sent = time.monotonic()
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end_events(self) -> None:
-        await self._send({"type": "http.response.body", "body": b""})
+        async with self._sending:
+            self._last_sent = 0.0
+            await self._send({"type": "http.response.body", "body": b""})
 
     async def watch(self, task: asyncio.Task[Any]) -> None:
         """Keeps a quiet stream alive with comments; cancels the task when the caller is gone."""
@@ -201,7 +207,8 @@ class _Connection:
                 async with asyncio.timeout(interval):
                     message = await self._receive()
             except TimeoutError:
-                if self._last_sent and time.monotonic() - self._last_sent >= interval:
+                is_open = self._last_sent and not self._sending.locked()
+                if is_open and time.monotonic() - self._last_sent >= interval:
                     await self.send_events(sse.KEEPALIVE)
                 continue
             if message["type"] == "http.disconnect":

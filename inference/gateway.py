@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -26,7 +27,7 @@ from catalog.dialects.base import (
 from catalog.pricing import Usage, completion_cost, nano_usd, prompt_cost, total_cost, usd
 from config import egress
 from config.batching import Batcher
-from config.errors import GatewayError, UpstreamError
+from config.errors import GatewayError, UpstreamError, UpstreamTimeout
 from inference import metrics, sse, upstream
 from inference.admission import Admission, AdmissionIsland, Entry
 from inference.models import Generation
@@ -75,7 +76,13 @@ class Gateway:
 
     async def admit(self, key_digest: str, request: InferenceRequest, request_id: str) -> Exchange:
         """Admits a request and returns its exchange; raises :class:`GatewayError`, nothing sent."""
-        admission = await self._admissions.submit(Entry(key_digest, request, request_id))
+        admitted = self._admissions.submit(Entry(key_digest, request, request_id))
+        try:
+            admission = await asyncio.shield(admitted)
+        except asyncio.CancelledError:
+            # Its batch goes on, and may store a generation that nobody would ever settle.
+            admitted.add_done_callback(partial(self._abandon, request))
+            raise
         return Exchange(self, request, admission)
 
     async def repin(self, generation_id: str, candidate: Candidate) -> None:
@@ -85,6 +92,10 @@ class Gateway:
     def settle(self, settlement: Settlement) -> None:
         """Queues a settlement, which is stored even while nobody waits for it."""
         self._settlements.submit(settlement)
+
+    def _abandon(self, request: InferenceRequest, admitted: asyncio.Future[Admission]) -> None:
+        if admitted.exception() is None:
+            Exchange(self, request, admitted.result()).settle(asyncio.CancelledError())
 
 
 @dataclass(slots=True)
@@ -107,6 +118,9 @@ class Exchange:
         self._candidate = admission.plan.candidates[0]
         self._attempts: list[dict[str, Any]] = []
         self._started = time.monotonic()
+        # Past this the sweeper presumes it dead, so nothing may go on for longer: not even an
+        # upstream that sends a byte now and then.
+        self._deadline = self._started + settings.HOLD_TIMEOUT
         self._latency_ms: int | None = None
         self._usage: Usage | None = None
         self._usage_is_final = False
@@ -116,6 +130,7 @@ class Exchange:
         self._upstream_id: str | None = None
         self._upstream_model: str | None = None
         self._head: dict[str, Any] = {}
+        self._tail: dict[str, Any] = {}
         self._is_settled = False
 
     async def reply(self) -> bytes:
@@ -142,10 +157,11 @@ class Exchange:
         try:
             stream = await self._first_success(self._opened)
             try:
-                async for events in self._relayed(stream):
-                    yield events
+                async with aclosing(self._relayed(stream)) as relayed:
+                    async for events in relayed:
+                        yield events
             except _FAILURES as exc:
-                error = translated = upstream.translate(exc)
+                error = translated = upstream.translate(exc, self._candidate.secret)
                 yield self._error_event(translated)
         except BaseException as exc:
             error = exc
@@ -193,7 +209,7 @@ class Exchange:
             try:
                 answer = await attempt(candidate)
             except _FAILURES as exc:
-                error = upstream.translate(exc)
+                error = upstream.translate(exc, candidate.secret)
                 self._record_attempt(candidate, started, error)
                 if not error.retryable or index + 1 == len(candidates):
                     raise error from None
@@ -204,11 +220,12 @@ class Exchange:
         raise AssertionError("a plan has candidates")
 
     async def _whole(self, candidate: Candidate) -> Reply:
-        response = await self._send(candidate)
-        try:
-            body = await response.read()
-        finally:
-            response.close()
+        async with asyncio.timeout(self._deadline - time.monotonic()):
+            response = await self._send(candidate)
+            try:
+                body = await response.read()
+            finally:
+                response.close()
         return _dialect(candidate).parse_reply(self._request.operation, body)
 
     async def _opened(self, candidate: Candidate) -> _Stream:
@@ -238,7 +255,7 @@ class Exchange:
             self._admission.user,
         )
 
-    async def _relayed(self, stream: _Stream) -> AsyncIterator[bytes]:
+    async def _relayed(self, stream: _Stream) -> AsyncGenerator[bytes, None]:
         """Yields what each read of the upstream makes of events, to the usage and the end mark."""
         chunks = stream.chunks
         fault: Exception | None = None
@@ -249,12 +266,16 @@ class Exchange:
                 raise fault
             if chunks and chunks[-1].is_done:
                 yield self._usage_event() + sse.DONE
+                # Before the goodbye: a caller that leaves now has had everything.
+                self.settle()
                 with suppress(TimeoutError, egress.EgressError):
                     await asyncio.wait_for(stream.response.readany(), _GOODBYE_SECONDS)
                 return
             if not (data := await stream.response.readany()):
                 stream.parser.finish()
                 raise InvalidStream("The stream ended without its end mark.")
+            if time.monotonic() > self._deadline:
+                raise UpstreamTimeout
             try:
                 chunks = stream.parser.feed(data)
             except (InvalidStream, ProviderFailure) as exc:
@@ -287,12 +308,13 @@ class Exchange:
         fields = chunk.fields
         if chunk.is_done:
             return b""
-        if fields.pop("usage", None) is not None and not chunk.has_choices:
-            return b""
         if _is_null(fields.get("system_fingerprint")):
             fields.pop("system_fingerprint", None)
         if not self._head:
             self._head = self._identity(fields)
+        if fields.pop("usage", None) is not None and not chunk.has_choices:
+            self._tail.update(fields)
+            return b""
         fields.update(self._head)
         return sse.event(fields)
 
@@ -311,7 +333,7 @@ class Exchange:
         }
 
     def _usage_event(self) -> bytes:
-        return sse.event({**self._head, "choices": [], "usage": self._usage_body()})
+        return sse.event({**self._tail, **self._head, "choices": [], "usage": self._usage_body()})
 
     def _error_event(self, error: GatewayError) -> bytes:
         """Encodes an error after the first byte, when the status is spent: the last event."""

@@ -15,14 +15,12 @@ from django.utils import timezone
 
 from accounts.models import ApiKey, Organization, Workspace
 from catalog.models import ModelEndpoint, PriceVersion
-from endpoints.models import PrivateEndpoint
-
-_ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+from endpoints.models import Attestation, PrivateEndpoint
 
 
 def new_generation_id() -> str:
-    """Returns an identifier that sorts by time: ``gen-``, Unix seconds, 20 random characters."""
-    return f"gen-{int(time.time())}-{''.join(secrets.choice(_ALPHABET) for _ in range(20))}"
+    """Returns an identifier that sorts by time: ``gen-``, Unix seconds, 80 random bits."""
+    return f"gen-{int(time.time())}-{secrets.token_hex(10)}"
 
 
 class GenerationQuerySet(models.QuerySet["Generation"]):
@@ -92,6 +90,14 @@ class Generation(models.Model):
         ModelEndpoint, on_delete=models.PROTECT, null=True, related_name="+", db_index=False
     )
     provider_name = models.CharField(max_length=255)
+    attestation = models.ForeignKey(
+        Attestation,
+        on_delete=models.PROTECT,
+        null=True,
+        related_name="+",
+        db_index=False,
+        help_text="What was declared of the private endpoint when the request was sent.",
+    )
     price = models.ForeignKey(
         PriceVersion, on_delete=models.PROTECT, related_name="+", db_index=False
     )

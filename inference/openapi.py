@@ -96,10 +96,12 @@ def _renamed(shape: Any) -> Any:
 
 
 def _object(required: dict[str, Any], optional: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Returns the shape of an object that also carries whatever else the upstream sent."""
     return {
         "type": "object",
         "properties": {**required, **(optional or {})},
         "required": list(required),
+        "additionalProperties": True,
     }
 
 

@@ -74,6 +74,7 @@ class Route:
     price_id: int
     price: Price
     secret: Secret | None = None
+    attestation_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
+import psycopg
 
 from catalog.pricing import Usage
 from config.errors import Unavailable
@@ -69,7 +70,22 @@ class SettlementIsland:
         await self._store.close()
 
     async def settle(self, batch: list[Settlement]) -> Sequence[None]:
-        """Stores every settlement of the batch; returns when they are durable."""
+        """Stores every settlement of the batch; returns when they are durable.
+
+        What PostgreSQL cannot hold, a cost beyond all range for instance, is logged and left to
+        the sweeper; it keeps none of the others from being stored.
+        """
+        try:
+            await self._put(batch)
+        except psycopg.DataError:
+            for item in batch:
+                try:
+                    await self._put([item])
+                except psycopg.DataError:
+                    logger.exception("the generation %s cannot be settled", item.generation_id)
+        return [None] * len(batch)
+
+    async def _put(self, batch: list[Settlement]) -> None:
         columns = [list(column) for column in zip(*map(_row, batch), strict=True)]
         while True:
             try:
@@ -78,7 +94,7 @@ class SettlementIsland:
                 logger.error("%d settlements wait for the database", len(batch))
                 await asyncio.sleep(_RETRY_SECONDS)
             else:
-                return [None] * len(batch)
+                return
 
 
 def _row(item: Settlement) -> tuple[Any, ...]:

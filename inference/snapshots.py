@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from asgiref.sync import sync_to_async
-from django.db import connection
+from django.db import InterfaceError, OperationalError, connection
 
 from accounts.models import ByokCredential
 from catalog import dialects
 from catalog.models import LanguageModel, ModelEndpoint, Provider
 from catalog.visibility import EndpointFacts
+from config.errors import Unavailable
 from config.secrets import DecryptionFailed, Secret
 from endpoints.models import PrivateEndpoint
 from inference.routing import Credential, OrganizationSnapshot, Route, Snapshot
+
+Loaded = TypeVar("Loaded")
 
 _ORGANIZATIONS: Final = 10_000
 
@@ -36,7 +39,7 @@ class Snapshots:
     async def catalog(self, version: int) -> Snapshot:
         """Returns the catalogue, loaded anew unless the copy has this version."""
         if self._catalog.version != version:
-            self._catalog = await sync_to_async(_load_catalog, thread_sensitive=False)(version)
+            self._catalog = await _load(_load_catalog, version)
         return self._catalog
 
     async def organization(
@@ -45,15 +48,20 @@ class Snapshots:
         """Returns an organization's own endpoints and credentials at these versions."""
         found = self._organizations.get(organization_id)
         if found is None or (found.version, found.catalog_version) != (version, catalog_version):
-            found = await sync_to_async(_load_organization, thread_sensitive=False)(
-                organization_id, version, catalog_version
-            )
+            found = await _load(_load_organization, organization_id, version, catalog_version)
             self._organizations[organization_id] = found
             if len(self._organizations) > _ORGANIZATIONS:
                 self._organizations.popitem(last=False)
         else:
             self._organizations.move_to_end(organization_id)
         return found
+
+
+async def _load(read: Callable[..., Loaded], *arguments: Any) -> Loaded:
+    try:
+        return await sync_to_async(read, thread_sensitive=False)(*arguments)
+    except (OperationalError, InterfaceError):
+        raise Unavailable from None
 
 
 def _load_catalog(version: int) -> Snapshot:
@@ -119,6 +127,7 @@ def _load_organization(
                 upstream_model_id=endpoint.upstream_model_id,
                 price_id=endpoint.price_id,
                 price=endpoint.price.price,
+                attestation_id=endpoint.attestation_id,
             )
             for endpoint in PrivateEndpoint.objects.for_organization(organization_id)
             .routable()
@@ -137,7 +146,8 @@ def _load_organization(
                 allowed_hosts=_frozen(row.allowed_hosts),
             )
             for row in ByokCredential.objects.for_organization(organization_id)
-            .filter(disabled=False)
+            # Keys belong to no user: a credential kept for certain users serves none of them.
+            .filter(disabled=False, allowed_user_ids=None)
             .order_by("provider_slug", "sort_order", "created_at")
         )
         return OrganizationSnapshot(
@@ -163,7 +173,10 @@ def _spoken(provider: Provider) -> str | None:
 
 
 def _host(base_url: str | None) -> str:
-    return urlsplit(base_url or "").hostname or ""
+    try:
+        return urlsplit(base_url or "").hostname or ""
+    except ValueError:
+        return ""  # such an address is refused when it is dialled, and none but its own route
 
 
 def _frozen(values: list[str] | None) -> frozenset[str] | None:

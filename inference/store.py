@@ -39,7 +39,7 @@ class Store:
                     self._connection = await self._connect()
                 cursor = await self._connection.execute(query, parameters, prepare=True)
                 return await cursor.fetchall() if cursor.description else []
-            except (psycopg.OperationalError, psycopg.InterfaceError):
+            except (psycopg.OperationalError, psycopg.InterfaceError, TimeoutError):
                 await self.close()
                 # An old connection may have died while it was idle: one new one is tried.
                 if fresh or attempt == 2:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import Final
+from typing import Any, Final
 
 from django.conf import settings
 
@@ -18,6 +18,7 @@ from catalog.dialects.base import (
 )
 from config import egress
 from config.errors import (
+    GatewayError,
     PayloadTooLarge,
     UpstreamError,
     UpstreamOverloaded,
@@ -25,6 +26,7 @@ from config.errors import (
     UpstreamRefused,
     UpstreamTimeout,
 )
+from config.secrets import Secret
 from inference.routing import Candidate
 from inference.schemas import InferenceRequest
 
@@ -64,16 +66,16 @@ async def send(
             idle_timeout=settings.UPSTREAM_IDLE_TIMEOUT,
         )
     except egress.EgressError as exc:
-        raise translate(exc) from None
+        raise translate(exc, candidate.secret) from None
     if response.status != 200:
         raise await _refusal(response, candidate)
     return response
 
 
-def translate(exc: Exception) -> UpstreamError:
+def translate(exc: Exception, secret: Secret) -> GatewayError:
     """Maps what the door and the dialects raise to errors of the caller's tree."""
     match exc:
-        case UpstreamError():
+        case GatewayError():
             return exc
         case egress.TimedOut() | asyncio.TimeoutError():
             return UpstreamTimeout()
@@ -82,9 +84,10 @@ def translate(exc: Exception) -> UpstreamError:
         case InvalidReply() | InvalidStream():
             return UpstreamError(f"The upstream provider's answer is not valid: {exc}")
         case ProviderFailure():
+            failure = exc.cleaned(secret)
             return UpstreamError(
-                exc.message or "The upstream provider reported an error.",
-                metadata={} if exc.code is None else {"provider_code": exc.code},
+                failure.message or "The upstream provider reported an error.",
+                metadata={} if failure.code is None else {"provider_code": failure.code},
             )
         case _:
             raise exc
@@ -99,8 +102,10 @@ async def _refusal(response: egress.OutboundResponse, candidate: Candidate) -> E
         body = b""
     finally:
         response.close()
-    failure = parse_error(body, candidate.secret)
-    metadata = {"provider_name": candidate.route.facts.provider_name, "upstream_status": status}
+    failure = parse_error(body).cleaned(candidate.secret)
+    metadata: dict[str, Any] = {"provider_name": candidate.route.facts.provider_name}
+    if 400 <= status <= 599:
+        metadata["upstream_status"] = status
     if failure.code is not None:
         metadata["provider_code"] = failure.code
     message = failure.message

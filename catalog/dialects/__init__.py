@@ -10,10 +10,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from catalog.dialects import openai
+from catalog.dialects import azure, bedrock, openai, vertex
 from catalog.dialects.base import Dialect
 
-_DIALECTS: Final[dict[str, Dialect]] = {"openai": openai}
+_DIALECTS: Final[dict[str, Dialect]] = {
+    "openai": openai,
+    "azure": azure,
+    "bedrock": bedrock,
+    "vertex": vertex,
+}
 
 
 def get(name: str) -> Dialect | None:

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from catalog.dialects.credentials import sensitive_parts
 from catalog.pricing import Usage
 from config.egress import OutboundRequest
 from config.secrets import Secret
@@ -21,6 +22,8 @@ Fields = dict[str, Any]
 _MAX_TOKENS: Final = 100_000_000
 _MAX_MESSAGE: Final = 512
 _UNPRINTABLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
+# A signed token (RFC 7515): a key as good as the one that signed it, while it lasts.
+_TOKEN: Final = re.compile(r"eyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
@@ -40,12 +43,22 @@ class InvalidStream(Exception):
 
 
 class ProviderFailure(Exception):
-    """An error that the provider reported, inside a 200 or as the body of an error status."""
+    """An error that the provider reported, inside a 200 or as the body of an error status.
+
+    Its texts are foreign: only what :meth:`cleaned` returns is fit to show.
+    """
 
     def __init__(self, message: str | None, code: str | None = None) -> None:
         super().__init__(message or "The provider reported an error.")
         self.message = message
         self.code = code
+
+    def cleaned(self, secret: Secret) -> ProviderFailure:
+        """Returns the failure without the secret and short enough to show."""
+        return ProviderFailure(
+            None if self.message is None else clean_message(self.message, secret),
+            None if self.code is None else clean_message(self.code, secret)[:64],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +66,11 @@ class Call:
     """A request to one deployment: where, as whom, and the body's fields as the caller sent them.
 
     ``fields`` holds no field that is meant for the gateway alone; ``model`` is the identifier that
-    the deployment knows.
+    the deployment knows. Without a ``base_url`` the credential says where.
     """
 
     operation: Operation
-    base_url: str
+    base_url: str | None
     model: str
     secret: Secret
     fields: Mapping[str, Any] = field(repr=False)
@@ -120,6 +133,24 @@ class StreamParser(Protocol):
 class Dialect(Protocol):
     """A wire format: how to ask, and how to read the answer."""
 
+    @property
+    def operations(self) -> frozenset[Operation]:
+        """Returns what can be asked at all."""
+        ...
+
+    @property
+    def names_deployments(self) -> bool:
+        """Tells whether the identifier is a deployment's name, which need not resemble the model's."""
+        ...
+
+    def host(self, base_url: str | None, secret: Secret) -> str:
+        """Returns the host to which a call carries the secret.
+
+        Raises :class:`catalog.dialects.credentials.InvalidCredential` when the secret should say
+        where, and does not.
+        """
+        ...
+
     def build(self, call: Call) -> OutboundRequest:
         """Returns the HTTP request of a call."""
         ...
@@ -140,17 +171,19 @@ def decode_object(body: bytes) -> dict[str, msgspec.Raw] | None:
     is whole, so it is read as ``null``.
     """
     try:
-        return _decode_fields(body)
+        # Values are checked when they are read, which for most is never: the encoding is checked
+        # here, because what is relayed must be UTF-8 throughout.
+        return _decode_fields(body.decode())
+    except RecursionError:
+        return None
     except (msgspec.DecodeError, UnicodeDecodeError):
         if b"NaN" not in body and b"Infinity" not in body:
             return None
     try:
         lenient = json.loads(body, parse_constant=lambda _: None)
-    except (ValueError, RecursionError):
+        return _decode_fields(msgspec.json.encode(lenient))
+    except (msgspec.DecodeError, ValueError, RecursionError):
         return None
-    if not isinstance(lenient, dict):
-        return None
-    return _decode_fields(msgspec.json.encode(lenient))
 
 
 def read_usage(prompt: Any, completion: Any, **details: Any) -> Usage | None:
@@ -171,14 +204,15 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_TOKENS
 
 
-def clean_message(text: str, secret: Secret | None = None) -> str:
+def clean_message(text: str, secret: Secret) -> str:
     """Makes a foreign message fit to show: one line, no secret, at most 512 characters."""
-    if secret is not None:
-        text = text.replace(secret.reveal(), "********")
+    for part in sensitive_parts(secret):
+        text = text.replace(part, "********")
+    text = _TOKEN.sub("********", text)
     return _UNPRINTABLE.sub(" ", text[:4096]).strip()[:_MAX_MESSAGE]
 
 
-def parse_error(body: bytes, secret: Secret | None = None) -> ProviderFailure:
+def parse_error(body: bytes) -> ProviderFailure:
     """Reads an error body of any known dialect; only a JSON error's message is ever shown.
 
     Knows ``{"error": {"message", "code", "type"}}``, ``{"error": "…"}`` and ``{"message": "…"}``.
@@ -187,11 +221,6 @@ def parse_error(body: bytes, secret: Secret | None = None) -> ProviderFailure:
         decoded = json.loads(body)
     except (ValueError, RecursionError):
         return ProviderFailure(None)
-    return failure_from(decoded, secret)
-
-
-def failure_from(decoded: Any, secret: Secret | None = None) -> ProviderFailure:
-    """The same for a body that is decoded already."""
     error = decoded.get("error", decoded) if isinstance(decoded, dict) else None
     if isinstance(error, str):
         error = {"message": error}
@@ -201,6 +230,6 @@ def failure_from(decoded: Any, secret: Secret | None = None) -> ProviderFailure:
     if code is None:
         code = error.get("type")
     return ProviderFailure(
-        clean_message(message, secret) if isinstance(message, str) else None,
-        clean_message(str(code), secret)[:64] if isinstance(code, str | int) else None,
+        message if isinstance(message, str) else None,
+        str(code) if isinstance(code, str | int) else None,
     )

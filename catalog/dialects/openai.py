@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -15,12 +16,16 @@ from catalog.dialects.base import (
     Operation,
     Reply,
     decode_object,
-    failure_from,
+    parse_error,
     read_usage,
 )
 from catalog.dialects.sse import EventDecoder, EventTooLarge
 from catalog.pricing import Usage
 from config.egress import OutboundRequest
+from config.secrets import Secret
+
+operations: Final = frozenset(Operation)
+names_deployments: Final = False
 
 _NULL: Final = msgspec.Raw(b"null")
 _encode = msgspec.json.Encoder().encode
@@ -72,7 +77,20 @@ _decode_usage = msgspec.json.Decoder(_Usage | None).decode
 _decode_text: Final = msgspec.json.Decoder(str).decode
 
 
+def host(base_url: str | None, secret: Secret) -> str:
+    return urlsplit(base_url or "").hostname or ""
+
+
 def build(call: Call) -> OutboundRequest:
+    return request(
+        call,
+        f"{call.base_url}/{call.operation.value}",
+        {"Authorization": f"Bearer {call.secret.reveal()}"},
+    )
+
+
+def request(call: Call, url: str, login: Mapping[str, str]) -> OutboundRequest:
+    """Returns a call as an HTTP request to this URL, with the headers that log in there."""
     fields = dict(call.fields)
     fields["model"] = call.model
     if call.stream:
@@ -80,9 +98,9 @@ def build(call: Call) -> OutboundRequest:
         fields["stream_options"] = _with_usage(fields.get("stream_options"))
     return OutboundRequest(
         method="POST",
-        url=f"{call.base_url}/{call.operation.value}",
+        url=url,
         headers={
-            "Authorization": f"Bearer {call.secret.reveal()}",
+            **login,
             "Content-Type": "application/json",
             "Accept": "text/event-stream" if call.stream else "application/json",
         },
@@ -179,8 +197,8 @@ def _with_usage(options: Any) -> Any:
 
 def _raise_reported(fields: dict[str, msgspec.Raw]) -> None:
     error = fields.get("error")
-    if error is not None and bytes(error) != b"null":
-        raise failure_from({"error": json.loads(bytes(error))})
+    if error is not None and error != _NULL:
+        raise parse_error(b'{"error":' + bytes(error) + b"}")
 
 
 def _choices(fields: dict[str, msgspec.Raw]) -> list[_Choice]:
@@ -189,7 +207,7 @@ def _choices(fields: dict[str, msgspec.Raw]) -> list[_Choice]:
         raise InvalidReply("The answer has no choices.")
     try:
         return _decode_choices(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, RecursionError):
         raise InvalidReply("The choices of the answer are malformed.") from None
 
 
@@ -199,7 +217,7 @@ def _usage(fields: dict[str, msgspec.Raw]) -> Usage | None:
         return None
     try:
         usage = _decode_usage(raw)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
     if usage is None:
         return None
@@ -220,7 +238,7 @@ def _text(fields: dict[str, msgspec.Raw], name: str) -> str | None:
         return None
     try:
         return _decode_text(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except msgspec.DecodeError:
         return None
 
 

@@ -19,11 +19,13 @@ class EventDecoder:
     :attr:`is_complete` tells of it.
     """
 
-    __slots__ = ("_buffer", "_data", "_limit", "_skip_newline", "_started")
+    __slots__ = ("_data", "_limit", "_line", "_size", "_skip_newline", "_started")
 
     def __init__(self, *, limit: int = 1_048_576) -> None:
-        self._buffer = b""
+        # An unfinished line is kept in pieces, so that a slow drip is not copied again and again.
+        self._line: list[bytes] = []
         self._data: list[bytes] = []
+        self._size = 0
         self._limit = limit
         self._started = False
         self._skip_newline = False
@@ -31,45 +33,57 @@ class EventDecoder:
     @property
     def is_complete(self) -> bool:
         """Tells whether everything fed so far ended at an event's end."""
-        return not self._buffer.strip(b"\r\n") and not self._data
+        return not any(self._line) and not self._data
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Returns the events that this chunk completes; raises :class:`EventTooLarge`."""
         if not self._started:
-            chunk = self._buffer + chunk
+            chunk = b"".join(self._line) + chunk
             if len(chunk) < len(_BOM) and _BOM.startswith(chunk):
-                self._buffer = chunk
+                self._line = [chunk]
                 return []
             self._started = True
-            self._buffer = b""
+            self._line = []
             chunk = chunk.removeprefix(_BOM)
-        # The usual case, and the only one that must be quick: whole events with LF or CRLF.
-        if not self._buffer and not self._data and b"\r" not in chunk and not self._skip_newline:
-            return self._feed_lines(chunk.split(b"\n"))
         if self._skip_newline and chunk:
             chunk = chunk.removeprefix(b"\n")
             self._skip_newline = False
-        text = self._buffer + chunk
-        if b"\r" in text:
+        if b"\r" in chunk:
             # A final CR may be half of a CRLF: it ends the line now, and the LF is dropped later.
-            self._skip_newline = text.endswith(b"\r")
-            text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        return self._feed_lines(text.split(b"\n"))
+            self._skip_newline = chunk.endswith(b"\r")
+            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        lines = chunk.split(b"\n")
+        rest = lines.pop()
+        if lines:
+            if self._line:
+                lines[0] = b"".join([*self._line, lines[0]])
+            self._size -= sum(map(len, self._line))
+            self._line = []
+        events = self._events(lines)
+        if rest:
+            self._line.append(rest)
+            self._size += len(rest)
+        if self._size > self._limit + len(b"data: "):
+            raise EventTooLarge
+        return events
 
-    def _feed_lines(self, lines: list[bytes]) -> list[bytes]:
-        self._buffer = lines.pop()
+    def _events(self, lines: list[bytes]) -> list[bytes]:
         events: list[bytes] = []
         for line in lines:
             if line.startswith(b"data:"):
-                self._data.append(line[6:] if line.startswith(b"data: ") else line[5:])
+                self._add(line[6:] if line.startswith(b"data: ") else line[5:])
             elif not line:
                 if self._data:
                     events.append(self._data[0] if len(self._data) == 1 else b"\n".join(self._data))
                     self._data = []
+                    self._size = 0
             elif line == b"data":
-                self._data.append(b"")
-        if len(self._buffer) + sum(map(len, self._data)) > self._limit or any(
-            len(event) > self._limit for event in events
-        ):
-            raise EventTooLarge
+                self._add(b"")
         return events
+
+    def _add(self, data: bytes) -> None:
+        # The joining LF counts too: lines without a character must not gather without end.
+        self._size += len(data) + bool(self._data)
+        self._data.append(data)
+        if self._size > self._limit:
+            raise EventTooLarge

@@ -486,6 +486,17 @@ def test_an_address_literal_is_dialled_when_its_network_is_allowed(
         assert client(post(url), policy, resolve)[2] == b"hello"
 
 
+def test_an_ipv6_literal_is_dialled_when_its_network_is_allowed(
+    client: Client, policy: EgressPolicy, authority: Authority
+) -> None:
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("no IPv6 here")
+    policy = replace(policy, allowed_networks=(ip_network("::1/128"),))
+    with serving(answering(), authority.server_context("::1"), "::1") as server:
+        assert client(post(f"https://[::1]:{server.port}/v1"), policy)[2] == b"hello"
+        assert f"Host: [::1]:{server.port}" in server.requests[0][0].decode()
+
+
 def test_the_platform_resolver_is_judged_too(client: Client, canary: socket.socket) -> None:
     url = f"https://localhost:{canary.getsockname()[1]}"
     with pytest.raises(AddressRefused) as caught:
@@ -1171,39 +1182,41 @@ CLIENTS = {
     "httpx",
     "requests",
     "smtplib",
-    "socket",
     "urllib.request",
     "urllib3",
     "websockets",
-    "yarl",
 }
-# The door; what runs beside the gateway for demo and tests; a probe that only binds a port.
-OWN_SOCKETS = {
-    "config/egress.py",
-    "config/management/commands/serve.py",
-    "config/postgres.py",
-    "config/simulator.py",
-}
+# Beside the door: what runs next to the gateway in demo and tests.
+EXEMPT = {"config/egress.py", "config/postgres.py", "config/simulator.py"}
+APPS = ("accounts", "billing", "catalog", "config", "endpoints", "endusers", "inference")
+
+
+def imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        return [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return []
 
 
 def test_no_other_module_opens_connections() -> None:
     root = Path(__file__).parents[2]
     found = []
-    apps = ["accounts", "billing", "catalog", "config", "endpoints", "endusers", "inference"]
-    for path in sorted(path for app in apps for path in (root / app).rglob("*.py")):
-        if path.relative_to(root).as_posix() in OWN_SOCKETS:
+    for path in sorted(path for app in APPS for path in (root / app).rglob("*.py")):
+        name = path.relative_to(root).as_posix()
+        if name in EXEMPT:
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-            else:
-                continue
-            if any(
-                name == banned or name.startswith(f"{banned}.")
-                for name in names
-                for banned in CLIENTS
-            ):
-                found.append(f"{path.relative_to(root)}:{node.lineno}")
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        modules = {module for node in nodes for module in imported(node)}
+        calls = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+        forbidden = {"open_connection", "create_connection", "getaddrinfo"}
+        if "socket" in modules:  # a module may bind a socket, but not connect one
+            forbidden |= {"connect", "connect_ex", "sendto"}
+            found += [f"{name}: {module}" for module in modules if module.startswith("socket.")]
+        found += [f"{name}: {call}" for call in calls & forbidden]
+        found += [
+            f"{name}: {module}"
+            for module in modules
+            if any(module == client or module.startswith(f"{client}.") for client in CLIENTS)
+        ]
     assert found == []

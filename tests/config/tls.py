@@ -97,7 +97,8 @@ class Server:
         self.connections = 0
         self.requests: list[tuple[bytes, bytes]] = []
         self.names: list[str | None] = []
-        self.listener = socket.create_server((address, 0))
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self.listener = socket.create_server((address, 0), family=family)
         self.port: int = self.listener.getsockname()[1]
         self._open: set[socket.socket] = set()
         self._threads = [threading.Thread(target=self._accept, daemon=True)]

@@ -136,8 +136,13 @@ MALFORMED: list[tuple[str, Any, str]] = [
     ("pricing", {"prompt": "1", "completion": "1", "image": "1"}, "pricing.image"),
     *(
         ("pricing", {"prompt": "1", "completion": "1"} | {name: value}, f"pricing.{name}")
-        for name in ("prompt", "completion", "cache_read", "cache_write")
-        for value in RATES
+        for name, values in (
+            ("prompt", RATES),
+            ("completion", RATES[:8]),
+            ("cache_read", RATES[:8]),
+            ("cache_write", RATES[:8]),
+        )
+        for value in values
     ),
     *(("activate", value, "activate") for value in (None, "yes", True, 1, [])),
     ("activate", {}, "activate.workspace_id"),
@@ -149,7 +154,7 @@ MALFORMED: list[tuple[str, Any, str]] = [
     ),
     *(
         (name, "x", name)
-        for name in ("status", "id", "organization_id", "Base_url", "idempotency_key", "", "\x00")
+        for name in ("status", "id", "organization_id", "Base_url", "idempotency_key")
     ),
 ]
 
@@ -169,11 +174,12 @@ def test_create_refuses_a_malformed_field_by_name(
     assert snapshots.everything() == before
 
 
-def test_create_survives_an_unknown_field_whose_name_is_no_text(
-    management: APIClient, request_body: dict[str, Any]
+@pytest.mark.parametrize("name", ["", "\x00", "\x85", "\ud800"])
+def test_create_refuses_a_field_whose_name_cannot_be_shown(
+    management: APIClient, request_body: dict[str, Any], name: str
 ) -> None:
     before = snapshots.everything()
-    assert_refused(post(management, request_body | {"\ud800": 1}), 400, "invalid_request")
+    assert_refused(post(management, request_body | {name: 1}), 400, "invalid_request")
     assert snapshots.everything() == before
 
 

@@ -1,0 +1,374 @@
+"""The operator's pages for organizations, workspaces, API keys, credentials, and operators."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin.widgets import AutocompleteSelect
+from django.contrib.auth.admin import GroupAdmin as DjangoGroupAdmin
+from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
+from django.contrib.auth.models import Group, User
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.utils import timezone
+
+from accounts.models import ApiKey, ByokCredential, Organization, Workspace
+from catalog.models import Dialect, Provider
+from config import console
+from config.console import ConsoleAdmin, ConsoleForm, ModelAdmin, display
+from config.secrets import Secret
+
+if not TYPE_CHECKING:
+    from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
+
+_HOST: Final = re.compile(r"[a-z0-9](?:[a-z0-9.\-]{0,251}[a-z0-9])?")
+
+admin.site.unregister([User, Group])
+
+
+@admin.register(User)
+class OperatorAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg]
+    """People who may enter the console."""
+
+    if not TYPE_CHECKING:
+        form = UserChangeForm
+        add_form = UserCreationForm
+        change_password_form = AdminPasswordChangeForm
+    list_display = ("username", "email", "is_active", "is_staff", "is_superuser", "last_login")
+    list_filter = ("is_active", "is_superuser", "groups")
+    show_full_result_count = False
+
+
+@admin.register(Group)
+class OperatorGroupAdmin(DjangoGroupAdmin, ModelAdmin):
+    """Permissions that operators share."""
+
+
+class WorkspaceInline(console.ReadOnlyInline, console.TabularInline):
+    model = Workspace
+    fields = ("name", "slug", "is_default", "created_at")
+    show_change_link = True
+    ordering = ("name",)
+
+
+@admin.register(Organization)
+class OrganizationAdmin(ConsoleAdmin):
+    """The parties that own keys, endpoints and end users."""
+
+    list_display = ("name", "slug", "limit", "created_at")
+    search_fields = ("name", "slug")
+    ordering = ("name",)
+    inlines = (WorkspaceInline,)
+    add_fieldsets = ((None, {"fields": ("name", "endpoint_limit")}),)
+    fieldsets = (
+        (None, {"fields": ("name", "slug", "endpoint_limit")}),
+        ("Record", {"fields": ("id", "routing_version", ("created_at", "updated_at"))}),
+    )
+    readonly_fields = ("id", "slug", "routing_version", "created_at", "updated_at")
+
+    @display(description="Endpoint limit", ordering="endpoint_limit")
+    def limit(self, organization: Organization) -> str:
+        limit = organization.private_endpoint_limit
+        return str(limit) if organization.endpoint_limit is not None else f"{limit} (default)"
+
+    def get_inlines(self, request: HttpRequest, obj: Any) -> Any:
+        return self.inlines if obj else ()
+
+    def create(self, request: HttpRequest, obj: Any, form: Any) -> Organization:
+        return Organization.objects.establish(name=obj.name, endpoint_limit=obj.endpoint_limit)
+
+
+@admin.register(Workspace)
+class WorkspaceAdmin(ConsoleAdmin):
+    """The parts of organizations."""
+
+    list_display = ("name", "organization", "slug", "is_default", "created_at")
+    list_select_related = ("organization",)
+    list_filter = ("is_default",)
+    search_fields = ("name", "slug", "organization__name")
+    uuid_search_fields = ("id", "organization_id")
+    autocomplete_fields = ("organization",)
+    prepopulated_fields = {"slug": ("name",)}
+    add_fieldsets = ((None, {"fields": ("organization", "name", "slug")}),)
+    fieldsets = (
+        (None, {"fields": ("organization", "name", "slug", "is_default")}),
+        ("Record", {"fields": ("id", ("created_at", "updated_at"))}),
+    )
+    readonly_fields = ("id", "is_default", "created_at", "updated_at")
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        # An autocomplete shows a workspace with its organization's name.
+        return super().get_queryset(request).select_related("organization")
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return (*self.readonly_fields, "organization") if obj else self.readonly_fields
+
+
+class ApiKeyStatusFilter(admin.SimpleListFilter):
+    title = "status"
+    parameter_name = "status"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("usable", "usable"), ("expired", "expired"), ("revoked", "revoked")]
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        expired = queryset.filter(disabled=False, expires_at__lte=timezone.now())
+        match self.value():
+            case "revoked":
+                return queryset.filter(disabled=True)
+            case "expired":
+                return expired
+            case "usable":
+                return queryset.filter(disabled=False).exclude(expires_at__lte=timezone.now())
+            case _:
+                return queryset
+
+
+@admin.register(ApiKey)
+class ApiKeyAdmin(ConsoleAdmin):
+    """Bearer keys; the key itself is on the page that answers its creation, and nowhere else."""
+
+    list_display = (
+        "name", "label", "kind", "status", "organization", "workspace_name", "expires_at",
+        "created_at",
+    )  # fmt: skip
+    list_select_related = ("organization", "workspace")
+    list_filter = (ApiKeyStatusFilter, "is_management")
+    search_fields = ("name", "label", "digest__exact")
+    uuid_search_fields = ("id", "organization_id", "workspace_id")
+    autocomplete_fields = ("workspace",)
+    actions = ("revoke_selected",)
+    actions_detail = ("revoke",)
+    add_fieldsets = ((None, {"fields": ("workspace", "name", "is_management", "expires_at")}),)
+    fieldsets = (
+        (None, {"fields": ("name", "expires_at")}),
+        ("Key", {"fields": (("label", "kind", "status"), ("organization", "workspace"))}),
+        ("Record", {"fields": ("id", "digest", ("created_at", "updated_at"))}),
+    )
+    readonly_fields = (
+        "label", "kind", "status", "organization", "id", "digest", "created_at", "updated_at",
+    )  # fmt: skip
+
+    @display(description="Type", ordering="is_management", label={"management": "info"})
+    def kind(self, key: ApiKey) -> str:
+        return "management" if key.is_management else "inference"
+
+    @display(
+        description="Status",
+        label={"usable": "success", "expired": "warning", "revoked": "danger"},
+    )
+    def status(self, key: ApiKey) -> str:
+        if key.disabled:
+            return "revoked"
+        return "usable" if key.is_usable else "expired"
+
+    @display(description="Workspace", ordering="workspace__name")
+    def workspace_name(self, key: ApiKey) -> str:
+        return key.workspace.name
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return (*self.readonly_fields, "workspace") if obj else self.readonly_fields
+
+    def has_revoke_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("accounts.change_apikey")
+
+    def create(self, request: HttpRequest, obj: Any, form: Any) -> ApiKey:
+        key, secret = ApiKey.objects.issue(
+            workspace=obj.workspace,
+            name=obj.name,
+            is_management=obj.is_management,
+            expires_at=obj.expires_at,
+        )
+        # The answer to this very request is the only page that has it; see response_add.
+        obj.issued_secret = secret
+        return key
+
+    def response_add(
+        self, request: HttpRequest, obj: Any, post_url_continue: str | None = None
+    ) -> HttpResponse:
+        # A message would put the secret into a cookie or a session row, and a redirect needs one.
+        secret: Secret = obj.__dict__.pop("issued_secret")
+        context = {
+            **self.admin_site.each_context(request),
+            "title": "API key created",
+            "opts": self.opts,
+            "key": obj,
+            "kind": "Management" if obj.is_management else "Inference",
+            "secret": secret.reveal(),
+            "next": self.page_of(request, obj),
+        }
+        return TemplateResponse(
+            request,
+            "admin/accounts/apikey/issued.html",
+            context,
+            headers={"Cache-Control": "no-store"},
+        )
+
+    @console.transition(
+        description="Revoke",
+        question="Every request with this key is refused from now on. It cannot be undone.",
+        submit="Revoke the key",
+        permission="revoke",
+        icon="key_off",
+        danger=True,
+    )
+    def revoke(self, request: HttpRequest, key: ApiKey, form: Any) -> console.Said:
+        if key.revoke():
+            return messages.SUCCESS, "The key is revoked."
+        return messages.INFO, "The key was revoked already."
+
+    @console.bulk(
+        description="Revoke",
+        question="Revoke these keys? Every request with them is refused from now on.",
+        permission="revoke",
+    )
+    def revoke_selected(self, key: ApiKey) -> None:
+        key.revoke()
+
+    def get_actions_detail(self, request: HttpRequest, object_id: Any) -> Any:
+        actions = super().get_actions_detail(request, object_id)  # type: ignore[misc]
+        key = self.get_object(request, str(object_id))
+        return [] if key is None or key.disabled else actions
+
+
+class ByokForm(ConsoleForm):
+    """The secret is asked for when a credential is stored, and may be replaced afterwards."""
+
+    secret = console.SecretField(
+        required=False,
+        label="New secret",
+        help_text="Replaces the stored secret; empty keeps it. It is never shown.",
+    )
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean()
+        if cleaned.get("is_fallback") and cleaned.get("is_byok_only"):
+            self.add_error("is_fallback", "Cannot go with is_byok_only.")
+        if any(not _HOST.fullmatch(host) for host in cleaned.get("allowed_hosts") or ()):
+            self.add_error("allowed_hosts", "Must be lower-case host names without port or path.")
+        slug = cleaned["provider"].slug if cleaned.get("provider") else self.instance.provider_slug
+        organization = cleaned.get("organization") or getattr(self.instance, "organization", None)
+        self._check_secret(cleaned.get("secret"), slug)
+        hashes = set(cleaned.get("allowed_api_key_hashes") or ())
+        if hashes and organization is not None:
+            own = ApiKey.objects.for_organization(organization.pk).filter(digest__in=hashes)
+            if own.count() != len(hashes):
+                self.add_error(
+                    "allowed_api_key_hashes", "Names a key that is not the organization's."
+                )
+        return cleaned
+
+    def _check_secret(self, secret: Secret | None, provider_slug: str) -> None:
+        provider = Provider.objects.filter(slug=provider_slug).first()
+        if secret is None or provider is None:
+            return
+        needs_object = Dialect(provider.dialect).url_from_credential
+        if needs_object and not console.is_json_object(secret.reveal()):
+            self.add_error("secret", f"{provider.name} needs a JSON object.")
+
+
+class ByokAddForm(ByokForm):
+    organization = forms.ModelChoiceField(
+        queryset=Organization.objects.all(),
+        widget=AutocompleteSelect(ByokCredential._meta.get_field("organization"), admin.site),
+    )
+    provider = forms.ModelChoiceField(
+        queryset=Provider.objects.filter(is_listed=True), widget=console.SelectWidget()
+    )
+    secret = console.SecretField(
+        help_text="One bare key, or one JSON object where the provider needs more; never shown."
+    )
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean()
+        workspace, organization = cleaned.get("workspace"), cleaned.get("organization")
+        if workspace and organization and workspace.organization_id != organization.pk:
+            self.add_error("workspace", ValidationError("Belongs to another organization."))
+        return cleaned
+
+
+_BYOK_FLAGS: Final = (
+    "disabled", "is_fallback", "is_required", "is_byok_only",
+)  # fmt: skip
+_BYOK_LIMITS: Final = (
+    "allowed_models", "allowed_api_key_hashes", "allowed_user_ids", "allowed_hosts",
+)  # fmt: skip
+_BYOK_DECLARED: Final = ("declared_region", "declared_zdr")
+
+
+@admin.register(ByokCredential)
+class ByokCredentialAdmin(ConsoleAdmin):
+    """Organizations' own credentials at providers; a secret goes in and never comes out."""
+
+    form = ByokForm
+    list_display = (
+        "provider_slug", "name", "label", "status", "organization", "scope", "is_fallback",
+        "sort_order", "created_at",
+    )  # fmt: skip
+    list_select_related = ("organization", "workspace")
+    list_filter = ("disabled", "is_fallback")
+    search_fields = ("provider_slug", "name", "organization__name")
+    uuid_search_fields = ("id", "organization_id", "workspace_id")
+    autocomplete_fields = ("workspace",)
+    add_fieldsets = (
+        (None, {"fields": ("organization", "workspace", "provider", "secret", "name")}),
+        ("Use", {"fields": _BYOK_FLAGS}),
+        ("Limits", {"fields": _BYOK_LIMITS, "description": "Comma lists; empty: no limit."}),
+        ("Declarations", {"fields": _BYOK_DECLARED}),
+    )
+    fieldsets = (
+        (None, {"fields": ("name", ("label", "version"), "secret")}),
+        ("Place", {"fields": ("organization", "workspace", "provider_slug", "sort_order")}),
+        ("Use", {"fields": _BYOK_FLAGS}),
+        ("Limits", {"fields": _BYOK_LIMITS, "description": "Comma lists; empty: no limit."}),
+        ("Declarations", {"fields": _BYOK_DECLARED}),
+        ("Record", {"fields": ("id", ("created_at", "updated_at"))}),
+    )
+    readonly_fields = ("label", "version", "id", "created_at", "updated_at")
+
+    @display(
+        description="Status", ordering="disabled", label={"in use": "success", "off": "warning"}
+    )
+    def status(self, credential: ByokCredential) -> str:
+        return "off" if credential.disabled else "in use"
+
+    @display(description="Workspace", ordering="workspace__name")
+    def scope(self, credential: ByokCredential) -> str:
+        return credential.workspace.name if credential.workspace else "every workspace"
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        return super().get_queryset(request).filter(deleted_at=None)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        if obj is None:
+            return self.readonly_fields
+        # What the ciphertext is bound to cannot move from under it.
+        return (*self.readonly_fields, "organization", "workspace", "provider_slug")
+
+    def get_form(
+        self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any
+    ) -> Any:
+        if obj is None:
+            kwargs["form"] = ByokAddForm
+        return super().get_form(request, obj, change=change, **kwargs)
+
+    def create(self, request: HttpRequest, obj: Any, form: Any) -> ByokCredential:
+        given = form.cleaned_data
+        return ByokCredential.objects.store(
+            organization=given["organization"],
+            workspace=given["workspace"],
+            provider_slug=given["provider"].slug,
+            secret=given["secret"],
+            **{
+                name: given[name] for name in ("name", *_BYOK_FLAGS, *_BYOK_LIMITS, *_BYOK_DECLARED)
+            },
+        )
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        super().save_model(request, obj, form, change)
+        if change and form.cleaned_data["secret"] is not None:
+            obj.rotate(form.cleaned_data["secret"])

@@ -1,0 +1,313 @@
+"""The operator's pages for the catalogue: providers, models, where they are served, and prices."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from django.conf import settings
+from django.contrib import admin
+from django.http import HttpRequest
+from django.utils.html import format_html
+
+from catalog.models import Dialect, LanguageModel, ModelEndpoint, PriceVersion, Provider
+from catalog.pricing import Price
+from config import console
+from config.addresses import InvalidURL, parse_base_url
+from config.console import ConsoleAdmin, ConsoleForm, ReadOnlyAdmin, display
+
+RATES: Final = ("prompt", "completion", "image", "request", "cache_read", "cache_write")
+_LISTED: Final = {"listed": "success", "left": "warning"}
+
+
+class ProviderForm(ConsoleForm):
+    secret = console.SecretField(
+        required=False,
+        label="New credential",
+        help_text="The operator's own secret at this provider; empty keeps what is stored. "
+        "It is never shown.",
+    )
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean()
+        if "dialect" not in cleaned or "base_url" not in cleaned:
+            return cleaned
+        base_url = cleaned["base_url"]
+        if Dialect(cleaned["dialect"]).url_from_credential:
+            if base_url is not None:
+                self.add_error("base_url", "This dialect takes its URL from the credential.")
+        elif base_url is None:
+            self.add_error("base_url", "This dialect needs one.")
+        else:
+            try:
+                policy = settings.EGRESS_POLICY
+                cleaned["base_url"] = parse_base_url(
+                    base_url, policy=policy, require_https=False
+                ).text
+            except InvalidURL as exc:
+                self.add_error("base_url", str(exc))
+        return cleaned
+
+
+@admin.register(Provider)
+class ProviderAdmin(ConsoleAdmin):
+    """Who serves models; an import of the catalogue writes the same rows."""
+
+    form = ProviderForm
+    list_display = (
+        "name", "slug", "wire", "base_url", "credential", "trains_on_prompts",
+        "retains_prompts", "listing",
+    )  # fmt: skip
+    list_filter = ("is_listed", "dialect", "trains_on_prompts", "retains_prompts")
+    search_fields = ("name", "slug")
+    fieldsets = (
+        (None, {"fields": (("name", "slug"), "dialect", "base_url", "is_listed")}),
+        ("Credential", {"fields": ("credential", "secret")}),
+        ("Data policy", {"fields": (("trains_on_prompts", "retains_prompts"),)}),
+        (
+            "About",
+            {
+                "fields": (
+                    ("headquarters", "datacenters"),
+                    "privacy_policy_url",
+                    "terms_of_service_url",
+                    "status_page_url",
+                )
+            },
+        ),
+        ("Record", {"fields": ("id", ("created_at", "updated_at"))}),
+    )
+    readonly_fields = ("credential", "id", "created_at", "updated_at")
+
+    @display(description="Dialect", ordering="dialect", label=True)
+    def wire(self, provider: Provider) -> str:
+        return Dialect(provider.dialect).label
+
+    @display(description="Credential", label={"none": "warning"})
+    def credential(self, provider: Provider) -> str:
+        return provider.credential_label if provider.has_credential else "none"
+
+    @display(description="Catalogue", ordering="is_listed", label=_LISTED)
+    def listing(self, provider: Provider) -> str:
+        return "listed" if provider.is_listed else "left"
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        # Credentials and routes name a provider by its slug.
+        return (*self.readonly_fields, "slug") if obj else self.readonly_fields
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        return super().get_queryset(request)
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        super().save_model(request, obj, form, change)
+        if form.cleaned_data["secret"] is not None:
+            obj.set_credential(form.cleaned_data["secret"])
+
+
+@admin.register(LanguageModel)
+class LanguageModelAdmin(ConsoleAdmin):
+    """What can be called, whoever serves it."""
+
+    list_display = ("name", "slug", "modality", "context", "published", "listing")
+    list_filter = ("is_listed",)
+    search_fields = ("name", "slug", "canonical_slug")
+    fieldsets = (
+        (None, {"fields": ("name", ("slug", "canonical_slug"), "description", "is_listed")}),
+        (
+            "Abilities",
+            {
+                "fields": (
+                    ("context_length", "tokenizer"),
+                    ("input_modalities", "output_modalities"),
+                    ("modality", "instruct_type"),
+                    "supported_parameters",
+                    "supported_voices",
+                )
+            },
+        ),
+        ("Defaults", {"fields": ("default_parameters", "per_request_limits")}),
+        (
+            "Dates",
+            {"fields": (("created", "published"), ("knowledge_cutoff", "expiration_date"))},
+        ),
+        ("Record", {"fields": ("id", ("created_at", "updated_at"))}),
+    )
+    readonly_fields = ("published", "id", "created_at", "updated_at")
+
+    @display(description="Context", ordering="context_length")
+    def context(self, model: LanguageModel) -> str:
+        return "" if model.context_length is None else f"{model.context_length:,}"
+
+    @display(description="Published", ordering="created")
+    def published(self, model: LanguageModel) -> str:
+        return f"{datetime.fromtimestamp(model.created, UTC):%Y-%m-%d}" if model.created else ""
+
+    @display(description="Catalogue", ordering="is_listed", label=_LISTED)
+    def listing(self, model: LanguageModel) -> str:
+        return "listed" if model.is_listed else "left"
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        # A published canonical slug never changes.
+        return (*self.readonly_fields, "canonical_slug") if obj else self.readonly_fields
+
+
+class ModelEndpointForm(ConsoleForm):
+    """An endpoint with its rates; other rates become another price version."""
+
+    prompt = console.RateField(label="Prompt", help_text="USD per token.")
+    completion = console.RateField(label="Completion", help_text="USD per token.")
+    image = console.RateField(label="Image", initial=0, help_text="USD per image.")
+    request = console.RateField(label="Request", initial=0, help_text="USD per request.")
+    cache_read = console.RateField(
+        label="Cache read", required=False, help_text="Empty: as a prompt token."
+    )
+    cache_write = console.RateField(
+        label="Cache write", required=False, help_text="Empty: as a prompt token."
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if not self.instance._state.adding:
+            for name in RATES:
+                self.initial[name] = getattr(self.instance.price, name)
+
+    @property
+    def price(self) -> Price:
+        return Price(**{name: self.cleaned_data[name] for name in RATES})
+
+
+@admin.register(ModelEndpoint)
+class ModelEndpointAdmin(ConsoleAdmin):
+    """Models as providers serve them publicly, at their list price."""
+
+    form = ModelEndpointForm
+    list_display = (
+        "model", "provider", "upstream_model_id", "region", "prompt_price", "completion_price",
+        "zdr", "listing",
+    )  # fmt: skip
+    list_select_related = ("model", "provider", "price")
+    list_filter = ("is_listed", "provider", "region", "zdr")
+    search_fields = ("model__name", "model__slug", "provider__name", "upstream_model_id")
+    uuid_search_fields = ("id", "model_id", "provider_id")
+    autocomplete_fields = ("model", "provider")
+    fieldsets = (
+        (None, {"fields": (("model", "provider"), ("upstream_model_id", "region"), "is_listed")}),
+        (
+            "List price",
+            {
+                "fields": (
+                    ("prompt", "completion"),
+                    ("image", "request"),
+                    ("cache_read", "cache_write"),
+                ),
+                "description": "A change is a new price version: what was used before keeps its "
+                "price.",
+            },
+        ),
+        (
+            "Limits",
+            {
+                "fields": (
+                    ("context_length", "max_completion_tokens"),
+                    "quantization",
+                    "supported_parameters",
+                    ("is_moderated", "zdr"),
+                )
+            },
+        ),
+        ("Record", {"fields": ("id", ("created_at", "updated_at"))}),
+    )
+    readonly_fields = ("id", "created_at", "updated_at")
+
+    @display(description="Prompt / M")
+    def prompt_price(self, endpoint: ModelEndpoint) -> str | None:
+        return console.per_million(endpoint.price.prompt)
+
+    @display(description="Completion / M")
+    def completion_price(self, endpoint: ModelEndpoint) -> str | None:
+        return console.per_million(endpoint.price.completion)
+
+    @display(description="Catalogue", ordering="is_listed", label=_LISTED)
+    def listing(self, endpoint: ModelEndpoint) -> str:
+        return "listed" if endpoint.is_listed else "left"
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        if obj is None:
+            return self.readonly_fields
+        return (*self.readonly_fields, "model", "provider", "upstream_model_id", "region")
+
+    def create(self, request: HttpRequest, obj: Any, form: Any) -> ModelEndpoint:
+        obj.price = PriceVersion.of(subject_id=obj.pk, price=form.price)
+        obj.price.save()
+        obj.save(force_insert=True)
+        return obj  # type: ignore[no-any-return]
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        super().save_model(request, obj, form, change)
+        if change and obj.price.price != form.price:
+            obj.price = PriceVersion.of(subject_id=obj.pk, price=form.price)
+            obj.price.save()
+            obj.save_fields("price")
+
+
+@admin.register(PriceVersion)
+class PriceVersionAdmin(ReadOnlyAdmin):
+    """Prices that were in force, newest first; the subject is the endpoint that each priced."""
+
+    list_display = (
+        "id", "subject_id", "prompt_price", "completion_price", "cache_read_price", "created_at",
+    )  # fmt: skip
+    uuid_search_fields = ("subject_id",)
+    search_fields = ("=id",)
+    search_help_text = "The number of a version, or the id of an endpoint."
+    paginator = console.BoundedPaginator
+    sortable_by = ()
+    fieldsets = (
+        (None, {"fields": ("id", "subject_id", "created_at")}),
+        ("Rates", {"fields": tuple(f"{name}_rate" for name in RATES)}),
+    )
+    readonly_fields = tuple(f"{name}_rate" for name in RATES)
+
+    @display(description="Prompt / M")
+    def prompt_price(self, version: PriceVersion) -> str | None:
+        return console.per_million(version.prompt)
+
+    @display(description="Completion / M")
+    def completion_price(self, version: PriceVersion) -> str | None:
+        return console.per_million(version.completion)
+
+    @display(description="Cache read / M")
+    def cache_read_price(self, version: PriceVersion) -> str | None:
+        return console.per_million(version.cache_read)
+
+    @display(description="Prompt")
+    def prompt_rate(self, version: PriceVersion) -> str:
+        return _per_token(version.prompt)
+
+    @display(description="Completion")
+    def completion_rate(self, version: PriceVersion) -> str:
+        return _per_token(version.completion)
+
+    @display(description="Image")
+    def image_rate(self, version: PriceVersion) -> str:
+        return f"{console.dollars(version.image)} per image"
+
+    @display(description="Request")
+    def request_rate(self, version: PriceVersion) -> str:
+        return f"{console.dollars(version.request)} per request"
+
+    @display(description="Cache read")
+    def cache_read_rate(self, version: PriceVersion) -> str:
+        return _per_token(version.cache_read)
+
+    @display(description="Cache write")
+    def cache_write_rate(self, version: PriceVersion) -> str:
+        return _per_token(version.cache_write)
+
+
+def _per_token(rate: Any) -> str:
+    if rate is None:
+        return "as a prompt token"
+    return format_html(
+        "{} per token ({} per million)", console.dollars(rate), console.per_million(rate)
+    )

@@ -1,0 +1,375 @@
+"""The operator's pages for private endpoints and their validations."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any, Final
+
+from django import forms
+from django.contrib import admin, messages
+from django.http import HttpRequest
+from django.template.loader import render_to_string
+from django.utils.html import format_html_join
+
+from accounts.models import Workspace
+from catalog.pricing import Price
+from config import console
+from config.console import ConsoleAdmin, ConsoleForm, Dialog, ReadOnlyAdmin, display
+from endpoints import validation as live
+from endpoints.models import PrivateEndpoint, Validation
+
+Status = PrivateEndpoint.Status
+_OUTCOMES: Final = {
+    "passed": "success",
+    "failed": "danger",
+    "unreachable": "danger",
+    "timed out": "warning",
+    "broken": "danger",
+}
+_ACTIONS: Final[dict[str, set[str]]] = {
+    Status.DRAFT: {"validate", "activate", "remove"},
+    Status.ACTIVE: {"disable", "remove"},
+    Status.DISABLED: {"enable", "remove"},
+}
+_RATES: Final = ("prompt", "completion", "cache_read", "cache_write")
+
+
+class ChecksMixin:
+    """How a validation shows itself, in its own list and on its endpoint's page."""
+
+    @display(description="Outcome", ordering="outcome", label=_OUTCOMES)
+    def result(self, validation: Validation) -> str:
+        return str(Validation.Outcome(validation.outcome).label)
+
+    @display(description="Cost")
+    def cost(self, validation: Validation) -> str:
+        return console.nano_dollars(validation.cost_nano)
+
+    @display(description="Duration")
+    def duration(self, validation: Validation) -> str:
+        return f"{validation.duration_ms} ms"
+
+    @display(description="Checks")
+    def checks_table(self, validation: Validation) -> str:
+        return render_to_string(
+            "admin/endpoints/checks.html",
+            {
+                "headers": ("Check", "Result", "Reason", "Upstream", "Actual model"),
+                "checks": validation.checks,
+            },
+        )
+
+
+class ValidationInline(ChecksMixin, console.ReadOnlyInline, console.StackedInline):
+    """The history of an endpoint, latest first."""
+
+    model = Validation
+    fk_name = "endpoint"
+    fields = (("result", "cost", "duration"), ("workspace_name", "credential"), "checks_table")
+    readonly_fields = (
+        "result", "cost", "duration", "workspace_name", "credential", "checks_table",
+    )  # fmt: skip
+    ordering = ("-created_at",)
+    show_count = True
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        return super().get_queryset(request).select_related("workspace", "credential")
+
+    @display(description="Workspace")
+    def workspace_name(self, validation: Validation) -> str:
+        return validation.workspace.name if validation.workspace else ""
+
+
+class ValidateDialog(Dialog):
+    """Asks whose credential the calls are made with."""
+
+    workspace = forms.ModelChoiceField(
+        queryset=Workspace.objects.none(), widget=console.SelectWidget(), empty_label=None
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        field: Any = self.fields["workspace"]
+        try:
+            endpoint_id = uuid.UUID(self.object_id)
+        except ValueError:
+            return
+        rows = Workspace.objects.filter(organization__private_endpoints=endpoint_id)
+        field.queryset = rows.order_by("-is_default", "name")
+        field.label_from_instance = lambda workspace: workspace.name
+
+
+class PrivateEndpointForm(ConsoleForm):
+    """What makes a draft; without rates it takes the public list price."""
+
+    refusal_fields = {
+        "invalid_base_url": "base_url",
+        "model_not_found": "model",
+        "provider_not_found": "provider",
+        "endpoint_limit_reached": "organization",
+    }
+
+    prompt = console.RateField(required=False, help_text="USD per token.")
+    completion = console.RateField(required=False, help_text="USD per token.")
+    cache_read = console.RateField(required=False, help_text="USD per token.")
+    cache_write = console.RateField(required=False, help_text="USD per token.")
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean()
+        given = {name for name in _RATES if cleaned.get(name) is not None}
+        for name in ("prompt", "completion"):
+            if given and name not in given and name not in self.errors:
+                self.add_error(name, "A negotiated price needs both prompt and completion.")
+        return cleaned
+
+    @property
+    def negotiated(self) -> Price | None:
+        rates = {name: self.cleaned_data[name] for name in _RATES}
+        return None if rates["prompt"] is None else Price(**rates)
+
+
+@admin.register(PrivateEndpoint)
+class PrivateEndpointAdmin(ConsoleAdmin):
+    """Organizations' own deployments; every change of state is one of the actions."""
+
+    form = PrivateEndpointForm
+    list_display = (
+        "model", "provider_name", "state", "validated", "organization", "upstream_model_id",
+        "declared_region", "price_text", "created_at",
+    )  # fmt: skip
+    list_select_related = ("organization", "model", "provider", "price", "validation")
+    list_filter = ("status", "declared_region", "provider")
+    search_fields = ("model__name", "model__slug", "provider_name", "upstream_model_id")
+    uuid_search_fields = ("id", "organization_id")
+    ordering = ("-created_at", "id")
+    autocomplete_fields = ("organization", "model", "provider")
+    inlines = (ValidationInline,)
+    actions = ("activate_selected", "disable_selected", "enable_selected", "remove_selected")
+    actions_detail = ("validate", "activate", "disable", "enable", "remove")
+    add_fieldsets = (
+        (
+            None,
+            {
+                "fields": (
+                    "organization", ("model", "provider"), "upstream_model_id", "base_url",
+                ),
+                "description": "It begins as a draft: validate it with a live call, then "
+                "activate it.",
+            },
+        ),
+        ("Declarations", {"fields": (("declared_region", "declared_zdr"),)}),
+        (
+            "Negotiated price",
+            {
+                "fields": (("prompt", "completion"), ("cache_read", "cache_write")),
+                "description": "Empty: the public list price.",
+            },
+        ),
+    )  # fmt: skip
+    fieldsets = (
+        (None, {"fields": (("state", "validated"), ("model", "provider"), "organization")}),
+        ("Upstream", {"fields": ("base_url", "upstream_model_id")}),
+        ("Declarations", {"fields": (("declared_region", "declared_zdr"),)}),
+        ("Price", {"fields": ("rates",)}),
+        (
+            "Record",
+            {
+                "fields": (
+                    ("activated_at", "disabled_at"),
+                    ("created_at", "updated_at"),
+                    "id",
+                    "idempotency_key",
+                )
+            },
+        ),
+    )
+    readonly_fields = (
+        "state", "validated", "rates", "activated_at", "disabled_at", "created_at", "updated_at",
+        "id", "idempotency_key",
+    )  # fmt: skip
+
+    @display(
+        description="Status",
+        ordering="status",
+        label={"draft": "info", "active": "success", "disabled": "warning"},
+    )
+    def state(self, endpoint: PrivateEndpoint) -> str:
+        return str(endpoint.status)
+
+    @display(description="Validation", label=_OUTCOMES)
+    def validated(self, endpoint: PrivateEndpoint) -> str:
+        if endpoint.validation is None:
+            return "none"
+        return str(Validation.Outcome(endpoint.validation.outcome).label)
+
+    @display(description="Price / M")
+    def price_text(self, endpoint: PrivateEndpoint) -> str:
+        prompt, completion = endpoint.price.prompt, endpoint.price.completion
+        return f"{console.per_million(prompt)} / {console.per_million(completion)}"
+
+    @display(description="Rates")
+    def rates(self, endpoint: PrivateEndpoint) -> str:
+        rows = (
+            (name.replace("_", " "), console.dollars(rate), console.per_million(rate))
+            for name in _RATES
+            if (rate := getattr(endpoint.price, name)) is not None
+        )
+        return format_html_join("", "<div>{}: {} per token ({} per million)</div>", rows)
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        return super().get_queryset(request).filter(deleted_at=None)
+
+    def get_inlines(self, request: HttpRequest, obj: Any) -> Any:
+        return self.inlines if obj else ()
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_operate_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("endpoints.change_privateendpoint")
+
+    def has_remove_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("endpoints.delete_privateendpoint")
+
+    def get_actions_detail(self, request: HttpRequest, object_id: Any) -> Any:
+        """Offers what the endpoint's state allows; the model decides once more."""
+        actions = super().get_actions_detail(request, object_id)  # type: ignore[misc]
+        endpoint = self.get_object(request, str(object_id))
+        names = set() if endpoint is None else _ACTIONS[endpoint.status]
+        prefix = f"{self.opts.app_label}_{self.opts.model_name}_"
+        return [action for action in actions if action.action_name.removeprefix(prefix) in names]
+
+    def create(self, request: HttpRequest, obj: Any, form: Any) -> PrivateEndpoint:
+        endpoint, _ = PrivateEndpoint.objects.create_draft(
+            organization_id=obj.organization_id,
+            model_permaslug=obj.model.canonical_slug,
+            provider_slug=obj.provider.slug,
+            upstream_model_id=obj.upstream_model_id,
+            base_url=obj.base_url,
+            declared_region=obj.declared_region,
+            declared_zdr=obj.declared_zdr,
+            price=form.negotiated,
+        )
+        return endpoint
+
+    def response_post_save_add(self, request: HttpRequest, obj: Any) -> Any:
+        # The next step stands on the draft's own page.
+        return self.leave(request, self.page_of(request, obj))
+
+    @console.transition(
+        description="Validate",
+        question="Makes a live plain and a streamed call with the workspace's BYOK credential.",
+        submit="Validate now",
+        permission="operate",
+        icon="fact_check",
+        form=ValidateDialog,
+    )
+    def validate(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> console.Said:
+        endpoint.require_status(Status.DRAFT)
+        result = live.run(endpoint, workspace_id=form.cleaned_data["workspace"].pk)
+        if result.passed:
+            return messages.SUCCESS, "The validation passed."
+        check = next(check for check in result.checks if not check["passed"])
+        return messages.WARNING, f"The validation failed: {check['name']} ({check['reason']})."
+
+    @console.transition(
+        description="Activate",
+        question="Requests of the organization are routed to it from now on.",
+        submit="Activate",
+        permission="operate",
+        icon="play_arrow",
+    )
+    def activate(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> console.Said:
+        endpoint.activate()
+        return messages.SUCCESS, "The endpoint is active."
+
+    @console.transition(
+        description="Disable",
+        question="Nothing is routed to it from the next request on.",
+        submit="Disable",
+        permission="operate",
+        icon="pause",
+    )
+    def disable(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> console.Said:
+        endpoint.disable()
+        return messages.SUCCESS, "The endpoint is disabled."
+
+    @console.transition(
+        description="Enable",
+        question="Requests are routed to it again.",
+        submit="Enable",
+        permission="operate",
+        icon="play_arrow",
+    )
+    def enable(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> console.Said:
+        endpoint.enable()
+        return messages.SUCCESS, "The endpoint is active again."
+
+    @console.transition(
+        description="Delete",
+        question="Nothing shows it or routes to it any more. Its generations stay.",
+        submit="Delete the endpoint",
+        permission="remove",
+        icon="delete",
+        danger=True,
+    )
+    def remove(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> console.Said:
+        endpoint.remove()
+        return messages.SUCCESS, f"{endpoint} is deleted."
+
+    @console.bulk(
+        description="Activate", question="Activate these endpoints?", permission="operate"
+    )
+    def activate_selected(self, endpoint: PrivateEndpoint) -> None:
+        endpoint.activate()
+
+    @console.bulk(
+        description="Disable",
+        question="Disable these endpoints? Nothing is routed to them from the next request on.",
+        permission="operate",
+    )
+    def disable_selected(self, endpoint: PrivateEndpoint) -> None:
+        endpoint.disable()
+
+    @console.bulk(description="Enable", question="Enable these endpoints?", permission="operate")
+    def enable_selected(self, endpoint: PrivateEndpoint) -> None:
+        endpoint.enable()
+
+    @console.bulk(
+        description="Delete",
+        question="Delete these endpoints? Nothing shows them or routes to them any more.",
+        permission="remove",
+    )
+    def remove_selected(self, endpoint: PrivateEndpoint) -> None:
+        endpoint.remove()
+
+
+@admin.register(Validation)
+class ValidationAdmin(ChecksMixin, ReadOnlyAdmin):
+    """Live validations of every endpoint, latest first."""
+
+    list_display = ("created_at", "result", "endpoint_name", "organization", "cost", "duration")
+    list_select_related = ("endpoint__model", "endpoint__organization")
+    list_filter = ("outcome",)
+    search_fields = ("endpoint__upstream_model_id",)
+    uuid_search_fields = ("id", "endpoint_id")
+    paginator = console.BoundedPaginator
+    ordering = ("-created_at",)
+    sortable_by = ()
+    fieldsets = (
+        (None, {"fields": (("result", "cost", "duration"), "endpoint")}),
+        ("Made with", {"fields": (("workspace", "credential", "credential_version"),)}),
+        ("Checks", {"fields": ("checks_table",)}),
+        ("Record", {"fields": ("id", "configuration", ("created_at", "updated_at"))}),
+    )
+    readonly_fields = (
+        "result", "cost", "duration", "checks_table", "id", "created_at", "updated_at",
+    )  # fmt: skip
+
+    @display(description="Endpoint")
+    def endpoint_name(self, validation: Validation) -> str:
+        return str(validation.endpoint)
+
+    @display(description="Organization")
+    def organization(self, validation: Validation) -> str:
+        return validation.endpoint.organization.name

@@ -1,0 +1,110 @@
+"""The OpenAPI document is checked in: a change of the interface is a change that somebody reads."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+import requests
+from django.core.management import call_command
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from tests.contract import document
+from tests.contract.conftest import Serve
+from tests.factories import Tenant
+
+UPDATE = (
+    "The interface and tests/contract/openapi.json differ. If that is meant, run\n"
+    ".venv/bin/python manage.py spectacular --format openapi-json "
+    "--file tests/contract/openapi.json"
+)
+
+
+@pytest.fixture(scope="module")
+def golden() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(document.GOLDEN.read_text())
+    return found
+
+
+def test_document_is_the_golden_one() -> None:
+    output = io.StringIO()
+    call_command(
+        "spectacular", format="openapi-json", validate=True, fail_on_warn=True, stdout=output
+    )
+    assert json.loads(output.getvalue()) == json.loads(document.GOLDEN.read_text()), UPDATE
+
+
+def test_document_is_served_as_it_is_checked_in(server: str, golden: dict[str, Any]) -> None:
+    served = requests.get(f"{server}/api/v1/openapi.json", timeout=30)
+    assert served.status_code == 200
+    assert served.json() == golden, UPDATE
+
+
+def test_document_is_valid(golden: dict[str, Any]) -> None:
+    assert list(OpenAPIV31SpecValidator(golden).iter_errors()) == []
+
+
+def test_document_names_every_operation(golden: dict[str, Any]) -> None:
+    operations = [
+        f"{method.upper()} {path}" for path, item in golden["paths"].items() for method in item
+    ]
+    assert sorted(operations) == [
+        "DELETE /private-endpoints/{id}",
+        "GET /byok",
+        "GET /key",
+        "GET /models/user",
+        "GET /private-endpoints",
+        "GET /private-endpoints/{id}",
+        "PATCH /private-endpoints/{id}",
+        "POST /byok",
+        "POST /chat/completions",
+        "POST /completions",
+        "POST /end-users",
+        "POST /private-endpoints",
+        "POST /private-endpoints/{id}/activate",
+        "POST /private-endpoints/{id}/disable",
+        "POST /private-endpoints/{id}/enable",
+        "POST /private-endpoints/{id}/validate",
+        "PUT /private-endpoints/{id}/pricing",
+    ]
+
+
+def test_every_operation_needs_a_key_and_documents_its_errors(golden: dict[str, Any]) -> None:
+    error = {"$ref": "#/components/schemas/Error"}
+    for item in golden["paths"].values():
+        for operation in item.values():
+            assert operation["security"] == [{"apiKey": []}], operation["operationId"]
+            for status in ("401", "403", "500"):
+                schema = operation["responses"][status]["content"]["application/json"]["schema"]
+                assert schema in (
+                    error,
+                    {"$ref": "#/components/schemas/PrivateEndpointCreateError"},
+                ), operation["operationId"]
+
+
+@pytest.mark.parametrize(
+    ("path", "question"),
+    [
+        ("/chat/completions", {"messages": [{"role": "user", "content": "one two"}]}),
+        ("/completions", {"prompt": "one two"}),
+    ],
+)
+@pytest.mark.parametrize("behaviour", ["sim-echo", "sim-extra", "sim-reset-stream", "sim-no-usage"])
+def test_every_event_of_a_stream_is_documented(
+    server: str, tenant: Tenant, serve: Serve, path: str, question: dict[str, Any], behaviour: str
+) -> None:
+    answer = requests.post(
+        f"{server}/api/v1{path}",
+        headers={"Authorization": f"Bearer {tenant.api_key}"},
+        json={"model": serve(behaviour), "stream": True, **question},
+        timeout=30,
+    )
+    assert answer.status_code == 200, answer.text
+    events = [line.removeprefix("data: ") for line in answer.text.split("\n\n") if line]
+    if events[-1] == "[DONE]":
+        events.pop()
+    assert events
+    for event in events:
+        document.check_schema(document.stream_schema(path), json.loads(event))

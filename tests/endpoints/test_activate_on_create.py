@@ -1,0 +1,372 @@
+"""``POST /private-endpoints`` with ``activate``: the draft is kept whatever becomes of the call."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.db import connections
+from rest_framework.test import APIClient
+
+from accounts.models import ByokCredential
+from catalog.models import LanguageModel, Provider
+from config.simulator import Simulator
+from endpoints.models import PrivateEndpoint, Validation
+from tests import factories, snapshots
+from tests.factories import Tenant
+
+ROUTE = "/api/v1/private-endpoints"
+
+
+@pytest.fixture
+def activating(
+    request_body: dict[str, Any],
+    tenant: Tenant,
+    credential: ByokCredential,
+    upstream: Simulator,
+) -> dict[str, Any]:
+    """A create request that would activate its endpoint."""
+    return request_body | {
+        "base_url": upstream.base_url,
+        "activate": {"workspace_id": str(tenant.workspace.pk)},
+    }
+
+
+def assert_draft_kept(response: Any, status: int, message: str) -> dict[str, Any] | None:
+    """Asserts the envelope of section 7.2 and the stored draft; returns the validation."""
+    assert response.status_code == status, response.content
+    body = response.json()
+    assert set(body) == {"error", "data"}
+    assert body["error"] == {"code": status, "message": message}
+    assert set(body["data"]) == {"endpoint", "validation"}
+    stored = PrivateEndpoint.objects.get()
+    assert body["data"]["endpoint"] == {
+        "id": str(stored.pk),
+        "status": "draft",
+        "model_permaslug": "acme/falcon-2026-01-01",
+        "model_slug": "acme/falcon",
+        "model_name": "Acme: Falcon",
+        "provider_name": "Acme AI",
+        "created_at": stored.created_at.isoformat().replace("+00:00", "Z"),
+        "declared_zdr": None,
+        "declared_region": None,
+    }
+    assert stored.status == "draft"
+    result: dict[str, Any] | None = body["data"]["validation"]
+    return result
+
+
+def test_a_passed_validation_activates(
+    management: APIClient, activating: dict[str, Any], upstream: Simulator
+) -> None:
+    response = management.post(ROUTE, activating)
+    assert response.status_code == 201
+    assert set(response.json()) == {"data"}
+    assert response.json()["data"]["status"] == "active"
+    stored = PrivateEndpoint.objects.get()
+    assert stored.status == "active"
+    assert stored.activated_at is not None
+    assert stored.validation == Validation.objects.get()
+    assert upstream.total_requests == 2
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "status", "check"),
+    [
+        (
+            "sim-status:401",
+            422,
+            {
+                "name": "completion",
+                "passed": False,
+                "reason": "upstream_error",
+                "upstream_status": 401,
+                "upstream_message": "Incorrect API key provided.",
+            },
+        ),
+        (
+            "sim-redirect",
+            422,
+            {
+                "name": "completion",
+                "passed": False,
+                "reason": "upstream_error",
+                "upstream_message": "The upstream answered with a redirect.",
+            },
+        ),
+        (
+            "sim-html",
+            422,
+            {
+                "name": "completion",
+                "passed": False,
+                "reason": "invalid_response",
+                "upstream_message": "The answer is not a JSON object.",
+            },
+        ),
+        (
+            "sim-no-done",
+            422,
+            {
+                "name": "stream",
+                "passed": False,
+                "reason": "invalid_stream",
+                "upstream_message": "The stream ended without its end mark.",
+            },
+        ),
+        ("sim-no-usage", 422, {"name": "usage", "passed": False, "reason": "missing_usage"}),
+        (
+            "sim-wrong-model",
+            422,
+            {
+                "name": "model",
+                "passed": False,
+                "reason": "model_mismatch",
+                "actual_model": "another-model",
+            },
+        ),
+        (
+            "sim-connect-reset",
+            502,
+            {
+                "name": "completion",
+                "passed": False,
+                "reason": "upstream_error",
+                "upstream_message": "The upstream could not be reached.",
+            },
+        ),
+    ],
+)
+def test_a_failed_check_keeps_the_draft(
+    management: APIClient,
+    activating: dict[str, Any],
+    behaviour: str,
+    status: int,
+    check: dict[str, Any],
+) -> None:
+    response = management.post(ROUTE, activating | {"upstream_model_id": behaviour})
+    result = assert_draft_kept(
+        response,
+        status,
+        f"The validation failed: {check['name']} ({check['reason']}). The draft was kept.",
+    )
+    assert result is not None
+    assert result["passed"] is False
+    assert [entry for entry in result["checks"] if not entry["passed"]] == [check]
+
+
+def test_an_unknown_workspace_keeps_the_draft(
+    management: APIClient, activating: dict[str, Any], upstream: Simulator
+) -> None:
+    activating["activate"] = {"workspace_id": str(uuid4())}
+    result = assert_draft_kept(
+        management.post(ROUTE, activating),
+        404,
+        "The validation failed: workspace (workspace_not_found). The draft was kept.",
+    )
+    assert result == {
+        "passed": False,
+        "checks": [{"name": "workspace", "passed": False, "reason": "workspace_not_found"}],
+    }
+    assert upstream.connections == 0
+
+
+def test_a_foreign_workspace_looks_like_an_unknown_one(
+    management: APIClient, activating: dict[str, Any], upstream: Simulator
+) -> None:
+    foreign = factories.make_tenant("Other").workspace
+    activating["activate"] = {"workspace_id": str(foreign.pk)}
+    assert_draft_kept(
+        management.post(ROUTE, activating),
+        404,
+        "The validation failed: workspace (workspace_not_found). The draft was kept.",
+    )
+    assert upstream.connections == 0
+
+
+def test_no_credential_keeps_the_draft(
+    management: APIClient,
+    activating: dict[str, Any],
+    credential: ByokCredential,
+    upstream: Simulator,
+) -> None:
+    credential.delete()
+    result = assert_draft_kept(
+        management.post(ROUTE, activating),
+        422,
+        "The validation failed: byok_key (no_byok_key). The draft was kept.",
+    )
+    assert result == {
+        "passed": False,
+        "checks": [
+            {"name": "workspace", "passed": True},
+            {"name": "byok_key", "passed": False, "reason": "no_byok_key"},
+        ],
+    }
+    assert upstream.connections == 0
+
+
+def test_a_credential_that_cannot_be_opened_keeps_the_draft(
+    management: APIClient, activating: dict[str, Any], upstream: Simulator, settings: Any
+) -> None:
+    settings.CREDENTIAL_KEYS = [b"k" * 32]
+    result = assert_draft_kept(
+        management.post(ROUTE, activating),
+        500,
+        "The validation failed: byok_key (key_decryption_failed). The draft was kept.",
+    )
+    assert result == {
+        "passed": False,
+        "checks": [
+            {"name": "workspace", "passed": True},
+            {"name": "byok_key", "passed": False, "reason": "key_decryption_failed"},
+        ],
+    }
+    assert upstream.connections == 0
+
+
+def test_a_host_that_the_credential_does_not_know_keeps_the_draft(
+    management: APIClient,
+    activating: dict[str, Any],
+    credential: ByokCredential,
+    upstream: Simulator,
+) -> None:
+    credential.allowed_hosts = ["api.acme.example"]
+    credential.save_fields("allowed_hosts")
+    assert_draft_kept(
+        management.post(ROUTE, activating),
+        422,
+        "The validation failed: base_url (invalid_base_url). The draft was kept.",
+    )
+    assert upstream.connections == 0
+
+
+@pytest.mark.parametrize("behaviour", ["sim-stall", "sim-drip", "sim-stall-stream"])
+def test_the_time_limit_keeps_the_draft(
+    management: APIClient, activating: dict[str, Any], settings: Any, behaviour: str
+) -> None:
+    settings.VALIDATION_TIMEOUT = 1.0
+    response = management.post(ROUTE, activating | {"upstream_model_id": behaviour})
+    assert response.status_code == 408
+    stored = PrivateEndpoint.objects.get()
+    assert stored.status == "draft"
+    assert response.json() == {
+        "error": {
+            "code": 408,
+            "message": "The validation exceeded its time limit; the draft was kept.",
+            "metadata": {"error_type": "timeout", "endpoint_id": str(stored.pk)},
+        }
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "error_type"),
+    [
+        ({"model_permaslug": "acme/unknown"}, 404, "model_not_found"),
+        ({"provider_slug": "unknown"}, 404, "provider_not_found"),
+        ({"base_url": "http://llm.example.com/v1"}, 422, "invalid_base_url"),
+        ({"upstream_model_id": ""}, 400, "invalid_request"),
+        ({"activate": {"workspace_id": "x"}}, 400, "invalid_request"),
+    ],
+)
+def test_a_refused_create_answers_the_standard_envelope(
+    management: APIClient,
+    activating: dict[str, Any],
+    upstream: Simulator,
+    change: dict[str, Any],
+    status: int,
+    error_type: str,
+) -> None:
+    before = snapshots.everything()
+    response = management.post(ROUTE, activating | change)
+    assert response.status_code == status
+    assert set(response.json()) == {"error"}
+    assert response.json()["error"]["metadata"]["error_type"] == error_type
+    assert snapshots.everything() == before
+    assert upstream.connections == 0
+
+
+def test_the_limit_is_refused_before_anything_is_dialled(
+    management: APIClient, activating: dict[str, Any], upstream: Simulator, settings: Any
+) -> None:
+    settings.PRIVATE_ENDPOINT_LIMIT = 0
+    response = management.post(ROUTE, activating)
+    assert response.status_code == 422
+    assert response.json()["error"]["metadata"] == {"error_type": "endpoint_limit_reached"}
+    assert PrivateEndpoint.objects.count() == 0
+    assert upstream.connections == 0
+
+
+def test_a_failed_activation_keeps_the_key_and_is_repaired_not_repeated(
+    management: APIClient, tenant: Tenant, activating: dict[str, Any], upstream: Simulator
+) -> None:
+    broken = activating | {"upstream_model_id": "sim-status:500"}
+    headers = {"Idempotency-Key": "order-1"}
+    first = management.post(ROUTE, broken, headers=headers)
+    assert first.status_code == 422
+    draft = first.json()["data"]["endpoint"]
+    upstream.clear()
+    again = management.post(ROUTE, broken, headers=headers)
+    assert again.status_code == 201
+    assert again.json() == {"data": draft}
+    assert upstream.connections == 0
+    path = f"{ROUTE}/{draft['id']}"
+    assert management.patch(path, {"upstream_model_id": "sim-echo"}).status_code == 200
+    workspace = {"workspace_id": str(tenant.workspace.pk)}
+    assert management.post(f"{path}/validate", workspace).json()["data"]["passed"] is True
+    assert management.post(f"{path}/activate").json()["data"]["status"] == "active"
+
+
+@pytest.mark.parametrize("interference", ["edit", "delete", "rotate"])
+def test_what_changes_during_the_calls_is_not_activated(
+    transactional_db: None, upstream: Simulator, interference: str
+) -> None:
+    tenant = factories.make_tenant()
+    provider: Provider = factories.make_provider("acme", name="Acme AI")
+    model: LanguageModel = factories.make_model("acme/falcon", name="Acme: Falcon")
+    credential = factories.make_credential(tenant, provider)
+    client = factories.client(tenant.management_key)
+    body = {
+        "model_permaslug": model.canonical_slug,
+        "provider_slug": provider.slug,
+        "upstream_model_id": "sim-held",
+        "base_url": upstream.base_url,
+        "activate": {"workspace_id": str(tenant.workspace.pk)},
+    }
+
+    def create() -> Any:
+        try:
+            return client.post(ROUTE, body)
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(1) as pool:
+        pending = pool.submit(create)
+        assert upstream.wait_until(lambda: upstream.total_requests == 1)
+        endpoint = PrivateEndpoint.objects.get()
+        match interference:
+            case "edit":
+                endpoint.edit(upstream_model_id="sim-other")
+            case "delete":
+                endpoint.remove()
+            case "rotate":
+                credential.rotate(credential.reveal())
+        upstream.release(2)
+        response = pending.result(20)
+    stored = PrivateEndpoint.objects.get()
+    assert stored.status == "draft"
+    if interference == "delete":
+        assert response.status_code == 404
+        assert set(response.json()) == {"error"}
+        return
+    messages = {
+        "edit": "The endpoint has no passed validation: call validate first.",
+        "rotate": (
+            "The validation no longer speaks of the endpoint as it is: call validate again."
+        ),
+    }
+    result = assert_draft_kept(response, 409, messages[interference])
+    assert result is not None
+    assert result["passed"] is True

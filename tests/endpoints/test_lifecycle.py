@@ -1,0 +1,462 @@
+"""The states of a private endpoint: which verb leads where, and what makes a validation stale."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from accounts.models import ByokCredential
+from catalog.models import LanguageModel, PriceVersion, Provider
+from config.simulator import Simulator
+from endpoints import validation
+from endpoints.models import PrivateEndpoint, Validation
+from tests import factories, snapshots
+from tests.factories import Tenant
+
+ROUTE = "/api/v1/private-endpoints"
+STATES = ("draft", "validated", "active", "disabled")
+
+
+def make(
+    tenant: Tenant, model: LanguageModel, provider: Provider, base_url: str, state: str
+) -> PrivateEndpoint:
+    """An endpoint in that state, brought there by its transitions."""
+    endpoint = factories.make_draft(tenant, model, provider, base_url=base_url)
+    if state != "draft":
+        assert validation.run(endpoint, workspace_id=tenant.workspace.pk).passed
+    if state in ("active", "disabled"):
+        endpoint.activate()
+    if state == "disabled":
+        endpoint.disable()
+    return endpoint
+
+
+@pytest.fixture
+def endpoint(
+    request: pytest.FixtureRequest,
+    tenant: Tenant,
+    model: LanguageModel,
+    provider: Provider,
+    credential: ByokCredential,
+    upstream: Simulator,
+) -> PrivateEndpoint:
+    """An endpoint in the state that the test's parameter names, a validated draft by default."""
+    state = getattr(request, "param", "validated")
+    return make(tenant, model, provider, upstream.base_url, state)
+
+
+TABLE: dict[str, dict[str, str]] = {
+    "activate": {
+        "draft": "409 not_validated",
+        "validated": "200 active",
+        "active": "409 invalid_state",
+        "disabled": "409 invalid_state",
+    },
+    "disable": {
+        "draft": "409 invalid_state",
+        "validated": "409 invalid_state",
+        "active": "200 disabled",
+        "disabled": "409 invalid_state",
+    },
+    "enable": {
+        "draft": "409 invalid_state",
+        "validated": "409 invalid_state",
+        "active": "409 invalid_state",
+        "disabled": "200 active",
+    },
+    "validate": {
+        "draft": "200 draft",
+        "validated": "200 draft",
+        "active": "409 invalid_state",
+        "disabled": "409 invalid_state",
+    },
+    "patch": {
+        "draft": "200 draft",
+        "validated": "200 draft",
+        "active": "409 invalid_state",
+        "disabled": "409 invalid_state",
+    },
+    "pricing": {
+        "draft": "200 draft",
+        "validated": "200 draft",
+        "active": "200 active",
+        "disabled": "200 disabled",
+    },
+    "delete": dict.fromkeys(STATES, "200 gone"),
+    "delete draft_only": {
+        "draft": "200 gone",
+        "validated": "200 gone",
+        "active": "409 invalid_state",
+        "disabled": "409 invalid_state",
+    },
+}
+
+
+def act(client: APIClient, tenant: Tenant, endpoint: PrivateEndpoint, verb: str) -> Any:
+    path = f"{ROUTE}/{endpoint.pk}"
+    match verb:
+        case "patch":
+            return client.patch(path, {"upstream_model_id": "sim-extra"})
+        case "pricing":
+            return client.put(
+                f"{path}/pricing", {"pricing": {"prompt": "0.5", "completion": "0.25"}}
+            )
+        case "delete":
+            return client.delete(path)
+        case "delete draft_only":
+            return client.delete(f"{path}?draft_only=true")
+        case "validate":
+            body = {"workspace_id": str(tenant.workspace.pk)}
+            return client.post(f"{path}/validate", body)
+        case _:
+            return client.post(f"{path}/{verb}")
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "verb", "expected"),
+    [
+        (state, verb, expected)
+        for verb, row in TABLE.items()
+        for state, expected in row.items()
+    ],
+    indirect=["endpoint"],
+)
+def test_a_verb_leads_to(
+    management: APIClient,
+    tenant: Tenant,
+    endpoint: PrivateEndpoint,
+    verb: str,
+    expected: str,
+) -> None:
+    before = snapshots.everything()
+    response = act(management, tenant, endpoint, verb)
+    status, _, outcome = expected.partition(" ")
+    assert response.status_code == int(status), response.content
+    shown = management.get(f"{ROUTE}/{endpoint.pk}")
+    if status == "409":
+        error = response.json()["error"]
+        assert error["code"] == 409
+        assert error["metadata"]["error_type"] == outcome
+        assert snapshots.everything() == before
+    elif outcome == "gone":
+        assert response.json() == {"data": {"id": str(endpoint.pk)}}
+        assert shown.status_code == 404
+    else:
+        assert shown.json()["data"]["status"] == outcome
+
+
+@pytest.mark.parametrize(
+    "verb", ["activate", "disable", "enable", "validate", "patch", "pricing", "delete"]
+)
+def test_nothing_can_be_done_with_a_deleted_endpoint(
+    management: APIClient, tenant: Tenant, endpoint: PrivateEndpoint, verb: str
+) -> None:
+    endpoint.remove()
+    before = snapshots.everything()
+    response = act(management, tenant, endpoint, verb)
+    assert response.status_code == 404
+    assert response.json()["error"]["message"] == "The private endpoint does not exist."
+    assert snapshots.everything() == before
+
+
+@pytest.mark.parametrize("endpoint", STATES, indirect=True)
+def test_an_unknown_value_of_draft_only_deletes_nothing(
+    management: APIClient, endpoint: PrivateEndpoint
+) -> None:
+    before = snapshots.everything()
+    for value in ("yes", "1", "True", ""):
+        response = management.delete(f"{ROUTE}/{endpoint.pk}?draft_only={value}")
+        assert response.status_code == 400
+        assert response.json()["error"]["metadata"]["fields"] == {
+            "draft_only": "Must be true or false."
+        }
+    assert snapshots.everything() == before
+
+
+def test_activate_stamps_once(endpoint: PrivateEndpoint) -> None:
+    endpoint.activate()
+    activated_at = endpoint.activated_at
+    assert activated_at is not None
+    endpoint.disable()
+    assert endpoint.disabled_at is not None
+    endpoint.enable()
+    stored = PrivateEndpoint.objects.get()
+    assert (stored.activated_at, stored.disabled_at) == (activated_at, None)
+
+
+def test_a_failed_validation_does_not_activate(
+    management: APIClient, tenant: Tenant, endpoint: PrivateEndpoint
+) -> None:
+    endpoint.edit(upstream_model_id="sim-no-usage")
+    validation.run(endpoint, workspace_id=tenant.workspace.pk)
+    before = snapshots.everything()
+    response = management.post(f"{ROUTE}/{endpoint.pk}/activate")
+    assert response.status_code == 409
+    assert response.json()["error"]["metadata"] == {"error_type": "not_validated"}
+    assert snapshots.everything() == before
+
+
+def test_a_later_failed_validation_takes_the_place_of_a_passed_one(
+    tenant: Tenant, endpoint: PrivateEndpoint, credential: ByokCredential, management: APIClient
+) -> None:
+    credential.disabled = True
+    credential.save_fields("disabled")
+    assert not validation.run(endpoint, workspace_id=tenant.workspace.pk).passed
+    credential.disabled = False
+    credential.save_fields("disabled")
+    response = management.post(f"{ROUTE}/{endpoint.pk}/activate")
+    assert response.json()["error"]["metadata"] == {"error_type": "not_validated"}
+
+
+@pytest.mark.parametrize(
+    ("cause", "error_type"),
+    [
+        ("age", "validation_stale"),
+        ("credential rotated", "validation_stale"),
+        ("credential disabled", "validation_stale"),
+        ("credential deleted", "validation_stale"),
+        ("model changed", "validation_stale"),
+        ("model left", "validation_stale"),
+        ("dialect changed", "validation_stale"),
+        ("upstream model", "not_validated"),
+        ("base url", "not_validated"),
+        ("declared region", "not_validated"),
+        ("declared zdr", "not_validated"),
+    ],
+)
+def test_activate_refuses_a_validation_that_no_longer_speaks_of_the_endpoint(
+    management: APIClient,
+    endpoint: PrivateEndpoint,
+    credential: ByokCredential,
+    settings: Any,
+    cause: str,
+    error_type: str,
+) -> None:
+    path = f"{ROUTE}/{endpoint.pk}"
+    same = {"upstream_model_id": "sim-echo"}
+    match cause:
+        case "age":
+            past = timezone.now() - timedelta(seconds=settings.VALIDATION_MAX_AGE)
+            Validation.objects.update(created_at=past)
+        case "credential rotated":
+            credential.rotate(credential.reveal())
+        case "credential disabled":
+            credential.disabled = True
+            credential.save_fields("disabled")
+        case "credential deleted":
+            credential.deleted_at = timezone.now()
+            credential.save_fields("deleted_at")
+        case "model changed":
+            endpoint.model.context_length = 1
+            endpoint.model.save_fields("context_length")
+        case "model left":
+            endpoint.model.is_listed = False
+            endpoint.model.save_fields("is_listed")
+        case "dialect changed":
+            endpoint.provider.dialect = "anthropic"
+            endpoint.provider.save_fields("dialect")
+        case "upstream model":
+            management.patch(path, {"upstream_model_id": "sim-extra"})
+        case "base url":
+            management.patch(path, same | {"base_url": "https://llm.example.com"})
+        case "declared region":
+            management.patch(path, same | {"declared_region": "us"})
+        case "declared zdr":
+            management.patch(path, same | {"declared_zdr": True})
+    before = snapshots.everything()
+    response = management.post(f"{path}/activate")
+    assert response.status_code == 409
+    assert response.json()["error"]["metadata"] == {"error_type": error_type}
+    assert snapshots.everything() == before
+
+
+def test_activate_accepts_a_validation_of_almost_the_greatest_age(
+    endpoint: PrivateEndpoint, settings: Any
+) -> None:
+    age = timedelta(seconds=settings.VALIDATION_MAX_AGE - 60)
+    Validation.objects.update(created_at=timezone.now() - age)
+    endpoint.activate()
+    assert endpoint.status == "active"
+
+
+def test_a_stale_validation_is_mended_by_another(
+    tenant: Tenant, endpoint: PrivateEndpoint, credential: ByokCredential
+) -> None:
+    credential.rotate(credential.reveal())
+    assert validation.run(endpoint, workspace_id=tenant.workspace.pk).passed
+    endpoint.activate()
+    assert endpoint.status == "active"
+
+
+def test_a_new_price_does_not_touch_the_validation(endpoint: PrivateEndpoint) -> None:
+    endpoint.reprice(factories.make_price("1", "2"))
+    endpoint.activate()
+    assert endpoint.status == "active"
+
+
+def test_patch_answers_the_full_view(management: APIClient, endpoint: PrivateEndpoint) -> None:
+    response = management.patch(
+        f"{ROUTE}/{endpoint.pk}",
+        {
+            "upstream_model_id": "other",
+            "base_url": "https://other.example.com/v1/",
+            "declared_region": "europe",
+            "declared_zdr": False,
+        },
+    )
+    assert response.status_code == 200
+    data = response.json()["data"]
+    assert data["upstream_model_id"] == "other"
+    assert data["base_url"] == "https://other.example.com/v1"
+    assert (data["declared_region"], data["declared_zdr"]) == ("europe", False)
+    assert data == management.get(f"{ROUTE}/{endpoint.pk}").json()["data"]
+
+
+def test_a_patch_that_changes_nothing_changes_nothing(
+    management: APIClient, endpoint: PrivateEndpoint, upstream: Simulator
+) -> None:
+    before = snapshots.everything()
+    for body in (
+        {"upstream_model_id": "sim-echo"},
+        {"upstream_model_id": "sim-echo", "base_url": f"{upstream.base_url}/"},
+        {"upstream_model_id": "sim-echo", "declared_region": None, "declared_zdr": None},
+    ):
+        assert management.patch(f"{ROUTE}/{endpoint.pk}", body).status_code == 200
+    assert snapshots.everything() == before
+    endpoint.activate()
+
+
+def test_declarations_stay_with_their_upstream(
+    management: APIClient, endpoint: PrivateEndpoint
+) -> None:
+    path = f"{ROUTE}/{endpoint.pk}"
+
+    def patch(**body: Any) -> tuple[Any, Any]:
+        data = management.patch(path, body).json()["data"]
+        return data["declared_region"], data["declared_zdr"]
+
+    both = {"declared_region": "us", "declared_zdr": True}
+    assert patch(upstream_model_id="sim-echo", **both) == ("us", True)
+    assert patch(upstream_model_id="sim-echo") == ("us", True)
+    assert patch(upstream_model_id="sim-echo", declared_zdr=None) == ("us", None)
+    assert patch(upstream_model_id="sim-extra") == (None, None)
+    assert patch(upstream_model_id="sim-extra", **both) == ("us", True)
+    assert patch(upstream_model_id="sim-extra", base_url="https://other.example.com") == (
+        None,
+        None,
+    )
+    assert patch(upstream_model_id="sim-echo", **both) == ("us", True)
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({}, 400),
+        ({"base_url": "https://other.example.com"}, 400),
+        ({"upstream_model_id": ""}, 400),
+        ({"upstream_model_id": None}, 400),
+        ({"upstream_model_id": "x", "base_url": None}, 400),
+        ({"upstream_model_id": "x", "base_url": ""}, 400),
+        ({"upstream_model_id": "x", "declared_zdr": "no"}, 400),
+        ({"upstream_model_id": "x", "declared_region": "mars"}, 400),
+        ({"upstream_model_id": "x", "model_permaslug": "acme/other"}, 400),
+        ({"upstream_model_id": "x", "provider_slug": "other"}, 400),
+        ({"upstream_model_id": "x", "pricing": {"prompt": "1", "completion": "1"}}, 400),
+        ({"upstream_model_id": "x", "status": "active"}, 400),
+        ({"upstream_model_id": "x", "base_url": "http://other.example.com"}, 422),
+        ({"upstream_model_id": "x", "base_url": "https://10.0.0.1"}, 422),
+        ({"upstream_model_id": "x", "base_url": "nonsense"}, 422),
+    ],
+)
+def test_patch_refuses(
+    management: APIClient, endpoint: PrivateEndpoint, body: dict[str, Any], status: int
+) -> None:
+    before = snapshots.everything()
+    response = management.patch(f"{ROUTE}/{endpoint.pk}", body)
+    assert response.status_code == status
+    assert response.json()["error"]["code"] == status
+    assert snapshots.everything() == before
+
+
+def test_patch_refuses_a_base_url_where_the_credential_has_it(
+    management: APIClient, tenant: Tenant, model: LanguageModel, cloud: Provider
+) -> None:
+    endpoint = factories.make_draft(tenant, model, cloud, base_url=None)
+    before = snapshots.everything()
+    response = management.patch(
+        f"{ROUTE}/{endpoint.pk}",
+        {"upstream_model_id": "x", "base_url": "https://llm.example.com"},
+    )
+    assert response.status_code == 422
+    assert response.json()["error"]["metadata"] == {"error_type": "invalid_base_url"}
+    assert snapshots.everything() == before
+
+
+def test_pricing_is_replaced_whole(management: APIClient, endpoint: PrivateEndpoint) -> None:
+    path = f"{ROUTE}/{endpoint.pk}/pricing"
+    cached = {"prompt": "1", "completion": "2", "cache_read": "0.1", "cache_write": "1.25"}
+    response = management.put(path, {"pricing": cached})
+    assert response.status_code == 200
+    assert response.json()["data"]["pricing"] == cached
+    first = PrivateEndpoint.objects.get().price
+    plain = {"prompt": "1", "completion": "2"}
+    assert management.put(path, {"pricing": plain}).json()["data"]["pricing"] == plain
+    stored = PrivateEndpoint.objects.get().price
+    assert stored.pk != first.pk
+    assert PriceVersion.objects.get(pk=first.pk).price == first.price
+    assert PriceVersion.objects.filter(subject_id=endpoint.pk).count() == 3
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"pricing": None},
+        {"pricing": {}},
+        {"pricing": {"prompt": "1"}},
+        {"pricing": {"prompt": "-1", "completion": "1"}},
+        {"pricing": {"prompt": 1, "completion": 1}},
+        {"prompt": "1", "completion": "1"},
+        {"pricing": {"prompt": "1", "completion": "1"}, "status": "active"},
+    ],
+)
+def test_pricing_refuses(
+    management: APIClient, endpoint: PrivateEndpoint, body: dict[str, Any]
+) -> None:
+    before = snapshots.everything()
+    response = management.put(f"{ROUTE}/{endpoint.pk}/pricing", body)
+    assert response.status_code == 400
+    assert snapshots.everything() == before
+
+
+def test_a_deleted_endpoint_keeps_its_row(
+    management: APIClient, endpoint: PrivateEndpoint
+) -> None:
+    endpoint.activate()
+    assert management.delete(f"{ROUTE}/{endpoint.pk}").status_code == 200
+    stored = PrivateEndpoint.objects.get()
+    assert stored.deleted_at is not None
+    assert list(PrivateEndpoint.objects.routable()) == []
+    assert management.get(ROUTE).json() == {"data": []}
+
+
+@pytest.mark.parametrize("endpoint", STATES, indirect=True)
+def test_only_an_active_endpoint_is_routable(
+    endpoint: PrivateEndpoint, request: pytest.FixtureRequest
+) -> None:
+    routable = PrivateEndpoint.objects.routable().filter(pk=endpoint.pk).exists()
+    assert routable is (request.node.callspec.params["endpoint"] == "active")
+
+
+def test_the_database_refuses_an_active_endpoint_that_was_never_activated(
+    endpoint: PrivateEndpoint,
+) -> None:
+    with pytest.raises(IntegrityError), transaction.atomic():
+        PrivateEndpoint.objects.filter(pk=endpoint.pk).update(status="active")
+    with pytest.raises(IntegrityError), transaction.atomic():
+        PrivateEndpoint.objects.filter(pk=endpoint.pk).update(activated_at=timezone.now())

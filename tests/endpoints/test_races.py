@@ -1,0 +1,185 @@
+"""What many do at once: real requests in real threads, and exact results."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import requests
+from django.db import connections
+
+from config.errors import InvalidTransition
+from config.simulator import Simulator
+from endpoints import validation
+from endpoints.models import PrivateEndpoint
+from endusers.models import EndUser
+from tests import factories
+from tests.factories import Tenant
+
+
+@pytest.fixture
+def together() -> Iterator[Callable[..., list[Any]]]:
+    """Runs the calls in as many threads, let go at the same moment; returns their results."""
+
+    def run(*calls: Callable[[], Any]) -> list[Any]:
+        barrier = threading.Barrier(len(calls))
+
+        def start(call: Callable[[], Any]) -> Any:
+            try:
+                barrier.wait(10)
+                return call()
+            finally:
+                connections.close_all()
+
+        with ThreadPoolExecutor(len(calls)) as pool:
+            return [pending.result() for pending in [pool.submit(start, call) for call in calls]]
+
+    yield run
+
+
+def draft_body(**changes: Any) -> dict[str, Any]:
+    provider, model = factories.make_provider(), factories.make_model()
+    return {
+        "model_permaslug": model.canonical_slug,
+        "provider_slug": provider.slug,
+        "upstream_model_id": "sim-echo",
+        "base_url": "https://llm.example.com/v1",
+        **changes,
+    }
+
+
+def poster(
+    server: str, route: str, tenant: Tenant, body: dict[str, Any], **headers: str
+) -> Callable[[], tuple[int, Any]]:
+    """A call that posts the body and returns the status and the answer."""
+
+    def post() -> tuple[int, Any]:
+        response = requests.post(
+            f"{server}/api/v1/{route}",
+            json=body,
+            headers={"Authorization": f"Bearer {tenant.management_key}", **headers},
+            timeout=30,
+        )
+        return response.status_code, response.json()
+
+    return post
+
+
+def test_one_idempotency_key_makes_one_endpoint(
+    server: str, together: Callable[..., list[Any]]
+) -> None:
+    tenant = factories.make_tenant()
+    post = poster(
+        server, "private-endpoints", tenant, draft_body(), **{"Idempotency-Key": "order-1"}
+    )
+    answers = together(*[post] * 50)
+    stored = PrivateEndpoint.objects.get()
+    assert Counter(status for status, _ in answers) == {201: 50}
+    assert {body["data"]["id"] for _, body in answers} == {str(stored.pk)}
+
+
+def test_two_bodies_under_one_idempotency_key_make_one_endpoint(
+    server: str, together: Callable[..., list[Any]]
+) -> None:
+    tenant = factories.make_tenant()
+    body = draft_body()
+    key = {"Idempotency-Key": "order-1"}
+    bodies = [body, body | {"upstream_model_id": "sim-other"}]
+    calls = [poster(server, "private-endpoints", tenant, one, **key) for one in bodies * 12]
+    answers = together(*calls)
+    stored = PrivateEndpoint.objects.get()
+    assert Counter(status for status, _ in answers) == {201: 12, 422: 12}
+    winner = [one["upstream_model_id"] for one in bodies].index(stored.upstream_model_id)
+    assert {status for status, _ in answers[winner::2]} == {201}
+    assert {body["data"]["id"] for status, body in answers if status == 201} == {str(stored.pk)}
+
+
+def test_the_limit_holds_under_many_creates(
+    server: str, together: Callable[..., list[Any]]
+) -> None:
+    tenant = factories.make_tenant(endpoint_limit=10)
+    answers = together(*[poster(server, "private-endpoints", tenant, draft_body())] * 64)
+    assert Counter(status for status, _ in answers) == {201: 10, 422: 54}
+    assert PrivateEndpoint.objects.count() == 10
+    assert {
+        body["error"]["metadata"]["error_type"] for status, body in answers if status == 422
+    } == {"endpoint_limit_reached"}
+
+
+def test_one_end_user_is_registered_once(
+    server: str, together: Callable[..., list[Any]]
+) -> None:
+    tenant = factories.make_tenant()
+    answers = together(*[poster(server, "end-users", tenant, {"user": "customer-1"})] * 50)
+    assert Counter(status for status, _ in answers) == {201: 1, 409: 49}
+    assert EndUser.objects.get().user == "customer-1"
+
+
+def test_activate_against_edit_never_activates_other_content(
+    transactional_db: None, simulator: Simulator, together: Callable[..., list[Any]]
+) -> None:
+    tenant = factories.make_tenant(endpoint_limit=50)
+    provider, model = factories.make_provider(), factories.make_model()
+    factories.make_credential(tenant, provider)
+
+    def attempt(transition: Callable[[], None]) -> Callable[[], bool]:
+        def call() -> bool:
+            try:
+                transition()
+            except InvalidTransition:
+                return False
+            return True
+
+        return call
+
+    for _ in range(50):
+        made = factories.make_draft(tenant, model, provider, base_url=simulator.base_url)
+        assert validation.run(made, workspace_id=tenant.workspace.pk).passed
+        activating = PrivateEndpoint.objects.get(pk=made.pk)
+        editing = PrivateEndpoint.objects.get(pk=made.pk)
+        activated, edited = together(
+            attempt(activating.activate),
+            attempt(lambda: editing.edit(upstream_model_id="sim-other")),
+        )
+        stored = PrivateEndpoint.objects.get(pk=made.pk)
+        assert activated != edited
+        if activated:
+            assert (stored.status, stored.upstream_model_id) == ("active", "sim-echo")
+            assert stored.validation is not None
+            assert stored.validation.configuration == stored.configuration
+        else:
+            assert (stored.status, stored.upstream_model_id) == ("draft", "sim-other")
+            assert stored.validation is None
+
+
+def test_an_edit_during_a_validation_is_not_validated_by_it(
+    transactional_db: None, simulator: Simulator
+) -> None:
+    tenant = factories.make_tenant()
+    provider, model = factories.make_provider(), factories.make_model()
+    factories.make_credential(tenant, provider)
+    endpoint = factories.make_draft(
+        tenant, model, provider, base_url=simulator.base_url, upstream_model_id="sim-held"
+    )
+    simulator.clear()
+
+    def validate() -> bool:
+        try:
+            return validation.run(
+                PrivateEndpoint.objects.get(), workspace_id=tenant.workspace.pk
+            ).passed
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(1) as pool:
+        pending = pool.submit(validate)
+        assert simulator.wait_until(lambda: simulator.total_requests == 1)
+        endpoint.edit(upstream_model_id="sim-other")
+        simulator.release(2)
+        assert pending.result(20) is True
+    stored = PrivateEndpoint.objects.get()
+    assert (stored.validation, stored.upstream_model_id) == (None, "sim-other")

@@ -1,0 +1,579 @@
+"""The live validation, against a scripted upstream: every fault, its check and its reason."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from accounts.models import ByokCredential, Workspace
+from catalog.models import LanguageModel, Provider
+from config.simulator import CertificateFault, Certificates, Simulator, ensure_certificates
+from endpoints import validation
+from endpoints.models import PrivateEndpoint, Validation
+from endpoints.validation import is_same_model
+from tests import factories, snapshots
+from tests.config import tls
+from tests.factories import Tenant
+
+ALL_CHECKS = ["workspace", "byok_key", "base_url", "completion", "stream", "usage", "model"]
+SECRET = "test-credential-0123456789"
+UNREACHABLE = "The upstream could not be reached."
+TOO_SLOW = "The deployment did not answer in time."
+INVALID = "The upstream's answer is invalid."
+CUT_OFF = "The stream was cut off inside an event."
+NO_END = "The stream ended without its end mark."
+NOT_AN_OBJECT = "An event of the stream is not a JSON object."
+
+
+@pytest.fixture
+def draft(
+    tenant: Tenant,
+    model: LanguageModel,
+    provider: Provider,
+    credential: ByokCredential,
+    upstream: Simulator,
+) -> PrivateEndpoint:
+    """A draft at the simulated upstream, whose tenant has a credential for it."""
+    return factories.make_draft(
+        tenant,
+        model,
+        provider,
+        base_url=upstream.base_url,
+        price=factories.make_price("0.001", "0.002"),
+    )
+
+
+def behave(draft: PrivateEndpoint, behaviour: str) -> Validation:
+    """Validates the draft with the upstream behaving like that."""
+    draft.edit(upstream_model_id=behaviour)
+    return validation.run(draft, workspace_id=draft.organization.default_workspace.pk)
+
+
+def passed(names: list[str]) -> list[dict[str, Any]]:
+    return [{"name": name, "passed": True} for name in names]
+
+
+@pytest.mark.parametrize(
+    "behaviour",
+    [
+        *("sim-echo", "sim-chunks:3", "sim-mirror", "sim-tools", "sim-reasoning", "sim-extra"),
+        *("sim-content-filter", "sim-null-content", "sim-cached", "sim-tokens"),
+        *("sim-comments", "sim-cr", "sim-lf", "sim-crlf", "sim-no-space", "sim-multi-line"),
+        *("sim-bom", "sim-usage-with-choices", "sim-usage-zero", "sim-after-done"),
+        *("sim-usage-twice", "sim-big-event:1000", "sim-slow:0.05"),
+    ],
+)
+def test_every_check_passes(draft: PrivateEndpoint, behaviour: str) -> None:
+    result = behave(draft, behaviour)
+    assert result.checks == passed(ALL_CHECKS)
+    assert result.outcome == "passed"
+    draft.refresh_from_db()
+    assert draft.validation == result
+    assert draft.status == "draft"
+
+
+def failed(
+    name: str, reason: str, message: str | None = None, *, status: int | None = None
+) -> dict[str, Any]:
+    check: dict[str, Any] = {"name": name, "passed": False, "reason": reason}
+    if status is not None:
+        check["upstream_status"] = status
+    if message is not None:
+        check["upstream_message"] = message
+    return check
+
+
+FAULTS: list[tuple[str, str, dict[str, Any]]] = [
+    *(
+        (f"sim-status:{status}", "failed", failed("completion", "upstream_error", text, status=status))
+        for status, text in (
+            (400, "The request is not valid."),
+            (401, "Incorrect API key provided."),
+            (403, "This key may not use this model."),
+            (404, "The model does not exist."),
+            (429, "Rate limit reached, try again later."),
+            (500, "The server had an error."),
+            (503, "The engine is overloaded."),
+        )
+    ),
+    ("sim-status:600", "failed", failed("completion", "upstream_error", "The server had an error.")),
+    *(
+        (
+            f"sim-redirect-{status}",
+            "failed",
+            failed("completion", "upstream_error", "The upstream answered with a redirect."),
+        )
+        for status in (301, 302, 303, 307, 308)
+    ),
+    ("sim-error-number", "failed", failed(
+        "completion", "upstream_error", "Rate limit reached, try again later.", status=429)),
+    ("sim-error-code", "failed", failed(
+        "completion", "upstream_error", "The request is not valid.", status=400)),
+    ("sim-error-string", "failed", failed(
+        "completion", "upstream_error", "the model crashed", status=500)),
+    ("sim-error-text", "failed", failed("completion", "upstream_error", status=500)),
+    ("sim-error-200", "failed", failed(
+        "completion", "invalid_response", "The server had an error.")),
+    ("sim-wrong-shape", "failed", failed(
+        "completion", "invalid_response", "The answer has no choices.")),
+    *(
+        (name, "failed", failed(
+            "completion", "invalid_response", "The answer is not a JSON object."))
+        for name in ("sim-html", "sim-truncated")
+    ),
+    *(
+        (name, "failed", failed("completion", "invalid_response", INVALID))
+        for name in ("sim-short-body", "sim-reset-body", "sim-gzip", "sim-status:204")
+    ),
+    ("sim-endless", "failed", failed(
+        "completion", "invalid_response", "The upstream's answer is too large.")),
+    *(
+        (name, "unreachable", failed("completion", "upstream_error", UNREACHABLE))
+        for name in ("sim-connect-reset", "sim-connect-close")
+    ),
+    *(
+        (name, "timed_out", failed("completion", "upstream_error", TOO_SLOW))
+        for name in ("sim-stall", "sim-drip", "sim-drip-headers", "sim-held")
+    ),
+    *(
+        (name, "failed", failed("stream", "invalid_stream", NO_END))
+        for name in ("sim-no-done", "sim-only-comments", "sim-empty-stream")
+    ),
+    *(
+        (name, "failed", failed("stream", "invalid_stream", CUT_OFF))
+        for name in ("sim-cut-event", "sim-cut-character")
+    ),
+    *(
+        (name, "failed", failed("stream", "invalid_stream", NOT_AN_OBJECT))
+        for name in ("sim-bad-json", "sim-bad-shape")
+    ),
+    ("sim-big-event", "failed", failed(
+        "stream", "invalid_stream", "An event of the stream is too large.")),
+    ("sim-error-stream", "failed", failed(
+        "stream", "invalid_stream", "The server had an error.")),
+    ("sim-error-first", "failed", failed(
+        "stream", "invalid_stream", "Rate limit reached, try again later.")),
+    *(
+        (name, "failed", failed("stream", "invalid_stream", INVALID))
+        for name in ("sim-reset-stream", "sim-close-stream")
+    ),
+    *(
+        (name, "timed_out", failed("stream", "upstream_error", TOO_SLOW))
+        for name in ("sim-stall-stream", "sim-slow:0.3,0.3")
+    ),
+    *(
+        (name, "failed", failed("usage", "missing_usage"))
+        for name in (
+            *("sim-no-usage", "sim-null-usage", "sim-usage-negative", "sim-usage-huge"),
+            *("sim-usage-float", "sim-usage-string", "sim-usage-nan", "sim-usage-null"),
+        )
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("behaviour", "outcome", "check"), FAULTS)
+def test_a_fault_fails_its_check(
+    draft: PrivateEndpoint, settings: Any, behaviour: str, outcome: str, check: dict[str, Any]
+) -> None:
+    settings.VALIDATION_TIMEOUT = 1.0
+    settings.EGRESS_POLICY = replace(settings.EGRESS_POLICY, max_response_bytes=3_000_000)
+    result = behave(draft, behaviour)
+    expected = [
+        *passed(ALL_CHECKS[: ALL_CHECKS.index(check["name"])]),
+        check,
+        *(passed(["model"]) if check["name"] == "usage" else []),
+    ]
+    assert result.checks == expected
+    assert result.outcome == outcome
+    stored = Validation.objects.get()
+    assert (stored.checks, stored.outcome) == (expected, outcome)
+    draft.refresh_from_db()
+    assert draft.status == "draft"
+
+
+def test_another_model_fails_the_check_and_is_named(draft: PrivateEndpoint) -> None:
+    result = behave(draft, "sim-wrong-model")
+    assert result.outcome == "failed"
+    assert result.checks == [
+        *passed(ALL_CHECKS[:-1]),
+        {
+            "name": "model",
+            "passed": False,
+            "reason": "model_mismatch",
+            "actual_model": "another-model",
+        },
+    ]
+
+
+def test_a_dated_version_of_the_model_passes_and_is_named(draft: PrivateEndpoint) -> None:
+    result = behave(draft, "sim-versioned")
+    assert result.outcome == "passed"
+    assert result.checks[-1] == {
+        "name": "model",
+        "passed": True,
+        "actual_model": "sim-versioned-2026-01-01",
+    }
+
+
+@pytest.mark.parametrize(
+    ("requested", "reported", "same"),
+    [
+        ("gpt-4o", "gpt-4o", True),
+        ("gpt-4o", "GPT-4O", True),
+        ("gpt-4o", "gpt-4o-2024-08-06", True),
+        ("gpt-4o-2024-08-06", "gpt-4o", True),
+        ("llama", "meta/llama", True),
+        ("meta/llama", "llama", True),
+        ("llama", "llama:7b", True),
+        ("llama", "llama@fp8", True),
+        ("gpt-4", "gpt-4o", False),
+        ("gpt-4o", "gpt-4", False),
+        ("llama", "metallama", False),
+        ("llama", "", False),
+        ("llama", "mistral", False),
+    ],
+)
+def test_models_are_the_same(requested: str, reported: str, same: bool) -> None:
+    assert is_same_model(requested, reported) is same
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "reason", "status"),
+    [
+        ("sim-echo-key:401", "upstream_error", 401),
+        ("sim-echo-key:500", "upstream_error", 500),
+        ("sim-echo-key:200", "invalid_response", None),
+    ],
+)
+def test_an_echoed_key_is_masked(
+    draft: PrivateEndpoint, behaviour: str, reason: str, status: int | None
+) -> None:
+    result = behave(draft, behaviour)
+    assert result.checks[-1] == failed(
+        "completion", reason, "Incorrect API key provided: Bearer ********.", status=status
+    )
+    assert SECRET not in json.dumps(Validation.objects.get().checks)
+
+
+def test_a_huge_message_is_cut_and_cleaned(draft: PrivateEndpoint) -> None:
+    message = behave(draft, "sim-huge-error").checks[-1]["upstream_message"]
+    assert len(message) == 512
+    assert [character for character in message if character < " " or character == "\x7f"] == []
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Iterator[tls.Authority]:
+    yield tls.Authority(tmp_path)
+
+
+def test_a_reported_model_is_cleaned(
+    draft: PrivateEndpoint, settings: Any, authority: tls.Authority
+) -> None:
+    settings.EGRESS_POLICY = replace(settings.EGRESS_POLICY, ca_bundle=authority.bundle)
+    answer = {
+        "model": f"evil\x00\x1b[31m {SECRET}",
+        "choices": [{"message": {"content": "ready"}}],
+        "usage": {"prompt_tokens": 1, "completion_tokens": 1},
+    }
+    event = answer | {"choices": [{"delta": {"content": "ready"}}]}
+    plain, stream = json.dumps(answer).encode(), f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n"
+
+    def script(line: socket.socket, head: bytes, body: bytes) -> bool:
+        wanted = stream.encode() if b'"stream":true' in body else plain
+        return tls.answering(wanted)(line, head, body)
+
+    with tls.serving(script, authority.server_context("127.0.0.1")) as server:
+        draft.edit(
+            upstream_model_id="sim-echo", base_url=f"https://127.0.0.1:{server.port}/v1"
+        )
+        result = behave(draft, "other")
+    assert result.checks[-1] == {
+        "name": "model",
+        "passed": False,
+        "reason": "model_mismatch",
+        "actual_model": "evil [31m ********",
+    }
+
+
+def test_the_two_calls_ask_for_little(draft: PrivateEndpoint, upstream: Simulator) -> None:
+    assert behave(draft, "sim-echo").passed
+    plain, streamed = upstream.requests
+    assert (plain.path, streamed.path) == ("/v1/chat/completions",) * 2
+    assert plain.headers["authorization"] == f"Bearer {SECRET}"
+    assert plain.body == {
+        "messages": [{"role": "user", "content": "Reply with the single word: ready"}],
+        "max_tokens": 16,
+        "model": "sim-echo",
+    }
+    assert streamed.body == plain.body | {
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+def test_the_cost_of_the_calls_is_recorded(draft: PrivateEndpoint) -> None:
+    result = behave(draft, "sim-tokens:1000,500")
+    assert result.cost_nano == 2 * (1000 * 1_000_000 + 500 * 2_000_000)
+
+
+def test_a_certificate_fault_sends_nothing(
+    draft: PrivateEndpoint, certificate_fault: Certificates
+) -> None:
+    with Simulator(certificate_fault).run_in_thread() as faulty:
+        draft.edit(upstream_model_id="sim-echo", base_url=faulty.base_url)
+        result = behave(draft, "sim-echo")
+        assert faulty.total_requests == 0
+    assert result.outcome == "unreachable"
+    assert result.checks == [
+        *passed(ALL_CHECKS[:3]),
+        failed("completion", "upstream_error", UNREACHABLE),
+    ]
+
+
+@pytest.fixture(params=["expired", "self-signed", "wrong-host"])
+def certificate_fault(request: pytest.FixtureRequest, upstream: Simulator) -> Certificates:
+    """The certificate of a server that must not be trusted, under the trusted authority."""
+    fault: CertificateFault = request.param
+    assert upstream.certificates is not None
+    return ensure_certificates(upstream.certificates.ca.parent, fault)
+
+
+def test_a_closed_port_is_unreachable(draft: PrivateEndpoint) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    draft.edit(upstream_model_id="sim-echo", base_url=f"https://127.0.0.1:{port}")
+    result = behave(draft, "sim-echo")
+    assert result.outcome == "unreachable"
+    assert result.checks[-1] == failed("completion", "upstream_error", UNREACHABLE)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_an_address_that_is_no_longer_allowed_is_not_dialled(
+    draft: PrivateEndpoint, upstream: Simulator, settings: Any, host: str
+) -> None:
+    draft.edit(upstream_model_id="sim-echo", base_url=f"https://{host}:{upstream.port}/v1")
+    settings.EGRESS_POLICY = replace(settings.EGRESS_POLICY, allowed_networks=())
+    result = behave(draft, "sim-echo")
+    assert result.outcome == "failed"
+    assert result.checks == [*passed(ALL_CHECKS[:2]), failed("base_url", "invalid_base_url")]
+    assert upstream.connections == 0
+
+
+def test_a_credential_does_not_travel_to_another_host(
+    draft: PrivateEndpoint, credential: ByokCredential, upstream: Simulator
+) -> None:
+    credential.allowed_hosts = ["api.acme.example"]
+    credential.save_fields("allowed_hosts")
+    result = behave(draft, "sim-echo")
+    assert result.checks == [*passed(ALL_CHECKS[:2]), failed("base_url", "invalid_base_url")]
+    assert upstream.connections == 0
+    credential.allowed_hosts = ["127.0.0.1"]
+    credential.save_fields("allowed_hosts")
+    assert behave(draft, "sim-echo").passed
+
+
+def test_a_workspace_that_is_foreign_fails_its_check(
+    draft: PrivateEndpoint, upstream: Simulator
+) -> None:
+    foreign = factories.make_tenant("Other").workspace
+    for workspace_id in (foreign.pk, uuid4()):
+        result = validation.run(draft, workspace_id=workspace_id)
+        assert result.checks == [failed("workspace", "workspace_not_found")]
+        assert result.workspace is None
+    assert upstream.connections == 0
+
+
+def test_a_model_that_left_the_catalogue_fails_its_check(
+    draft: PrivateEndpoint, upstream: Simulator
+) -> None:
+    draft.model.is_listed = False
+    draft.model.save_fields("is_listed")
+    assert behave(draft, "sim-echo").checks == [
+        *passed(["workspace"]),
+        failed("model", "model_not_found"),
+    ]
+    assert upstream.connections == 0
+
+
+def test_a_provider_that_left_the_catalogue_fails_its_check(
+    draft: PrivateEndpoint, upstream: Simulator
+) -> None:
+    draft.provider.is_listed = False
+    draft.provider.save_fields("is_listed")
+    assert behave(draft, "sim-echo").checks == [
+        *passed(["workspace"]),
+        failed("provider", "provider_not_found"),
+    ]
+    assert upstream.connections == 0
+
+
+@pytest.mark.parametrize("fault", ["disabled", "deleted", "other provider", "other workspace"])
+def test_no_usable_credential_fails_its_check(
+    draft: PrivateEndpoint,
+    tenant: Tenant,
+    credential: ByokCredential,
+    upstream: Simulator,
+    fault: str,
+) -> None:
+    match fault:
+        case "disabled":
+            credential.disabled = True
+            credential.save_fields("disabled")
+        case "deleted":
+            credential.deleted_at = timezone.now()
+            credential.save_fields("deleted_at")
+        case "other provider":
+            credential.delete()
+            factories.make_credential(tenant, factories.make_provider())
+        case "other workspace":
+            credential.delete()
+            other = Workspace.objects.create(
+                organization=tenant.organization, name="Other", slug="other"
+            )
+            factories.make_credential(tenant, draft.provider, workspace=other)
+    assert behave(draft, "sim-echo").checks == [
+        *passed(["workspace"]),
+        failed("byok_key", "no_byok_key"),
+    ]
+    assert upstream.connections == 0
+
+
+def test_a_credential_of_every_workspace_is_used(
+    draft: PrivateEndpoint, tenant: Tenant, credential: ByokCredential
+) -> None:
+    credential.delete()
+    factories.make_credential(tenant, draft.provider, workspace=None)
+    assert behave(draft, "sim-echo").passed
+
+
+def test_the_first_credential_in_the_order_is_used(
+    draft: PrivateEndpoint, tenant: Tenant, credential: ByokCredential, upstream: Simulator
+) -> None:
+    second = factories.make_credential(tenant, draft.provider, "second-credential-0123456789")
+    credential.is_fallback = True
+    credential.save_fields("is_fallback")
+    result = behave(draft, "sim-echo")
+    assert (result.credential, result.credential_version) == (second, 1)
+    assert {request.headers["authorization"] for request in upstream.requests} == {
+        "Bearer second-credential-0123456789"
+    }
+
+
+def test_a_credential_that_cannot_be_opened_fails_its_check(
+    draft: PrivateEndpoint, upstream: Simulator, settings: Any
+) -> None:
+    settings.CREDENTIAL_KEYS = [b"k" * 32]
+    result = behave(draft, "sim-echo")
+    assert result.outcome == "broken"
+    assert result.checks == [*passed(["workspace"]), failed("byok_key", "key_decryption_failed")]
+    assert upstream.connections == 0
+
+
+def validate(client: APIClient, endpoint_id: object, body: object) -> Any:
+    return client.post(f"/api/v1/private-endpoints/{endpoint_id}/validate", body)
+
+
+def test_validate_answers_the_checks(
+    management: APIClient, tenant: Tenant, draft: PrivateEndpoint
+) -> None:
+    response = validate(management, draft.pk, {"workspace_id": str(tenant.workspace.pk)})
+    assert response.status_code == 200
+    assert response.json() == {"data": {"passed": True, "checks": passed(ALL_CHECKS)}}
+
+
+def test_validate_answers_200_when_a_check_failed(
+    management: APIClient, tenant: Tenant, draft: PrivateEndpoint
+) -> None:
+    draft.edit(upstream_model_id="sim-status:429")
+    response = validate(management, draft.pk, {"workspace_id": str(tenant.workspace.pk)})
+    assert response.status_code == 200
+    assert response.json() == {
+        "data": {
+            "passed": False,
+            "checks": [
+                *passed(ALL_CHECKS[:3]),
+                failed(
+                    "completion",
+                    "upstream_error",
+                    "Rate limit reached, try again later.",
+                    status=429,
+                ),
+            ],
+        }
+    }
+
+
+def test_validate_answers_200_at_the_time_limit(
+    management: APIClient, tenant: Tenant, draft: PrivateEndpoint, settings: Any
+) -> None:
+    settings.VALIDATION_TIMEOUT = 1.0
+    draft.edit(upstream_model_id="sim-stall")
+    response = validate(management, draft.pk, {"workspace_id": str(tenant.workspace.pk)})
+    assert response.status_code == 200
+    assert response.json()["data"]["checks"][-1] == failed(
+        "completion", "upstream_error", TOO_SLOW
+    )
+
+
+def test_validate_refuses_a_foreign_workspace(
+    management: APIClient, draft: PrivateEndpoint, upstream: Simulator
+) -> None:
+    foreign = factories.make_tenant("Other").workspace
+    before = snapshots.everything()
+    for workspace_id in (foreign.pk, uuid4()):
+        response = validate(management, draft.pk, {"workspace_id": str(workspace_id)})
+        assert response.status_code == 404
+        assert response.json()["error"]["metadata"] == {"error_type": "not_found"}
+    assert snapshots.everything() == before
+    assert upstream.connections == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "workspace_id"),
+        ({"workspace_id": None}, "workspace_id"),
+        ({"workspace_id": "x"}, "workspace_id"),
+        ({"workspace_id": 1}, "workspace_id"),
+        ({"workspace": "x", "workspace_id": str(uuid4())}, "workspace"),
+    ],
+)
+def test_validate_refuses_a_malformed_body(
+    management: APIClient,
+    draft: PrivateEndpoint,
+    upstream: Simulator,
+    body: dict[str, Any],
+    field: str,
+) -> None:
+    before = snapshots.everything()
+    response = validate(management, draft.pk, body)
+    assert response.status_code == 400
+    assert set(response.json()["error"]["metadata"]["fields"]) == {field}
+    assert snapshots.everything() == before
+    assert upstream.connections == 0
+
+
+def test_validate_refuses_an_endpoint_that_is_no_draft(
+    management: APIClient, tenant: Tenant, draft: PrivateEndpoint, upstream: Simulator
+) -> None:
+    assert behave(draft, "sim-echo").passed
+    draft.activate()
+    upstream.clear()
+    before = snapshots.everything()
+    response = validate(management, draft.pk, {"workspace_id": str(tenant.workspace.pk)})
+    assert response.status_code == 409
+    assert response.json()["error"]["metadata"] == {
+        "error_type": "invalid_state",
+        "status": "active",
+    }
+    assert snapshots.everything() == before
+    assert upstream.connections == 0

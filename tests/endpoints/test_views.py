@@ -1,0 +1,220 @@
+"""The three views of a private endpoint, and who does not get to see one."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from rest_framework.test import APIClient
+
+from accounts.models import ByokCredential
+from catalog.models import LanguageModel, Provider
+from config.simulator import Simulator
+from endpoints.models import PrivateEndpoint
+from tests import factories, snapshots
+from tests.factories import Tenant
+
+ROUTE = "/api/v1/private-endpoints"
+
+
+@pytest.fixture
+def endpoint(
+    tenant: Tenant,
+    model: LanguageModel,
+    provider: Provider,
+    credential: ByokCredential,
+    upstream: Simulator,
+) -> PrivateEndpoint:
+    return factories.make_active(
+        tenant,
+        model,
+        provider,
+        base_url=upstream.base_url,
+        declared_region="us",
+        declared_zdr=True,
+        price=factories.make_price("0.5", "0.25"),
+    )
+
+
+def summary(endpoint: PrivateEndpoint) -> dict[str, Any]:
+    return {
+        "id": str(endpoint.pk),
+        "status": endpoint.status,
+        "model_permaslug": "acme/falcon-2026-01-01",
+        "model_slug": "acme/falcon",
+        "model_name": "Acme: Falcon",
+        "provider_name": "Acme AI",
+        "created_at": endpoint.created_at.isoformat().replace("+00:00", "Z"),
+    }
+
+
+def managed(endpoint: PrivateEndpoint) -> dict[str, Any]:
+    return summary(endpoint) | {"declared_region": "us", "declared_zdr": True}
+
+
+def full(endpoint: PrivateEndpoint, base_url: str) -> dict[str, Any]:
+    view = managed(endpoint) | {
+        "provider_slug": "acme",
+        "upstream_model_id": "sim-echo",
+        "base_url": base_url,
+        "pricing": {"prompt": "0.5", "completion": "0.25"},
+    }
+    del view["created_at"]
+    return view
+
+
+def test_the_list_shows_summaries(management: APIClient, endpoint: PrivateEndpoint) -> None:
+    response = management.get(ROUTE)
+    assert response.status_code == 200
+    assert response.json() == {"data": [summary(endpoint)]}
+
+
+def test_the_list_has_drafts_oldest_first_and_nothing_deleted(
+    management: APIClient, tenant: Tenant, model: LanguageModel, provider: Provider
+) -> None:
+    first, second, third = (factories.make_draft(tenant, model, provider) for _ in range(3))
+    second.remove()
+    assert [row["id"] for row in management.get(ROUTE).json()["data"]] == [
+        str(first.pk),
+        str(third.pk),
+    ]
+
+
+def test_the_list_of_nothing_is_empty(management: APIClient) -> None:
+    assert management.get(ROUTE).json() == {"data": []}
+
+
+def test_the_list_ignores_unknown_query_parameters(
+    management: APIClient, endpoint: PrivateEndpoint
+) -> None:
+    assert management.get(f"{ROUTE}?limit=0&status=draft").json() == {"data": [summary(endpoint)]}
+
+
+def test_the_list_takes_a_constant_number_of_queries(
+    management: APIClient, tenant: Tenant, provider: Provider
+) -> None:
+    def queries() -> int:
+        with CaptureQueriesContext(connection) as captured:
+            assert management.get(ROUTE).status_code == 200
+        return len(captured)
+
+    factories.make_draft(tenant, factories.make_model(), provider)
+    few = queries()
+    for _ in range(20):
+        factories.make_draft(tenant, factories.make_model(), factories.make_provider())
+    assert (few, queries()) == (2, 2)
+
+
+def test_get_shows_the_full_view(
+    management: APIClient, endpoint: PrivateEndpoint, upstream: Simulator
+) -> None:
+    response = management.get(f"{ROUTE}/{endpoint.pk}")
+    assert response.status_code == 200
+    assert response.json() == {"data": full(endpoint, upstream.base_url)}
+
+
+def test_get_finds_an_id_in_capitals(management: APIClient, endpoint: PrivateEndpoint) -> None:
+    response = management.get(f"{ROUTE}/{str(endpoint.pk).upper()}")
+    assert response.json()["data"]["id"] == str(endpoint.pk)
+
+
+def test_pricing_shows_the_full_view(
+    management: APIClient, endpoint: PrivateEndpoint, upstream: Simulator
+) -> None:
+    response = management.put(
+        f"{ROUTE}/{endpoint.pk}/pricing", {"pricing": {"prompt": "0.5", "completion": "0.25"}}
+    )
+    assert response.json() == {"data": full(endpoint, upstream.base_url)}
+
+
+def test_the_verbs_show_the_managed_view(
+    management: APIClient, endpoint: PrivateEndpoint
+) -> None:
+    for verb, status in (("disable", "disabled"), ("enable", "active")):
+        response = management.post(f"{ROUTE}/{endpoint.pk}/{verb}")
+        assert response.status_code == 200
+        assert response.json() == {"data": managed(endpoint) | {"status": status}}
+
+
+def test_a_model_and_a_provider_that_left_the_catalogue_lose_their_names(
+    management: APIClient, endpoint: PrivateEndpoint
+) -> None:
+    endpoint.model.is_listed = False
+    endpoint.model.save_fields("is_listed")
+    endpoint.provider.is_listed = False
+    endpoint.provider.save_fields("is_listed")
+    data = management.get(f"{ROUTE}/{endpoint.pk}").json()["data"]
+    assert (data["model_permaslug"], data["model_slug"], data["model_name"]) == (
+        "acme/falcon-2026-01-01",
+        None,
+        None,
+    )
+    assert (data["provider_slug"], data["provider_name"]) == (None, "Acme AI")
+
+
+def test_a_renamed_provider_keeps_the_name_it_had(
+    management: APIClient, endpoint: PrivateEndpoint
+) -> None:
+    endpoint.provider.name = "Renamed"
+    endpoint.provider.save_fields("name")
+    assert management.get(ROUTE).json()["data"][0]["provider_name"] == "Acme AI"
+
+
+CALLS: dict[str, tuple[str, str, dict[str, Any] | None]] = {
+    "get": ("get", "", None),
+    "patch": ("patch", "", {"upstream_model_id": "x"}),
+    "delete": ("delete", "", None),
+    "activate": ("post", "/activate", None),
+    "enable": ("post", "/enable", None),
+    "disable": ("post", "/disable", None),
+    "validate": ("post", "/validate", {"workspace_id": str(uuid4())}),
+    "pricing": ("put", "/pricing", {"pricing": {"prompt": "1", "completion": "1"}}),
+}
+
+
+def call(client: APIClient, name: str, endpoint_id: str) -> Any:
+    method, suffix, body = CALLS[name]
+    return getattr(client, method)(f"{ROUTE}/{endpoint_id}{suffix}", body)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_foreign_endpoint_does_not_exist(
+    endpoint: PrivateEndpoint, name: str
+) -> None:
+    foreigner = factories.client(factories.make_tenant("Other").management_key)
+    before = snapshots.everything()
+    foreign = call(foreigner, name, str(endpoint.pk))
+    unknown = call(foreigner, name, str(uuid4()))
+    assert foreign.status_code == 404
+    assert foreign.json() == unknown.json()
+    assert foreign.json() == {
+        "error": {
+            "code": 404,
+            "message": "The private endpoint does not exist.",
+            "metadata": {"error_type": "not_found"},
+        }
+    }
+    assert snapshots.everything() == before
+    assert foreigner.get(ROUTE).json() == {"data": []}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_is_no_id_does_not_exist(management: APIClient, name: str) -> None:
+    for endpoint_id in ("x", "0", "%00", "..%2f..", "{}", "0" * 32, "%D9%A3", "'%20OR%201=1--"):
+        response = call(management, name, endpoint_id)
+        assert (endpoint_id, response.status_code) == (endpoint_id, 404)
+        assert response.json()["error"]["code"] == 404
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_an_inference_key_manages_nothing(
+    inference: APIClient, endpoint: PrivateEndpoint, name: str
+) -> None:
+    before = snapshots.everything()
+    response = call(inference, name, str(endpoint.pk))
+    assert response.status_code == 403
+    assert response.json()["error"]["metadata"] == {"error_type": "permission_denied"}
+    assert snapshots.everything() == before

@@ -1,0 +1,128 @@
+"""The running service between a caller and the simulated upstream, as one object."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import requests
+
+from catalog.models import LanguageModel, ModelEndpoint, Provider
+from config.secrets import Secret
+from config.simulator import Request, Simulator
+from endpoints.models import PrivateEndpoint
+from inference.models import Generation
+from tests import factories
+from tests.factories import Tenant
+
+CHAT = "/api/v1/chat/completions"
+TEXT = "/api/v1/completions"
+OPERATOR_SECRET = "operator-credential-0123456789"
+TENANT_SECRET = "test-credential-0123456789"
+
+
+@dataclass
+class Site:
+    """A service with one tenant, one provider and one model that is not served by anyone yet."""
+
+    server: str
+    upstream: Simulator
+    tenant: Tenant
+    provider: Provider
+    model: LanguageModel
+    eventually: Callable[[Callable[[], bool]], None]
+
+    def another_provider(self, slug: str, **fields: Any) -> Provider:
+        """A provider at the same simulated upstream, with a credential of the operator."""
+        provider = factories.make_provider(slug, base_url=self.upstream.base_url, **fields)
+        provider.set_credential(Secret(f"{OPERATOR_SECRET}-{slug}"))
+        return provider
+
+    def publish(self, behaviour: str = "sim-echo", **fields: Any) -> ModelEndpoint:
+        """Serves the model publicly, with the operator's credential."""
+        fields = {"provider": self.provider, "model": self.model, **fields}
+        return factories.make_endpoint(**fields, upstream_model_id=behaviour)
+
+    def own(self, behaviour: str = "sim-echo", **fields: Any) -> PrivateEndpoint:
+        """Gives the tenant an active private endpoint; its validation met a good upstream."""
+        fields = {
+            "tenant": self.tenant,
+            "model": self.model,
+            "provider": self.provider,
+            "base_url": self.upstream.base_url,
+            **fields,
+        }
+        endpoint = factories.make_active(**fields)
+        if behaviour != "sim-echo":
+            PrivateEndpoint.objects.filter(pk=endpoint.pk).update(upstream_model_id=behaviour)
+        self.upstream.clear()
+        return endpoint
+
+    def post(
+        self, body: Any, *, path: str = CHAT, key: str | None = None, **options: Any
+    ) -> requests.Response:
+        headers = {
+            "Authorization": f"Bearer {key or self.tenant.api_key}",
+            **options.pop("headers", {}),
+        }
+        return requests.post(
+            f"{self.server}{path}", json=body, headers=headers, timeout=20, **options
+        )
+
+    def chat(self, content: Any = "one two", **fields: Any) -> requests.Response:
+        return self.post(self.chat_body(content, **fields))
+
+    def chat_body(self, content: Any = "one two", **fields: Any) -> dict[str, Any]:
+        messages = [{"role": "user", "content": content}]
+        return {"model": self.model.slug, "messages": messages, **fields}
+
+    def settled(self) -> Generation:
+        """The one generation there is, once it is settled."""
+        self.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+        return Generation.objects.get()
+
+    def dialled(self) -> list[Request]:
+        """The inference requests that reached the upstream."""
+        return self.upstream.requests
+
+    def assert_nothing_happened(self) -> None:
+        assert not Generation.objects.exists()
+        assert self.upstream.requests == []
+
+
+@pytest.fixture
+def site(
+    server: str, simulator: Simulator, eventually: Callable[[Callable[[], bool]], None]
+) -> Site:
+    simulator.clear()
+    provider = factories.make_provider("acme", name="Acme AI", base_url=simulator.base_url)
+    provider.set_credential(Secret(OPERATOR_SECRET))
+    return Site(
+        server=server,
+        upstream=simulator,
+        tenant=factories.make_tenant(),
+        provider=provider,
+        model=factories.make_model("acme/falcon"),
+        eventually=eventually,
+    )
+
+
+def events_of(text: str) -> list[Any]:
+    """The payloads of a stream in the plainest form; ``[DONE]`` and comments stay text."""
+    blocks = text.split("\n\n")
+    assert blocks.pop() == ""
+    return [
+        json.loads(block.removeprefix("data: "))
+        if block.startswith("data: {")
+        else block.removeprefix("data: ")
+        for block in blocks
+    ]
+
+
+def content_of(events: list[Any]) -> str:
+    """The text that a chat stream's deltas add up to."""
+    choices = [choice for event in events if isinstance(event, dict) for choice in event["choices"]]
+    return "".join(choice["delta"].get("content") or "" for choice in choices)
