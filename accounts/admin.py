@@ -251,7 +251,7 @@ class ByokForm(ConsoleForm):
         if any(not _HOST.fullmatch(host) for host in cleaned.get("allowed_hosts") or ()):
             self.add_error("allowed_hosts", "Must be lower-case host names without port or path.")
         slug = cleaned["provider"].slug if cleaned.get("provider") else self.instance.provider_slug
-        organization = cleaned.get("organization") or getattr(self.instance, "organization", None)
+        organization = cleaned.get("owner") or getattr(self.instance, "organization", None)
         self._check_secret(cleaned.get("secret"), slug)
         hashes = set(cleaned.get("allowed_api_key_hashes") or ())
         if hashes and organization is not None:
@@ -272,7 +272,9 @@ class ByokForm(ConsoleForm):
 
 
 class ByokAddForm(ByokForm):
-    organization = forms.ModelChoiceField(
+    # Not "organization": Django refuses the name of a field that the model calls not editable.
+    owner = forms.ModelChoiceField(
+        label="Organization",
         queryset=Organization.objects.all(),
         widget=AutocompleteSelect(ByokCredential._meta.get_field("organization"), admin.site),
     )
@@ -285,7 +287,7 @@ class ByokAddForm(ByokForm):
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean()
-        workspace, organization = cleaned.get("workspace"), cleaned.get("organization")
+        workspace, organization = cleaned.get("workspace"), cleaned.get("owner")
         if workspace and organization and workspace.organization_id != organization.pk:
             self.add_error("workspace", ValidationError("Belongs to another organization."))
         return cleaned
@@ -306,7 +308,7 @@ class ByokCredentialAdmin(ConsoleAdmin):
 
     form = ByokForm
     list_display = (
-        "provider_slug", "name", "label", "status", "organization", "scope", "is_fallback",
+        "provider_slug", "name", "label", "status", "organization", "scope", "use",
         "sort_order", "created_at",
     )  # fmt: skip
     list_select_related = ("organization", "workspace")
@@ -315,7 +317,7 @@ class ByokCredentialAdmin(ConsoleAdmin):
     uuid_search_fields = ("id", "organization_id", "workspace_id")
     autocomplete_fields = ("workspace",)
     add_fieldsets = (
-        (None, {"fields": ("organization", "workspace", "provider", "secret", "name")}),
+        (None, {"fields": ("owner", "workspace", "provider", "secret", "name")}),
         ("Use", {"fields": _BYOK_FLAGS}),
         ("Limits", {"fields": _BYOK_LIMITS, "description": "Comma lists; empty: no limit."}),
         ("Declarations", {"fields": _BYOK_DECLARED}),
@@ -335,6 +337,11 @@ class ByokCredentialAdmin(ConsoleAdmin):
     )
     def status(self, credential: ByokCredential) -> str:
         return "off" if credential.disabled else "in use"
+
+    @display(description="Use", label=True)
+    def use(self, credential: ByokCredential) -> list[str]:
+        flags = ("is_fallback", "is_required", "is_byok_only")
+        return [name.removeprefix("is_") for name in flags if getattr(credential, name)]
 
     @display(description="Workspace", ordering="workspace__name")
     def scope(self, credential: ByokCredential) -> str:
@@ -359,7 +366,7 @@ class ByokCredentialAdmin(ConsoleAdmin):
     def create(self, request: HttpRequest, obj: Any, form: Any) -> ByokCredential:
         given = form.cleaned_data
         return ByokCredential.objects.store(
-            organization=given["organization"],
+            organization=given["owner"],
             workspace=given["workspace"],
             provider_slug=given["provider"].slug,
             secret=given["secret"],

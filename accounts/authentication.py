@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rest_framework.request import Request
     from rest_framework.views import APIView
 
-_BEARER: Final = re.compile(r"[Bb]earer ([!-+\--~]+)")
+_BEARER: Final = re.compile(r"(?i:bearer) ([!-+\--~]+)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,8 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
 from accounts.models import ApiKey, ByokCredential, Region
+from catalog import dialects
+from catalog.dialects.credentials import InvalidCredential
 from catalog.models import Dialect, Provider
 from config.api import ChoiceField, FlagField, StrictSerializer, StringField, UUIDField
 from config.openapi import envelope
@@ -85,12 +87,8 @@ class CreateByokSerializer(StrictSerializer):
         provider = Provider.objects.filter(slug=attrs["provider"], is_listed=True).first()
         if provider is None:
             raise ValidationError({"provider": ["Is not a provider of the catalogue."]})
-        if Dialect(provider.dialect).url_from_credential and not _is_json_object(
-            attrs["key"].reveal()
-        ):
-            raise ValidationError(
-                {"key": [f"{provider.name} needs a JSON object; see the credential formats."]}
-            )
+        if Dialect(provider.dialect).url_from_credential:
+            _require_place(provider, attrs["key"])
         hashes = set(attrs.get("allowed_api_key_hashes") or ())
         organization_id = self.context["organization_id"]
         own = ApiKey.objects.for_organization(organization_id).filter(digest__in=hashes).count()
@@ -198,8 +196,18 @@ class CurrentKeySerializer(serializers.Serializer[Any]):
 CurrentKeyResponseSerializer = envelope("GetCurrentKeyResponse", data=CurrentKeySerializer())
 
 
+def _require_place(provider: Provider, secret: Secret) -> None:
+    """Raises :class:`ValidationError` unless the credential says where it is to be used."""
+    dialect = dialects.get(provider.dialect)
+    assert dialect is not None, provider.dialect
+    try:
+        dialect.host(None, secret)
+    except InvalidCredential as exc:
+        raise ValidationError({"key": [str(exc)]}) from None
+
+
 def _is_json_object(text: str) -> bool:
     try:
-        return isinstance(json.loads(text), dict)
+        return isinstance(json.loads(text.encode()), dict)
     except (ValueError, RecursionError):
         return False

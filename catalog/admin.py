@@ -55,8 +55,7 @@ class ProviderAdmin(ConsoleAdmin):
 
     form = ProviderForm
     list_display = (
-        "name", "slug", "wire", "base_url", "credential", "trains_on_prompts",
-        "retains_prompts", "listing",
+        "name", "slug", "wire", "base_url", "credential", "prompts", "listing",
     )  # fmt: skip
     list_filter = ("is_listed", "dialect", "trains_on_prompts", "retains_prompts")
     search_fields = ("name", "slug")
@@ -83,6 +82,11 @@ class ProviderAdmin(ConsoleAdmin):
     def wire(self, provider: Provider) -> str:
         return Dialect(provider.dialect).label
 
+    @display(description="Prompts", label=True)
+    def prompts(self, provider: Provider) -> list[str]:
+        uses = {"trained on": provider.trains_on_prompts, "retained": provider.retains_prompts}
+        return [use for use, holds in uses.items() if holds]
+
     @display(description="Credential", label={"none": "warning"})
     def credential(self, provider: Provider) -> str:
         return provider.credential_label if provider.has_credential else "none"
@@ -94,9 +98,6 @@ class ProviderAdmin(ConsoleAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         # Credentials and routes name a provider by its slug.
         return (*self.readonly_fields, "slug") if obj else self.readonly_fields
-
-    def get_queryset(self, request: HttpRequest) -> Any:
-        return super().get_queryset(request)
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         super().save_model(request, obj, form, change)
@@ -183,7 +184,7 @@ class ModelEndpointAdmin(ConsoleAdmin):
     form = ModelEndpointForm
     list_display = (
         "model", "provider", "upstream_model_id", "region", "prompt_price", "completion_price",
-        "zdr", "listing",
+        "promises", "listing",
     )  # fmt: skip
     list_select_related = ("model", "provider", "price")
     list_filter = ("is_listed", "provider", "region", "zdr")
@@ -218,6 +219,10 @@ class ModelEndpointAdmin(ConsoleAdmin):
         ("Record", {"fields": ("id", ("created_at", "updated_at"))}),
     )
     readonly_fields = ("id", "created_at", "updated_at")
+
+    @display(description="Data", label=True)
+    def promises(self, endpoint: ModelEndpoint) -> list[str]:
+        return ["ZDR"] if endpoint.zdr else []
 
     @display(description="Prompt / M")
     def prompt_price(self, endpoint: ModelEndpoint) -> str | None:

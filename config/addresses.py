@@ -8,11 +8,20 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 MAX_URL_LENGTH = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedHost:
+    """Is where a name is: an address, and the port that stands for 443 there, if another."""
+
+    address: str
+    port: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +30,13 @@ class EgressPolicy:
 
     `allowed_networks` admit addresses that would be refused, on any port and over plain HTTP;
     they switch off neither the grammar, nor TLS, nor the refusal of mapped and translated
-    addresses. `ca_bundle` is a PEM file trusted beside the system's authorities. Timeouts are
+    addresses. `hosts` says where a name is, instead of DNS. `ca_bundle` is a PEM file trusted
+    beside the system's authorities. Timeouts are
     seconds; `connect_timeout` covers name, connection and TLS handshake together.
     """
 
     allowed_networks: tuple[Network, ...] = ()
+    hosts: Mapping[str, PinnedHost] = field(default_factory=dict)
     ca_bundle: str | None = None
     connect_timeout: float = 5.0
     max_response_bytes: int = 64 * 1024 * 1024
@@ -33,6 +44,16 @@ class EgressPolicy:
     def __post_init__(self) -> None:
         if self.connect_timeout <= 0 or self.max_response_bytes <= 0:
             raise ValueError("connect_timeout and max_response_bytes must be positive")
+
+    def pinned(self, host: str, port: int) -> tuple[str, int] | None:
+        """Return the address and the port to dial when the operator said where a name is.
+
+        A pinned port stands for 443 alone: a URL that names another port means it.
+        """
+        found = self.hosts.get(host)
+        if found is None:
+            return None
+        return found.address, (found.port or port) if port == 443 else port
 
 
 class InvalidURL(ValueError):
@@ -205,6 +226,29 @@ def parse_base_url(text: str, *, policy: EgressPolicy, require_https: bool = Tru
     if port != default:
         authority += f":{port}"
     return BaseURL(f"{scheme}://{authority}{_canonical_path(path)}", scheme, host, port)
+
+
+_PINNED = re.compile(r"([^=]+)=(\[[^\[\]]*\]|[^:\[\]]*)(?::(.*))?")
+
+
+def parse_pinned_hosts(items: Iterable[str]) -> dict[str, PinnedHost]:
+    """Parse `name=address[:port]`, an IPv6 address in brackets. Raises `ValueError`."""
+    hosts: dict[str, PinnedHost] = {}
+    for item in items:
+        if (found := _PINNED.fullmatch(item)) is None:
+            raise ValueError(f"{item!r} is not of the form name=address or name=address:port")
+        try:
+            name, literal = _parse_host(found[1])
+            address, is_literal = _parse_host(found[2])
+            port = None if found[3] is None else _parse_port(found[3], 443)
+        except InvalidURL:
+            raise ValueError(f"{item!r} has an invalid name, address or port") from None
+        if literal or not is_literal:
+            raise ValueError(f"{item!r} must give an address for a name")
+        if name in hosts:
+            raise ValueError(f"{name!r} is given twice")
+        hosts[name] = PinnedHost(address, port)
+    return hosts
 
 
 def is_address(host: str) -> bool:

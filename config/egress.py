@@ -14,6 +14,7 @@ neither as text nor as a cause.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import http.client
 import io
 import socket
@@ -36,6 +37,8 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.hdrs import CONTENT_ENCODING
 from aiohttp.http_exceptions import HttpProcessingError
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from yarl import URL
@@ -61,6 +64,7 @@ __all__ = [
     "InvalidURL",
     "OutboundRequest",
     "OutboundResponse",
+    "Peer",
     "RedirectRefused",
     "TLSFailed",
     "TimedOut",
@@ -228,12 +232,13 @@ class _Wait:
     headers that drip.
     """
 
-    __slots__ = ("expired", "handle", "seconds")
+    __slots__ = ("expired", "handle", "seconds", "transport")
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.expired = False
         self.handle: asyncio.TimerHandle | None = None
+        self.transport: asyncio.Transport | None = None
 
     def expire(self, transport: asyncio.Transport | None) -> None:
         self.expired = True
@@ -278,6 +283,7 @@ class _Connector(aiohttp.TCPConnector):
             if wait.expired:
                 raise aiohttp.ServerTimeoutError()
         connection = await super().connect(req, traces, timeout)
+        wait.transport = connection.transport
         wait.handle = self._loop.call_later(wait.seconds, wait.expire, connection.transport)
         return connection
 
@@ -293,13 +299,17 @@ class _Resolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        try:
-            # Shorter than the limit of the whole connection, so that a dead name server
-            # is told from a dead host.
-            async with asyncio.timeout(self._policy.connect_timeout * 0.9):
-                addresses = await self._resolve(host, port)
-        except (OSError, UnicodeError):
-            raise ConnectFailed("no such name") from None
+        addresses: Sequence[str]
+        if (pinned := self._policy.pinned(host, port)) is not None:
+            addresses, port = [pinned[0]], pinned[1]
+        else:
+            try:
+                # Shorter than the limit of the whole connection, so that a dead name server
+                # is told from a dead host.
+                async with asyncio.timeout(self._policy.connect_timeout * 0.9):
+                    addresses = await self._resolve(host, port)
+            except (OSError, UnicodeError):
+                raise ConnectFailed("no such name") from None
         return [
             ResolveResult(
                 hostname=host,
@@ -436,7 +446,9 @@ class Door:
             )
             refused = _check_head(response.status, response.headers.get(CONTENT_ENCODING))
             if refused is None:
-                return OutboundResponse(response, idle_timeout, self._policy.max_response_bytes)
+                return OutboundResponse(
+                    response, idle_timeout, self._policy.max_response_bytes, wait.transport
+                )
             response.close()
             del response  # it knows the headers of both sides, and this frame is in the traceback
             problem = refused
@@ -483,6 +495,21 @@ def _sending_problem(exc: Exception) -> EgressError:
     return ConnectFailed("the client is closed")
 
 
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Is the other end of a connection: its address, and SHA-256 of its certificate's key."""
+
+    address: str | None
+    certificate_key: str | None
+
+
+def _key_fingerprint(certificate: bytes) -> str:
+    key = x509.load_der_x509_certificate(certificate).public_key()
+    return hashlib.sha256(
+        key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    ).hexdigest()
+
+
 class OutboundResponse:
     """Is an answer whose headers are there: `status`, case-insensitive `headers`, and the body.
 
@@ -499,11 +526,19 @@ class OutboundResponse:
         "_response",
         "_since",
         "_timer",
+        "_transport",
         "headers",
         "status",
     )
 
-    def __init__(self, response: aiohttp.ClientResponse, idle_timeout: float, limit: int) -> None:
+    def __init__(
+        self,
+        response: aiohttp.ClientResponse,
+        idle_timeout: float,
+        limit: int,
+        transport: asyncio.Transport | None,
+    ) -> None:
+        self._transport = transport
         self.status: int = response.status
         self.headers: Mapping[str, str] = response.headers
         self._response = response
@@ -514,6 +549,19 @@ class OutboundResponse:
         self._since: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._expired = False
+
+    @property
+    def peer(self) -> Peer:
+        """Tell who answered, as far as the connection knows."""
+        address = tls = None
+        if self._transport is not None:
+            address = self._transport.get_extra_info("peername")
+            tls = self._transport.get_extra_info("ssl_object")
+        certificate = None if tls is None else tls.getpeercert(binary_form=True)
+        return Peer(
+            address=str(address[0]) if address else None,
+            certificate_key=None if certificate is None else _key_fingerprint(certificate),
+        )
 
     async def readany(self) -> bytes:
         """Return what has arrived, waiting for at least one byte; b"" at the end.
@@ -649,11 +697,16 @@ class _Exchange:
     def dial(self) -> socket.socket:
         """Return a connection to the first judged address that answers."""
         base, policy = self._base, self._policy
-        addresses = [base.host] if is_address(base.host) else self._addresses()
-        for address in _judge(addresses, policy, base.port, plain=base.scheme == "http"):
+        addresses: Sequence[str]
+        port = base.port
+        if (pinned := policy.pinned(base.host, port)) is not None:
+            addresses, port = [pinned[0]], pinned[1]
+        else:
+            addresses = [base.host] if is_address(base.host) else self._addresses()
+        for address in _judge(addresses, policy, port, plain=base.scheme == "http"):
             seconds = min(policy.connect_timeout, self.remaining())
             try:
-                line = socket.create_connection((address, base.port), seconds)
+                line = socket.create_connection((address, port), seconds)
             except OSError:
                 continue
             with self._lock:

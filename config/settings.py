@@ -18,7 +18,7 @@ import environ
 from django.core.exceptions import ImproperlyConfigured
 
 from config import postgres
-from config.addresses import EgressPolicy
+from config.addresses import EgressPolicy, PinnedHost, parse_pinned_hosts
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = environ.FileAwareEnv()
@@ -62,6 +62,15 @@ def _credential_keys(text: str) -> list[bytes]:
             "openssl rand -base64 32"
         )
     return keys
+
+
+def _upstream_hosts(items: list[str]) -> dict[str, PinnedHost]:
+    try:
+        return parse_pinned_hosts(item.strip() for item in items)
+    except ValueError as exc:
+        raise ImproperlyConfigured(
+            f"UPSTREAM_HOSTS is a comma list of name=address[:port]: {exc}."
+        ) from None
 
 
 SECRET_KEY = _required_secret("SECRET_KEY", lambda: secrets.token_urlsafe(48))
@@ -158,6 +167,8 @@ LANGUAGE_CODE = "en"
 TIME_ZONE = "UTC"
 USE_TZ = True
 USE_I18N = False
+DATE_FORMAT = "Y-m-d"
+DATETIME_FORMAT = "Y-m-d H:i:s"
 
 STATIC_URL = "/static/"
 WHITENOISE_USE_FINDERS = True
@@ -239,6 +250,9 @@ UPSTREAM_IDLE_TIMEOUT = env.float("UPSTREAM_IDLE_TIMEOUT", default=60.0)
 STREAM_KEEPALIVE_INTERVAL = env.float("STREAM_KEEPALIVE_INTERVAL", default=10.0)
 VALIDATION_TIMEOUT = env.float("VALIDATION_TIMEOUT", default=30.0)
 VALIDATION_MAX_AGE = env.int("VALIDATION_MAX_AGE", default=86_400)
+WATCH_INTERVAL = env.int("WATCH_INTERVAL", default=0)
+WATCH_SPEND_LIMIT = env.float("WATCH_SPEND_LIMIT", default=1.0)
+WATCH_DISABLES = env.bool("WATCH_DISABLES", default=False)
 PRIVATE_ENDPOINT_LIMIT = env.int("PRIVATE_ENDPOINT_LIMIT", default=100)
 MAX_REQUEST_BYTES = env.int("MAX_REQUEST_BYTES", default=20 * 1024 * 1024)
 MAX_UPSTREAM_BYTES = env.int("MAX_UPSTREAM_BYTES", default=50 * 1024 * 1024)
@@ -246,6 +260,7 @@ EGRESS_POLICY = EgressPolicy(
     allowed_networks=tuple(
         ip_network(text.strip()) for text in env.list("UPSTREAM_ALLOWED_NETWORKS", default=[])
     ),
+    hosts=_upstream_hosts(env.list("UPSTREAM_HOSTS", default=[])),
     ca_bundle=env.str("UPSTREAM_CA_BUNDLE", default="") or None,
     connect_timeout=env.float("UPSTREAM_CONNECT_TIMEOUT", default=5.0),
     max_response_bytes=MAX_UPSTREAM_BYTES,

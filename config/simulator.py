@@ -77,11 +77,17 @@ class Certificates:
         return context
 
 
-def ensure_certificates(cert_dir: Path, fault: CertificateFault | None = None) -> Certificates:
+def ensure_certificates(
+    cert_dir: Path,
+    fault: CertificateFault | None = None,
+    *,
+    names: tuple[str, ...] = SERVER_NAMES,
+) -> Certificates:
     """Makes the authority and a server certificate once, and reuses them while they are valid.
 
     With a fault the server's certificate is one that a client must refuse; it lies beside the
-    good one, under the same authority. Processes may race for the same directory.
+    good one, under the same authority, as do those for other names. Processes may race for the
+    same directory.
     """
     # An existing directory keeps its mode: it may be somebody's home, or /tmp.
     cert_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -96,16 +102,21 @@ def ensure_certificates(cert_dir: Path, fault: CertificateFault | None = None) -
             raise OSError(f"{authority_path} cannot be read back")
     _write(cert_dir / "ca.pem", authority[1].public_bytes(serialization.Encoding.PEM), mode=0o644)
 
-    server_path = cert_dir / (f"server-{fault}.pem" if fault else "server.pem")
+    kind = fault or ("" if names == SERVER_NAMES else _digest(names))
+    server_path = cert_dir / (f"server-{kind}.pem" if kind else "server.pem")
     server = _load_pair(server_path)
     # A faulty certificate is made anew each time: there is no sense in checking what is wrong.
     if fault or server is None or not _still_good(server[1], authority[1], now):
-        names = ("wrong-host.test",) if fault == "wrong-host" else SERVER_NAMES
+        names = ("wrong-host.test",) if fault == "wrong-host" else names
         issuer = None if fault == "self-signed" else authority
         start = now - datetime.timedelta(days=30) if fault == "expired" else now
         days = 10 if fault == "expired" else 397
         _write(server_path, _pem(_issue(issuer, start, days=days, names=names)))
     return Certificates(ca=cert_dir / "ca.pem", server=server_path)
+
+
+def _digest(names: tuple[str, ...]) -> str:
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
 
 
 _Pair = tuple[ec.EllipticCurvePrivateKey, x509.Certificate]
@@ -952,7 +963,8 @@ class _Connection(asyncio.Protocol):
 class Simulator:
     """The server, and what it saw; everything public may be called from any thread.
 
-    `keys` are the API keys accepted, by default all that do not start with `bad`;
+    `keys` are the API keys accepted, by default all that do not start with `bad`; `admit`, when
+    given, decides in their place: it returns the kind of a request, or the status of a refusal;
     `models_status` makes `GET /models` fail where chat works; `remember` bounds `requests`.
     """
 
@@ -966,6 +978,7 @@ class Simulator:
         *,
         tls: bool = True,
         keys: set[str] | None = None,
+        admit: Callable[[Request], str | int] | None = None,
         models_status: int = 200,
         remember: int = 1000,
     ) -> None:
@@ -974,6 +987,7 @@ class Simulator:
         self.certificates = certificates if tls else None
         self.host, self.port = host, port
         self.keys, self.models_status = keys, models_status
+        self.admit = admit
         self.connections = 0
         """TCP connections accepted, those included that failed the TLS handshake."""
         self.handshakes = 0
@@ -1072,9 +1086,12 @@ class Simulator:
                 request.nth = self._counts[model]
             self._requests.append(request)
             self._news.notify_all()
-        scheme, _, key = request.headers.get("authorization", "").partition(" ")
-        known = key in self.keys if self.keys is not None else key and not key.startswith("bad")
-        if scheme.lower() != "bearer" or not known:
+        if self.admit is not None:
+            admitted = self.admit(request)
+            if isinstance(admitted, int):
+                return (_error(admitted),)
+            request.kind = admitted
+        elif not self._knows_key(request):
             return (_error(401),)
         if request.method == "GET" and path == "/v1/models":
             if self.models_status != 200:
@@ -1082,7 +1099,7 @@ class Simulator:
             models = [{"id": name, "object": "model", "created": 0, "owned_by": "simulator"}
                       for name in BEHAVIOURS]  # fmt: skip
             return (_http(200, _json({"object": "list", "data": models})),)
-        request.kind = _ROUTES.get(path, "")
+        request.kind = request.kind or _ROUTES.get(path, "")
         if not request.kind:
             return (_error(404, message=f"Unknown path {path}", code=None),)
         if request.method != "POST":
@@ -1098,6 +1115,11 @@ class Simulator:
         except (ValueError, TypeError, AttributeError, KeyError, IndexError) as exc:
             # An option or a body that the behaviour cannot use shows in its first step.
             return (_error(400, message=f"The simulator cannot use this request: {exc!r}"),)
+
+    def _knows_key(self, request: Request) -> bool:
+        scheme, _, key = request.headers.get("authorization", "").partition(" ")
+        known = key in self.keys if self.keys is not None else key and not key.startswith("bad")
+        return scheme.lower() == "bearer" and bool(known)
 
     def _accepted(self) -> int:
         with self._news:

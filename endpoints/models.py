@@ -384,6 +384,18 @@ class PrivateEndpoint(StatefulModel):
         )
         self.save_fields("attestation")
 
+    def record_revalidation(self, validation: Validation) -> None:
+        """Any state, unchanged. Stores a validation that takes the current one's place.
+
+        It does so only while the endpoint is still the one that was validated.
+        """
+        with transaction.atomic():
+            self.lock_present()
+            validation.save(force_insert=True)
+            if validation.configuration == self.configuration:
+                self.validation = validation
+                self.save_fields("validation")
+
     def record_watch(self, validation: Validation) -> None:
         """ACTIVE or DISABLED, unchanged. Stores a later validation and whether it shows drift."""
         with transaction.atomic():

@@ -136,8 +136,12 @@ class CheckSerializer(serializers.Serializer[dict[str, Any]]):
     passed = serializers.BooleanField()
     reason = serializers.ChoiceField(choices=[str(reason) for reason in Reason], required=False)
     upstream_status = serializers.IntegerField(required=False, min_value=400, max_value=599)
-    upstream_message = serializers.CharField(required=False)
-    actual_model = serializers.CharField(required=False)
+    upstream_message = serializers.CharField(required=False, allow_null=True)
+    actual_model = serializers.CharField(required=False, allow_null=True)
+
+    def to_representation(self, instance: dict[str, Any]) -> dict[str, Any]:
+        shape = super().to_representation(instance)
+        return {name: value for name, value in shape.items() if value is not None}
 
 
 @extend_schema_serializer(component_name="PrivateEndpointValidation")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 import uuid
 from dataclasses import dataclass, field
@@ -21,13 +22,15 @@ from catalog.dialects.base import (
     InvalidStream,
     Operation,
     ProviderFailure,
+    Reply,
     clean_message,
     parse_error,
 )
+from catalog.dialects.credentials import InvalidCredential
 from catalog.pricing import Usage, nano_usd, total_cost
 from config import egress
-from config.secrets import DecryptionFailed
-from endpoints.models import PrivateEndpoint, Validation
+from config.secrets import DecryptionFailed, Secret
+from endpoints.models import InvalidBaseURL, PrivateEndpoint, Validation, require_base_url
 
 Outcome = Validation.Outcome
 
@@ -83,6 +86,7 @@ class _Run:
     checks: list[dict[str, Any]] = field(default_factory=list)
     outcome: Outcome = Outcome.PASSED
     usages: list[Usage] = field(default_factory=list)
+    evidence: dict[str, Any] = field(default_factory=dict)
 
     def passed(self, name: str, **details: Any) -> None:
         self.checks.append({"name": name, "passed": True, **details})
@@ -99,28 +103,44 @@ def run(endpoint: PrivateEndpoint, *, workspace_id: uuid.UUID) -> Validation:
     transaction open. A failed check is a result, not an exception: only the database's own errors
     are raised.
     """
+    validation = examine(endpoint, workspace_id=workspace_id)
+    endpoint.record_validation(validation)
+    return validation
+
+
+def examine(
+    endpoint: PrivateEndpoint, *, workspace_id: uuid.UUID, secret: Secret | None = None
+) -> Validation:
+    """Makes the calls of a validation and returns its result, not stored.
+
+    ``secret`` stands in for the credential's own, to try a new one before it is put in.
+    """
     started = time.monotonic()
     validation = Validation(
         endpoint=endpoint, configuration=endpoint.configuration, outcome=Outcome.PASSED
     )
     result = _Run()
     try:
-        _check(endpoint, workspace_id, validation, result)
+        _check(endpoint, workspace_id, secret, validation, result)
     except _CheckFailed as failure:
         result.checks.append(failure.check)
         result.outcome = failure.outcome
     validation.outcome = result.outcome
     validation.checks = result.checks
+    validation.evidence = result.evidence
     validation.cost_nano = sum(
         nano_usd(total_cost(endpoint.price.price, usage)) for usage in result.usages
     )
     validation.duration_ms = round((time.monotonic() - started) * 1000)
-    endpoint.record_validation(validation)
     return validation
 
 
 def _check(
-    endpoint: PrivateEndpoint, workspace_id: uuid.UUID, validation: Validation, result: _Run
+    endpoint: PrivateEndpoint,
+    workspace_id: uuid.UUID,
+    secret: Secret | None,
+    validation: Validation,
+    result: _Run,
 ) -> None:
     workspace = (
         Workspace.objects.for_organization(endpoint.organization_id).filter(pk=workspace_id).first()
@@ -139,7 +159,7 @@ def _check(
     validation.credential = credential
     validation.credential_version = credential.version
     try:
-        secret = credential.reveal()
+        secret = secret or credential.reveal()
     except DecryptionFailed:
         raise _CheckFailed(
             "byok_key", Reason.KEY_DECRYPTION_FAILED, outcome=Outcome.BROKEN
@@ -147,15 +167,18 @@ def _check(
     result.passed("byok_key")
     dialect = dialects.get(endpoint.provider.dialect)
     policy = settings.EGRESS_POLICY
+    base_url = endpoint.base_url
     try:
-        base_url = egress.parse_base_url(endpoint.base_url or "", policy=policy)
-    except egress.InvalidURL:
+        require_base_url(base_url, endpoint.provider)
+        if base_url is not None:
+            base_url = egress.parse_base_url(base_url, policy=policy).text
+        if dialect is None or not credential.permits_host(dialect.host(base_url, secret)):
+            raise _CheckFailed("base_url", Reason.INVALID_BASE_URL)
+    except (InvalidBaseURL, InvalidCredential, egress.InvalidURL):
         raise _CheckFailed("base_url", Reason.INVALID_BASE_URL) from None
-    if dialect is None or not credential.permits_host(base_url.host):
-        raise _CheckFailed("base_url", Reason.INVALID_BASE_URL)
     call = Call(
         operation=Operation.CHAT,
-        base_url=base_url.text,
+        base_url=base_url,
         model=endpoint.upstream_model_id,
         secret=secret,
         fields=_PROBE,
@@ -199,6 +222,11 @@ class _Probe:
     async def completion(self) -> None:
         """Makes the plain call; raises :class:`_CheckFailed`."""
         response = await self._send(stream=False)
+        peer = response.peer
+        self.result.evidence |= {
+            "address": peer.address,
+            "certificate_key": peer.certificate_key,
+        }
         try:
             body = await response.read()
             reply = self.dialect.parse_reply(self.call.operation, body)
@@ -209,11 +237,17 @@ class _Probe:
         finally:
             response.close()
         self.result.passed("completion")
+        self.result.evidence |= {
+            "model": None if reply.model is None else self._clean(reply.model)[:255],
+            "system_fingerprint": self._fingerprint(reply),
+            "prompt_tokens": None if reply.usage is None else reply.usage.prompt,
+        }
         self._note(reply.model, reply.usage)
 
     async def stream(self) -> None:
         """Makes the streamed call and reads it to its end; raises :class:`_CheckFailed`."""
         self.check = "stream"
+        started = time.monotonic()
         response = await self._send(stream=True)
         parser = self.dialect.stream_parser(self.call.operation)
         usage, model, chunks, is_done, size = None, None, 0, False, 0
@@ -223,6 +257,9 @@ class _Probe:
                 if size > settings.MAX_UPSTREAM_BYTES:
                     raise InvalidStream("The stream is too large.")
                 for chunk in parser.feed(data):
+                    if not chunks:
+                        elapsed = round((time.monotonic() - started) * 1000)
+                        self.result.evidence["first_event_ms"] = elapsed
                     usage = usage or chunk.usage
                     model = model or chunk.model
                     chunks += not chunk.is_done
@@ -248,10 +285,17 @@ class _Probe:
         wanted = self.call.model
         other = next((model for model in self.models if model != wanted), None)
         details = {} if other is None else {"actual_model": self._clean(other)[:255]}
-        if all(is_same_model(wanted, model) for model in self.models):
+        if self.dialect.names_deployments or all(
+            is_same_model(wanted, model) for model in self.models
+        ):
             self.result.passed("model", **details)
         else:
             self.result.failed("model", Reason.MODEL_MISMATCH, **details)
+
+    def _fingerprint(self, reply: Reply) -> str | None:
+        raw = reply.fields.get("system_fingerprint")
+        value = None if raw is None else json.loads(bytes(raw))
+        return self._clean(value)[:255] if isinstance(value, str) else None
 
     def _note(self, model: str | None, usage: Usage | None) -> None:
         if model is not None:

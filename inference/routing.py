@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from accounts.policy import Policy
+from catalog.dialects.base import Operation
 from catalog.pricing import Price
 from catalog.visibility import EndpointFacts, exclusions
 from config.errors import NotFound
@@ -22,6 +23,7 @@ class Unusable(StrEnum):
     NO_CREDENTIAL = "no_credential"
     CREDENTIAL_REQUIRED = "byok_required"
     DIALECT = "dialect_not_supported"
+    OPERATION = "operation_not_supported"
 
 
 class ModelNotFound(NotFound):
@@ -36,7 +38,10 @@ class NoEndpoint(NotFound):
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """An organization's own credential at a provider, opened."""
+    """An organization's own credential at a provider, opened.
+
+    ``host`` is where it belongs, when it says so itself.
+    """
 
     provider_slug: str
     workspace_id: uuid.UUID | None
@@ -47,6 +52,7 @@ class Credential:
     allowed_models: frozenset[str] | None
     allowed_key_digests: frozenset[str] | None
     allowed_hosts: frozenset[str] | None
+    host: str | None = None
 
     def covers(self, route: Route) -> bool:
         return self.allowed_models is None or not self.allowed_models.isdisjoint(
@@ -59,7 +65,8 @@ class Route:
     """A public endpoint of the catalogue or an organization's private one, as routing sees it.
 
     ``secret`` is the operator's, for public endpoints; ``None`` where there is none. ``dialect`` is
-    ``None`` while this release does not speak it.
+    ``None`` while this release does not speak it, or nothing says where the endpoint is. Without a
+    ``base_url`` the credential does.
     """
 
     endpoint_id: uuid.UUID
@@ -73,6 +80,7 @@ class Route:
     upstream_model_id: str
     price_id: int
     price: Price
+    operations: frozenset[Operation] = frozenset(Operation)
     secret: Secret | None = None
     attestation_id: int | None = None
 
@@ -170,8 +178,10 @@ def plan(
                 )
             ]
             reasons: list[str] = [str(reason) for reason in exclusions(route.facts, policy)]
-            if route.dialect is None or route.base_url is None:
+            if route.dialect is None:
                 reasons.append(Unusable.DIALECT)
+            elif request.operation not in route.operations:
+                reasons.append(Unusable.OPERATION)
             found = [] if reasons else list(_with_credentials(route, credentials, reasons))
             result.candidates.extend(found)
             if not found:
@@ -207,7 +217,10 @@ def _with_credentials(
         for credential in credentials
         if credential.secret is not None
         and credential.covers(route)
-        and (credential.allowed_hosts is None or route.host in credential.allowed_hosts)
+        and (
+            credential.allowed_hosts is None
+            or (credential.host or route.host) in credential.allowed_hosts
+        )
     ]
     found = [
         Candidate(route, credential.secret, is_byok=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -13,7 +13,9 @@ from django.db import InterfaceError, OperationalError, connection
 
 from accounts.models import ByokCredential
 from catalog import dialects
-from catalog.models import LanguageModel, ModelEndpoint, Provider
+from catalog.dialects.base import Operation
+from catalog.dialects.credentials import InvalidCredential
+from catalog.models import Dialect, LanguageModel, ModelEndpoint, Provider
 from catalog.visibility import EndpointFacts
 from config.errors import Unavailable
 from config.secrets import DecryptionFailed, Secret
@@ -23,6 +25,7 @@ from inference.routing import Credential, OrganizationSnapshot, Route, Snapshot
 Loaded = TypeVar("Loaded")
 
 _ORGANIZATIONS: Final = 10_000
+_CLOUDS: Final = frozenset(str(dialect.value) for dialect in Dialect if dialect.url_from_credential)
 
 
 class Snapshots:
@@ -83,7 +86,8 @@ def _load_catalog(version: int) -> Snapshot:
                     endpoint.zdr,
                     endpoint.provider.trains_on_prompts,
                 ),
-                dialect=_spoken(endpoint.provider),
+                dialect=_spoken(endpoint.provider, endpoint.provider.base_url),
+                operations=_operations(endpoint.provider),
                 base_url=endpoint.provider.base_url,
                 host=_host(endpoint.provider.base_url),
                 upstream_model_id=endpoint.upstream_model_id,
@@ -121,7 +125,8 @@ def _load_organization(
                     bool(endpoint.declared_zdr),
                     False,
                 ),
-                dialect=_spoken(endpoint.provider),
+                dialect=_spoken(endpoint.provider, endpoint.base_url),
+                operations=_operations(endpoint.provider),
                 base_url=endpoint.base_url,
                 host=_host(endpoint.base_url),
                 upstream_model_id=endpoint.upstream_model_id,
@@ -133,18 +138,12 @@ def _load_organization(
             .routable()
             .select_related("model", "provider", "price")
         ]
+        clouds = {
+            provider.slug: provider.dialect
+            for provider in Provider.objects.filter(dialect__in=_CLOUDS).only("slug", "dialect")
+        }
         credentials = tuple(
-            Credential(
-                provider_slug=row.provider_slug,
-                workspace_id=row.workspace_id,
-                secret=_open(row),
-                is_fallback=row.is_fallback,
-                is_required=row.is_required,
-                is_byok_only=row.is_byok_only,
-                allowed_models=_frozen(row.allowed_models),
-                allowed_key_digests=_frozen(row.allowed_api_key_hashes),
-                allowed_hosts=_frozen(row.allowed_hosts),
-            )
+            _credential(row, clouds)
             for row in ByokCredential.objects.for_organization(organization_id)
             # Keys belong to no user: a credential kept for certain users serves none of them.
             .filter(disabled=False, allowed_user_ids=None)
@@ -168,8 +167,48 @@ def _by_name(routes: Iterable[Route]) -> dict[str, tuple[Route, ...]]:
     return {name: tuple(group) for name, group in found.items()}
 
 
-def _spoken(provider: Provider) -> str | None:
-    return provider.dialect if dialects.get(provider.dialect) is not None else None
+def _credential(row: ByokCredential, clouds: Mapping[str, str]) -> Credential:
+    """Returns a credential as routing knows it; ``clouds`` are dialects by their provider."""
+    secret, host = _open(row), None
+    if row.provider_slug in clouds:
+        host = _named_host(clouds[row.provider_slug], secret)
+        secret = None if host is None else secret
+    return Credential(
+        provider_slug=row.provider_slug,
+        workspace_id=row.workspace_id,
+        secret=secret,
+        is_fallback=row.is_fallback,
+        is_required=row.is_required,
+        is_byok_only=row.is_byok_only,
+        allowed_models=_frozen(row.allowed_models),
+        allowed_key_digests=_frozen(row.allowed_api_key_hashes),
+        allowed_hosts=_frozen(row.allowed_hosts),
+        host=host,
+    )
+
+
+def _named_host(dialect: str, secret: Secret | None) -> str | None:
+    """Returns the host that a credential names; ``None`` when it names none that may be used."""
+    speaker = dialects.get(dialect)
+    if speaker is None or secret is None:
+        return None
+    try:
+        return speaker.host(None, secret)
+    except InvalidCredential:
+        return None
+
+
+def _spoken(provider: Provider, base_url: str | None) -> str | None:
+    """Returns the dialect of an endpoint; ``None`` while it cannot be called."""
+    if dialects.get(provider.dialect) is None:
+        return None
+    is_placed = base_url is not None or provider.dialect in _CLOUDS
+    return provider.dialect if is_placed else None
+
+
+def _operations(provider: Provider) -> frozenset[Operation]:
+    dialect = dialects.get(provider.dialect)
+    return frozenset() if dialect is None else dialect.operations
 
 
 def _host(base_url: str | None) -> str:
@@ -187,9 +226,12 @@ def _open_operator_secret(provider: Provider) -> Secret | None:
     if not provider.has_credential:
         return None
     try:
-        return provider.reveal_credential()
+        secret = provider.reveal_credential()
     except DecryptionFailed:
         return None
+    if provider.dialect in _CLOUDS and _named_host(provider.dialect, secret) is None:
+        return None
+    return secret
 
 
 def _open(credential: ByokCredential) -> Secret | None:

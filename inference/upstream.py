@@ -52,7 +52,7 @@ async def send(
     outbound = dialect.build(
         Call(
             operation=request.operation,
-            base_url=route.base_url or "",
+            base_url=route.base_url,
             model=route.upstream_model_id,
             secret=candidate.secret,
             fields=fields,

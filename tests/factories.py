@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from django.utils import timezone
 from rest_framework.test import APIClient
 
 from accounts.models import ApiKey, ByokCredential, Organization, Workspace
 from catalog.models import LanguageModel, ModelEndpoint, PriceVersion, Provider
 from catalog.pricing import Price
-from config.secrets import Secret
+from config.secrets import Secret, digest_api_key
 from endpoints import validation
-from endpoints.models import PrivateEndpoint
+from endpoints.models import PrivateEndpoint, Validation
+from inference.models import Generation, new_generation_id
 
 _numbers = itertools.count(1)
 
@@ -111,6 +113,42 @@ def make_draft(
         **{**defaults, **fields},
     )
     return endpoint
+
+
+def make_validation(endpoint: PrivateEndpoint, credential: ByokCredential) -> Validation:
+    """A passed validation of the endpoint as it is, without its calls."""
+    passed = Validation(
+        endpoint=endpoint,
+        workspace=endpoint.organization.default_workspace,
+        credential=credential,
+        credential_version=credential.version,
+        configuration=endpoint.configuration,
+        outcome=Validation.Outcome.PASSED,
+        checks=[],
+    )
+    endpoint.record_validation(passed)
+    return passed
+
+
+def make_generation(tenant: Tenant, **fields: Any) -> Generation:
+    """A settled generation of the tenant's inference key."""
+    defaults: dict[str, Any] = {
+        "id": new_generation_id(),
+        "organization": tenant.organization,
+        "workspace": tenant.workspace,
+        "api_key": ApiKey.objects.get(digest=digest_api_key(tenant.api_key)),
+        "operation": "chat/completions",
+        "streamed": False,
+        "model": "acme/falcon",
+        "provider_name": "Acme AI",
+        "is_byok": False,
+        "status": Generation.Status.COMPLETED,
+        "created_at": timezone.now(),
+    }
+    if "price" not in fields:
+        fields["price"] = PriceVersion.of(subject_id=tenant.organization.pk, price=make_price())
+        fields["price"].save()
+    return Generation.objects.create(**{**defaults, **fields})
 
 
 def make_active(

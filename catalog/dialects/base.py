@@ -140,7 +140,7 @@ class Dialect(Protocol):
 
     @property
     def names_deployments(self) -> bool:
-        """Tells whether the identifier is a deployment's name, which need not resemble the model's."""
+        """Tells whether what it calls a model is a deployment's name, which may be anything."""
         ...
 
     def host(self, base_url: str | None, secret: Secret) -> str:

@@ -48,32 +48,31 @@ def _signature(
     Of the other headers only the content's type is signed: the rest may change on the way.
     """
     token = key.session_token
-    signer = _Signer(
+    signer = SigV4Auth(
         ReadOnlyCredentials(
             key.access_key_id.reveal(),
             key.secret_access_key.reveal(),
             None if token is None else token.reveal(),
         ),
+        "bedrock",
         region,
-        now,
     )
-    signed = AWSRequest(
+    timestamp = now.strftime(SIGV4_TIMESTAMP)
+    headers = {"X-Amz-Date": timestamp}
+    if token is not None:
+        headers["X-Amz-Security-Token"] = token.reveal()
+    unsigned = AWSRequest(
         method=request.method,
         url=request.url,
         data=request.body,
-        headers={"Content-Type": request.headers["Content-Type"]},
+        headers={"Content-Type": request.headers["Content-Type"], **headers},
     )
-    signer.add_auth(signed)
-    return dict(signed.headers.items())
-
-
-class _Signer(SigV4Auth):
-    """Signs at a given moment; the library's own entry point asks the system's clock."""
-
-    def __init__(self, login: ReadOnlyCredentials, region: str, now: datetime) -> None:
-        super().__init__(login, "bedrock", region)
-        self._now = now
-
-    def _modify_request_before_signing(self, request: AWSRequest) -> None:
-        request.context["timestamp"] = self._now.strftime(SIGV4_TIMESTAMP)
-        super()._modify_request_before_signing(request)
+    unsigned.context["timestamp"] = timestamp
+    # What `add_auth` does, but at a given moment, and without its debug log of the session's token.
+    text = signer.string_to_sign(unsigned, signer.canonical_request(unsigned))
+    headers["Authorization"] = (
+        f"AWS4-HMAC-SHA256 Credential={signer.scope(unsigned)}, "
+        f"SignedHeaders={signer.signed_headers(signer.headers_to_sign(unsigned))}, "
+        f"Signature={signer.signature(text, unsigned)}"
+    )
+    return headers

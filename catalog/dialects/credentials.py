@@ -45,11 +45,11 @@ _ACCESS_KEY_ID: Final = re.compile(r"[A-Z0-9]{16,128}")
 _PROJECT_ID: Final = re.compile(r"[a-z][a-z0-9-]{4,28}[a-z0-9]")
 _LOCATION: Final = re.compile(r"global|us|eu|[a-z]+-[a-z]+[0-9]{1,2}")
 _CLIENT_EMAIL: Final = re.compile(
-    r"[a-z0-9][a-z0-9-]{0,62}@[a-z0-9.-]{1,200}\.gserviceaccount\.com"
+    r"[a-z0-9][a-z0-9.-]{0,127}@[a-z0-9.-]{1,127}\.gserviceaccount\.com"
 )
 _KEY_ID: Final = re.compile(r"[0-9a-f]{40}")
 _PEM: Final = re.compile(
-    r"-----BEGIN (RSA )?PRIVATE KEY-----\n[A-Za-z0-9+/=\n]{1,8192}-----END (RSA )?PRIVATE KEY-----\n?"
+    r"-----BEGIN (RSA |)PRIVATE KEY-----\n[A-Za-z0-9+/=\n]{1,8192}-----END \1PRIVATE KEY-----\n?"
 )
 
 # The members that no message may show.

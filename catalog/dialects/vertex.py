@@ -57,5 +57,5 @@ def _token(secret: Secret, issued_at: int) -> Secret:
         "iat": issued_at,
         "exp": issued_at + _LIFETIME,
     }
-    signer = RSASigner(credential.private_key, credential.private_key_id)
-    return Secret(jwt.encode(signer, claims).decode())
+    signer = RSASigner(credential.private_key, credential.private_key_id)  # type: ignore[no-untyped-call]
+    return Secret(jwt.encode(signer, claims).decode())  # type: ignore[no-untyped-call]

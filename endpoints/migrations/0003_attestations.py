@@ -5,75 +5,108 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('endpoints', '0002_triggers'),
+        ("endpoints", "0002_triggers"),
     ]
 
     operations = [
         migrations.AddField(
-            model_name='privateendpoint',
-            name='activated_by',
-            field=models.CharField(default='', editable=False, max_length=255),
+            model_name="privateendpoint",
+            name="activated_by",
+            field=models.CharField(default="", editable=False, max_length=255),
         ),
         migrations.AddField(
-            model_name='privateendpoint',
-            name='deleted_by',
-            field=models.CharField(default='', editable=False, max_length=255),
+            model_name="privateendpoint",
+            name="deleted_by",
+            field=models.CharField(default="", editable=False, max_length=255),
         ),
         migrations.AddField(
-            model_name='privateendpoint',
-            name='disabled_by',
-            field=models.CharField(default='', editable=False, max_length=255),
+            model_name="privateendpoint",
+            name="disabled_by",
+            field=models.CharField(default="", editable=False, max_length=255),
         ),
         migrations.AddField(
-            model_name='privateendpoint',
-            name='disabled_reason',
-            field=models.CharField(default='', editable=False, max_length=255),
+            model_name="privateendpoint",
+            name="disabled_reason",
+            field=models.CharField(default="", editable=False, max_length=255),
         ),
         migrations.AddField(
-            model_name='privateendpoint',
-            name='drifted_at',
-            field=models.DateTimeField(editable=False, help_text='Since when it is not what was activated.', null=True),
+            model_name="privateendpoint",
+            name="drifted_at",
+            field=models.DateTimeField(
+                editable=False, help_text="Since when it is not what was activated.", null=True
+            ),
         ),
         migrations.AddField(
-            model_name='privateendpoint',
-            name='watched_at',
-            field=models.DateTimeField(editable=False, help_text='When the deployment was last validated again.', null=True),
+            model_name="privateendpoint",
+            name="watched_at",
+            field=models.DateTimeField(
+                editable=False, help_text="When the deployment was last validated again.", null=True
+            ),
         ),
         migrations.AddField(
-            model_name='validation',
-            name='changes',
-            field=models.JSONField(default=list, help_text='Evidence that differs from that of the activation.'),
+            model_name="validation",
+            name="changes",
+            field=models.JSONField(
+                default=list, help_text="Evidence that differs from that of the activation."
+            ),
         ),
         migrations.AddField(
-            model_name='validation',
-            name='evidence',
-            field=models.JSONField(default=dict, help_text='What the deployment showed of itself, to be compared later.'),
+            model_name="validation",
+            name="evidence",
+            field=models.JSONField(
+                default=dict,
+                help_text="What the deployment showed of itself, to be compared later.",
+            ),
         ),
         migrations.AddField(
-            model_name='validation',
-            name='purpose',
-            field=models.CharField(choices=[('activation', 'activation'), ('watch', 'watch')], default='activation', max_length=16),
+            model_name="validation",
+            name="purpose",
+            field=models.CharField(
+                choices=[("activation", "activation"), ("watch", "watch")],
+                default="activation",
+                max_length=16,
+            ),
         ),
         migrations.CreateModel(
-            name='Attestation',
+            name="Attestation",
             fields=[
-                ('id', models.BigAutoField(primary_key=True, serialize=False)),
-                ('declared_zdr', models.BooleanField(null=True, verbose_name='declared ZDR')),
-                ('declared_region', models.CharField(choices=[('global', 'global'), ('europe', 'europe'), ('us', 'us')], max_length=16, null=True)),
-                ('stated_at', models.DateTimeField(auto_now_add=True)),
-                ('stated_by', models.CharField(default='', max_length=255)),
-                ('request_id', models.CharField(default='', max_length=64)),
-                ('endpoint', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='attestations', to='endpoints.privateendpoint')),
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("declared_zdr", models.BooleanField(null=True, verbose_name="declared ZDR")),
+                (
+                    "declared_region",
+                    models.CharField(
+                        choices=[("global", "global"), ("europe", "europe"), ("us", "us")],
+                        max_length=16,
+                        null=True,
+                    ),
+                ),
+                ("stated_at", models.DateTimeField(auto_now_add=True)),
+                ("stated_by", models.CharField(default="", max_length=255)),
+                ("request_id", models.CharField(default="", max_length=64)),
+                (
+                    "endpoint",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="attestations",
+                        to="endpoints.privateendpoint",
+                    ),
+                ),
             ],
             options={
-                'ordering': ('-id',),
+                "ordering": ("-id",),
             },
         ),
         migrations.AddField(
-            model_name='privateendpoint',
-            name='attestation',
-            field=models.ForeignKey(editable=False, help_text='The declaration in force.', null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='endpoints.attestation'),
+            model_name="privateendpoint",
+            name="attestation",
+            field=models.ForeignKey(
+                editable=False,
+                help_text="The declaration in force.",
+                null=True,
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="+",
+                to="endpoints.attestation",
+            ),
         ),
     ]

@@ -22,20 +22,6 @@ ROUTE = "/api/v1/private-endpoints"
 STATES = ("draft", "validated", "active", "disabled")
 
 
-def make(
-    tenant: Tenant, model: LanguageModel, provider: Provider, base_url: str, state: str
-) -> PrivateEndpoint:
-    """An endpoint in that state, brought there by its transitions."""
-    endpoint = factories.make_draft(tenant, model, provider, base_url=base_url)
-    if state != "draft":
-        assert validation.run(endpoint, workspace_id=tenant.workspace.pk).passed
-    if state in ("active", "disabled"):
-        endpoint.activate()
-    if state == "disabled":
-        endpoint.disable()
-    return endpoint
-
-
 @pytest.fixture
 def endpoint(
     request: pytest.FixtureRequest,
@@ -47,7 +33,14 @@ def endpoint(
 ) -> PrivateEndpoint:
     """An endpoint in the state that the test's parameter names, a validated draft by default."""
     state = getattr(request, "param", "validated")
-    return make(tenant, model, provider, upstream.base_url, state)
+    made = factories.make_draft(tenant, model, provider, base_url=upstream.base_url)
+    if state != "draft":
+        factories.make_validation(made, credential)
+    if state in ("active", "disabled"):
+        made.activate()
+    if state == "disabled":
+        made.disable()
+    return made
 
 
 TABLE: dict[str, dict[str, str]] = {

@@ -120,11 +120,11 @@ def test_one_end_user_is_registered_once(
 
 
 def test_activate_against_edit_never_activates_other_content(
-    transactional_db: None, simulator: Simulator, together: Callable[..., list[Any]]
+    transactional_db: None, together: Callable[..., list[Any]]
 ) -> None:
     tenant = factories.make_tenant(endpoint_limit=50)
     provider, model = factories.make_provider(), factories.make_model()
-    factories.make_credential(tenant, provider)
+    credential = factories.make_credential(tenant, provider)
 
     def attempt(transition: Callable[[], None]) -> Callable[[], bool]:
         def call() -> bool:
@@ -137,8 +137,8 @@ def test_activate_against_edit_never_activates_other_content(
         return call
 
     for _ in range(50):
-        made = factories.make_draft(tenant, model, provider, base_url=simulator.base_url)
-        assert validation.run(made, workspace_id=tenant.workspace.pk).passed
+        made = factories.make_draft(tenant, model, provider)
+        factories.make_validation(made, credential)
         activating = PrivateEndpoint.objects.get(pk=made.pk)
         editing = PrivateEndpoint.objects.get(pk=made.pk)
         activated, edited = together(

@@ -1,0 +1,62 @@
+"""A provider credential's rotation, seen from the endpoints that depend on it."""
+
+from __future__ import annotations
+
+from django.db import transaction
+from django.db.models import QuerySet
+
+from accounts.models import ByokCredential
+from config.errors import Unprocessable
+from config.secrets import Secret
+from endpoints import validation
+from endpoints.models import PrivateEndpoint, Validation
+
+
+class RotationRefused(Unprocessable):
+    """A dependent endpoint does not pass with the new secret; the old one stays."""
+
+    error_type = "rotation_refused"
+
+
+def dependants(credential: ByokCredential) -> QuerySet[PrivateEndpoint]:
+    """Returns the endpoints whose current validation was made with the credential."""
+    found: QuerySet[PrivateEndpoint] = (
+        PrivateEndpoint.objects.for_organization(credential.organization_id)
+        .filter(validation__credential=credential)
+        .select_related("model", "provider", "price", "validation")
+    )
+    return found
+
+
+def rotate(
+    credential: ByokCredential, secret: Secret, *, revalidate: bool = False
+) -> list[Validation]:
+    """Replaces a credential's secret and returns the validations made with the new one.
+
+    By itself that makes the validations of dependants stale. With ``revalidate`` each dependant is
+    validated with the new secret first; if all pass, secret and validations change together, and
+    otherwise :class:`RotationRefused` leaves everything as it was.
+    """
+    if not revalidate:
+        credential.rotate(secret)
+        return []
+    tried: list[tuple[PrivateEndpoint, Validation]] = []
+    for endpoint in dependants(credential):
+        current = endpoint.validation
+        if current is None or current.workspace_id is None:
+            continue
+        found = validation.examine(endpoint, workspace_id=current.workspace_id, secret=secret)
+        if not found.passed:
+            failed = next(check for check in found.checks if not check["passed"])
+            raise RotationRefused(
+                f"{endpoint} does not pass with the new secret: "
+                f"{failed['name']} ({failed['reason']}). Nothing was changed.",
+                metadata={"endpoint_id": str(endpoint.pk), "reason": failed["reason"]},
+            )
+        tried.append((endpoint, found))
+    with transaction.atomic():
+        credential.rotate(secret)
+        for endpoint, found in tried:
+            found.credential_version = credential.version
+            endpoint.record_revalidation(found)
+    return [found for _, found in tried]

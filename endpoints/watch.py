@@ -1,0 +1,94 @@
+"""Drift: active endpoints are validated again from time to time, and compared with what they were."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Final
+
+from django.conf import settings
+from django.db.models import F, Q, Sum
+from django.utils import timezone
+
+from catalog.pricing import NANO
+from config.errors import InvalidTransition, NotFound
+from endpoints import validation
+from endpoints.models import PrivateEndpoint, Validation
+
+ACTOR: Final = "drift watch"
+# So many at a time, that a stop of the worker is not waited for long.
+_BATCH: Final = 20
+_COMPARED: Final = ("model", "prompt_tokens", "system_fingerprint", "certificate_key", "address")
+
+
+def watch_due() -> int:
+    """Validates the active endpoints whose turn it is; returns how many.
+
+    Each once in ``WATCH_INTERVAL`` seconds (0: never), the longest unwatched first, until the last
+    24 hours have cost ``WATCH_SPEND_LIMIT`` USD by the endpoints' prices.
+    """
+    if not settings.WATCH_INTERVAL:
+        return 0
+    before = timezone.now() - timedelta(seconds=settings.WATCH_INTERVAL)
+    due = (
+        PrivateEndpoint.objects.routable()
+        .filter(Q(watched_at=None, activated_at__lt=before) | Q(watched_at__lt=before))
+        .order_by(F("watched_at").asc(nulls_first=True))[:_BATCH]
+    )
+    done = 0
+    for endpoint in due:
+        if spent_today() >= settings.WATCH_SPEND_LIMIT * NANO:
+            break
+        # Of several runners, the one whose update counts does it.
+        claimed = PrivateEndpoint.objects.filter(
+            pk=endpoint.pk, watched_at=endpoint.watched_at
+        ).update(watched_at=timezone.now())
+        if claimed:
+            watch(endpoint)
+            done += 1
+    return done
+
+
+def watch(endpoint: PrivateEndpoint) -> Validation | None:
+    """Validates an endpoint again with the workspace that activated it, and records any drift.
+
+    With ``WATCH_DISABLES``, an endpoint that drifted is disabled. Returns ``None`` when it was
+    deleted or left its state meanwhile.
+    """
+    baseline = endpoint.validation
+    if baseline is None or baseline.workspace_id is None:
+        return None
+    found = validation.examine(endpoint, workspace_id=baseline.workspace_id)
+    found.purpose = Validation.Purpose.WATCH
+    found.changes = differences(baseline.evidence, found.evidence)
+    try:
+        endpoint.record_watch(found)
+        if found.shows_drift and settings.WATCH_DISABLES:
+            endpoint.disable(by=ACTOR, reason=_reason(found))
+    except (InvalidTransition, NotFound):
+        return None
+    return found
+
+
+def differences(before: dict[str, Any], now: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns what both validations showed and is not the same, as ``{name, was, is}``."""
+    return [
+        {"name": name, "was": before[name], "is": now[name]}
+        for name in _COMPARED
+        if before.get(name) is not None and now.get(name) is not None and before[name] != now[name]
+    ]
+
+
+def spent_today() -> int:
+    """Returns what watching cost in the last 24 hours, in nano-USD."""
+    since = timezone.now() - timedelta(days=1)
+    watched = Validation.objects.filter(purpose=Validation.Purpose.WATCH, created_at__gte=since)
+    return watched.aggregate(total=Sum("cost_nano"))["total"] or 0
+
+
+def _reason(found: Validation) -> str:
+    failed = next((check for check in found.checks if not check["passed"]), None)
+    if failed is not None:
+        return f"{failed['name']}: {failed['reason']}"
+    return "; ".join(
+        f"{change['name']} was {change['was']}, is {change['is']}" for change in found.changes
+    )

@@ -1,0 +1,166 @@
+"""From the ``Authorization`` header to a caller: what is a key, and what costs a query."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from urllib.parse import urlsplit
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from rest_framework.test import APIClient
+
+from accounts.models import ApiKey
+from config.secrets import generate_api_key
+from tests import factories
+from tests.factories import Tenant
+
+ROUTE = "/api/v1/key"
+MISSING = "Authentication is missing or invalid. Send 'Authorization: Bearer <API key>'."
+INVALID = "The API key is not valid."
+
+
+def refusal(message: str) -> dict[str, object]:
+    return {
+        "error": {
+            "code": 401,
+            "message": message,
+            "metadata": {"error_type": "authentication"},
+        }
+    }
+
+
+@pytest.mark.parametrize("header", [None, ""])
+def test_a_missing_header_is_refused_without_a_query(
+    anonymous: APIClient, header: str | None
+) -> None:
+    headers = {} if header is None else {"Authorization": header}
+    with CaptureQueriesContext(connection) as captured:
+        response = anonymous.get(ROUTE, headers=headers)
+    assert response.status_code == 401
+    assert response.json() == refusal(MISSING)
+    assert response.headers["WWW-Authenticate"] == "Bearer"
+    assert len(captured) == 0
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{key}",
+        "Bearer",
+        "Bearer ",
+        "Bearer  {key}",
+        "Bearer {key} ",
+        "Bearer {key}\n",
+        "Bearer\t{key}",
+        " Bearer {key}",
+        "Bearer {key},",
+        "Bearer {key}, Bearer {key}",
+        "Bearer {key},{key}",
+        "Bearer {key} {key}",
+        'Bearer "{key}"',
+        "Basic {key}",
+        "Token {key}",
+        "Bearer null",
+        "Bearer undefined",
+        "Bearer sk-cw-",
+        "Bearer {upper}",
+        "Bearer {typo}",
+        "Bearer {cut}",
+        "Bearer {other_prefix}",
+        "Bearer {key}é",
+        "Bearer {fullwidth}",
+    ],
+)
+def test_a_malformed_header_is_refused_without_a_query(
+    anonymous: APIClient, tenant: Tenant, header: str
+) -> None:
+    key = tenant.management_key
+    swapped = "0" if key[20] != "0" else "1"
+    text = header.format(
+        key=key,
+        upper=key.upper(),
+        typo=key[:20] + swapped + key[21:],
+        cut=key[:-1],
+        other_prefix="sk" + key[2:],
+        fullwidth=key[:-1] + chr(ord(key[-1]) + 0xFEE0),
+    )
+    with CaptureQueriesContext(connection) as captured:
+        response = anonymous.get(ROUTE, headers={"Authorization": text})
+    assert response.status_code == 401
+    assert response.json() == refusal(INVALID)
+    assert len(captured) == 0
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
+def test_the_scheme_has_no_case(anonymous: APIClient, tenant: Tenant, scheme: str) -> None:
+    response = anonymous.get(
+        ROUTE, headers={"Authorization": f"{scheme} {tenant.management_key}"}
+    )
+    assert response.status_code == 200
+
+
+def test_a_well_formed_key_costs_one_query(anonymous: APIClient) -> None:
+    key = generate_api_key(is_management=True).reveal()
+    with CaptureQueriesContext(connection) as captured:
+        response = anonymous.get(ROUTE, headers={"Authorization": f"Bearer {key}"})
+    assert response.json() == refusal(INVALID)
+    assert len(captured) == 1
+
+
+def test_the_key_is_nowhere_in_the_answer(anonymous: APIClient) -> None:
+    key = generate_api_key(is_management=True).reveal()
+    response = anonymous.get(ROUTE, headers={"Authorization": f"Bearer {key}"})
+    assert key not in response.content.decode()
+
+
+@pytest.mark.parametrize("place", ["query", "cookie", "x-api-key"])
+def test_a_key_elsewhere_is_no_key(anonymous: APIClient, tenant: Tenant, place: str) -> None:
+    key = tenant.management_key
+    match place:
+        case "query":
+            response = anonymous.get(f"{ROUTE}?api_key={key}&access_token={key}")
+        case "cookie":
+            anonymous.cookies["authorization"] = f"Bearer {key}"
+            response = anonymous.get(ROUTE)
+        case _:
+            response = anonymous.get(ROUTE, headers={"X-Api-Key": key})
+    assert response.status_code == 401
+    assert response.json() == refusal(MISSING)
+
+
+def test_a_revoked_key_is_refused_at_once(management: APIClient, tenant: Tenant) -> None:
+    assert management.get(ROUTE).status_code == 200
+    key = ApiKey.objects.get(is_management=True)
+    assert key.revoke() is True
+    assert key.revoke() is False
+    response = management.get(ROUTE)
+    assert response.json() == refusal("The API key is disabled.")
+
+
+def test_a_key_of_another_secret_key_is_unknown(
+    tenant: Tenant,
+) -> None:
+    key = ApiKey.objects.get(is_management=True)
+    key.digest = "0" * 64
+    key.save_fields("digest")
+    assert factories.client(tenant.management_key).get(ROUTE).json() == refusal(INVALID)
+
+
+@pytest.mark.parametrize("path", [ROUTE, "/api/v1/chat/completions"])
+def test_two_headers_are_refused(server: str, transactional_db: None, path: str) -> None:
+    tenant = factories.make_tenant()
+    address = urlsplit(server)
+    line = http.client.HTTPConnection(address.hostname or "", address.port, timeout=10)
+    body = json.dumps({"model": "x", "messages": []}) if path != ROUTE else ""
+    line.putrequest("POST" if body else "GET", path)
+    for _ in range(2):
+        line.putheader("Authorization", f"Bearer {tenant.api_key}")
+    line.putheader("Content-Type", "application/json")
+    line.putheader("Content-Length", str(len(body)))
+    line.endheaders(body.encode())
+    response = line.getresponse()
+    answer = json.loads(response.read())
+    line.close()
+    assert (response.status, answer) == (401, refusal(INVALID))

@@ -1,0 +1,186 @@
+"""Who may call what: one table, made from the URLconf, of every route against every kind of key."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import requests
+from django.urls import URLPattern, URLResolver, get_resolver
+from django.utils import timezone
+from rest_framework.test import APIClient
+from rest_framework.views import APIView
+
+from accounts.authentication import AnyKey, DenyAll, ManagementKey
+from accounts.models import ApiKey
+from config.secrets import generate_api_key
+from inference.asgi import ROUTES
+from tests import factories, snapshots
+from tests.factories import Tenant
+
+# A route that answers without a key is named here, or its test fails.
+PUBLIC = {"GET /api/v1/openapi.json"}
+ADMITTED = "admitted"
+
+
+@dataclass(frozen=True)
+class Route:
+    """One method of one path, and the view behind it."""
+
+    method: str
+    path: str
+    view: type[APIView]
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
+
+
+def _views(resolver: URLResolver, prefix: str = "/") -> Iterator[tuple[str, Any]]:
+    for pattern in resolver.url_patterns:
+        path = prefix + re.sub(
+            r"\(\?P<(\w+)>(?:[^()]|\([^()]*\))*\)", r"{\1}", str(pattern.pattern)
+        ).lstrip("^").rstrip("$").replace(r"\Z", "")
+        if isinstance(pattern, URLResolver):
+            yield from _views(pattern, path)
+        elif isinstance(pattern, URLPattern):
+            yield path, pattern.callback
+
+
+def _routes() -> list[Route]:
+    found = []
+    for path, callback in _views(get_resolver()):
+        if not path.startswith("/api/v1/"):
+            continue
+        methods = getattr(callback, "actions", None) or {
+            name: name for name in callback.cls.http_method_names if hasattr(callback.cls, name)
+        }
+        found += [
+            Route(method.upper(), path, callback.cls)
+            for method in methods
+            if method not in ("head", "options")
+        ]
+    return sorted(found, key=str)
+
+
+ALL_ROUTES = _routes()
+KEYED_ROUTES = [route for route in ALL_ROUTES if str(route) not in PUBLIC]
+
+
+@pytest.fixture
+def keys(tenant: Tenant) -> dict[str, str | None]:
+    """What each actor of the table sends as its key; ``None`` sends no header."""
+    _, disabled = ApiKey.objects.issue(
+        workspace=tenant.workspace, name="disabled", is_management=True
+    )
+    ApiKey.objects.filter(name="disabled").update(disabled=True)
+    _, expired = ApiKey.objects.issue(
+        workspace=tenant.workspace,
+        name="expired",
+        is_management=True,
+        expires_at=timezone.now() - timedelta(seconds=1),
+    )
+    good = tenant.management_key
+    return {
+        "none": None,
+        "garbage": "garbage",
+        "bad checksum": good[:-1] + ("0" if good[-1] != "0" else "1"),
+        "unknown": generate_api_key(is_management=True).reveal(),
+        "expired": expired.reveal(),
+        "disabled": disabled.reveal(),
+        "inference": tenant.api_key,
+        "management": good,
+        "other organization": factories.make_tenant("Other").management_key,
+    }
+
+
+ACTORS = {
+    "none": 401,
+    "garbage": 401,
+    "bad checksum": 401,
+    "unknown": 401,
+    "expired": 401,
+    "disabled": 401,
+    "inference": 403,
+    "management": ADMITTED,
+    "other organization": ADMITTED,
+}
+
+
+def answer(route: Route, key: str | None) -> Any:
+    client = APIClient() if key is None else factories.client(key)
+    path = re.sub(r"\{\w+\}", str(uuid4()), route.path)
+    return client.generic(route.method, path, "{}", content_type="application/json")
+
+
+def test_the_table_has_routes() -> None:
+    assert len(KEYED_ROUTES) >= 14
+    assert {str(route) for route in ALL_ROUTES} >= {
+        "GET /api/v1/key",
+        "GET /api/v1/models/user",
+        "POST /api/v1/end-users",
+        "POST /api/v1/private-endpoints",
+        "POST /api/v1/private-endpoints/{pk}/activate",
+        *PUBLIC,
+    }
+
+
+@pytest.mark.parametrize("route", ALL_ROUTES, ids=str)
+def test_every_route_declares_its_key_type(route: Route) -> None:
+    permissions = list(route.view.permission_classes)
+    if str(route) in PUBLIC:
+        assert route.view.authentication_classes == []
+    else:
+        assert permissions in ([ManagementKey], [AnyKey])
+        assert DenyAll not in permissions
+
+
+@pytest.mark.parametrize("actor", ACTORS)
+@pytest.mark.parametrize("route", KEYED_ROUTES, ids=str)
+def test_the_table(keys: dict[str, str | None], route: Route, actor: str) -> None:
+    expected: int | str = ACTORS[actor]
+    if actor == "inference" and route.view.permission_classes == [AnyKey]:
+        expected = ADMITTED
+    before = snapshots.everything()
+    response = answer(route, keys[actor])
+    status = response.status_code
+    assert (status if status in (401, 403) else ADMITTED) == expected
+    assert (status < 500) is True
+    if expected != ADMITTED:
+        error = response.json()["error"]
+        assert error["code"] == expected
+        assert error["metadata"]["error_type"] == {
+            401: "authentication",
+            403: "permission_denied",
+        }[status]
+        assert response.headers.get("WWW-Authenticate") == ("Bearer" if status == 401 else None)
+        assert snapshots.everything() == before
+
+
+@pytest.mark.parametrize("route", sorted(PUBLIC))
+def test_a_public_route_needs_no_key(anonymous: APIClient, route: str) -> None:
+    method, _, path = route.partition(" ")
+    assert anonymous.generic(method, path).status_code == 200
+
+
+def test_the_routes_of_the_data_plane_follow_the_same_table(
+    server: str, transactional_db: None
+) -> None:
+    tenant = factories.make_tenant()
+    expected: dict[str | None, int] = {
+        None: 401,
+        "garbage": 401,
+        generate_api_key(is_management=False).reveal(): 401,
+        tenant.management_key: 403,
+        tenant.api_key: 404,
+    }
+    body = {"model": "acme/unknown", "prompt": "x", "messages": [{"role": "user", "content": "x"}]}
+    for path in ROUTES:
+        for key, status in expected.items():
+            headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+            got = requests.post(f"{server}{path}", json=body, headers=headers, timeout=10)
+            assert (path, got.status_code, got.json()["error"]["code"]) == (path, status, status)

@@ -1,0 +1,416 @@
+"""The OpenAI dialect: requests built, replies and streams read, without a connection."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from catalog.dialects import openai
+from catalog.dialects.base import (
+    Call,
+    Chunk,
+    InvalidReply,
+    InvalidStream,
+    Operation,
+    ProviderFailure,
+    parse_error,
+)
+from catalog.pricing import Usage
+from config.secrets import Secret
+
+SECRET = Secret("credential-0123456789")
+
+
+def call(body: bytes = b"{}", **changes: Any) -> Call:
+    fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    defaults: dict[str, Any] = {
+        "operation": Operation.CHAT,
+        "base_url": "https://llm.example.com/v1",
+        "model": "deployed",
+        "secret": SECRET,
+        "fields": fields,
+    }
+    return Call(**{**defaults, **changes})
+
+
+def reply(**changes: Any) -> bytes:
+    body: dict[str, Any] = {
+        "id": "up-1",
+        "model": "deployed",
+        "choices": [{"index": 0, "message": {"content": "Hé"}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 3, "completion_tokens": 5},
+    }
+    return json.dumps({**body, **changes}).encode()
+
+
+def event(**fields: Any) -> bytes:
+    return b"data: " + json.dumps(fields).encode() + b"\n\n"
+
+
+def delta(text: str, finish: str | None = None, **fields: Any) -> bytes:
+    choice = {"index": 0, "delta": {"content": text}, "finish_reason": finish}
+    return event(choices=[choice], **fields)
+
+
+DONE = b"data: [DONE]\n\n"
+
+
+@pytest.mark.parametrize(
+    ("operation", "url"),
+    [
+        (Operation.CHAT, "https://llm.example.com/v1/chat/completions"),
+        (Operation.TEXT, "https://llm.example.com/v1/completions"),
+    ],
+)
+def test_build_posts_to_the_operations_path(operation: Operation, url: str) -> None:
+    request = openai.build(call(operation=operation))
+    assert (request.method, request.url) == ("POST", url)
+    assert request.headers == {
+        "Authorization": "Bearer credential-0123456789",
+        "Content-Type": "application/json",
+        "Accept": "application/json",
+    }
+
+
+def test_build_replaces_the_model_and_leaves_the_rest_as_it_is() -> None:
+    body = b'{"messages":[ {"role" :"user","content":"\\u00fc"}],"t":1.50,"n":1e2,"z":{"a":null}}'
+    assert openai.build(call(body)).body == body[:-1] + b',"model":"deployed"}'
+
+
+def test_build_changes_nothing_of_the_callers_fields() -> None:
+    made = call(b'{"a":1}', stream=True)
+    openai.build(made)
+    assert set(made.fields) == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("options", "sent"),
+    [
+        (None, {"include_usage": True}),
+        (b'{"include_usage":false}', {"include_usage": True}),
+        (b'{"x":{"y":[1.0]}}', {"x": {"y": [1.0]}, "include_usage": True}),
+        (b"null", {"include_usage": True}),
+        (b"5", {"include_usage": True}),
+        (b"[]", {"include_usage": True}),
+    ],
+)
+def test_build_asks_a_stream_for_usage(options: bytes | None, sent: dict[str, Any]) -> None:
+    body = b"{}" if options is None else b'{"stream_options":' + options + b"}"
+    request = openai.build(call(body, stream=True))
+    assert json.loads(request.body) == {
+        "stream": True,
+        "stream_options": sent,
+        "model": "deployed",
+    }
+    assert request.headers["Accept"] == "text/event-stream"
+
+
+def test_parse_reply_reads_what_the_gateway_needs() -> None:
+    read = openai.parse_reply(Operation.CHAT, reply())
+    assert (read.model, read.upstream_id, read.finish_reason) == ("deployed", "up-1", "stop")
+    assert read.usage == Usage(prompt=3, completion=5)
+    assert read.output_bytes == 3
+    assert {name: json.loads(bytes(raw)) for name, raw in read.fields.items()} == json.loads(reply())
+
+
+def test_parse_reply_reads_a_text_completion() -> None:
+    body = reply(choices=[{"text": "one", "finish_reason": "length"}])
+    read = openai.parse_reply(Operation.TEXT, body)
+    assert (read.finish_reason, read.output_bytes) == ("length", 3)
+
+
+@pytest.mark.parametrize(
+    ("message", "size"),
+    [
+        ({"content": "ü"}, 2),
+        ({"content": None}, 0),
+        ({"content": "a", "reasoning": "bc", "reasoning_content": "def", "refusal": "g"}, 7),
+        ({"content": None, "tool_calls": None}, 0),
+        ({"content": [{"type": "text"}]}, 17),
+    ],
+)
+def test_all_that_the_model_wrote_counts_as_output(message: dict[str, Any], size: int) -> None:
+    body = reply(choices=[{"message": message, "finish_reason": "stop"}])
+    assert openai.parse_reply(Operation.CHAT, body).output_bytes == size
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b'"text"',
+        b"<!doctype html>",
+        b"{",
+        b"{}",
+        b'{"status":"ok"}',
+        b'{"choices":null}',
+        b'{"choices":[]}',
+        b'{"choices":{}}',
+        b'{"choices":[1]}',
+        b'{"choices":[{}]}',
+        b'{"choices":[{"message":null}]}',
+        b'{"choices":[{"message":"text"}]}',
+        b'{"choices":[{"text":"x"}]}',
+        b'{"choices":[{"message":{},"finish_reason":5}]}',
+        b'{"choices":[{"message":{"content":"\xff"}}]}',
+        b'{"choices":[{"message":{}}],"x":"\xff"}',
+        b'{"choices":[{"message":{}}],"x":"\xff","y":NaN}',
+        b'{"choices":[{"message":{}}],"x":"\\ud800","y":NaN}',
+        b'{"choices":' + b"[" * 5000 + b"]" * 5000 + b"}",
+        b'{"choices":[{"message":{}}],"x":' + b"[" * 5000 + b"]" * 5000 + b"}",
+        b'{"choices":[{"message":{}}],"y":NaN,"x":' + b"[" * 5000 + b"]" * 5000 + b"}",
+        b"NaN",
+    ],
+)
+def test_parse_reply_refuses_what_is_no_completion(body: bytes) -> None:
+    with pytest.raises(InvalidReply):
+        openai.parse_reply(Operation.CHAT, body)
+
+
+def test_a_chat_message_is_no_text_completion() -> None:
+    with pytest.raises(InvalidReply, match=r"^A choice of the answer has no content\.$"):
+        openai.parse_reply(Operation.TEXT, reply())
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        ({"prompt_tokens": 0, "completion_tokens": 0}, Usage(0, 0)),
+        ({"prompt_tokens": 100_000_000, "completion_tokens": 1}, Usage(100_000_000, 1)),
+        ({"prompt_tokens": 100_000_001, "completion_tokens": 1}, None),
+        ({"prompt_tokens": -1, "completion_tokens": 1}, None),
+        ({"prompt_tokens": 1, "completion_tokens": -1}, None),
+        ({"prompt_tokens": "5", "completion_tokens": 5}, None),
+        ({"prompt_tokens": 1.5, "completion_tokens": 5}, None),
+        ({"prompt_tokens": True, "completion_tokens": 5}, None),
+        ({"prompt_tokens": None, "completion_tokens": 5}, None),
+        ({"prompt_tokens": 5}, None),
+        ({"prompt_tokens": float("nan"), "completion_tokens": 5}, None),
+        ({}, None),
+        (None, None),
+        ([], None),
+        ("5", None),
+        (
+            {
+                "prompt_tokens": 9,
+                "completion_tokens": 8,
+                "prompt_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 3},
+                "completion_tokens_details": {"reasoning_tokens": 2},
+            },
+            Usage(9, 8, cached=4, cache_write=3, reasoning=2),
+        ),
+        (
+            {
+                "prompt_tokens": 9,
+                "completion_tokens": 8,
+                "prompt_tokens_details": {"cached_tokens": None, "cache_write_tokens": -3},
+                "completion_tokens_details": None,
+            },
+            Usage(9, 8),
+        ),
+    ],
+)
+def test_usage_counts_when_it_is_sane(usage: Any, expected: Usage | None) -> None:
+    assert openai.parse_reply(Operation.CHAT, reply(usage=usage)).usage == expected
+    parser = openai.stream_parser(Operation.CHAT)
+    [chunk] = parser.feed(event(choices=[], usage=usage))
+    assert chunk.usage == expected
+
+
+def test_no_usage_is_none() -> None:
+    body = b'{"choices":[{"message":{"content":"x"}}]}'
+    assert openai.parse_reply(Operation.CHAT, body).usage is None
+
+
+def test_not_a_number_anywhere_reads_as_null() -> None:
+    body = reply(usage={"prompt_tokens": float("nan")}, timings=float("-inf"))
+    read = openai.parse_reply(Operation.CHAT, body)
+    assert bytes(read.fields["timings"]) == b"null"
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "code"),
+    [
+        ({"message": "No.", "code": "c", "type": "t"}, "No.", "c"),
+        ({"message": "No.", "code": 429}, "No.", "429"),
+        ({"message": "No.", "code": None, "type": "t"}, "No.", "t"),
+        ({"message": {"deep": 1}}, None, None),
+        ("No.", "No.", None),
+        (5, None, None),
+        ([], None, None),
+        ({}, None, None),
+    ],
+)
+def test_an_error_inside_a_200_is_a_failure(error: Any, message: Any, code: Any) -> None:
+    with pytest.raises(ProviderFailure) as plain:
+        openai.parse_reply(Operation.CHAT, json.dumps({"error": error}).encode())
+    with pytest.raises(ProviderFailure) as streamed:
+        openai.stream_parser(Operation.CHAT).feed(event(error=error))
+    for failure in (plain.value, streamed.value):
+        assert (failure.message, failure.code) == (message, code)
+
+
+def test_a_null_error_is_none() -> None:
+    assert openai.parse_reply(Operation.CHAT, reply(error=None)).model == "deployed"
+
+
+def test_an_error_that_nests_too_deep_is_no_answer() -> None:
+    with pytest.raises(InvalidReply):
+        openai.parse_reply(
+            Operation.CHAT, b'{"error":' + b"[" * 5000 + b"]" * 5000 + b',"choices":[]}'
+        )
+
+
+@pytest.mark.parametrize("position", [0, 100, 500, 505, 511, 512, 4090, 100_000])
+def test_a_failure_shows_no_part_of_the_secret_wherever_it_stands(position: int) -> None:
+    text = "a" * position + SECRET.reveal() + "b" * 50
+    failure = parse_error(json.dumps({"error": {"message": text, "code": text}}).encode())
+    shown = failure.cleaned(SECRET)
+    expected = ("a" * position + "********" + "b" * 50)[:512]
+    assert (shown.message, shown.code) == (expected, expected[:64])
+
+
+def test_a_failure_shows_one_clean_line() -> None:
+    failure = parse_error(b'{"error":{"message":"\\u0000a\\r\\nb\\u001b[31m\\u2028c\\ud800 "}}')
+    assert failure.cleaned(SECRET).message == "a b [31m c"
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"Internal Server Error", b"[]", b"\xff", b"[" * 100_000, b"1" * 5000]
+)
+def test_an_error_body_that_is_no_object_says_nothing(body: bytes) -> None:
+    failure = parse_error(body)
+    assert (failure.message, failure.code) == (None, None)
+
+
+def test_a_stream_yields_its_chunks_and_its_end() -> None:
+    parser = openai.stream_parser(Operation.CHAT)
+    chunks = parser.feed(delta("Hé", id="up-1", model="deployed") + delta("", "stop"))
+    assert [(c.upstream_id, c.model, c.finish_reason, c.output_bytes) for c in chunks] == [
+        ("up-1", "deployed", None, 3),
+        (None, None, "stop", 0),
+    ]
+    assert [chunk.has_choices for chunk in chunks] == [True, True]
+    assert parser.feed(DONE) == [Chunk(fields={}, is_done=True)]
+    parser.finish()
+
+
+def test_nothing_after_the_end_counts() -> None:
+    parser = openai.stream_parser(Operation.CHAT)
+    assert [chunk.is_done for chunk in parser.feed(DONE + b"data: oops\n\n")] == [True]
+    assert parser.feed(b"data: oops\n\n") == []
+    parser.finish()
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"data: oops\n\n",
+        b"data: [1,2]\n\n",
+        b"data: {}\n\n",
+        b"data\n\n",
+        b'data: {"choices":5}\n\n',
+        b'data: {"choices":[{"delta":"x"}]}\n\n',
+        b'data: {"choices":[],"x":"\xff"}\n\n',
+        b'data: {"choices":' + b"[" * 5000 + b"]" * 5000 + b"}\n\n",
+    ],
+)
+def test_what_came_before_a_fault_is_pending(bad: bytes) -> None:
+    parser = openai.stream_parser(Operation.CHAT)
+    with pytest.raises(InvalidStream):
+        parser.feed(delta("one") + delta("two") + bad + delta("three"))
+    assert [chunk.output_bytes for chunk in parser.pending] == [3, 3]
+
+
+def test_what_came_before_a_reported_error_is_pending() -> None:
+    parser = openai.stream_parser(Operation.CHAT)
+    with pytest.raises(ProviderFailure):
+        parser.feed(delta("one") + event(error={"message": "No."}))
+    assert [chunk.output_bytes for chunk in parser.pending] == [3]
+
+
+def test_an_event_beyond_a_mebibyte_is_refused() -> None:
+    parser = openai.stream_parser(Operation.CHAT)
+    with pytest.raises(InvalidStream, match=r"^An event of the stream is too large\.$"):
+        parser.feed(delta("x" * 1_048_576))
+
+
+@pytest.mark.parametrize(
+    ("rest", "text"),
+    [
+        (b"", "The stream ended without its end mark."),
+        (b"data: {", "The stream was cut off inside an event."),
+        (b"data: {}\n", "The stream was cut off inside an event."),
+    ],
+)
+def test_finish_tells_how_a_stream_broke_off(rest: bytes, text: str) -> None:
+    parser = openai.stream_parser(Operation.CHAT)
+    parser.feed(delta("one") + rest)
+    with pytest.raises(InvalidStream) as error:
+        parser.finish()
+    assert str(error.value) == text
+
+
+@given(
+    texts=st.lists(st.text(max_size=5), max_size=6),
+    size=st.integers(1, 40),
+    end=st.sampled_from([b"\n", b"\r", b"\r\n"]),
+)
+def test_no_cut_changes_the_chunks(texts: list[str], size: int, end: bytes) -> None:
+    stream = b"".join(map(delta, texts)) + event(choices=[], usage={"prompt_tokens": 1}) + DONE
+    stream = stream.replace(b"\n", end)
+    parser = openai.stream_parser(Operation.CHAT)
+    chunks = [
+        chunk for at in range(0, len(stream), size) for chunk in parser.feed(stream[at : at + size])
+    ]
+    parser.finish()
+    assert [chunk.output_bytes for chunk in chunks] == [
+        *(len(text.encode()) for text in texts),
+        0,
+        0,
+    ]
+    assert chunks[-1].is_done
+
+
+@given(data=st.binary(max_size=200), size=st.integers(1, 50))
+def test_no_bytes_break_the_parser(data: bytes, size: int) -> None:
+    parser = openai.stream_parser(Operation.CHAT)
+    try:
+        for at in range(0, len(data), size):
+            parser.feed(data[at : at + size])
+        parser.finish()
+    except (InvalidStream, ProviderFailure):
+        pass
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+        lambda inner: st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["choices", "message", "delta", "usage", "error", "content", "prompt_tokens"]
+            ),
+            inner,
+            max_size=4,
+        ),
+        max_leaves=12,
+    )
+)
+def test_no_json_breaks_the_parser(value: Any) -> None:
+    body = json.dumps(value).encode()
+    for read in (
+        lambda: openai.parse_reply(Operation.CHAT, body),
+        lambda: openai.stream_parser(Operation.CHAT).feed(b"data: " + body + b"\n\n"),
+    ):
+        try:
+            read()
+        except (InvalidReply, InvalidStream, ProviderFailure):
+            pass

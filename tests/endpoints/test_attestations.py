@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import requests
+from django.db import IntegrityError, connection, transaction
+from rest_framework.test import APIClient
+
+from config.simulator import Simulator
+from endpoints.models import Attestation, PrivateEndpoint
+from inference.models import Generation
+from tests import factories
+from tests.factories import Tenant
+
+
+def declare(management: APIClient, **declared: object) -> str:
+    model, provider = factories.make_model(), factories.make_provider()
+    answer = management.post(
+        "/api/v1/private-endpoints",
+        {
+            "model_permaslug": model.canonical_slug,
+            "provider_slug": provider.slug,
+            "upstream_model_id": "sim-echo",
+            "base_url": "https://llm.example.com/v1",
+            **declared,
+        },
+        headers={"X-Request-Id": "request-1"},
+    )
+    assert answer.status_code == 201, answer.content
+    return str(answer.json()["data"]["id"])
+
+
+def test_a_declaration_is_recorded_with_who_and_when(tenant: Tenant, management: APIClient) -> None:
+    endpoint_id = declare(management, declared_zdr=True, declared_region="europe")
+    made = Attestation.objects.get(endpoint_id=endpoint_id)
+    assert made.declared == (True, "europe")
+    assert made.stated_by.startswith("key mk-cw-")
+    assert made.request_id == "request-1"
+    assert PrivateEndpoint.objects.get(pk=endpoint_id).attestation == made
+
+
+def test_saying_nothing_attests_nothing(tenant: Tenant, management: APIClient) -> None:
+    endpoint_id = declare(management)
+    assert PrivateEndpoint.objects.get(pk=endpoint_id).attestation is None
+    assert Attestation.objects.count() == 0
+
+
+def test_an_edit_appends_a_declaration_and_keeps_the_old_one(
+    tenant: Tenant, management: APIClient
+) -> None:
+    endpoint_id = declare(management, declared_zdr=True)
+    url = f"/api/v1/private-endpoints/{endpoint_id}"
+    management.patch(url, {"upstream_model_id": "sim-echo", "declared_zdr": False})
+    management.patch(url, {"upstream_model_id": "sim-echo", "declared_zdr": False})
+    assert [made.declared for made in Attestation.objects.order_by("id")] == [
+        (True, None),
+        (False, None),
+    ]
+
+
+def test_a_withdrawn_declaration_is_a_statement_too(tenant: Tenant, management: APIClient) -> None:
+    endpoint_id = declare(management, declared_zdr=True)
+    management.patch(f"/api/v1/private-endpoints/{endpoint_id}", {"upstream_model_id": "other"})
+    assert [made.declared for made in Attestation.objects.order_by("id")] == [
+        (True, None),
+        (None, None),
+    ]
+
+
+@pytest.mark.parametrize("statement", ["UPDATE", "DELETE"])
+def test_history_cannot_be_rewritten(tenant: Tenant, management: APIClient, statement: str) -> None:
+    declare(management, declared_zdr=True)
+    sql = {
+        "UPDATE": "UPDATE endpoints_attestation SET declared_zdr = false",
+        "DELETE": "DELETE FROM endpoints_attestation",
+    }[statement]
+    with pytest.raises(IntegrityError, match="append-only"), transaction.atomic():
+        connection.cursor().execute(sql)
+    assert Attestation.objects.get().declared_zdr is True
+
+
+def test_a_generation_points_at_the_declaration_in_force(
+    server: str, simulator: Simulator, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
+    tenant = factories.make_tenant()
+    model = factories.make_model("acme/falcon")
+    endpoint = factories.make_active(
+        tenant,
+        model,
+        factories.make_provider(),
+        base_url=simulator.base_url,
+        declared_zdr=True,
+    )
+    answer = requests.post(
+        f"{server}/api/v1/chat/completions",
+        headers={"Authorization": f"Bearer {tenant.api_key}"},
+        json={"model": "acme/falcon", "messages": [{"role": "user", "content": "one"}]},
+        timeout=20,
+    )
+    assert answer.status_code == 200
+    generation = Generation.objects.get()
+    assert endpoint.attestation is not None
+    assert generation.attestation == endpoint.attestation
+    eventually(lambda: Generation.objects.filter(status="completed").count() == 1)

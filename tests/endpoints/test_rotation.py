@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import pytest
+
+from accounts.models import ByokCredential
+from catalog.models import Provider
+from config.secrets import Secret
+from config.simulator import Simulator
+from endpoints import rotation, validation
+from endpoints.models import PrivateEndpoint, Validation, ValidationStale
+from endpoints.rotation import RotationRefused
+from tests import factories
+from tests.factories import Tenant
+
+pytestmark = pytest.mark.django_db
+
+NEW = Secret("another-credential-0123456789")
+# The simulated provider refuses keys that begin like this.
+BAD = Secret("bad-credential-0123456789")
+
+
+@pytest.fixture
+def credential(tenant: Tenant) -> ByokCredential:
+    return factories.make_credential(tenant, factories.make_provider("acme"))
+
+
+@pytest.fixture
+def active(tenant: Tenant, credential: ByokCredential, simulator: Simulator) -> PrivateEndpoint:
+    provider = Provider.objects.get(slug=credential.provider_slug)
+    return factories.make_active(
+        tenant, factories.make_model(), provider, base_url=simulator.base_url
+    )
+
+
+def test_dependants_are_the_endpoints_validated_with_the_credential(
+    tenant: Tenant, credential: ByokCredential, active: PrivateEndpoint
+) -> None:
+    factories.make_draft(tenant, active.model, active.provider)
+    other = factories.make_credential(tenant, factories.make_provider())
+    assert list(rotation.dependants(credential)) == [active]
+    assert list(rotation.dependants(other)) == []
+
+
+def test_rotation_makes_the_validations_of_dependants_stale(
+    tenant: Tenant, credential: ByokCredential, active: PrivateEndpoint, simulator: Simulator
+) -> None:
+    draft = factories.make_draft(tenant, active.model, active.provider, base_url=simulator.base_url)
+    assert validation.run(draft, workspace_id=tenant.workspace.pk).passed
+    assert rotation.rotate(credential, NEW) == []
+    with pytest.raises(ValidationStale):
+        draft.activate()
+
+
+def test_rotation_with_revalidation_keeps_dependants_current(
+    tenant: Tenant, credential: ByokCredential, active: PrivateEndpoint, simulator: Simulator
+) -> None:
+    draft = factories.make_draft(tenant, active.model, active.provider, base_url=simulator.base_url)
+    assert validation.run(draft, workspace_id=tenant.workspace.pk).passed
+    simulator.clear()
+    made = rotation.rotate(credential, NEW, revalidate=True)
+    assert [found.outcome for found in made] == ["passed", "passed"]
+    assert {request.headers["authorization"] for request in simulator.requests} == {
+        f"Bearer {NEW.reveal()}"
+    }
+    credential.refresh_from_db()
+    assert credential.version == 2
+    assert credential.reveal() == NEW
+    draft.activate()
+    assert draft.status == "active"
+
+
+def test_rotation_with_a_secret_that_fails_changes_nothing(
+    credential: ByokCredential, active: PrivateEndpoint
+) -> None:
+    before = credential.reveal()
+    count = Validation.objects.count()
+    with pytest.raises(RotationRefused) as caught:
+        rotation.rotate(credential, BAD, revalidate=True)
+    assert caught.value.metadata == {
+        "endpoint_id": str(active.pk),
+        "reason": "upstream_error",
+    }
+    credential.refresh_from_db()
+    assert (credential.version, credential.reveal()) == (1, before)
+    assert Validation.objects.count() == count

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from catalog.pricing import NANO
+from config.simulator import Simulator
+from endpoints import watch
+from endpoints.models import PrivateEndpoint, Validation
+from tests import factories
+from tests.factories import Tenant
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def endpoint(tenant: Tenant, simulator: Simulator, settings: Any) -> PrivateEndpoint:
+    """An endpoint that was activated an hour ago, and is watched every minute."""
+    settings.WATCH_INTERVAL = 60
+    made = factories.make_active(
+        tenant,
+        factories.make_model(),
+        factories.make_provider(),
+        base_url=simulator.base_url,
+        price=factories.make_price("0.001", "0.001"),
+    )
+    age(made)
+    return made
+
+
+def age(endpoint: PrivateEndpoint) -> None:
+    PrivateEndpoint.objects.filter(pk=endpoint.pk).update(
+        activated_at=timezone.now() - timedelta(hours=1)
+    )
+
+
+def pretend_baseline(endpoint: PrivateEndpoint, **evidence: Any) -> None:
+    """Makes the activation remember another deployment than the one that answers now."""
+    assert endpoint.validation is not None
+    endpoint.validation.evidence |= evidence
+    endpoint.validation.save_fields("evidence")
+
+
+def test_an_activation_keeps_the_evidence(endpoint: PrivateEndpoint) -> None:
+    assert endpoint.validation is not None
+    evidence = endpoint.validation.evidence
+    assert set(evidence) == {
+        "address",
+        "certificate_key",
+        "model",
+        "system_fingerprint",
+        "prompt_tokens",
+        "first_event_ms",
+    }
+    assert evidence["address"] == "127.0.0.1"
+    assert evidence["model"] == "sim-echo"
+    assert len(evidence["certificate_key"]) == 64
+
+
+def test_nothing_is_watched_while_the_interval_is_zero(
+    endpoint: PrivateEndpoint, settings: Any
+) -> None:
+    settings.WATCH_INTERVAL = 0
+    assert watch.watch_due() == 0
+    assert Validation.objects.filter(purpose="watch").count() == 0
+
+
+def test_an_unchanged_endpoint_shows_no_drift_and_waits_for_its_next_turn(
+    endpoint: PrivateEndpoint,
+) -> None:
+    assert watch.watch_due() == 1
+    assert watch.watch_due() == 0
+    endpoint.refresh_from_db()
+    assert endpoint.drifted_at is None
+    assert endpoint.watched_at is not None
+    found = Validation.objects.get(purpose="watch")
+    assert (found.outcome, found.changes) == ("passed", [])
+    assert endpoint.validation_id != found.pk
+
+
+def test_another_model_behind_the_same_address_is_drift(endpoint: PrivateEndpoint) -> None:
+    pretend_baseline(endpoint, model="sim-echo-large")
+    assert watch.watch_due() == 1
+    endpoint.refresh_from_db()
+    assert endpoint.drifted_at is not None
+    assert endpoint.status == "active"
+    assert Validation.objects.get(purpose="watch").changes == [
+        {"name": "model", "was": "sim-echo-large", "is": "sim-echo"}
+    ]
+
+
+def test_a_new_certificate_is_noted_and_is_not_drift(endpoint: PrivateEndpoint) -> None:
+    pretend_baseline(endpoint, certificate_key="0" * 64)
+    watch.watch_due()
+    endpoint.refresh_from_db()
+    assert endpoint.drifted_at is None
+    [change] = Validation.objects.get(purpose="watch").changes
+    assert (change["name"], change["was"]) == ("certificate_key", "0" * 64)
+
+
+def test_drift_ends_when_the_deployment_is_itself_again(endpoint: PrivateEndpoint) -> None:
+    PrivateEndpoint.objects.filter(pk=endpoint.pk).update(drifted_at=timezone.now())
+    watch.watch_due()
+    endpoint.refresh_from_db()
+    assert endpoint.drifted_at is None
+
+
+def test_an_unreachable_deployment_has_not_drifted(
+    endpoint: PrivateEndpoint, settings: Any
+) -> None:
+    settings.WATCH_DISABLES = True
+    PrivateEndpoint.objects.filter(pk=endpoint.pk).update(base_url="https://127.0.0.1:1025/v1")
+    watch.watch_due()
+    endpoint.refresh_from_db()
+    assert (endpoint.status, endpoint.drifted_at) == ("active", None)
+    assert Validation.objects.get(purpose="watch").outcome == "unreachable"
+
+
+def test_drift_disables_where_the_operator_wants_it(
+    endpoint: PrivateEndpoint, settings: Any
+) -> None:
+    settings.WATCH_DISABLES = True
+    pretend_baseline(endpoint, prompt_tokens=1)
+    watch.watch_due()
+    endpoint.refresh_from_db()
+    assert endpoint.status == "disabled"
+    assert endpoint.disabled_by == "drift watch"
+    assert endpoint.disabled_reason == "prompt_tokens was 1, is 6"
+
+
+def test_watching_stops_at_the_spend_limit(endpoint: PrivateEndpoint, settings: Any) -> None:
+    watch.watch_due()
+    spent = watch.spent_today()
+    assert spent > 0
+    PrivateEndpoint.objects.update(watched_at=timezone.now() - timedelta(hours=1))
+    settings.WATCH_SPEND_LIMIT = spent / NANO
+    assert watch.watch_due() == 0
+    assert watch.spent_today() == spent
+    settings.WATCH_SPEND_LIMIT = (spent + 1) / NANO
+    assert watch.watch_due() == 1
+
+
+def test_a_disabled_or_deleted_endpoint_is_not_watched(
+    tenant: Tenant, endpoint: PrivateEndpoint, simulator: Simulator
+) -> None:
+    deleted = factories.make_active(
+        tenant, endpoint.model, endpoint.provider, base_url=simulator.base_url
+    )
+    age(deleted)
+    deleted.remove()
+    endpoint.disable()
+    assert watch.watch_due() == 0
