@@ -27,6 +27,9 @@ if not TYPE_CHECKING:
 
 _HOST: Final = re.compile(r"[a-z0-9](?:[a-z0-9.\-]{0,251}[a-z0-9])?")
 
+_KINDS: Final = {"management": "info"}
+_KEY_STATES: Final = {"usable": "success", "expired": "warning", "revoked": "danger"}
+
 admin.site.unregister([User, Group])
 
 
@@ -51,6 +54,7 @@ class OperatorGroupAdmin(DjangoGroupAdmin, ModelAdmin):
 class WorkspaceInline(console.ReadOnlyInline, console.TabularInline):
     model = Workspace
     fields = ("name", "slug", "is_default", "created_at")
+    readonly_fields = ("created_at",)
     show_change_link = True
     ordering = ("name",)
 
@@ -66,7 +70,13 @@ class OrganizationAdmin(ConsoleAdmin):
     add_fieldsets = ((None, {"fields": ("name", "endpoint_limit")}),)
     fieldsets = (
         (None, {"fields": ("name", "slug", "endpoint_limit")}),
-        ("Record", {"fields": ("id", "routing_version", ("created_at", "updated_at"))}),
+        (
+            "Record",
+            {
+                "classes": ["collapse"],
+                "fields": ("id", "routing_version", ("created_at", "updated_at")),
+            },
+        ),
     )
     readonly_fields = ("id", "slug", "routing_version", "created_at", "updated_at")
 
@@ -96,7 +106,7 @@ class WorkspaceAdmin(ConsoleAdmin):
     add_fieldsets = ((None, {"fields": ("organization", "name", "slug")}),)
     fieldsets = (
         (None, {"fields": ("organization", "name", "slug", "is_default")}),
-        ("Record", {"fields": ("id", ("created_at", "updated_at"))}),
+        ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
     )
     readonly_fields = ("id", "is_default", "created_at", "updated_at")
 
@@ -147,20 +157,25 @@ class ApiKeyAdmin(ConsoleAdmin):
     fieldsets = (
         (None, {"fields": ("name", "expires_at")}),
         ("Key", {"fields": (("label", "kind", "status"), ("organization", "workspace"))}),
-        ("Record", {"fields": ("id", "digest", ("created_at", "updated_at"))}),
+        (
+            "Record",
+            {"classes": ["collapse"], "fields": ("id", "digest", ("created_at", "updated_at"))},
+        ),
     )
     readonly_fields = (
         "label", "kind", "status", "organization", "id", "digest", "created_at", "updated_at",
     )  # fmt: skip
 
-    @display(description="Type", ordering="is_management", label={"management": "info"})
+    readonly_preprocess_fields = {
+        "kind": console.chips(_KINDS),
+        "status": console.chips(_KEY_STATES),
+    }
+
+    @display(description="Type", ordering="is_management", label=_KINDS)
     def kind(self, key: ApiKey) -> str:
         return "management" if key.is_management else "inference"
 
-    @display(
-        description="Status",
-        label={"usable": "success", "expired": "warning", "revoked": "danger"},
-    )
+    @display(description="Status", label=_KEY_STATES)
     def status(self, key: ApiKey) -> str:
         if key.disabled:
             return "revoked"
@@ -226,7 +241,7 @@ class ApiKeyAdmin(ConsoleAdmin):
         question="Revoke these keys? Every request with them is refused from now on.",
         permission="revoke",
     )
-    def revoke_selected(self, key: ApiKey) -> None:
+    def revoke_selected(self, request: HttpRequest, key: ApiKey) -> None:
         key.revoke()
 
     def get_actions_detail(self, request: HttpRequest, object_id: Any) -> Any:
@@ -237,6 +252,16 @@ class ApiKeyAdmin(ConsoleAdmin):
 
 class ByokForm(ConsoleForm):
     """The secret is asked for when a credential is stored, and may be replaced afterwards."""
+
+    class Meta:
+        labels = {
+            "is_fallback": "Fallback",
+            "is_required": "Required",
+            "is_byok_only": "BYOK only",
+            "allowed_api_key_hashes": "Allowed API key hashes",
+            "allowed_user_ids": "Allowed user IDs",
+            "declared_zdr": "Declared ZDR",
+        }
 
     secret = console.SecretField(
         required=False,
@@ -328,7 +353,7 @@ class ByokCredentialAdmin(ConsoleAdmin):
         ("Use", {"fields": _BYOK_FLAGS}),
         ("Limits", {"fields": _BYOK_LIMITS, "description": "Comma lists; empty: no limit."}),
         ("Declarations", {"fields": _BYOK_DECLARED}),
-        ("Record", {"fields": ("id", ("created_at", "updated_at"))}),
+        ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
     )
     readonly_fields = ("label", "version", "id", "created_at", "updated_at")
 

@@ -74,7 +74,7 @@ class ProviderAdmin(ConsoleAdmin):
                 )
             },
         ),
-        ("Record", {"fields": ("id", ("created_at", "updated_at"))}),
+        ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
     )
     readonly_fields = ("credential", "id", "created_at", "updated_at")
 
@@ -131,7 +131,7 @@ class LanguageModelAdmin(ConsoleAdmin):
             "Dates",
             {"fields": (("created", "published"), ("knowledge_cutoff", "expiration_date"))},
         ),
-        ("Record", {"fields": ("id", ("created_at", "updated_at"))}),
+        ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
     )
     readonly_fields = ("published", "id", "created_at", "updated_at")
 
@@ -216,7 +216,7 @@ class ModelEndpointAdmin(ConsoleAdmin):
                 )
             },
         ),
-        ("Record", {"fields": ("id", ("created_at", "updated_at"))}),
+        ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
     )
     readonly_fields = ("id", "created_at", "updated_at")
 

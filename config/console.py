@@ -21,12 +21,14 @@ from django.conf import settings
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.utils import quote, unquote
+from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.forms import SimpleArrayField
 from django.core.exceptions import ValidationError
 from django.core.paginator import Paginator
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
+from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.decorators import method_decorator
@@ -64,7 +66,7 @@ if TYPE_CHECKING:
     def unfold_action(**options: Any) -> Callable[[_F], _F]: ...
 
     ActionVariant: Any
-    PasswordWidget = DecimalWidget = SelectWidget = forms.Widget
+    PasswordWidget = TextWidget = TextareaWidget = SelectWidget = forms.Widget
 else:
     from django.forms import ModelForm
     from unfold.admin import ModelAdmin, StackedInline, TabularInline
@@ -79,7 +81,10 @@ else:
         UnfoldAdminSelectWidget as SelectWidget,
     )
     from unfold.widgets import (
-        UnfoldAdminTextInputWidget as DecimalWidget,
+        UnfoldAdminTextareaWidget as TextareaWidget,
+    )
+    from unfold.widgets import (
+        UnfoldAdminTextInputWidget as TextWidget,
     )
 
 __all__ = [
@@ -187,6 +192,23 @@ def _sections(request: HttpRequest) -> list[tuple[str, list[tuple[dict[str, Any]
     return [(title, entries) for title, entries in sections if entries]
 
 
+def actor(request: HttpRequest) -> str:
+    """How histories name the operator."""
+    return f"operator {request.user.get_username()}"
+
+
+def chips(kinds: dict[str, str]) -> Callable[[str], str]:
+    """Renders a read-only field of a page as lists render it, the kind chosen by its text."""
+
+    def render(text: str) -> str:
+        if not text:
+            return text
+        context = {"text": text, "type": kinds.get(str(text))}
+        return render_to_string("unfold/helpers/label.html", context)
+
+    return render
+
+
 def dollars(amount: Decimal) -> str:
     """Returns USD in plain digits, however small: ``$0.000012``, ``-$0.5``."""
     sign = "-" if amount < 0 else ""
@@ -236,7 +258,7 @@ class RateField(forms.DecimalField):
             min_value=0,
             max_digits=36,
             decimal_places=30,
-            widget=DecimalWidget(attrs={"inputmode": "decimal"}),
+            widget=TextWidget(attrs={"inputmode": "decimal"}),
             **kwargs,
         )
 
@@ -291,6 +313,7 @@ class ConsoleAdmin(ModelAdmin):
     """
 
     form = ConsoleForm
+    formfield_overrides = {ArrayField: {"widget": TextareaWidget(attrs={"rows": 2})}}
     show_full_result_count = False
     list_per_page = 50
     uuid_search_fields: tuple[str, ...] = ("id",)
@@ -442,13 +465,13 @@ def transition(
 
 def bulk(
     *, description: str, question: str, permission: str
-) -> Callable[[Callable[[Any, Any], None]], Any]:
+) -> Callable[[Callable[[Any, HttpRequest, Any], None]], Any]:
     """Makes a method an action over selected rows: confirmed on a page, then reported row by row.
 
     Each row is a transaction of its own, in the method; what one row refuses stops no other.
     """
 
-    def decorate(method: Callable[[Any, Any], None]) -> Any:
+    def decorate(method: Callable[[Any, HttpRequest, Any], None]) -> Any:
         @admin.action(description=description, permissions=[permission])
         @wraps(method)
         def run(
@@ -470,7 +493,7 @@ def bulk(
                 return TemplateResponse(request, "admin/confirm_action.html", context)
             for row in rows:
                 try:
-                    method(self, row)
+                    method(self, request, row)
                 except GatewayError as exc:
                     self.message_user(request, f"{row}: {exc.message}", messages.ERROR)
                 else:

@@ -167,8 +167,7 @@ LANGUAGE_CODE = "en"
 TIME_ZONE = "UTC"
 USE_TZ = True
 USE_I18N = False
-DATE_FORMAT = "Y-m-d"
-DATETIME_FORMAT = "Y-m-d H:i:s"
+FORMAT_MODULE_PATH = "config.formats"
 
 STATIC_URL = "/static/"
 WHITENOISE_USE_FINDERS = True
@@ -300,6 +299,9 @@ UNFOLD = {
     "SHOW_HISTORY": True,
     "SHOW_VIEW_ON_SITE": False,
     "SITE_SYMBOL": "alt_route",
+    "SITE_FAVICONS": [
+        {"rel": "icon", "type": "image/svg+xml", "href": f"{STATIC_URL}causeway/icon.svg"}
+    ],
     "BORDER_RADIUS": "6px",
     "DASHBOARD_CALLBACK": "config.console.arrange",
     "SIDEBAR": {"show_search": True, "navigation": "config.console.navigation"},

@@ -16,7 +16,7 @@ from catalog.pricing import Price
 from config import console
 from config.console import ConsoleAdmin, ConsoleForm, Dialog, ReadOnlyAdmin, display
 from endpoints import validation as live
-from endpoints.models import PrivateEndpoint, Validation
+from endpoints.models import Attestation, PrivateEndpoint, Validation
 
 Status = PrivateEndpoint.Status
 _OUTCOMES: Final = {
@@ -26,6 +26,8 @@ _OUTCOMES: Final = {
     "timed out": "warning",
     "broken": "danger",
 }
+_STATES: Final = {"draft": "info", "active": "success", "disabled": "warning"}
+_DRIFT: Final = {"drifted": "danger"}
 _ACTIONS: Final[dict[str, set[str]]] = {
     Status.DRAFT: {"validate", "activate", "remove"},
     Status.ACTIVE: {"disable", "remove"},
@@ -65,19 +67,35 @@ class ValidationInline(ChecksMixin, console.ReadOnlyInline, console.StackedInlin
 
     model = Validation
     fk_name = "endpoint"
-    fields = (("result", "cost", "duration"), ("workspace_name", "credential"), "checks_table")
-    readonly_fields = (
-        "result", "cost", "duration", "workspace_name", "credential", "checks_table",
-    )  # fmt: skip
+    fields = (("result", "made"), "checks_table")
+    readonly_fields = ("result", "made", "checks_table")
+    readonly_preprocess_fields = {"result": console.chips(_OUTCOMES)}
     ordering = ("-created_at",)
     show_count = True
 
     def get_queryset(self, request: HttpRequest) -> Any:
         return super().get_queryset(request).select_related("workspace", "credential")
 
-    @display(description="Workspace")
-    def workspace_name(self, validation: Validation) -> str:
-        return validation.workspace.name if validation.workspace else ""
+    @display(description="Made")
+    def made(self, validation: Validation) -> str:
+        parts = [
+            f"for {validation.purpose}",
+            f"in {validation.workspace.name}" if validation.workspace else "",
+            f"with {validation.credential}" if validation.credential else "without a credential",
+            f"{self.duration(validation)}, {self.cost(validation)}",
+        ]
+        return ", ".join(part for part in parts if part)
+
+
+class AttestationInline(console.ReadOnlyInline, console.TabularInline):
+    """What was declared, since when and by whom; latest first."""
+
+    model = Attestation
+    fk_name = "endpoint"
+    verbose_name_plural = "declarations"
+    fields = ("stated_at", "declared_zdr", "declared_region", "stated_by", "request_id")
+    readonly_fields = ("stated_at",)
+    hide_title = True
 
 
 class ValidateDialog(Dialog):
@@ -109,6 +127,9 @@ class PrivateEndpointForm(ConsoleForm):
         "endpoint_limit_reached": "organization",
     }
 
+    class Meta:
+        labels = {"upstream_model_id": "Upstream model ID", "base_url": "Base URL"}
+
     prompt = console.RateField(required=False, help_text="USD per token.")
     completion = console.RateField(required=False, help_text="USD per token.")
     cache_read = console.RateField(required=False, help_text="USD per token.")
@@ -134,8 +155,8 @@ class PrivateEndpointAdmin(ConsoleAdmin):
 
     form = PrivateEndpointForm
     list_display = (
-        "model", "provider_name", "state", "validated", "organization", "upstream_model_id",
-        "declared_region", "price_text", "created_at",
+        "model", "provider_name", "state", "validated", "drift", "organization",
+        "upstream_model_id", "price_text", "created_at",
     )  # fmt: skip
     list_select_related = ("organization", "model", "provider", "price", "validation")
     list_filter = ("status", "declared_region", "provider")
@@ -143,7 +164,7 @@ class PrivateEndpointAdmin(ConsoleAdmin):
     uuid_search_fields = ("id", "organization_id")
     ordering = ("-created_at", "id")
     autocomplete_fields = ("organization", "model", "provider")
-    inlines = (ValidationInline,)
+    inlines = (ValidationInline, AttestationInline)
     actions = ("activate_selected", "disable_selected", "enable_selected", "remove_selected")
     actions_detail = ("validate", "activate", "disable", "enable", "remove")
     add_fieldsets = (
@@ -154,7 +175,8 @@ class PrivateEndpointAdmin(ConsoleAdmin):
                     "organization", ("model", "provider"), "upstream_model_id", "base_url",
                 ),
                 "description": "It begins as a draft: validate it with a live call, then "
-                "activate it.",
+                "activate it. The base URL is HTTPS up to the version, such as "
+                "https://llm.example.com/v1; leave it out where the credential has it.",
             },
         ),
         ("Declarations", {"fields": (("declared_region", "declared_zdr"),)}),
@@ -167,31 +189,44 @@ class PrivateEndpointAdmin(ConsoleAdmin):
         ),
     )  # fmt: skip
     fieldsets = (
-        (None, {"fields": (("state", "validated"), ("model", "provider"), "organization")}),
+        (
+            None,
+            {"fields": (("state", "validated", "drift"), ("model", "provider"), "organization")},
+        ),
         ("Upstream", {"fields": ("base_url", "upstream_model_id")}),
         ("Declarations", {"fields": (("declared_region", "declared_zdr"),)}),
         ("Price", {"fields": ("rates",)}),
         (
             "Record",
             {
+                "classes": ["collapse"],
                 "fields": (
-                    ("activated_at", "disabled_at"),
+                    ("activated_at", "activated_by"),
+                    ("disabled_at", "disabled_by"),
+                    "disabled_reason",
+                    ("watched_at", "drifted_at"),
                     ("created_at", "updated_at"),
                     "id",
                     "idempotency_key",
-                )
+                ),
             },
         ),
     )
     readonly_fields = (
-        "state", "validated", "rates", "activated_at", "disabled_at", "created_at", "updated_at",
+        "state", "validated", "drift", "rates", "activated_at", "activated_by", "disabled_at",
+        "disabled_by", "disabled_reason", "watched_at", "drifted_at", "created_at", "updated_at",
         "id", "idempotency_key",
     )  # fmt: skip
+    readonly_preprocess_fields = {
+        "state": console.chips(_STATES),
+        "validated": console.chips(_OUTCOMES),
+        "drift": console.chips(_DRIFT),
+    }
 
     @display(
         description="Status",
         ordering="status",
-        label={"draft": "info", "active": "success", "disabled": "warning"},
+        label=_STATES,
     )
     def state(self, endpoint: PrivateEndpoint) -> str:
         return str(endpoint.status)
@@ -201,6 +236,10 @@ class PrivateEndpointAdmin(ConsoleAdmin):
         if endpoint.validation is None:
             return "none"
         return str(Validation.Outcome(endpoint.validation.outcome).label)
+
+    @display(description="Drift", label=_DRIFT)
+    def drift(self, endpoint: PrivateEndpoint) -> str:
+        return "" if endpoint.drifted_at is None else "drifted"
 
     @display(description="Price / M")
     def price_text(self, endpoint: PrivateEndpoint) -> str:
@@ -220,7 +259,12 @@ class PrivateEndpointAdmin(ConsoleAdmin):
         return super().get_queryset(request).filter(deleted_at=None)
 
     def get_inlines(self, request: HttpRequest, obj: Any) -> Any:
-        return self.inlines if obj else ()
+        shown = ((ValidationInline, Validation), (AttestationInline, Attestation))
+        return [
+            inline
+            for inline, model in shown
+            if obj is not None and model.objects.filter(endpoint=obj).exists()
+        ]
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
@@ -249,6 +293,7 @@ class PrivateEndpointAdmin(ConsoleAdmin):
             declared_region=obj.declared_region,
             declared_zdr=obj.declared_zdr,
             price=form.negotiated,
+            by=console.actor(request),
         )
         return endpoint
 
@@ -280,7 +325,7 @@ class PrivateEndpointAdmin(ConsoleAdmin):
         icon="play_arrow",
     )
     def activate(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> console.Said:
-        endpoint.activate()
+        endpoint.activate(by=console.actor(request))
         return messages.SUCCESS, "The endpoint is active."
 
     @console.transition(
@@ -291,7 +336,7 @@ class PrivateEndpointAdmin(ConsoleAdmin):
         icon="pause",
     )
     def disable(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> console.Said:
-        endpoint.disable()
+        endpoint.disable(by=console.actor(request))
         return messages.SUCCESS, "The endpoint is disabled."
 
     @console.transition(
@@ -314,25 +359,25 @@ class PrivateEndpointAdmin(ConsoleAdmin):
         danger=True,
     )
     def remove(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> console.Said:
-        endpoint.remove()
+        endpoint.remove(by=console.actor(request))
         return messages.SUCCESS, f"{endpoint} is deleted."
 
     @console.bulk(
         description="Activate", question="Activate these endpoints?", permission="operate"
     )
-    def activate_selected(self, endpoint: PrivateEndpoint) -> None:
-        endpoint.activate()
+    def activate_selected(self, request: HttpRequest, endpoint: PrivateEndpoint) -> None:
+        endpoint.activate(by=console.actor(request))
 
     @console.bulk(
         description="Disable",
         question="Disable these endpoints? Nothing is routed to them from the next request on.",
         permission="operate",
     )
-    def disable_selected(self, endpoint: PrivateEndpoint) -> None:
-        endpoint.disable()
+    def disable_selected(self, request: HttpRequest, endpoint: PrivateEndpoint) -> None:
+        endpoint.disable(by=console.actor(request))
 
     @console.bulk(description="Enable", question="Enable these endpoints?", permission="operate")
-    def enable_selected(self, endpoint: PrivateEndpoint) -> None:
+    def enable_selected(self, request: HttpRequest, endpoint: PrivateEndpoint) -> None:
         endpoint.enable()
 
     @console.bulk(
@@ -340,31 +385,41 @@ class PrivateEndpointAdmin(ConsoleAdmin):
         question="Delete these endpoints? Nothing shows them or routes to them any more.",
         permission="remove",
     )
-    def remove_selected(self, endpoint: PrivateEndpoint) -> None:
-        endpoint.remove()
+    def remove_selected(self, request: HttpRequest, endpoint: PrivateEndpoint) -> None:
+        endpoint.remove(by=console.actor(request))
 
 
 @admin.register(Validation)
 class ValidationAdmin(ChecksMixin, ReadOnlyAdmin):
     """Live validations of every endpoint, latest first."""
 
-    list_display = ("created_at", "result", "endpoint_name", "organization", "cost", "duration")
+    list_display = (
+        "created_at", "result", "purpose", "endpoint_name", "organization", "cost", "duration",
+    )  # fmt: skip
     list_select_related = ("endpoint__model", "endpoint__organization")
-    list_filter = ("outcome",)
+    list_filter = ("outcome", "purpose")
     search_fields = ("endpoint__upstream_model_id",)
     uuid_search_fields = ("id", "endpoint_id")
     paginator = console.BoundedPaginator
     ordering = ("-created_at",)
     sortable_by = ()
     fieldsets = (
-        (None, {"fields": (("result", "cost", "duration"), "endpoint")}),
+        (None, {"fields": (("result", "purpose", "cost", "duration"), "endpoint")}),
         ("Made with", {"fields": (("workspace", "credential", "credential_version"),)}),
         ("Checks", {"fields": ("checks_table",)}),
-        ("Record", {"fields": ("id", "configuration", ("created_at", "updated_at"))}),
+        ("What it showed of itself", {"fields": ("evidence", "changes")}),
+        (
+            "Record",
+            {
+                "classes": ["collapse"],
+                "fields": ("id", "configuration", ("created_at", "updated_at")),
+            },
+        ),
     )
     readonly_fields = (
         "result", "cost", "duration", "checks_table", "id", "created_at", "updated_at",
     )  # fmt: skip
+    readonly_preprocess_fields = {"result": console.chips(_OUTCOMES)}
 
     @display(description="Endpoint")
     def endpoint_name(self, validation: Validation) -> str:

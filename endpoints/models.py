@@ -51,6 +51,11 @@ class ProviderNotFound(NotFound):
     error_type = "provider_not_found"
 
 
+class EndpointNotFound(NotFound):
+    error_type = "endpoint_not_found"
+    message = "The private endpoint does not exist."
+
+
 class NotValidated(InvalidTransition):
     error_type = "not_validated"
     message = "The endpoint has no passed validation: call validate first."
@@ -410,10 +415,10 @@ class PrivateEndpoint(StatefulModel):
             self.save_fields("watched_at", "drifted_at")
 
     def lock_present(self) -> None:
-        """Locks the row; raises :class:`NotFound` when it was deleted meanwhile."""
+        """Locks the row; raises :class:`EndpointNotFound` when it was deleted meanwhile."""
         self.lock()
         if self.deleted_at is not None:
-            raise NotFound("The private endpoint does not exist.")
+            raise EndpointNotFound
 
 
 class Validation(BaseModel):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 import uuid
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from django.conf import settings
-from django.db import connection
+from django.db import DatabaseError, connection
 
 from accounts.models import ByokCredential, Workspace
 from catalog import dialects
@@ -31,6 +32,8 @@ from catalog.pricing import Usage, nano_usd, total_cost
 from config import egress
 from config.secrets import DecryptionFailed, Secret
 from endpoints.models import InvalidBaseURL, PrivateEndpoint, Validation, require_base_url
+
+logger = logging.getLogger(__name__)
 
 Outcome = Validation.Outcome
 
@@ -100,11 +103,18 @@ def run(endpoint: PrivateEndpoint, *, workspace_id: uuid.UUID) -> Validation:
     """Validates a draft with the workspace's credential and records the result.
 
     Makes at most one plain and one streamed call within ``VALIDATION_TIMEOUT`` seconds, with no
-    transaction open. A failed check is a result, not an exception: only the database's own errors
-    are raised.
+    transaction open. A failed check is a result, not an exception, and so is a result that the
+    database does not take. Raises :class:`EndpointNotFound` when the draft is deleted meanwhile.
     """
     validation = examine(endpoint, workspace_id=workspace_id)
-    endpoint.record_validation(validation)
+    try:
+        endpoint.record_validation(validation)
+    except DatabaseError:
+        logger.exception("a validation was not stored")
+        validation.outcome = Outcome.BROKEN
+        validation.checks.append(
+            {"name": "database", "passed": False, "reason": str(Reason.DATABASE_ERROR)}
+        )
     return validation
 
 

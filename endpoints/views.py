@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from typing import Any, Final
 from uuid import UUID
 
+from django.db import DatabaseError
 from drf_spectacular.utils import OpenApiParameter, PolymorphicProxySerializer, extend_schema
 from rest_framework.decorators import action
 from rest_framework.request import Request
@@ -15,10 +17,10 @@ from rest_framework.viewsets import ViewSet
 from accounts.authentication import ManagementKey, caller_of
 from accounts.models import workspace_for
 from config.api import query_flag
-from config.errors import GatewayError, InvalidRequest, InvalidTransition, NotFound, RequestTimeout
+from config.errors import GatewayError, InvalidRequest, InvalidTransition, RequestTimeout
 from config.openapi import ErrorSerializer, errors
 from endpoints import validation
-from endpoints.models import PrivateEndpoint, Validation
+from endpoints.models import EndpointNotFound, PrivateEndpoint, Validation
 from endpoints.serializers import (
     ActivationSerializer,
     CreateSerializer,
@@ -36,12 +38,19 @@ from endpoints.serializers import (
     ValidationSerializer,
 )
 
+logger = logging.getLogger(__name__)
+
 _UUID: Final = "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 _IDEMPOTENCY_KEY: Final = re.compile(r"[ -~]{1,255}")
 _ERROR_OR_DRAFT: Final = PolymorphicProxySerializer(
     component_name="PrivateEndpointCreateError",
     serializers=[ValidationFailedSerializer, ErrorSerializer],
     resource_type_field_name=None,
+)
+_MISSING: Final = (
+    validation.Reason.WORKSPACE_NOT_FOUND,
+    validation.Reason.MODEL_NOT_FOUND,
+    validation.Reason.PROVIDER_NOT_FOUND,
 )
 _WRITE_ERRORS: Final = (400, 404, 408, 409, 422, 502)
 
@@ -244,7 +253,7 @@ class PrivateEndpointViewSet(ViewSet):
                 .first()
             )
         if endpoint is None:
-            raise NotFound("The private endpoint does not exist.")
+            raise EndpointNotFound
         return endpoint
 
 
@@ -263,17 +272,18 @@ def _validate_and_activate(endpoint: PrivateEndpoint, workspace_id: UUID, *, by:
         endpoint.activate(by=by)
     except InvalidTransition as exc:
         raise NotActivated(exc.status, exc.message, endpoint, result) from exc
+    except DatabaseError as exc:
+        logger.exception("a validated endpoint was not activated")
+        raise NotActivated(
+            500, "The endpoint could not be activated; the draft was kept.", endpoint, result
+        ) from exc
 
 
 def _failure(result: Validation) -> tuple[int, str]:
     """Returns the status and the sentence of a failed validation."""
     check = next(check for check in result.checks if not check["passed"])
     text = f"The validation failed: {check['name']} ({check['reason']})."
-    if check["reason"] == validation.Reason.WORKSPACE_NOT_FOUND:
-        return 404, text
-    if check["reason"] in (
-        validation.Reason.MODEL_NOT_FOUND, validation.Reason.PROVIDER_NOT_FOUND
-    ):  # fmt: skip
+    if check["reason"] in _MISSING:
         return 404, text
     if result.outcome == Validation.Outcome.UNREACHABLE:
         return 502, text

@@ -1,4 +1,4 @@
-"""Drift: active endpoints are validated again from time to time, and compared with what they were."""
+"""Drift: active endpoints are validated again now and then, and compared with what they were."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class EndUserAdmin(ConsoleAdmin):
     add_fieldsets = ((None, {"fields": ("organization", "user")}),)
     fieldsets = (
         (None, {"fields": ("organization", "user", "is_active")}),
-        ("Record", {"fields": ("id", ("created_at", "updated_at"))}),
+        ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
     )
     readonly_fields = ("id", "created_at", "updated_at")
 
@@ -68,7 +68,7 @@ class EndUserAdmin(ConsoleAdmin):
     @console.bulk(
         description="Mark as active", question="Mark these end users active?", permission="change"
     )
-    def activate_selected(self, end_user: EndUser) -> None:
+    def activate_selected(self, request: HttpRequest, end_user: EndUser) -> None:
         end_user.is_active = True
         end_user.save_fields("is_active")
 
@@ -77,6 +77,6 @@ class EndUserAdmin(ConsoleAdmin):
         question="Mark these end users inactive? Their requests are served as before.",
         permission="change",
     )
-    def deactivate_selected(self, end_user: EndUser) -> None:
+    def deactivate_selected(self, request: HttpRequest, end_user: EndUser) -> None:
         end_user.is_active = False
         end_user.save_fields("is_active")

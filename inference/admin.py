@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from django.contrib import admin
 
 from config import console
 from config.console import ReadOnlyAdmin, display
 from inference.models import Generation
+
+_STATES: Final = {
+    "pending": "info",
+    "completed": "success",
+    "failed": "danger",
+    "cancelled": "warning",
+}
 
 
 @admin.register(Generation)
@@ -65,15 +74,9 @@ class GenerationAdmin(ReadOnlyAdmin):
     )
     readonly_fields = ("state", "cost", "upstream_cost")
 
-    @display(
-        description="Status",
-        label={
-            "pending": "info",
-            "completed": "success",
-            "failed": "danger",
-            "cancelled": "warning",
-        },
-    )
+    readonly_preprocess_fields = {"state": console.chips(_STATES)}
+
+    @display(description="Status", label=_STATES)
     def state(self, generation: Generation) -> str:
         return str(generation.status)
 

@@ -17,6 +17,8 @@ from rest_framework.test import APIClient
 
 from config.simulator import Simulator, ensure_certificates
 from tests import factories
+from tests.clouds import Gate
+from tests.embedded import CLOUD_HOSTS, CLOUD_PORT
 from tests.factories import Tenant
 
 
@@ -26,6 +28,23 @@ def simulator() -> Iterator[Simulator]:
     certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
     with Simulator(certificates).run_in_thread() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def _clouds() -> Iterator[Simulator]:
+    certificates = ensure_certificates(
+        Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls", names=CLOUD_HOSTS
+    )
+    with Simulator(certificates, port=CLOUD_PORT, admit=Gate()).run_in_thread() as running:
+        yield running
+
+
+@pytest.fixture
+def clouds(_clouds: Simulator) -> Simulator:
+    """Azure, Bedrock and Vertex as one local server at their own names, with nothing recorded."""
+    _clouds.clear()
+    _clouds.admit = Gate()
+    return _clouds
 
 
 @pytest.fixture
@@ -59,9 +78,7 @@ def _running_server(django_db_setup: None, django_db_blocker: Any) -> Iterator[s
     with contextlib.closing(socket.socket()) as listener:
         listener.bind(("127.0.0.1", 0))
         server = uvicorn.Server(
-            uvicorn.Config(
-                application, lifespan="on", http="httptools", ws="none", log_config=None
-            )
+            uvicorn.Config(application, lifespan="on", http="httptools", ws="none", log_config=None)
         )
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
         with django_db_blocker.unblock():

@@ -11,10 +11,25 @@ import base64
 import os
 import secrets
 import shutil
+import socket
 import tempfile
 from pathlib import Path
 
 from config import postgres, simulator
+
+AZURE_HOST = "contoso.openai.azure.com"
+BEDROCK_HOST = "bedrock-runtime.us-east-1.amazonaws.com"
+VERTEX_HOST = "us-central1-aiplatform.googleapis.com"
+CLOUD_HOSTS = (AZURE_HOST, BEDROCK_HOST, VERTEX_HOST)
+
+# The settings must know where the simulated clouds are before they run. A socket that never listens
+# keeps the port for this process.
+_reserved = socket.socket()
+_reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+_reserved.bind(("127.0.0.1", 0))
+atexit.register(_reserved.close)
+CLOUD_PORT: int = _reserved.getsockname()[1]
+os.environ["UPSTREAM_HOSTS"] = ",".join(f"{name}=127.0.0.1:{CLOUD_PORT}" for name in CLOUD_HOSTS)
 
 if "CAUSEWAY_TEST_DIR" not in os.environ:
     directory = tempfile.mkdtemp(prefix="causeway-tests-")

@@ -145,9 +145,10 @@ def make_generation(tenant: Tenant, **fields: Any) -> Generation:
         "status": Generation.Status.COMPLETED,
         "created_at": timezone.now(),
     }
-    if "price" not in fields:
-        fields["price"] = PriceVersion.of(subject_id=tenant.organization.pk, price=make_price())
-        fields["price"].save()
+    if "private_endpoint" not in fields:
+        fields.setdefault("model_endpoint", make_endpoint(make_model(), make_provider()))
+    served = fields.get("private_endpoint") or fields["model_endpoint"]
+    fields.setdefault("price", served.price)
     return Generation.objects.create(**{**defaults, **fields})
 
 

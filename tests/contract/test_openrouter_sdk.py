@@ -242,7 +242,7 @@ def test_an_endpoint_lives_from_draft_to_deletion(
     assert endpoints.list().data == []
     with pytest.raises(errors.NotFoundResponseError) as gone:
         endpoints.get(id=draft.id)
-    assert gone.value.data.error.metadata == {"error_type": "not_found"}
+    assert gone.value.data.error.metadata == {"error_type": "endpoint_not_found"}
 
 
 def test_validate_answers_with_the_check_that_failed(

@@ -112,11 +112,7 @@ def act(client: APIClient, tenant: Tenant, endpoint: PrivateEndpoint, verb: str)
 
 @pytest.mark.parametrize(
     ("endpoint", "verb", "expected"),
-    [
-        (state, verb, expected)
-        for verb, row in TABLE.items()
-        for state, expected in row.items()
-    ],
+    [(state, verb, expected) for verb, row in TABLE.items() for state, expected in row.items()],
     indirect=["endpoint"],
 )
 def test_a_verb_leads_to(
@@ -427,9 +423,7 @@ def test_pricing_refuses(
     assert snapshots.everything() == before
 
 
-def test_a_deleted_endpoint_keeps_its_row(
-    management: APIClient, endpoint: PrivateEndpoint
-) -> None:
+def test_a_deleted_endpoint_keeps_its_row(management: APIClient, endpoint: PrivateEndpoint) -> None:
     endpoint.activate()
     assert management.delete(f"{ROUTE}/{endpoint.pk}").status_code == 200
     stored = PrivateEndpoint.objects.get()

@@ -110,9 +110,7 @@ def test_the_limit_holds_under_many_creates(
     } == {"endpoint_limit_reached"}
 
 
-def test_one_end_user_is_registered_once(
-    server: str, together: Callable[..., list[Any]]
-) -> None:
+def test_one_end_user_is_registered_once(server: str, together: Callable[..., list[Any]]) -> None:
     tenant = factories.make_tenant()
     answers = together(*[poster(server, "end-users", tenant, {"user": "customer-1"})] * 50)
     assert Counter(status for status, _ in answers) == {201: 1, 409: 49}

@@ -292,9 +292,7 @@ def test_a_reported_model_is_cleaned(
         return tls.answering(wanted)(line, head, body)
 
     with tls.serving(script, authority.server_context("127.0.0.1")) as server:
-        draft.edit(
-            upstream_model_id="sim-echo", base_url=f"https://127.0.0.1:{server.port}/v1"
-        )
+        draft.edit(upstream_model_id="sim-echo", base_url=f"https://127.0.0.1:{server.port}/v1")
         result = behave(draft, "other")
     assert result.checks[-1] == {
         "name": "model",
@@ -519,9 +517,7 @@ def test_validate_answers_200_at_the_time_limit(
     draft.edit(upstream_model_id="sim-stall")
     response = validate(management, draft.pk, {"workspace_id": str(tenant.workspace.pk)})
     assert response.status_code == 200
-    assert response.json()["data"]["checks"][-1] == failed(
-        "completion", "upstream_error", TOO_SLOW
-    )
+    assert response.json()["data"]["checks"][-1] == failed("completion", "upstream_error", TOO_SLOW)
 
 
 def test_validate_refuses_a_foreign_workspace(

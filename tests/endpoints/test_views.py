@@ -130,9 +130,7 @@ def test_pricing_shows_the_full_view(
     assert response.json() == {"data": full(endpoint, upstream.base_url)}
 
 
-def test_the_verbs_show_the_managed_view(
-    management: APIClient, endpoint: PrivateEndpoint
-) -> None:
+def test_the_verbs_show_the_managed_view(management: APIClient, endpoint: PrivateEndpoint) -> None:
     for verb, status in (("disable", "disabled"), ("enable", "active")):
         response = management.post(f"{ROUTE}/{endpoint.pk}/{verb}")
         assert response.status_code == 200
@@ -181,9 +179,7 @@ def call(client: APIClient, name: str, endpoint_id: str) -> Any:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_foreign_endpoint_does_not_exist(
-    endpoint: PrivateEndpoint, name: str
-) -> None:
+def test_a_foreign_endpoint_does_not_exist(endpoint: PrivateEndpoint, name: str) -> None:
     foreigner = factories.client(factories.make_tenant("Other").management_key)
     before = snapshots.everything()
     foreign = call(foreigner, name, str(endpoint.pk))

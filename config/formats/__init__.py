@@ -1,0 +1,1 @@
+"""How the console writes dates: ISO 8601, in UTC."""

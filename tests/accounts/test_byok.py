@@ -1,0 +1,409 @@
+"""Bring-your-own-key credentials: the secret goes in and never comes out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.db import IntegrityError, transaction
+from rest_framework.test import APIClient
+
+from accounts.models import ByokCredential, Workspace
+from catalog.models import Provider
+from config import secrets
+from config.secrets import DecryptionFailed, Secret, digest_api_key
+from tests import factories, snapshots
+from tests.factories import Tenant
+
+ROUTE = "/api/v1/byok"
+SECRET = "canary-8f14e45fceea167a5a36"
+
+
+@pytest.fixture
+def provider(db: None) -> Provider:
+    return factories.make_provider("acme", name="Acme AI")
+
+
+@pytest.fixture
+def cloud(db: None) -> Provider:
+    return factories.make_provider("azure", name="Azure", dialect="azure", base_url=None)
+
+
+def post(client: APIClient, body: Any) -> Any:
+    return client.generic("POST", ROUTE, json.dumps(body), content_type="application/json")
+
+
+def test_create_answers_everything_but_the_secret(
+    management: APIClient, tenant: Tenant, provider: Provider
+) -> None:
+    response = post(management, {"provider": "acme", "key": SECRET})
+    assert response.status_code == 201
+    stored = ByokCredential.objects.get()
+    assert response.json() == {
+        "data": {
+            "id": str(stored.pk),
+            "provider": "acme",
+            "workspace_id": str(tenant.workspace.pk),
+            "name": None,
+            "label": "…5a36",
+            "sort_order": 0,
+            "disabled": False,
+            "is_fallback": False,
+            "is_required": False,
+            "is_byok_only": False,
+            "allowed_models": None,
+            "allowed_api_key_hashes": None,
+            "allowed_user_ids": None,
+            "allowed_hosts": None,
+            "declared_region": None,
+            "declared_zdr": None,
+            "created_at": stored.created_at.isoformat().replace("+00:00", "Z"),
+        }
+    }
+    assert stored.organization == tenant.organization
+    assert stored.reveal() == Secret(SECRET)
+
+
+def test_create_stores_every_field(
+    management: APIClient, tenant: Tenant, provider: Provider
+) -> None:
+    workspace = Workspace.objects.create(
+        organization=tenant.organization, name="Other", slug="other"
+    )
+    fields = {
+        "name": "Production",
+        "disabled": True,
+        "is_fallback": False,
+        "is_required": True,
+        "is_byok_only": True,
+        "allowed_models": ["acme/falcon"],
+        "allowed_api_key_hashes": [digest_api_key(tenant.api_key)],
+        "allowed_user_ids": ["user-1"],
+        "allowed_hosts": ["api.acme.example", "127.0.0.1"],
+        "declared_region": "europe",
+        "declared_zdr": True,
+    }
+    response = post(
+        management,
+        fields | {"provider": "acme", "key": SECRET, "workspace_id": str(workspace.pk)},
+    )
+    assert response.status_code == 201
+    data = response.json()["data"]
+    assert {name: data[name] for name in fields} == fields
+    assert data["workspace_id"] == str(workspace.pk)
+    assert management.get(ROUTE).json() == {"data": [data], "total_count": 1}
+
+
+def test_the_secret_never_comes_out(
+    management: APIClient, provider: Provider, caplog: pytest.LogCaptureFixture
+) -> None:
+    created = post(management, {"provider": "acme", "key": SECRET})
+    listed = management.get(ROUTE)
+    refused = post(management, {"provider": "unknown", "key": SECRET})
+    malformed = post(management, {"provider": "acme", "key": f"{SECRET}\n", "declared_zdr": 1})
+    assert (created.status_code, refused.status_code, malformed.status_code) == (201, 400, 400)
+    stored = ByokCredential.objects.get()
+    for text in (
+        *(response.content.decode() for response in (created, listed, refused, malformed)),
+        caplog.text,
+        str(stored),
+        repr(stored.__dict__),
+        bytes(stored.sealed).decode("latin-1"),
+        repr(snapshots.everything()),
+    ):
+        assert SECRET not in text
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "12345678",
+        "~" * 4096,
+        '{"api_key": "x"}',
+        '{"region": "eu-west-1",\n "api_key": "x"}',
+    ],
+)
+def test_create_accepts_a_secret(management: APIClient, provider: Provider, key: str) -> None:
+    assert post(management, {"provider": "acme", "key": key}).status_code == 201
+    assert ByokCredential.objects.get().reveal() == Secret(key)
+
+
+MALFORMED: list[tuple[dict[str, Any], str]] = [
+    *(
+        ({"key": key}, "key")
+        for key in (
+            *(None, 5, True, [], {}, "", "1234567", "x" * 4097, "two words", "line\nbreak"),
+            *("tab\ttab", "nul\x00byte", "schlüssel-", "\ud800" * 8, "[1, 2, 3]", '{"a": 1', "null"),
+            *('{"a": "\ud800"}', '{"a": "' + "x" * 16_400 + '"}'),
+        )
+    ),
+    *(({"provider": value}, "provider") for value in (None, 5, "", "unknown", "Acme AI", "acme ")),
+    *(({"workspace_id": value}, "workspace_id") for value in (None, 5, "", "x", "0" * 32)),
+    *(({"name": value}, "name") for value in (5, "", "a\n", "a" * 256)),
+    *(
+        ({name: value}, name)
+        for name in ("disabled", "is_fallback", "is_required", "is_byok_only")
+        for value in ("true", 1, [])
+    ),
+    ({"is_fallback": True, "is_byok_only": True}, "is_fallback"),
+    *(({"allowed_models": value}, "allowed_models") for value in ("x", {}, 5)),
+    ({"allowed_models": [""]}, "allowed_models[0]"),
+    ({"allowed_models": ["x", 5]}, "allowed_models"),
+    *(
+        ({"allowed_api_key_hashes": value}, "allowed_api_key_hashes")
+        for value in ("x", [], ["0" * 64], ["x"])
+    ),
+    *(
+        ({"allowed_hosts": value}, "allowed_hosts")
+        for value in ([], ["https://x"], ["x/y"], ["x:443"], ["UPPER"], ["-x"], [""])
+    ),
+    *(({"declared_region": value}, "declared_region") for value in ("eu", "", 1)),
+    *(({"declared_zdr": value}, "declared_zdr") for value in ("yes", 0)),
+    *(({name: 1}, name) for name in ("id", "label", "sort_order", "secret", "organization_id")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "named"), MALFORMED)
+def test_create_refuses_by_name(
+    management: APIClient, provider: Provider, change: dict[str, Any], named: str
+) -> None:
+    before = snapshots.everything()
+    response = post(management, {"provider": "acme", "key": SECRET} | change)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["metadata"]["error_type"] == "invalid_request"
+    (field,) = error["metadata"]["fields"]
+    assert field.partition(".")[0].partition("[")[0] == named.partition("[")[0]
+    assert snapshots.everything() == before
+
+
+def test_create_needs_a_provider_and_a_key(management: APIClient) -> None:
+    response = post(management, {})
+    assert response.status_code == 400
+    assert set(response.json()["error"]["metadata"]["fields"]) == {"provider", "key"}
+
+
+def test_create_refuses_the_hash_of_a_foreign_key(
+    management: APIClient, provider: Provider
+) -> None:
+    foreign = digest_api_key(factories.make_tenant("Other").api_key)
+    before = snapshots.everything()
+    response = post(
+        management,
+        {"provider": "acme", "key": SECRET, "allowed_api_key_hashes": [foreign]},
+    )
+    assert response.status_code == 400
+    assert response.json()["error"]["metadata"]["fields"] == {
+        "allowed_api_key_hashes": "Names a key that is not yours."
+    }
+    assert snapshots.everything() == before
+
+
+def test_create_refuses_a_foreign_workspace(management: APIClient, provider: Provider) -> None:
+    foreign = factories.make_tenant("Other").workspace
+    before = snapshots.everything()
+    for workspace_id in (foreign.pk, uuid4()):
+        response = post(
+            management, {"provider": "acme", "key": SECRET, "workspace_id": str(workspace_id)}
+        )
+        assert response.status_code == 404
+        assert response.json()["error"] == {
+            "code": 404,
+            "message": "The workspace does not exist.",
+            "metadata": {"error_type": "not_found"},
+        }
+    assert snapshots.everything() == before
+
+
+def test_create_needs_an_object_where_the_credential_has_the_url(
+    management: APIClient, cloud: Provider
+) -> None:
+    before = snapshots.everything()
+    response = post(management, {"provider": "azure", "key": SECRET})
+    assert response.status_code == 400
+    assert set(response.json()["error"]["metadata"]["fields"]) == {"key"}
+    assert snapshots.everything() == before
+    key = json.dumps({"api_key": SECRET, "endpoint_url": "https://x.openai.azure.com"})
+    assert post(management, {"provider": "azure", "key": key}).status_code == 201
+
+
+def test_create_refuses_a_provider_that_left_the_catalogue(
+    management: APIClient, provider: Provider
+) -> None:
+    provider.is_listed = False
+    provider.save_fields("is_listed")
+    assert post(management, {"provider": "acme", "key": SECRET}).status_code == 400
+    assert ByokCredential.objects.count() == 0
+
+
+def test_credentials_of_a_provider_are_tried_in_the_order_of_their_creation(
+    management: APIClient, provider: Provider
+) -> None:
+    factories.make_provider("other")
+    for name in ("acme", "other", "acme", "acme", "other"):
+        post(management, {"provider": name, "key": SECRET})
+    assert [
+        (row["provider"], row["sort_order"]) for row in management.get(ROUTE).json()["data"]
+    ] == [("acme", 0), ("acme", 1), ("acme", 2), ("other", 0), ("other", 1)]
+
+
+def test_the_list_filters(management: APIClient, tenant: Tenant, provider: Provider) -> None:
+    other = factories.make_provider("other")
+    workspace = Workspace.objects.create(
+        organization=tenant.organization, name="Other", slug="other"
+    )
+    one = factories.make_credential(tenant, provider)
+    two = factories.make_credential(tenant, other, workspace=workspace)
+    three = factories.make_credential(tenant, other, workspace=None)
+    factories.make_credential(factories.make_tenant("Other"), provider)
+
+    def listed(query: str) -> list[str]:
+        answer = management.get(f"{ROUTE}{query}").json()
+        assert answer["total_count"] == len(answer["data"])
+        return [row["id"] for row in answer["data"]]
+
+    assert listed("") == [str(one.pk), str(two.pk), str(three.pk)]
+    assert listed("?provider=acme") == [str(one.pk)]
+    assert listed("?provider=acm") == []
+    assert listed("?provider=%25") == []
+    assert listed("?provider=a%00b") == []
+    assert listed(f"?workspace_id={workspace.pk}") == [str(two.pk)]
+    assert listed(f"?workspace_id={workspace.pk}&provider=acme") == []
+    assert listed(f"?workspace_id={uuid4()}") == []
+    assert listed("?unknown=1") == [str(one.pk), str(two.pk), str(three.pk)]
+
+
+def test_the_list_leaves_out_what_was_deleted(
+    management: APIClient, tenant: Tenant, provider: Provider
+) -> None:
+    credential = factories.make_credential(tenant, provider)
+    credential.deleted_at = credential.created_at
+    credential.save_fields("deleted_at")
+    assert management.get(ROUTE).json() == {"data": [], "total_count": 0}
+
+
+def test_the_list_is_paged(management: APIClient, tenant: Tenant, provider: Provider) -> None:
+    ids = [str(factories.make_credential(tenant, provider).pk) for _ in range(51)]
+
+    def page(query: str) -> list[str]:
+        answer = management.get(f"{ROUTE}{query}").json()
+        assert answer["total_count"] == 51
+        return [row["id"] for row in answer["data"]]
+
+    assert page("") == ids[:50]
+    assert page("?limit=100") == ids
+    assert page("?limit=1") == ids[:1]
+    assert page("?offset=49") == ids[49:]
+    assert page("?offset=50&limit=1") == ids[50:]
+    assert page("?offset=51") == []
+    assert page("?offset=999999999999999999") == []
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        *((f"limit={value}", "limit") for value in ("0", "101", "-1", "1.5", "", "x", "1e1", "%201")),
+        *((f"offset={value}", "offset") for value in ("-1", "x", "", "+1", "1" * 19, "%D9%A3")),
+        *((f"workspace_id={value}", "workspace_id") for value in ("x", "", "1")),
+    ],
+)
+def test_the_list_refuses_a_malformed_query(
+    management: APIClient, query: str, field: str
+) -> None:
+    response = management.get(f"{ROUTE}?{query}")
+    assert response.status_code == 400
+    assert set(response.json()["error"]["metadata"]["fields"]) == {field}
+
+
+def test_a_secret_opens_in_its_own_row_alone(tenant: Tenant, provider: Provider) -> None:
+    mine = factories.make_credential(tenant, provider, "secret-of-mine-0123456789")
+    neighbour = factories.make_credential(tenant, provider, "secret-of-neighbour-012345")
+    mine.sealed, neighbour.sealed = neighbour.sealed, mine.sealed
+    for credential in (mine, neighbour):
+        credential.save_fields("sealed")
+        credential.refresh_from_db()
+        with pytest.raises(DecryptionFailed):
+            credential.reveal()
+
+
+@pytest.mark.parametrize("part", ["organization", "workspace", "provider_slug"])
+def test_a_secret_does_not_open_under_another_owner(
+    tenant: Tenant, provider: Provider, part: str
+) -> None:
+    credential = factories.make_credential(tenant, provider)
+    other = factories.make_tenant("Other")
+    match part:
+        case "organization":
+            credential.organization = other.organization
+        case "workspace":
+            credential.workspace = other.workspace
+        case _:
+            credential.provider_slug = "other"
+    with pytest.raises(DecryptionFailed):
+        credential.reveal()
+
+
+def test_a_secret_is_sealed_anew_each_time(tenant: Tenant, provider: Provider) -> None:
+    one = factories.make_credential(tenant, provider)
+    before = bytes(one.sealed)
+    one.rotate(one.reveal())
+    assert bytes(one.sealed) != before
+    assert one.version == 2
+    assert one.reveal() == Secret("test-credential-0123456789")
+
+
+def test_every_altered_byte_is_noticed(tenant: Tenant, provider: Provider) -> None:
+    credential = factories.make_credential(tenant, provider)
+    good = bytes(credential.sealed)
+    for place in range(len(good)):
+        credential.sealed = good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :]
+        with pytest.raises(DecryptionFailed):
+            credential.reveal()
+    for length in range(len(good)):
+        credential.sealed = good[:length]
+        with pytest.raises(DecryptionFailed):
+            credential.reveal()
+
+
+def test_a_lost_key_does_not_open(tenant: Tenant, provider: Provider, settings: Any) -> None:
+    credential = factories.make_credential(tenant, provider)
+    first = settings.CREDENTIAL_KEYS
+    settings.CREDENTIAL_KEYS = [b"k" * 32]
+    with pytest.raises(DecryptionFailed):
+        credential.reveal()
+    settings.CREDENTIAL_KEYS = [b"k" * 32, *first]
+    assert credential.reveal() == Secret("test-credential-0123456789")
+
+
+def test_a_secret_is_wrapped_by_the_first_key(
+    tenant: Tenant, provider: Provider, settings: Any
+) -> None:
+    credential = factories.make_credential(tenant, provider)
+    associated = credential._associated
+    assert secrets.is_current(credential.sealed)
+    settings.CREDENTIAL_KEYS = [b"k" * 32, *settings.CREDENTIAL_KEYS]
+    assert not secrets.is_current(credential.sealed)
+    credential.sealed = secrets.rewrap(credential.sealed, associated=associated)
+    assert secrets.is_current(credential.sealed)
+    settings.CREDENTIAL_KEYS = [b"k" * 32]
+    assert credential.reveal() == Secret("test-credential-0123456789")
+
+
+def test_the_list_works_though_the_key_is_lost(
+    management: APIClient, tenant: Tenant, provider: Provider, settings: Any
+) -> None:
+    credential = factories.make_credential(tenant, provider)
+    settings.CREDENTIAL_KEYS = [b"k" * 32]
+    assert management.get(ROUTE).json()["data"][0]["id"] == str(credential.pk)
+
+
+def test_the_database_refuses_a_fallback_that_is_byok_only(
+    tenant: Tenant, provider: Provider
+) -> None:
+    with pytest.raises(IntegrityError), transaction.atomic():
+        factories.make_credential(tenant, provider, is_fallback=True, is_byok_only=True)
+    assert ByokCredential.objects.count() == 0
+
+

@@ -1,0 +1,295 @@
+"""Refusals of the inference routes: exact status, body and headers, and nothing else happens."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import requests
+
+from accounts.models import ApiKey
+from django.conf import LazySettings
+from django.utils import timezone
+from tests import factories
+from tests.inference.conftest import CHAT, TEXT, Site
+
+ROUTES = pytest.mark.parametrize("path", [CHAT, TEXT])
+
+
+def envelope(code: int, message: str, error_type: str, **metadata: Any) -> dict[str, Any]:
+    return {
+        "error": {
+            "code": code,
+            "message": message,
+            "metadata": {"error_type": error_type, **metadata},
+        }
+    }
+
+
+def raw(site: Site, request: bytes) -> tuple[int, dict[str, str], bytes]:
+    """Sends bytes as they are and reads one answer, by hand."""
+    address = urlsplit(site.server)
+    with socket.create_connection((address.hostname, address.port), timeout=10) as line:
+        line.sendall(request)
+        answer = http.client.HTTPResponse(line)
+        answer.begin()
+        headers = {name.lower(): value for name, value in answer.getheaders()}
+        return answer.status, headers, answer.read()
+
+
+@ROUTES
+@pytest.mark.parametrize(
+    ("authorization", "message"),
+    [
+        (None, "Authentication is missing or invalid. Send 'Authorization: Bearer <API key>'."),
+        ("", "Authentication is missing or invalid. Send 'Authorization: Bearer <API key>'."),
+        ("Basic dTpw", "The API key is not valid."),
+        ("Bearer", "The API key is not valid."),
+        ("Bearer ", "The API key is not valid."),
+        ("Bearer wrong", "The API key is not valid."),
+        ("Bearer {key}x", "The API key is not valid."),
+        ("Bearer  {key}", "The API key is not valid."),
+        ("Bearer {key},Bearer {key}", "The API key is not valid."),
+        ("{key}", "The API key is not valid."),
+        ("BEARER {key}", "The API key is not valid."),
+    ],
+)
+def test_a_request_without_a_key_of_ours_is_refused(
+    site: Site, path: str, authorization: str | None, message: str
+) -> None:
+    site.publish()
+    headers = (
+        {}
+        if authorization is None
+        else {"Authorization": authorization.format(key=site.tenant.api_key)}
+    )
+    answer = requests.post(
+        f"{site.server}{path}", json=site.chat_body(prompt="x"), headers=headers, timeout=10
+    )
+    assert answer.status_code == 401
+    assert answer.json() == envelope(401, message, "authentication")
+    assert answer.headers["WWW-Authenticate"] == "Bearer"
+    assert answer.headers["Content-Type"] == "application/json"
+    assert len(answer.headers["X-Request-Id"]) == 16
+    assert "X-Generation-Id" not in answer.headers
+    site.assert_nothing_happened()
+
+
+def test_a_well_formed_key_of_nobody_is_refused(site: Site) -> None:
+    ApiKey.objects.get(name="inference").delete()
+    answer = site.chat()
+    assert answer.status_code == 401
+    assert answer.json() == envelope(401, "The API key is not valid.", "authentication")
+    site.assert_nothing_happened()
+
+
+def test_two_authorization_headers_are_refused(site: Site) -> None:
+    site.publish()
+    body = json.dumps(site.chat_body()).encode()
+    line = f"Authorization: Bearer {site.tenant.api_key}\r\n".encode()
+    status, headers, answer = raw(
+        site,
+        b"POST /api/v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
+        + line * 2
+        + b"Content-Length: %d\r\n\r\n" % len(body)
+        + body,
+    )
+    assert status == 401
+    assert json.loads(answer) == envelope(401, "Send one Authorization header.", "authentication")
+    assert headers["www-authenticate"] == "Bearer"
+    site.assert_nothing_happened()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"disabled": True}, "The API key is disabled."),
+        ({"expires_at": timezone.now()}, "The API key has expired."),
+    ],
+)
+def test_a_spent_key_is_refused(site: Site, changes: dict[str, Any], message: str) -> None:
+    site.publish()
+    ApiKey.objects.filter(name="inference").update(**changes)
+    answer = site.chat()
+    assert answer.status_code == 401
+    assert answer.json() == envelope(401, message, "authentication")
+    site.assert_nothing_happened()
+
+
+@ROUTES
+def test_a_management_key_cannot_infer(site: Site, path: str) -> None:
+    site.publish()
+    answer = site.post(
+        site.chat_body(prompt="x"), path=path, key=site.tenant.management_key
+    )
+    assert answer.status_code == 403
+    assert answer.json() == envelope(
+        403,
+        "Management keys cannot call inference; use an inference key.",
+        "permission_denied",
+    )
+    site.assert_nothing_happened()
+
+
+@ROUTES
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"])
+def test_only_post_is_allowed(site: Site, path: str, method: str) -> None:
+    answer = requests.request(
+        method,
+        f"{site.server}{path}",
+        headers={"Authorization": f"Bearer {site.tenant.api_key}"},
+        timeout=10,
+    )
+    assert answer.status_code == 405
+    assert answer.headers["Allow"] == "POST"
+    if method == "HEAD":
+        assert answer.content == b""
+    else:
+        assert answer.json() == envelope(
+            405, "This method is not allowed here.", "invalid_request"
+        )
+    site.assert_nothing_happened()
+
+
+@pytest.mark.parametrize("path", [f"{CHAT}/", f"{TEXT}/", "/api/v1/chat", f"{CHAT}x"])
+def test_a_path_beside_the_routes_is_not_found(site: Site, path: str) -> None:
+    answer = site.post(site.chat_body(), path=path)
+    assert answer.status_code == 404
+    assert answer.json() == envelope(404, "There is no such route.", "not_found")
+    site.assert_nothing_happened()
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"", "The body is not valid JSON."),
+        (b"{", "The body is not valid JSON."),
+        (b'{"model":"\xff"}', "The body is not valid UTF-8."),
+        (b"[]", "The body must be a JSON object. (Expected object, got array)"),
+    ],
+)
+def test_a_body_that_is_no_json_object_is_refused(
+    site: Site, body: bytes, message: str
+) -> None:
+    site.publish()
+    answer = site.post(None, data=body)
+    assert answer.status_code == 400
+    assert answer.json() == envelope(400, message, "invalid_request")
+    site.assert_nothing_happened()
+
+
+def test_a_wrong_field_is_named(site: Site) -> None:
+    site.publish()
+    answer = site.chat(temperature=3)
+    assert answer.status_code == 400
+    text = "Expected float <= 2.0."
+    assert answer.json() == envelope(
+        400, f"temperature: {text}", "invalid_request", fields={"temperature": text}
+    )
+    site.assert_nothing_happened()
+
+
+def test_a_body_as_large_as_allowed_passes_and_one_byte_more_does_not(
+    site: Site, settings: LazySettings
+) -> None:
+    site.publish()
+    body = json.dumps(site.chat_body()).encode()
+    settings.MAX_REQUEST_BYTES = len(body)
+    refused = site.post(None, data=body + b" ")
+    assert refused.status_code == 413
+    assert refused.json() == envelope(
+        413, "The request body is too large.", "payload_too_large"
+    )
+    chunked = site.post(None, data=iter([body[:10], body[10:], b" "]))
+    assert chunked.status_code == 413
+    site.assert_nothing_happened()
+    assert site.post(None, data=body).status_code == 200
+    assert site.post(None, data=iter([body[:10], body[10:]])).status_code == 200
+
+
+def test_a_body_that_is_announced_too_large_is_refused_unread(
+    site: Site, settings: LazySettings
+) -> None:
+    settings.MAX_REQUEST_BYTES = 1000
+    status, _, answer = raw(
+        site,
+        b"POST /api/v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n"
+        + f"Authorization: Bearer {site.tenant.api_key}\r\nExpect: 100-continue\r\n\r\n".encode(),
+    )
+    assert status == 413
+    assert json.loads(answer)["error"]["code"] == 413
+    site.assert_nothing_happened()
+
+
+def test_a_chunked_body_is_read_whole(site: Site) -> None:
+    site.publish()
+    body = json.dumps(site.chat_body("one two")).encode()
+    answer = site.post(None, data=(body[at : at + 7] for at in range(0, len(body), 7)))
+    assert answer.json()["choices"][0]["message"]["content"] == "You said: one two"
+
+
+def test_an_old_client_gets_its_answer_and_the_end_of_the_connection(site: Site) -> None:
+    site.publish()
+    body = json.dumps(site.chat_body("one two")).encode()
+    status, headers, answer = raw(
+        site,
+        b"POST /api/v1/chat/completions HTTP/1.0\r\n"
+        + f"Authorization: Bearer {site.tenant.api_key}\r\n".encode()
+        + b"Content-Length: %d\r\n\r\n" % len(body)
+        + body,
+    )
+    assert status == 200
+    assert headers["connection"] == "close"
+    assert json.loads(answer)["choices"][0]["message"]["content"] == "You said: one two"
+
+
+def test_pipelined_requests_are_answered_in_order(site: Site) -> None:
+    site.publish()
+    address = urlsplit(site.server)
+    requests_ = b""
+    for word in ("first", "second", "third"):
+        body = json.dumps(site.chat_body(word)).encode()
+        requests_ += (
+            b"POST /api/v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
+            + f"Authorization: Bearer {site.tenant.api_key}\r\n".encode()
+            + b"Content-Length: %d\r\n\r\n" % len(body)
+            + body
+        )
+    answers = []
+    with socket.create_connection((address.hostname, address.port), timeout=10) as line:
+        line.sendall(requests_)
+        with line.makefile("rb") as file:
+            for _ in range(3):
+                assert file.readline() == b"HTTP/1.1 200 OK\r\n"
+                length = 0
+                while (header := file.readline()) != b"\r\n":
+                    name, _, value = header.partition(b":")
+                    length = int(value) if name.lower() == b"content-length" else length
+                answers.append(json.loads(file.read(length)))
+    contents = [answer["choices"][0]["message"]["content"] for answer in answers]
+    assert contents == ["You said: first", "You said: second", "You said: third"]
+
+
+def test_a_caller_that_leaves_during_its_body_leaves_nothing(site: Site) -> None:
+    site.publish()
+    address = urlsplit(site.server)
+    with socket.create_connection((address.hostname, address.port), timeout=10) as line:
+        line.sendall(
+            b"POST /api/v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
+            + f"Authorization: Bearer {site.tenant.api_key}\r\n".encode()
+            + b'Content-Length: 1000\r\n\r\n{"model":'
+        )
+    assert factories.client(site.tenant.api_key)
+    assert site.chat("still here").status_code == 200
+    assert site.settled().status == "completed"
+
+
+def test_an_error_after_admission_names_its_generation(site: Site) -> None:
+    site.publish("sim-status:500")
+    answer = site.chat()
+    assert answer.status_code == 502
+    assert answer.headers["X-Generation-Id"] == site.settled().id
