@@ -1,0 +1,243 @@
+"""Addresses that must never be dialled, through the HTTP route, with listeners that must stay idle."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from catalog.models import LanguageModel, Provider
+from config.addresses import EgressPolicy
+from config.simulator import Simulator
+from endpoints.models import PrivateEndpoint, Validation
+from tests import factories
+from tests.factories import Tenant
+
+pytestmark = pytest.mark.django_db
+
+# Each is refused by its spelling or by its address; PORT is where a listener waits.
+FORBIDDEN = [
+    "https://127.0.0.1:PORT/v1",
+    "https://127.0.0.2:PORT/v1",
+    "https://127.1:PORT/v1",
+    "https://127.0.1:PORT/v1",
+    "https://0x7f000001:PORT/v1",
+    "https://0x7f.0.0.1:PORT/v1",
+    "https://0177.0.0.1:PORT/v1",
+    "https://2130706433:PORT/v1",
+    "https://017700000001:PORT/v1",
+    "https://127.0.0.1.:PORT/v1",
+    "https://１２７.0.0.1:PORT/v1",
+    "https://127。0。0。1:PORT/v1",
+    "https://ⓛⓞⓒⓐⓛⓗⓞⓢⓣ:PORT/v1",
+    "https://[::1]:PORT/v1",
+    "https://[0:0:0:0:0:0:0:1]:PORT/v1",
+    "https://[::ffff:127.0.0.1]:PORT/v1",
+    "https://[::ffff:7f00:1]:PORT/v1",
+    "https://[::127.0.0.1]:PORT/v1",
+    "https://[64:ff9b::7f00:1]:PORT/v1",
+    "https://[64:ff9b:1::7f00:1]:PORT/v1",
+    "https://[2002:7f00:1::]:PORT/v1",
+    "https://[2001:0:7f00:1::]:PORT/v1",
+    "https://[fe80::1%25lo]:PORT/v1",
+    "https://[fe80::1]:PORT/v1",
+    "https://[fc00::1]:PORT/v1",
+    "https://[fd00:ec2::254]/v1",
+    "https://[ff02::1]/v1",
+    "https://[::]:PORT/v1",
+    "https://0.0.0.0:PORT/v1",
+    "https://0:PORT/v1",
+    "https://10.0.0.1/v1",
+    "https://172.16.0.1/v1",
+    "https://172.31.255.255/v1",
+    "https://192.168.1.1/v1",
+    "https://100.64.0.1/v1",
+    "https://169.254.169.254/latest/meta-data",
+    "https://169.254.170.2/v2/credentials",
+    "https://168.63.129.16/v1",
+    "https://192.0.0.192/opc/v2",
+    "https://192.0.2.1/v1",
+    "https://198.18.0.1/v1",
+    "https://198.51.100.1/v1",
+    "https://203.0.113.1/v1",
+    "https://224.0.0.1/v1",
+    "https://240.0.0.1/v1",
+    "https://255.255.255.255/v1",
+    "http://api.example.com/v1",
+    "http://127.0.0.1:PORT/v1",
+    "HTTP://127.0.0.1:PORT/v1",
+    "gopher://127.0.0.1:PORT/v1",
+    "file:///etc/passwd",
+    "//127.0.0.1:PORT/v1",
+    "https:127.0.0.1:PORT/v1",
+    "https:///127.0.0.1:PORT/v1",
+    "https://user@127.0.0.1:PORT/v1",
+    "https://user:pass@api.example.com/v1",
+    "https://api.example.com@127.0.0.1:PORT/v1",
+    "https://api.example.com\\@127.0.0.1:PORT/v1",
+    "https://api.example.com#@127.0.0.1:PORT/v1",
+    "https://api.example.com?@127.0.0.1:PORT/v1",
+    "https://api.example.com:22/v1",
+    "https://api.example.com:6379/v1",
+    "https://api.example.com:0/v1",
+    "https://api.example.com:65536/v1",
+    "https://api.example.com/v1/../../admin",
+    "https://api.example.com/v1/%2e%2e/admin",
+    "https://api.example.com/v1 ",
+    " https://api.example.com/v1",
+]
+
+
+class Canary:
+    """A listener on every loopback address that counts who comes."""
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self._listeners = []
+        port = 0
+        for family, address in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::1")):
+            listener = socket.socket(family, socket.SOCK_STREAM)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            try:
+                listener.bind((address, port))
+            except OSError:  # a machine without IPv6
+                listener.close()
+                continue
+            listener.listen()
+            port = listener.getsockname()[1]
+            self._listeners.append(listener)
+            threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+        self.port = port
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            connection.close()
+
+    def close(self) -> None:
+        for listener in self._listeners:
+            listener.shutdown(socket.SHUT_RDWR)
+            listener.close()
+
+
+@pytest.fixture(scope="module")
+def canary() -> Iterator[Canary]:
+    made = Canary()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def strict(settings: Any) -> None:
+    """The policy of a service whose operator has allowed no network."""
+    settings.EGRESS_POLICY = EgressPolicy(connect_timeout=2.0)
+
+
+@pytest.fixture
+def model(db: None) -> LanguageModel:
+    return factories.make_model()
+
+
+@pytest.fixture
+def provider(tenant: Tenant) -> Provider:
+    made = factories.make_provider()
+    factories.make_credential(tenant, made)
+    return made
+
+
+def create(tenant: Tenant, model: LanguageModel, provider: Provider, base_url: str) -> Any:
+    return factories.client(tenant.management_key).post(
+        "/api/v1/private-endpoints",
+        {
+            "model_permaslug": model.canonical_slug,
+            "provider_slug": provider.slug,
+            "upstream_model_id": "sim-echo",
+            "base_url": base_url,
+            "activate": {"workspace_id": str(tenant.workspace.pk)},
+        },
+    )
+
+
+@pytest.mark.parametrize("url", FORBIDDEN)
+def test_a_forbidden_url_is_refused_and_never_dialled(
+    url: str,
+    tenant: Tenant,
+    model: LanguageModel,
+    provider: Provider,
+    canary: Canary,
+    strict: None,
+) -> None:
+    answer = create(tenant, model, provider, url.replace("PORT", str(canary.port)))
+    assert answer.status_code == 422, answer.content
+    assert answer.json()["error"]["metadata"]["error_type"] == "invalid_base_url"
+    assert PrivateEndpoint.objects.count() == 0
+    assert canary.connections == 0
+
+
+def test_a_name_that_leads_inside_is_refused_when_it_is_dialled(
+    tenant: Tenant, model: LanguageModel, provider: Provider, canary: Canary, strict: None
+) -> None:
+    answer = create(tenant, model, provider, "https://localhost/v1")
+    assert answer.status_code == 422
+    [failed] = [check for check in answer.json()["data"]["validation"]["checks"]
+                if not check["passed"]]  # fmt: skip
+    assert failed == {"name": "base_url", "passed": False, "reason": "invalid_base_url"}
+    assert PrivateEndpoint.objects.get().status == "draft"
+    assert canary.connections == 0
+
+
+def test_a_policy_that_became_stricter_is_applied_to_old_rows(
+    tenant: Tenant,
+    model: LanguageModel,
+    provider: Provider,
+    simulator: Simulator,
+    settings: Any,
+) -> None:
+    draft = factories.make_draft(tenant, model, provider, base_url=simulator.base_url)
+    settings.EGRESS_POLICY = EgressPolicy()
+    before = simulator.connections
+    answer = factories.client(tenant.management_key).post(
+        f"/api/v1/private-endpoints/{draft.pk}/validate",
+        {"workspace_id": str(tenant.workspace.pk)},
+    )
+    assert answer.json()["data"]["checks"][-1] == {
+        "name": "base_url",
+        "passed": False,
+        "reason": "invalid_base_url",
+    }
+    assert simulator.connections == before
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_not_followed(
+    status: int,
+    tenant: Tenant,
+    model: LanguageModel,
+    provider: Provider,
+    simulator: Simulator,
+) -> None:
+    draft = factories.make_draft(
+        tenant,
+        model,
+        provider,
+        base_url=simulator.base_url,
+        upstream_model_id=f"sim-redirect-{status}",
+    )
+    simulator.clear()
+    answer = factories.client(tenant.management_key).post(
+        f"/api/v1/private-endpoints/{draft.pk}/validate",
+        {"workspace_id": str(tenant.workspace.pk)},
+    )
+    [failed] = [check for check in answer.json()["data"]["checks"] if not check["passed"]]
+    assert (failed["name"], failed["reason"]) == ("completion", "upstream_error")
+    assert "upstream_status" not in failed
+    assert [request.path for request in simulator.requests] == ["/v1/chat/completions"]
+    assert Validation.objects.get().outcome == "failed"
