@@ -17,7 +17,9 @@ from django.template.response import TemplateResponse
 from django.utils import timezone
 
 from accounts.models import ApiKey, ByokCredential, Organization, Workspace
-from catalog.models import Dialect, Provider
+from catalog import dialects
+from catalog.dialects.credentials import InvalidCredential
+from catalog.models import Provider
 from config import console
 from config.console import ConsoleAdmin, ConsoleForm, ModelAdmin, display
 from config.secrets import Secret
@@ -291,9 +293,10 @@ class ByokForm(ConsoleForm):
         provider = Provider.objects.filter(slug=provider_slug).first()
         if secret is None or provider is None:
             return
-        needs_object = Dialect(provider.dialect).url_from_credential
-        if needs_object and not console.is_json_object(secret.reveal()):
-            self.add_error("secret", f"{provider.name} needs a JSON object.")
+        try:
+            dialects.check_credential(provider.dialect, secret)
+        except InvalidCredential as exc:
+            self.add_error("secret", str(exc))
 
 
 class ByokAddForm(ByokForm):

@@ -13,7 +13,7 @@ from rest_framework.exceptions import ValidationError
 from accounts.models import ApiKey, ByokCredential, Region
 from catalog import dialects
 from catalog.dialects.credentials import InvalidCredential
-from catalog.models import Dialect, Provider
+from catalog.models import Provider
 from config.api import ChoiceField, FlagField, StrictSerializer, StringField, UUIDField
 from config.openapi import envelope
 from config.secrets import Secret
@@ -87,8 +87,10 @@ class CreateByokSerializer(StrictSerializer):
         provider = Provider.objects.filter(slug=attrs["provider"], is_listed=True).first()
         if provider is None:
             raise ValidationError({"provider": ["Is not a provider of the catalogue."]})
-        if Dialect(provider.dialect).url_from_credential:
-            _require_place(provider, attrs["key"])
+        try:
+            dialects.check_credential(provider.dialect, attrs["key"])
+        except InvalidCredential as exc:
+            raise ValidationError({"key": [str(exc)]}) from None
         hashes = set(attrs.get("allowed_api_key_hashes") or ())
         organization_id = self.context["organization_id"]
         own = ApiKey.objects.for_organization(organization_id).filter(digest__in=hashes).count()
@@ -194,16 +196,6 @@ class CurrentKeySerializer(serializers.Serializer[Any]):
 
 
 CurrentKeyResponseSerializer = envelope("GetCurrentKeyResponse", data=CurrentKeySerializer())
-
-
-def _require_place(provider: Provider, secret: Secret) -> None:
-    """Raises :class:`ValidationError` unless the credential says where it is to be used."""
-    dialect = dialects.get(provider.dialect)
-    assert dialect is not None, provider.dialect
-    try:
-        dialect.host(None, secret)
-    except InvalidCredential as exc:
-        raise ValidationError({"key": [str(exc)]}) from None
 
 
 def _is_json_object(text: str) -> bool:

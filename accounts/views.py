@@ -22,7 +22,7 @@ from accounts.serializers import (
     CurrentKeySerializer,
 )
 from catalog.pricing import usd
-from config.api import UUIDField, slice_page
+from config.api import query_text, query_uuid, slice_page
 from config.openapi import PAGE_PARAMETERS, errors
 from inference.models import Generation
 
@@ -61,10 +61,10 @@ class ByokViewSet(ViewSet):
         """Lists the credentials, by provider and order of trial."""
         offset, limit = slice_page(request, default_limit=50, maximum_limit=100)
         rows = ByokCredential.objects.for_organization(caller_of(request).organization_id)
-        if (provider := request.query_params.get("provider")) is not None:
+        if (provider := query_text(request, "provider")) is not None:
             rows = rows.filter(provider_slug=provider)
-        if (workspace_id := request.query_params.get("workspace_id")) is not None:
-            rows = rows.filter(workspace_id=UUIDField().run_validation(workspace_id))
+        if (workspace_id := query_uuid(request, "workspace_id")) is not None:
+            rows = rows.filter(workspace_id=workspace_id)
         page = rows.order_by("provider_slug", "sort_order", "id")[offset : offset + limit]
         return Response({"data": ByokSerializer(page, many=True).data, "total_count": rows.count()})
 

@@ -10,6 +10,8 @@ from django.contrib import admin
 from django.http import HttpRequest
 from django.utils.html import format_html
 
+from catalog import dialects
+from catalog.dialects.credentials import InvalidCredential
 from catalog.models import Dialect, LanguageModel, ModelEndpoint, PriceVersion, Provider
 from catalog.pricing import Price
 from config import console
@@ -46,6 +48,11 @@ class ProviderForm(ConsoleForm):
                 ).text
             except InvalidURL as exc:
                 self.add_error("base_url", str(exc))
+        if cleaned.get("secret") is not None:
+            try:
+                dialects.check_credential(cleaned["dialect"], cleaned["secret"])
+            except InvalidCredential as exc:
+                self.add_error("secret", str(exc))
         return cleaned
 
 

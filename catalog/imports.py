@@ -11,6 +11,8 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 from django.conf import settings
 from django.db import transaction
+from django.db.models import CharField, Value
+from django.db.models.functions import Cast, Concat
 from django.utils import timezone
 
 from catalog.models import Dialect, LanguageModel, ModelEndpoint, PriceVersion, Provider
@@ -175,6 +177,7 @@ def apply(catalog: Catalog, *, dry_run: bool = False) -> Report:
         )
         models = {row.canonical_slug: row for row in LanguageModel.objects.select_for_update()}
         _require_free_slugs(catalog.models, models)
+        _release_slugs(catalog.models, models)
         _upsert(
             report,
             "models",
@@ -344,6 +347,18 @@ def _require_free_slugs(rows: list[ModelRow], stored: dict[str, LanguageModel]) 
     ]
     if problems:
         raise CatalogRefused(problems)
+
+
+def _release_slugs(rows: list[ModelRow], stored: dict[str, LanguageModel]) -> None:
+    """Gives up the public names that move, so that one may pass from one model to another."""
+    renamed = [
+        stored[row.canonical_slug].pk
+        for row in rows
+        if row.canonical_slug in stored and stored[row.canonical_slug].slug != row.id
+    ]
+    LanguageModel.objects.filter(pk__in=renamed).update(
+        slug=Concat(Value("~"), Cast("pk", CharField()))
+    )
 
 
 def _require_references(

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Final, NoReturn
+from uuid import UUID
 
 from django.conf import settings
 from rest_framework import renderers, serializers
@@ -175,6 +176,24 @@ def query_integer(
         bounds = f"at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
         raise ValidationError({name: [f"Must be {bounds}."]})
     return number
+
+
+def query_text(request: Request, name: str) -> str | None:
+    """Returns a query parameter as it is, or ``None`` when it is absent; 400 for controls in it."""
+    text = request.query_params.get(name)
+    if text is not None and CONTROL_CHARACTERS.search(text):
+        raise ValidationError({name: ["Must not contain control characters."]})
+    return text
+
+
+def query_uuid(request: Request, name: str) -> UUID | None:
+    """Returns a query parameter as a UUID, or ``None`` when it is absent; 400 otherwise."""
+    text = request.query_params.get(name)
+    if text is None:
+        return None
+    if not _UUID.fullmatch(text):
+        raise ValidationError({name: ["Must be a UUID."]})
+    return UUID(text)
 
 
 def query_flag(request: Request, name: str) -> bool:

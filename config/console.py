@@ -25,7 +25,7 @@ from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.forms import SimpleArrayField
 from django.core.exceptions import ValidationError
 from django.core.paginator import Paginator
-from django.db.models import Q, QuerySet
+from django.db.models import Q, QuerySet, URLField
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.template.loader import render_to_string
@@ -313,7 +313,10 @@ class ConsoleAdmin(ModelAdmin):
     """
 
     form = ConsoleForm
-    formfield_overrides = {ArrayField: {"widget": TextareaWidget(attrs={"rows": 2})}}
+    formfield_overrides = {
+        ArrayField: {"widget": TextareaWidget(attrs={"rows": 2})},
+        URLField: {"assume_scheme": "https"},
+    }
     show_full_result_count = False
     list_per_page = 50
     uuid_search_fields: tuple[str, ...] = ("id",)

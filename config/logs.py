@@ -74,7 +74,8 @@ class JSONFormatter(logging.Formatter):
                 entry[name] = value
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
-        return mask(json.dumps(entry, ensure_ascii=False))
+        # Masked before they are quoted: a mask may take the backslash that escapes a quote.
+        return json.dumps({name: mask(value) for name, value in entry.items()}, ensure_ascii=False)
 
 
 class RequestIdMiddleware:

@@ -770,6 +770,8 @@ BEHAVIOURS: dict[str, tuple[str, Callable[[Request], Script]]] = {
     "sim-usage-with-choices": ("usage in the chunk that finishes", _stream(_usage_with_choices)),
     "sim-after-done": ("content after [DONE]", _stream(
         lambda e, q: (*_sse(e), _delta(q, content=" late")))),
+    "sim-linger": ("keeps the connection after [DONE]", _stream(
+        lambda e, q: (*_sse(e), Signal.STALL))),
     "sim-error-stream": ("an error object after two events", _stream(
         lambda e, q: _sse([*e[:2], _json(_error_object(500))]))),
     "sim-error-first": ("an error object as the first event", _stream(

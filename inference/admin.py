@@ -46,6 +46,7 @@ class GenerationAdmin(ReadOnlyAdmin):
                     ("provider_name", "is_byok"),
                     ("private_endpoint", "model_endpoint"),
                     ("upstream_model", "upstream_id"),
+                    "attestation",
                     "attempts",
                 )
             },

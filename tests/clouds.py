@@ -136,6 +136,8 @@ class Gate:
             return 404
         if request.headers["authorization"] == f"Bearer {BEDROCK_KEY}":
             return 0
+        if "x-amz-date" not in request.headers:
+            return 403
         sent = time.strptime(request.headers["x-amz-date"], "%Y%m%dT%H%M%SZ")
         if abs(time.time() + self.skew - calendar.timegm(sent)) > 300:
             return 403

@@ -34,9 +34,7 @@ class Tenant:
 def make_tenant(name: str = "Acme", *, endpoint_limit: int | None = None) -> Tenant:
     organization = Organization.objects.establish(name=name, endpoint_limit=endpoint_limit)
     workspace = organization.default_workspace
-    _, management = ApiKey.objects.issue(
-        workspace=workspace, name="management", is_management=True
-    )
+    _, management = ApiKey.objects.issue(workspace=workspace, name="management", is_management=True)
     _, inference = ApiKey.objects.issue(workspace=workspace, name="inference")
     return Tenant(organization, workspace, management.reveal(), inference.reveal())
 

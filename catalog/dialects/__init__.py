@@ -12,6 +12,7 @@ from typing import Final
 
 from catalog.dialects import azure, bedrock, openai, vertex
 from catalog.dialects.base import Dialect
+from config.secrets import Secret
 
 _DIALECTS: Final[dict[str, Dialect]] = {
     "openai": openai,
@@ -24,3 +25,10 @@ _DIALECTS: Final[dict[str, Dialect]] = {
 def get(name: str) -> Dialect | None:
     """Returns the dialect of that name, or ``None`` while this release does not speak it."""
     return _DIALECTS.get(name)
+
+
+def check_credential(name: str, secret: Secret) -> None:
+    """Raises :class:`credentials.InvalidCredential` for one that should say where, and does not."""
+    dialect = get(name)
+    if dialect is not None:
+        dialect.host(None, secret)

@@ -143,9 +143,7 @@ def test_the_current_key_shows_itself(tenant: Tenant, is_management: bool) -> No
 
 def test_the_current_key_shows_when_it_expires(tenant: Tenant) -> None:
     expires_at = datetime(2099, 1, 2, 3, 4, 5, tzinfo=UTC)
-    _, secret = ApiKey.objects.issue(
-        workspace=tenant.workspace, name="key", expires_at=expires_at
-    )
+    _, secret = ApiKey.objects.issue(workspace=tenant.workspace, name="key", expires_at=expires_at)
     data = factories.client(secret.reveal()).get("/api/v1/key").json()["data"]
     assert data["expires_at"] == "2099-01-02T03:04:05Z"
 

@@ -95,9 +95,7 @@ def test_a_malformed_header_is_refused_without_a_query(
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
 def test_the_scheme_has_no_case(anonymous: APIClient, tenant: Tenant, scheme: str) -> None:
-    response = anonymous.get(
-        ROUTE, headers={"Authorization": f"{scheme} {tenant.management_key}"}
-    )
+    response = anonymous.get(ROUTE, headers={"Authorization": f"{scheme} {tenant.management_key}"})
     assert response.status_code == 200
 
 

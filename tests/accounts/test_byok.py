@@ -268,7 +268,6 @@ def test_the_list_filters(management: APIClient, tenant: Tenant, provider: Provi
     assert listed("?provider=acme") == [str(one.pk)]
     assert listed("?provider=acm") == []
     assert listed("?provider=%25") == []
-    assert listed("?provider=a%00b") == []
     assert listed(f"?workspace_id={workspace.pk}") == [str(two.pk)]
     assert listed(f"?workspace_id={workspace.pk}&provider=acme") == []
     assert listed(f"?workspace_id={uuid4()}") == []
@@ -304,14 +303,16 @@ def test_the_list_is_paged(management: APIClient, tenant: Tenant, provider: Prov
 @pytest.mark.parametrize(
     ("query", "field"),
     [
-        *((f"limit={value}", "limit") for value in ("0", "101", "-1", "1.5", "", "x", "1e1", "%201")),
+        *(
+            (f"limit={value}", "limit")
+            for value in ("0", "101", "-1", "1.5", "", "x", "1e1", "%201")
+        ),
         *((f"offset={value}", "offset") for value in ("-1", "x", "", "+1", "1" * 19, "%D9%A3")),
         *((f"workspace_id={value}", "workspace_id") for value in ("x", "", "1")),
+        *((f"provider={value}", "provider") for value in ("a%00b", "%0a", "%c2%85")),
     ],
 )
-def test_the_list_refuses_a_malformed_query(
-    management: APIClient, query: str, field: str
-) -> None:
+def test_the_list_refuses_a_malformed_query(management: APIClient, query: str, field: str) -> None:
     response = management.get(f"{ROUTE}?{query}")
     assert response.status_code == 400
     assert set(response.json()["error"]["metadata"]["fields"]) == {field}
@@ -405,5 +406,3 @@ def test_the_database_refuses_a_fallback_that_is_byok_only(
     with pytest.raises(IntegrityError), transaction.atomic():
         factories.make_credential(tenant, provider, is_fallback=True, is_byok_only=True)
     assert ByokCredential.objects.count() == 0
-
-

@@ -8,11 +8,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import connection
 
 from accounts.models import ApiKey, Organization, Workspace
 from config.secrets import digest_api_key, is_well_formed
@@ -111,9 +112,7 @@ def test_create_api_key_prints_one_json_object(tenant: Tenant, is_management: bo
 
 
 def test_create_api_key_takes_a_workspace(tenant: Tenant) -> None:
-    other = Workspace.objects.create(
-        organization=tenant.organization, name="Other", slug="other"
-    )
+    other = Workspace.objects.create(organization=tenant.organization, name="Other", slug="other")
     out, _ = run(
         "create_api_key", str(tenant.organization.pk), "--workspace", str(other.pk), "--json"
     )
@@ -159,16 +158,9 @@ def manage(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
         (["create_api_key", "not-a-uuid", "--json"], 2),
     ],
 )
-def test_the_process_ends_with(
-    transactional_db: None, arguments: list[str], code: int
-) -> None:
-    from django.db import connection
-
-    fields: dict[str, Any] = connection.settings_dict
-    query = f"?host={fields['HOST']}" if str(fields["HOST"]).startswith("/") else ""
-    host = "" if query else f"{fields['HOST']}:{fields['PORT'] or 5432}"
-    login = f"{fields['USER']}:{fields['PASSWORD']}@".removeprefix(":@")
-    url = f"postgres://{login}{host}/{fields['NAME']}{query}"
+def test_the_process_ends_with(transactional_db: None, arguments: list[str], code: int) -> None:
+    address = urlsplit(os.environ["DATABASE_URL"])
+    url = urlunsplit(address._replace(path=f"/{connection.settings_dict['NAME']}"))
     done = manage(*arguments, DATABASE_URL=url)
     assert done.returncode == code, done.stderr
     if code == 0:

@@ -153,10 +153,13 @@ def test_the_table(keys: dict[str, str | None], route: Route, actor: str) -> Non
     if expected != ADMITTED:
         error = response.json()["error"]
         assert error["code"] == expected
-        assert error["metadata"]["error_type"] == {
-            401: "authentication",
-            403: "permission_denied",
-        }[status]
+        assert (
+            error["metadata"]["error_type"]
+            == {
+                401: "authentication",
+                403: "permission_denied",
+            }[status]
+        )
         assert response.headers.get("WWW-Authenticate") == ("Bearer" if status == 401 else None)
         assert snapshots.everything() == before
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
@@ -9,6 +10,7 @@ import botocore
 import botocore.loaders
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from django.core.management import CommandError, call_command
 
 from accounts.models import ByokCredential
 from catalog import dialects
@@ -398,3 +400,21 @@ def test_a_well_formed_credential_is_stored(tenant: Tenant, dialect: str) -> Non
     )
     assert stored.status_code == 201, stored.content
     assert ByokCredential.objects.get().reveal() == Secret(key)
+
+
+@pytest.mark.parametrize("dialect", PROVIDERS)
+def test_the_operator_s_credential_is_read_with_the_same_care(
+    db: None, monkeypatch: pytest.MonkeyPatch, dialect: str
+) -> None:
+    provider = factories.make_provider("cloud", dialect=dialect, base_url=None)
+    good, bad = PROVIDERS[dialect]
+    for text in (json.dumps(bad), "a-bare-key-0123456789"):
+        monkeypatch.setattr("sys.stdin", io.StringIO(text))
+        with pytest.raises(CommandError, match="^The credential"):
+            call_command("set_provider_credential", "cloud", stdout=io.StringIO())
+        provider.refresh_from_db()
+        assert not provider.has_credential
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(good, indent=2)))
+    call_command("set_provider_credential", "cloud", stdout=io.StringIO())
+    provider.refresh_from_db()
+    assert json.loads(provider.reveal_credential().reveal()) == good

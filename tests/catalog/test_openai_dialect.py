@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -115,7 +116,9 @@ def test_parse_reply_reads_what_the_gateway_needs() -> None:
     assert (read.model, read.upstream_id, read.finish_reason) == ("deployed", "up-1", "stop")
     assert read.usage == Usage(prompt=3, completion=5)
     assert read.output_bytes == 3
-    assert {name: json.loads(bytes(raw)) for name, raw in read.fields.items()} == json.loads(reply())
+    assert {name: json.loads(bytes(raw)) for name, raw in read.fields.items()} == json.loads(
+        reply()
+    )
 
 
 def test_parse_reply_reads_a_text_completion() -> None:
@@ -393,13 +396,15 @@ def test_no_bytes_break_the_parser(data: bytes, size: int) -> None:
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
-        lambda inner: st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                ["choices", "message", "delta", "usage", "error", "content", "prompt_tokens"]
-            ),
-            inner,
-            max_size=4,
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(
+                    ["choices", "message", "delta", "usage", "error", "content", "prompt_tokens"]
+                ),
+                inner,
+                max_size=4,
+            )
         ),
         max_leaves=12,
     )
@@ -410,7 +415,5 @@ def test_no_json_breaks_the_parser(value: Any) -> None:
         lambda: openai.parse_reply(Operation.CHAT, body),
         lambda: openai.stream_parser(Operation.CHAT).feed(b"data: " + body + b"\n\n"),
     ):
-        try:
+        with contextlib.suppress(InvalidReply, InvalidStream, ProviderFailure):
             read()
-        except (InvalidReply, InvalidStream, ProviderFailure):
-            pass

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -133,7 +135,7 @@ def test_many_events_within_the_limit_are_not_too_large_together() -> None:
 def test_no_cut_changes_the_events(pieces: list[bytes], cuts: list[int]) -> None:
     stream = b"".join(pieces)
     bounds = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
-    chunks = [stream[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+    chunks = [stream[a:b] for a, b in itertools.pairwise(bounds)]
     assert decoded(*chunks) == decoded(stream)
 
 
@@ -146,8 +148,6 @@ def test_no_cut_changes_the_events(pieces: list[bytes], cuts: list[int]) -> None
     size=st.integers(1, 16),
 )
 def test_what_was_encoded_is_decoded(events: list[list[bytes]], end: bytes, size: int) -> None:
-    stream = b"".join(
-        b"".join(b"data: " + line + end for line in lines) + end for lines in events
-    )
+    stream = b"".join(b"".join(b"data: " + line + end for line in lines) + end for lines in events)
     chunks = [stream[at : at + size] for at in range(0, len(stream), size)]
     assert decoded(*chunks) == [b"\n".join(lines) for lines in events]

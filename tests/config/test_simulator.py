@@ -517,6 +517,7 @@ STREAMED: dict[str, Check] = {
 SILENT: dict[str, Check] = {
     "sim-stall": lambda a: a.raw == b"",
     "sim-stall-stream": lambda a: len(a.events) == 1 and not a.complete,
+    "sim-linger": lambda a: a.events[-1] == "[DONE]" and not a.complete,
     "sim-gated": lambda a: len(a.events) == 1 and not a.complete,
     "sim-held": lambda a: a.raw == b"",
     "sim-drip": lambda a: len(a.body) == 1,

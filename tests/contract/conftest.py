@@ -30,7 +30,13 @@ def openrouter_client(server: str) -> Iterator[MakeOpenRouter]:
                 httpx.Client(timeout=30, event_hooks={"response": [document.check_answer]})
             )
             return OpenRouter(
-                api_key=key, server_url=f"{server}/api/v1", client=transport, retry_config=None
+                api_key=key,
+                server_url=f"{server}/api/v1",
+                client=transport,
+                # One that it made itself it would close whenever it is collected, in whichever
+                # event loop runs just then.
+                async_client=httpx.AsyncClient(),
+                retry_config=None,
             )
 
         yield make

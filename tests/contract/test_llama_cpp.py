@@ -68,9 +68,16 @@ def _behind_tls(host: str, port: int) -> Iterator[int]:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         inner_reader, inner_writer = await asyncio.open_connection(host, port)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(relay(reader, inner_writer))
-            group.create_task(relay(inner_reader, writer))
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(relay(reader, inner_writer))
+                group.create_task(relay(inner_reader, writer))
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+        finally:
+            # A connection that is kept alive is still there when everything ends.
+            writer.transport.abort()
+            inner_writer.transport.abort()
 
     ready = threading.Event()
     stop = asyncio.Event()

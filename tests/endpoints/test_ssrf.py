@@ -1,4 +1,4 @@
-"""Addresses that must never be dialled, through the HTTP route, with listeners that must stay idle."""
+"""Addresses that must never be dialled, through the HTTP route, with listeners that stay idle."""
 
 from __future__ import annotations
 

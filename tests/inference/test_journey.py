@@ -58,6 +58,4 @@ def test_a_private_endpoint_is_created_activated_and_streamed_through(
     )
     assert streamed.status_code == 200, streamed.text
     assert streamed.text.endswith("data: [DONE]\n\n")
-    eventually(
-        lambda: Generation.objects.filter(status=Generation.Status.COMPLETED).count() == 2
-    )
+    eventually(lambda: Generation.objects.filter(status=Generation.Status.COMPLETED).count() == 2)

@@ -147,9 +147,7 @@ def test_a_missing_field_is_named(operation: Operation, body: bytes, name: str) 
     ],
 )
 @pytest.mark.parametrize("operation", Operation)
-def test_what_is_no_json_object_is_refused(
-    operation: Operation, body: bytes, message: str
-) -> None:
+def test_what_is_no_json_object_is_refused(operation: Operation, body: bytes, message: str) -> None:
     with pytest.raises(InvalidRequest) as error:
         schemas.parse(operation, body)
     assert error.value.message == message
@@ -179,8 +177,7 @@ def test_fields_meant_for_the_gateway_do_not_travel() -> None:
 
 def test_unknown_fields_travel_byte_for_byte() -> None:
     body = (
-        b'{ "model":"a/b","prompt":"x", "seed": 1.0e0e, "z": 1 }'.replace(b" 1.0e0e", b"7")
-        + b"\n"
+        b'{ "model":"a/b","prompt":"x", "seed": 1.0e0e, "z": 1 }'.replace(b" 1.0e0e", b"7") + b"\n"
     )
     request = schemas.parse(Operation.TEXT, body.replace(b"1 }", b'{ "a" : 1.50 } }'))
     assert bytes(request.fields["z"]) == b'{ "a" : 1.50 }'

@@ -5,7 +5,9 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from catalog.models import Provider
+from catalog import dialects
+from catalog.dialects.credentials import InvalidCredential
+from catalog.models import Dialect, Provider
 from config.commands import Command as BaseCommand
 from config.commands import refuse
 from config.secrets import Secret
@@ -25,8 +27,14 @@ class Command(BaseCommand):
         if sys.stdin.isatty():
             self.note("Paste the secret, then press Ctrl-D:")
         text = sys.stdin.read().strip()
-        if not text or not text.isprintable():
+        # A key file spreads over lines; a bare key goes into a header as it is.
+        is_object = Dialect(provider.dialect).url_from_credential
+        if not text or not (is_object or text.isprintable()):
             refuse("Standard input holds no secret: send one bare key or one JSON object.")
+        try:
+            dialects.check_credential(provider.dialect, Secret(text))
+        except InvalidCredential as exc:
+            refuse(str(exc))
         provider.set_credential(Secret(text))
         self.report(
             {"provider": provider.slug, "label": provider.credential_label},

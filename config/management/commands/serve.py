@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import sys
 import tempfile
+from contextlib import ExitStack
 from typing import Any
 
 import uvicorn
@@ -25,23 +28,28 @@ class Command(BaseCommand):
             refuse("--workers must be at least 1.")
         require_migrated()
         require_free_port(host, port)
-        if workers > 1:
-            # Workers count apart, in files that the metrics route adds up.
-            os.environ["PROMETHEUS_MULTIPROC_DIR"] = tempfile.mkdtemp(prefix="causeway-metrics-")
-        self.stderr.write(f"Serving on http://{host}:{port} with {workers} worker(s).")
-        uvicorn.run(
-            "config.asgi:application",
-            host=host,
-            port=port,
-            workers=workers,
-            lifespan="on",
-            http="httptools",
-            ws="none",
-            access_log=False,
-            server_header=False,
-            log_config=None,
-            timeout_keep_alive=75,
-        )
+        # Once it has drained, uvicorn raises the signal that stopped it again: a good end.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        with ExitStack() as stack:
+            if workers > 1:
+                # Workers count apart, in files that the metrics route adds up.
+                os.environ["PROMETHEUS_MULTIPROC_DIR"] = stack.enter_context(
+                    tempfile.TemporaryDirectory(prefix="causeway-metrics-")
+                )
+            self.stderr.write(f"Serving on http://{host}:{port} with {workers} worker(s).")
+            uvicorn.run(
+                "config.asgi:application",
+                host=host,
+                port=port,
+                workers=workers,
+                lifespan="on",
+                http="httptools",
+                ws="none",
+                access_log=False,
+                server_header=False,
+                log_config=None,
+                timeout_keep_alive=75,
+            )
 
 
 def require_free_port(host: str, port: int) -> None:

@@ -1,0 +1,445 @@
+"""The catalogue file: refused whole with every fault and its place, or applied whole."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import IntegrityError, transaction
+
+from catalog import imports
+from catalog.imports import CatalogRefused
+from catalog.models import LanguageModel, ModelEndpoint, PriceVersion, Provider
+from config.secrets import Secret
+from tests import factories, snapshots
+
+FILE: dict[str, Any] = {
+    "providers": [
+        {
+            "slug": "acme",
+            "name": "Acme AI",
+            "dialect": "openai",
+            "base_url": "https://api.acme.example/v1/",
+            "data_policy": {"training": True, "retains_prompts": False},
+            "datacenters": ["US"],
+            "headquarters": "US",
+            "privacy_policy_url": "https://acme.example/privacy",
+            "terms_of_service_url": None,
+            "status_page_url": None,
+        },
+        {
+            "slug": "cloud",
+            "name": "Cloud",
+            "dialect": "azure",
+            "base_url": None,
+            "data_policy": {"training": False, "retains_prompts": True},
+        },
+    ],
+    "models": [
+        {
+            "id": "acme/falcon",
+            "canonical_slug": "acme/falcon-2026-06-01",
+            "name": "Acme: Falcon",
+            "created": 1780272000,
+            "description": "Fast.",
+            "context_length": 131072,
+            "architecture": {
+                "input_modalities": ["text"],
+                "output_modalities": ["text"],
+                "modality": "text->text",
+                "tokenizer": "Other",
+                "instruct_type": None,
+            },
+            "supported_parameters": ["temperature"],
+            "default_parameters": {"temperature": 1},
+            "expiration_date": "2027-01-31",
+        },
+        {
+            "id": "acme/owl",
+            "canonical_slug": "acme/owl-2026-06-01",
+            "name": "Acme: Owl",
+            "created": 0,
+            "context_length": None,
+            "architecture": {
+                "input_modalities": ["text"],
+                "output_modalities": ["embeddings"],
+                "modality": None,
+            },
+        },
+    ],
+    "endpoints": [
+        {
+            "model": "acme/falcon-2026-06-01",
+            "provider": "acme",
+            "upstream_model_id": "falcon",
+            "pricing": {"prompt": "0.0000005", "completion": "0.0000015", "input_cache_read": "0"},
+            "max_completion_tokens": 16384,
+            "region": "us",
+            "zdr": True,
+        },
+        {
+            "model": "acme/owl-2026-06-01",
+            "provider": "cloud",
+            "upstream_model_id": "owl",
+            "pricing": {"prompt": "1", "completion": "0"},
+        },
+    ],
+}
+ALL_NEW = {"providers": 2, "models": 2, "endpoints": 2}
+NONE = {"providers": 0, "models": 0, "endpoints": 0}
+
+
+def load(file: dict[str, Any], *, dry_run: bool = False) -> imports.Report:
+    return imports.apply(imports.parse(json.dumps(file).encode()), dry_run=dry_run)
+
+
+def changed(*path: str | int, value: Any) -> dict[str, Any]:
+    """The file with one member at that path replaced."""
+    file = copy.deepcopy(FILE)
+    place: Any = file
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    return file
+
+
+def refusal(file: dict[str, Any]) -> list[str]:
+    """The faults for which the file is refused, and nothing changed."""
+    before = snapshots.everything()
+    with pytest.raises(CatalogRefused) as caught:
+        load(file)
+    assert snapshots.everything() == before
+    return caught.value.problems
+
+
+def test_an_import_stores_every_field(db: None) -> None:
+    report = load(FILE)
+    assert (report.created, report.updated, report.unchanged) == (ALL_NEW, NONE, NONE)
+    acme = Provider.objects.get(slug="acme")
+    assert (acme.name, acme.dialect, acme.base_url) == (
+        "Acme AI",
+        "openai",
+        "https://api.acme.example/v1",
+    )
+    assert (acme.trains_on_prompts, acme.retains_prompts) == (True, False)
+    assert (acme.datacenters, acme.headquarters) == (["US"], "US")
+    assert acme.privacy_policy_url == "https://acme.example/privacy"
+    assert Provider.objects.get(slug="cloud").base_url is None
+    falcon = LanguageModel.objects.get(slug="acme/falcon")
+    assert falcon.canonical_slug == "acme/falcon-2026-06-01"
+    assert falcon.default_parameters == {"temperature": 1}
+    assert str(falcon.expiration_date) == "2027-01-31"
+    endpoint = ModelEndpoint.objects.get(upstream_model_id="falcon")
+    assert (endpoint.model, endpoint.provider) == (falcon, acme)
+    assert (endpoint.region, endpoint.zdr, endpoint.max_completion_tokens) == ("us", True, 16384)
+    assert endpoint.price.price == factories.make_price("0.0000005", "0.0000015", cache_read="0")
+    assert endpoint.price.subject_id == endpoint.pk
+    assert ModelEndpoint.objects.get(upstream_model_id="owl").region == "global"
+
+
+def test_a_second_import_changes_nothing(db: None) -> None:
+    load(FILE)
+    before = snapshots.everything()
+    report = load(FILE)
+    assert (report.created, report.updated, report.unchanged) == (NONE, NONE, ALL_NEW)
+    assert snapshots.everything() == before
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_dry_run_reports_and_changes_nothing(db: None, is_first: bool) -> None:
+    if not is_first:
+        load(changed("providers", 0, "name", value="Before"))
+    before = snapshots.everything()
+    report = load(FILE, dry_run=True)
+    assert report.dry_run is True
+    assert report.created == (ALL_NEW if is_first else NONE)
+    assert report.updated == (NONE if is_first else NONE | {"providers": 1})
+    assert snapshots.everything() == before
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "kind"),
+    [
+        (("providers", 0, "name"), "Acme 2", "providers"),
+        (("providers", 0, "data_policy", "training"), False, "providers"),
+        (("providers", 1, "headquarters"), "DE", "providers"),
+        (("models", 0, "name"), "Falcon 2", "models"),
+        (("models", 0, "id"), "acme/falcon-2", "models"),
+        (("models", 1, "architecture", "output_modalities"), ["text"], "models"),
+        (("endpoints", 0, "zdr"), False, "endpoints"),
+        (("endpoints", 0, "pricing", "prompt"), "0.0000006", "endpoints"),
+    ],
+)
+def test_a_changed_row_is_updated_alone(
+    db: None, path: tuple[str | int, ...], value: Any, kind: str
+) -> None:
+    load(FILE)
+    before = snapshots.everything()
+    report = load(changed(*path, value=value))
+    assert (report.created, report.updated) == (NONE, NONE | {kind: 1})
+    assert report.unchanged == ALL_NEW | {kind: 1}
+    after = snapshots.everything()
+    label = {
+        "providers": "catalog.Provider",
+        "models": "catalog.LanguageModel",
+        "endpoints": "catalog.ModelEndpoint",
+    }[kind]
+    assert sum(row not in before[label] for row in after[label]) == 1
+    report = load(changed(*path, value=value))
+    assert (report.created, report.updated, report.unchanged) == (NONE, NONE, ALL_NEW)
+
+
+def test_a_new_price_is_a_new_version_and_the_old_one_stays(db: None) -> None:
+    load(FILE)
+    endpoint = ModelEndpoint.objects.get(upstream_model_id="falcon")
+    old = endpoint.price
+    load(changed("endpoints", 0, "pricing", "prompt", value="0.25"))
+    endpoint.refresh_from_db()
+    assert endpoint.price_id != old.pk
+    assert endpoint.price.prompt == Decimal("0.25")
+    assert PriceVersion.objects.get(pk=old.pk).prompt == Decimal("0.0000005")
+    assert PriceVersion.objects.filter(subject_id=endpoint.pk).count() == 2
+    load(changed("endpoints", 0, "pricing", "prompt", value="0.250"))
+    assert PriceVersion.objects.filter(subject_id=endpoint.pk).count() == 2
+
+
+@pytest.mark.parametrize("change", ["update", "save", "delete", "bulk delete"])
+def test_a_price_version_cannot_be_changed(db: None, change: str) -> None:
+    load(FILE)
+    version = PriceVersion.objects.latest("pk")
+    before = snapshots.everything()
+    with pytest.raises(IntegrityError, match="append-only"), transaction.atomic():
+        match change:
+            case "update":
+                PriceVersion.objects.filter(pk=version.pk).update(prompt=0)
+            case "save":
+                version.prompt = Decimal(0)
+                version.save(update_fields=["prompt"])
+            case "delete":
+                PriceVersion.objects.filter(pk=version.pk)._raw_delete("default")
+            case _:
+                PriceVersion.objects.all()._raw_delete("default")
+    assert snapshots.everything() == before
+
+
+def test_what_left_the_catalogue_comes_back_with_its_row(db: None) -> None:
+    load(FILE)
+    provider = Provider.objects.get(slug="acme")
+    provider.is_listed = False
+    provider.save_fields("is_listed")
+    assert load(FILE).updated == NONE | {"providers": 1}
+    provider.refresh_from_db()
+    assert provider.is_listed is True
+
+
+def test_an_import_leaves_the_secret_of_a_provider_alone(db: None) -> None:
+    load(FILE)
+    provider = Provider.objects.get(slug="acme")
+    provider.set_credential(Secret("operator-secret-0123456789"))
+    load(changed("providers", 0, "name", value="Acme 2"))
+    provider.refresh_from_db()
+    assert provider.reveal_credential() == Secret("operator-secret-0123456789")
+
+
+def test_an_import_leaves_alone_what_the_file_does_not_name(db: None) -> None:
+    load(FILE)
+    before = snapshots.everything()
+    assert load({"providers": [FILE["providers"][0]]}).unchanged == NONE | {"providers": 1}
+    assert load({}).unchanged == NONE
+    assert snapshots.everything() == before
+
+
+def test_an_endpoint_may_refer_to_what_is_stored(db: None) -> None:
+    load({"providers": FILE["providers"], "models": FILE["models"]})
+    assert load({"endpoints": FILE["endpoints"]}).created == NONE | {"endpoints": 2}
+
+
+def test_two_models_may_swap_their_public_names(db: None) -> None:
+    load(FILE)
+    file = changed("models", 0, "id", value="acme/owl")
+    file["models"][1]["id"] = "acme/falcon"
+    assert load(file).updated == NONE | {"models": 2}
+    assert LanguageModel.objects.get(slug="acme/owl").canonical_slug == "acme/falcon-2026-06-01"
+    assert LanguageModel.objects.get(slug="acme/falcon").canonical_slug == "acme/owl-2026-06-01"
+
+
+def test_a_new_model_may_take_the_name_that_another_gives_up(db: None) -> None:
+    load(FILE)
+    file = changed("models", 0, "id", value="acme/falcon-1")
+    file["models"].append({**FILE["models"][0], "canonical_slug": "acme/falcon-2027-01-01"})
+    report = load(file)
+    assert (report.created, report.updated) == (NONE | {"models": 1}, NONE | {"models": 1})
+    taken = LanguageModel.objects.get(slug="acme/falcon")
+    assert taken.canonical_slug == "acme/falcon-2027-01-01"
+
+
+DECIMAL = "must be a decimal such as 0.0000005, below 1000000"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "problem"),
+    [
+        (("providers", 0, "dialect"), "x", "providers[0]: dialect 'x' is none of openai, "
+         "anthropic, gemini, azure, bedrock, vertex"),
+        (("providers", 0, "base_url"), None, "providers[0]: base_url is required for this dialect"),
+        (("providers", 1, "base_url"), "https://x.example", "providers[1]: base_url must be null: "
+         "this dialect takes its URL from the credential"),
+        (("providers", 0, "base_url"), "https://10.0.0.1/v1", "providers[0]: base_url: the address "
+         "or the port of the URL is not allowed"),
+        (("providers", 0, "base_url"), "ftp://x.example", "providers[0]: base_url: the URL must "
+         "begin with https://"),
+        (("providers", 1, "slug"), "acme", "providers[1]: the same as providers[0] (acme)"),
+        (("models", 1, "id"), "acme/falcon", "models[1]: the same as models[0] (acme/falcon)"),
+        (("endpoints", 0, "model"), "acme/falcon", "endpoints[0]: no model has canonical_slug "
+         "'acme/falcon'"),
+        (("endpoints", 1, "provider"), "Cloud", "endpoints[1]: no provider has slug 'Cloud'"),
+        *(
+            (("endpoints", 0, "pricing", "prompt"), text, f"endpoints[0]: pricing.prompt: {DECIMAL}")
+            for text in ("", "-1", "1e-6", ".5", "1.", " 1", "1\n", "٣", "NaN", "1000000",
+                         "0." + "1" * 31)
+        ),
+    ],
+)  # fmt: skip
+def test_a_fault_is_refused_with_its_place(
+    db: None, path: tuple[str | int, ...], value: Any, problem: str
+) -> None:
+    assert refusal(changed(*path, value=value)) == [problem]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "place"),
+    [
+        (("providers", 0, "slug"), "", "providers[0]"),
+        (("providers", 0, "slug"), 5, "providers[0]"),
+        (("providers", 0, "slug"), "a" * 256, "providers[0]"),
+        (("providers", 0, "unknown"), 1, "providers[0]"),
+        (("providers", 0, "headquarters"), "us", "providers[0]"),
+        (("providers", 0, "datacenters"), ["USA"], "providers[0]"),
+        (("providers", 0, "privacy_policy_url"), "javascript:alert(1)", "providers[0]"),
+        (("providers", 0, "data_policy"), {"training": "no"}, "providers[0]"),
+        (("providers", 1), "cloud", "providers[1]"),
+        (("models", 0, "id"), "falcon", "models[0]"),
+        (("models", 0, "id"), "acme/falcon\n", "models[0]"),
+        (("models", 0, "created"), -1, "models[0]"),
+        (("models", 0, "created"), 1.5, "models[0]"),
+        (("models", 0, "context_length"), 0, "models[0]"),
+        (("models", 0, "expiration_date"), "31.01.2027", "models[0]"),
+        (("models", 0, "architecture"), None, "models[0]"),
+        (("endpoints", 0, "pricing"), {"prompt": "1"}, "endpoints[0]"),
+        (("endpoints", 0, "pricing", "prompt"), 0.5, "endpoints[0]"),
+        (("endpoints", 0, "region"), "x" * 17, "endpoints[0]"),
+        (("endpoints", 0, "zdr"), 1, "endpoints[0]"),
+        (("endpoints", 0, "max_completion_tokens"), 0, "endpoints[0]"),
+    ],
+)
+def test_a_malformed_row_is_refused_with_its_place(
+    db: None, path: tuple[str | int, ...], value: Any, place: str
+) -> None:
+    # What refers to the broken row is at fault too, but the row is named first.
+    assert refusal(changed(*path, value=value))[0].startswith(f"{place}: ")
+
+
+def test_every_fault_is_named_at_once(db: None) -> None:
+    file = changed("providers", 0, "dialect", value="x")
+    file["models"][1]["created"] = "yesterday"
+    file["endpoints"][0]["pricing"] = {"prompt": "x", "completion": "y"}
+    problems = refusal(file)
+    assert [problem.partition(":")[0] for problem in problems] == [
+        "models[1]",
+        "providers[0]",
+        "endpoints[0]",
+        "endpoints[0]",
+    ]
+
+
+def test_the_same_endpoint_twice_is_refused(db: None) -> None:
+    file = copy.deepcopy(FILE)
+    file["endpoints"].append(file["endpoints"][0])
+    (problem,) = refusal(file)
+    assert problem.startswith("endpoints[2]: the same as endpoints[0] ")
+
+
+def test_a_public_name_that_another_model_has_is_refused(db: None) -> None:
+    load(FILE)
+    taken = {**FILE["models"][0], "canonical_slug": "acme/new-2026"}
+    assert refusal({"models": [taken]}) == [
+        "models[0]: id 'acme/falcon' already belongs to 'acme/falcon-2026-06-01'"
+    ]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"null",
+        b"{",
+        b'{"providers": {}}',
+        b'{"unknown": []}',
+        b"\xff",
+        b'{"models": 1}',
+    ],
+)
+def test_what_is_no_catalogue_is_refused(db: None, data: bytes) -> None:
+    with pytest.raises(CatalogRefused, match="not a catalogue file: "):
+        imports.parse(data)
+
+
+def test_a_fault_in_the_last_row_leaves_the_first_unstored(db: None) -> None:
+    file = changed("endpoints", 1, "model", value="acme/unknown")
+    assert refusal(file) == ["endpoints[1]: no model has canonical_slug 'acme/unknown'"]
+    assert Provider.objects.count() == 0
+
+
+def test_an_operator_may_use_plain_http_in_an_allowed_network(db: None) -> None:
+    load(changed("providers", 0, "base_url", value="http://127.0.0.1:8080/v1"))
+    assert Provider.objects.get(slug="acme").base_url == "http://127.0.0.1:8080/v1"
+
+
+def run(*arguments: str) -> tuple[str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    call_command("import_catalog", *arguments, stdout=out, stderr=err)
+    return out.getvalue(), err.getvalue()
+
+
+def test_the_command_prints_one_json_object(db: None, tmp_path: Path) -> None:
+    file = tmp_path / "catalogue.json"
+    file.write_text(json.dumps(FILE))
+    dry = {"created": ALL_NEW, "updated": NONE, "unchanged": NONE, "dry_run": True}
+    assert json.loads(run(str(file), "--dry-run", "--json")[0]) == dry
+    assert Provider.objects.count() == 0
+    assert json.loads(run(str(file), "--json")[0]) == dry | {"dry_run": False}
+    out, err = run(str(file), "--json")
+    assert json.loads(out) == {
+        "created": NONE,
+        "updated": NONE,
+        "unchanged": ALL_NEW,
+        "dry_run": False,
+    }
+    assert (out.count("\n"), err) == (1, "")
+
+
+def test_the_command_reads_standard_input(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = io.TextIOWrapper(io.BytesIO(json.dumps(FILE).encode()))
+    monkeypatch.setattr("sys.stdin", data)
+    assert json.loads(run("-", "--json")[0])["created"] == ALL_NEW
+
+
+def test_the_command_refuses_with_code_1(db: None, tmp_path: Path) -> None:
+    file = tmp_path / "catalogue.json"
+    file.write_text(json.dumps(changed("endpoints", 0, "provider", value="unknown")))
+    missing = str(tmp_path / "missing.json")
+    for name, message in (
+        (str(file), "endpoints[0]: no provider has slug 'unknown'"),
+        (missing, f"{missing}: No such file or directory"),
+    ):
+        with pytest.raises(CommandError) as caught:
+            run(name, "--json")
+        assert (caught.value.returncode, str(caught.value)) == (1, message)
+    assert Provider.objects.count() == 0

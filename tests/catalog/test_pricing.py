@@ -1,0 +1,164 @@
+"""From a price and a usage to a cost: exact, and rounded once, half to even."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from catalog.pricing import (
+    Price,
+    Usage,
+    completion_cost,
+    decimal_text,
+    nano_usd,
+    prompt_cost,
+    total_cost,
+    usd,
+)
+from tests.factories import make_price
+
+
+@pytest.mark.parametrize(
+    ("price", "usage", "cost"),
+    [
+        (make_price("0", "0"), Usage(10, 10), "0"),
+        (make_price("0.0000005", "0.0000015"), Usage(1000, 500), "0.00125"),
+        (make_price("0.0000005", "0.0000015"), Usage(0, 0), "0"),
+        (make_price("1", "2"), Usage(3, 4, reasoning=4), "11"),
+        (make_price("1", "0"), Usage(10, 0, cached=4), "10"),
+        (make_price("1", "0", cache_read="0.1"), Usage(10, 0, cached=4), "6.4"),
+        (make_price("1", "0", cache_read="0"), Usage(10, 0, cached=10), "0"),
+        (make_price("1", "0", cache_write="1.25"), Usage(10, 0, cache_write=4), "11"),
+        (
+            make_price("1", "0", cache_read="0.1", cache_write="1.25"),
+            Usage(10, 0, cached=4, cache_write=2),
+            "6.9",
+        ),
+        (make_price("1", "0", cache_read="0.1"), Usage(10, 0, cached=99), "1"),
+        (
+            make_price("1", "0", cache_read="0.1", cache_write="2"),
+            Usage(10, 0, cached=8, cache_write=99),
+            "4.8",
+        ),
+        (make_price("0", "0", request="0.01"), Usage(0, 0), "0.01"),
+        (make_price("0", "0", image="0.5"), Usage(0, 0, images=3), "1.5"),
+        (
+            make_price("0.000000000000000000000000000001", "999999"),
+            Usage(1, 100_000_000),
+            "99999900000000.000000000000000000000000000001",
+        ),
+    ],
+)
+def test_a_cost_is_exact(price: Price, usage: Usage, cost: str) -> None:
+    assert total_cost(price, usage) == Decimal(cost)
+
+
+@pytest.mark.parametrize(
+    ("amount", "rounded", "rounded_up"),
+    [
+        ("0", 0, 0),
+        ("1", 1_000_000_000, 1_000_000_000),
+        ("0.000000001", 1, 1),
+        ("0.0000000004", 0, 1),
+        ("0.0000000005", 0, 1),
+        ("0.00000000050000000000000000000001", 1, 1),
+        ("0.0000000015", 2, 2),
+        ("0.0000000025", 2, 3),
+        ("0.0000000035", 4, 4),
+        ("99999900000000.0000000005", 99_999_900_000_000_000_000_000, 99_999_900_000_000_000_000_001),
+    ],
+)  # fmt: skip
+def test_an_amount_is_rounded_half_to_even_and_a_bound_up(
+    amount: str, rounded: int, rounded_up: int
+) -> None:
+    assert nano_usd(Decimal(amount)) == rounded
+    assert nano_usd(Decimal(amount), round_up=True) == rounded_up
+
+
+rates = st.decimals(0, 999_999, places=30, allow_nan=False, allow_infinity=False)
+optional_rates = st.none() | rates
+counts = st.integers(0, 100_000_000)
+prices = st.builds(
+    Price,
+    prompt=rates,
+    completion=rates,
+    image=rates,
+    request=rates,
+    cache_read=optional_rates,
+    cache_write=optional_rates,
+)
+usages = st.builds(
+    Usage,
+    prompt=counts,
+    completion=counts,
+    cached=counts,
+    cache_write=counts,
+    reasoning=counts,
+    images=st.integers(0, 1000),
+)
+
+
+@given(prices, usages)
+def test_a_cost_equals_the_sum_of_fractions(price: Price, usage: Usage) -> None:
+    cached = min(usage.cached, usage.prompt)
+    written = min(usage.cache_write, usage.prompt - cached)
+    prompt = Fraction(price.prompt)
+    read = prompt if price.cache_read is None else Fraction(price.cache_read)
+    write = prompt if price.cache_write is None else Fraction(price.cache_write)
+    expected = (
+        prompt * (usage.prompt - cached - written)
+        + read * cached
+        + write * written
+        + Fraction(price.completion) * usage.completion
+        + Fraction(price.image) * usage.images
+        + Fraction(price.request)
+    )
+    cost = total_cost(price, usage)
+    assert Fraction(cost) == expected
+    assert nano_usd(cost) == round(expected * 10**9)
+    assert nano_usd(cost, round_up=True) == -((-expected * 10**9) // 1)
+
+
+@given(prices, usages)
+def test_the_parts_make_the_whole(price: Price, usage: Usage) -> None:
+    parts = Fraction(prompt_cost(price, usage)) + Fraction(completion_cost(price, usage))
+    rest = Fraction(price.image) * usage.images + Fraction(price.request)
+    assert Fraction(total_cost(price, usage)) == parts + rest
+
+
+@given(rates)
+def test_decimal_text_keeps_the_value_and_no_exponent(rate: Decimal) -> None:
+    text = decimal_text(rate)
+    assert Decimal(text) == rate
+    assert set(text) <= set("0123456789.")
+    assert not text.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("0", "0"),
+        ("0.000", "0"),
+        ("5E-7", "0.0000005"),
+        ("1E+3", "1000"),
+        ("1.50", "1.5"),
+        ("100", "100"),
+        ("0.0000005000", "0.0000005"),
+    ],
+)
+def test_decimal_text(value: str, text: str) -> None:
+    assert decimal_text(Decimal(value)) == text
+
+
+def test_a_rate_that_is_not_set_reads_as_zero() -> None:
+    assert make_price().text("cache_read") == "0"
+    assert make_price(cache_read="0.5").text("cache_read") == "0.5"
+
+
+def test_usd_is_for_the_edge() -> None:
+    assert usd(1_500_000_000) == 1.5
+    assert usd(1) == 1e-09

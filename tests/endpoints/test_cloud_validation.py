@@ -1,0 +1,201 @@
+"""The live validation of deployments whose place the credential names, at clouds that check."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import pytest
+from rest_framework.test import APIClient
+
+from accounts.models import ByokCredential
+from catalog.models import LanguageModel, Provider
+from config.simulator import Simulator
+from endpoints import validation
+from endpoints.models import PrivateEndpoint, Validation
+from tests import clouds as cloud
+from tests import factories
+from tests.embedded import AZURE_HOST, BEDROCK_HOST, VERTEX_HOST
+from tests.factories import Tenant
+
+PASSED: Final = ["workspace", "byok_key", "base_url", "completion", "stream", "usage", "model"]
+V1: Final = "/openai/v1/chat/completions"
+VERTEX_PATH: Final = (
+    "/v1/projects/example-project-1/locations/us-central1/endpoints/openapi/chat/completions"
+)
+
+# Dialect, credential, host and path of what must work.
+GOOD: Final = {
+    "azure": ("azure", cloud.azure(), AZURE_HOST, V1),
+    "azure dated": (
+        "azure",
+        cloud.azure(api_version="2024-10-21"),
+        AZURE_HOST,
+        "/openai/deployments/my%2Fgpt/chat/completions?api-version=2024-10-21",
+    ),
+    "bedrock signed": ("bedrock", cloud.bedrock(), BEDROCK_HOST, V1),
+    "bedrock session": (
+        "bedrock",
+        cloud.bedrock(session_token=cloud.SESSION_TOKEN),
+        BEDROCK_HOST,
+        V1,
+    ),
+    "bedrock key": ("bedrock", cloud.bedrock_key(), BEDROCK_HOST, V1),
+    "vertex": ("vertex", cloud.vertex(), VERTEX_HOST, VERTEX_PATH),
+}
+
+
+def draft_of(
+    tenant: Tenant, model: LanguageModel, dialect: str, members: dict[str, Any], **fields: Any
+) -> PrivateEndpoint:
+    provider = factories.make_provider("cloud", dialect=dialect, base_url=None)
+    factories.make_credential(tenant, provider, json.dumps(members), **fields)
+    return factories.make_draft(tenant, model, provider, base_url=None, upstream_model_id="my/gpt")
+
+
+def run(draft: PrivateEndpoint) -> Validation:
+    return validation.run(draft, workspace_id=draft.organization.default_workspace.pk)
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_deployment_is_created_validated_and_activated(
+    management: APIClient,
+    tenant: Tenant,
+    model: LanguageModel,
+    clouds: Simulator,
+    name: str,
+) -> None:
+    dialect, members, host, path = GOOD[name]
+    factories.make_provider("cloud", dialect=dialect, base_url=None)
+    stored = management.post("/api/v1/byok", {"provider": "cloud", "key": json.dumps(members)})
+    assert stored.status_code == 201, stored.content
+    created = management.post(
+        "/api/v1/private-endpoints",
+        {
+            "model_permaslug": model.canonical_slug,
+            "provider_slug": "cloud",
+            "upstream_model_id": "my/gpt",
+            "activate": {"workspace_id": str(tenant.workspace.pk)},
+        },
+    )
+    assert created.status_code == 201, created.content
+    assert created.json()["data"]["status"] == "active"
+    checks = PrivateEndpoint.objects.get().validation.checks
+    assert [check["name"] for check in checks if check["passed"]] == PASSED
+    assert [
+        (request.headers["host"], request.path, request.body["model"], request.stream)
+        for request in clouds.requests
+    ] == [(host, path, "my/gpt", False), (host, path, "my/gpt", True)]
+    shown = management.get(f"/api/v1/private-endpoints/{created.json()['data']['id']}")
+    assert shown.json()["data"]["base_url"] is None
+
+
+def damaged_key() -> dict[str, Any]:
+    return cloud.account(private_key=cloud.pem(cloud.private_key(1)))
+
+
+REFUSED: Final = {
+    "another key": ("azure", cloud.azure(api_key="another-key-0123"), 401),
+    "an unknown version": ("azure", cloud.azure(api_version="2020-01-01"), 404),
+    "another secret": ("bedrock", cloud.bedrock(secret_access_key="x" * 40), 403),
+    "another session": ("bedrock", cloud.bedrock(session_token="x" * 40), 403),
+    "another bedrock key": ("bedrock", cloud.bedrock_key(api_key="another-key-0123"), 403),
+    "another account": (
+        "vertex",
+        cloud.vertex(
+            service_account=cloud.account(client_email="x@another-1.iam.gserviceaccount.com")
+        ),
+        401,
+    ),
+    "another private key": ("vertex", cloud.vertex(service_account=damaged_key()), 401),
+    "another project": ("vertex", cloud.vertex(project_id="another-project-1"), 404),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_the_cloud_refuses_fails_the_check_with_its_status(
+    tenant: Tenant, model: LanguageModel, clouds: Simulator, name: str
+) -> None:
+    dialect, members, status = REFUSED[name]
+    result = run(draft_of(tenant, model, dialect, members))
+    assert [check["name"] for check in result.checks if check["passed"]] == PASSED[:3]
+    check = result.checks[-1]
+    assert (check["name"], check["reason"]) == ("completion", "upstream_error")
+    assert check["upstream_status"] == status
+    assert len(clouds.requests) == 1
+
+
+@pytest.mark.parametrize(("dialect", "status"), [("bedrock", 403), ("vertex", 401)])
+def test_an_expired_login_is_refused(
+    tenant: Tenant, model: LanguageModel, clouds: Simulator, dialect: str, status: int
+) -> None:
+    gate = cloud.Gate()
+    gate.skew = 3601
+    clouds.admit = gate
+    members = {"bedrock": cloud.bedrock, "vertex": cloud.vertex}[dialect]()
+    check = run(draft_of(tenant, model, dialect, members)).checks[-1]
+    assert (check["name"], check["reason"]) == ("completion", "upstream_error")
+    assert check["upstream_status"] == status
+
+
+@pytest.mark.parametrize(
+    ("dialect", "members"),
+    [
+        ("azure", {}),
+        ("azure", cloud.azure(endpoint_url="https://evil.example")),
+        ("bedrock", cloud.bedrock(region="nowhere")),
+        ("vertex", cloud.vertex(location="evil.example/")),
+        ("vertex", cloud.azure()),
+    ],
+)
+def test_a_credential_that_names_no_place_fails_the_base_url(
+    tenant: Tenant,
+    model: LanguageModel,
+    clouds: Simulator,
+    dialect: str,
+    members: dict[str, Any],
+) -> None:
+    result = run(draft_of(tenant, model, dialect, members))
+    assert result.checks == [
+        {"name": "workspace", "passed": True},
+        {"name": "byok_key", "passed": True},
+        {"name": "base_url", "passed": False, "reason": "invalid_base_url"},
+    ]
+    assert clouds.connections == 0
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_credential_goes_only_to_its_allowed_hosts(
+    tenant: Tenant, model: LanguageModel, clouds: Simulator, name: str
+) -> None:
+    dialect, members, host, _ = GOOD[name]
+    draft = draft_of(tenant, model, dialect, members, allowed_hosts=["elsewhere.example"])
+    check = run(draft).checks[-1]
+    assert (check["name"], check["reason"]) == ("base_url", "invalid_base_url")
+    assert clouds.connections == 0
+    ByokCredential.objects.update(allowed_hosts=[host])
+    assert run(draft).passed
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_the_model_that_answers_is_reported_and_not_compared(
+    tenant: Tenant, model: LanguageModel, clouds: Simulator, name: str
+) -> None:
+    dialect, members, _, _ = GOOD[name]
+    draft = draft_of(tenant, model, dialect, members)
+    draft.edit(upstream_model_id="sim-wrong-model")
+    result = run(draft)
+    assert result.passed
+    assert result.checks[-1] == {"name": "model", "passed": True, "actual_model": "another-model"}
+
+
+def test_a_url_of_its_own_makes_a_cloud_s_endpoint_invalid(
+    tenant: Tenant, model: LanguageModel, clouds: Simulator, provider: Provider
+) -> None:
+    factories.make_credential(tenant, provider, json.dumps(cloud.azure()))
+    draft = factories.make_draft(tenant, model, provider, base_url="https://evil.example/v1")
+    Provider.objects.filter(pk=provider.pk).update(dialect="azure")
+    draft.refresh_from_db()
+    check = run(draft).checks[-1]
+    assert (check["name"], check["reason"]) == ("base_url", "invalid_base_url")
+    assert clouds.connections == 0

@@ -1,0 +1,165 @@
+"""``POST /end-users``: a tracking string is registered once, exactly as it is."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, transaction
+from rest_framework.test import APIClient
+
+from endusers.models import EndUser
+from tests import factories, snapshots
+from tests.factories import Tenant
+
+ROUTE = "/api/v1/end-users"
+
+
+def post(client: APIClient, body: Any) -> Any:
+    return client.generic("POST", ROUTE, json.dumps(body), content_type="application/json")
+
+
+def test_register_answers_the_record(management: APIClient, tenant: Tenant) -> None:
+    response = post(management, {"user": "customer-42"})
+    assert response.status_code == 201
+    stored = EndUser.objects.get()
+    assert response.json() == {
+        "data": {
+            "user": "customer-42",
+            "is_active": True,
+            "created_at": stored.created_at.isoformat().replace("+00:00", "Z"),
+            "updated_at": stored.updated_at.isoformat().replace("+00:00", "Z"),
+        }
+    }
+    assert (stored.organization, stored.user, stored.is_active) == (
+        tenant.organization,
+        "customer-42",
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    "user",
+    [
+        "a",
+        " ",
+        "  kept  ",
+        "a" * 256,
+        "ü" * 256,
+        "😀" * 256,
+        "用户/42?x=1&y=%00#z",
+        "null",
+        "0",
+        ".",
+        "..",
+        "' OR 1=1 --",
+        "<script>alert(1)</script>",
+        "=cmd()",
+        "e\u0301",
+        "\u200b\u202e\u2028",
+        "\ufeff",
+        "\ufffe",
+    ],
+)
+def test_register_keeps_the_string_as_it_is(management: APIClient, user: str) -> None:
+    response = post(management, {"user": user})
+    assert response.status_code == 201
+    assert response.json()["data"]["user"] == user
+    assert EndUser.objects.get().user == user
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"user": None},
+        {"user": ""},
+        {"user": 5},
+        {"user": 1.5},
+        {"user": True},
+        {"user": []},
+        {"user": {}},
+        {"user": "a" * 257},
+        {"user": "😀" * 257},
+        *({"user": f"a{chr(code)}b"} for code in (*range(0x20), *range(0x7F, 0xA0))),
+        {"user": "a\n"},
+        {"user": "\ud800"},
+        {"user": "\udfff\ud800"},
+    ],
+)
+def test_register_refuses(management: APIClient, body: dict[str, Any]) -> None:
+    before = snapshots.everything()
+    response = post(management, body)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert (error["code"], error["metadata"]["error_type"]) == (400, "invalid_request")
+    assert set(error["metadata"]["fields"]) == {"user"}
+    assert snapshots.everything() == before
+
+
+@pytest.mark.parametrize("field", ["id", "is_active", "created_at", "User", "organization_id"])
+def test_register_refuses_an_unknown_field(management: APIClient, field: str) -> None:
+    before = snapshots.everything()
+    response = post(management, {"user": "a", field: True})
+    assert response.status_code == 400
+    assert response.json()["error"]["metadata"]["fields"] == {field: "Unknown field."}
+    assert snapshots.everything() == before
+
+
+def test_register_refuses_a_string_that_exists(management: APIClient) -> None:
+    assert post(management, {"user": "a"}).status_code == 201
+    before = snapshots.everything()
+    response = post(management, {"user": "a"})
+    assert response.status_code == 409
+    assert response.json() == {
+        "error": {
+            "code": 409,
+            "message": "This user is already registered.",
+            "metadata": {"error_type": "already_registered"},
+        }
+    }
+    assert snapshots.everything() == before
+
+
+def test_register_refuses_a_string_that_is_inactive(management: APIClient, tenant: Tenant) -> None:
+    EndUser.objects.create(organization=tenant.organization, user="a", is_active=False)
+    assert post(management, {"user": "a"}).status_code == 409
+    assert EndUser.objects.get().is_active is False
+
+
+def test_strings_that_only_look_alike_are_different(management: APIClient) -> None:
+    users = ["a", "A", "á", "a\u0301", "á".upper(), " a", "a ", "ａ", "ß", "ss", "SS"]
+    assert [post(management, {"user": user}).status_code for user in users] == [201] * 11
+    assert set(EndUser.objects.values_list("user", flat=True)) == set(users)
+
+
+def test_organizations_do_not_share_their_users(management: APIClient) -> None:
+    other = factories.make_tenant("Other")
+    assert post(management, {"user": "a"}).status_code == 201
+    assert post(factories.client(other.management_key), {"user": "a"}).status_code == 201
+    assert EndUser.objects.for_organization(other.organization.pk).get().user == "a"
+    assert EndUser.objects.count() == 2
+
+
+def test_register_refuses_an_inference_key(inference: APIClient) -> None:
+    before = snapshots.everything()
+    response = post(inference, {"user": "a"})
+    assert response.status_code == 403
+    assert response.json()["error"]["metadata"] == {"error_type": "permission_denied"}
+    assert snapshots.everything() == before
+
+
+def test_register_refuses_a_caller_without_a_key(anonymous: APIClient) -> None:
+    response = post(anonymous, {"user": "a"})
+    assert response.status_code == 401
+    assert response.headers["WWW-Authenticate"] == "Bearer"
+    assert EndUser.objects.count() == 0
+
+
+def test_the_database_refuses_an_empty_and_a_second_string(tenant: Tenant) -> None:
+    EndUser.objects.register(organization_id=tenant.organization.pk, user="a")
+    for user in ("", "a"):
+        with pytest.raises(IntegrityError), transaction.atomic():
+            EndUser.objects.create(organization=tenant.organization, user=user)
+    assert EndUser.objects.get().user == "a"

@@ -1,0 +1,94 @@
+"""The service as its operator runs it: ``manage.py`` in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import requests
+from django.db import connection
+
+MANAGE = Path(__file__).resolve().parents[2] / "manage.py"
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """The environment of this run, with the test's own database in place of the first one."""
+    parts = urlsplit(os.environ["DATABASE_URL"])
+    url = urlunsplit(parts._replace(path=f"/{connection.settings_dict['NAME']}"))
+    return {**os.environ, "DATABASE_URL": url, **changes}
+
+
+def manage(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command to its end."""
+    return subprocess.run(
+        [sys.executable, str(MANAGE), *arguments],
+        env=environment(**changes),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@dataclass
+class Served:
+    """A running ``serve``."""
+
+    address: str
+    process: subprocess.Popen[str]
+
+    def stop(self) -> tuple[int, str]:
+        """Asks it to stop as a supervisor does; its exit code and what it printed."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.wait()
+
+    def wait(self) -> tuple[int, str]:
+        _, errors = self.process.communicate(timeout=30)
+        return self.process.returncode, errors
+
+
+@contextmanager
+def serve(*arguments: str, **changes: str) -> Iterator[Served]:
+    """Runs ``serve`` on a free port until it answers, and makes sure that it ends."""
+    port = free_port()
+    process = subprocess.Popen(
+        [sys.executable, str(MANAGE), "serve", "--port", str(port), *arguments],
+        env=environment(**changes),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    served = Served(f"http://127.0.0.1:{port}", process)
+    try:
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                if requests.get(f"{served.address}/healthz", timeout=5).status_code == 200:
+                    break
+            except requests.ConnectionError:
+                assert process.poll() is None, process.communicate()[1]
+            assert time.monotonic() < deadline, "it does not answer"
+            time.sleep(0.05)
+        yield served
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        try:
+            process.communicate(timeout=15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()

@@ -1,0 +1,109 @@
+"""Authority is never stale: what was changed counts from the next request on, in every worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import requests
+
+from accounts.models import ApiKey, ByokCredential
+from catalog.models import ModelEndpoint, PriceVersion
+from config.secrets import Secret
+from endpoints.models import PrivateEndpoint
+from inference.models import Generation
+from tests import factories
+from tests.inference.conftest import TENANT_SECRET, Site
+from tests.inference.processes import serve
+
+
+@pytest.fixture(params=[1, 2], ids=["one worker", "two workers"])
+def everywhere(request: pytest.FixtureRequest, site: Site) -> Iterator[Callable[..., list[Any]]]:
+    """Asks the service on many new connections, so that every worker is asked; the answers."""
+
+    def ask(address: str) -> Callable[..., list[requests.Response]]:
+        def chat(**fields: Any) -> list[requests.Response]:
+            site.server = address
+            with ThreadPoolExecutor(8) as pool:
+                return list(pool.map(lambda _: site.chat(**fields), range(16)))
+
+        return chat
+
+    if request.param == 1:
+        yield ask(site.server)
+    else:
+        with serve("--workers", "2") as served:
+            yield ask(served.address)
+
+
+def statuses(answers: list[requests.Response]) -> set[int]:
+    return {answer.status_code for answer in answers}
+
+
+def test_every_change_counts_from_the_next_request_on(
+    site: Site, everywhere: Callable[..., list[requests.Response]]
+) -> None:
+    public = site.publish(price=factories.make_price("0.000001", "0.000001"))
+    assert statuses(everywhere()) == {200}
+
+    public.price = PriceVersion.of(
+        subject_id=public.pk, price=factories.make_price("0.000002", "0.000002")
+    )
+    public.price.save()
+    public.save_fields("price")
+    assert {answer.json()["usage"]["cost"] for answer in everywhere()} == {0.000012}
+
+    private = site.own()
+    assert {answer.json()["usage"]["is_byok"] for answer in everywhere()} == {True}
+    assert {request.headers["authorization"] for request in site.dialled()} == {
+        f"Bearer {TENANT_SECRET}"
+    }
+
+    site.upstream.clear()
+    ByokCredential.objects.get().rotate(Secret("rotated-credential-0123456789"))
+    assert statuses(everywhere()) == {200}
+    assert {request.headers["authorization"] for request in site.dialled()} == {
+        "Bearer rotated-credential-0123456789"
+    }
+
+    PrivateEndpoint.objects.get(pk=private.pk).disable()
+    assert {answer.json()["usage"]["is_byok"] for answer in everywhere()} == {True}
+    ByokCredential.objects.update(disabled=True)
+    assert {answer.json()["usage"]["is_byok"] for answer in everywhere()} == {False}
+
+    ModelEndpoint.objects.update(is_listed=False)
+    answers = everywhere()
+    assert {answer.json()["error"]["metadata"]["error_type"] for answer in answers} == {
+        "no_endpoint"
+    }
+    ModelEndpoint.objects.update(is_listed=True)
+    assert statuses(everywhere()) == {200}
+
+    site.model.is_listed = False
+    site.model.save_fields("is_listed")
+    answers = everywhere()
+    assert {answer.json()["error"]["metadata"]["error_type"] for answer in answers} == {
+        "model_not_found"
+    }
+    site.model.is_listed = True
+    site.model.save_fields("is_listed")
+    assert statuses(everywhere()) == {200}
+
+    site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    stored = Generation.objects.count()
+    site.upstream.clear()
+    ApiKey.objects.get(name="inference").revoke()
+    assert statuses(everywhere()) == {401}
+    assert Generation.objects.count() == stored
+    assert site.dialled() == []
+
+
+def test_a_disabled_private_endpoint_is_routed_to_by_nobody(site: Site) -> None:
+    endpoint = site.own()
+    assert site.chat().status_code == 200
+    endpoint.disable()
+    assert site.chat().status_code == 404
+    endpoint.enable()
+    assert site.chat().status_code == 200
