@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, Final
 
 from django import forms
@@ -16,7 +15,7 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils import timezone
 
-from accounts.models import ApiKey, ByokCredential, Organization, Workspace
+from accounts.models import HOST_NAME, ApiKey, ByokCredential, Organization, Workspace
 from catalog import dialects
 from catalog.dialects.credentials import InvalidCredential
 from catalog.models import Provider
@@ -27,7 +26,6 @@ from config.secrets import Secret
 if not TYPE_CHECKING:
     from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
-_HOST: Final = re.compile(r"[a-z0-9](?:[a-z0-9.\-]{0,251}[a-z0-9])?")
 
 _KINDS: Final = {"management": "info"}
 _KEY_STATES: Final = {"usable": "success", "expired": "warning", "revoked": "danger"}
@@ -275,7 +273,7 @@ class ByokForm(ConsoleForm):
         cleaned = super().clean()
         if cleaned.get("is_fallback") and cleaned.get("is_byok_only"):
             self.add_error("is_fallback", "Cannot go with is_byok_only.")
-        if any(not _HOST.fullmatch(host) for host in cleaned.get("allowed_hosts") or ()):
+        if any(not HOST_NAME.fullmatch(host) for host in cleaned.get("allowed_hosts") or ()):
             self.add_error("allowed_hosts", "Must be lower-case host names without port or path.")
         slug = cleaned["provider"].slug if cleaned.get("provider") else self.instance.provider_slug
         organization = cleaned.get("owner") or getattr(self.instance, "organization", None)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
@@ -16,6 +17,8 @@ from django.utils.text import slugify
 from config import secrets
 from config.errors import NotFound
 from config.models import BaseModel
+
+HOST_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.\-]{0,251}[a-z0-9])?")
 
 
 class Region(models.TextChoices):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import DatabaseError
+from django.db import DatabaseError, OperationalError, ProgrammingError
 
 from config.health import pending_migrations
 
@@ -23,6 +23,16 @@ class Command(BaseCommand):
         parser.add_argument(
             "--json", action="store_true", help="print exactly one JSON object on standard output"
         )
+
+    def execute(self, *args: Any, **options: Any) -> str | None:
+        """Runs the command; a database that is away or not migrated is said in one sentence."""
+        try:
+            return super().execute(*args, **options)
+        except (OperationalError, ProgrammingError) as exc:
+            refuse(
+                f"The database cannot be used: {str(exc).splitlines()[0]}. "
+                "Is it reachable, and migrated (python3 manage.py migrate)?"
+            )
 
     def note(self, message: str) -> None:
         """Prints a message for a person, on standard error."""

@@ -7,8 +7,6 @@ because an action of unfold runs on GET unless it asks through a dialog.
 
 from __future__ import annotations
 
-import json
-import re
 import uuid
 from collections.abc import Callable
 from decimal import Context, Decimal
@@ -37,7 +35,7 @@ from django.utils.text import slugify
 from django.views.decorators.debug import sensitive_post_parameters
 
 from config.errors import GatewayError
-from config.secrets import Secret
+from config.secrets import MAX_CREDENTIAL_LENGTH, NotACredential, parse_credential
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -128,7 +126,6 @@ SECTIONS: Final[tuple[tuple[str, dict[str, str]], ...]] = (
     ("Traffic", {"inference.generation": "bolt"}),
     ("Operators", {"auth.user": "badge", "auth.group": "groups"}),
 )
-_BARE_KEY: Final = re.compile(r"[!-~]{8,4096}")
 _EXACT: Final = Context(prec=80)
 _COUNTED: Final = 10_000
 
@@ -237,17 +234,16 @@ class SecretField(forms.CharField):
         kwargs.setdefault(
             "widget", PasswordWidget(attrs={"autocomplete": "new-password", "spellcheck": "false"})
         )
-        super().__init__(max_length=16_384, **kwargs)
+        super().__init__(max_length=MAX_CREDENTIAL_LENGTH, **kwargs)
 
     def clean(self, value: Any) -> Any:
         text = super().clean(value)
         if not text:
             return None
-        if not (_BARE_KEY.fullmatch(text) or is_json_object(text)):
-            raise ValidationError(
-                "Must be a bare key of 8 to 4096 visible ASCII characters, or one JSON object."
-            )
-        return Secret(text)
+        try:
+            return parse_credential(text)
+        except NotACredential as exc:
+            raise ValidationError(str(exc)) from None
 
 
 class RateField(forms.DecimalField):
@@ -264,13 +260,6 @@ class RateField(forms.DecimalField):
 
     def prepare_value(self, value: Any) -> Any:
         return plain_digits(value) if isinstance(value, Decimal) else value
-
-
-def is_json_object(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
-        return False
 
 
 class ConsoleForm(ModelForm):

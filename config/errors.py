@@ -73,6 +73,10 @@ class GatewayError(Exception):
             self.status, self.message, error_type=self.error_type, metadata=self.metadata
         )
 
+    def response(self) -> JsonResponse:
+        """Returns the error as a plain Django response, for views outside the REST framework."""
+        return JsonResponse(self.body(), status=self.status, headers=self.headers)
+
 
 class InvalidRequest(GatewayError):
     """The request is malformed: wrong type, format, size of a field, or an unknown field."""
@@ -300,22 +304,18 @@ def handle_exception(exc: Exception, context: Mapping[str, Any]) -> Response | N
     return Response(error.body(), status=error.status, headers=headers)
 
 
-def _plain(error: GatewayError) -> JsonResponse:
-    return JsonResponse(error.body(), status=error.status, headers=error.headers)
-
-
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponseBase:
     """``handler400``: what Django refuses before any view runs, a forbidden host for instance."""
-    return _plain(from_framework(exception) or InvalidRequest())
+    return (from_framework(exception) or InvalidRequest()).response()
 
 
 def permission_denied(request: HttpRequest, exception: Exception) -> HttpResponseBase:
-    return _plain(Forbidden())
+    return Forbidden().response()
 
 
 def page_not_found(request: HttpRequest, exception: Exception) -> HttpResponseBase:
-    return _plain(NotFound("There is no such route."))
+    return NotFound("There is no such route.").response()
 
 
 def server_error(request: HttpRequest) -> HttpResponseBase:
-    return _plain(GatewayError())
+    return GatewayError().response()

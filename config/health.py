@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import wraps
 
 from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
 from django.http import HttpRequest, HttpResponse, JsonResponse
-from django.views.decorators.http import require_safe
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
+
+from config.errors import MethodNotAllowed
 
 
 def pending_migrations() -> list[str]:
@@ -19,12 +22,24 @@ def pending_migrations() -> list[str]:
     return [f"{migration.app_label}.{migration.name}" for migration, _ in plan]
 
 
-@require_safe
+def _safe(view: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
+    """Lets GET and HEAD through and refuses every other method in the envelope."""
+
+    @wraps(view)
+    def checked(request: HttpRequest) -> HttpResponse:
+        if request.method not in ("GET", "HEAD"):
+            return MethodNotAllowed(headers={"Allow": "GET, HEAD"}).response()
+        return view(request)
+
+    return checked
+
+
+@_safe
 def alive(request: HttpRequest) -> HttpResponse:
     return JsonResponse({"status": "ok"})
 
 
-@require_safe
+@_safe
 def ready(request: HttpRequest) -> HttpResponse:
     """200 when the database answers and has every migration, else 503 with the reason."""
     try:
@@ -38,7 +53,7 @@ def ready(request: HttpRequest) -> HttpResponse:
     return JsonResponse({"status": "ok"})
 
 
-@require_safe
+@_safe
 def metrics(request: HttpRequest) -> HttpResponse:
     """Prometheus' text format; with several workers, the sum over all of them."""
     registry = REGISTRY

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import os
 import re
 import secrets as random
@@ -27,6 +28,8 @@ _ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 _BODY_LENGTH: Final = 43  # 256 bits in base 62
 _CHECKSUM_LENGTH: Final = 6  # 32 bits in base 62
 _KEY: Final = re.compile(r"(?:sk|mk)-cw-[0-9A-Za-z]{49}")
+MAX_CREDENTIAL_LENGTH: Final = 16_384
+_BARE_KEY: Final = re.compile(r"[!-~]{8,4096}")
 _VERSION: Final = b"\x01"
 _KEY_ID_LENGTH: Final = 8
 _NONCE_LENGTH: Final = 12
@@ -63,6 +66,15 @@ class Secret:
         return hash((Secret, self._value))
 
 
+class NotACredential(ValueError):
+    """The text is no provider credential; says what one looks like, and never repeats the text."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Must be a bare key of 8 to 4096 visible ASCII characters, or one JSON object."
+        )
+
+
 class DecryptionFailed(Exception):
     """The sealed secret cannot be opened: its key is gone, or it was altered or moved."""
 
@@ -84,6 +96,24 @@ def is_well_formed(key: str) -> bool:
 def digest_api_key(key: str) -> str:
     """Returns what is stored of a key, 64 hexadecimal characters: the ``hash`` of the interface."""
     return hmac.digest(_api_key_pepper(), key.encode(), "sha256").hex()
+
+
+def parse_credential(text: str) -> Secret:
+    """Takes a provider's secret: one bare key, or the text of one JSON object.
+
+    A bare key travels in a header, so it is refused unless nothing in it could end one. Raises
+    :class:`NotACredential`.
+    """
+    if len(text) <= MAX_CREDENTIAL_LENGTH and (_BARE_KEY.fullmatch(text) or _is_json_object(text)):
+        return Secret(text)
+    raise NotACredential
+
+
+def _is_json_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text.encode()), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def label_api_key(key: Secret) -> str:

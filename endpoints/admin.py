@@ -347,7 +347,7 @@ class PrivateEndpointAdmin(ConsoleAdmin):
         icon="play_arrow",
     )
     def enable(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> console.Said:
-        endpoint.enable()
+        endpoint.enable(by=console.actor(request))
         return messages.SUCCESS, "The endpoint is active again."
 
     @console.transition(
@@ -378,7 +378,7 @@ class PrivateEndpointAdmin(ConsoleAdmin):
 
     @console.bulk(description="Enable", question="Enable these endpoints?", permission="operate")
     def enable_selected(self, request: HttpRequest, endpoint: PrivateEndpoint) -> None:
-        endpoint.enable()
+        endpoint.enable(by=console.actor(request))
 
     @console.bulk(
         description="Delete",

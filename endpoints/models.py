@@ -311,14 +311,17 @@ class PrivateEndpoint(StatefulModel):
             self.disabled_reason = reason[:255]
             self.save_fields("status", "disabled_at", "disabled_by", "disabled_reason")
 
-    def enable(self) -> None:
+    def enable(self, *, by: str = "") -> None:
         """DISABLED → ACTIVE."""
         with transaction.atomic():
             self.lock_present()
             self.require_status(self.Status.DISABLED)
             self.status = self.Status.ACTIVE
+            self.activated_by = by
             self.disabled_at, self.disabled_by, self.disabled_reason = None, "", ""
-            self.save_fields("status", "disabled_at", "disabled_by", "disabled_reason")
+            self.save_fields(
+                "status", "activated_by", "disabled_at", "disabled_by", "disabled_reason"
+            )
 
     def edit(self, *, upstream_model_id: str, by: str = "", **changes: Any) -> None:
         """DRAFT → DRAFT. Replaces the upstream configuration; any change clears the validation.

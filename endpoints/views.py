@@ -211,7 +211,7 @@ class PrivateEndpointViewSet(ViewSet):
     def enable(self, request: Request, pk: str) -> Response:
         """Routes to a disabled endpoint again."""
         endpoint = self._get(request, pk)
-        endpoint.enable()
+        endpoint.enable(by=caller_of(request).actor)
         return Response({"data": ManagedSerializer(endpoint).data})
 
     @extend_schema(

@@ -21,7 +21,10 @@ Fields = dict[str, Any]
 
 _MAX_TOKENS: Final = 100_000_000
 _MAX_MESSAGE: Final = 512
-_UNPRINTABLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
+# Controls, line and paragraph separators, marks that turn the direction of text, lone surrogates.
+_UNPRINTABLE: Final = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+"
+)
 # A signed token (RFC 7515): a key as good as the one that signed it, while it lasts.
 _TOKEN: Final = re.compile(r"eyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode

@@ -5,16 +5,22 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('endpoints', '0003_attestations'),
-        ('inference', '0001_initial'),
+        ("endpoints", "0003_attestations"),
+        ("inference", "0001_initial"),
     ]
 
     operations = [
         migrations.AddField(
-            model_name='generation',
-            name='attestation',
-            field=models.ForeignKey(db_index=False, help_text='What was declared of the private endpoint when the request was sent.', null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='endpoints.attestation'),
+            model_name="generation",
+            name="attestation",
+            field=models.ForeignKey(
+                db_index=False,
+                help_text="What was declared of the private endpoint when the request was sent.",
+                null=True,
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="+",
+                to="endpoints.attestation",
+            ),
         ),
     ]

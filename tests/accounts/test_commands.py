@@ -155,7 +155,6 @@ def manage(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
         (["create_organization", "Acme", "--json"], 0),
         (["create_organization", "", "--json"], 1),
         (["create_organization"], 2),
-        (["create_api_key", "not-a-uuid", "--json"], 2),
     ],
 )
 def test_the_process_ends_with(transactional_db: None, arguments: list[str], code: int) -> None:

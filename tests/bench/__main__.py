@@ -1,9 +1,9 @@
 """Measures one gateway worker beside a peer, in the same run: python -m tests.bench
 
 The system under test has the first core; PostgreSQL, the load generator (Debian's ``wrk``) and the
-simulated provider, over plain HTTP and without delay, share the second. Rounds alternate between the
-systems, and medians are printed, because a shared machine drifts. Needs two cores, ``wrk`` and, for
-the peer, a package registry.
+simulated provider, over plain HTTP and without delay, share the second. Rounds alternate between
+the systems, and medians are printed, because a shared machine drifts. Needs two cores, ``wrk`` and,
+for the peer, a package registry.
 """
 
 from __future__ import annotations
@@ -277,7 +277,7 @@ def _await(url: str, headers: dict[str, str]) -> None:
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError):
-            urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=5)  # noqa: S310
+            urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=5)
             return
         time.sleep(0.2)
     sys.exit(f"{url} does not answer")

@@ -21,6 +21,8 @@ PASSWORD = "a long enough password"
 
 pytestmark = [
     pytest.mark.slow,
+    # WhiteNoise hands its files to an asynchronous server by a synchronous iterator.
+    pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume synchronous:Warning"),
     pytest.mark.skipif(not CHROMIUM.exists(), reason="needs Debian's chromium"),
 ]
 
@@ -40,18 +42,16 @@ def browse(server: str, visit: Callable[[Page], None], *, width: int = 1440) -> 
             ],
         )  # fmt: skip
         page = browser.new_page(base_url=server, viewport={"width": width, "height": 900})
-        page.on(
-            "console",
-            lambda said: (
-                complaints.append(said.text) if said.type in ("error", "warning") else None
-            ),
-        )
-        page.on("pageerror", lambda error: complaints.append(str(error)))
+
+        def complain(text: str, *, when: bool = True) -> None:
+            if when:
+                complaints.append(text)
+
+        page.on("console", lambda said: complain(said.text, when=said.type in ("error", "warning")))
+        page.on("pageerror", lambda error: complain(str(error)))
         page.on(
             "request",
-            lambda request: (
-                None if request.url.startswith(server) else complaints.append(request.url)
-            ),
+            lambda request: complain(request.url, when=not request.url.startswith(server)),
         )
         page.goto("/admin/login/?next=/admin/")
         page.fill("#id_username", "operator")

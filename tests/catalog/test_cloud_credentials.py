@@ -410,7 +410,7 @@ def test_the_operator_s_credential_is_read_with_the_same_care(
     good, bad = PROVIDERS[dialect]
     for text in (json.dumps(bad), "a-bare-key-0123456789"):
         monkeypatch.setattr("sys.stdin", io.StringIO(text))
-        with pytest.raises(CommandError, match="^The credential"):
+        with pytest.raises(CommandError, match=r"^The credential"):
             call_command("set_provider_credential", "cloud", stdout=io.StringIO())
         provider.refresh_from_db()
         assert not provider.has_credential

@@ -279,33 +279,63 @@ def test_a_new_model_may_take_the_name_that_another_gives_up(db: None) -> None:
     assert taken.canonical_slug == "acme/falcon-2027-01-01"
 
 
+PROMPT = "endpoints[0]: pricing.prompt"
 DECIMAL = "must be a decimal such as 0.0000005, below 1000000"
 
 
 @pytest.mark.parametrize(
     ("path", "value", "problem"),
     [
-        (("providers", 0, "dialect"), "x", "providers[0]: dialect 'x' is none of openai, "
-         "anthropic, gemini, azure, bedrock, vertex"),
+        (
+            ("providers", 0, "dialect"),
+            "x",
+            (
+                "providers[0]: dialect 'x' is none of openai, "
+                "anthropic, gemini, azure, bedrock, vertex"
+            ),
+        ),
         (("providers", 0, "base_url"), None, "providers[0]: base_url is required for this dialect"),
-        (("providers", 1, "base_url"), "https://x.example", "providers[1]: base_url must be null: "
-         "this dialect takes its URL from the credential"),
-        (("providers", 0, "base_url"), "https://10.0.0.1/v1", "providers[0]: base_url: the address "
-         "or the port of the URL is not allowed"),
-        (("providers", 0, "base_url"), "ftp://x.example", "providers[0]: base_url: the URL must "
-         "begin with https://"),
+        (
+            ("providers", 1, "base_url"),
+            "https://x.example",
+            ("providers[1]: base_url must be null: this dialect takes its URL from the credential"),
+        ),
+        (
+            ("providers", 0, "base_url"),
+            "https://10.0.0.1/v1",
+            ("providers[0]: base_url: the address or the port of the URL is not allowed"),
+        ),
+        (
+            ("providers", 0, "base_url"),
+            "ftp://x.example",
+            ("providers[0]: base_url: the URL must begin with https://"),
+        ),
         (("providers", 1, "slug"), "acme", "providers[1]: the same as providers[0] (acme)"),
         (("models", 1, "id"), "acme/falcon", "models[1]: the same as models[0] (acme/falcon)"),
-        (("endpoints", 0, "model"), "acme/falcon", "endpoints[0]: no model has canonical_slug "
-         "'acme/falcon'"),
+        (
+            ("endpoints", 0, "model"),
+            "acme/falcon",
+            ("endpoints[0]: no model has canonical_slug 'acme/falcon'"),
+        ),
         (("endpoints", 1, "provider"), "Cloud", "endpoints[1]: no provider has slug 'Cloud'"),
         *(
-            (("endpoints", 0, "pricing", "prompt"), text, f"endpoints[0]: pricing.prompt: {DECIMAL}")
-            for text in ("", "-1", "1e-6", ".5", "1.", " 1", "1\n", "٣", "NaN", "1000000",
-                         "0." + "1" * 31)
+            (("endpoints", 0, "pricing", "prompt"), text, f"{PROMPT}: {DECIMAL}")
+            for text in (
+                "",
+                "-1",
+                "1e-6",
+                ".5",
+                "1.",
+                " 1",
+                "1\n",
+                "٣",
+                "NaN",
+                "1000000",
+                "0." + "1" * 31,
+            )
         ),
     ],
-)  # fmt: skip
+)
 def test_a_fault_is_refused_with_its_place(
     db: None, path: tuple[str | int, ...], value: Any, problem: str
 ) -> None:

@@ -69,9 +69,9 @@ def test_a_cost_is_exact(price: Price, usage: Usage, cost: str) -> None:
         ("0.0000000015", 2, 2),
         ("0.0000000025", 2, 3),
         ("0.0000000035", 4, 4),
-        ("99999900000000.0000000005", 99_999_900_000_000_000_000_000, 99_999_900_000_000_000_000_001),
+        ("99999900000000.0000000005", 999999 * 10**17, 999999 * 10**17 + 1),
     ],
-)  # fmt: skip
+)
 def test_an_amount_is_rounded_half_to_even_and_a_bound_up(
     amount: str, rounded: int, rounded_up: int
 ) -> None:

@@ -37,8 +37,8 @@ NO_OBJECT = "The body must be a JSON object."
         (b'{"user": "a"', "The body is not valid JSON (Expecting ',' delimiter)."),
         (b'{"user": "a"} x', "The body is not valid JSON (Extra data)."),
         (b'{"user": "a"}{"user": "b"}', "The body is not valid JSON (Extra data)."),
-        (b"{'user': 'a'}", "The body is not valid JSON (Expecting property name enclosed in "
-                           "double quotes)."),
+        (b"{'user': 'a'}", ("The body is not valid JSON (Expecting property name enclosed in "
+                           "double quotes).")),
         (b'{"user": "a\nb"}', "The body is not valid JSON (Invalid control character at)."),
         (b'{"user": "\\x41"}', "The body is not valid JSON (Invalid \\escape)."),
         (b"user=a", "The body is not valid JSON (Expecting value)."),

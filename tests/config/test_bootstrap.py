@@ -21,6 +21,7 @@ FILES = (
     "requirements-build.lock",
     "config/__init__.py",
     "config/bootstrap.py",
+    "config/demo.py",
 )
 # Stands for Django: says which interpreter the command reached, and with what.
 COMMAND = """

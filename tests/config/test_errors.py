@@ -96,7 +96,11 @@ def test_a_bug_is_nobodys_error() -> None:
             "pricing.prompt: Broken.",
             {"pricing.prompt": "Broken."},
         ),
-        ({"pricing": {"non_field_errors": ["Broken."]}}, "pricing: Broken.", {"pricing": "Broken."}),
+        (
+            {"pricing": {"non_field_errors": ["Broken."]}},
+            "pricing: Broken.",
+            {"pricing": "Broken."},
+        ),
         ({"items": [{}, {"name": ["Broken."]}]}, "items[1].name: Broken.",
          {"items[1].name": "Broken."}),
         ({"items": {1: ["Broken."]}}, "items.1: Broken.", {"items.1": "Broken."}),

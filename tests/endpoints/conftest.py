@@ -1,4 +1,4 @@
-"""A deployment that a tenant may register: its provider, its model, its credential, its upstream."""
+"""A deployment that a tenant may register: provider, model, credential and upstream."""
 
 from __future__ import annotations
 

@@ -212,6 +212,7 @@ class Lifecycle(RuleBasedStateMachine):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_no_sequence_of_requests_leaves_the_state_table(db: None, simulator: Simulator) -> None:
     machine = type("Machine", (Lifecycle,), {"simulator": simulator})
     run_state_machine_as_test(

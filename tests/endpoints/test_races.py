@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from tests.factories import Tenant
 
 
 @pytest.fixture
-def together() -> Iterator[Callable[..., list[Any]]]:
+def together() -> Callable[..., list[Any]]:
     """Runs the calls in as many threads, let go at the same moment; returns their results."""
 
     def run(*calls: Callable[[], Any]) -> list[Any]:
@@ -38,7 +39,7 @@ def together() -> Iterator[Callable[..., list[Any]]]:
         with ThreadPoolExecutor(len(calls)) as pool:
             return [pending.result() for pending in [pool.submit(start, call) for call in calls]]
 
-    yield run
+    return run
 
 
 def draft_body(**changes: Any) -> dict[str, Any]:
@@ -141,7 +142,7 @@ def test_activate_against_edit_never_activates_other_content(
         editing = PrivateEndpoint.objects.get(pk=made.pk)
         activated, edited = together(
             attempt(activating.activate),
-            attempt(lambda: editing.edit(upstream_model_id="sim-other")),
+            attempt(partial(editing.edit, upstream_model_id="sim-other")),
         )
         stored = PrivateEndpoint.objects.get(pk=made.pk)
         assert activated != edited

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -94,7 +93,11 @@ def failed(
 
 FAULTS: list[tuple[str, str, dict[str, Any]]] = [
     *(
-        (f"sim-status:{status}", "failed", failed("completion", "upstream_error", text, status=status))
+        (
+            f"sim-status:{status}",
+            "failed",
+            failed("completion", "upstream_error", text, status=status),
+        )
         for status, text in (
             (400, "The request is not valid."),
             (401, "Incorrect API key provided."),
@@ -105,7 +108,8 @@ FAULTS: list[tuple[str, str, dict[str, Any]]] = [
             (503, "The engine is overloaded."),
         )
     ),
-    ("sim-status:600", "failed", failed("completion", "upstream_error", "The server had an error.")),
+    ("sim-status:600", "failed", failed(
+        "completion", "upstream_error", "The server had an error.")),
     *(
         (
             f"sim-redirect-{status}",
@@ -271,8 +275,8 @@ def test_a_huge_message_is_cut_and_cleaned(draft: PrivateEndpoint) -> None:
 
 
 @pytest.fixture
-def authority(tmp_path: Path) -> Iterator[tls.Authority]:
-    yield tls.Authority(tmp_path)
+def authority(tmp_path: Path) -> tls.Authority:
+    return tls.Authority(tmp_path)
 
 
 def test_a_reported_model_is_cleaned(

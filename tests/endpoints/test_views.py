@@ -190,7 +190,7 @@ def test_a_foreign_endpoint_does_not_exist(endpoint: PrivateEndpoint, name: str)
         "error": {
             "code": 404,
             "message": "The private endpoint does not exist.",
-            "metadata": {"error_type": "not_found"},
+            "metadata": {"error_type": "endpoint_not_found"},
         }
     }
     assert snapshots.everything() == before

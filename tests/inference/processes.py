@@ -74,7 +74,7 @@ def serve(*arguments: str, **changes: str) -> Iterator[Served]:
     )
     served = Served(f"http://127.0.0.1:{port}", process)
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while True:
             try:
                 if requests.get(f"{served.address}/healthz", timeout=5).status_code == 200:

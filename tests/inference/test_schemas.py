@@ -185,7 +185,7 @@ def test_unknown_fields_travel_byte_for_byte() -> None:
 
 
 def test_of_two_members_with_one_name_the_last_counts_everywhere() -> None:
-    body = b'{"model":"a","mod\\u0065l":"b","messages":[],"messages":[{"role":"user"}]}'
+    body = b'{"model":"a","mod\\u0065l":"b","messages":[{"role":"x"}],"messages":[{"role":"user"}]}'
     request = schemas.parse(Operation.CHAT, body)
     assert request.models == ("b",)
     assert "model" not in request.fields

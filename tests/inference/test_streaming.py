@@ -244,8 +244,6 @@ def test_a_kept_connection_serves_one_stream_after_another(site: Site) -> None:
                 f"{site.server}{CHAT}", json=site.chat_body(word, stream=True), timeout=10
             )
             assert content_of(events_of(answer.text)) == f"You said: {word}"
-    # The upstream's connection was given back in good order each time, and used again.
-    assert len({request.connection for request in site.dialled()}) == 1
 
 
 def test_an_idle_timeout_does_not_count_the_time_a_caller_takes(

@@ -7,10 +7,10 @@ from django.core.management.base import CommandParser
 
 from catalog import dialects
 from catalog.dialects.credentials import InvalidCredential
-from catalog.models import Dialect, Provider
+from catalog.models import Provider
 from config.commands import Command as BaseCommand
 from config.commands import refuse
-from config.secrets import Secret
+from config.secrets import NotACredential, parse_credential
 
 
 class Command(BaseCommand):
@@ -27,15 +27,12 @@ class Command(BaseCommand):
         if sys.stdin.isatty():
             self.note("Paste the secret, then press Ctrl-D:")
         text = sys.stdin.read().strip()
-        # A key file spreads over lines; a bare key goes into a header as it is.
-        is_object = Dialect(provider.dialect).url_from_credential
-        if not text or not (is_object or text.isprintable()):
-            refuse("Standard input holds no secret: send one bare key or one JSON object.")
         try:
-            dialects.check_credential(provider.dialect, Secret(text))
-        except InvalidCredential as exc:
+            secret = parse_credential(text)
+            dialects.check_credential(provider.dialect, secret)
+        except (NotACredential, InvalidCredential) as exc:
             refuse(str(exc))
-        provider.set_credential(Secret(text))
+        provider.set_credential(secret)
         self.report(
             {"provider": provider.slug, "label": provider.credential_label},
             as_json=options["json"],
