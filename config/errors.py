@@ -207,9 +207,13 @@ class UpstreamTimeout(UpstreamError):
 
 
 class UpstreamOverloaded(UpstreamError):
-    status = 503
+    status = 529
     error_type = "provider_overloaded"
     message = "The upstream provider is overloaded."
+
+
+class UpstreamUnavailable(UpstreamOverloaded):
+    status = 503
 
 
 class UpstreamRateLimited(UpstreamError):

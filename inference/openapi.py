@@ -10,7 +10,7 @@ from inference.asgi import ROUTES
 from inference.schemas import SHAPES
 
 _REFERENCE: Final = "#/components/schemas/{name}"
-_STATUSES: Final = ("400", "401", "403", "404", "413", "429", "500", "502", "503", "504")
+_STATUSES: Final = ("400", "401", "403", "404", "413", "429", "500", "502", "503", "504", "529")
 _SUMMARIES: Final = {
     "chat/completions": "Sends a chat completion to the best endpoint that the caller may use.",
     "completions": "Sends a text completion to the best endpoint that the caller may use.",

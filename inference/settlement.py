@@ -26,19 +26,17 @@ SET status = v.status, prompt_tokens = v.prompt_tokens, completion_tokens = v.co
     upstream_cost_nano = v.upstream_cost_nano, finish_reason = v.finish_reason,
     upstream_id = v.upstream_id, upstream_model = v.upstream_model, error_type = v.error_type,
     attempts = v.attempts, latency_ms = v.latency_ms, duration_ms = v.duration_ms
-FROM unnest(
-    %s::text[], %s::text[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bool[],
-    %s::bigint[], %s::bigint[], %s::text[], %s::text[], %s::text[], %s::text[], %s::jsonb[],
-    %s::int[], %s::int[]
-) AS v(
-    id, status, prompt_tokens, completion_tokens, cached_tokens, reasoning_tokens, is_estimated,
-    cost_nano, upstream_cost_nano, finish_reason, upstream_id, upstream_model, error_type, attempts,
-    latency_ms, duration_ms
+FROM json_to_recordset(%s::json) AS v(
+    id text, status text, prompt_tokens bigint, completion_tokens bigint, cached_tokens bigint,
+    reasoning_tokens bigint, is_estimated bool, cost_nano bigint, upstream_cost_nano bigint,
+    finish_reason text, upstream_id text, upstream_model text, error_type text, attempts jsonb,
+    latency_ms int, duration_ms int
 )
 WHERE g.id = v.id AND (g.status = 'pending' OR g.error_type = 'abandoned')
 """
 
 _RETRY_SECONDS: Final = 0.5
+_encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +84,10 @@ class SettlementIsland:
         return [None] * len(batch)
 
     async def _put(self, batch: list[Settlement]) -> None:
-        columns = [list(column) for column in zip(*map(_row, batch), strict=True)]
+        rows = _encode([_row(item) for item in batch]).decode()
         while True:
             try:
-                await self._store.execute(_SETTLE, columns)
+                await self._store.execute(_SETTLE, [rows])
             except Unavailable:
                 logger.error("%d settlements wait for the database", len(batch))
                 await asyncio.sleep(_RETRY_SECONDS)
@@ -97,26 +95,26 @@ class SettlementIsland:
                 return
 
 
-def _row(item: Settlement) -> tuple[Any, ...]:
+def _row(item: Settlement) -> dict[str, Any]:
     usage = item.usage
-    return (
-        item.generation_id,
-        item.status,
-        None if usage is None else usage.prompt,
-        None if usage is None else usage.completion,
-        None if usage is None else usage.cached,
-        None if usage is None else usage.reasoning,
-        item.is_estimated,
-        item.cost_nano,
-        item.upstream_cost_nano,
-        _bounded(item.finish_reason, 64),
-        _bounded(item.upstream_id, 255),
-        _bounded(item.upstream_model, 255),
-        item.error_type,
-        msgspec.json.encode(item.attempts).decode(),
-        item.latency_ms,
-        item.duration_ms,
-    )
+    return {
+        "id": item.generation_id,
+        "status": item.status,
+        "prompt_tokens": None if usage is None else usage.prompt,
+        "completion_tokens": None if usage is None else usage.completion,
+        "cached_tokens": None if usage is None else usage.cached,
+        "reasoning_tokens": None if usage is None else usage.reasoning,
+        "is_estimated": item.is_estimated,
+        "cost_nano": item.cost_nano,
+        "upstream_cost_nano": item.upstream_cost_nano,
+        "finish_reason": _bounded(item.finish_reason, 64),
+        "upstream_id": _bounded(item.upstream_id, 255),
+        "upstream_model": _bounded(item.upstream_model, 255),
+        "error_type": item.error_type,
+        "attempts": item.attempts,
+        "latency_ms": item.latency_ms,
+        "duration_ms": item.duration_ms,
+    }
 
 
 def _bounded(text: str | None, length: int) -> str | None:

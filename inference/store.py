@@ -16,6 +16,8 @@ _DJANGO_ONLY: Final = frozenset(
     ("application_name", "connect_timeout", "context", "cursor_factory", "prepare_threshold")
 )
 
+_STATEMENT_SECONDS: Final = 5.0
+
 
 class Store:
     """One connection, opened when it is needed and opened anew when it broke.
@@ -37,8 +39,10 @@ class Store:
             try:
                 if self._connection is None:
                     self._connection = await self._connect()
-                cursor = await self._connection.execute(query, parameters, prepare=True)
-                return await cursor.fetchall() if cursor.description else []
+                # A server that hangs answers nothing, not even to its own statement timeout.
+                async with asyncio.timeout(_STATEMENT_SECONDS):
+                    cursor = await self._connection.execute(query, parameters, prepare=True)
+                    return await cursor.fetchall() if cursor.description else []
             except (psycopg.OperationalError, psycopg.InterfaceError, TimeoutError):
                 await self.close()
                 # An old connection may have died while it was idle: one new one is tried.

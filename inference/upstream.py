@@ -25,6 +25,7 @@ from config.errors import (
     UpstreamRateLimited,
     UpstreamRefused,
     UpstreamTimeout,
+    UpstreamUnavailable,
 )
 from config.secrets import Secret
 from inference.routing import Candidate
@@ -119,7 +120,9 @@ async def _refusal(response: egress.OutboundResponse, candidate: Candidate) -> E
         )
     if status in (408, 504, 524):
         return UpstreamTimeout(message, upstream_status=status, metadata=metadata)
-    if status in (503, 529):
+    if status == 503:
+        return UpstreamUnavailable(message, upstream_status=status, metadata=metadata)
+    if status == 529:
         return UpstreamOverloaded(message, upstream_status=status, metadata=metadata)
     # A credential that fails, or a model that is not there, says nothing of the next candidate.
     if status in (401, 402, 403, 404) or status >= 500 or status < 400:

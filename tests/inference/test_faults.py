@@ -80,7 +80,7 @@ def refused(status: int, message: str = SERVER_ERROR) -> Failed:
         case 429:
             return failed(message, 429, "rate_limit_exceeded")
         case 503 | 529:
-            return failed(message, 503, "provider_overloaded")
+            return failed(message, status, "provider_overloaded")
         case 401 | 402 | 403 | 404:
             return failed(message)
         case _:
