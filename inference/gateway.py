@@ -231,8 +231,13 @@ class Exchange:
     async def _opened(self, candidate: Candidate) -> _Stream:
         async with asyncio.timeout(settings.UPSTREAM_FIRST_EVENT_TIMEOUT):
             response = await self._send(candidate)
-            parser = _dialect(candidate).stream_parser(self._request.operation)
+            dialect = _dialect(candidate)
+            parser = dialect.stream_parser(self._request.operation)
             try:
+                if response.headers.get("Content-Type", "").startswith("application/json"):
+                    # Some providers report an error so, whose message says more than ours would.
+                    dialect.parse_reply(self._request.operation, await response.read())
+                    raise InvalidStream("The answer to a streamed request is not a stream.")
                 while data := await response.readany():
                     if chunks := parser.feed(data):
                         if chunks[0].is_done:

@@ -205,7 +205,8 @@ def test_a_connection_that_died_while_idle_is_replaced_unnoticed(site: Site) -> 
             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
             "WHERE datname = current_database() AND application_name = 'causeway-data-plane'"
         )
-        assert cursor.fetchone() == (2,)
+        # A third is there once a request has fallen back.
+        assert cursor.fetchone() in ((2,), (3,))
     assert site.chat().status_code == 200
     site.eventually(lambda: Generation.objects.filter(status="completed").count() == 2)
 
