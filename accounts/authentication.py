@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, ClassVar, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 from uuid import UUID
 
 from django.utils import timezone
@@ -70,11 +70,23 @@ def caller_of(request: Request) -> Caller:
     return cast(Caller, request.user)
 
 
-class KeyAuthentication(BaseAuthentication):
-    """Django REST Framework's door to the same keys."""
+def caller_or_none(request: Request) -> Caller | None:
+    """Returns who made a request, ``None`` where it came without a key."""
+    return cast("Caller | None", request.user)
 
-    def authenticate(self, request: Request) -> tuple[Caller, ApiKey]:
-        digest = bearer_digest(request.META.get("HTTP_AUTHORIZATION"))
+
+class KeyAuthentication(BaseAuthentication):
+    """Django REST Framework's door to the same keys.
+
+    Without the header there is no caller, which only :class:`Anyone` permits; a key that is sent
+    must be a good one everywhere.
+    """
+
+    def authenticate(self, request: Request) -> tuple[Caller, ApiKey] | None:
+        authorization = request.META.get("HTTP_AUTHORIZATION")
+        if authorization is None:
+            return None
+        digest = bearer_digest(authorization)
         key = ApiKey.objects.filter(digest=digest).first()
         if key is None:
             raise Unauthenticated("The API key is not valid.")
@@ -104,16 +116,24 @@ class ManagementKey(BasePermission):
     """Only a management key may call; an inference key gets 403."""
 
     def has_permission(self, request: Request, view: APIView) -> bool:
-        if not caller_of(request).is_management:
+        caller = caller_or_none(request)
+        if caller is not None and not caller.is_management:
             raise Forbidden("This operation needs a management key.")
-        return True
+        return caller is not None
 
 
 class AnyKey(BasePermission):
     """A key of either type may call."""
 
     def has_permission(self, request: Request, view: APIView) -> bool:
-        return isinstance(request.user, Caller)
+        return caller_or_none(request) is not None
+
+
+class Anyone(BasePermission):
+    """Anyone may call, with a good key or without any."""
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        return True
 
 
 class KeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
@@ -124,3 +144,7 @@ class KeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call
 
     def get_security_definition(self, auto_schema: object) -> dict[str, str]:
         return {"type": "http", "scheme": "bearer"}
+
+    def get_security_requirement(self, auto_schema: Any) -> list[dict[str, list[str]]]:
+        required: dict[str, list[str]] = {"apiKey": []}
+        return [required, {}] if Anyone in auto_schema.view.permission_classes else [required]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import uuid
-from datetime import datetime
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Self
 
 from django.conf import settings
@@ -15,7 +16,7 @@ from django.utils import timezone
 from django.utils.text import slugify
 
 from config import secrets
-from config.errors import NotFound
+from config.errors import InvalidRequest, NotFound
 from config.models import BaseModel
 
 HOST_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.\-]{0,251}[a-z0-9])?")
@@ -27,6 +28,40 @@ class Region(models.TextChoices):
     GLOBAL = "global", "global"
     EUROPE = "europe", "europe"
     US = "us", "us"
+
+
+class LimitReset(models.TextChoices):
+    """When what a key has spent counts from zero again: at midnight UTC, weeks from Monday."""
+
+    DAILY = "daily", "daily"
+    WEEKLY = "weekly", "weekly"
+    MONTHLY = "monthly", "monthly"
+
+    def began_at(self, now: datetime) -> datetime:
+        """Returns the beginning of the period that holds a moment."""
+        midnight = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+        if self is LimitReset.DAILY:
+            return midnight
+        if self is LimitReset.WEEKLY:
+            return midnight - timedelta(days=midnight.weekday())
+        return midnight.replace(day=1)
+
+    def ends_at(self, now: datetime) -> datetime:
+        """Returns the beginning of the period after it."""
+        began = self.began_at(now)
+        if self is LimitReset.DAILY:
+            return began + timedelta(days=1)
+        if self is LimitReset.WEEKLY:
+            return began + timedelta(days=7)
+        return (began + timedelta(days=31)).replace(day=1)
+
+
+class ApiKeyNotFound(NotFound):
+    message = "The API key does not exist."
+
+
+class CredentialNotFound(NotFound):
+    message = "The BYOK credential does not exist."
 
 
 class OrganizationManager(models.Manager["Organization"]):
@@ -114,7 +149,16 @@ class Workspace(BaseModel):
 
 class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
     def for_organization(self, organization_id: uuid.UUID) -> Self:
-        return self.filter(organization_id=organization_id)
+        return self.filter(organization_id=organization_id, deleted_at=None)
+
+    def for_inference(self) -> Self:
+        return self.filter(is_management=False)
+
+    def enabled(self) -> Self:
+        return self.filter(disabled=False)
+
+    def unexpired(self) -> Self:
+        return self.exclude(expires_at__lte=timezone.now())
 
 
 class ApiKeyManager(models.Manager.from_queryset(ApiKeyQuerySet)):  # type: ignore[misc]
@@ -125,6 +169,7 @@ class ApiKeyManager(models.Manager.from_queryset(ApiKeyQuerySet)):  # type: igno
         name: str,
         is_management: bool = False,
         expires_at: datetime | None = None,
+        **fields: Any,
     ) -> tuple[ApiKey, secrets.Secret]:
         """Creates a key and returns it with its secret, which is stored nowhere."""
         secret = secrets.generate_api_key(is_management=is_management)
@@ -136,6 +181,7 @@ class ApiKeyManager(models.Manager.from_queryset(ApiKeyQuerySet)):  # type: igno
             expires_at=expires_at,
             digest=secrets.digest_api_key(secret.reveal()),
             label=secrets.label_api_key(secret),
+            **fields,
         )
         return key, secret
 
@@ -155,12 +201,31 @@ class ApiKey(BaseModel):
     is_management = models.BooleanField(default=False)
     disabled = models.BooleanField(default=False)
     expires_at = models.DateTimeField(null=True, blank=True)
+    limit_nano = models.BigIntegerField(
+        null=True, editable=False, help_text="What it may spend, in nano-USD; empty: no limit."
+    )
+    limit_reset = models.CharField(max_length=16, choices=LimitReset, null=True, editable=False)
+    include_byok_in_limit = models.BooleanField(default=False, db_default=False, editable=False)
+    external_user = models.CharField(
+        max_length=512, null=True, db_collation="C", editable=False, help_text="Whose key it is."
+    )
+    deleted_at = models.DateTimeField(null=True, editable=False)
 
     objects = ApiKeyManager()
 
     class Meta:
         verbose_name = "API key"
         ordering = ("-created_at",)
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(limit_nano=None) | Q(limit_nano__gte=0),
+                name="api_key_limit_not_negative",
+            ),
+            # Whoever asks only whether a key is disabled refuses a deleted one too.
+            models.CheckConstraint(
+                condition=Q(deleted_at=None) | Q(disabled=True), name="api_key_deleted_is_disabled"
+            ),
+        ]
 
     def __str__(self) -> str:
         return f"{self.name} ({self.label})"
@@ -169,15 +234,29 @@ class ApiKey(BaseModel):
     def is_usable(self) -> bool:
         return not self.disabled and (self.expires_at is None or self.expires_at > timezone.now())
 
+    def edit(self, **changes: Any) -> bool:
+        """Present, unchanged. Writes the fields that differ; returns whether any did.
+
+        Raises :class:`ApiKeyNotFound` for a key that was revoked meanwhile.
+        """
+        with transaction.atomic():
+            self.refresh_from_db(from_queryset=ApiKey._base_manager.select_for_update())
+            if self.deleted_at is not None:
+                raise ApiKeyNotFound
+            return _write(self, changes)
+
     def revoke(self) -> bool:
-        """Disables the key from the next request on; returns whether that changed anything."""
-        changed = bool(
-            ApiKey.objects.filter(pk=self.pk, disabled=False).update(
-                disabled=True, updated_at=timezone.now()
-            )
-        )
-        self.disabled = True
-        return changed
+        """Present → gone, for good, from the next request on; returns whether it was there.
+
+        The row stays, for the generations that point at it.
+        """
+        with transaction.atomic():
+            self.refresh_from_db(from_queryset=ApiKey._base_manager.select_for_update())
+            if self.deleted_at is not None:
+                return False
+            self.disabled, self.deleted_at = True, timezone.now()
+            self.save_fields("disabled", "deleted_at")
+        return True
 
 
 class ByokCredentialQuerySet(models.QuerySet["ByokCredential"]):
@@ -276,6 +355,9 @@ class ByokCredential(BaseModel):
                 condition=Q(is_fallback=False) | Q(is_byok_only=False),
                 name="byok_fallback_is_not_byok_only",
             ),
+            models.CheckConstraint(
+                condition=Q(deleted_at=None) | Q(sealed=b""), name="byok_deleted_is_wiped"
+            ),
         ]
 
     def __str__(self) -> str:
@@ -297,14 +379,58 @@ class ByokCredential(BaseModel):
     def rotate(self, secret: secrets.Secret) -> None:
         """Replaces the secret in place; validations made with the old one become stale."""
         with transaction.atomic():
-            self.refresh_from_db(from_queryset=ByokCredential._base_manager.select_for_update())
+            self._lock_present()
             self.seal(secret)
             self.version = self.version + 1
             self.save_fields("sealed", "label", "version")
 
+    def edit(self, *, secret: secrets.Secret | None = None, **changes: Any) -> bool:
+        """Present, unchanged. Rotates to a secret that is given and writes the fields that differ.
+
+        Returns whether anything changed. Raises :class:`CredentialNotFound` for one that was
+        removed meanwhile, and :class:`InvalidRequest` for a fallback that is also BYOK only.
+        """
+        with transaction.atomic():
+            self._lock_present()
+            if secret is not None:
+                self.rotate(secret)
+            if changes.get("is_fallback", self.is_fallback) and changes.get(
+                "is_byok_only", self.is_byok_only
+            ):
+                refused = {"is_fallback": "Cannot go with is_byok_only."}
+                raise InvalidRequest(
+                    "is_fallback: Cannot go with is_byok_only.", metadata={"fields": refused}
+                )
+            return _write(self, changes) or secret is not None
+
+    def remove(self) -> None:
+        """Present → gone. Wipes the secret and keeps the row, which nothing shows or uses.
+
+        Raises :class:`CredentialNotFound` for one that is gone already.
+        """
+        with transaction.atomic():
+            self._lock_present()
+            self.sealed, self.deleted_at = b"", timezone.now()
+            self.save_fields("sealed", "deleted_at")
+
+    def _lock_present(self) -> None:
+        self.refresh_from_db(from_queryset=ByokCredential._base_manager.select_for_update())
+        if self.deleted_at is not None:
+            raise CredentialNotFound
+
     def permits_host(self, host: str) -> bool:
         """Tells whether the credential may travel to a host."""
         return self.allowed_hosts is None or host in self.allowed_hosts
+
+
+def _write(row: BaseModel, changes: Mapping[str, Any]) -> bool:
+    """Writes the fields that differ, of a row that the caller has locked; tells whether any did."""
+    changed = [name for name, value in changes.items() if getattr(row, name) != value]
+    for name in changed:
+        setattr(row, name, changes[name])
+    if changed:
+        row.save_fields(*changed)
+    return bool(changed)
 
 
 def workspace_for(organization_id: uuid.UUID, workspace_id: uuid.UUID | None) -> Workspace:

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
 from rest_framework import serializers
 
-from catalog.models import LanguageModel
+from catalog.listing import Offer
+from catalog.models import LanguageModel, ModelEndpoint, Provider
 from catalog.pricing import Price
+from catalog.traffic import UNKNOWN, Figures
 from config.openapi import envelope
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """What the first endpoint that a caller may use offers for a model."""
-
-    price: Price
-    context_length: int | None
-    max_completion_tokens: int | None
-    is_moderated: bool
 
 
 @extend_schema_serializer(component_name="ModelArchitecture")
@@ -104,7 +96,7 @@ class ModelSerializer(serializers.Serializer[LanguageModel]):
     supported_voices = serializers.ListField(child=serializers.CharField(), allow_null=True)
 
     def _offer(self, model: LanguageModel) -> Offer:
-        offer: Offer = self.context["offers"][model.pk]
+        offer: Offer = self.context["offers"][model.pk][0]
         return offer
 
     @extend_schema_field(PublicPricingSerializer)
@@ -117,7 +109,7 @@ class ModelSerializer(serializers.Serializer[LanguageModel]):
 
     @extend_schema_field(_LinksSerializer)
     def get_links(self, model: LanguageModel) -> Any:
-        return {"details": f"/api/v1/models/{model.canonical_slug}/endpoints"}
+        return {"details": f"/api/v1/models/{quote(model.canonical_slug, safe='/:@')}/endpoints"}
 
 
 @extend_schema_serializer(component_name="ModelsListResponseLinks")
@@ -131,3 +123,174 @@ ModelListSerializer = envelope(
     links=_PageLinksSerializer(),
     total_count=serializers.IntegerField(),
 )
+
+ModelResponseSerializer = envelope("ModelResponse", data=ModelSerializer())
+
+
+@extend_schema_serializer(component_name="ModelsCountResponseData")
+class _CountSerializer(serializers.Serializer[Any]):
+    count = serializers.IntegerField()
+
+
+ModelsCountSerializer = envelope("ModelsCountResponse", data=_CountSerializer())
+
+
+@extend_schema_serializer(component_name="PercentileStats")
+class _PercentilesSerializer(serializers.Serializer[Any]):
+    p50 = serializers.FloatField()
+    p75 = serializers.FloatField()
+    p90 = serializers.FloatField()
+    p99 = serializers.FloatField()
+
+
+@extend_schema_serializer(component_name="ToolChoiceSupport")
+class _ToolChoiceSerializer(serializers.Serializer[Any]):
+    auto = serializers.BooleanField()
+    function = serializers.BooleanField()
+    none = serializers.BooleanField()
+    required = serializers.BooleanField()  # type: ignore[assignment]
+
+
+@extend_schema_serializer(component_name="NativeTool")
+class _NativeToolSerializer(serializers.Serializer[Any]):
+    type = serializers.CharField()
+
+
+@extend_schema_serializer(component_name="PublicEndpoint")
+class PublicEndpointSerializer(serializers.Serializer[ModelEndpoint]):
+    """A public endpoint of the catalogue, with its recent past.
+
+    Latency, throughput and uptime are null without a key and where there was too little traffic.
+    What the catalogue does not record reads as absent: no native tools, no service tier, no
+    implicit caching, no diarization. `tag` is the name that `provider.only` and `provider.order` of
+    an inference request take.
+    """
+
+    name = serializers.SerializerMethodField()
+    model_id = serializers.CharField(source="model.canonical_slug")
+    model_name = serializers.CharField(source="model.name")
+    provider_name = serializers.CharField(source="provider.name")
+    tag = serializers.CharField(source="provider.slug")
+    context_length = serializers.SerializerMethodField()
+    max_completion_tokens = serializers.IntegerField(allow_null=True)
+    max_prompt_tokens = serializers.SerializerMethodField()
+    pricing = PublicPricingSerializer(source="price.price")
+    quantization = serializers.CharField(allow_null=True)
+    service_tier = serializers.SerializerMethodField()
+    supported_parameters = serializers.ListField(child=serializers.CharField())
+    supports_tool_choice = serializers.SerializerMethodField()
+    supports_implicit_caching = serializers.SerializerMethodField()
+    supports_diarization = serializers.SerializerMethodField()
+    native_tools = serializers.SerializerMethodField()
+    latency_last_30m = serializers.SerializerMethodField(help_text="Milliseconds, of streams.")
+    throughput_last_30m = serializers.SerializerMethodField(help_text="Tokens per second.")
+    uptime_last_5m = serializers.SerializerMethodField(help_text="Percent.")
+    uptime_last_30m = serializers.SerializerMethodField(help_text="Percent.")
+    uptime_last_1d = serializers.SerializerMethodField(help_text="Percent.")
+
+    def _figures(self, endpoint: ModelEndpoint) -> Figures:
+        """Returns what the context's ``figures`` have of the endpoint."""
+        figures: Figures = self.context["figures"].get(endpoint.pk, UNKNOWN)
+        return figures
+
+    def get_name(self, endpoint: ModelEndpoint) -> str:
+        return f"{endpoint.provider.name} | {endpoint.model.canonical_slug}"
+
+    def get_context_length(self, endpoint: ModelEndpoint) -> int:
+        return endpoint.context_length or endpoint.model.context_length or 0
+
+    def get_max_prompt_tokens(self, endpoint: ModelEndpoint) -> int | None:
+        return None
+
+    def get_service_tier(self, endpoint: ModelEndpoint) -> str | None:
+        return None
+
+    @extend_schema_field(_ToolChoiceSerializer)
+    def get_supports_tool_choice(self, endpoint: ModelEndpoint) -> Any:
+        is_chosen = "tool_choice" in endpoint.supported_parameters
+        return {
+            # Tools that are sent without a choice are the model's to use.
+            "auto": is_chosen or "tools" in endpoint.supported_parameters,
+            "function": is_chosen,
+            "none": is_chosen,
+            "required": is_chosen,
+        }
+
+    def get_supports_implicit_caching(self, endpoint: ModelEndpoint) -> bool:
+        return False
+
+    def get_supports_diarization(self, endpoint: ModelEndpoint) -> bool:
+        return False
+
+    @extend_schema_field(serializers.DictField(child=_NativeToolSerializer()))
+    def get_native_tools(self, endpoint: ModelEndpoint) -> Any:
+        return {}
+
+    @extend_schema_field(_PercentilesSerializer(allow_null=True))
+    def get_latency_last_30m(self, endpoint: ModelEndpoint) -> Any:
+        return self._figures(endpoint).latency
+
+    @extend_schema_field(_PercentilesSerializer(allow_null=True))
+    def get_throughput_last_30m(self, endpoint: ModelEndpoint) -> Any:
+        return self._figures(endpoint).throughput
+
+    def get_uptime_last_5m(self, endpoint: ModelEndpoint) -> float | None:
+        return self._figures(endpoint).uptime_5m
+
+    def get_uptime_last_30m(self, endpoint: ModelEndpoint) -> float | None:
+        return self._figures(endpoint).uptime_30m
+
+    def get_uptime_last_1d(self, endpoint: ModelEndpoint) -> float | None:
+        return self._figures(endpoint).uptime_1d
+
+
+EndpointListSerializer = envelope(
+    "ListEndpointsZdrResponse", data=PublicEndpointSerializer(many=True)
+)
+
+
+@extend_schema_serializer(component_name="ModelEndpointsArchitecture")
+class _EndpointsArchitectureSerializer(serializers.Serializer[LanguageModel]):
+    input_modalities = serializers.ListField(child=serializers.CharField())
+    output_modalities = serializers.ListField(child=serializers.CharField())
+    modality = serializers.CharField(allow_null=True)
+    tokenizer = serializers.CharField(allow_null=True)
+    instruct_type = serializers.CharField(allow_null=True)
+
+
+@extend_schema_serializer(component_name="ModelEndpoints")
+class ModelEndpointsSerializer(serializers.Serializer[LanguageModel]):
+    """A model and its public endpoints."""
+
+    id = serializers.CharField(source="slug")
+    name = serializers.CharField()
+    created = serializers.IntegerField()
+    description = serializers.CharField()
+    architecture = _EndpointsArchitectureSerializer(source="*")
+    endpoints = serializers.SerializerMethodField()
+
+    @extend_schema_field(PublicEndpointSerializer(many=True))
+    def get_endpoints(self, model: LanguageModel) -> Any:
+        endpoints: Any = self.context["endpoints"]
+        return PublicEndpointSerializer(endpoints, many=True, context=self.context).data
+
+
+ModelEndpointsResponseSerializer = envelope(
+    "ListEndpointsEnvelope", data=ModelEndpointsSerializer()
+)
+
+
+@extend_schema_serializer(component_name="ListProvidersData")
+class ProviderSerializer(serializers.Serializer[Provider]):
+    """What anyone may know of a provider."""
+
+    name = serializers.CharField()
+    slug = serializers.CharField()
+    privacy_policy_url = serializers.CharField(allow_null=True)
+    terms_of_service_url = serializers.CharField(allow_null=True)
+    status_page_url = serializers.CharField(allow_null=True)
+    headquarters = serializers.CharField(allow_null=True)
+    datacenters = serializers.ListField(child=serializers.CharField())
+
+
+ProviderListSerializer = envelope("ListProvidersResponse", data=ProviderSerializer(many=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from decimal import Decimal
 from typing import Any, Final, NoReturn
 from uuid import UUID
@@ -18,8 +18,12 @@ from rest_framework.request import Request
 from config.errors import PayloadTooLarge
 
 MAX_DEPTH: Final = 32
+MAX_LIST: Final = 100
 # C0, DEL and C1 controls; lone surrogates, which UTF-8 and PostgreSQL cannot carry.
 CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+# What PostgreSQL cannot hold in a text.
+NOT_STORABLE: Final = re.compile(r"[\x00\ud800-\udfff]")
+_NUMBER: Final = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9]{1,2})?")
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
@@ -120,6 +124,24 @@ class StringField(serializers.CharField):
         return data
 
 
+class TrackingField(StringField):
+    """A tracking string of the wider rule: any Unicode text without NUL, no white space around."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        kwargs.setdefault("min_length", 1)
+        kwargs.setdefault("max_length", 512)
+        super().__init__(**kwargs)
+
+    def to_internal_value(self, data: Any) -> str:
+        if not isinstance(data, str):
+            self.fail("invalid")
+        if NOT_STORABLE.search(data):
+            raise ValidationError("Must not contain NUL or lone surrogates.")
+        if data != data.strip():
+            raise ValidationError("Must not begin or end with white space.")
+        return data
+
+
 class FlagField(serializers.BooleanField):
     """A JSON boolean; ``"yes"`` and ``1`` are not booleans."""
 
@@ -184,6 +206,45 @@ def query_text(request: Request, name: str) -> str | None:
     if text is not None and CONTROL_CHARACTERS.search(text):
         raise ValidationError({name: ["Must not contain control characters."]})
     return text
+
+
+def query_choice(request: Request, name: str, choices: Collection[str]) -> str | None:
+    """Returns a query parameter of a closed list, or ``None`` when it is absent; 400 otherwise."""
+    text = request.query_params.get(name)
+    if text is not None and text not in choices:
+        raise ValidationError({name: [f"Must be one of: {', '.join(choices)}."]})
+    return text
+
+
+def query_list(
+    request: Request, name: str, *, choices: Collection[str] | None = None
+) -> list[str] | None:
+    """Returns a comma list, or ``None`` when it is absent; 400 for an empty or unknown item."""
+    text = query_text(request, name)
+    if text is None:
+        return None
+    items = text.split(",")
+    if choices is not None and not set(items) <= set(choices):
+        raise ValidationError({name: [f"Must be of: {', '.join(choices)}."]})
+    if "" in items or len(items) > MAX_LIST:
+        raise ValidationError({name: [f"Must be 1 to {MAX_LIST} items, separated by commas."]})
+    return items
+
+
+def query_decimal(request: Request, name: str, *, maximum: int | None = None) -> Decimal | None:
+    """Returns a query parameter as an exact number from 0, or ``None`` when absent; 400 otherwise.
+
+    ``1e-05`` is what some clients make of a small number.
+    """
+    text = request.query_params.get(name)
+    if text is None:
+        return None
+    if not _NUMBER.fullmatch(text):
+        raise ValidationError({name: ["Must be a number, at least 0."]})
+    number = Decimal(text)
+    if maximum is not None and number > maximum:
+        raise ValidationError({name: [f"Must be from 0 to {maximum}."]})
+    return number
 
 
 def query_uuid(request: Request, name: str) -> UUID | None:

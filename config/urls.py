@@ -8,19 +8,37 @@ from drf_spectacular.views import SpectacularJSONAPIView, SpectacularSwaggerSpli
 from rest_framework.routers import SimpleRouter
 
 from accounts.views import ByokViewSet, CurrentKeyView
-from catalog.views import UserModelsView
+from catalog.views import (
+    EmbeddingsModelsView,
+    ModelEndpointsView,
+    ModelsCountView,
+    ModelsView,
+    ModelView,
+    ProvidersView,
+    UserModelsView,
+    ZdrEndpointsView,
+)
 from config import health
 from endpoints.views import PrivateEndpointViewSet
-from endusers.views import EndUserViewSet
+from endusers.views import EndUserViewSet, ExternalUserViewSet
 
 router = SimpleRouter(trailing_slash=False)
 router.register("private-endpoints", PrivateEndpointViewSet, "private-endpoint")
 router.register("byok", ByokViewSet, "byok")
 router.register("end-users", EndUserViewSet, "end-user")
+router.register("external-users", ExternalUserViewSet, "external-user")
 
 api: list[URLPattern | URLResolver] = [
     path("key", CurrentKeyView.as_view()),
+    path("models", ModelsView.as_view()),
+    path("models/count", ModelsCountView.as_view()),
     path("models/user", UserModelsView.as_view()),
+    # A slug may have slashes of its own.
+    path("models/<str:author>/<path:slug>/endpoints", ModelEndpointsView.as_view()),
+    path("model/<str:author>/<path:slug>", ModelView.as_view()),
+    path("embeddings/models", EmbeddingsModelsView.as_view()),
+    path("endpoints/zdr", ZdrEndpointsView.as_view()),
+    path("providers", ProvidersView.as_view()),
     path("openapi.json", SpectacularJSONAPIView.as_view(), name="openapi"),
     path("", include(router.urls)),
 ]

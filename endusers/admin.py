@@ -65,12 +65,19 @@ class EndUserAdmin(ConsoleAdmin):
     def create(self, request: HttpRequest, obj: Any, form: Any) -> EndUser:
         return EndUser.objects.register(organization_id=obj.organization_id, user=obj.user)
 
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        if not change:
+            super().save_model(request, obj, form, change)
+        elif form.cleaned_data["is_active"]:
+            obj.activate()
+        else:
+            obj.deactivate()
+
     @console.bulk(
         description="Mark as active", question="Mark these end users active?", permission="change"
     )
     def activate_selected(self, request: HttpRequest, end_user: EndUser) -> None:
-        end_user.is_active = True
-        end_user.save_fields("is_active")
+        end_user.activate()
 
     @console.bulk(
         description="Mark as inactive",
@@ -78,5 +85,4 @@ class EndUserAdmin(ConsoleAdmin):
         permission="change",
     )
     def deactivate_selected(self, request: HttpRequest, end_user: EndUser) -> None:
-        end_user.is_active = False
-        end_user.save_fields("is_active")
+        end_user.deactivate()

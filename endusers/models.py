@@ -5,16 +5,20 @@ from __future__ import annotations
 import uuid
 from typing import Self
 
-from django.db import models
+from django.db import models, transaction
 
 from accounts.models import Organization
-from config.errors import Conflict
+from config.errors import Conflict, NotFound
 from config.models import BaseModel
 
 
 class AlreadyRegistered(Conflict):
     error_type = "already_registered"
     message = "This user is already registered."
+
+
+class EndUserNotFound(NotFound):
+    message = "This user is not registered."
 
 
 class EndUserQuerySet(models.QuerySet["EndUser"]):
@@ -36,6 +40,16 @@ class EndUserManager(models.Manager.from_queryset(EndUserQuerySet)):  # type: ig
         found: EndUser | None = self.filter(pk=stored.pk).first()
         if found is None:
             raise AlreadyRegistered
+        return found
+
+    def registered(self, *, organization_id: uuid.UUID, user: str) -> EndUser:
+        """Returns a registration, active or not; raises :class:`EndUserNotFound`."""
+        # PostgreSQL holds no NUL, so no registration has one; asking for it would be an error.
+        found: EndUser | None = None
+        if "\0" not in user:
+            found = self.for_organization(organization_id).filter(user=user).first()
+        if found is None:
+            raise EndUserNotFound
         return found
 
 
@@ -61,3 +75,20 @@ class EndUser(BaseModel):
 
     def __str__(self) -> str:
         return self.user
+
+    def activate(self) -> bool:
+        """INACTIVE → ACTIVE. Returns whether that changed anything; repeating it does not."""
+        return self._mark(is_active=True)
+
+    def deactivate(self) -> bool:
+        """ACTIVE → INACTIVE. Returns whether that changed anything; the string stays taken."""
+        return self._mark(is_active=False)
+
+    def _mark(self, *, is_active: bool) -> bool:
+        with transaction.atomic():
+            self.refresh_from_db(from_queryset=EndUser._base_manager.select_for_update())
+            if self.is_active is is_active:
+                return False
+            self.is_active = is_active
+            self.save_fields("is_active")
+        return True

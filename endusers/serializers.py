@@ -7,7 +7,7 @@ from typing import Final
 from drf_spectacular.utils import extend_schema_serializer
 from rest_framework import serializers
 
-from config.api import StrictSerializer, StringField
+from config.api import FlagField, StrictSerializer, StringField, TrackingField
 from config.openapi import envelope
 from endusers.models import EndUser
 
@@ -19,6 +19,16 @@ class CreateSerializer(StrictSerializer):
     user = StringField(min_length=1, max_length=MAX_LENGTH, help_text="No control characters.")
 
 
+@extend_schema_serializer(component_name="CreateExternalUserRequest")
+class CreateExternalSerializer(StrictSerializer):
+    user = TrackingField(help_text="No NUL, no white space at either end.")
+
+
+@extend_schema_serializer(component_name="UpdateEndUserRequest")
+class UpdateSerializer(StrictSerializer):
+    is_active = FlagField()
+
+
 @extend_schema_serializer(component_name="EndUser")
 class EndUserSerializer(serializers.ModelSerializer[EndUser]):
     class Meta:
@@ -28,3 +38,10 @@ class EndUserSerializer(serializers.ModelSerializer[EndUser]):
 
 
 EndUserResponseSerializer = envelope("EndUserResponse", data=EndUserSerializer())
+
+
+EndUserListSerializer = envelope(
+    "ListEndUsersResponse",
+    data=EndUserSerializer(many=True),
+    total_count=serializers.IntegerField(help_text="Matches before paging."),
+)

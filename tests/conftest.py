@@ -8,11 +8,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvicorn
+from django.db import connections
 from rest_framework.test import APIClient
 
 from config.simulator import Simulator, ensure_certificates
@@ -94,6 +96,26 @@ def _running_server(django_db_setup: None, django_db_blocker: Any) -> Iterator[s
 def server(transactional_db: None, _running_server: str) -> str:
     """The whole service on a real socket, over the test's database; its address."""
     return _running_server
+
+
+@pytest.fixture
+def together() -> Callable[..., list[Any]]:
+    """Runs the calls in as many threads, let go at the same moment; returns their results."""
+
+    def run(*calls: Callable[[], Any]) -> list[Any]:
+        barrier = threading.Barrier(len(calls))
+
+        def start(call: Callable[[], Any]) -> Any:
+            try:
+                barrier.wait(10)
+                return call()
+            finally:
+                connections.close_all()
+
+        with ThreadPoolExecutor(len(calls)) as pool:
+            return [pending.result() for pending in [pool.submit(start, call) for call in calls]]
+
+    return run
 
 
 @pytest.fixture

@@ -32,8 +32,8 @@ MODEL = "bench/echo"
 CHUNKS = 50
 _REQUESTS = re.compile(r"(\d+) requests in ([\d.]+)s")
 _BAD = re.compile(r"Non-2xx or 3xx responses: (\d+)")
-_LATENCY = re.compile(r"^\s+(50|99)%\s+([\d.]+)(us|ms|s)$", re.MULTILINE)
-_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+_LATENCY = re.compile(r"^\s+(50|99)%\s+([\d.]+)(us|ms|s|m) *$", re.MULTILINE)
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}
 
 
 @dataclass
@@ -54,6 +54,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--connections", type=int, default=64)
     parser.add_argument("--without-peer", action="store_true")
+    parser.add_argument("--litellm", type=Path, help="an installed litellm, not to install one")
     options = parser.parse_args()
     if shutil.which("wrk") is None:
         sys.exit("wrk is missing; install it with: apt-get install wrk")
@@ -63,7 +64,7 @@ def main() -> None:
         upstream = stack.enter_context(_upstream())
         systems = [stack.enter_context(_causeway(directory, upstream))]
         if not options.without_peer:
-            systems.append(stack.enter_context(_litellm(directory, upstream)))
+            systems.append(stack.enter_context(_litellm(directory, upstream, options.litellm)))
         for system in systems:
             for stream in (False, True):
                 _load(directory, system, stream=stream, seconds=2, connections=8)
@@ -149,11 +150,17 @@ def _causeway(directory: Path, upstream: str) -> Iterator[System]:
 
 
 @contextlib.contextmanager
-def _litellm(directory: Path, upstream: str) -> Iterator[System]:
+def _litellm(directory: Path, upstream: str, program: Path | None) -> Iterator[System]:
     port = _free_port()
-    venv = directory / "litellm"
-    subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
-    subprocess.run([str(venv / "bin" / "pip"), "install", "--quiet", "litellm[proxy]"], check=True)
+    if program is None:
+        venv = directory / "litellm"
+        subprocess.run([sys.executable, "-m", "uv", "venv", "--quiet", str(venv)], check=True)
+        subprocess.run(
+            [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", str(venv),
+             "litellm[proxy]"],
+            check=True,
+        )  # fmt: skip
+        program = venv / "bin" / "litellm"
     config = directory / "litellm.yaml"
     models = [
         {
@@ -170,7 +177,7 @@ def _litellm(directory: Path, upstream: str) -> Iterator[System]:
         json.dumps({"model_list": models, "general_settings": {"master_key": "sk-bench"}})
     )
     command = [
-        str(venv / "bin" / "litellm"), "--config", str(config), "--port", str(port),
+        str(program), "--config", str(config), "--port", str(port),
         "--host", "127.0.0.1", "--num_workers", "1", "--telemetry", "False",
     ]  # fmt: skip
     with _process(command, SYSTEM_CORE, {"LITELLM_LOG": "ERROR"}) as process:
@@ -216,8 +223,8 @@ def _load(
     return {
         "per second": count / elapsed,
         "CPU µs": spent / max(count, 1) * 1e6,
-        "p50 ms": latency["50"],
-        "p99 ms": latency["99"],
+        "p50 ms": latency.get("50", 0.0),
+        "p99 ms": latency.get("99", 0.0),
         "failed": float(bad[1]) if bad else 0.0,
     }
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-import pytest
 import requests
 from django.db import connections
 
@@ -20,26 +18,6 @@ from endpoints.models import PrivateEndpoint
 from endusers.models import EndUser
 from tests import factories
 from tests.factories import Tenant
-
-
-@pytest.fixture
-def together() -> Callable[..., list[Any]]:
-    """Runs the calls in as many threads, let go at the same moment; returns their results."""
-
-    def run(*calls: Callable[[], Any]) -> list[Any]:
-        barrier = threading.Barrier(len(calls))
-
-        def start(call: Callable[[], Any]) -> Any:
-            try:
-                barrier.wait(10)
-                return call()
-            finally:
-                connections.close_all()
-
-        with ThreadPoolExecutor(len(calls)) as pool:
-            return [pending.result() for pending in [pool.submit(start, call) for call in calls]]
-
-    return run
 
 
 def draft_body(**changes: Any) -> dict[str, Any]:

@@ -1,0 +1,547 @@
+"""The registrations of an organization: list, look up, mark, delete; under both their names."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from urllib.parse import quote, urlsplit
+from uuid import uuid4
+
+import pytest
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from endusers.models import EndUser, EndUserNotFound
+from inference.models import Generation
+from tests import factories, snapshots
+from tests.factories import Tenant
+from tests.inference.conftest import Site, site
+
+__all__ = ["site"]
+
+ROUTES = ["/api/v1/end-users", "/api/v1/external-users"]
+NOT_REGISTERED = {
+    "error": {
+        "code": 404,
+        "message": "This user is not registered.",
+        "metadata": {"error_type": "not_found"},
+    }
+}
+
+# Every kind of string that a path segment could mean something else by.
+AWKWARD = [
+    "customer-42",
+    "two words",
+    "a/b",
+    "a//b",
+    "/",
+    "/leading",
+    "trailing/",
+    "%2F",
+    "%252F",
+    "%25",
+    "%",
+    "100%",
+    "a%20b",
+    "+",
+    "a+b",
+    ";",
+    "a;b=c",
+    "?",
+    "a?b=c&d",
+    "#",
+    "a#b",
+    "&",
+    "=",
+    ":",
+    "@",
+    "\\",
+    "a\\b",
+    "😀",
+    "用户",
+    "é",
+    "e\u0301",
+    "\u200b",
+    "\u2028",
+    "\ufffd",
+    "'\"`<>{}|^",
+    "...",
+    ".a",
+    "a.",
+    "a/.",
+    "a/..",
+    "a/../b",
+    "./a",
+    "~",
+    "null",
+    "*",
+    "$",
+    "x" * 256,
+    "😀" * 256,
+]
+SPACED = [" ", "  both  ", " leading", "trailing ", "\u00a0", "\u3000x"]
+CONTROLS = ["a\nb", "a\tb", "a\r\nb", "a\x7fb", "a\x85b", "a\x01b"]
+
+
+@pytest.fixture(params=ROUTES, ids=["end-users", "external-users"])
+def route(request: pytest.FixtureRequest) -> str:
+    """Either name of the same rows."""
+    found: str = request.param
+    return found
+
+
+def register(tenant: Tenant, *users: str, is_active: bool = True) -> list[EndUser]:
+    made = []
+    for user in users:
+        end_user = EndUser.objects.register(organization_id=tenant.organization.pk, user=user)
+        if not is_active:
+            end_user.deactivate()
+        made.append(end_user)
+    return made
+
+
+def shown(end_user: EndUser) -> dict[str, Any]:
+    end_user.refresh_from_db()
+    return {
+        "user": end_user.user,
+        "is_active": end_user.is_active,
+        "created_at": end_user.created_at.isoformat().replace("+00:00", "Z"),
+        "updated_at": end_user.updated_at.isoformat().replace("+00:00", "Z"),
+    }
+
+
+def path_of(route: str, user: str) -> str:
+    return f"{route}/{quote(user, safe='')}"
+
+
+def patch(client: APIClient, path: str, body: Any) -> Any:
+    return client.generic("PATCH", path, json.dumps(body), content_type="application/json")
+
+
+def call(
+    server: str, key: str, method: str, path: str, body: Any = None
+) -> tuple[int, bytes, dict[str, str]]:
+    """Sends the path exactly as it stands; other clients would resolve its dots."""
+    connection = http.client.HTTPConnection(urlsplit(server).netloc, timeout=20)
+    try:
+        connection.request(
+            method,
+            path,
+            None if body is None else json.dumps(body),
+            {"Authorization": f"Bearer {key}", "Content-Type": "application/json"},
+        )
+        response = connection.getresponse()
+        return response.status, response.read(), dict(response.headers)
+    finally:
+        connection.close()
+
+
+def test_the_list_shows_active_registrations_in_the_order_of_their_creation(
+    management: APIClient, tenant: Tenant, route: str
+) -> None:
+    first, second = register(tenant, "b", "a")
+    register(tenant, "gone", is_active=False)
+    register(factories.make_tenant("Other"), "foreign")
+    assert management.get(route).json() == {
+        "data": [shown(first), shown(second)],
+        "total_count": 2,
+    }
+
+
+def test_the_list_of_nobody_is_empty(management: APIClient, route: str) -> None:
+    assert management.get(route).json() == {"data": [], "total_count": 0}
+
+
+def test_the_list_filters(management: APIClient, tenant: Tenant, route: str) -> None:
+    register(tenant, "a", "A", "ab", "a%", "á")
+    register(tenant, "gone", is_active=False)
+    register(factories.make_tenant("Other"), "a", "foreign")
+
+    def listed(query: str) -> list[str]:
+        answer = management.get(f"{route}?{query}").json()
+        assert answer["total_count"] == len(answer["data"])
+        return [row["user"] for row in answer["data"]]
+
+    assert listed("user=a") == ["a"]
+    assert listed("user=a%25") == ["a%"]
+    assert listed("user=%25") == []
+    assert listed("user=%C3%A1") == ["á"]
+    assert listed("user=foreign") == []
+    assert listed("user=") == []
+    assert listed("user=gone") == []
+    assert listed("user=gone&include_inactive=true") == ["gone"]
+    assert listed("user=gone&include_inactive=false") == []
+    assert listed("include_inactive=true") == ["a", "A", "ab", "a%", "á", "gone"]
+    assert listed("include_inactive=false&unknown=1") == ["a", "A", "ab", "a%", "á"]
+    assert listed(f"user={'x' * 600}") == []
+
+
+@pytest.mark.parametrize("user", [*AWKWARD, *SPACED, ".", ".."])
+def test_the_list_finds_every_string(management: APIClient, tenant: Tenant, user: str) -> None:
+    [end_user] = register(tenant, user)
+    register(tenant, "neighbour")
+    for route in ROUTES:
+        answer = management.get(f"{route}?user={quote(user, safe='')}")
+        assert answer.json() == {"data": [shown(end_user)], "total_count": 1}
+
+
+def test_the_list_is_paged(management: APIClient, tenant: Tenant, route: str) -> None:
+    start = timezone.now()
+    EndUser.objects.bulk_create(
+        EndUser(organization=tenant.organization, user=f"user-{number:03}") for number in range(101)
+    )
+    for number, end_user in enumerate(EndUser.objects.order_by("user")):
+        EndUser.objects.filter(pk=end_user.pk).update(
+            created_at=start + timedelta(microseconds=number)
+        )
+
+    def page(query: str) -> list[int]:
+        answer = management.get(f"{route}?{query}").json()
+        assert answer["total_count"] == 101
+        return [int(row["user"][5:]) for row in answer["data"]]
+
+    assert page("") == list(range(50))
+    assert page("limit=1") == [0]
+    assert page("limit=99") == list(range(99))
+    assert page("limit=100") == list(range(100))
+    assert page("offset=100") == [100]
+    assert page("offset=99&limit=1") == [99]
+    assert page("offset=101") == []
+    assert page("offset=0&limit=50") == list(range(50))
+    assert page("offset=999999999999999999") == []
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        *((f"limit={value}", "limit") for value in ("0", "101", "-1", "", "x", "1.0", "%D9%A3")),
+        *((f"offset={value}", "offset") for value in ("-1", "", "x", "+1", "1" * 19)),
+        *(
+            (f"include_inactive={value}", "include_inactive")
+            for value in ("", "1", "True", "yes", "null")
+        ),
+        *((f"user={value}", "user") for value in ("%00", "a%00b")),
+    ],
+)
+def test_the_list_refuses_a_malformed_query(
+    management: APIClient, route: str, query: str, field: str
+) -> None:
+    response = management.get(f"{route}?{query}")
+    assert response.status_code == 400
+    assert set(response.json()["error"]["metadata"]["fields"]) == {field}
+
+
+def test_only_the_later_name_filters_by_control_characters(
+    management: APIClient, tenant: Tenant
+) -> None:
+    [end_user] = register(tenant, "a\nb")
+    narrow, wide = (management.get(f"{route}?user=a%0Ab") for route in ROUTES)
+    assert narrow.status_code == 400
+    assert wide.json() == {"data": [shown(end_user)], "total_count": 1}
+
+
+def test_the_list_makes_the_same_queries_for_1_row_and_for_50(
+    management: APIClient, tenant: Tenant, route: str, django_assert_num_queries: Any
+) -> None:
+    register(tenant, "a")
+    with django_assert_num_queries(3):
+        management.get(route)
+    register(tenant, *(f"user-{number}" for number in range(49)))
+    with django_assert_num_queries(3):
+        assert len(management.get(route).json()["data"]) == 50
+
+
+@pytest.mark.parametrize("user", [*AWKWARD, *SPACED, *CONTROLS])
+def test_every_string_has_a_path(management: APIClient, tenant: Tenant, user: str) -> None:
+    [end_user] = register(tenant, user)
+    register(tenant, "neighbour")
+    for route in ROUTES:
+        path = path_of(route, user)
+        assert management.get(path).json() == {"data": shown(end_user)}
+        assert patch(management, path, {"is_active": False}).json()["data"]["is_active"] is False
+        assert patch(management, path, {"is_active": True}).json() == {"data": shown(end_user)}
+        deleted = management.delete(path)
+        assert (deleted.status_code, deleted.content) == (204, b"")
+        assert management.get(path).json()["data"]["is_active"] is False
+    assert EndUser.objects.get(user="neighbour").is_active
+
+
+def test_every_string_has_a_path_on_the_wire(server: str) -> None:
+    tenant = factories.make_tenant()
+    key = tenant.management_key
+    users = [*AWKWARD, *SPACED, *CONTROLS, ".", ".."]
+    register(tenant, *users)
+    for user in users:
+        for route in ROUTES:
+            path = path_of(route, user)
+            status, body, _ = call(server, key, "GET", path)
+            assert (status, json.loads(body)["data"]["user"]) == (200, user)
+        status, body, headers = call(server, key, "DELETE", path)
+        assert (status, body, headers.get("Content-Type")) == (204, b"", None)
+        assert list(EndUser.objects.filter(is_active=False).values_list("user", flat=True)) == [
+            user
+        ]
+        status, body, _ = call(server, key, "PATCH", path, {"is_active": True})
+        assert (status, json.loads(body)["data"]["user"]) == (200, user)
+    assert EndUser.objects.filter(is_active=False).count() == 0
+
+
+def test_a_slash_may_stand_in_the_path_as_it_is(server: str) -> None:
+    tenant = factories.make_tenant()
+    register(tenant, "a/b", "a%2Fb")
+    for path, user in (("a/b", "a/b"), ("a%2Fb", "a/b"), ("a%2fb", "a/b"), ("a%252Fb", "a%2Fb")):
+        status, body, _ = call(server, tenant.management_key, "GET", f"{ROUTES[0]}/{path}")
+        assert (status, json.loads(body)["data"]["user"]) == (200, user)
+
+
+def test_octets_that_are_no_text_name_nobody(server: str) -> None:
+    tenant = factories.make_tenant()
+    register(tenant, "\ufffd", "a\ufffd", "a")
+    before = snapshots.everything()
+    for octets in ("%FF", "a%FF", "%ED%A0%80", "%00", "a%00"):
+        for method in ("GET", "DELETE"):
+            path = f"{ROUTES[1]}/{octets}"
+            status, body, _ = call(server, tenant.management_key, method, path)
+            assert (path, status, json.loads(body)) == (path, 404, NOT_REGISTERED)
+    assert snapshots.everything() == before
+
+
+@pytest.mark.parametrize(
+    "user", ["unknown", "A", "a ", " a", "a/", "x" * 513, "a\0b", "a\n", "0" * 5000]
+)
+def test_what_was_never_registered_is_not_found(
+    management: APIClient, tenant: Tenant, route: str, user: str
+) -> None:
+    register(tenant, "a")
+    register(factories.make_tenant("Other"), "unknown")
+    before = snapshots.everything()
+    path = path_of(route, user)
+    for response in (
+        management.get(path),
+        patch(management, path, {"is_active": False}),
+        management.delete(path),
+    ):
+        assert (response.status_code, response.json()) == (404, NOT_REGISTERED)
+    assert snapshots.everything() == before
+
+
+def test_no_string_at_all_is_no_route(management: APIClient, tenant: Tenant, route: str) -> None:
+    register(tenant, "a")
+    before = snapshots.everything()
+    assert management.get(f"{route}/").status_code == 404
+    assert management.delete(f"{route}/").status_code == 404
+    assert management.delete(route).status_code == 405
+    assert snapshots.everything() == before
+
+
+def test_get_finds_an_inactive_registration(
+    management: APIClient, tenant: Tenant, route: str
+) -> None:
+    [end_user] = register(tenant, "a", is_active=False)
+    assert management.get(f"{route}/a").json() == {"data": shown(end_user)}
+    assert shown(end_user)["is_active"] is False
+
+
+def test_patch_marks_and_moves_the_stamp_only_when_it_changes_something(
+    management: APIClient, tenant: Tenant, route: str
+) -> None:
+    [end_user] = register(tenant, "a")
+    created = shown(end_user)
+    assert patch(management, f"{route}/a", {"is_active": True}).json() == {"data": created}
+    inactive = patch(management, f"{route}/a", {"is_active": False}).json()["data"]
+    assert inactive == shown(end_user)
+    assert inactive["is_active"] is False
+    assert inactive["created_at"] == created["created_at"]
+    assert inactive["updated_at"] > created["updated_at"]
+    assert patch(management, f"{route}/a", {"is_active": False}).json() == {"data": inactive}
+    active = patch(management, f"{route}/a", {"is_active": True}).json()["data"]
+    assert active["is_active"] is True
+    assert active["updated_at"] > inactive["updated_at"]
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "is_active"),
+        *(({"is_active": value}, "is_active") for value in (None, "true", "", 1, 0, 1.0, [], {})),
+        ({"is_active": False, "user": "b"}, "user"),
+        ({"is_active": False, "created_at": None}, "created_at"),
+        ({"is_active": False, "id": 1}, "id"),
+        ({"active": False}, "active"),
+    ],
+)
+def test_patch_refuses(
+    management: APIClient, tenant: Tenant, route: str, body: dict[str, Any], field: str
+) -> None:
+    register(tenant, "a")
+    before = snapshots.everything()
+    response = patch(management, f"{route}/a", body)
+    assert response.status_code == 400
+    assert set(response.json()["error"]["metadata"]["fields"]) == {field}
+    assert snapshots.everything() == before
+
+
+def test_delete_may_be_repeated_and_keeps_the_string_taken(
+    management: APIClient, tenant: Tenant, route: str
+) -> None:
+    [end_user] = register(tenant, "a")
+    assert management.delete(f"{route}/a").status_code == 204
+    deleted = shown(end_user)
+    assert deleted["is_active"] is False
+    before = snapshots.everything()
+    again = management.delete(f"{route}/a")
+    assert (again.status_code, again.content) == (204, b"")
+    assert "Content-Type" not in again.headers
+    taken = management.post(route, {"user": "a"}, format="json")
+    assert taken.status_code == 409
+    assert snapshots.everything() == before
+
+
+@pytest.mark.parametrize("method", ["GET", "PATCH", "DELETE"])
+def test_the_other_operations_refuse_an_inference_key_and_none(
+    inference: APIClient, anonymous: APIClient, tenant: Tenant, route: str, method: str
+) -> None:
+    register(tenant, "a")
+    before = snapshots.everything()
+    body = '{"is_active": false}'
+    for client, status in ((inference, 403), (anonymous, 401)):
+        response = client.generic(method, f"{route}/a", body, content_type="application/json")
+        assert response.status_code == status
+    assert snapshots.everything() == before
+
+
+@pytest.mark.parametrize(
+    "user", ["a", "x" * 256, "x" * 257, "x" * 512, "😀" * 512, "a\nb", "a\x01b", "a b", "."]
+)
+def test_the_later_name_takes_longer_and_freer_strings(management: APIClient, user: str) -> None:
+    created = management.post(ROUTES[1], {"user": user}, format="json")
+    assert created.status_code == 201
+    assert created.json() == {"data": shown(EndUser.objects.get(user=user))}
+    for route in ROUTES:
+        assert management.get(path_of(route, user)).json() == created.json()
+        assert management.get(route).json() == {"data": [created.json()["data"]], "total_count": 1}
+
+
+@pytest.mark.parametrize(
+    "user",
+    [None, "", 5, True, [], {}, "x" * 513, "😀" * 513, "a\0b", "\0", "\ud800", " ", *SPACED, "a\n"],
+)
+def test_the_later_name_refuses(management: APIClient, user: Any) -> None:
+    before = snapshots.everything()
+    body = json.dumps({"user": user})
+    response = management.generic("POST", ROUTES[1], body, content_type="application/json")
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["metadata"]["error_type"] == "invalid_request"
+    assert set(error["metadata"]["fields"]) == {"user"}
+    assert snapshots.everything() == before
+
+
+@pytest.mark.parametrize("user", ["x" * 257, "a\nb"])
+def test_only_creation_differs_between_the_names(management: APIClient, user: str) -> None:
+    before = snapshots.everything()
+    assert management.post(ROUTES[0], {"user": user}, format="json").status_code == 400
+    assert snapshots.everything() == before
+    assert management.post(ROUTES[1], {"user": user}, format="json").status_code == 201
+    assert management.post(ROUTES[1], {"user": user}, format="json").status_code == 409
+    # Too long or not, it is no string that this name takes.
+    assert management.post(ROUTES[0], {"user": user}, format="json").status_code == 400
+
+
+def test_both_names_share_their_rows(management: APIClient) -> None:
+    for here, there in (ROUTES, ROUTES[::-1]):
+        user = str(uuid4())
+        assert management.post(here, {"user": user}, format="json").status_code == 201
+        assert management.post(there, {"user": user}, format="json").status_code == 409
+        assert management.delete(f"{there}/{user}").status_code == 204
+        assert management.get(f"{here}/{user}").json()["data"]["is_active"] is False
+
+
+def test_transitions_tell_whether_they_changed_anything(tenant: Tenant) -> None:
+    [end_user] = register(tenant, "a")
+    assert [end_user.activate(), end_user.deactivate(), end_user.deactivate()] == [
+        False,
+        True,
+        False,
+    ]
+    stale = EndUser.objects.get()
+    end_user.activate()
+    assert stale.is_active is False
+    assert stale.activate() is False
+    assert stale.is_active is True
+
+
+def test_registered_finds_its_own_organization_alone(tenant: Tenant) -> None:
+    register(tenant, "a", is_active=False)
+    find = EndUser.objects.registered
+    assert find(organization_id=tenant.organization.pk, user="a").is_active is False
+    for organization, user in ((factories.make_tenant("Other"), "a"), (tenant, "A")):
+        with pytest.raises(EndUserNotFound):
+            find(organization_id=organization.organization.pk, user=user)
+
+
+def test_many_deletes_at_once_all_succeed_and_change_the_row_once(
+    server: str, together: Callable[..., list[Any]]
+) -> None:
+    tenant = factories.make_tenant()
+    [end_user] = register(tenant, "a")
+
+    def delete() -> int:
+        return call(server, tenant.management_key, "DELETE", f"{ROUTES[0]}/a")[0]
+
+    assert Counter(together(*[delete] * 32)) == {204: 32}
+    end_user.refresh_from_db()
+    assert end_user.is_active is False
+
+
+def test_of_many_transitions_at_once_one_changes_the_row(
+    transactional_db: None, together: Callable[..., list[Any]]
+) -> None:
+    tenant = factories.make_tenant()
+    [end_user] = register(tenant, "a")
+    rows = [EndUser.objects.get(pk=end_user.pk) for _ in range(32)]
+    assert Counter(together(*[row.deactivate for row in rows])) == {True: 1, False: 31}
+    stamp = EndUser.objects.get().updated_at
+    assert {row.updated_at for row in rows} == {stamp}
+
+
+def test_patches_and_deletes_at_once_leave_one_of_their_results(
+    server: str, together: Callable[..., list[Any]]
+) -> None:
+    tenant = factories.make_tenant()
+    [end_user] = register(tenant, "a")
+
+    def send(method: str, is_active: bool) -> Callable[[], tuple[int, Any]]:
+        def run() -> tuple[int, Any]:
+            body = {"is_active": is_active} if method == "PATCH" else None
+            status, answer, _ = call(server, tenant.management_key, method, f"{ROUTES[0]}/a", body)
+            return status, json.loads(answer)["data"]["is_active"] if answer else None
+
+        return run
+
+    kinds = [send("PATCH", True), send("PATCH", False), send("DELETE", False)]
+    answers = together(*kinds * 11)
+    assert Counter(answers) == {(200, True): 11, (200, False): 11, (204, None): 11}
+    end_user.refresh_from_db()
+    assert end_user.user == "a"
+
+
+def test_an_inactive_user_is_served_as_before(site: Site) -> None:
+    site.publish()
+    register(site.tenant, "customer-1")
+    served = [site.chat(user="customer-1")]
+    register(site.tenant, "customer-2", is_active=False)
+    EndUser.objects.get(user="customer-1").deactivate()
+    served += [site.chat(user=user) for user in ("customer-1", "customer-2", "never registered")]
+    assert [answer.status_code for answer in served] == [200] * 4
+    site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    assert sorted(Generation.objects.values_list("end_user", "status")) == [
+        ("customer-1", "completed"),
+        ("customer-1", "completed"),
+        ("customer-2", "completed"),
+        ("never registered", "completed"),
+    ]
