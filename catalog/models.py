@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from django.contrib.postgres.fields import ArrayField
 from django.core.validators import MinValueValidator
-from django.db import models
+from django.db import models, transaction
 from django.db.models import Q
 
 from catalog.pricing import Price
@@ -85,17 +85,33 @@ class Provider(BaseModel):
     def has_credential(self) -> bool:
         return self.sealed_credential is not None
 
+    @property
+    def _associated(self) -> str:
+        return f"provider|{self.pk}"
+
     def set_credential(self, secret: secrets.Secret) -> None:
         """Stores the operator's own secret for this provider, replacing the one before."""
-        self.sealed_credential = secrets.seal(secret, associated=f"provider|{self.pk}")
+        self.sealed_credential = secrets.seal(secret, associated=self._associated)
         self.credential_label = secret.label
         self.save_fields("sealed_credential", "credential_label")
 
+    def rewrap_credential(self) -> bool:
+        """Puts the operator's secret under the first credential key; returns whether it was not.
+
+        Raises :class:`config.secrets.DecryptionFailed` when no configured key opens it.
+        """
+        with transaction.atomic():
+            self.refresh_from_db(from_queryset=Provider._base_manager.select_for_update())
+            sealed = bytes(self.sealed_credential or b"")
+            if not sealed or secrets.is_current(sealed):
+                return False
+            self.sealed_credential = secrets.rewrap(sealed, associated=self._associated)
+            self.save_fields("sealed_credential")
+        return True
+
     def reveal_credential(self) -> secrets.Secret:
         """Opens the operator's secret; raises :class:`config.secrets.DecryptionFailed`."""
-        return secrets.unseal(
-            bytes(self.sealed_credential or b""), associated=f"provider|{self.pk}"
-        )
+        return secrets.unseal(bytes(self.sealed_credential or b""), associated=self._associated)
 
 
 class LanguageModelQuerySet(models.QuerySet["LanguageModel"]):

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import CommandParser
+from django.db import transaction
+
+from accounts.models import ByokCredential
+from catalog.models import Provider
+from config.commands import Command as BaseCommand
+from config.commands import refuse
+from config.secrets import DecryptionFailed
+
+
+class Command(BaseCommand):
+    help = (
+        "Puts every stored secret under the first of CREDENTIAL_KEYS. Each row is done by itself, "
+        "so an interrupted run is finished by the next; afterwards the other keys can go."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--dry-run", action="store_true", help="report, and change nothing")
+        super().add_arguments(parser)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        counts = {"rotated": 0, "unchanged": 0, "failed": 0}
+        rewraps = [
+            *(row.rewrap for row in ByokCredential.objects.filter(deleted_at=None)),
+            *(row.rewrap_credential for row in Provider.objects.exclude(sealed_credential=None)),
+        ]
+        for rewrap in rewraps:
+            with transaction.atomic():
+                try:
+                    counts["rotated" if rewrap() else "unchanged"] += 1
+                except DecryptionFailed:
+                    counts["failed"] += 1
+                transaction.set_rollback(options["dry_run"])
+        self.report({**counts, "dry_run": options["dry_run"]}, as_json=options["json"])
+        if counts["failed"]:
+            refuse(
+                f"{counts['failed']} secrets open with none of CREDENTIAL_KEYS; "
+                "add the key that sealed them, or store them anew."
+            )

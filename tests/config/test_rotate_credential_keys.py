@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import json
+import secrets as random
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from accounts.models import ByokCredential
+from catalog.models import Provider
+from config.secrets import DecryptionFailed, Secret, is_current
+from tests import factories
+from tests.factories import Tenant
+
+pytestmark = pytest.mark.django_db
+
+
+def rotate(**options: Any) -> dict[str, Any]:
+    output = StringIO()
+    call_command("rotate_credential_keys", json=True, stdout=output, stderr=StringIO(), **options)
+    report: dict[str, Any] = json.loads(output.getvalue())
+    return report
+
+
+@pytest.fixture
+def stored(tenant: Tenant) -> tuple[ByokCredential, Provider]:
+    provider = factories.make_provider()
+    provider.set_credential(Secret("operator-credential-0123"))
+    return factories.make_credential(tenant, provider, "own-credential-01234567"), provider
+
+
+def test_every_secret_moves_to_the_first_key_and_stays_the_same(
+    stored: tuple[ByokCredential, Provider], settings: Any
+) -> None:
+    credential, provider = stored
+    old = settings.CREDENTIAL_KEYS
+    settings.CREDENTIAL_KEYS = [random.token_bytes(32), *old]
+    assert rotate() == {"rotated": 2, "unchanged": 0, "failed": 0, "dry_run": False}
+    assert rotate() == {"rotated": 0, "unchanged": 2, "failed": 0, "dry_run": False}
+    settings.CREDENTIAL_KEYS = settings.CREDENTIAL_KEYS[:1]
+    credential.refresh_from_db()
+    provider.refresh_from_db()
+    assert credential.reveal() == Secret("own-credential-01234567")
+    assert provider.reveal_credential() == Secret("operator-credential-0123")
+    assert credential.version == 1
+
+
+def test_a_dry_run_changes_nothing(stored: tuple[ByokCredential, Provider], settings: Any) -> None:
+    credential, _ = stored
+    settings.CREDENTIAL_KEYS = [random.token_bytes(32), *settings.CREDENTIAL_KEYS]
+    assert rotate(dry_run=True) == {
+        "rotated": 2,
+        "unchanged": 0,
+        "failed": 0,
+        "dry_run": True,
+    }
+    credential.refresh_from_db()
+    assert not is_current(bytes(credential.sealed))
+
+
+def test_a_lost_key_is_reported_and_the_rest_is_done(
+    stored: tuple[ByokCredential, Provider], tenant: Tenant, settings: Any
+) -> None:
+    credential, provider = stored
+    settings.CREDENTIAL_KEYS = [random.token_bytes(32)]
+    kept = factories.make_credential(tenant, provider)
+    settings.CREDENTIAL_KEYS = [random.token_bytes(32), *settings.CREDENTIAL_KEYS]
+    with pytest.raises(CommandError, match="2 secrets open with none"):
+        rotate()
+    kept.refresh_from_db()
+    credential.refresh_from_db()
+    assert is_current(bytes(kept.sealed))
+    with pytest.raises(DecryptionFailed):
+        credential.reveal()
