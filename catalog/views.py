@@ -150,7 +150,7 @@ class ModelEndpointsView(_PublicView):
             ModelEndpoint.objects.routable()
             .filter(model=model)
             .select_related("model", "provider", "price")
-            .order_by("price__prompt", "provider__slug", "pk")
+            .order_by("price__prompt", "pk")
         )
         context = {"endpoints": endpoints, "figures": _figures(request)}
         return Response({"data": ModelEndpointsSerializer(model, context=context).data})
@@ -166,7 +166,7 @@ class ZdrEndpointsView(_PublicView):
             ModelEndpoint.objects.routable()
             .filter(zdr=True)
             .select_related("model", "provider", "price")
-            .order_by("model__slug", "price__prompt", "provider__slug", "pk")
+            .order_by("model__slug", "price__prompt", "pk")
         )
         context = {"figures": _figures(request)}
         return Response(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping
-from decimal import Decimal
+from datetime import UTC, datetime
+from decimal import Context, Decimal
 from typing import Any, Final, NoReturn
 from uuid import UUID
 
 from django.conf import settings
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import renderers, serializers
 from rest_framework.exceptions import ParseError, ValidationError
 from rest_framework.parsers import BaseParser
@@ -24,6 +26,13 @@ CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 # What PostgreSQL cannot hold in a text.
 NOT_STORABLE: Final = re.compile(r"[\x00\ud800-\udfff]")
 _NUMBER: Final = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9]{1,2})?")
+_INSTANT: Final = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?"
+    r"(?:Z|[+-][0-9]{2}:[0-9]{2})"
+)
+_MAX_DOLLARS: Final = 1_000_000_000
+_NANO: Final = Decimal("1e-9")
+_MONEY: Final = Context(prec=40)
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
@@ -182,6 +191,43 @@ class IntegerField(serializers.IntegerField):
         if not isinstance(data, int) or isinstance(data, bool):
             self.fail("invalid")
         return super().to_internal_value(data)
+
+
+@extend_schema_field({"type": "number", "minimum": 0, "maximum": _MAX_DOLLARS})
+class DollarsField(serializers.Field[int, Any, float, Any]):
+    """A JSON number of USD, not negative, as integer nano-USD: exact, or refused."""
+
+    def to_internal_value(self, data: Any) -> int:
+        if not isinstance(data, int | Decimal) or isinstance(data, bool):
+            raise ValidationError("Must be a number.")
+        if not 0 <= data <= _MAX_DOLLARS:
+            raise ValidationError(f"Must be from 0 to {_MAX_DOLLARS}.")
+        nano = Decimal(data).quantize(_NANO, context=_MONEY)
+        if nano != data:
+            raise ValidationError("Must have at most 9 decimals.")
+        return int(nano.scaleb(9, context=_MONEY))
+
+    def to_representation(self, value: int) -> float:
+        return value / 10**9
+
+
+class InstantField(serializers.DateTimeField):
+    """An ISO 8601 moment with its seconds and its offset from UTC, and in no shorter spelling."""
+
+    def to_internal_value(self, value: Any) -> datetime:
+        if not isinstance(value, str) or not _INSTANT.fullmatch(value):
+            raise ValidationError(
+                "Must be a moment with seconds and time zone, such as 2030-01-31T12:00:00Z."
+            )
+        try:
+            return datetime.fromisoformat(value).astimezone(UTC)
+        except (ValueError, OverflowError):
+            raise ValidationError("Is not a moment of the calendar.") from None
+
+
+def path_uuid(text: str) -> UUID | None:
+    """Returns a UUID of a path, or ``None`` for what is none, so that nothing has that id."""
+    return UUID(text) if _UUID.fullmatch(text) else None
 
 
 def query_integer(

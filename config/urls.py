@@ -7,7 +7,7 @@ from django.urls import URLPattern, URLResolver, include, path
 from drf_spectacular.views import SpectacularJSONAPIView, SpectacularSwaggerSplitView
 from rest_framework.routers import SimpleRouter
 
-from accounts.views import ByokViewSet, CurrentKeyView
+from accounts.views import ByokViewSet, CurrentKeyView, KeyViewSet
 from catalog.views import (
     EmbeddingsModelsView,
     ModelEndpointsView,
@@ -24,6 +24,7 @@ from endusers.views import EndUserViewSet, ExternalUserViewSet
 
 router = SimpleRouter(trailing_slash=False)
 router.register("private-endpoints", PrivateEndpointViewSet, "private-endpoint")
+router.register("keys", KeyViewSet, "key")
 router.register("byok", ByokViewSet, "byok")
 router.register("end-users", EndUserViewSet, "end-user")
 router.register("external-users", ExternalUserViewSet, "external-user")

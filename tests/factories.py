@@ -143,8 +143,8 @@ def make_generation(tenant: Tenant, **fields: Any) -> Generation:
         "status": Generation.Status.COMPLETED,
         "created_at": timezone.now(),
     }
-    if "private_endpoint" not in fields:
-        fields.setdefault("model_endpoint", make_endpoint(make_model(), make_provider()))
+    if not {"private_endpoint", "model_endpoint"} & fields.keys():
+        fields["model_endpoint"] = make_endpoint(make_model(), make_provider())
     served = fields.get("private_endpoint") or fields["model_endpoint"]
     fields.setdefault("price", served.price)
     return Generation.objects.create(**{**defaults, **fields})

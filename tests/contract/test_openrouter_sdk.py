@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import socket
 import uuid
+from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import quote
 
 import openrouter
 import pytest
 from openrouter import OpenRouter, errors, operations
 
+from accounts.models import Workspace
 from config.simulator import Simulator
 from tests import factories
 from tests.contract.conftest import MakeOpenRouter, Serve
@@ -28,6 +31,13 @@ COST_DETAILS = {
 names_end_users = pytest.mark.skipif(
     openrouter.__version__ != "1.3.30", reason="this SDK has no /end-users"
 )
+
+
+names_external_users = pytest.mark.skipif(
+    openrouter.__version__ == "1.3.30", reason="this SDK has no /external-users"
+)
+# They are replaced in the path as they are: whoever calls the SDK encodes them.
+AWKWARD_USERS = ["two words", "a/b", "50%", "a?b#c;d", "😀", "%2F", "/", "a+b", "..."]
 
 
 @pytest.fixture
@@ -343,6 +353,194 @@ def test_end_user_is_registered_once(manager: OpenRouter) -> None:
     assert caught.value.data.error.metadata == {"error_type": "already_registered"}
     with pytest.raises(errors.BadRequestResponseError):
         manager.end_users.create(user="")
+
+
+@names_end_users
+def test_end_users_are_listed_changed_and_deleted(manager: OpenRouter) -> None:
+    for number in range(3):
+        manager.end_users.create(user=f"customer-{number}")
+    users = manager.end_users
+    assert users.get(user="customer-1").data.is_active is True
+    assert users.update(user="customer-1", is_active=False).data.is_active is False
+    page = users.list(limit=1)
+    assert page is not None
+    assert [row.user for row in page.result.data] == ["customer-0"]
+    assert page.result.total_count == 2
+    page = page.next()
+    assert page is not None
+    assert [row.user for row in page.result.data] == ["customer-2"]
+    [inactive] = users.list(user="customer-1", include_inactive=True).result.data
+    assert (inactive.user, inactive.is_active) == ("customer-1", False)
+    for _ in range(2):
+        assert users.delete(user="customer-2") is None
+    assert users.get(user="customer-2").data.is_active is False
+    for call in (users.get, users.delete):
+        with pytest.raises(errors.NotFoundResponseError) as caught:
+            call(user="unknown")
+        assert caught.value.data.error.code == 404
+
+
+@names_end_users
+@pytest.mark.parametrize("user", AWKWARD_USERS)
+def test_end_users_of_any_kind_have_a_path(manager: OpenRouter, user: str) -> None:
+    manager.end_users.create(user=user)
+    encoded = quote(user, safe="")
+    assert manager.end_users.get(user=encoded).data.user == user
+    assert manager.end_users.update(user=encoded, is_active=False).data.user == user
+    manager.end_users.delete(user=encoded)
+
+
+@names_external_users
+def test_external_users_are_registered_listed_changed_and_deleted(manager: OpenRouter) -> None:
+    users = manager.external_users
+    created = users.create(user="x" * 512).data
+    assert (created.user, created.is_active) == ("x" * 512, True)
+    with pytest.raises(errors.ConflictResponseError) as caught:
+        users.create(user="x" * 512)
+    assert caught.value.data.error.metadata == {"error_type": "already_registered"}
+    with pytest.raises(errors.BadRequestResponseError):
+        users.create(user="x" * 513)
+    assert users.update(user="x" * 512, is_active=False).data.is_active is False
+    assert users.list().result.total_count == 0
+    assert users.list(include_inactive=True).result.total_count == 1
+    assert users.delete(user="x" * 512) is None
+    with pytest.raises(errors.NotFoundResponseError):
+        users.get(user="unknown")
+
+
+@names_external_users
+@pytest.mark.parametrize("user", AWKWARD_USERS)
+def test_external_users_of_any_kind_have_a_path(manager: OpenRouter, user: str) -> None:
+    manager.external_users.create(user=user)
+    encoded = quote(user, safe="")
+    assert manager.external_users.get(user=encoded).data.user == user
+    assert manager.external_users.update(user=encoded, is_active=False).data.user == user
+    manager.external_users.delete(user=encoded)
+
+
+@names_external_users
+def test_external_users_need_a_management_key(caller: OpenRouter) -> None:
+    with pytest.raises(errors.ForbiddenResponseError):
+        caller.external_users.list()
+
+
+def test_api_keys_are_created_changed_and_deleted(
+    openrouter_client: MakeOpenRouter, manager: OpenRouter, tenant: Tenant
+) -> None:
+    keys = manager.api_keys
+    expires_at = datetime(2099, 1, 2, 3, 4, 5, tzinfo=UTC)
+    made = keys.create(
+        name="CI",
+        limit=12.5,
+        limit_reset="monthly",
+        include_byok_in_limit=True,
+        expires_at=expires_at,
+        external={"user": "customer-1"},
+    )
+    created = made.data
+    assert created.model_dump() == {
+        "hash": created.hash,
+        "name": "CI",
+        "label": created.label,
+        "workspace_id": str(tenant.workspace.pk),
+        "creator_user_id": None,
+        "external_user": "customer-1",
+        "disabled": False,
+        "limit": 12.5,
+        "limit_remaining": 12.5,
+        "limit_reset": "monthly",
+        "include_byok_in_limit": True,
+        "expires_at": expires_at,
+        "last_used_at": None,
+        "created_at": created.created_at,
+        "updated_at": created.updated_at,
+        **{
+            f"{kind}{suffix}": 0
+            for kind in ("usage", "byok_usage")
+            for suffix in ("", "_daily", "_weekly", "_monthly")
+        },
+    }
+    assert keys.get(hash=created.hash).data.model_dump() == created.model_dump()
+    assert [row.name for row in keys.list().data] == ["CI", "inference"]
+    changed = keys.update(hash=created.hash, name="new", limit=None, disabled=True).data
+    assert (changed.name, changed.limit, changed.disabled) == ("new", None, True)
+    assert [row.name for row in keys.list().data] == ["inference"]
+    assert [row.name for row in keys.list(include_disabled=True).data] == ["new", "inference"]
+    with pytest.raises(errors.UnauthorizedResponseError):
+        openrouter_client(made.key).api_keys.get_current_key_metadata()
+    assert keys.delete(hash=created.hash).deleted is True
+    with pytest.raises(errors.NotFoundResponseError):
+        keys.get(hash=created.hash)
+    with pytest.raises(errors.NotFoundResponseError):
+        keys.delete(hash=created.hash)
+
+
+def test_api_keys_refuse_what_is_malformed(manager: OpenRouter) -> None:
+    with pytest.raises(errors.BadRequestResponseError) as caught:
+        manager.api_keys.create(name="CI", limit=-1)
+    assert caught.value.data.error.metadata is not None
+    assert list(caught.value.data.error.metadata["fields"]) == ["limit"]
+    [key] = manager.api_keys.list().data
+    with pytest.raises(errors.BadRequestResponseError) as updating:
+        manager.api_keys.update(hash=key.hash)
+    assert updating.value.data.error.message == "No update fields were provided."
+
+
+@pytest.mark.filterwarnings(DEPRECATED_FIELDS)
+def test_a_spent_limit_is_forbidden_and_shown(
+    openrouter_client: MakeOpenRouter, manager: OpenRouter, serve: Serve
+) -> None:
+    made = manager.api_keys.create(name="CI", limit=0, limit_reset="daily")
+    client = openrouter_client(made.key)
+    with pytest.raises(errors.ForbiddenResponseError) as caught:
+        client.chat.send(model=serve("sim-echo"), messages=QUESTION)
+    assert caught.value.data.error.metadata is not None
+    assert caught.value.data.error.metadata["error_type"] == "permission_denied"
+    key = client.api_keys.get_current_key_metadata().data
+    assert (key.limit, key.limit_remaining, key.limit_reset) == (0, 0, "daily")
+
+
+@pytest.mark.skipif(
+    openrouter.__version__ == "1.3.30", reason="this SDK does not know all fields of the routes"
+)
+@pytest.mark.filterwarnings(DEPRECATED_FIELDS)
+def test_later_fields_of_keys_are_understood(
+    openrouter_client: MakeOpenRouter, manager: OpenRouter, tenant: Tenant
+) -> None:
+    workspace = Workspace.objects.create(
+        organization=tenant.organization, name="Other", slug="other"
+    )
+    made = manager.api_keys.create(name="CI", limit=2, limit_reset="weekly")
+    moved = manager.api_keys.update(hash=made.data.hash, workspace_id=str(workspace.pk)).data
+    assert moved.workspace_id == str(workspace.pk)
+    listed = manager.api_keys.list(workspace_id=str(workspace.pk), include_expired=True).data
+    assert [row.hash for row in listed] == [made.data.hash]
+    key = openrouter_client(made.key).api_keys.get_current_key_metadata().data
+    assert [budget.scope for budget in key.budgets] == ["key_limit"]
+    assert key.effective_budget is not None
+    assert (key.effective_budget.limit_usd, key.effective_budget.remaining_usd) == (2, 2)
+    assert key.effective_budget.resets_at is not None
+
+
+def test_byok_credential_is_shown_changed_and_deleted(manager: OpenRouter, tenant: Tenant) -> None:
+    factories.make_provider("openai", name="OpenAI")
+    created = manager.byok.create(
+        provider="openai", key="sk-proj-0123456789abcdef", declared_zdr=True
+    ).data
+    assert manager.byok.get(id=created.id).data == created
+    changed = manager.byok.update(
+        id=created.id, key="sk-proj-0123456789aaaaaa", declared_zdr=None, is_fallback=True
+    ).data
+    assert changed.model_dump() == created.model_dump() | {
+        "label": "…aaaa",
+        "declared_zdr": None,
+        "is_fallback": True,
+    }
+    with pytest.raises(errors.BadRequestResponseError):
+        manager.byok.update(id=created.id, is_byok_only=True)
+    assert manager.byok.delete(id=created.id).deleted is True
+    with pytest.raises(errors.NotFoundResponseError):
+        manager.byok.get(id=created.id)
 
 
 def test_models_are_walked_page_by_page(manager: OpenRouter, tenant: Tenant) -> None:
