@@ -28,7 +28,9 @@ if not TYPE_CHECKING:
 
 
 _KINDS: Final = {"management": "info"}
-_KEY_STATES: Final = {"usable": "success", "expired": "warning", "revoked": "danger"}
+_KEY_STATES: Final = {
+    "usable": "success", "expired": "warning", "disabled": "warning", "revoked": "danger",
+}  # fmt: skip
 
 admin.site.unregister([User, Group])
 
@@ -123,13 +125,15 @@ class ApiKeyStatusFilter(admin.SimpleListFilter):
     parameter_name = "status"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("usable", "usable"), ("expired", "expired"), ("revoked", "revoked")]
+        return [(state, state) for state in _KEY_STATES]
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
         expired = queryset.filter(disabled=False, expires_at__lte=timezone.now())
         match self.value():
             case "revoked":
-                return queryset.filter(disabled=True)
+                return queryset.exclude(deleted_at=None)
+            case "disabled":
+                return queryset.filter(disabled=True, deleted_at=None)
             case "expired":
                 return expired
             case "usable":
@@ -157,13 +161,15 @@ class ApiKeyAdmin(ConsoleAdmin):
     fieldsets = (
         (None, {"fields": ("name", "expires_at")}),
         ("Key", {"fields": (("label", "kind", "status"), ("organization", "workspace"))}),
+        ("Use", {"fields": (("limit", "limit_reset", "include_byok_in_limit"), "external_user")}),
         (
             "Record",
             {"classes": ["collapse"], "fields": ("id", "digest", ("created_at", "updated_at"))},
         ),
     )
     readonly_fields = (
-        "label", "kind", "status", "organization", "id", "digest", "created_at", "updated_at",
+        "label", "kind", "status", "organization", "limit", "limit_reset", "include_byok_in_limit",
+        "external_user", "id", "digest", "created_at", "updated_at",
     )  # fmt: skip
 
     readonly_preprocess_fields = {
@@ -177,9 +183,15 @@ class ApiKeyAdmin(ConsoleAdmin):
 
     @display(description="Status", label=_KEY_STATES)
     def status(self, key: ApiKey) -> str:
-        if key.disabled:
+        if key.deleted_at is not None:
             return "revoked"
+        if key.disabled:
+            return "disabled"
         return "usable" if key.is_usable else "expired"
+
+    @display(description="Limit")
+    def limit(self, key: ApiKey) -> str | None:
+        return None if key.limit_nano is None else console.nano_dollars(key.limit_nano)
 
     @display(description="Workspace", ordering="workspace__name")
     def workspace_name(self, key: ApiKey) -> str:
@@ -247,7 +259,7 @@ class ApiKeyAdmin(ConsoleAdmin):
     def get_actions_detail(self, request: HttpRequest, object_id: Any) -> Any:
         actions = super().get_actions_detail(request, object_id)  # type: ignore[misc]
         key = self.get_object(request, str(object_id))
-        return [] if key is None or key.disabled else actions
+        return [] if key is None or key.deleted_at is not None else actions
 
 
 class ByokForm(ConsoleForm):
@@ -342,6 +354,7 @@ class ByokCredentialAdmin(ConsoleAdmin):
     search_fields = ("provider_slug", "name", "organization__name")
     uuid_search_fields = ("id", "organization_id", "workspace_id")
     autocomplete_fields = ("workspace",)
+    actions_detail = ("remove",)
     add_fieldsets = (
         (None, {"fields": ("owner", "workspace", "provider", "secret", "name")}),
         ("Use", {"fields": _BYOK_FLAGS}),
@@ -400,6 +413,21 @@ class ByokCredentialAdmin(ConsoleAdmin):
                 name: given[name] for name in ("name", *_BYOK_FLAGS, *_BYOK_LIMITS, *_BYOK_DECLARED)
             },
         )
+
+    def has_remove_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("accounts.delete_byokcredential")
+
+    @console.transition(
+        description="Delete",
+        question="The secret is wiped, and nothing is sent with it any more. It cannot be undone.",
+        submit="Delete the credential",
+        permission="remove",
+        icon="delete",
+        danger=True,
+    )
+    def remove(self, request: HttpRequest, credential: ByokCredential, form: Any) -> console.Said:
+        credential.remove()
+        return messages.SUCCESS, f"{credential} is deleted."
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         super().save_model(request, obj, form, change)

@@ -418,6 +418,20 @@ class ByokCredential(BaseModel):
         if self.deleted_at is not None:
             raise CredentialNotFound
 
+    def rewrap(self) -> bool:
+        """Puts the secret under the first credential key; returns whether that changed anything.
+
+        Raises :class:`config.secrets.DecryptionFailed` when no configured key opens it.
+        """
+        with transaction.atomic():
+            self.refresh_from_db(from_queryset=ByokCredential._base_manager.select_for_update())
+            sealed = bytes(self.sealed)
+            if not sealed or secrets.is_current(sealed):
+                return False
+            self.sealed = secrets.rewrap(sealed, associated=self._associated)
+            self.save_fields("sealed")
+        return True
+
     def permits_host(self, host: str) -> bool:
         """Tells whether the credential may travel to a host."""
         return self.allowed_hosts is None or host in self.allowed_hosts

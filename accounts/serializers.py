@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
+from django.utils import timezone
 from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
-from accounts.models import HOST_NAME, ApiKey, ByokCredential, Region
+from accounts.models import HOST_NAME, ApiKey, ByokCredential, LimitReset, Region
 from catalog import dialects
 from catalog.dialects.credentials import InvalidCredential
 from catalog.models import Provider
-from config.api import ChoiceField, FlagField, StrictSerializer, StringField, UUIDField
+from config.api import (
+    ChoiceField,
+    DollarsField,
+    FlagField,
+    InstantField,
+    StrictSerializer,
+    StringField,
+    TrackingField,
+    UUIDField,
+)
 from config.openapi import envelope
 from config.secrets import MAX_CREDENTIAL_LENGTH, NotACredential, Secret, parse_credential
 
@@ -35,16 +46,14 @@ class SecretField(serializers.Field[Secret, str, str, Any]):
             raise ValidationError(str(exc)) from None
 
 
-@extend_schema_serializer(component_name="CreateBYOKKeyRequest")
-class CreateByokSerializer(StrictSerializer):
-    provider = StringField(min_length=1)
-    key = SecretField()
-    workspace_id = UUIDField(required=False)
+class _ByokFields(StrictSerializer):
+    """What a credential is created with and may be changed in later."""
+
     name = StringField(required=False, allow_null=True, min_length=1)
-    disabled = FlagField(default=False)
-    is_fallback = FlagField(default=False)
-    is_required = FlagField(default=False)
-    is_byok_only = FlagField(default=False)
+    disabled = FlagField(required=False)
+    is_fallback = FlagField(required=False)
+    is_required = FlagField(required=False)
+    is_byok_only = FlagField(required=False)
     allowed_models = serializers.ListField(
         child=StringField(min_length=1), required=False, allow_null=True, max_length=1000
     )
@@ -75,21 +84,53 @@ class CreateByokSerializer(StrictSerializer):
         return hosts
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        if attrs["is_fallback"] and attrs["is_byok_only"]:
+        if attrs.get("is_fallback") and attrs.get("is_byok_only"):
             raise ValidationError({"is_fallback": ["Cannot go with is_byok_only."]})
-        provider = Provider.objects.filter(slug=attrs["provider"], is_listed=True).first()
-        if provider is None:
-            raise ValidationError({"provider": ["Is not a provider of the catalogue."]})
-        try:
-            dialects.check_credential(provider.dialect, attrs["key"])
-        except InvalidCredential as exc:
-            raise ValidationError({"key": [str(exc)]}) from None
+        if "key" in attrs:
+            _check_secret(self.provider_of(attrs), attrs["key"])
         hashes = set(attrs.get("allowed_api_key_hashes") or ())
         organization_id = self.context["organization_id"]
         own = ApiKey.objects.for_organization(organization_id).filter(digest__in=hashes).count()
         if own != len(hashes):
             raise ValidationError({"allowed_api_key_hashes": ["Names a key that is not yours."]})
         return attrs
+
+    def provider_of(self, attrs: dict[str, Any]) -> Provider | None:
+        """Returns the provider whose rules a new secret has to follow."""
+        raise NotImplementedError
+
+
+def _check_secret(provider: Provider | None, secret: Secret) -> None:
+    if provider is None:
+        return
+    try:
+        dialects.check_credential(provider.dialect, secret)
+    except InvalidCredential as exc:
+        raise ValidationError({"key": [str(exc)]}) from None
+
+
+@extend_schema_serializer(component_name="CreateBYOKKeyRequest")
+class CreateByokSerializer(_ByokFields):
+    provider = StringField(min_length=1)
+    key = SecretField()
+    workspace_id = UUIDField(required=False)
+
+    def provider_of(self, attrs: dict[str, Any]) -> Provider:
+        provider = Provider.objects.filter(slug=attrs["provider"], is_listed=True).first()
+        if provider is None:
+            raise ValidationError({"provider": ["Is not a provider of the catalogue."]})
+        return provider
+
+
+@extend_schema_serializer(component_name="UpdateBYOKKeyRequest")
+class UpdateByokSerializer(_ByokFields):
+    """What is left out stays as it is; `null` clears."""
+
+    key = SecretField(required=False)
+
+    def provider_of(self, attrs: dict[str, Any]) -> Provider | None:
+        # A provider that left the catalogue does not keep anybody from rotating.
+        return Provider.objects.filter(slug=self.context["provider_slug"]).first()
 
 
 @extend_schema_serializer(component_name="BYOKKey")
@@ -130,6 +171,113 @@ ByokListSerializer = envelope(
 )
 
 
+DeletedSerializer = envelope("Deleted", deleted=serializers.BooleanField(help_text="Always true."))
+
+
+class _KeyLimitFields(StrictSerializer):
+    limit = DollarsField(
+        source="limit_nano", required=False, allow_null=True, help_text="USD; null for no limit."
+    )
+    limit_reset = ChoiceField(
+        choices=LimitReset.choices,
+        required=False,
+        allow_null=True,
+        help_text="When spending counts from zero again, at midnight UTC; null for never.",
+    )
+    include_byok_in_limit = FlagField(required=False)
+
+
+@extend_schema_serializer(component_name="CreateKeyExternal")
+class _ExternalSerializer(StrictSerializer):
+    """Whose key it is. Every key is made here: an `api_key` brought along is refused."""
+
+    user = TrackingField()
+
+
+@extend_schema_serializer(component_name="CreateKeysRequest")
+class CreateKeySerializer(_KeyLimitFields):
+    name = StringField(min_length=1)
+    workspace_id = UUIDField(required=False)
+    expires_at = InstantField(required=False, allow_null=True, help_text="In the future.")
+    external = _ExternalSerializer(required=False)
+    creator_user_id = StringField(
+        required=False, allow_null=True, help_text="Only null: organizations have no members here."
+    )
+
+    def validate_expires_at(self, moment: datetime | None) -> datetime | None:
+        if moment is not None and moment <= timezone.now():
+            raise ValidationError("Must be in the future.")
+        return moment
+
+    def validate_creator_user_id(self, member: str | None) -> None:
+        if member is not None:
+            raise ValidationError("Names no member of the organization.")
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        attrs.pop("creator_user_id", None)
+        external = attrs.pop("external", None)
+        return attrs if external is None else {**attrs, "external_user": external["user"]}
+
+
+@extend_schema_serializer(component_name="UpdateKeysRequest")
+class UpdateKeySerializer(_KeyLimitFields):
+    """What is left out stays as it is."""
+
+    name = StringField(required=False, min_length=1)
+    disabled = FlagField(required=False)
+    workspace_id = UUIDField(required=False, help_text="Moves the key; its value stays.")
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if not attrs:
+            raise ValidationError("No update fields were provided.")
+        return attrs
+
+
+class _UsageSerializer(serializers.Serializer[Any]):
+    usage = serializers.FloatField()
+    usage_daily = serializers.FloatField()
+    usage_weekly = serializers.FloatField()
+    usage_monthly = serializers.FloatField()
+    byok_usage = serializers.FloatField()
+    byok_usage_daily = serializers.FloatField()
+    byok_usage_weekly = serializers.FloatField()
+    byok_usage_monthly = serializers.FloatField()
+
+
+@extend_schema_serializer(component_name="APIKey")
+class KeySerializer(_UsageSerializer):
+    """An inference key; amounts are USD. The key itself is not among them."""
+
+    hash = serializers.CharField()
+    name = serializers.CharField()
+    label = serializers.CharField()  # type: ignore[assignment]
+    workspace_id = serializers.UUIDField()
+    creator_user_id = serializers.CharField(allow_null=True)
+    external_user = serializers.CharField(allow_null=True)
+    disabled = serializers.BooleanField()
+    limit = serializers.FloatField(allow_null=True)
+    limit_remaining = serializers.FloatField(allow_null=True)
+    limit_reset = serializers.CharField(allow_null=True)
+    include_byok_in_limit = serializers.BooleanField()
+    expires_at = serializers.DateTimeField(allow_null=True)
+    last_used_at = serializers.DateTimeField(allow_null=True)
+    created_at = serializers.DateTimeField()
+    updated_at = serializers.DateTimeField()
+
+
+KeyResponseSerializer = envelope("APIKeyResponse", data=KeySerializer())
+
+
+KeyListSerializer = envelope("ListKeysResponse", data=KeySerializer(many=True))
+
+
+CreatedKeySerializer = envelope(
+    "CreateKeysResponse",
+    data=KeySerializer(),
+    key=serializers.CharField(help_text="The key itself, this once."),
+)
+
+
 @extend_schema_serializer(component_name="RateLimit")
 class _RateLimitSerializer(serializers.Serializer[Any]):
     requests = serializers.IntegerField()
@@ -158,7 +306,7 @@ class KeyBudgetSerializer(serializers.Serializer[Any]):
 
 
 @extend_schema_serializer(component_name="CurrentKey")
-class CurrentKeySerializer(serializers.Serializer[Any]):
+class CurrentKeySerializer(_UsageSerializer):
     """The key that made the request; amounts are USD."""
 
     label = serializers.CharField()  # type: ignore[assignment]
@@ -173,14 +321,6 @@ class CurrentKeySerializer(serializers.Serializer[Any]):
     limit_remaining = serializers.FloatField(allow_null=True)
     limit_reset = serializers.CharField(allow_null=True)
     include_byok_in_limit = serializers.BooleanField()
-    usage = serializers.FloatField()
-    usage_daily = serializers.FloatField()
-    usage_weekly = serializers.FloatField()
-    usage_monthly = serializers.FloatField()
-    byok_usage = serializers.FloatField()
-    byok_usage_daily = serializers.FloatField()
-    byok_usage_weekly = serializers.FloatField()
-    byok_usage_monthly = serializers.FloatField()
     budgets = KeyBudgetSerializer(many=True)
     effective_budget = KeyBudgetSerializer(allow_null=True)
     allowed_data_regions = serializers.ListField(child=serializers.CharField())

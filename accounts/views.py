@@ -1,10 +1,12 @@
-"""The caller's own key, and the organization's provider credentials."""
+"""The caller's own key, the organization's API keys and its provider credentials."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+import re
+from typing import Any, Final, cast
 from uuid import UUID
 
+from django.utils import timezone
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -12,19 +14,49 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
 from accounts.authentication import AnyKey, ManagementKey, caller_of
-from accounts.models import ApiKey, ByokCredential, Organization, Region, workspace_for
+from accounts.models import (
+    ApiKey,
+    ApiKeyNotFound,
+    ByokCredential,
+    CredentialNotFound,
+    LimitReset,
+    Organization,
+    Region,
+    workspace_for,
+)
 from accounts.serializers import (
     ByokListSerializer,
     ByokResponseSerializer,
     ByokSerializer,
     CreateByokSerializer,
+    CreatedKeySerializer,
+    CreateKeySerializer,
     CurrentKeyResponseSerializer,
     CurrentKeySerializer,
+    DeletedSerializer,
+    KeyListSerializer,
+    KeyResponseSerializer,
+    KeySerializer,
+    UpdateByokSerializer,
+    UpdateKeySerializer,
 )
 from catalog.pricing import usd
-from config.api import query_text, query_uuid, slice_page
+from config.api import (
+    path_uuid,
+    query_flag,
+    query_integer,
+    query_text,
+    query_uuid,
+    slice_page,
+)
 from config.openapi import PAGE_PARAMETERS, errors
-from inference.models import Generation
+from inference.models import Generation, KeyUsage
+
+_DIGEST: Final = re.compile("[0-9a-f]{64}")
+_HASH: Final = OpenApiParameter(
+    "hash", {"type": "string", "pattern": "^[0-9a-f]{64}$"}, OpenApiParameter.PATH
+)
+_KEYS_PAGE: Final = 100
 
 
 class CurrentKeyView(APIView):
@@ -41,10 +73,103 @@ class CurrentKeyView(APIView):
         )
 
 
+class KeyViewSet(ViewSet):
+    """The organization's inference keys. Management keys are the operator's, and not among them."""
+
+    permission_classes = [ManagementKey]
+    lookup_url_kwarg = "hash"
+    lookup_value_regex = "[^/]+"
+    schema_tag = "api-keys"
+
+    @extend_schema(
+        operation_id="listKeys",
+        parameters=[
+            PAGE_PARAMETERS[0],
+            OpenApiParameter("workspace_id", UUID, description="The default workspace if absent."),
+            OpenApiParameter("include_disabled", bool, description="Disabled ones too."),
+            OpenApiParameter("include_expired", bool, description="Expired ones too."),
+        ],
+        responses=KeyListSerializer,
+        extensions=errors(400, 404),
+    )
+    def list(self, request: Request) -> Response:
+        """Lists a hundred keys of one workspace, latest first, with what they have used."""
+        organization_id = caller_of(request).organization_id
+        offset = query_integer(request, "offset", minimum=0) or 0
+        rows = ApiKey.objects.for_organization(organization_id).for_inference()
+        if not query_flag(request, "include_disabled"):
+            rows = rows.enabled()
+        if not query_flag(request, "include_expired"):
+            rows = rows.unexpired()
+        workspace = workspace_for(organization_id, query_uuid(request, "workspace_id"))
+        rows = rows.filter(workspace=workspace).order_by("-created_at", "id")
+        return Response({"data": _shown(*rows[offset : offset + _KEYS_PAGE])})
+
+    @extend_schema(
+        operation_id="createKeys",
+        request=CreateKeySerializer,
+        responses={201: CreatedKeySerializer},
+        extensions=errors(404),
+    )
+    def create(self, request: Request) -> Response:
+        """Creates an inference key; only this answer ever holds the key itself."""
+        body = CreateKeySerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        fields = dict(body.validated_data)
+        workspace = workspace_for(
+            caller_of(request).organization_id, fields.pop("workspace_id", None)
+        )
+        key, secret = ApiKey.objects.issue(workspace=workspace, **fields)
+        [data] = _shown(key)
+        return Response({"data": data, "key": secret.reveal()}, status=201)
+
+    @extend_schema(
+        operation_id="getKey",
+        parameters=[_HASH],
+        responses=KeyResponseSerializer,
+        extensions=errors(404),
+    )
+    def retrieve(self, request: Request, hash: str) -> Response:  # noqa: A002
+        """Shows a key by its hash, and what it has used."""
+        [data] = _shown(_inference_key(request, hash))
+        return Response({"data": data})
+
+    @extend_schema(
+        operation_id="updateKeys",
+        parameters=[_HASH],
+        request=UpdateKeySerializer,
+        responses=KeyResponseSerializer,
+        extensions=errors(404),
+    )
+    def partial_update(self, request: Request, hash: str) -> Response:  # noqa: A002
+        """Changes what is named, from the next request on; what is left out stays."""
+        body = UpdateKeySerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        key = _inference_key(request, hash)
+        if "workspace_id" in body.validated_data:
+            workspace_for(key.organization_id, body.validated_data["workspace_id"])
+        key.edit(**body.validated_data)
+        [data] = _shown(key)
+        return Response({"data": data})
+
+    @extend_schema(
+        operation_id="deleteKeys",
+        parameters=[_HASH],
+        responses={200: DeletedSerializer},
+        extensions=errors(404),
+    )
+    def destroy(self, request: Request, hash: str) -> Response:  # noqa: A002
+        """Deletes a key for good: it is refused from the next request on."""
+        if not _inference_key(request, hash).revoke():
+            raise ApiKeyNotFound
+        return Response({"deleted": True})
+
+
 class ByokViewSet(ViewSet):
     """Bring-your-own-key credentials; the secret goes in and never comes out."""
 
     permission_classes = [ManagementKey]
+    lookup_value_regex = "[^/]+"
     schema_tag = "byok"
 
     @extend_schema(
@@ -89,9 +214,101 @@ class ByokViewSet(ViewSet):
         )
         return Response({"data": ByokSerializer(credential).data}, status=201)
 
+    @extend_schema(
+        operation_id="getBYOKKey", responses=ByokResponseSerializer, extensions=errors(404)
+    )
+    def retrieve(self, request: Request, pk: str) -> Response:
+        """Shows a credential, all but its secret."""
+        return Response({"data": ByokSerializer(self._get(request, pk)).data})
+
+    @extend_schema(
+        operation_id="updateBYOKKey",
+        request=UpdateByokSerializer,
+        responses=ByokResponseSerializer,
+        extensions=errors(404),
+    )
+    def partial_update(self, request: Request, pk: str) -> Response:
+        """Changes what is named; `key` replaces the secret, so that validations have to be redone.
+
+        What is left out stays as it is, `null` clears.
+        """
+        credential = self._get(request, pk)
+        body = UpdateByokSerializer(
+            data=request.data,
+            context={
+                "organization_id": credential.organization_id,
+                "provider_slug": credential.provider_slug,
+            },
+        )
+        body.is_valid(raise_exception=True)
+        fields = dict(body.validated_data)
+        credential.edit(secret=fields.pop("key", None), **fields)
+        return Response({"data": ByokSerializer(credential).data})
+
+    @extend_schema(
+        operation_id="deleteBYOKKey", responses={200: DeletedSerializer}, extensions=errors(404)
+    )
+    def destroy(self, request: Request, pk: str) -> Response:
+        """Deletes a credential and wipes its secret; nothing is sent with it any more."""
+        self._get(request, pk).remove()
+        return Response({"deleted": True})
+
+    def _get(self, request: Request, pk: str) -> ByokCredential:
+        """Loads a credential of the caller's organization; anything else does not exist."""
+        rows = ByokCredential.objects.for_organization(caller_of(request).organization_id)
+        found: ByokCredential | None = rows.filter(pk=path_uuid(pk)).first()
+        if found is None:
+            raise CredentialNotFound
+        return found
+
+
+def _inference_key(request: Request, digest: str) -> ApiKey:
+    """Loads an inference key of the caller's organization; anything else does not exist."""
+    rows = ApiKey.objects.for_organization(caller_of(request).organization_id).for_inference()
+    found: ApiKey | None = rows.filter(digest=digest).first() if _DIGEST.fullmatch(digest) else None
+    if found is None:
+        raise ApiKeyNotFound
+    return found
+
+
+def _shown(*keys: ApiKey) -> Any:
+    """Renders keys with what each has used, which is one query for all of them."""
+    used = Generation.objects.usage_of_keys([key.pk for key in keys])
+    rows = [
+        {
+            "hash": key.digest,
+            "name": key.name,
+            "label": key.label,
+            "workspace_id": key.workspace_id,
+            "creator_user_id": None,
+            "external_user": key.external_user,
+            "disabled": key.disabled,
+            **_limits(key, used[key.pk]),
+            "expires_at": key.expires_at,
+            "last_used_at": used[key.pk].last_used_at,
+            "created_at": key.created_at,
+            "updated_at": key.updated_at,
+        }
+        for key in keys
+    ]
+    return KeySerializer(rows, many=True).data
+
+
+def _limits(key: ApiKey, used: KeyUsage) -> dict[str, Any]:
+    """Returns a key's limit, what is left of it, and what was used, in USD."""
+    limit = key.limit_nano
+    return {
+        "limit": None if limit is None else usd(limit),
+        "limit_remaining": None if limit is None else usd(limit - used.against_limit(key)),
+        "limit_reset": key.limit_reset,
+        "include_byok_in_limit": key.include_byok_in_limit,
+        **{name: usd(nano) for name, nano in used.amounts.items()},
+    }
+
 
 def _current_key(key: ApiKey) -> dict[str, Any]:
-    spend = Generation.objects.spend_of_key(key.pk)
+    used = Generation.objects.usage_of_keys([key.pk])[key.pk]
+    budget = _budget(key, used)
     return {
         "label": key.label,
         "organization_id": key.organization_id,
@@ -101,13 +318,9 @@ def _current_key(key: ApiKey) -> dict[str, Any]:
         "is_provisioning_key": key.is_management,
         "is_free_tier": False,
         "expires_at": key.expires_at,
-        "limit": None,
-        "limit_remaining": None,
-        "limit_reset": None,
-        "include_byok_in_limit": False,
-        **{name: usd(nano) for name, nano in spend.items()},
-        "budgets": [],
-        "effective_budget": None,
+        **_limits(key, used),
+        "budgets": [] if budget is None else [budget],
+        "effective_budget": budget,
         "allowed_data_regions": Region.values,
         "free_model_daily_requests": {"limit": 0, "remaining": 0, "used": 0},
         "rate_limit": {
@@ -115,4 +328,23 @@ def _current_key(key: ApiKey) -> dict[str, Any]:
             "interval": "10s",
             "note": "This field is deprecated and safe to ignore.",
         },
+    }
+
+
+def _budget(key: ApiKey, used: KeyUsage) -> dict[str, Any] | None:
+    """Describes the limit of a key as a budget; ``None`` for a key without one."""
+    if key.limit_nano is None:
+        return None
+    spent = used.against_limit(key)
+    reset = None if key.limit_reset is None else LimitReset(key.limit_reset)
+    return {
+        "scope": "key_limit",
+        "budget_id": None,
+        "guardrail_id": None,
+        "include_byok": key.include_byok_in_limit,
+        "limit_usd": usd(key.limit_nano),
+        "spend_usd": usd(spent),
+        "remaining_usd": usd(key.limit_nano - spent),
+        "reset_interval": reset,
+        "resets_at": None if reset is None else reset.ends_at(timezone.now()),
     }

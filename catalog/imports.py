@@ -136,7 +136,7 @@ def parse(data: bytes) -> Catalog:
     """Reads a catalogue file; raises :class:`CatalogRefused` with every fault that it has."""
     try:
         file = msgspec.json.decode(data, type=_File)
-    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise CatalogRefused([f"not a catalogue file: {exc}"]) from None
     problems: list[str] = []
     providers = _rows(file.providers, ProviderRow, "providers", problems)

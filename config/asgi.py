@@ -13,17 +13,21 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 
 from django.core.asgi import get_asgi_application
 
-_django: Any = get_asgi_application()
+_application: Any = get_asgi_application()
 
 # Models can be imported only once the applications are set up.
 from django.conf import settings
 from starlette.middleware.cors import CORSMiddleware
 
+from config.limits import bounded
 from inference.asgi import ROUTES, Inference
 from inference.gateway import Gateway
 
 if TYPE_CHECKING:
-    from inference.asgi import Receive, Scope, Send
+    from config.limits import Receive, Scope, Send
+
+
+_django = bounded(_application)
 
 
 class Application:

@@ -8,6 +8,7 @@ plane. After the first byte of a stream the same exception becomes one error chu
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -149,6 +150,12 @@ class UnsupportedMediaType(GatewayError):
     status = 415
     error_type = "invalid_request"
     message = "Send a JSON body with 'Content-Type: application/json'."
+
+
+class HeadersTooLarge(GatewayError):
+    status = 431
+    error_type = "payload_too_large"
+    message = "The request headers are too large."
 
 
 class Unprocessable(GatewayError):
@@ -322,4 +329,7 @@ def page_not_found(request: HttpRequest, exception: Exception) -> HttpResponseBa
 
 
 def server_error(request: HttpRequest) -> HttpResponseBase:
-    return GatewayError().response()
+    """``handler500``: what no view foresaw; only a database that is away is told apart."""
+    exc = sys.exc_info()[1]
+    error = from_framework(exc) if isinstance(exc, OperationalError | InterfaceError) else None
+    return (error or GatewayError()).response()

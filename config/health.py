@@ -5,14 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import wraps
+from typing import Final
 
 from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
 from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http.response import HttpResponseBase
+from django.urls import resolve
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from config.errors import MethodNotAllowed
+
+_PROBES: Final = frozenset(("/healthz", "/readyz", "/metrics"))
 
 
 def pending_migrations() -> list[str]:
@@ -32,6 +37,22 @@ def _safe(view: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest]
         return view(request)
 
     return checked
+
+
+class ProbeMiddleware:
+    """Answers the supervisor's routes before everything else.
+
+    A probe calls an address, not one of ``ALLOWED_HOSTS``, and has neither session nor form.
+    """
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        if request.path in _PROBES:
+            response: HttpResponseBase = resolve(request.path).func(request)
+            return response
+        return self._get_response(request)
 
 
 @_safe

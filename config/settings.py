@@ -11,7 +11,7 @@ import binascii
 import os
 import secrets
 import sys
-from ipaddress import ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 
 import environ
@@ -29,6 +29,43 @@ EMBEDDED = not env.str("DATABASE_URL", default="")
 
 # These neither read nor write the database, so they must not wait for one to start.
 _COMMANDS_WITHOUT_DATABASE = {"help", "--help", "--version", "simulate_upstream", "test"}
+
+
+def _number(name: str, default: float, *, minimum: float = 0.001) -> float:
+    """Reads a number, and says by name what is wrong with it."""
+    text = env.str(name, default="").strip()
+    try:
+        value = float(text) if text else default
+    except ValueError:
+        raise ImproperlyConfigured(f"{name} must be a number.") from None
+    if not minimum <= value < 10**12:
+        raise ImproperlyConfigured(f"{name} must be at least {minimum}.")
+    return value
+
+
+def _integer(name: str, default: int, *, minimum: int = 1) -> int:
+    return int(_number(name, default, minimum=minimum))
+
+
+def _networks(name: str) -> tuple[IPv4Network | IPv6Network, ...]:
+    try:
+        return tuple(ip_network(text.strip()) for text in env.list(name, default=[]))
+    except ValueError as exc:
+        raise ImproperlyConfigured(f"{name} is a comma list of networks: {exc}.") from None
+
+
+def _file(name: str) -> str | None:
+    path = env.str(name, default="")
+    if path and not EMBEDDED and not Path(path).is_file():
+        raise ImproperlyConfigured(f"{name}: there is no file {path}.")
+    return path or None
+
+
+def _choice(name: str, default: str, choices: tuple[str, ...]) -> str:
+    value = str(env.str(name, default=default))
+    if value not in choices:
+        raise ImproperlyConfigured(f"{name} must be one of {', '.join(choices)}.")
+    return value
 
 
 def _generated_secret(name: str, make: object) -> str:
@@ -95,16 +132,14 @@ def _database_url() -> str:
 
 
 DATABASES = {"default": env.db_url_config(_database_url())}
-if DATABASES["default"]["ENGINE"] != "django.db.backends.postgresql":
+if DATABASES["default"].get("ENGINE") != "django.db.backends.postgresql":
     raise ImproperlyConfigured("DATABASE_URL must name a PostgreSQL database: postgres://…")
 DATABASES["default"].setdefault("OPTIONS", {}).update(
-    {
-        "connect_timeout": 5,
-        "application_name": "causeway",
-        # Under ASGI every request has a thread of its own: without a pool, a connection too.
-        "pool": {"min_size": 0, "max_size": 16, "timeout": 5},
-    }
+    {"connect_timeout": 2, "application_name": "causeway"}
 )
+if sys.argv[1:2] == ["serve"]:
+    # Under ASGI every request has a thread of its own: without a pool, a connection too.
+    DATABASES["default"]["OPTIONS"]["pool"] = {"min_size": 0, "max_size": 16, "timeout": 2}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 INSTALLED_APPS = [
@@ -132,6 +167,7 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "config.logs.RequestIdMiddleware",
+    "config.health.ProbeMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "config.console.ConsoleCSPMiddleware",
@@ -216,6 +252,7 @@ REST_FRAMEWORK = {
     "UNAUTHENTICATED_USER": None,
     "UNAUTHENTICATED_TOKEN": None,
     "TEST_REQUEST_DEFAULT_FORMAT": "json",
+    "URL_FORMAT_OVERRIDE": None,
 }
 
 SPECTACULAR_SETTINGS = {
@@ -244,31 +281,29 @@ SPECTACULAR_SETTINGS = {
     ],
 }
 
-UPSTREAM_FIRST_EVENT_TIMEOUT = env.float("UPSTREAM_FIRST_EVENT_TIMEOUT", default=60.0)
-UPSTREAM_IDLE_TIMEOUT = env.float("UPSTREAM_IDLE_TIMEOUT", default=60.0)
-STREAM_KEEPALIVE_INTERVAL = env.float("STREAM_KEEPALIVE_INTERVAL", default=10.0)
-VALIDATION_TIMEOUT = env.float("VALIDATION_TIMEOUT", default=30.0)
-VALIDATION_MAX_AGE = env.int("VALIDATION_MAX_AGE", default=86_400)
-WATCH_INTERVAL = env.int("WATCH_INTERVAL", default=0)
-WATCH_SPEND_LIMIT = env.float("WATCH_SPEND_LIMIT", default=1.0)
+UPSTREAM_FIRST_EVENT_TIMEOUT = _number("UPSTREAM_FIRST_EVENT_TIMEOUT", 60.0)
+UPSTREAM_IDLE_TIMEOUT = _number("UPSTREAM_IDLE_TIMEOUT", 60.0)
+STREAM_KEEPALIVE_INTERVAL = _number("STREAM_KEEPALIVE_INTERVAL", 10.0, minimum=0)
+VALIDATION_TIMEOUT = _number("VALIDATION_TIMEOUT", 30.0)
+VALIDATION_MAX_AGE = _integer("VALIDATION_MAX_AGE", 86_400)
+WATCH_INTERVAL = _integer("WATCH_INTERVAL", 0, minimum=0)
+WATCH_SPEND_LIMIT = _number("WATCH_SPEND_LIMIT", 1.0, minimum=0)
 WATCH_DISABLES = env.bool("WATCH_DISABLES", default=False)
-PRIVATE_ENDPOINT_LIMIT = env.int("PRIVATE_ENDPOINT_LIMIT", default=100)
-MAX_REQUEST_BYTES = env.int("MAX_REQUEST_BYTES", default=20 * 1024 * 1024)
-MAX_UPSTREAM_BYTES = env.int("MAX_UPSTREAM_BYTES", default=50 * 1024 * 1024)
+PRIVATE_ENDPOINT_LIMIT = _integer("PRIVATE_ENDPOINT_LIMIT", 100, minimum=0)
+MAX_REQUEST_BYTES = _integer("MAX_REQUEST_BYTES", 20 * 1024 * 1024)
+MAX_UPSTREAM_BYTES = _integer("MAX_UPSTREAM_BYTES", 50 * 1024 * 1024)
 EGRESS_POLICY = EgressPolicy(
-    allowed_networks=tuple(
-        ip_network(text.strip()) for text in env.list("UPSTREAM_ALLOWED_NETWORKS", default=[])
-    ),
+    allowed_networks=_networks("UPSTREAM_ALLOWED_NETWORKS"),
     hosts=_upstream_hosts(env.list("UPSTREAM_HOSTS", default=[])),
-    ca_bundle=env.str("UPSTREAM_CA_BUNDLE", default="") or None,
-    connect_timeout=env.float("UPSTREAM_CONNECT_TIMEOUT", default=5.0),
+    ca_bundle=_file("UPSTREAM_CA_BUNDLE"),
+    connect_timeout=_number("UPSTREAM_CONNECT_TIMEOUT", 5.0),
     max_response_bytes=MAX_UPSTREAM_BYTES,
 )
-HOLD_TIMEOUT = env.int("HOLD_TIMEOUT", default=900)
+HOLD_TIMEOUT = _integer("HOLD_TIMEOUT", 900)
 
 DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_REQUEST_BYTES
 
-LOG_LEVEL = env.str("LOG_LEVEL", default="INFO")
+LOG_LEVEL = _choice("LOG_LEVEL", "INFO", ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"))
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
@@ -280,13 +315,15 @@ LOGGING = {
     "handlers": {
         "stderr": {
             "class": "logging.StreamHandler",
-            "formatter": env.str("LOG_FORMAT", default="text"),
+            "formatter": _choice("LOG_FORMAT", "text", ("text", "json")),
             "filters": ["context"],
         },
     },
     "root": {"handlers": ["stderr"], "level": LOG_LEVEL},
     "loggers": {
         "uvicorn.access": {"level": "WARNING"},
+        # Every scanner of the internet sends host names that are not served here.
+        "django.security.DisallowedHost": {"level": "CRITICAL"},
         "aiohttp": {"level": "WARNING"},
     },
 }

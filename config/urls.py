@@ -44,9 +44,13 @@ api: list[URLPattern | URLResolver] = [
     path("", include(router.urls)),
 ]
 
+reference = SpectacularSwaggerSplitView.as_view(
+    url_name="openapi", http_method_names=["get", "head"]
+)
+
 urlpatterns = [
     path("api/v1/", include(api)),
-    path("docs", SpectacularSwaggerSplitView.as_view(url_name="openapi"), name="docs"),
+    path("docs", reference, name="docs"),
     path("admin/", admin.site.urls),
     path("healthz", health.alive),
     path("readyz", health.ready),

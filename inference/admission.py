@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
@@ -13,8 +14,10 @@ import msgspec
 import psycopg
 
 from accounts.authentication import require_usable
+from accounts.models import LimitReset
 from accounts.policy import Policy
-from config.errors import Conflict, Forbidden, GatewayError, Unauthenticated
+from catalog.pricing import decimal_text, usd
+from config.errors import Conflict, Forbidden, GatewayError, Unauthenticated, Unavailable
 from config.secrets import hash_end_user
 from inference.models import new_generation_id
 from inference.routing import Candidate, Plan, plan
@@ -24,9 +27,20 @@ from inference.store import Store
 
 _AUTHORITY: Final = """
 SELECT k.digest, k.id, k.organization_id, k.workspace_id, k.is_management, k.disabled, k.expires_at,
-       o.routing_version, COALESCE((SELECT version FROM catalog_catalogversion), 0)
+       o.routing_version, COALESCE((SELECT version FROM catalog_catalogversion), 0),
+       k.limit_nano, k.limit_reset, k.include_byok_in_limit
 FROM accounts_apikey k JOIN accounts_organization o ON o.id = k.organization_id
 WHERE k.digest = ANY(%s)
+"""
+
+# Asked for keys with a limit alone; reads their generations since the last reset.
+_SPENT: Final = """
+SELECT k.id, (
+    SELECT COALESCE(sum(g.cost_nano + CASE WHEN k.byok AND g.is_byok THEN g.upstream_cost_nano
+                                           ELSE 0 END), 0)
+    FROM inference_generation g WHERE g.api_key_id = k.id AND g.created_at >= k.since
+)
+FROM unnest(%s::uuid[], %s::timestamptz[], %s::bool[]) AS k(id, since, byok)
 """
 
 # One JSON text for the whole batch: a fraction of what an array for each column costs to build.
@@ -89,6 +103,13 @@ class _Authority:
     expires_at: datetime | None
     routing_version: int
     catalog_version: int
+    limit_nano: int | None
+    limit_reset: str | None
+    include_byok_in_limit: bool
+
+
+class LimitSpent(Forbidden):
+    """What the key may spend is spent: until its limit is reset, or raised."""
 
 
 class AdmissionIsland:
@@ -113,10 +134,11 @@ class AdmissionIsland:
         """
         rows = await self._store.execute(_AUTHORITY, [list({entry.key_digest for entry in batch})])
         authorities = {row[0]: _Authority(*row[1:]) for row in rows}
+        spent = await self._spent(authorities.values())
         results: list[Admission | BaseException] = []
         for entry in batch:
             try:
-                results.append(await self._decide(entry, authorities.get(entry.key_digest)))
+                results.append(await self._decide(entry, authorities.get(entry.key_digest), spent))
             except GatewayError as exc:
                 results.append(exc)
         admitted = [
@@ -151,12 +173,35 @@ class AdmissionIsland:
         async with self._repinning:
             await self._repins.execute(_REPIN, parameters)
 
-    async def _decide(self, entry: Entry, authority: _Authority | None) -> Admission:
+    async def _spent(self, authorities: Iterable[_Authority]) -> dict[UUID, int]:
+        """Returns what counts against the limits of the keys that have one.
+
+        Leaves them out when it cannot be read in time: that is no reason to refuse other keys.
+        """
+        now = datetime.now(UTC)
+        limited = [authority for authority in authorities if authority.limit_nano is not None]
+        if not limited:
+            return {}
+        columns = [
+            [authority.key_id for authority in limited],
+            [_counted_since(authority, now) for authority in limited],
+            [authority.include_byok_in_limit for authority in limited],
+        ]
+        try:
+            return {row[0]: int(row[1]) for row in await self._store.execute(_SPENT, columns)}
+        except Unavailable:
+            return {}
+
+    async def _decide(
+        self, entry: Entry, authority: _Authority | None, spent: Mapping[UUID, int]
+    ) -> Admission:
         if authority is None:
             raise Unauthenticated("The API key is not valid.")
         require_usable(disabled=authority.disabled, expires_at=authority.expires_at)
         if authority.is_management:
             raise Forbidden("Management keys cannot call inference; use an inference key.")
+        if authority.limit_nano is not None:
+            _require_left(authority, authority.limit_nano, spent.get(authority.key_id))
         snapshot = await self._snapshots.catalog(authority.catalog_version)
         own = await self._snapshots.organization(
             authority.organization_id, authority.routing_version, authority.catalog_version
@@ -188,6 +233,37 @@ class AdmissionIsland:
         await self._store.execute(
             _OPEN, [_encode([_row(entry, admission) for entry, admission in admitted]).decode()]
         )
+
+
+def _counted_since(authority: _Authority, now: datetime) -> datetime:
+    if authority.limit_reset is None:
+        return datetime.min.replace(tzinfo=UTC)
+    return LimitReset(authority.limit_reset).began_at(now)
+
+
+def _require_left(authority: _Authority, limit: int, spent: int | None) -> None:
+    """Raises :class:`LimitSpent` unless something is left of the limit.
+
+    What is under way is not known yet: the requests that run when a limit is reached exceed it by
+    what they cost.
+    """
+    if spent is None:
+        raise Unavailable
+    if spent < limit:
+        return
+    text = f"The key has spent its limit of ${decimal_text(Decimal(limit).scaleb(-9))}"
+    resets_at = None
+    if authority.limit_reset is not None:
+        moment = LimitReset(authority.limit_reset).ends_at(datetime.now(UTC))
+        resets_at = moment.isoformat().replace("+00:00", "Z")
+        text += f"; it is reset at {resets_at}"
+    budget = {
+        "scope": "key_limit",
+        "limit_usd": usd(limit),
+        "spend_usd": usd(spent),
+        "resets_at": resets_at,
+    }
+    raise LimitSpent(f"{text}.", metadata={"budget": budget})
 
 
 def _row(entry: Entry, admission: Admission) -> dict[str, Any]:

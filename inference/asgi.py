@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -20,13 +19,9 @@ from accounts.authentication import bearer_digest
 from catalog.dialects.base import Operation
 from config import logs
 from config.errors import GatewayError, MethodNotAllowed, PayloadTooLarge, Unauthenticated
+from config.limits import Receive, Scope, Send
 from inference import metrics, schemas, sse
 from inference.gateway import Exchange, Gateway
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 
 logger = logging.getLogger(__name__)
 
@@ -201,14 +196,14 @@ class _Connection:
 
     async def watch(self, task: asyncio.Task[Any]) -> None:
         """Keeps a quiet stream alive with comments; cancels the task when the caller is gone."""
-        interval = settings.STREAM_KEEPALIVE_INTERVAL
+        interval = settings.STREAM_KEEPALIVE_INTERVAL or None
         while True:
             try:
                 async with asyncio.timeout(interval):
                     message = await self._receive()
             except TimeoutError:
                 is_open = self._last_sent and not self._sending.locked()
-                if is_open and time.monotonic() - self._last_sent >= interval:
+                if is_open and interval and time.monotonic() - self._last_sent >= interval:
                     await self.send_events(sse.KEEPALIVE)
                 continue
             if message["type"] == "http.disconnect":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
@@ -35,6 +36,8 @@ from inference.routing import Candidate
 from inference.schemas import InferenceRequest
 from inference.settlement import Settlement, SettlementIsland
 
+logger = logging.getLogger(__name__)
+
 Answer = TypeVar("Answer")
 Status = Generation.Status
 
@@ -42,6 +45,8 @@ Status = Generation.Status
 _BYTES_PER_TOKEN: Final = 4
 # How long a finished stream may take to close in good order, so that its connection is kept.
 _GOODBYE_SECONDS: Final = 0.05
+# How long a worker that stops waits for the database to take its last settlements.
+_FAREWELL_SECONDS: Final = 15.0
 _FAILURES: Final = (
     GatewayError,
     InvalidReply,
@@ -67,9 +72,16 @@ class Gateway:
         await self.door.__aenter__()
 
     async def close(self) -> None:
-        """Waits until everything delivered is settled, then closes the connections."""
-        await self._admissions.drain()
-        await self._settlements.drain()
+        """Waits until everything delivered is settled, then closes the connections.
+
+        A database that is away is waited for only so long: the sweeper ends what is left.
+        """
+        try:
+            async with asyncio.timeout(_FAREWELL_SECONDS):
+                await self._admissions.drain()
+                await self._settlements.drain()
+        except TimeoutError:
+            logger.error("some generations are left to the sweeper: the database is away")
         await self._admission.close()
         await self._settlement.close()
         await self.door.__aexit__(None, None, None)
@@ -332,7 +344,7 @@ class Exchange:
         return {
             "id": self.generation_id,
             "object": kind,
-            "created": fields.get("created") or int(time.time()),
+            "created": _integer(fields.get("created")) or int(time.time()),
             "model": self._candidate.route.model_slug,
             "provider": self._candidate.route.facts.provider_name,
         }
@@ -426,6 +438,14 @@ def _dialect(candidate: Candidate) -> Dialect:
     if dialect is None:
         raise UpstreamError("This release does not speak the provider's dialect.")
     return dialect
+
+
+def _integer(raw: Any) -> int | None:
+    """Reads a member that should be an integer; anything else counts as absent."""
+    try:
+        return None if raw is None else msgspec.json.decode(raw, type=int)
+    except msgspec.DecodeError:
+        return None
 
 
 def _is_null(value: Any) -> bool:

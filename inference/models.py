@@ -5,15 +5,17 @@ from __future__ import annotations
 import secrets
 import time
 import uuid
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Self
+from typing import Any, Self
 
 from django.conf import settings
 from django.db import models
-from django.db.models import Q, Sum
+from django.db.models import Max, Q, Sum
 from django.utils import timezone
 
-from accounts.models import ApiKey, Organization, Workspace
+from accounts.models import ApiKey, LimitReset, Organization, Workspace
 from catalog.models import ModelEndpoint, PriceVersion
 from endpoints.models import Attestation, PrivateEndpoint
 
@@ -21,6 +23,28 @@ from endpoints.models import Attestation, PrivateEndpoint
 def new_generation_id() -> str:
     """Returns an identifier that sorts by time: ``gen-``, Unix seconds, 80 random bits."""
     return f"gen-{int(time.time())}-{secrets.token_hex(10)}"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyUsage:
+    """What a key has used, in nano-USD, and when it last asked for something.
+
+    ``usage…`` is what credits paid, ``byok_usage…`` what its own credentials paid upstream.
+    """
+
+    amounts: Mapping[str, int]
+    last_used_at: datetime | None
+
+    @staticmethod
+    def suffix(reset: str | None) -> str:
+        """Returns how the name of an amount ends that counts from the last reset."""
+        return "" if reset is None else f"_{reset}"
+
+    def against_limit(self, key: ApiKey) -> int:
+        """Returns what counts against the limit of the key, since its last reset."""
+        suffix = self.suffix(key.limit_reset)
+        spent = self.amounts[f"usage{suffix}"]
+        return spent + self.amounts[f"byok_usage{suffix}"] if key.include_byok_in_limit else spent
 
 
 class GenerationQuerySet(models.QuerySet["Generation"]):
@@ -37,27 +61,29 @@ class GenerationQuerySet(models.QuerySet["Generation"]):
             status=Generation.Status.FAILED, error_type="abandoned"
         )
 
-    def spend_of_key(self, key_id: uuid.UUID) -> dict[str, int]:
-        """Returns what a key has used, in nano-USD: in all, and since the UTC day, week and month.
-
-        ``usage…`` is what credits paid, ``byok_usage…`` what its own credentials paid upstream.
-        Weeks begin on Monday.
-        """
+    def usage_of_keys(self, key_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, KeyUsage]:
+        """Returns what each of the keys has used: in all, and since the UTC day, week and month."""
         now = timezone.now()
-        today = now.replace(hour=0, minute=0, second=0, microsecond=0)
-        starts: dict[str, datetime | None] = {
-            "": None,
-            "_daily": today,
-            "_weekly": today - timedelta(days=today.weekday()),
-            "_monthly": today.replace(day=1),
-        }
-        sums = {}
-        for suffix, start in starts.items():
-            since = Q() if start is None else Q(created_at__gte=start)
+        sums: dict[str, Sum] = {}
+        for reset in (None, *LimitReset):
+            since = Q() if reset is None else Q(created_at__gte=reset.began_at(now))
+            suffix = KeyUsage.suffix(reset)
             sums[f"usage{suffix}"] = Sum("cost_nano", filter=since)
             sums[f"byok_usage{suffix}"] = Sum("upstream_cost_nano", filter=since & Q(is_byok=True))
-        totals = self.filter(api_key_id=key_id).aggregate(**sums)
-        return {name: total or 0 for name, total in totals.items()}
+        rows: Any = (
+            self.filter(api_key__in=key_ids)
+            .order_by()
+            .values("api_key_id")
+            .annotate(last_used_at=Max("created_at"), **sums)
+        )
+        used = {
+            row["api_key_id"]: KeyUsage(
+                {name: int(row[name] or 0) for name in sums}, row["last_used_at"]
+            )
+            for row in rows
+        }
+        unused = KeyUsage(dict.fromkeys(sums, 0), None)
+        return {key_id: used.get(key_id, unused) for key_id in key_ids}
 
 
 class Generation(models.Model):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from accounts.policy import Policy
 from catalog.dialects.base import Operation
@@ -14,12 +15,17 @@ from catalog.pricing import Price
 from catalog.visibility import EndpointFacts, exclusions
 from config.errors import NotFound
 from config.secrets import Secret
-from inference.schemas import InferenceRequest, ProviderPreferences
+from inference.schemas import InferenceRequest, MaxPrice, ProviderPreferences
+
+_MILLION: Final = Decimal(1_000_000)
 
 
 class Unusable(StrEnum):
     """Why an endpoint that the policy admits cannot be used all the same."""
 
+    MAX_PRICE = "max_price"
+    QUANTIZATION = "quantizations"
+    PARAMETERS = "require_parameters"
     NO_CREDENTIAL = "no_credential"
     CREDENTIAL_REQUIRED = "byok_required"
     DIALECT = "dialect_not_supported"
@@ -83,6 +89,8 @@ class Route:
     operations: frozenset[Operation] = frozenset(Operation)
     secret: Secret | None = None
     attestation_id: int | None = None
+    quantization: str = "unknown"
+    supported_parameters: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +186,7 @@ def plan(
                 )
             ]
             reasons: list[str] = [str(reason) for reason in exclusions(route.facts, policy)]
+            reasons.extend(_unwanted(route, request))
             if route.dialect is None:
                 reasons.append(Unusable.DIALECT)
             elif request.operation not in route.operations:
@@ -198,6 +207,29 @@ def plan(
     if preferences.allow_fallbacks is False:
         del result.candidates[1:]
     return result
+
+
+def _unwanted(route: Route, request: InferenceRequest) -> Iterator[Unusable]:
+    """Yields the request's own conditions that a route does not meet."""
+    preferences = request.preferences
+    if preferences.max_price is not None and _is_dearer(route.price, preferences.max_price):
+        yield Unusable.MAX_PRICE
+    wanted = preferences.quantizations
+    if wanted is not None and route.quantization not in wanted:
+        yield Unusable.QUANTIZATION
+    known = route.supported_parameters
+    if preferences.require_parameters and known is not None and request.parameters - known:
+        yield Unusable.PARAMETERS
+
+
+def _is_dearer(price: Price, limit: MaxPrice) -> bool:
+    rates = (
+        (price.prompt * _MILLION, limit.prompt),
+        (price.completion * _MILLION, limit.completion),
+        (price.request, limit.request),
+        (price.image, limit.image),
+    )
+    return any(most is not None and rate > Decimal(str(most)) for rate, most in rates)
 
 
 def _rank(route: Route, preferences: ProviderPreferences) -> tuple[int, bool, Any, str]:

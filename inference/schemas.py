@@ -18,6 +18,19 @@ _GATEWAY_FIELDS: Final = frozenset(
 )
 _PLACE: Final = re.compile(r"(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
 
+# The vocabulary of ``supported_parameters``.
+PARAMETERS: Final = frozenset(
+    (
+        "temperature", "top_p", "top_k", "min_p", "top_a", "frequency_penalty",
+        "presence_penalty", "repetition_penalty", "max_tokens", "max_completion_tokens",
+        "logit_bias", "logprobs", "top_logprobs", "prediction", "seed", "response_format",
+        "structured_outputs", "stop", "tools", "tool_choice", "parallel_tool_calls",
+        "include_reasoning", "reasoning", "reasoning_effort", "web_search_options", "verbosity",
+    )
+)  # fmt: skip
+# About what an image of common size costs, at four bytes a token.
+_OTHER_PART_BYTES: Final = 4096
+
 _Number = Annotated[float, msgspec.Meta(ge=-2, le=2)]
 _Tokens = Annotated[int, msgspec.Meta(ge=1, le=100_000_000)]
 _Slug = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
@@ -29,8 +42,26 @@ class _Message(msgspec.Struct):
     content: str | list[dict[str, msgspec.Raw]] | None = None
 
 
+_Amount = (
+    Annotated[float, msgspec.Meta(ge=0)]
+    | Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,9}(\.[0-9]{1,12})?\Z")]
+)
+
+
+class MaxPrice(msgspec.Struct):
+    """The most that a request may cost: USD per million tokens, and per request or image."""
+
+    prompt: _Amount | None = None
+    completion: _Amount | None = None
+    request: _Amount | None = None
+    image: _Amount | None = None
+
+
 class ProviderPreferences(msgspec.Struct):
-    """The ``provider`` object: which providers may serve the request."""
+    """The ``provider`` object: which providers may serve the request.
+
+    What it says of speed and order beyond ``order`` is a wish, and passed over.
+    """
 
     order: _Slugs | None = None
     only: _Slugs | None = None
@@ -38,6 +69,10 @@ class ProviderPreferences(msgspec.Struct):
     allow_fallbacks: bool | None = None
     data_collection: str | None = None
     zdr: bool | None = None
+    max_price: MaxPrice | None = None
+    quantizations: _Slugs | None = None
+    require_parameters: bool | None = None
+    enforce_distillable_text: bool | None = None
 
 
 class _Common(msgspec.Struct, kw_only=True):
@@ -102,7 +137,22 @@ class InferenceRequest:
     user: str | None
     preferences: ProviderPreferences
     fields: dict[str, Any] = field(repr=False)
-    prompt_bytes: int = 0
+
+    @property
+    def parameters(self) -> frozenset[str]:
+        """The named model parameters that the request sets, which an endpoint may not know."""
+        return PARAMETERS.intersection(self.fields)
+
+    @property
+    def prompt_bytes(self) -> int:
+        """The size of the prompt's text, for an estimate where nobody counted its tokens.
+
+        A part that is not text counts as so many bytes, however large its encoding is.
+        """
+        if self.operation is Operation.TEXT:
+            return len(self.fields["prompt"])
+        messages = msgspec.json.decode(self.fields["messages"], type=list[_Message])
+        return sum(map(_text_bytes, messages))
 
 
 def parse(operation: Operation, body: bytes) -> InferenceRequest:
@@ -119,13 +169,14 @@ def parse(operation: Operation, body: bytes) -> InferenceRequest:
         raise InvalidRequest("The body is not valid JSON.") from None
     if request.user is not None and CONTROL_CHARACTERS.search(request.user):
         raise _named("user", "Must not contain control characters.")
+    if request.provider is not None and request.provider.enforce_distillable_text:
+        raise _named("provider.enforce_distillable_text", "No endpoint here is known to allow it.")
     models = tuple(dict.fromkeys(filter(None, (request.model, *(request.models or ())))))
     if not models:
         raise _named("model", "This field is required.")
     preferences = request.provider or ProviderPreferences()
     if preferences.data_collection not in (None, "allow", "deny"):
         raise _named("provider.data_collection", "Must be allow or deny.")
-    prompt = fields["messages" if operation is Operation.CHAT else "prompt"]
     for name in _GATEWAY_FIELDS.intersection(fields):
         del fields[name]
     return InferenceRequest(
@@ -135,7 +186,14 @@ def parse(operation: Operation, body: bytes) -> InferenceRequest:
         user=request.user or None,
         preferences=preferences,
         fields=fields,
-        prompt_bytes=len(prompt),
+    )
+
+
+def _text_bytes(message: _Message) -> int:
+    if isinstance(message.content, str):
+        return len(message.content.encode("utf-8", "surrogatepass"))
+    return sum(
+        len(part["text"]) if "text" in part else _OTHER_PART_BYTES for part in message.content or ()
     )
 
 

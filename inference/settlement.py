@@ -35,7 +35,8 @@ FROM json_to_recordset(%s::json) AS v(
 WHERE g.id = v.id AND (g.status = 'pending' OR g.error_type = 'abandoned')
 """
 
-_RETRY_SECONDS: Final = 0.5
+_RETRY_SECONDS: Final = 0.25
+_LONGEST_RETRY_SECONDS: Final = 4.0
 _encode = msgspec.json.Encoder().encode
 
 
@@ -85,12 +86,14 @@ class SettlementIsland:
 
     async def _put(self, batch: list[Settlement]) -> None:
         rows = _encode([_row(item) for item in batch]).decode()
+        pause = _RETRY_SECONDS
         while True:
             try:
                 await self._store.execute(_SETTLE, [rows])
             except Unavailable:
                 logger.error("%d settlements wait for the database", len(batch))
-                await asyncio.sleep(_RETRY_SECONDS)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _LONGEST_RETRY_SECONDS)
             else:
                 return
 

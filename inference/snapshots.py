@@ -94,6 +94,8 @@ def _load_catalog(version: int) -> Snapshot:
                 price_id=endpoint.price_id,
                 price=endpoint.price.price,
                 secret=secrets[endpoint.provider_id],
+                quantization=endpoint.quantization or "unknown",
+                supported_parameters=frozenset(endpoint.supported_parameters) or None,
             )
             for endpoint in ModelEndpoint.objects.routable().select_related(
                 "model", "provider", "price"

@@ -17,6 +17,7 @@ import uvicorn
 from django.db import connections
 from rest_framework.test import APIClient
 
+from config.limits import HttpProtocol
 from config.simulator import Simulator, ensure_certificates
 from tests import factories
 from tests.clouds import Gate
@@ -80,7 +81,9 @@ def _running_server(django_db_setup: None, django_db_blocker: Any) -> Iterator[s
     with contextlib.closing(socket.socket()) as listener:
         listener.bind(("127.0.0.1", 0))
         server = uvicorn.Server(
-            uvicorn.Config(application, lifespan="on", http="httptools", ws="none", log_config=None)
+            uvicorn.Config(
+                application, lifespan="on", http=HttpProtocol, ws="none", log_config=None
+            )
         )
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
         with django_db_blocker.unblock():

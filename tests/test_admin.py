@@ -14,6 +14,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import URLPattern, URLResolver, reverse
+from django.utils import timezone
 
 from accounts.models import ApiKey, ByokCredential, Organization, Workspace
 from catalog.models import LanguageModel, ModelEndpoint, PriceVersion, Provider
@@ -462,6 +463,43 @@ def test_change_credential_keeps_or_rotates_the_secret(operator: Client, tenant:
     assert rotated.disabled
 
 
+def test_delete_credential_wipes_its_secret(operator: Client, tenant: Tenant) -> None:
+    credential = factories.make_credential(tenant, factories.make_provider("acme"))
+
+    asked = operator.get(page(credential, "remove"))
+    assert asked.status_code == 200
+    credential.refresh_from_db()
+    assert credential.deleted_at is None
+
+    response = operator.post(page(credential, "remove"), SUBMIT, follow=True)
+    assert messages_of(response) == [f"{credential} is deleted."]
+    assert response.redirect_chain == [(listing(ByokCredential), 302)]
+    assert list(response.context["cl"].result_list) == []
+    credential.refresh_from_db()
+    assert (bytes(credential.sealed), credential.deleted_at is not None) == (b"", True)
+    assert LogEntry.objects.get().object_id == str(credential.pk)
+
+
+def test_keys_are_listed_by_their_state(operator: Client, tenant: Tenant) -> None:
+    for name in ("disabled", "revoked", "expired"):
+        ApiKey.objects.issue(
+            workspace=tenant.workspace,
+            name=name,
+            expires_at=timezone.now() if name == "expired" else None,
+            limit_nano=1_500_000_000,
+        )
+    ApiKey.objects.get(name="disabled").edit(disabled=True)
+    ApiKey.objects.get(name="revoked").revoke()
+
+    for state in ("disabled", "revoked", "expired"):
+        listed = operator.get(f"{listing(ApiKey)}?status={state}").context["cl"].result_list
+        assert [key.name for key in listed] == [state]
+        shown = operator.get(page(ApiKey.objects.get(name=state)))
+        assert "$1.5" in shown.content.decode()
+        actions = [action["title"] for action in shown.context["actions_detail"]]
+        assert actions == ([] if state == "revoked" else ["Revoke"])
+
+
 def test_secrets_are_on_no_page(operator: Client, world: dict[str, Any], tenant: Tenant) -> None:
     held = (SECRET, tenant.api_key, tenant.management_key)
 
@@ -795,6 +833,7 @@ def test_bulk_action_is_refused_without_permission(
         ("accounts.apikey", "revoke"),
         ("accounts.apikey", "change"),
         ("accounts.byokcredential", "change"),
+        ("accounts.byokcredential", "remove"),
         ("catalog.provider", "change"),
         ("endusers.enduser", "change"),
     ],

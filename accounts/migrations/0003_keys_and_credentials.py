@@ -49,6 +49,11 @@ class Migration(migrations.Migration):
                 null=True,
             ),
         ),
+        # Until now a key was disabled by being revoked, for good.
+        migrations.RunSQL(
+            "UPDATE accounts_apikey SET deleted_at = updated_at WHERE disabled",
+            migrations.RunSQL.noop,
+        ),
         migrations.AddConstraint(
             model_name="apikey",
             constraint=models.CheckConstraint(

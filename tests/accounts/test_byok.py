@@ -277,9 +277,7 @@ def test_the_list_filters(management: APIClient, tenant: Tenant, provider: Provi
 def test_the_list_leaves_out_what_was_deleted(
     management: APIClient, tenant: Tenant, provider: Provider
 ) -> None:
-    credential = factories.make_credential(tenant, provider)
-    credential.deleted_at = credential.created_at
-    credential.save_fields("deleted_at")
+    factories.make_credential(tenant, provider).remove()
     assert management.get(ROUTE).json() == {"data": [], "total_count": 0}
 
 

@@ -57,6 +57,10 @@ def install_marker(environment: Path, *modules: str) -> None:
     (site / "causeway-0.1.0.dist-info" / "METADATA").write_text("Name: causeway\nVersion: 0.1.0\n")
     (site / "django" / "core" / "management").mkdir(parents=True, exist_ok=True)
     (site / "django" / "core" / "management" / "__init__.py").write_text(COMMAND)
+    (site / "django" / "conf.py").write_text("settings = type('Settings', (), {'DEBUG': False})")
+    (site / "django" / "core" / "exceptions.py").write_text(
+        "class ImproperlyConfigured(Exception): pass"
+    )
     for module in modules:
         (site / f"{module}.py").touch()
 
@@ -285,7 +289,7 @@ def test_a_bare_machine_installs_and_the_next_run_reuses(checkout: Path, bare_py
 
     def version() -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [bare_python, checkout / "manage.py", "version"],
+            [bare_python, checkout / "manage.py", "--version"],
             capture_output=True,
             text=True,
             env={"HOME": str(checkout.parent), "PATH": "/usr/bin:/bin", **proxies},

@@ -326,8 +326,8 @@ def test_management_routes_refuse_an_inference_key(caller: OpenRouter, tenant: T
     assert caught.value.data.error.code == 403
     with pytest.raises(errors.ForbiddenResponseError):
         caller.models.list_for_user(security={"bearer": tenant.api_key})
-    # The SDK declares no 403 for this one, and has its general class for it.
-    with pytest.raises(errors.OpenRouterDefaultError) as listing:
+    # Not every version of the SDK declares a 403 for this one.
+    with pytest.raises(errors.OpenRouterError) as listing:
         caller.byok.list()
     assert listing.value.status_code == 403
 
@@ -468,7 +468,7 @@ def test_api_keys_are_created_changed_and_deleted(
     assert [row.name for row in keys.list(include_disabled=True).data] == ["new", "inference"]
     with pytest.raises(errors.UnauthorizedResponseError):
         openrouter_client(made.key).api_keys.get_current_key_metadata()
-    assert keys.delete(hash=created.hash).deleted is True
+    assert keys.delete(hash=created.hash).DELETED is True
     with pytest.raises(errors.NotFoundResponseError):
         keys.get(hash=created.hash)
     with pytest.raises(errors.NotFoundResponseError):
@@ -538,7 +538,7 @@ def test_byok_credential_is_shown_changed_and_deleted(manager: OpenRouter, tenan
     }
     with pytest.raises(errors.BadRequestResponseError):
         manager.byok.update(id=created.id, is_byok_only=True)
-    assert manager.byok.delete(id=created.id).deleted is True
+    assert manager.byok.delete(id=created.id).DELETED is True
     with pytest.raises(errors.NotFoundResponseError):
         manager.byok.get(id=created.id)
 

@@ -238,8 +238,7 @@ def test_activate_refuses_a_validation_that_no_longer_speaks_of_the_endpoint(
             credential.disabled = True
             credential.save_fields("disabled")
         case "credential deleted":
-            credential.deleted_at = timezone.now()
-            credential.save_fields("deleted_at")
+            credential.remove()
         case "model changed":
             endpoint.model.context_length = 1
             endpoint.model.save_fields("context_length")

@@ -10,7 +10,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from django.utils import timezone
 from rest_framework.test import APIClient
 
 from accounts.models import ByokCredential, Workspace
@@ -431,8 +430,7 @@ def test_no_usable_credential_fails_its_check(
             credential.disabled = True
             credential.save_fields("disabled")
         case "deleted":
-            credential.deleted_at = timezone.now()
-            credential.save_fields("deleted_at")
+            credential.remove()
         case "other provider":
             credential.delete()
             factories.make_credential(tenant, factories.make_provider())

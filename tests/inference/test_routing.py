@@ -392,3 +392,62 @@ def test_a_credential_for_certain_keys_serves_those(site: Site) -> None:
     assert site.chat().json()["usage"]["is_byok"] is True
     answer = site.post(site.chat_body(), key=other.reveal())
     assert answer.json()["usage"]["is_byok"] is False
+
+
+@pytest.mark.parametrize(
+    ("limit", "price", "admitted"),
+    [
+        ({"prompt": "2"}, "0.000002", True),
+        ({"prompt": "1.999999"}, "0.000002", False),
+        ({"prompt": 2}, "0.000002", True),
+        ({"prompt": 1.5}, "0.000002", False),
+        ({"completion": "1"}, "0.000002", False),
+        ({"request": "0"}, "0.000002", True),
+        ({}, "0.000002", True),
+    ],
+)
+def test_an_endpoint_dearer_than_the_request_allows_is_excluded(
+    limit: dict[str, Any], price: str, admitted: bool
+) -> None:
+    endpoint = route("dear", price)
+    if admitted:
+        assert len(planned([endpoint], max_price=schemas.MaxPrice(**limit)).candidates) == 1
+        return
+    with pytest.raises(NoEndpoint) as caught:
+        planned([endpoint], max_price=schemas.MaxPrice(**limit))
+    assert caught.value.metadata["excluded"] == [
+        {"provider": "Dear Inc", "private": False, "excluded_by": ["max_price"]}
+    ]
+
+
+def test_only_the_wanted_quantizations_are_admitted() -> None:
+    endpoints = [
+        route("one", quantization="fp8"),
+        route("two", quantization="int4"),
+        route("three"),
+    ]
+    found = planned(endpoints, quantizations=["fp8", "unknown"])
+    assert {each.route.facts.provider_slug for each in found.candidates} == {"one", "three"}
+    assert [each.reasons for each in found.excluded] == [["quantizations"]]
+
+
+def test_required_parameters_exclude_who_does_not_know_them() -> None:
+    request = schemas.parse(
+        Operation.CHAT,
+        b'{"model": "a/b", "messages": [{"role": "user", "content": "x"}], "temperature": 1,'
+        b' "logit_bias": {}, "x_unknown": 1, "provider": {"require_parameters": true}}',
+    )
+    assert request.parameters == {"temperature", "logit_bias"}
+    knowing = route("one", supported_parameters=frozenset(("temperature", "logit_bias")))
+    ignorant = route("two", supported_parameters=frozenset(("temperature",)))
+    silent = route("three")
+    found = plan(
+        request,
+        snapshot=Snapshot(1, {"a/b": (knowing, ignorant, silent)}, {"a/b": "a/b"}),
+        own=OrganizationSnapshot(1, 1, {}, ()),
+        workspace_id=WORKSPACE,
+        key_digest=KEY,
+        policy=Policy(),
+    )
+    assert {each.route.facts.provider_slug for each in found.candidates} == {"one", "three"}
+    assert [each.reasons for each in found.excluded] == [["require_parameters"]]

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import fcntl
 import json
 import os
 import secrets
@@ -10,10 +12,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, Final, NoReturn
+from uuid import UUID
 
 from django.conf import settings
 from django.contrib.auth import get_user_model
@@ -43,6 +46,7 @@ UPSTREAM_MODEL: Final = "sim-slow:0.1,0.03"
 QUESTION: Final = "Hello! What happens to my request on its way through a gateway?"
 _LOOPBACK: Final = EgressPolicy(allowed_networks=(ip_network("127.0.0.0/8"),))
 _START_SECONDS: Final = 30.0
+_PR_SET_PDEATHSIG: Final = 1
 
 
 class Command(BaseCommand):
@@ -59,11 +63,15 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         port = options["port"]
         require_free_port(HOST, port)
-        signal.signal(signal.SIGTERM, _interrupt)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, _interrupt)
         try:
-            self._run(port, as_json=options["json"], once=options["once"])
+            with _alone(settings.DATA_DIR):
+                self._run(port, as_json=options["json"], once=options["once"])
         except KeyboardInterrupt:
             self.note("\nStopped. Everything is kept; the next start reuses it.")
+            if options["once"]:
+                sys.exit(130)
 
     def _run(self, port: int, *, as_json: bool, once: bool) -> None:
         self.note("Preparing the database …")
@@ -77,7 +85,7 @@ class Command(BaseCommand):
             _ensure_operator(state)
             with self._server(port) as base_url:
                 self.note("Creating, validating and activating a private endpoint …")
-                endpoint_id = _activate_endpoint(base_url, tenant, simulator.base_url)
+                endpoint_id = _activate_endpoint(base_url, tenant, simulator.base_url, state)
                 self.note(f"Streaming a chat completion through it:\n\n> {QUESTION}\n")
                 completion = asyncio.run(self._stream(base_url, tenant.api_key))
                 self._show(port, state, tenant, endpoint_id, completion, as_json=as_json)
@@ -111,6 +119,7 @@ class Command(BaseCommand):
                 stderr=output,
                 # Ctrl-C reaches this process alone, which then stops the server in good order.
                 start_new_session=True,
+                preexec_fn=_die_with_parent,
             )
         try:
             self.note("Starting the server …")
@@ -231,6 +240,7 @@ class _State:
         self.management_key: str = members.get("management_key", "")
         self.api_key: str = members.get("api_key", "")
         self.simulator_port: int = members.get("simulator_port", 0)
+        self.endpoint_id: str = members.get("endpoint_id", "")
 
     @classmethod
     def load(cls, path: Path) -> _State:
@@ -344,17 +354,16 @@ def _ensure_operator(state: _State) -> None:
         operator.save(update_fields=["password"])
 
 
-def _activate_endpoint(base_url: str, tenant: _Tenant, upstream: str) -> str:
+def _activate_endpoint(base_url: str, tenant: _Tenant, upstream: str, state: _State) -> str:
     """Creates and activates the demo's endpoint over HTTP, unless last time's still fits."""
-    mine = PrivateEndpoint.objects.for_organization(tenant.organization_id).filter(
-        provider__slug="simulator"
+    mine = PrivateEndpoint.objects.for_organization(UUID(tenant.organization_id)).filter(
+        pk=state.endpoint_id or None
     )
-    usable = mine.routable().filter(base_url=upstream).first()
-    if usable is not None:
-        return str(usable.pk)
+    if mine.routable().filter(base_url=upstream).exists():
+        return state.endpoint_id
     # The provider answers on another port now: what points at the old one is of no more use.
     for endpoint in mine:
-        endpoint.remove()
+        endpoint.remove(by="demo")
     body = {
         "model_permaslug": PERMASLUG,
         "provider_slug": "simulator",
@@ -380,7 +389,9 @@ def _activate_endpoint(base_url: str, tenant: _Tenant, upstream: str) -> str:
     )
     if status != 201:
         refuse(f"The private endpoint was not activated: {answer.decode()}")
-    return str(json.loads(answer)["data"]["id"])
+    state.endpoint_id = str(json.loads(answer)["data"]["id"])
+    state.save()
+    return state.endpoint_id
 
 
 def _await_ready(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
@@ -414,6 +425,23 @@ def _free_port(wanted: int) -> int:
         except OSError:
             return 0
     return wanted
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Refuses a second demo on the same data: it would take the first one's provider away."""
+    with (directory / "demo.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            refuse(f"A demo is running on {directory} already; stop it, or choose --data-dir.")
+        yield
+
+
+def _die_with_parent() -> None:
+    """Has Linux stop the server when the demo is killed, so that no orphan keeps the port."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _interrupt(*_: object) -> NoReturn:

@@ -12,6 +12,7 @@ import uvicorn
 from django.core.management.base import BaseCommand, CommandParser
 
 from config.commands import refuse, require_migrated
+from config.limits import HttpProtocol
 
 
 class Command(BaseCommand):
@@ -43,7 +44,7 @@ class Command(BaseCommand):
                 port=port,
                 workers=workers,
                 lifespan="on",
-                http="httptools",
+                http=HttpProtocol,
                 ws="none",
                 access_log=False,
                 server_header=False,

@@ -64,6 +64,9 @@ class Command(BaseCommand):
                 # The duties wait for the database as everything else does.
                 logger.error("the database is unavailable: %s", type(exc).__name__)
                 connection.close()
+            except Exception:
+                # The outermost boundary: one duty's bug must not end the others.
+                logger.exception("a duty failed")
             stop.wait(_PAUSE_SECONDS)
 
     def _round(self) -> None:

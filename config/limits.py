@@ -1,0 +1,119 @@
+"""How much a caller may send before anybody has looked at who it is."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Final
+
+import msgspec
+from django.conf import settings
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from config.errors import GatewayError, HeadersTooLarge, PayloadTooLarge
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+MAX_HEADER_BYTES: Final = 65_536
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """Uvicorn's HTTP/1.1 with a bound on the size of a request's headers.
+
+    The parser gathers a header of any size, in time that grows with its square, on the event loop
+    that everybody shares.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._head_bytes = 0
+        self._is_in_head = True
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_in_head:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self._is_in_head and self._head_bytes > MAX_HEADER_BYTES:
+            self._refuse(HeadersTooLarge())
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._is_in_head, self._head_bytes = True, 0
+
+    def _refuse(self, error: GatewayError) -> None:
+        if self.transport.is_closing():
+            return
+        body = msgspec.json.encode(error.body())
+        self.transport.write(
+            b"HTTP/1.1 %d Request Header Fields Too Large\r\n"
+            b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
+            % (error.status, len(body), body)
+        )
+        self.transport.close()
+
+
+def bounded(application: Application) -> Application:
+    """Refuses a request body over ``MAX_REQUEST_BYTES`` before Django writes any of it to disk.
+
+    A body without a length is gathered first and gets one: Django REST Framework takes a body of
+    unknown length for an empty one.
+    """
+
+    async def checked(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = dict(scope["headers"])
+        length = headers.get(b"content-length")
+        if length is not None:
+            if int(length) > settings.MAX_REQUEST_BYTES:
+                await _respond(send, PayloadTooLarge())
+            else:
+                await application(scope, receive, send)
+            return
+        if b"transfer-encoding" not in headers:
+            await application(scope, receive, send)
+            return
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                return
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > settings.MAX_REQUEST_BYTES:
+                await _respond(send, PayloadTooLarge())
+                return
+            if not message.get("more_body"):
+                break
+        known = [(name, value) for name, value in scope["headers"] if name != b"transfer-encoding"]
+        known.append((b"content-length", str(size).encode()))
+        await application({**scope, "headers": known}, _replay(b"".join(parts), receive), send)
+
+    return checked
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Returns a receiver that gives the gathered body once, and then what else comes."""
+    pending = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replayed() -> Message:
+        return pending.pop() if pending else await receive()
+
+    return replayed
+
+
+async def _respond(send: Send, error: GatewayError) -> None:
+    body = msgspec.json.encode(error.body())
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"connection", b"close"),
+    ]
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,388 @@
+"""A stored credential is shown, changed, rotated in place and deleted."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import requests
+from django.db import IntegrityError, transaction
+from rest_framework.test import APIClient
+
+from accounts.models import ByokCredential, CredentialNotFound
+from catalog.models import Provider
+from config.errors import InvalidRequest
+from config.secrets import DecryptionFailed, Secret, digest_api_key
+from config.simulator import Simulator
+from endpoints import validation
+from inference.models import Generation
+from tests import factories, snapshots
+from tests.accounts.test_byok import MALFORMED
+from tests.factories import Tenant
+from tests.inference.conftest import TENANT_SECRET, Site, site
+
+__all__ = ["site"]
+
+ROUTE = "/api/v1/byok"
+NEW = "another-canary-8f14e45fceea1234"
+NO_CREDENTIAL = {
+    "error": {
+        "code": 404,
+        "message": "The BYOK credential does not exist.",
+        "metadata": {"error_type": "not_found"},
+    }
+}
+FULL: dict[str, Any] = {
+    "name": "Production",
+    "disabled": True,
+    "is_fallback": False,
+    "is_required": True,
+    "is_byok_only": True,
+    "allowed_models": ["acme/falcon"],
+    "allowed_user_ids": ["user-1"],
+    "allowed_hosts": ["api.acme.example"],
+    "declared_region": "europe",
+    "declared_zdr": True,
+}
+CLEARED = (
+    "name", "allowed_models", "allowed_api_key_hashes", "allowed_user_ids", "allowed_hosts",
+    "declared_region", "declared_zdr",
+)  # fmt: skip
+
+
+@pytest.fixture
+def provider(db: None) -> Provider:
+    return factories.make_provider("acme", name="Acme AI")
+
+
+@pytest.fixture
+def credential(tenant: Tenant, provider: Provider) -> ByokCredential:
+    return factories.make_credential(
+        tenant, provider, **FULL, allowed_api_key_hashes=[digest_api_key(tenant.api_key)]
+    )
+
+
+def patch(client: APIClient, credential: ByokCredential, body: Any) -> Any:
+    return client.generic(
+        "PATCH", f"{ROUTE}/{credential.pk}", json.dumps(body), content_type="application/json"
+    )
+
+
+def shown(credential: ByokCredential) -> dict[str, Any]:
+    credential.refresh_from_db()
+    return {
+        "id": str(credential.pk),
+        "provider": "acme",
+        "workspace_id": str(credential.workspace_id),
+        **{name: getattr(credential, name) for name in (*FULL, "label", "sort_order")},
+        "allowed_api_key_hashes": credential.allowed_api_key_hashes,
+        "created_at": credential.created_at.isoformat().replace("+00:00", "Z"),
+    }
+
+
+def test_get_shows_everything_but_the_secret(
+    management: APIClient, credential: ByokCredential
+) -> None:
+    response = management.get(f"{ROUTE}/{credential.pk}")
+    assert response.status_code == 200
+    assert response.json() == {"data": shown(credential)}
+    assert {name: response.json()["data"][name] for name in FULL} == FULL
+    assert "test-credential" not in response.content.decode()
+    assert management.get(f"{ROUTE}/{str(credential.pk).upper()}").json() == response.json()
+
+
+def test_what_is_no_credential_of_ones_own_is_not_found(
+    management: APIClient, tenant: Tenant, provider: Provider
+) -> None:
+    gone = factories.make_credential(tenant, provider)
+    gone.remove()
+    mine = factories.make_credential(tenant, provider)
+    foreign = factories.make_credential(factories.make_tenant("Other"), provider)
+    before = snapshots.everything()
+    wanted = (foreign.pk, gone.pk, uuid4(), mine.pk.hex, f"{mine.pk}%0A", f"{{{mine.pk}}}", "x")
+    for wanted_id in (*wanted, "%00"):
+        path = f"{ROUTE}/{wanted_id}"
+        for response in (
+            management.get(path),
+            management.generic("PATCH", path, '{"name": "x"}', content_type="application/json"),
+            management.delete(path),
+        ):
+            assert (wanted_id, response.status_code) == (wanted_id, 404)
+            assert response.json() == NO_CREDENTIAL
+    assert snapshots.everything() == before
+
+
+@pytest.mark.parametrize(
+    ("body", "stored"),
+    [
+        *(({name: None}, {name: None}) for name in CLEARED),
+        *(
+            ({name: value}, {name: value})
+            for name, value in {
+                "name": "new",
+                "disabled": False,
+                "is_required": False,
+                "is_byok_only": False,
+                "allowed_models": ["a", "b"],
+                "allowed_user_ids": [],
+                "allowed_hosts": ["127.0.0.1"],
+                "declared_region": "us",
+                "declared_zdr": False,
+            }.items()
+        ),
+        (
+            {"is_byok_only": False, "is_fallback": True},
+            {"is_byok_only": False, "is_fallback": True},
+        ),
+        (dict.fromkeys(CLEARED), dict.fromkeys(CLEARED)),
+    ],
+)
+def test_patch_changes_what_is_named_and_nothing_else(
+    management: APIClient, credential: ByokCredential, body: dict[str, Any], stored: dict[str, Any]
+) -> None:
+    before, sealed = shown(credential), bytes(credential.sealed)
+    response = patch(management, credential, body)
+    assert response.status_code == 200
+    assert response.json() == {"data": before | stored}
+    assert shown(credential) == before | stored
+    assert (bytes(credential.sealed), credential.version) == (sealed, 1)
+    again = snapshots.everything()
+    assert patch(management, credential, body).json() == response.json()
+    assert snapshots.everything() == again
+
+
+def test_patch_without_a_change_changes_nothing(
+    management: APIClient, credential: ByokCredential
+) -> None:
+    before = snapshots.everything()
+    for body in ({}, FULL):
+        assert patch(management, credential, body).json() == {"data": shown(credential)}
+    assert snapshots.everything() == before
+
+
+def test_patch_rotates_the_secret_in_place(
+    management: APIClient, credential: ByokCredential
+) -> None:
+    before = shown(credential)
+    response = patch(management, credential, {"key": NEW, "name": "rotated"})
+    assert response.json() == {"data": before | {"label": "…1234", "name": "rotated"}}
+    assert NEW not in response.content.decode()
+    credential.refresh_from_db()
+    assert credential.reveal() == Secret(NEW)
+    assert credential.version == 2
+
+
+def test_patch_rotates_though_the_provider_left_the_catalogue(
+    management: APIClient, credential: ByokCredential, provider: Provider
+) -> None:
+    provider.is_listed = False
+    provider.save_fields("is_listed")
+    assert patch(management, credential, {"key": NEW}).status_code == 200
+    credential.refresh_from_db()
+    assert credential.reveal() == Secret(NEW)
+
+
+def test_a_rotation_makes_validations_stale(
+    management: APIClient, tenant: Tenant, provider: Provider
+) -> None:
+    credential = factories.make_credential(tenant, provider)
+    draft = factories.make_draft(tenant, factories.make_model(), provider)
+    current = factories.make_validation(draft, credential)
+    assert patch(management, credential, {"name": "new"}).status_code == 200
+    current.refresh_from_db()
+    assert current.is_current_for(draft)
+    assert patch(management, credential, {"key": NEW}).status_code == 200
+    current.refresh_from_db()
+    assert not current.is_current_for(draft)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        *(row for row in MALFORMED if next(iter(row[0])) not in ("provider", "workspace_id")),
+        ({"provider": "acme"}, "provider"),
+        ({"workspace_id": None}, "workspace_id"),
+        ({"is_fallback": True}, "is_fallback"),
+        ({"disabled": None}, "disabled"),
+    ],
+)
+def test_patch_refuses_by_name(
+    management: APIClient, credential: ByokCredential, change: dict[str, Any], named: str
+) -> None:
+    before = snapshots.everything()
+    response = patch(management, credential, {"name": "new"} | change)
+    assert response.status_code == 400
+    (field,) = response.json()["error"]["metadata"]["fields"]
+    assert field.partition(".")[0].partition("[")[0] == named.partition("[")[0]
+    assert snapshots.everything() == before
+
+
+def test_patch_refuses_a_foreign_hash_and_a_secret_that_the_provider_cannot_use(
+    management: APIClient, tenant: Tenant, credential: ByokCredential
+) -> None:
+    cloud = factories.make_provider("azure", dialect="azure", base_url=None)
+    text = json.dumps({"api_key": NEW, "endpoint_url": "https://x.openai.azure.com"})
+    azure = factories.make_credential(tenant, cloud, text)
+    foreign = digest_api_key(factories.make_tenant("Other").api_key)
+    before = snapshots.everything()
+    for row, body in (
+        (credential, {"allowed_api_key_hashes": [foreign]}),
+        (azure, {"key": NEW}),
+    ):
+        response = patch(management, row, body)
+        assert response.status_code == 400
+        assert list(response.json()["error"]["metadata"]["fields"]) == list(body)
+    assert snapshots.everything() == before
+
+
+def test_delete_wipes_the_secret_and_keeps_a_tombstone(
+    management: APIClient, credential: ByokCredential
+) -> None:
+    response = management.delete(f"{ROUTE}/{credential.pk}")
+    assert (response.status_code, response.json()) == (200, {"deleted": True})
+    credential.refresh_from_db()
+    assert (bytes(credential.sealed), credential.deleted_at is not None) == (b"", True)
+    with pytest.raises(DecryptionFailed):
+        credential.reveal()
+    assert management.get(ROUTE).json() == {"data": [], "total_count": 0}
+    again = management.delete(f"{ROUTE}/{credential.pk}")
+    assert (again.status_code, again.json()) == (404, NO_CREDENTIAL)
+
+
+def test_nothing_about_a_deleted_credential_changes(credential: ByokCredential) -> None:
+    stale = ByokCredential.objects.get(pk=credential.pk)
+    credential.remove()
+    before = snapshots.everything()
+    for change in (
+        lambda: stale.rotate(Secret(NEW)),
+        lambda: stale.edit(secret=Secret(NEW)),
+        lambda: stale.edit(name="x"),
+        stale.remove,
+    ):
+        with pytest.raises(CredentialNotFound):
+            change()
+    assert snapshots.everything() == before
+
+
+def test_the_two_flags_are_compared_as_they_are_stored(tenant: Tenant, provider: Provider) -> None:
+    credential = factories.make_credential(tenant, provider)
+    stale = ByokCredential.objects.get(pk=credential.pk)
+    assert credential.edit(is_byok_only=True) is True
+    before = snapshots.everything()
+    with pytest.raises(InvalidRequest):
+        stale.edit(secret=Secret(NEW), is_fallback=True)
+    assert snapshots.everything() == before
+
+
+def test_the_database_refuses_a_tombstone_with_a_secret(credential: ByokCredential) -> None:
+    credential.deleted_at = credential.created_at
+    with pytest.raises(IntegrityError), transaction.atomic():
+        credential.save_fields("deleted_at")
+
+
+def test_a_deleted_credential_validates_nothing(
+    tenant: Tenant, provider: Provider, simulator: Simulator
+) -> None:
+    credential = factories.make_credential(tenant, provider)
+    draft = factories.make_draft(
+        tenant, factories.make_model(), provider, base_url=simulator.base_url
+    )
+    current = factories.make_validation(draft, credential)
+    credential.remove()
+    current.refresh_from_db()
+    assert not current.is_current_for(draft)
+    simulator.clear()
+    result = validation.run(draft, workspace_id=tenant.workspace.pk)
+    assert result.checks[-1] == {"name": "byok_key", "passed": False, "reason": "no_byok_key"}
+    assert simulator.requests == []
+
+
+def test_a_deleted_credential_is_never_sent_again(site: Site) -> None:
+    site.own()
+    assert site.chat().status_code == 200
+    site.settled()
+    site.upstream.clear()
+    credential = ByokCredential.objects.get()
+    answer = requests.delete(
+        f"{site.server}{ROUTE}/{credential.pk}",
+        headers={"Authorization": f"Bearer {site.tenant.management_key}"},
+        timeout=20,
+    )
+    assert answer.json() == {"deleted": True}
+    refused = site.chat()
+    assert refused.status_code == 404
+    assert refused.json()["error"]["metadata"]["error_type"] == "no_endpoint"
+    assert site.dialled() == []
+    assert Generation.objects.count() == 1
+
+
+def test_a_rotated_secret_is_what_the_next_request_is_sent_with(site: Site) -> None:
+    site.own()
+    assert site.chat().status_code == 200
+    credential = ByokCredential.objects.get()
+    requests.patch(
+        f"{site.server}{ROUTE}/{credential.pk}",
+        json={"key": NEW},
+        headers={"Authorization": f"Bearer {site.tenant.management_key}"},
+        timeout=20,
+    )
+    assert site.chat().status_code == 200
+    assert [request.headers["authorization"] for request in site.dialled()] == [
+        f"Bearer {TENANT_SECRET}",
+        f"Bearer {NEW}",
+    ]
+
+
+def _caller(
+    server: str, tenant: Tenant, method: str, credential: ByokCredential, body: Any = None
+) -> Callable[[], int]:
+    def run() -> int:
+        return requests.request(
+            method,
+            f"{server}{ROUTE}/{credential.pk}",
+            json=body,
+            headers={"Authorization": f"Bearer {tenant.management_key}"},
+            timeout=30,
+        ).status_code
+
+    return run
+
+
+def test_of_many_deletes_at_once_one_deletes(
+    server: str, together: Callable[..., list[Any]]
+) -> None:
+    tenant = factories.make_tenant()
+    credential = factories.make_credential(tenant, factories.make_provider("acme"))
+    delete = _caller(server, tenant, "DELETE", credential)
+    assert Counter(together(*[delete] * 32)) == {200: 1, 404: 31}
+
+
+def test_rotations_that_race_a_delete_never_bring_the_secret_back(
+    server: str, together: Callable[..., list[Any]]
+) -> None:
+    tenant = factories.make_tenant()
+    credential = factories.make_credential(tenant, factories.make_provider("acme"))
+    rotate = _caller(server, tenant, "PATCH", credential, {"key": NEW})
+    answers = together(*[rotate] * 31, _caller(server, tenant, "DELETE", credential))
+    assert answers[-1] == 200
+    assert set(answers[:-1]) <= {200, 404}
+    credential.refresh_from_db()
+    assert (bytes(credential.sealed), credential.version) == (b"", 1 + answers.count(200) - 1)
+
+
+def test_flags_that_exclude_each_other_never_meet(
+    server: str, together: Callable[..., list[Any]]
+) -> None:
+    tenant = factories.make_tenant()
+    credential = factories.make_credential(tenant, factories.make_provider("acme"))
+    calls = [
+        _caller(server, tenant, "PATCH", credential, {name: True})
+        for name in ("is_fallback", "is_byok_only")
+    ]
+    assert Counter(together(*calls * 16)) == {200: 16, 400: 16}
+    credential.refresh_from_db()
+    assert credential.is_fallback is not credential.is_byok_only
