@@ -44,6 +44,8 @@ FROM unnest(%s::uuid[], %s::timestamptz[], %s::bool[]) AS k(id, since, byok)
 """
 
 # One JSON text for the whole batch: a fraction of what an array for each column costs to build.
+# What was decided a moment ago is stored only while it is still true: an endpoint whose disabling
+# has been acknowledged starts nothing more.
 # The ids are random: a conflict is this statement's own first try, whose answer was lost.
 _OPEN: Final = """
 INSERT INTO inference_generation (
@@ -51,23 +53,37 @@ INSERT INTO inference_generation (
     private_endpoint_id, model_endpoint_id, provider_name, price_id, is_byok, attestation_id,
     created_at, request_id, status, is_estimated, cost_nano, upstream_cost_nano, attempts
 )
-SELECT *, 'pending', false, 0, 0, '[]'::jsonb FROM json_to_recordset(%s::json) AS v(
+SELECT v.id, v.organization_id, v.workspace_id, v.api_key_id, v.end_user, v.operation, v.streamed,
+       v.model, v.private_endpoint_id, v.model_endpoint_id, v.provider_name, v.price_id, v.is_byok,
+       v.attestation_id, v.created_at, v.request_id, 'pending', false, 0, 0, '[]'::jsonb
+FROM json_to_recordset(%s::json) AS v(
     id text, organization_id uuid, workspace_id uuid, api_key_id uuid, end_user text,
     operation text, streamed bool, model text, private_endpoint_id uuid, model_endpoint_id uuid,
     provider_name text, price_id bigint, is_byok bool, attestation_id bigint,
-    created_at timestamptz, request_id text
+    created_at timestamptz, request_id text, routing_version bigint, catalog_version bigint
 )
-ON CONFLICT (id) DO NOTHING
+JOIN accounts_organization o
+  ON o.id = v.organization_id AND o.routing_version = v.routing_version
+JOIN accounts_apikey k ON k.id = v.api_key_id AND NOT k.disabled
+WHERE v.catalog_version = COALESCE((SELECT version FROM catalog_catalogversion), 0)
+ON CONFLICT (id) DO UPDATE SET request_id = EXCLUDED.request_id
+RETURNING id
 """
 
 _REPIN: Final = """
-UPDATE inference_generation
+UPDATE inference_generation g
 SET private_endpoint_id = %s, model_endpoint_id = %s, provider_name = %s, price_id = %s,
     is_byok = %s, attestation_id = %s, model = %s
-WHERE id = %s AND status = 'pending'
+FROM accounts_organization o, accounts_apikey k
+WHERE g.id = %s AND g.status = 'pending'
+  AND o.id = g.organization_id AND o.routing_version = %s
+  AND k.id = g.api_key_id AND NOT k.disabled
+  AND COALESCE((SELECT version FROM catalog_catalogversion), 0) = %s
+RETURNING g.id
 """
 
-
+# A change at every try is no accident; the caller may try again.
+_TRIES: Final = 5
 _encode = msgspec.json.Encoder().encode
 
 
@@ -91,6 +107,8 @@ class Admission:
     plan: Plan
     user: str | None
     created_at: datetime
+    routing_version: int
+    catalog_version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,12 +148,29 @@ class AdmissionIsland:
         """Returns an admission, or the error that refuses it, for each entry in order.
 
         Keys, their state and the versions of all that routing knows are read here, so that a
-        revocation or a disabled endpoint counts from the next request on.
+        revocation or a disabled endpoint counts from the next request on. What changes between
+        reading and storing is decided again.
         """
+        results: list[Admission | BaseException] = [Unavailable() for _ in batch]
+        waiting = list(range(len(batch)))
+        for _ in range(_TRIES):
+            decided = await self._admit([batch[index] for index in waiting])
+            for index, result in zip(waiting, decided, strict=True):
+                if result is not None:
+                    results[index] = result
+            waiting = [
+                index for index, result in zip(waiting, decided, strict=True) if result is None
+            ]
+            if not waiting:
+                break
+        return results
+
+    async def _admit(self, batch: list[Entry]) -> list[Admission | BaseException | None]:
+        """Reads, decides and stores once; ``None`` where what was decided held no more."""
         rows = await self._store.execute(_AUTHORITY, [list({entry.key_digest for entry in batch})])
         authorities = {row[0]: _Authority(*row[1:]) for row in rows}
         spent = await self._spent(authorities.values())
-        results: list[Admission | BaseException] = []
+        results: list[Admission | BaseException | None] = []
         for entry in batch:
             try:
                 results.append(await self._decide(entry, authorities.get(entry.key_digest), spent))
@@ -146,19 +181,27 @@ class AdmissionIsland:
             for index, (entry, result) in enumerate(zip(batch, results, strict=True))
             if isinstance(result, Admission)
         ]
+        stored: set[str] = set()
         try:
-            await self._open([(entry, admission) for _, entry, admission in admitted])
+            stored = await self._open([(entry, admission) for _, entry, admission in admitted])
         except psycopg.Error:
             # What one of them points at was deleted a moment ago: it alone is refused.
             for index, entry, admission in admitted:
                 try:
-                    await self._open([(entry, admission)])
+                    stored |= await self._open([(entry, admission)])
                 except psycopg.Error:
                     results[index] = Conflict("What this request needs was just removed.")
+        for index, _, admission in admitted:
+            if results[index] is admission and admission.generation_id not in stored:
+                results[index] = None
         return results
 
-    async def repin(self, generation_id: str, candidate: Candidate) -> None:
-        """Moves a generation, and the price it will pay, to the next candidate before dispatch."""
+    async def repin(self, admission: Admission, candidate: Candidate) -> bool:
+        """Moves a generation, and the price it will pay, to the next candidate before dispatch.
+
+        Returns ``False``, and changes nothing, when the key, the organization's endpoints and
+        credentials or the catalogue changed since the candidates were found.
+        """
         route = candidate.route
         parameters = [
             route.endpoint_id if route.is_private else None,
@@ -168,10 +211,12 @@ class AdmissionIsland:
             candidate.is_byok,
             route.attestation_id,
             route.model_slug,
-            generation_id,
+            admission.generation_id,
+            admission.routing_version,
+            admission.catalog_version,
         ]
         async with self._repinning:
-            await self._repins.execute(_REPIN, parameters)
+            return bool(await self._repins.execute(_REPIN, parameters))
 
     async def _spent(self, authorities: Iterable[_Authority]) -> dict[UUID, int]:
         """Returns what counts against the limits of the keys that have one.
@@ -225,14 +270,18 @@ class AdmissionIsland:
             if request.user is None
             else hash_end_user(str(authority.organization_id), request.user),
             created_at=datetime.now(UTC),
+            routing_version=authority.routing_version,
+            catalog_version=authority.catalog_version,
         )
 
-    async def _open(self, admitted: list[tuple[Entry, Admission]]) -> None:
+    async def _open(self, admitted: list[tuple[Entry, Admission]]) -> set[str]:
+        """Stores the generations whose decision still holds, and returns their ids."""
         if not admitted:
-            return
-        await self._store.execute(
+            return set()
+        rows = await self._store.execute(
             _OPEN, [_encode([_row(entry, admission) for entry, admission in admitted]).decode()]
         )
+        return {row[0] for row in rows}
 
 
 def _counted_since(authority: _Authority, now: datetime) -> datetime:
@@ -286,4 +335,6 @@ def _row(entry: Entry, admission: Admission) -> dict[str, Any]:
         "attestation_id": route.attestation_id,
         "created_at": admission.created_at,
         "request_id": entry.request_id,
+        "routing_version": admission.routing_version,
+        "catalog_version": admission.catalog_version,
     }

@@ -97,9 +97,9 @@ class Gateway:
             raise
         return Exchange(self, request, admission)
 
-    async def repin(self, generation_id: str, candidate: Candidate) -> None:
-        """Pins the price of the next candidate, before anything is sent to it."""
-        await self._admission.repin(generation_id, candidate)
+    async def repin(self, admission: Admission, candidate: Candidate) -> bool:
+        """Pins the price of the next candidate; ``False`` when it may not be used any more."""
+        return await self._admission.repin(admission, candidate)
 
     def settle(self, settlement: Settlement) -> None:
         """Queues a settlement, which is stored even while nobody waits for it."""
@@ -213,9 +213,10 @@ class Exchange:
     async def _first_success(self, attempt: Callable[[Candidate], Awaitable[Answer]]) -> Answer:
         """Tries the candidates in order until one begins to answer."""
         candidates = self._admission.plan.candidates
+        error: GatewayError | None = None
         for index, candidate in enumerate(candidates):
-            if index:
-                await self._gateway.repin(self.generation_id, candidate)
+            if error is not None and not await self._gateway.repin(self._admission, candidate):
+                raise error
             self._candidate = candidate
             started = self._elapsed_ms()
             try:

@@ -28,6 +28,8 @@ PARAMETERS: Final = frozenset(
         "include_reasoning", "reasoning", "reasoning_effort", "web_search_options", "verbosity",
     )
 )  # fmt: skip
+# The role and the marks around a message are about four tokens.
+_MESSAGE_BYTES: Final = 16
 # About what an image of common size costs, at four bytes a token.
 _OTHER_PART_BYTES: Final = 4096
 
@@ -191,8 +193,8 @@ def parse(operation: Operation, body: bytes) -> InferenceRequest:
 
 def _text_bytes(message: _Message) -> int:
     if isinstance(message.content, str):
-        return len(message.content.encode("utf-8", "surrogatepass"))
-    return sum(
+        return _MESSAGE_BYTES + len(message.content.encode("utf-8", "surrogatepass"))
+    return _MESSAGE_BYTES + sum(
         len(part["text"]) if "text" in part else _OTHER_PART_BYTES for part in message.content or ()
     )
 

@@ -107,3 +107,35 @@ def test_a_disabled_private_endpoint_is_routed_to_by_nobody(site: Site) -> None:
     assert site.chat().status_code == 404
     endpoint.enable()
     assert site.chat().status_code == 200
+
+
+@pytest.mark.parametrize("change", ["disable", "remove", "revoke", "delist"])
+def test_a_fallback_never_goes_where_it_may_go_no_more(
+    site: Site, settings: Any, change: str
+) -> None:
+    settings.UPSTREAM_FIRST_EVENT_TIMEOUT = 1.0
+    site.own("sim-stall", price=factories.make_price("0", "0"))
+    second = site.own("sim-echo", price=factories.make_price())
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(site.chat, stream=True)
+        assert site.upstream.wait_until(lambda: len(site.dialled()) == 1)
+        if change == "disable":
+            second.disable()
+        elif change == "remove":
+            second.remove()
+        elif change == "revoke":
+            ApiKey.objects.get(is_management=False).revoke()
+        else:
+            second.provider.is_listed = False
+            second.provider.save_fields("is_listed")
+        assert answer.result().status_code == 504
+    assert len(site.dialled()) == 1
+    assert len(site.settled().attempts) == 1
+
+
+def test_fallback_goes_on_while_nothing_has_changed(site: Site, settings: Any) -> None:
+    settings.UPSTREAM_FIRST_EVENT_TIMEOUT = 1.0
+    site.own("sim-stall", price=factories.make_price("0", "0"))
+    second = site.own("sim-echo", price=factories.make_price())
+    assert site.chat(stream=True).status_code == 200
+    assert site.settled().private_endpoint == second

@@ -58,7 +58,7 @@ def invalid(text: str) -> Failed:
     return failed(NOT_VALID + text)
 
 
-def broken(message: str, content: str = "You", usage: tuple[int, int] | None = (10, 1)) -> Broken:
+def broken(message: str, content: str = "You", usage: tuple[int, int] | None = (6, 1)) -> Broken:
     return Broken(502, "provider_unavailable", message, content, usage)
 
 
@@ -126,10 +126,10 @@ FAULTS: list[tuple[str, Failed | Served, Failed | Served | Broken]] = [
     ("sim-wrong-model", OK, OK),
     ("sim-wrong-shape", *[invalid("The answer has no choices.")] * 2),
     ("sim-html", invalid(NO_OBJECT), invalid(CUT)),
-    ("sim-truncated", invalid(NO_OBJECT), broken(NOT_VALID + CUT, "You said:", (10, 3))),
+    ("sim-truncated", invalid(NO_OBJECT), broken(NOT_VALID + CUT, "You said:", (6, 3))),
     ("sim-gzip", *[failed(BROKEN_OFF)] * 2),
     ("sim-short-body", failed(BROKEN_OFF), OK),
-    ("sim-reset-body", failed(BROKEN_OFF), broken(BROKEN_OFF, "You said:", (10, 3))),
+    ("sim-reset-body", failed(BROKEN_OFF), broken(BROKEN_OFF, "You said:", (6, 3))),
     ("sim-no-usage", ESTIMATED, ESTIMATED),
     ("sim-null-usage", ESTIMATED, ESTIMATED),
     *(
@@ -231,7 +231,7 @@ def test_a_fault_is_answered_stored_and_charged_as_it_is(
                 assert body["choices"][0]["message"]["content"] == "You said: one two"
                 shown = body["usage"]
             # 40 bytes of messages and 17 bytes of answer, four to a token.
-            counts = usage or (10, 5)
+            counts = usage or (6, 5)
             assert (shown["prompt_tokens"], shown["completion_tokens"]) == counts
             assert shown["total_tokens"] == sum(counts)
             assert_stored(

