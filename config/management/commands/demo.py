@@ -30,7 +30,7 @@ from config.commands import Command as BaseCommand
 from config.commands import refuse
 from config.demo import SIMULATOR_DIR
 from config.egress import Door, EgressError, EgressPolicy, OutboundRequest, fetch
-from config.management.commands.serve import require_free_port
+from config.management.commands.serve import port_number, require_free_port
 from config.secrets import Secret, digest_api_key
 from config.simulator import Simulator, ensure_certificates
 from endpoints.models import PrivateEndpoint
@@ -53,7 +53,7 @@ class Command(BaseCommand):
     help = "Shows the whole service at work on this machine, with a simulated upstream provider."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--port", type=int, default=8000, metavar="N")
+        parser.add_argument("--port", type=port_number, default=8000, metavar="N")
         parser.add_argument(
             "--data-dir", metavar="DIR", help="where the database and keys are kept (.data)"
         )

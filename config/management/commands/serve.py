@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import socket
@@ -20,13 +21,11 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--host", default="127.0.0.1", metavar="H")
-        parser.add_argument("--port", type=int, default=8000, metavar="N")
-        parser.add_argument("--workers", type=int, default=1, metavar="N")
+        parser.add_argument("--port", type=port_number, default=8000, metavar="N")
+        parser.add_argument("--workers", type=_worker_count, default=1, metavar="N")
 
     def handle(self, *args: Any, **options: Any) -> None:
         host, port, workers = options["host"], options["port"], options["workers"]
-        if workers < 1:
-            refuse("--workers must be at least 1.")
         require_migrated()
         require_free_port(host, port)
         # Once it has drained, uvicorn raises the signal that stopped it again: a good end.
@@ -53,6 +52,21 @@ class Command(BaseCommand):
             )
 
 
+def port_number(text: str) -> int:
+    """Reads a TCP port, for argparse, which ends a wrong one as wrong usage."""
+    number = int(text)
+    if not 0 <= number <= 65_535:
+        raise argparse.ArgumentTypeError("a port is from 0 to 65535")
+    return number
+
+
+def _worker_count(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= 1024:
+        raise argparse.ArgumentTypeError("from 1 to 1024 workers")
+    return number
+
+
 def require_free_port(host: str, port: int) -> None:
     """Refuses a port that is taken, or may not be used, with a sentence that says so."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -65,5 +79,3 @@ def require_free_port(host: str, port: int) -> None:
                 f"Cannot listen on {host}:{port}: {exc.strerror}. "
                 "Choose another port with --port, or stop what uses this one."
             )
-        except OverflowError:
-            refuse("--port must be from 0 to 65535.")

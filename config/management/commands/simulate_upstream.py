@@ -32,12 +32,15 @@ class Command(BaseCommand):
             for name, (summary, _) in BEHAVIOURS.items():
                 self.stdout.write(f"{name:{width}}  {summary}")
             return
-        certificates = None if options["http"] else ensure_certificates(options["cert_dir"])
-        simulator = Simulator(
-            certificates, options["host"], options["port"], tls=not options["http"]
-        )
-        with contextlib.suppress(KeyboardInterrupt), asyncio.Runner() as runner:
-            runner.run(self._serve(simulator))
+        try:
+            certificates = None if options["http"] else ensure_certificates(options["cert_dir"])
+            simulator = Simulator(
+                certificates, options["host"], options["port"], tls=not options["http"]
+            )
+            with contextlib.suppress(KeyboardInterrupt), asyncio.Runner() as runner:
+                runner.run(self._serve(simulator))
+        except OSError as exc:
+            raise CommandError(f"Cannot serve: {exc.strerror or exc}.") from None
 
     async def _serve(self, simulator: Simulator) -> None:
         stopped = asyncio.Event()
