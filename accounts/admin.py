@@ -20,8 +20,9 @@ from catalog import dialects
 from catalog.dialects.credentials import InvalidCredential
 from catalog.models import Provider
 from config import console
-from config.console import ConsoleAdmin, ConsoleForm, ModelAdmin, display
+from config.console import ConsoleAdmin, ConsoleForm, Dialog, ModelAdmin, display
 from config.secrets import Secret
+from endpoints import rotation
 
 if not TYPE_CHECKING:
     from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
@@ -263,7 +264,7 @@ class ApiKeyAdmin(ConsoleAdmin):
 
 
 class ByokForm(ConsoleForm):
-    """The secret is asked for when a credential is stored, and may be replaced afterwards."""
+    """What may be changed of a stored credential; its secret is replaced by a rotation."""
 
     class Meta:
         labels = {
@@ -275,21 +276,13 @@ class ByokForm(ConsoleForm):
             "declared_zdr": "Declared ZDR",
         }
 
-    secret = console.SecretField(
-        required=False,
-        label="New secret",
-        help_text="Replaces the stored secret; empty keeps it. It is never shown.",
-    )
-
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean()
         if cleaned.get("is_fallback") and cleaned.get("is_byok_only"):
             self.add_error("is_fallback", "Cannot go with is_byok_only.")
         if any(not HOST_NAME.fullmatch(host) for host in cleaned.get("allowed_hosts") or ()):
             self.add_error("allowed_hosts", "Must be lower-case host names without port or path.")
-        slug = cleaned["provider"].slug if cleaned.get("provider") else self.instance.provider_slug
         organization = cleaned.get("owner") or getattr(self.instance, "organization", None)
-        self._check_secret(cleaned.get("secret"), slug)
         hashes = set(cleaned.get("allowed_api_key_hashes") or ())
         if hashes and organization is not None:
             own = ApiKey.objects.for_organization(organization.pk).filter(digest__in=hashes)
@@ -298,15 +291,6 @@ class ByokForm(ConsoleForm):
                     "allowed_api_key_hashes", "Names a key that is not the organization's."
                 )
         return cleaned
-
-    def _check_secret(self, secret: Secret | None, provider_slug: str) -> None:
-        provider = Provider.objects.filter(slug=provider_slug).first()
-        if secret is None or provider is None:
-            return
-        try:
-            dialects.check_credential(provider.dialect, secret)
-        except InvalidCredential as exc:
-            self.add_error("secret", str(exc))
 
 
 class ByokAddForm(ByokForm):
@@ -328,7 +312,23 @@ class ByokAddForm(ByokForm):
         workspace, organization = cleaned.get("workspace"), cleaned.get("owner")
         if workspace and organization and workspace.organization_id != organization.pk:
             self.add_error("workspace", ValidationError("Belongs to another organization."))
+        if cleaned.get("secret") and cleaned.get("provider"):
+            try:
+                dialects.check_credential(cleaned["provider"].dialect, cleaned["secret"])
+            except InvalidCredential as exc:
+                self.add_error("secret", str(exc))
         return cleaned
+
+
+class RotateDialog(Dialog):
+    """Asks for the new secret, and whether to try it first."""
+
+    secret = console.SecretField(label="New secret", help_text="It is never shown again.")
+    revalidate = forms.BooleanField(
+        required=False,
+        label="Try it on the dependent endpoints first",
+        help_text="Nothing changes unless all of them pass; they stay validated.",
+    )
 
 
 _BYOK_FLAGS: Final = (
@@ -354,7 +354,7 @@ class ByokCredentialAdmin(ConsoleAdmin):
     search_fields = ("provider_slug", "name", "organization__name")
     uuid_search_fields = ("id", "organization_id", "workspace_id")
     autocomplete_fields = ("workspace",)
-    actions_detail = ("remove",)
+    actions_detail = ("rotate", "remove")
     add_fieldsets = (
         (None, {"fields": ("owner", "workspace", "provider", "secret", "name")}),
         ("Use", {"fields": _BYOK_FLAGS}),
@@ -362,14 +362,14 @@ class ByokCredentialAdmin(ConsoleAdmin):
         ("Declarations", {"fields": _BYOK_DECLARED}),
     )
     fieldsets = (
-        (None, {"fields": ("name", ("label", "version"), "secret")}),
+        (None, {"fields": ("name", ("label", "version"), "dependants")}),
         ("Place", {"fields": ("organization", "workspace", "provider_slug", "sort_order")}),
         ("Use", {"fields": _BYOK_FLAGS}),
         ("Limits", {"fields": _BYOK_LIMITS, "description": "Comma lists; empty: no limit."}),
         ("Declarations", {"fields": _BYOK_DECLARED}),
         ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
     )
-    readonly_fields = ("label", "version", "id", "created_at", "updated_at")
+    readonly_fields = ("label", "version", "dependants", "id", "created_at", "updated_at")
 
     @display(
         description="Status", ordering="disabled", label={"in use": "success", "off": "warning"}
@@ -429,7 +429,28 @@ class ByokCredentialAdmin(ConsoleAdmin):
         credential.remove()
         return messages.SUCCESS, f"{credential} is deleted."
 
-    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        super().save_model(request, obj, form, change)
-        if change and form.cleaned_data["secret"] is not None:
-            obj.rotate(form.cleaned_data["secret"])
+    def has_rotate_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("accounts.change_byokcredential")
+
+    @console.transition(
+        description="Rotate",
+        question="Replaces the secret. Validations made with the old one become stale.",
+        submit="Replace the secret",
+        permission="rotate",
+        icon="autorenew",
+        form=RotateDialog,
+    )
+    def rotate(self, request: HttpRequest, credential: ByokCredential, form: Any) -> console.Said:
+        secret = form.cleaned_data["secret"]
+        provider = Provider.objects.filter(slug=credential.provider_slug).first()
+        if provider is not None:
+            try:
+                dialects.check_credential(provider.dialect, secret)
+            except InvalidCredential as exc:
+                return messages.ERROR, f"{exc} Nothing was changed."
+        made = rotation.rotate(credential, secret, revalidate=form.cleaned_data["revalidate"])
+        return messages.SUCCESS, f"The secret is replaced; {len(made)} endpoints passed with it."
+
+    @display(description="Dependent endpoints")
+    def dependants(self, credential: ByokCredential) -> str:
+        return ", ".join(map(str, rotation.dependants(credential)[:20])) or "none"

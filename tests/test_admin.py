@@ -449,18 +449,46 @@ def test_add_credential_refuses_a_workspace_of_another_organization(
     }
 
 
-def test_change_credential_keeps_or_rotates_the_secret(operator: Client, tenant: Tenant) -> None:
+def test_change_credential_keeps_the_secret(operator: Client, tenant: Tenant) -> None:
     credential = factories.make_credential(tenant, factories.make_provider(), SECRET)
-    form = {"name": "renamed", "secret": "", "sort_order": "0", "declared_zdr": "unknown"}
+    form = {"name": "renamed", "sort_order": "0", "declared_zdr": "unknown", "disabled": "on"}
 
     operator.post(page(credential), form)
 
     kept = ByokCredential.objects.get()
     assert (kept.name, kept.version, kept.reveal()) == ("renamed", 1, Secret(SECRET))
-    operator.post(page(credential), {**form, "secret": f"{SECRET}-new", "disabled": "on"})
+    assert kept.disabled
+
+
+def test_rotate_credential_replaces_the_secret(operator: Client, tenant: Tenant) -> None:
+    credential = factories.make_credential(tenant, factories.make_provider(), SECRET)
+
+    operator.post(page(credential, "rotate"), {**SUBMIT, "secret": f"{SECRET}-new"})
+
     rotated = ByokCredential.objects.get()
     assert (rotated.version, rotated.reveal()) == (2, Secret(f"{SECRET}-new"))
-    assert rotated.disabled
+
+
+def test_rotate_credential_may_try_the_secret_on_its_dependants(
+    operator: Client, tenant: Tenant, simulator: Simulator
+) -> None:
+    provider = factories.make_provider()
+    credential = factories.make_credential(tenant, provider, SECRET)
+    endpoint = factories.make_active(
+        tenant, factories.make_model(), provider, base_url=simulator.base_url
+    )
+    form = {**SUBMIT, "secret": "bad-credential-0123456789", "revalidate": "on"}
+
+    refused = operator.post(page(credential, "rotate"), form, follow=True)
+
+    assert str(endpoint) in operator.get(page(credential)).content.decode()
+    assert "does not pass with the new secret" in refused.content.decode()
+    assert ByokCredential.objects.get().reveal() == Secret(SECRET)
+    operator.post(page(credential, "rotate"), {**form, "secret": f"{SECRET}-new"})
+    assert ByokCredential.objects.get().reveal() == Secret(f"{SECRET}-new")
+    endpoint.refresh_from_db()
+    assert endpoint.validation is not None
+    assert endpoint.validation.credential_version == 2
 
 
 def test_delete_credential_wipes_its_secret(operator: Client, tenant: Tenant) -> None:

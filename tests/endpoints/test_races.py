@@ -99,7 +99,7 @@ def test_one_end_user_is_registered_once(server: str, together: Callable[..., li
 def test_activate_against_edit_never_activates_other_content(
     transactional_db: None, together: Callable[..., list[Any]]
 ) -> None:
-    tenant = factories.make_tenant(endpoint_limit=50)
+    tenant = factories.make_tenant(endpoint_limit=200)
     provider, model = factories.make_provider(), factories.make_model()
     credential = factories.make_credential(tenant, provider)
 
@@ -113,7 +113,7 @@ def test_activate_against_edit_never_activates_other_content(
 
         return call
 
-    for _ in range(50):
+    for _ in range(200):
         made = factories.make_draft(tenant, model, provider)
         factories.make_validation(made, credential)
         activating = PrivateEndpoint.objects.get(pk=made.pk)
