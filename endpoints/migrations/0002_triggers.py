@@ -1,4 +1,4 @@
-"""Lets running processes notice that a routable private endpoint appeared, changed or went."""
+"""Lets running processes notice what changed of routable endpoints; keeps declarations as made."""
 
 from django.db import migrations
 
@@ -8,12 +8,21 @@ CREATE CONSTRAINT TRIGGER organization_changed AFTER UPDATE ON endpoints_private
     DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
     WHEN (OLD.status <> 'draft' OR NEW.status <> 'draft')
     EXECUTE FUNCTION causeway_organization_changed();
+CREATE TRIGGER append_only BEFORE UPDATE OR DELETE ON endpoints_attestation
+    FOR EACH ROW EXECUTE FUNCTION causeway_append_only();
 """
 
-BACKWARD = "DROP TRIGGER organization_changed ON endpoints_privateendpoint;"
+BACKWARD = """
+DROP TRIGGER append_only ON endpoints_attestation;
+DROP TRIGGER organization_changed ON endpoints_privateendpoint;
+"""
 
 
 class Migration(migrations.Migration):
-    dependencies = [("endpoints", "0001_initial"), ("accounts", "0002_triggers")]
+    dependencies = [
+        ("endpoints", "0001_initial"),
+        ("accounts", "0002_triggers"),
+        ("catalog", "0002_triggers"),
+    ]
 
     operations = [migrations.RunSQL(FORWARD, BACKWARD)]
