@@ -6,6 +6,7 @@ requests.
 
 from __future__ import annotations
 
+import gc
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,10 @@ class Application:
                 self._gateway = Gateway()
                 await self._gateway.open()
                 self._inference = Inference(self._gateway)
+                # What was loaded until now lives as long as the worker: the collector need not
+                # walk it again and again, in the middle of everybody's streams.
+                gc.collect()
+                gc.freeze()
                 await send({"type": "lifespan.startup.complete"})
             elif message["type"] == "lifespan.shutdown":
                 if self._gateway is not None:
