@@ -96,12 +96,6 @@ class Unauthenticated(GatewayError):
         super().__init__(message, headers={"WWW-Authenticate": "Bearer"})
 
 
-class PaymentRequired(GatewayError):
-    status = 402
-    error_type = "payment_required"
-    message = "Not enough credits."
-
-
 class Forbidden(GatewayError):
     status = 403
     error_type = "permission_denied"
@@ -164,13 +158,6 @@ class Unprocessable(GatewayError):
     status = 422
     error_type = "unprocessable"
     message = "The request was understood and refused."
-
-
-class RateLimited(GatewayError):
-    status = 429
-    error_type = "rate_limit_exceeded"
-    retryable = True
-    message = "Too many requests."
 
 
 class Unavailable(GatewayError):

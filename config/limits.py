@@ -59,6 +59,26 @@ class HttpProtocol(HttpToolsProtocol):
         self.transport.close()
 
 
+class ClientGone(Exception):
+    """The caller hung up; there is nobody to answer."""
+
+
+async def gather(receive: Receive) -> bytes:
+    """Reads a request body whole; raises :class:`PayloadTooLarge` and :class:`ClientGone`."""
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > settings.MAX_REQUEST_BYTES:
+            raise PayloadTooLarge
+        if not message.get("more_body"):
+            return b"".join(parts)
+
+
 def bounded(application: Application) -> Application:
     """Refuses a request body over ``MAX_REQUEST_BYTES`` before Django writes any of it to disk.
 
@@ -78,22 +98,16 @@ def bounded(application: Application) -> Application:
         if b"transfer-encoding" not in headers:
             await application(scope, receive, send)
             return
-        parts: list[bytes] = []
-        size = 0
-        while True:
-            message = await receive()
-            if message["type"] != "http.request":
-                return
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            if size > settings.MAX_REQUEST_BYTES:
-                await _respond(send, PayloadTooLarge())
-                return
-            if not message.get("more_body"):
-                break
+        try:
+            body = await gather(receive)
+        except ClientGone:
+            return
+        except PayloadTooLarge as error:
+            await _respond(send, error)
+            return
         known = [(name, value) for name, value in scope["headers"] if name != b"transfer-encoding"]
-        known.append((b"content-length", str(size).encode()))
-        await application({**scope, "headers": known}, _replay(b"".join(parts), receive), send)
+        known.append((b"content-length", str(len(body)).encode()))
+        await application({**scope, "headers": known}, _replay(body, receive), send)
 
     return checked
 

@@ -19,7 +19,7 @@ from accounts.authentication import bearer_digest
 from catalog.dialects.base import Operation
 from config import logs
 from config.errors import GatewayError, MethodNotAllowed, PayloadTooLarge, Unauthenticated
-from config.limits import Receive, Scope, Send
+from config.limits import ClientGone, Receive, Scope, Send, gather
 from inference import metrics, schemas, sse
 from inference.gateway import Exchange, Gateway
 
@@ -29,10 +29,6 @@ ROUTES: Final = {
     "/api/v1/chat/completions": Operation.CHAT,
     "/api/v1/completions": Operation.TEXT,
 }
-
-
-class _ClientGone(Exception):
-    """The caller hung up; there is nobody to answer."""
 
 
 class Inference:
@@ -47,7 +43,7 @@ class Inference:
         token = logs.request_id.set(connection.request_id)
         try:
             await self._serve(connection)
-        except _ClientGone:
+        except ClientGone:
             pass
         except GatewayError as error:
             if not connection.generation_id:
@@ -114,27 +110,7 @@ class _Connection:
         length = self._header(b"content-length")
         if length is not None and length.isascii() and length.isdigit() and int(length) > limit:
             raise PayloadTooLarge
-        message = await self._receive()
-        if message["type"] == "http.request" and not message.get("more_body"):
-            return self._bounded(message.get("body", b""), limit)
-        parts: list[bytes] = []
-        size = 0
-        while True:
-            if message["type"] == "http.disconnect":
-                raise _ClientGone
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            if size > limit:
-                raise PayloadTooLarge
-            if not message.get("more_body"):
-                return b"".join(parts)
-            message = await self._receive()
-
-    @staticmethod
-    def _bounded(body: bytes, limit: int) -> bytes:
-        if len(body) > limit:
-            raise PayloadTooLarge
-        return body
+        return await gather(self._receive)
 
     def watched(self) -> _Watch:
         """Returns a context in which a caller that hangs up ends the work."""
@@ -240,4 +216,4 @@ class _Watch:
         self._watcher.cancel()
         if is_gone and kind is not None and issubclass(kind, asyncio.CancelledError):
             self._task.uncancel()
-            raise _ClientGone from None
+            raise ClientGone from None

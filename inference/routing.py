@@ -15,6 +15,7 @@ from catalog.pricing import Price
 from catalog.visibility import EndpointFacts, exclusions
 from config.errors import NotFound
 from config.secrets import Secret
+from endpoints.models import ModelNotFound
 from inference.schemas import InferenceRequest, MaxPrice, ProviderPreferences
 
 _MILLION: Final = Decimal(1_000_000)
@@ -30,10 +31,6 @@ class Unusable(StrEnum):
     CREDENTIAL_REQUIRED = "byok_required"
     DIALECT = "dialect_not_supported"
     OPERATION = "operation_not_supported"
-
-
-class ModelNotFound(NotFound):
-    error_type = "model_not_found"
 
 
 class NoEndpoint(NotFound):
