@@ -6,7 +6,7 @@ import re
 import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
@@ -15,6 +15,7 @@ from django.db.models import Max, Q
 from django.utils import timezone
 from django.utils.text import slugify
 
+from accounts.policy import Family, Policy
 from config import secrets
 from config.errors import InvalidRequest, NotFound
 from config.models import BaseModel
@@ -56,6 +57,31 @@ class LimitReset(models.TextChoices):
         return (began + timedelta(days=31)).replace(day=1)
 
 
+class BudgetInterval(models.TextChoices):
+    """Over which period a workspace's budget counts; ``lifetime`` is never reset."""
+
+    DAILY = "daily", "daily"
+    WEEKLY = "weekly", "weekly"
+    MONTHLY = "monthly", "monthly"
+    LIFETIME = "lifetime", "lifetime"
+
+    @property
+    def reset(self) -> LimitReset | None:
+        return None if self is BudgetInterval.LIFETIME else LimitReset(self.value)
+
+
+class WorkspaceNotFound(NotFound):
+    message = "The workspace does not exist."
+
+
+class GuardrailNotFound(NotFound):
+    message = "The guardrail does not exist."
+
+
+class MemberNotFound(NotFound):
+    message = "The member does not exist."
+
+
 class ApiKeyNotFound(NotFound):
     message = "The API key does not exist."
 
@@ -91,6 +117,31 @@ class Organization(BaseModel):
         blank=True,
         help_text="Private endpoints at most; empty for the service's default.",
     )
+    is_filtered_model_catalog_enabled = models.BooleanField(
+        "filtered catalogue",
+        default=False,
+        db_default=False,
+        help_text="The model lists show this organization's keys only what they may use.",
+    )
+    allowed_providers = ArrayField(
+        models.CharField(max_length=255),
+        null=True,
+        blank=True,
+        help_text="Slugs of the only providers that may be used; empty: any.",
+    )
+    ignored_providers = ArrayField(
+        models.CharField(max_length=255),
+        null=True,
+        blank=True,
+        help_text="Slugs of providers that are never used.",
+    )
+    requires_zdr = models.BooleanField("zero data retention only", default=False, db_default=False)
+    forbids_training = models.BooleanField(
+        "no training on prompts",
+        default=False,
+        db_default=False,
+        help_text="Endpoints whose provider trains on prompts are never used.",
+    )
     routing_version = models.BigIntegerField(
         default=0,
         editable=False,
@@ -114,14 +165,62 @@ class Organization(BaseModel):
     def default_workspace(self) -> Workspace:
         return self.workspaces.get(is_default=True)
 
+    @property
+    def policy(self) -> Policy:
+        return Policy.of(
+            only=self.allowed_providers,
+            ignore=self.ignored_providers,
+            zdr=self.requires_zdr,
+            no_training=self.forbids_training,
+        )
 
-class WorkspaceQuerySet(models.QuerySet["Workspace"]):
+
+class MemberQuerySet(models.QuerySet["Member"]):
     def for_organization(self, organization_id: uuid.UUID) -> Self:
         return self.filter(organization_id=organization_id)
 
 
+class Member(BaseModel):
+    """A person of an organization, known by an address; not a login.
+
+    Keys that a member made fall under what is decided for the member.
+    """
+
+    class Role(models.TextChoices):
+        ADMIN = "admin", "admin"
+        MEMBER = "member", "member"
+
+    organization = models.ForeignKey(Organization, on_delete=models.CASCADE, related_name="members")
+    email = models.EmailField(max_length=254)
+    first_name = models.CharField(max_length=255, null=True, blank=True)
+    last_name = models.CharField(max_length=255, null=True, blank=True)
+    role = models.CharField(max_length=16, choices=Role, default=Role.MEMBER)
+
+    objects = MemberQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("organization", "email")
+        constraints = [
+            models.UniqueConstraint(fields=("organization", "email"), name="member_email_unique")
+        ]
+
+    def __str__(self) -> str:
+        return self.email
+
+
+class WorkspaceQuerySet(models.QuerySet["Workspace"]):
+    def for_organization(self, organization_id: uuid.UUID) -> Self:
+        return self.filter(organization_id=organization_id, deleted_at=None)
+
+
 class Workspace(BaseModel):
     """A part of an organization with credentials and keys of its own."""
+
+    class ProviderSort(models.TextChoices):
+        PRICE = "price", "price"
+        THROUGHPUT = "throughput", "throughput"
+        LATENCY = "latency", "latency"
+        EXACTO = "exacto", "exacto"
 
     organization = models.ForeignKey(
         Organization, on_delete=models.CASCADE, related_name="workspaces"
@@ -129,6 +228,23 @@ class Workspace(BaseModel):
     name = models.CharField(max_length=255)
     slug = models.SlugField(max_length=64)
     is_default = models.BooleanField(default=False)
+    description = models.TextField(null=True, blank=True)
+    created_by = models.CharField(max_length=255, null=True, editable=False)
+    default_text_model = models.CharField(max_length=255, null=True, blank=True)
+    default_image_model = models.CharField(max_length=255, null=True, blank=True)
+    default_provider_sort = models.CharField(
+        max_length=16, choices=ProviderSort, null=True, blank=True
+    )
+    disabled_server_tools = ArrayField(models.CharField(max_length=255), null=True, blank=True)
+    io_logging_api_key_ids = ArrayField(models.BigIntegerField(), null=True, blank=True)
+    io_logging_sampling_rate = models.DecimalField(
+        max_digits=5, decimal_places=4, default=1, db_default=1
+    )
+    is_data_discount_logging_enabled = models.BooleanField(default=False, db_default=False)
+    is_observability_broadcast_enabled = models.BooleanField(default=False, db_default=False)
+    is_observability_io_logging_enabled = models.BooleanField(default=False, db_default=False)
+    include_byok_in_budgets = models.BooleanField(default=False, db_default=False)
+    deleted_at = models.DateTimeField(null=True, editable=False)
 
     objects = WorkspaceQuerySet.as_manager()
 
@@ -141,10 +257,56 @@ class Workspace(BaseModel):
                 condition=Q(is_default=True),
                 name="workspace_one_default",
             ),
+            models.CheckConstraint(
+                condition=Q(io_logging_sampling_rate__gt=0, io_logging_sampling_rate__lte=1),
+                name="workspace_sampling_rate",
+            ),
         ]
 
     def __str__(self) -> str:
         return f"{self.organization} / {self.name}"
+
+    @property
+    def default_guardrail_id(self) -> uuid.UUID:
+        """The key of the guardrail that governs the whole workspace, whether it exists yet."""
+        return uuid.uuid5(self.pk, "default guardrail")
+
+
+class WorkspaceMember(BaseModel):
+    """A member's place in a workspace; in the default workspace every member has one unwritten."""
+
+    workspace = models.ForeignKey(Workspace, on_delete=models.CASCADE, related_name="memberships")
+    member = models.ForeignKey(Member, on_delete=models.CASCADE, related_name="memberships")
+    role = models.CharField(max_length=16, choices=Member.Role)
+
+    class Meta:
+        ordering = ("created_at", "id")
+        constraints = [
+            models.UniqueConstraint(fields=("workspace", "member"), name="workspace_member_unique")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.member} in {self.workspace}"
+
+
+class WorkspaceBudget(BaseModel):
+    """What a whole workspace may spend over one kind of period."""
+
+    workspace = models.ForeignKey(Workspace, on_delete=models.CASCADE, related_name="budgets")
+    interval = models.CharField(max_length=16, choices=BudgetInterval)
+    limit_nano = models.BigIntegerField(help_text="In nano-USD.")
+
+    class Meta:
+        ordering = ("workspace", "interval")
+        constraints = [
+            models.UniqueConstraint(
+                fields=("workspace", "interval"), name="workspace_budget_unique"
+            ),
+            models.CheckConstraint(condition=Q(limit_nano__gt=0), name="workspace_budget_positive"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.interval} budget of {self.workspace}"
 
 
 class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
@@ -209,6 +371,15 @@ class ApiKey(BaseModel):
     external_user = models.CharField(
         max_length=512, null=True, db_collation="C", editable=False, help_text="Whose key it is."
     )
+    creator = models.ForeignKey(
+        Member,
+        on_delete=models.PROTECT,
+        related_name="api_keys",
+        db_index=False,
+        null=True,
+        blank=True,
+        help_text="The member who made it, and under whose guardrail it falls.",
+    )
     deleted_at = models.DateTimeField(null=True, editable=False)
 
     objects = ApiKeyManager()
@@ -234,6 +405,24 @@ class ApiKey(BaseModel):
     def is_usable(self) -> bool:
         return not self.disabled and (self.expires_at is None or self.expires_at > timezone.now())
 
+    def guardrails(self) -> Governance:
+        """Returns what governs the key besides its organization."""
+        own = Guardrail.objects.filter(key_assignments__api_key=self)
+        default = Guardrail.objects.filter(pk=self.workspace.default_guardrail_id)
+        creators = Guardrail.objects.none()
+        if self.creator_id is not None:
+            creators = Guardrail.objects.filter(member_assignments__member=self.creator_id)
+        return Governance(default.first(), creators.first(), own.first())
+
+    @property
+    def policy(self) -> Policy:
+        """What everyone who has a say permits together: all but the request itself."""
+        policy = self.organization.policy
+        for guardrail in self.guardrails():
+            if guardrail is not None:
+                policy &= guardrail.policy
+        return policy
+
     def edit(self, **changes: Any) -> bool:
         """Present, unchanged. Writes the fields that differ; returns whether any did.
 
@@ -257,6 +446,124 @@ class ApiKey(BaseModel):
             self.disabled, self.deleted_at = True, timezone.now()
             self.save_fields("disabled", "deleted_at")
         return True
+
+
+class GuardrailQuerySet(models.QuerySet["Guardrail"]):
+    def for_organization(self, organization_id: uuid.UUID) -> Self:
+        return self.filter(organization_id=organization_id)
+
+
+class Guardrail(BaseModel):
+    """Limits that hold for the keys and members that it is assigned to.
+
+    A workspace's default guardrail (:attr:`Workspace.default_guardrail_id`) needs no assignment: it
+    holds for all of the workspace. Flags of ``None`` leave the decision to the organization, which
+    a guardrail can only tighten. Its budget counts what each key, or each member, spends by itself.
+    """
+
+    organization = models.ForeignKey(
+        Organization, on_delete=models.CASCADE, related_name="guardrails", editable=False
+    )
+    workspace = models.ForeignKey(
+        Workspace, on_delete=models.CASCADE, related_name="guardrails", null=True, blank=True
+    )
+    name = models.CharField(max_length=255)
+    description = models.TextField(null=True, blank=True)
+    allowed_models = ArrayField(models.CharField(max_length=255), null=True, blank=True)
+    ignored_models = ArrayField(models.CharField(max_length=255), null=True, blank=True)
+    allowed_providers = ArrayField(models.CharField(max_length=255), null=True, blank=True)
+    ignored_providers = ArrayField(models.CharField(max_length=255), null=True, blank=True)
+    allowed_data_regions = ArrayField(
+        models.CharField(max_length=16, choices=Region), null=True, blank=True
+    )
+    enforce_zdr = models.BooleanField(null=True, blank=True)
+    enforce_zdr_anthropic = models.BooleanField(null=True, blank=True)
+    enforce_zdr_google = models.BooleanField(null=True, blank=True)
+    enforce_zdr_openai = models.BooleanField(null=True, blank=True)
+    enforce_zdr_xai = models.BooleanField(null=True, blank=True)
+    enforce_zdr_other = models.BooleanField(null=True, blank=True)
+    allow_safety_retention_google = models.BooleanField(null=True, blank=True)
+    allow_safety_retention_other = models.BooleanField(null=True, blank=True)
+    enable_free_model_publication = models.BooleanField(null=True, blank=True)
+    enable_free_model_training = models.BooleanField(null=True, blank=True)
+    enable_paid_model_training = models.BooleanField(null=True, blank=True)
+    content_filters = models.JSONField(null=True, blank=True)
+    content_filter_builtins = models.JSONField(null=True, blank=True)
+    limit_nano = models.BigIntegerField(null=True, blank=True, help_text="In nano-USD.")
+    reset_interval = models.CharField(max_length=16, choices=LimitReset, null=True, blank=True)
+    include_byok_in_budgets = models.BooleanField(default=False)
+
+    objects = GuardrailQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("organization", "created_at", "id")
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(limit_nano=None) | Q(limit_nano__gte=0),
+                name="guardrail_limit_not_negative",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def policy(self) -> Policy:
+        """What it permits, as one policy."""
+        return Policy.of(
+            only=self.allowed_providers,
+            ignore=self.ignored_providers,
+            models=self.allowed_models,
+            ignored_models=self.ignored_models,
+            zdr=[family for family in Family if getattr(self, f"enforce_zdr_{family}")],
+            no_training=self.enable_paid_model_training is False,
+            no_free_training=self.enable_free_model_training is False,
+            entrances=self.allowed_data_regions,
+        )
+
+
+class KeyAssignment(BaseModel):
+    """The one guardrail of a key."""
+
+    guardrail = models.ForeignKey(
+        Guardrail, on_delete=models.CASCADE, related_name="key_assignments"
+    )
+    api_key = models.OneToOneField(
+        ApiKey, on_delete=models.CASCADE, related_name="guardrail_assignment"
+    )
+    assigned_by = models.CharField(max_length=255, null=True, editable=False)
+
+    class Meta:
+        ordering = ("created_at", "id")
+
+    def __str__(self) -> str:
+        return f"{self.guardrail} for {self.api_key}"
+
+
+class MemberAssignment(BaseModel):
+    """The one guardrail of a member, which holds for every key that the member made."""
+
+    guardrail = models.ForeignKey(
+        Guardrail, on_delete=models.CASCADE, related_name="member_assignments"
+    )
+    member = models.OneToOneField(
+        Member, on_delete=models.CASCADE, related_name="guardrail_assignment"
+    )
+    assigned_by = models.CharField(max_length=255, null=True, editable=False)
+
+    class Meta:
+        ordering = ("created_at", "id")
+
+    def __str__(self) -> str:
+        return f"{self.guardrail} for {self.member}"
+
+
+class Governance(NamedTuple):
+    """The guardrails that govern a key: its workspace's, its creator's and its own."""
+
+    workspace: Guardrail | None
+    member: Guardrail | None
+    key: Guardrail | None
 
 
 class ByokCredentialQuerySet(models.QuerySet["ByokCredential"]):
@@ -450,7 +757,7 @@ def _write(row: BaseModel, changes: Mapping[str, Any]) -> bool:
 def workspace_for(organization_id: uuid.UUID, workspace_id: uuid.UUID | None) -> Workspace:
     """Loads a workspace of the caller's organization, the default one when none is named.
 
-    Raises :class:`NotFound`; a foreign workspace looks exactly like one that does not exist.
+    Raises :class:`WorkspaceNotFound`, for a foreign workspace as for one that does not exist.
     """
     workspaces = Workspace.objects.for_organization(organization_id)
     found = (
@@ -459,5 +766,5 @@ def workspace_for(organization_id: uuid.UUID, workspace_id: uuid.UUID | None) ->
         else workspaces.filter(pk=workspace_id).first()
     )
     if found is None:
-        raise NotFound("The workspace does not exist.")
+        raise WorkspaceNotFound
     return found

@@ -3,40 +3,112 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Self
+
+
+class Family(StrEnum):
+    """Whose models zero data retention may be demanded of separately."""
+
+    ANTHROPIC = "anthropic"
+    GOOGLE = "google"
+    OPENAI = "openai"
+    XAI = "xai"
+    OTHER = "other"
+
+    @classmethod
+    def of(cls, model_slug: str) -> Family:
+        """Returns the family of a model by the author that its slug begins with."""
+        return _FAMILIES.get(model_slug.partition("/")[0], cls.OTHER)
+
+
+_FAMILIES: Final = {
+    "anthropic": Family.ANTHROPIC,
+    "google": Family.GOOGLE,
+    "openai": Family.OPENAI,
+    "x-ai": Family.XAI,
+    "xai": Family.XAI,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The limits within which an endpoint may be chosen.
+    """The limits within which an endpoint may be chosen; the empty one admits everything.
 
-    Providers are named by slug or by display name, in lower case. ``only`` of ``None`` means any
-    provider. A request can only tighten: see :meth:`tightened`.
+    Providers are named by slug or by display name, in lower case, models by public or canonical
+    slug. ``None`` in place of an allow-list means any. ``entrances`` are the regions through whose
+    hosts a request may arrive, ``served_in`` those that may serve it.
+
+    ``a & b`` is what both permit: allow-lists intersect, everything else adds up. So it commutes,
+    and whoever joins in can only tighten.
     """
 
     only: frozenset[str] | None = None
     ignore: frozenset[str] = frozenset()
-    zdr: bool = False
+    models: frozenset[str] | None = None
+    ignored_models: frozenset[str] = frozenset()
+    zdr: frozenset[Family] = frozenset()
     no_training: bool = False
+    no_free_training: bool = False
+    entrances: frozenset[str] | None = None
+    served_in: frozenset[str] | None = None
 
-    def tightened(
-        self,
+    @classmethod
+    def of(
+        cls,
         *,
         only: Iterable[str] | None = None,
-        ignore: Iterable[str] = (),
-        zdr: bool = False,
+        ignore: Iterable[str] | None = None,
+        models: Iterable[str] | None = None,
+        ignored_models: Iterable[str] | None = None,
+        zdr: bool | Iterable[Family] = False,
         no_training: bool = False,
+        no_free_training: bool = False,
+        entrances: Iterable[str] | None = None,
+        served_in: str | None = None,
     ) -> Self:
-        """Returns the policy further limited: allow-lists intersect, the rest adds up."""
-        allowed = self.only
-        if only is not None:
-            wanted = frozenset(name.lower() for name in only)
-            allowed = wanted if allowed is None else allowed & wanted
-        return replace(
-            self,
-            only=allowed,
-            ignore=self.ignore | {name.lower() for name in ignore},
-            zdr=self.zdr or zdr,
-            no_training=self.no_training or no_training,
+        """Returns the policy that lists and flags make; ``zdr=True`` is that of every family."""
+        families = Family if zdr is True else zdr or ()
+        return cls(
+            only=None if only is None else frozenset(name.lower() for name in only),
+            ignore=frozenset(name.lower() for name in ignore or ()),
+            models=None if models is None else frozenset(models),
+            ignored_models=frozenset(ignored_models or ()),
+            zdr=frozenset(families),
+            no_training=no_training,
+            no_free_training=no_training or no_free_training,
+            entrances=None if entrances is None else frozenset(entrances),
+            served_in=None if served_in is None else frozenset((served_in,)),
         )
+
+    def __and__(self, other: Policy) -> Policy:
+        if self == _OPEN:
+            return other
+        if other == _OPEN:
+            return self
+        return Policy(
+            only=_both(self.only, other.only),
+            ignore=self.ignore | other.ignore,
+            models=_both(self.models, other.models),
+            ignored_models=self.ignored_models | other.ignored_models,
+            zdr=self.zdr | other.zdr,
+            no_training=self.no_training or other.no_training,
+            no_free_training=self.no_free_training or other.no_free_training,
+            entrances=_both(self.entrances, other.entrances),
+            served_in=_both(self.served_in, other.served_in),
+        )
+
+    @property
+    def is_open(self) -> bool:
+        """Tells whether it limits nothing."""
+        return self == _OPEN
+
+
+_OPEN: Final = Policy()
+
+
+def _both(mine: frozenset[str] | None, theirs: frozenset[str] | None) -> frozenset[str] | None:
+    if mine is None:
+        return theirs
+    return mine if theirs is None else mine & theirs

@@ -136,15 +136,20 @@ def visible_offers(
         .order_by("price__prompt", "pk")
         # Rows, not models: a list of thousands is read for every request.
         .values_list(
-            "model_id", "pk", "provider__slug", "provider__name", "zdr",
-            "provider__trains_on_prompts", "region", "context_length", "max_completion_tokens",
-            "is_moderated", *_PRICE,
+            "model_id", "pk", "model__slug", "model__canonical_slug", "provider__slug",
+            "provider__name", "zdr", "provider__trains_on_prompts", "region", "context_length",
+            "max_completion_tokens", "is_moderated", *_PRICE,
         )
     )  # fmt: skip
-    for model_id, pk, slug, name, zdr, trains, region, context, limit, moderated, *rates in public:
-        facts = EndpointFacts(slug, name, zdr, trains)
+    for row in public:
+        model_id, pk, name, permaslug, provider, display, zdr, trains, region, *rest = row
+        context, limit, moderated, *rates = rest
+        price = Price(*rates)
+        facts = EndpointFacts(
+            provider, display, zdr, trains, name, permaslug, region, price.is_free
+        )
         if not exclusions(facts, policy):
-            offer = Offer(pk, facts, region, Price(*rates), context, limit, moderated)
+            offer = Offer(pk, facts, region, price, context, limit, moderated)
             offers.setdefault(model_id, []).append(offer)
     if organization_id is None:
         return offers
@@ -156,7 +161,13 @@ def visible_offers(
     )
     for deployment in private:
         facts = EndpointFacts(
-            deployment.provider.slug, deployment.provider_name, bool(deployment.declared_zdr), False
+            deployment.provider.slug,
+            deployment.provider_name,
+            bool(deployment.declared_zdr),
+            False,
+            deployment.model.slug,
+            deployment.model.canonical_slug,
+            deployment.declared_region,
         )
         if not exclusions(facts, policy):
             offer = Offer(

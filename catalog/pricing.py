@@ -27,6 +27,11 @@ class Price:
     cache_read: Decimal | None = None
     cache_write: Decimal | None = None
 
+    @property
+    def is_free(self) -> bool:
+        """Tells whether nothing that a request may use costs anything."""
+        return not (self.prompt or self.completion or self.image or self.request)
+
     def text(
         self, name: Literal["prompt", "completion", "image", "request", "cache_read", "cache_write"]
     ) -> str:

@@ -5,38 +5,59 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from accounts.policy import Policy
+from accounts.policy import Family, Policy
 
 
 class Exclusion(StrEnum):
-    """Why an endpoint is not admitted."""
+    """Why an endpoint is not admitted; ``excluded_by`` in answers."""
 
     PROVIDER_NOT_ALLOWED = "provider_not_allowed"
     PROVIDER_IGNORED = "provider_ignored"
+    MODEL_NOT_ALLOWED = "model_not_allowed"
+    MODEL_IGNORED = "model_ignored"
     RETAINS_DATA = "zdr"
     TRAINS_ON_DATA = "data_collection"
+    REGION = "region"
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointFacts:
-    """What a policy judges an endpoint by."""
+    """What a policy judges an endpoint by.
+
+    ``region`` is ``None`` where nothing is declared, which is served nowhere in particular.
+    """
 
     provider_slug: str
     provider_name: str
     zdr: bool
     trains_on_prompts: bool
+    model_slug: str = ""
+    model_permaslug: str = ""
+    region: str | None = None
+    is_free: bool = False
 
 
 def exclusions(facts: EndpointFacts, policy: Policy) -> tuple[Exclusion, ...]:
     """Returns every reason for which the policy excludes an endpoint; empty means admitted."""
+    if policy.is_open:
+        return ()
     names = {facts.provider_slug.lower(), facts.provider_name.lower()}
+    models = {facts.model_slug, facts.model_permaslug}
     reasons: list[Exclusion] = []
     if policy.only is not None and not names & policy.only:
         reasons.append(Exclusion.PROVIDER_NOT_ALLOWED)
     if names & policy.ignore:
         reasons.append(Exclusion.PROVIDER_IGNORED)
-    if policy.zdr and not facts.zdr:
+    if policy.models is not None and not models & policy.models:
+        reasons.append(Exclusion.MODEL_NOT_ALLOWED)
+    if models & policy.ignored_models:
+        reasons.append(Exclusion.MODEL_IGNORED)
+    if not facts.zdr and policy.zdr and Family.of(facts.model_slug) in policy.zdr:
         reasons.append(Exclusion.RETAINS_DATA)
-    if policy.no_training and facts.trains_on_prompts:
+    if facts.trains_on_prompts and (
+        policy.no_free_training if facts.is_free else policy.no_training
+    ):
         reasons.append(Exclusion.TRAINS_ON_DATA)
+    if policy.served_in is not None and facts.region not in policy.served_in:
+        reasons.append(Exclusion.REGION)
     return tuple(reasons)

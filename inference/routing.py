@@ -157,9 +157,9 @@ def plan(
     every exclusion and its reasons, when none of its endpoints may be used.
     """
     preferences = request.preferences
-    policy = policy.tightened(
+    policy &= Policy.of(
         only=preferences.only,
-        ignore=preferences.ignore or (),
+        ignore=preferences.ignore,
         zdr=bool(preferences.zdr),
         no_training=preferences.data_collection == "deny",
     )

@@ -193,7 +193,7 @@ def test_order_goes_before_private() -> None:
 
 
 def test_a_request_cannot_loosen_the_policy() -> None:
-    policy = Policy(only=frozenset(("a", "b")), ignore=frozenset(("a",)), zdr=True)
+    policy = Policy.of(only=["a", "b"], ignore=["a"], zdr=True)
     routes = [route("a", zdr=True), route("b"), route("b2", zdr=True), route("b", zdr=True)]
     found = planned(routes, policy=policy, only=["b", "b2"], zdr=False, data_collection="allow")
     assert used(found) == ["operator-b"]
