@@ -11,17 +11,19 @@ import hashlib
 import hmac
 import json
 import re
+import struct
 import time
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, Final
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
-from config.simulator import Request
+from config.simulator import BEHAVIOURS, Request, Simulator, Step
 from tests.embedded import AZURE_HOST, BEDROCK_HOST, VERTEX_HOST
 
 AZURE_KEY: Final = "azure-key-0123456789abcdef"
@@ -38,6 +40,7 @@ _V1_PATH: Final = "/openai/v1/chat/completions"
 _DATED_PATH: Final = re.compile(
     r"/openai/deployments/([^/]+)/chat/completions\?api-version=2024-10-21"
 )
+_CONVERSE_PATH: Final = re.compile(r"/model/([A-Za-z0-9._~%-]+)/converse(-stream)?")
 _VERTEX_PATH: Final = (
     f"/v1/projects/{PROJECT}/locations/us-central1/endpoints/openapi/chat/completions"
 )
@@ -108,6 +111,84 @@ def _changed(members: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]
     return {name: value for name, value in {**members, **changes}.items() if value is not None}
 
 
+class Clouds(Simulator):
+    """The simulated upstream at the clouds' names; Bedrock's speaks Converse."""
+
+    def _answer(self, request: Request) -> Iterable[Step]:
+        steps = super()._answer(request)
+        if request.kind != "converse":
+            return steps
+        found = _CONVERSE_PATH.fullmatch(request.path)
+        assert found is not None
+        # What the others say in the body is in the path here.
+        request.body |= {"model": unquote(found[1]), "stream": found[2] is not None}
+        if request.model in BEHAVIOURS:
+            return BEHAVIOURS[request.model][1](request)
+        question = request.body["messages"][-1]["content"][-1]["text"]
+        return (_conversed(f"You said: {question}", question, is_stream=request.stream),)
+
+
+def _conversed(answer: str, question: str, *, is_stream: bool) -> bytes:
+    prompt, completion = len(question.split()), len(answer.split())
+    usage = {
+        "inputTokens": prompt,
+        "outputTokens": completion,
+        "totalTokens": prompt + completion,
+    }
+    if is_stream:
+        content_type = "application/vnd.amazon.eventstream"
+        start = {"contentBlockIndex": 0}
+        body = event_stream(
+            ("messageStart", {"role": "assistant"}),
+            *(
+                ("contentBlockDelta", {**start, "delta": {"text": piece}})
+                for piece in re.findall(r"\s*\S+", answer)
+            ),
+            ("contentBlockStop", start),
+            ("messageStop", {"stopReason": "end_turn"}),
+            ("metadata", {"usage": usage, "metrics": {"latencyMs": 5}}),
+        )
+    else:
+        content_type = "application/json"
+        message = {"role": "assistant", "content": [{"text": answer}]}
+        body = json.dumps(
+            {
+                "output": {"message": message},
+                "stopReason": "end_turn",
+                "usage": usage,
+                "metrics": {"latencyMs": 5},
+            }
+        ).encode()
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\ncontent-length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+def event_stream(*events: tuple[str, Any]) -> bytes:
+    """Events as messages of AWS's event stream."""
+    return b"".join(
+        frame(
+            json.dumps(fields).encode(),
+            event_type=kind,
+            content_type="application/json",
+            message_type="event",
+        )
+        for kind, fields in events
+    )
+
+
+def frame(payload: bytes, **headers: str) -> bytes:
+    """One message of AWS's event stream: a prelude, headers, a payload, and two checksums."""
+    packed = b"".join(
+        struct.pack("!B", len(name)) + name + struct.pack("!BH", 7, len(value)) + value
+        for name, value in (
+            (f":{name.replace('_', '-')}".encode(), text.encode()) for name, text in headers.items()
+        )
+    )
+    prelude = struct.pack("!II", 16 + len(packed) + len(payload), len(packed))
+    message = prelude + struct.pack("!I", zlib.crc32(prelude)) + packed + payload
+    return message + struct.pack("!I", zlib.crc32(message))
+
+
 class Gate:
     """Admits requests as the cloud of their host would; ``skew`` puts its clock ahead."""
 
@@ -121,7 +202,7 @@ class Gate:
             VERTEX_HOST: self._vertex,
         }.get(request.headers["host"])
         status = 421 if check is None else check(request)
-        return status or "chat"
+        return status or ("converse" if request.headers["host"] == BEDROCK_HOST else "chat")
 
     def _azure(self, request: Request) -> int:
         if request.headers.get("api-key") != AZURE_KEY or "authorization" in request.headers:
@@ -132,7 +213,7 @@ class Gate:
         return 0 if unquote(dated[1]) == request.body["model"] else 404
 
     def _bedrock(self, request: Request) -> int:
-        if request.path != _V1_PATH:
+        if not _CONVERSE_PATH.fullmatch(request.path):
             return 404
         if request.headers["authorization"] == f"Bearer {BEDROCK_KEY}":
             return 0
@@ -174,11 +255,14 @@ def authorization(
     *,
     region: str = "us-east-1",
 ) -> str:
-    """Signs as AWS's "Signature Version 4" describes it; header names in lower case."""
+    """Signs as AWS's "Signature Version 4" describes it; header names in lower case.
+
+    The path is the one on the wire, whose escapes are escaped once more.
+    """
     canonical = "\n".join(
         [
             "POST",
-            path,
+            quote(path, safe="/~"),
             "",
             *(f"{name}:{headers[name]}" for name in signed),
             "",

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from catalog.dialects import azure, bedrock, openai, vertex
+from catalog.dialects import anthropic, azure, bedrock, gemini, openai, vertex
 from catalog.dialects.base import Dialect
 from config.secrets import Secret
 
 _DIALECTS: Final[dict[str, Dialect]] = {
     "openai": openai,
+    "anthropic": anthropic,
+    "gemini": gemini,
     "azure": azure,
     "bedrock": bedrock,
     "vertex": vertex,

@@ -35,6 +35,11 @@ class Operation(StrEnum):
 
     CHAT = "chat/completions"
     TEXT = "completions"
+    EMBEDDINGS = "embeddings"
+
+
+class Untranslatable(Exception):
+    """A request that a wire format cannot say; the text is ours and safe to show."""
 
 
 class InvalidReply(Exception):
@@ -155,7 +160,7 @@ class Dialect(Protocol):
         ...
 
     def build(self, call: Call) -> OutboundRequest:
-        """Returns the HTTP request of a call."""
+        """Returns the HTTP request of a call; raises :class:`Untranslatable`."""
         ...
 
     def parse_reply(self, operation: Operation, body: bytes) -> Reply:
@@ -219,6 +224,7 @@ def parse_error(body: bytes) -> ProviderFailure:
     """Reads an error body of any known dialect; only a JSON error's message is ever shown.
 
     Knows ``{"error": {"message", "code", "type"}}``, ``{"error": "…"}`` and ``{"message": "…"}``.
+    Google repeats the HTTP status in ``code`` and names the error in ``status``.
     """
     try:
         decoded = json.loads(body)
@@ -230,6 +236,8 @@ def parse_error(body: bytes) -> ProviderFailure:
     if not isinstance(error, dict):
         return ProviderFailure(None)
     message, code = error.get("message"), error.get("code")
+    if isinstance(code, int) and isinstance(error.get("status"), str):
+        code = error["status"]
     if code is None:
         code = error.get("type")
     return ProviderFailure(

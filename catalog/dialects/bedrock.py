@@ -1,25 +1,180 @@
-"""Amazon Bedrock's OpenAI-compatible chat completions, signed or with a Bedrock API key."""
+"""Amazon Bedrock's Converse interface, signed or with a Bedrock API key.
+
+It serves every model of Bedrock in one format, as
+https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_Converse.html describes it.
+"""
 
 from __future__ import annotations
 
+import re
+import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
+from urllib.parse import quote
 
+import msgspec
 from botocore.auth import SIGV4_TIMESTAMP, SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import ReadOnlyCredentials
+from botocore.eventstream import EventStreamBuffer, EventStreamMessage, ParserError
 
-from catalog.dialects import credentials, openai
-from catalog.dialects.base import Call, Operation
+from catalog.dialects import answers, anthropic, credentials, messages
+from catalog.dialects.answers import ANTHROPIC_FORMAT, Finish, Said
+from catalog.dialects.base import (
+    Call,
+    Chunk,
+    InvalidReply,
+    InvalidStream,
+    Operation,
+    ProviderFailure,
+    Reply,
+    StreamParser,
+    Untranslatable,
+    parse_error,
+)
+from catalog.dialects.messages import Chat, Media, Text, Thought, ToolCall, ToolResult
+from catalog.dialects.sse import EventTooLarge
+from catalog.pricing import Usage
 from config.egress import OutboundRequest
 from config.secrets import Secret
 
 operations: Final = frozenset((Operation.CHAT,))
 names_deployments: Final = True
-parse_reply = openai.parse_reply
-stream_parser = openai.stream_parser
+
+_MAX_EVENT_BYTES: Final = 1_048_576
+_CLAUDE: Final = "anthropic.claude"
+_UNNAMEABLE: Final = re.compile(r"[^A-Za-z0-9()\[\]-]+")
+_IMAGES: Final = frozenset(("png", "jpeg", "gif", "webp"))
+_DOCUMENTS: Final = {
+    "application/pdf": "pdf",
+    "text/csv": "csv",
+    "text/html": "html",
+    "text/plain": "txt",
+    "text/markdown": "md",
+    "application/msword": "doc",
+    "application/vnd.openxmlformats-officedocument.wordprocessingml.document": "docx",
+    "application/vnd.ms-excel": "xls",
+    "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": "xlsx",
+}
+_FINISHES: Final = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "tool_use": "tool_calls",
+    "guardrail_intervened": "content_filter",
+    "content_filtered": "content_filter",
+    "malformed_model_output": "error",
+    "malformed_tool_use": "error",
+}
+_encode = msgspec.json.Encoder().encode
+
+
+class _Struct(msgspec.Struct, rename="camel"):
+    """The names here, the provider's spelling there."""
+
+
+class _Usage(_Struct):
+    input_tokens: Any = None
+    output_tokens: Any = None
+    cache_read_input_tokens: Any = None
+    cache_write_input_tokens: Any = None
+
+    @property
+    def counted(self) -> Usage | None:
+        """Adds the prompt up, whose cached tokens are counted apart."""
+        if self.input_tokens is None or self.output_tokens is None:
+            return None
+        read, written = self.cache_read_input_tokens, self.cache_write_input_tokens
+        return answers.count_usage(
+            (self.input_tokens, read, written),
+            (self.output_tokens,),
+            cached=read,
+            cache_write=written,
+        )
+
+
+class _ReasoningText(_Struct):
+    text: str = ""
+    signature: str | None = None
+
+
+class _Reasoning(_Struct):
+    """Whole, it has a text; in a stream, the text's pieces and its signature stand alone."""
+
+    reasoning_text: _ReasoningText | None = None
+    redacted_content: str | None = None
+    text: str = ""
+    signature: str | None = None
+
+    def said(self, index: int) -> Said:
+        whole = self.reasoning_text or _ReasoningText(self.text, self.signature)
+        if self.redacted_content is None and not whole.text and whole.signature is None:
+            return Said()
+        detail = answers.thought(
+            ANTHROPIC_FORMAT,
+            index,
+            text=whole.text or None,
+            signature=whole.signature,
+            data=self.redacted_content,
+        )
+        return Said(reasoning=whole.text, details=[detail])
+
+
+class _ToolUse(_Struct):
+    tool_use_id: str = ""
+    name: str = ""
+    input: dict[str, msgspec.Raw] = {}
+
+
+class _Block(_Struct):
+    text: str = ""
+    tool_use: _ToolUse | None = None
+    reasoning_content: _Reasoning | None = None
+
+
+class _Message(_Struct):
+    content: list[_Block] = []
+
+
+class _Output(_Struct):
+    message: _Message
+
+
+class _Answer(_Struct):
+    output: _Output
+    stop_reason: str
+    usage: _Usage | None = None
+
+
+class _ToolUseDelta(_Struct):
+    input: str = ""
+
+
+class _Delta(_Struct):
+    text: str = ""
+    tool_use: _ToolUseDelta | None = None
+    reasoning_content: _Reasoning | None = None
+
+
+class _Start(_Struct):
+    tool_use: _ToolUse | None = None
+
+
+class _Event(_Struct):
+    """The members of every kind of event."""
+
+    content_block_index: int = 0
+    start: _Start | None = None
+    delta: _Delta | None = None
+    stop_reason: str | None = None
+    usage: _Usage | None = None
+
+
+_decode_answer = msgspec.json.Decoder(_Answer).decode
+_decode_event = msgspec.json.Decoder(_Event).decode
 
 
 def host(base_url: str | None, secret: Secret) -> str:
@@ -28,16 +183,57 @@ def host(base_url: str | None, secret: Secret) -> str:
 
 def build(call: Call, *, clock: Callable[[], float] = time.time) -> OutboundRequest:
     credential = credentials.bedrock(call.secret)
-    url = f"https://{credential.host}/openai/v1/{call.operation.value}"
+    # An identifier may be an ARN: its slashes and colons stay inside one segment of the path.
+    model = quote(call.model, safe="")
+    method = "converse-stream" if call.stream else "converse"
     login = credential.login
+    request = OutboundRequest(
+        method="POST",
+        url=f"https://{credential.host}/model/{model}/{method}",
+        headers={
+            "Content-Type": "application/json",
+            "Accept": "application/vnd.amazon.eventstream" if call.stream else "application/json",
+        },
+        body=_encode(_body(call.model, messages.read(call.fields))),
+    )
     if isinstance(login, Secret):
-        return openai.request(call, url, {"Authorization": f"Bearer {login.reveal()}"})
-    request = openai.request(call, url, {})
-    request.headers = {
-        **request.headers,
-        **_signature(request, login, credential.region, datetime.fromtimestamp(clock(), UTC)),
-    }
+        signature = {"Authorization": f"Bearer {login.reveal()}"}
+    else:
+        now = datetime.fromtimestamp(clock(), UTC)
+        signature = _signature(request, login, credential.region, now)
+    request.headers = {**request.headers, **signature}
     return request
+
+
+def parse_reply(operation: Operation, body: bytes) -> Reply:
+    try:
+        answer = _decode_answer(body.decode())
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise InvalidReply("The answer is not a message.") from None
+    content = answer.output.message.content
+    thoughts = [
+        block.reasoning_content.said(index)
+        for index, block in enumerate(content)
+        if block.reasoning_content is not None
+    ]
+    said = Said(
+        text="".join(block.text for block in content),
+        reasoning="".join(thought.reasoning for thought in thoughts),
+        details=[detail for thought in thoughts for detail in thought.details],
+        tool_calls=[
+            answers.tool_call(use.tool_use_id, use.name, _encode(use.input).decode())
+            for block in content
+            if (use := block.tool_use) is not None
+        ],
+    )
+    return answers.reply(
+        [(said, _finish(answer.stop_reason))],
+        usage=None if answer.usage is None else answer.usage.counted,
+    )
+
+
+def stream_parser(operation: Operation) -> StreamParser:
+    return answers.Parser(_Frames(), _Reader().read)
 
 
 def _signature(
@@ -76,3 +272,219 @@ def _signature(
         f"Signature={signer.signature(text, unsigned)}"
     )
     return headers
+
+
+def _body(model: str, chat: Chat) -> dict[str, Any]:
+    return messages.without_nones(
+        messages=[
+            {"role": turn.role, "content": content}
+            for turn in chat.turns
+            if (content := [made for part in turn.parts for made in _blocks(part)])
+        ],
+        system=[made for part in chat.system for made in _blocks(part)] or None,
+        inferenceConfig=messages.without_nones(
+            maxTokens=chat.max_tokens,
+            temperature=_temperature(model, chat),
+            topP=chat.top_p,
+            stopSequences=chat.stop or None,
+        )
+        or None,
+        toolConfig=_tool_config(chat),
+        outputConfig=messages.without_nones(
+            textFormat=_text_format(chat), effort=anthropic.effort(model, chat)
+        )
+        or None,
+        additionalModelRequestFields=_additions(model, chat) or None,
+    )
+
+
+def _temperature(model: str, chat: Chat) -> float | None:
+    if chat.temperature is None:
+        return None
+    # As for its maker's own interface: both ends mean the most random answer.
+    return min(chat.temperature, 1) if _CLAUDE in model else chat.temperature
+
+
+def _additions(model: str, chat: Chat) -> dict[str, Any]:
+    """Returns what Claude knows beyond the common format; other models have other words for it."""
+    if _CLAUDE not in model:
+        return {}
+    max_tokens = chat.max_tokens or anthropic.DEFAULT_MAX_TOKENS
+    return messages.without_nones(
+        top_k=chat.top_k, thinking=anthropic.thinking(model, chat, max_tokens)
+    )
+
+
+def _text_format(chat: Chat) -> dict[str, Any] | None:
+    if chat.schema is None:
+        return None
+    # The schema travels as the text of one.
+    definition = messages.without_nones(schema=bytes(chat.schema).decode(), name=chat.schema_name)
+    return {"type": "json_schema", "structure": {"jsonSchema": definition}}
+
+
+def _tool_config(chat: Chat) -> dict[str, Any] | None:
+    """Returns the tools and which to use; there is no word for none but to leave them out."""
+    choice = chat.tool_choice
+    if not chat.tools:
+        return None
+    if choice is not None and choice.mode == "none":
+        if any(isinstance(part, ToolCall) for turn in chat.turns for part in turn.parts):
+            raise Untranslatable("Bedrock cannot forbid tools that the conversation has used.")
+        return None
+    tools: list[dict[str, Any]] = []
+    for tool in chat.tools:
+        spec = messages.without_nones(
+            name=tool.name,
+            description=tool.description,
+            inputSchema={"json": tool.schema},
+            strict=tool.strict,
+        )
+        tools += [{"toolSpec": spec}, *_cache_point(tool.cache)]
+    wanted: dict[str, Any] | None = None
+    if choice is not None and choice.name is not None:
+        wanted = {"tool": {"name": choice.name}}
+    elif choice is not None:
+        wanted = {"any" if choice.mode == "required" else "auto": {}}
+    return messages.without_nones(tools=tools, toolChoice=wanted)
+
+
+def _blocks(part: messages.Part) -> list[dict[str, Any]]:
+    """Returns the content blocks of a part; none for the reasoning of another provider."""
+    match part:
+        case Text():
+            return [{"text": part.text}, *_cache_point(part.cache)]
+        case Media():
+            return [_media(part), *_cache_point(part.cache)]
+        case ToolCall():
+            use = {"toolUseId": part.id, "name": part.name, "input": part.arguments}
+            return [{"toolUse": use}]
+        case ToolResult():
+            content = [made for inner in part.parts for made in _blocks(inner)]
+            return [{"toolResult": {"toolUseId": part.id, "content": content}}]
+        case Thought():
+            if part.format != ANTHROPIC_FORMAT:
+                return []
+            if part.data is not None:
+                return [{"reasoningContent": {"redactedContent": part.data}}]
+            if part.signature is None:
+                return []
+            text = {"text": part.text, "signature": part.signature}
+            return [{"reasoningContent": {"reasoningText": text}}]
+
+
+def _cache_point(cache: dict[str, Any] | None) -> list[dict[str, Any]]:
+    if cache is None:
+        return []
+    return [{"cachePoint": messages.without_nones(type="default", ttl=cache.get("ttl"))}]
+
+
+def _media(part: Media) -> dict[str, Any]:
+    main, _, subtype = (part.media_type or "").partition("/")
+    if part.data is not None:
+        source = {"bytes": part.data}
+        if part.kind == "file" and part.media_type in _DOCUMENTS:
+            # The format takes few characters in a name, and wants one.
+            name = _UNNAMEABLE.sub(" ", part.name or "").strip()[:200] or "document"
+            document = {"format": _DOCUMENTS[part.media_type], "name": name, "source": source}
+            return {"document": document}
+        if part.kind == "image" and main == "image" and subtype in _IMAGES:
+            return {"image": {"format": subtype, "source": source}}
+        if part.kind in ("audio", "video") and main == part.kind:
+            return {part.kind: {"format": subtype, "source": source}}
+    raise messages.refusal(part, "Bedrock")
+
+
+def _finish(stop_reason: str) -> Finish:
+    return Finish(_FINISHES.get(stop_reason, "stop"), stop_reason)
+
+
+class _Frames:
+    """Cuts bytes into the messages of AWS's event stream, which carry checksums."""
+
+    __slots__ = ("_buffer", "_size")
+
+    def __init__(self) -> None:
+        self._buffer = EventStreamBuffer()
+        self._size = 0
+
+    @property
+    def is_complete(self) -> bool:
+        return self._size == 0
+
+    def feed(self, data: bytes) -> Iterator[EventStreamMessage]:
+        self._buffer.add_data(data)
+        self._size += len(data)
+        try:
+            for message in self._buffer:
+                self._size -= message.prelude.total_length
+                yield message
+        except (ParserError, struct.error, UnicodeDecodeError, KeyError):
+            raise InvalidStream("A message of the stream is damaged.") from None
+        if self._size > _MAX_EVENT_BYTES:
+            raise EventTooLarge
+
+
+class _Reader:
+    """Reads the events of one stream; those of a kind that is not known here say nothing.
+
+    The metadata with the usage comes last, and so is the end mark.
+    """
+
+    __slots__ = ("_calls", "_is_started")
+
+    def __init__(self) -> None:
+        self._is_started = False
+        self._calls = answers.CallsOfBlocks()
+
+    def read(self, message: EventStreamMessage) -> Iterator[Chunk]:
+        headers, kind = message.headers, message.headers.get(":event-type")
+        if headers.get(":message-type") != "event":
+            raise _failure(message)
+        try:
+            event = _decode_event(message.payload.decode())
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise InvalidStream("An event of the stream is malformed.") from None
+        index = event.content_block_index
+        match kind:
+            case "messageStart":
+                yield self._chunk(Said())
+            case "contentBlockStart" if event.start is not None and event.start.tool_use:
+                use = event.start.tool_use
+                yield self._chunk(self._calls.begun(index, use.tool_use_id, use.name))
+            case "contentBlockDelta" if event.delta is not None:
+                yield from self._chunks(self._continued(index, event.delta))
+            case "contentBlockStop":
+                yield from self._chunks(self._calls.ended(index))
+            case "messageStop" if event.stop_reason is not None:
+                yield self._chunk(None, _finish(event.stop_reason))
+            case "metadata":
+                usage = None if event.usage is None else event.usage.counted
+                if usage is not None:
+                    yield answers.chunk(usage=usage)
+                yield answers.done()
+
+    def _continued(self, index: int, delta: _Delta) -> Said:
+        if delta.reasoning_content is not None:
+            return delta.reasoning_content.said(index)
+        if delta.tool_use is not None:
+            return self._calls.continued(index, delta.tool_use.input)
+        return Said(delta.text)
+
+    def _chunks(self, said: Said) -> Iterator[Chunk]:
+        if said:
+            yield self._chunk(said)
+
+    def _chunk(self, said: Said | None, finish: Finish | None = None) -> Chunk:
+        is_first, self._is_started = not self._is_started, True
+        return answers.chunk(said, is_first=is_first, finish=finish)
+
+
+def _failure(message: EventStreamMessage) -> ProviderFailure:
+    """Reads a message that is an exception of the model's, or an error of the stream itself."""
+    headers = message.headers
+    code = headers.get(":exception-type") or headers.get(":error-code")
+    text = parse_error(message.payload).message or headers.get(":error-message")
+    return ProviderFailure(
+        text if isinstance(text, str) else None, code if isinstance(code, str) else None
+    )

@@ -59,6 +59,12 @@ class _Choice(msgspec.Struct):
     finish_reason: str | None = None
 
 
+class _Embedding(msgspec.Struct):
+    """One vector: numbers, or their bytes in base64; never read, for it can be long."""
+
+    embedding: msgspec.Raw
+
+
 class _TokenDetails(msgspec.Struct):
     cached_tokens: Any = 0
     cache_write_tokens: Any = 0
@@ -73,6 +79,7 @@ class _Usage(msgspec.Struct):
 
 
 _decode_choices = msgspec.json.Decoder(list[_Choice]).decode
+_decode_embeddings = msgspec.json.Decoder(list[_Embedding]).decode
 _decode_usage = msgspec.json.Decoder(_Usage | None).decode
 _decode_text: Final = msgspec.json.Decoder(str).decode
 
@@ -113,6 +120,8 @@ def parse_reply(operation: Operation, body: bytes) -> Reply:
     if fields is None:
         raise InvalidReply("The answer is not a JSON object.")
     _raise_reported(fields)
+    if operation is Operation.EMBEDDINGS:
+        return _embeddings(fields)
     choices = _choices(fields)
     if not choices:
         raise InvalidReply("The answer has no choices.")
@@ -125,6 +134,23 @@ def parse_reply(operation: Operation, body: bytes) -> Reply:
         usage=_usage(fields),
         finish_reason=_finish_reason(choices),
         output_bytes=_size(choices),
+        upstream_id=_text(fields, "id"),
+    )
+
+
+def _embeddings(fields: dict[str, msgspec.Raw]) -> Reply:
+    """Reads vectors, which are whole once they are there: they end as a text that stops does."""
+    try:
+        vectors = _decode_embeddings(fields.get("data", _NULL))
+    except (msgspec.DecodeError, RecursionError):
+        raise InvalidReply("The embeddings of the answer are malformed.") from None
+    if not vectors or any(bytes(each.embedding)[:1] not in (b"[", b'"') for each in vectors):
+        raise InvalidReply("The answer has no embeddings.")
+    return Reply(
+        fields=fields,
+        model=_text(fields, "model"),
+        usage=_usage(fields, completion=0),
+        finish_reason="stop",
         upstream_id=_text(fields, "id"),
     )
 
@@ -211,7 +237,8 @@ def _choices(fields: dict[str, msgspec.Raw]) -> list[_Choice]:
         raise InvalidReply("The choices of the answer are malformed.") from None
 
 
-def _usage(fields: dict[str, msgspec.Raw]) -> Usage | None:
+def _usage(fields: dict[str, msgspec.Raw], *, completion: int | None = None) -> Usage | None:
+    """Reads the usage; ``completion`` is known where the answer has no such count."""
     raw = fields.get("usage")
     if raw is None:
         return None
@@ -225,7 +252,7 @@ def _usage(fields: dict[str, msgspec.Raw]) -> Usage | None:
     completion_details = usage.completion_tokens_details or _TokenDetails()
     return read_usage(
         usage.prompt_tokens,
-        usage.completion_tokens,
+        usage.completion_tokens if completion is None else completion,
         cached=prompt_details.cached_tokens,
         cache_write=prompt_details.cache_write_tokens,
         reasoning=completion_details.reasoning_tokens,

@@ -7,10 +7,12 @@ import json
 from typing import Any
 
 import botocore.auth
+import botocore.session
 import pytest
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import ReadOnlyCredentials
+from botocore.serialize import create_serializer
 
 from catalog import dialects
 from catalog.dialects import azure, bedrock, openai, vertex
@@ -28,6 +30,8 @@ STREAM_BODY = (
     b'"stream":true,"stream_options":{"include_usage":true}}'
 )
 JSON = {"Content-Type": "application/json", "Accept": "application/json"}
+CONVERSE_BODY = b'{"messages":[{"role":"user","content":[{"text":"hi"}]}]}'
+ARN = "arn:aws:bedrock:us-east-1:123456789012:application-inference-profile/a1b2c3"
 EVENTS = {"Content-Type": "application/json", "Accept": "text/event-stream"}
 
 
@@ -110,9 +114,10 @@ def test_a_deployment_s_name_never_climbs_out_of_the_path(name: str) -> None:
 def test_bedrock_takes_its_own_keys() -> None:
     assert bedrock.build(call(clouds.bedrock_key(), "openai.gpt-oss-20b-1:0")) == OutboundRequest(
         method="POST",
-        url="https://bedrock-runtime.us-east-1.amazonaws.com/openai/v1/chat/completions",
+        url="https://bedrock-runtime.us-east-1.amazonaws.com"
+        "/model/openai.gpt-oss-20b-1%3A0/converse",
         headers={"Authorization": f"Bearer {clouds.BEDROCK_KEY}", **JSON},
-        body=BODY % b"openai.gpt-oss-20b-1:0",
+        body=CONVERSE_BODY,
     )
 
 
@@ -120,32 +125,33 @@ def test_bedrock_is_signed_for_the_moment() -> None:
     request = bedrock.build(call(clouds.bedrock()), clock=clock)
     assert request == OutboundRequest(
         method="POST",
-        url="https://bedrock-runtime.us-east-1.amazonaws.com/openai/v1/chat/completions",
+        url="https://bedrock-runtime.us-east-1.amazonaws.com/model/some-model/converse",
         headers={
             **JSON,
             "X-Amz-Date": STAMP,
             "Authorization": "AWS4-HMAC-SHA256 "
             "Credential=AKIAIOSFODNN7EXAMPLE/20260102/us-east-1/bedrock/aws4_request, "
             "SignedHeaders=content-type;host;x-amz-date, "
-            "Signature=c5776b562514a5a1683932cdbda8892f33cb22d19826db0a21b4406d70d0805f",
+            "Signature=d14e7af267685741f96d84289b18e45842816fb1f80441c832cfeb934f90ef7b",
         },
-        body=BODY % b"some-model",
+        body=CONVERSE_BODY,
     )
 
 
+@pytest.mark.parametrize("model", ["openai.gpt-oss-20b-1:0", ARN])
 @pytest.mark.parametrize("token", [None, clouds.SESSION_TOKEN])
 @pytest.mark.parametrize("region", ["us-east-1", "cn-north-1"])
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_signature_is_what_others_make_of_the_request(
-    monkeypatch: pytest.MonkeyPatch, token: str | None, region: str, stream: bool
+    monkeypatch: pytest.MonkeyPatch, token: str | None, region: str, stream: bool, model: str
 ) -> None:
     members = clouds.bedrock(session_token=token, region=region)
-    request = bedrock.build(call(members, stream=stream), clock=clock)
-    host = request.url.split("/")[2]
+    request = bedrock.build(call(members, model, stream=stream), clock=clock)
+    host, path = request.url.removeprefix("https://").split("/", 1)
     sent = {name.lower(): value for name, value in request.headers.items()} | {"host": host}
     assert sent.get("x-amz-security-token") == token
     assert sent["authorization"] == clouds.authorization(
-        "/openai/v1/chat/completions",
+        f"/{path}",
         sent,
         request.body,
         clouds.signed_headers(token is not None),
@@ -222,8 +228,8 @@ def test_tokens_belong_to_their_credential() -> None:
     assert requests[0].headers["Authorization"] != requests[1].headers["Authorization"]
 
 
-@pytest.mark.parametrize("name", ["azure", "bedrock", "vertex"])
-def test_the_clouds_answer_as_openai_does(name: str) -> None:
+@pytest.mark.parametrize("name", ["azure", "vertex"])
+def test_two_clouds_answer_as_openai_does(name: str) -> None:
     dialect = dialects.get(name)
     assert dialect is not None
     assert dialect.parse_reply is openai.parse_reply
@@ -231,18 +237,26 @@ def test_the_clouds_answer_as_openai_does(name: str) -> None:
     assert dialect.names_deployments
 
 
-def test_text_completions_are_azure_s_alone() -> None:
-    both = frozenset((Operation.CHAT, Operation.TEXT))
-    assert {
-        name: dialect.operations
-        for name in ("openai", "azure", "bedrock", "vertex")
+@pytest.mark.parametrize("model", ["us.amazon.nova-lite-v1:0", ARN])
+def test_bedrock_s_path_is_the_one_that_its_own_library_would_call(model: str) -> None:
+    session = botocore.session.get_session()
+    service = session.get_service_model("bedrock-runtime")
+    for stream, operation in ((False, "Converse"), (True, "ConverseStream")):
+        request = bedrock.build(call(clouds.bedrock_key(), model, stream=stream))
+        body = {"modelId": model, **json.loads(request.body)}
+        shape = service.operation_model(operation)
+        made = create_serializer("rest-json").serialize_to_request(body, shape)
+        assert request.url == f"https://{clouds.BEDROCK_HOST}{made['url_path']}"
+        assert json.loads(request.body) == json.loads(made["body"])
+
+
+def test_of_the_clouds_azure_alone_serves_text_completions() -> None:
+    served = {
+        name: Operation.TEXT in dialect.operations
+        for name in ("azure", "bedrock", "vertex")
         if (dialect := dialects.get(name))
-    } == {
-        "openai": both,
-        "azure": both,
-        "bedrock": frozenset((Operation.CHAT,)),
-        "vertex": frozenset((Operation.CHAT,)),
     }
+    assert served == {"azure": True, "bedrock": False, "vertex": False}
 
 
 @pytest.mark.parametrize(

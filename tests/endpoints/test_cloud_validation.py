@@ -20,6 +20,7 @@ from tests.factories import Tenant
 
 PASSED: Final = ["workspace", "byok_key", "base_url", "completion", "stream", "usage", "model"]
 V1: Final = "/openai/v1/chat/completions"
+CONVERSE: Final = "/model/my%2Fgpt/converse"
 VERTEX_PATH: Final = (
     "/v1/projects/example-project-1/locations/us-central1/endpoints/openapi/chat/completions"
 )
@@ -33,14 +34,14 @@ GOOD: Final = {
         AZURE_HOST,
         "/openai/deployments/my%2Fgpt/chat/completions?api-version=2024-10-21",
     ),
-    "bedrock signed": ("bedrock", cloud.bedrock(), BEDROCK_HOST, V1),
+    "bedrock signed": ("bedrock", cloud.bedrock(), BEDROCK_HOST, CONVERSE),
     "bedrock session": (
         "bedrock",
         cloud.bedrock(session_token=cloud.SESSION_TOKEN),
         BEDROCK_HOST,
-        V1,
+        CONVERSE,
     ),
-    "bedrock key": ("bedrock", cloud.bedrock_key(), BEDROCK_HOST, V1),
+    "bedrock key": ("bedrock", cloud.bedrock_key(), BEDROCK_HOST, CONVERSE),
     "vertex": ("vertex", cloud.vertex(), VERTEX_HOST, VERTEX_PATH),
 }
 
@@ -85,7 +86,10 @@ def test_a_deployment_is_created_validated_and_activated(
     assert [
         (request.headers["host"], request.path, request.body["model"], request.stream)
         for request in clouds.requests
-    ] == [(host, path, "my/gpt", False), (host, path, "my/gpt", True)]
+    ] == [
+        (host, path, "my/gpt", False),
+        (host, f"{path}-stream" if path == CONVERSE else path, "my/gpt", True),
+    ]
     shown = management.get(f"/api/v1/private-endpoints/{created.json()['data']['id']}")
     assert shown.json()["data"]["base_url"] is None
 
@@ -177,7 +181,7 @@ def test_a_credential_goes_only_to_its_allowed_hosts(
     assert run(draft).passed
 
 
-@pytest.mark.parametrize("name", GOOD)
+@pytest.mark.parametrize("name", [name for name in GOOD if not name.startswith("bedrock")])
 def test_the_model_that_answers_is_reported_and_not_compared(
     tenant: Tenant, model: LanguageModel, clouds: Simulator, name: str
 ) -> None:
