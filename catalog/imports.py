@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
 from typing import Annotated, Any, Final, TypeVar
@@ -16,8 +16,9 @@ from django.db.models.functions import Cast, Concat
 from django.utils import timezone
 
 from catalog.models import Dialect, LanguageModel, ModelEndpoint, PriceVersion, Provider
-from catalog.pricing import Price
+from catalog.pricing import Price, decimal_text
 from config.addresses import EgressPolicy, InvalidURL, parse_base_url
+from config.imports import Fate, ImportRefused, Plan, Report
 
 _Stored = TypeVar("_Stored", Provider, LanguageModel)
 _Row = TypeVar("_Row")
@@ -33,12 +34,8 @@ _URL = Annotated[str, msgspec.Meta(pattern=r"^https?://\S+\Z", max_length=2048)]
 _DECIMAL_TEXT = Annotated[str, msgspec.Meta(max_length=64)]
 
 
-class CatalogRefused(Exception):
+class CatalogRefused(ImportRefused):
     """The file cannot be applied; ``problems`` has a line for each fault, and nothing changed."""
-
-    def __init__(self, problems: list[str]) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = problems
 
 
 class _DataPolicy(msgspec.Struct, forbid_unknown_fields=True):
@@ -122,16 +119,6 @@ class Catalog:
     endpoints: list[EndpointRow]
 
 
-@dataclass(slots=True)
-class Report:
-    """How many rows of each kind an import created, updated and left as they were."""
-
-    created: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
-    updated: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
-    unchanged: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
-    dry_run: bool = False
-
-
 def parse(data: bytes) -> Catalog:
     """Reads a catalogue file; raises :class:`CatalogRefused` with every fault that it has."""
     try:
@@ -158,18 +145,20 @@ def parse(data: bytes) -> Catalog:
     )
 
 
-def apply(catalog: Catalog, *, dry_run: bool = False) -> Report:
+def apply(catalog: Catalog, *, dry_run: bool = False, plan: Plan | None = None) -> Report:
     """Creates and updates the rows by their natural keys, all or none.
 
     A row that already says the same is left alone, so that a second run reports only ``unchanged``.
-    ``dry_run`` is the same path, rolled back. Raises :class:`CatalogRefused` when an endpoint names
-    a model or provider that neither the file nor the database has.
+    ``dry_run`` is the same path, rolled back; ``plan`` is told the fate of each row. Raises
+    :class:`CatalogRefused` when an endpoint names a model or provider that neither the file nor the
+    database has.
     """
-    report = Report(dry_run=dry_run)
+    report = Report.on(*KINDS, dry_run=dry_run)
+    tell = report.counting(plan)
     with transaction.atomic():
         providers = {row.slug: row for row in Provider.objects.select_for_update()}
         _upsert(
-            report,
+            tell,
             "providers",
             providers,
             {row.slug: _provider_values(row) for row in catalog.providers},
@@ -179,20 +168,42 @@ def apply(catalog: Catalog, *, dry_run: bool = False) -> Report:
         _require_free_slugs(catalog.models, models)
         _release_slugs(catalog.models, models)
         _upsert(
-            report,
+            tell,
             "models",
             models,
             {row.canonical_slug: _model_values(row) for row in catalog.models},
             LanguageModel,
         )
         _require_references(catalog.endpoints, models, providers)
-        _upsert_endpoints(report, catalog.endpoints, models, providers)
+        _upsert_endpoints(tell, catalog.endpoints, models, providers)
         transaction.set_rollback(dry_run)
     return report
 
 
+def export() -> tuple[bytes, dict[str, int]]:
+    """Returns what is listed, as a file that :func:`apply` finds unchanged, and its rows of a kind.
+
+    What has left the catalogue is left out, because an import would bring it back.
+    """
+    with transaction.atomic():
+        providers = Provider.objects.filter(is_listed=True).order_by("slug")
+        models = LanguageModel.objects.listed().order_by("canonical_slug")
+        endpoints = (
+            ModelEndpoint.objects.routable()
+            .select_related("model", "provider", "price")
+            .order_by("model__canonical_slug", "provider__slug", "upstream_model_id", "region")
+        )
+        rows: dict[str, list[Any]] = {
+            "providers": [_provider_row(provider) for provider in providers],
+            "models": [_model_row(model) for model in models],
+            "endpoints": [_endpoint_row(endpoint) for endpoint in endpoints],
+        }
+    data = msgspec.json.format(msgspec.json.encode(rows), indent=2) + b"\n"
+    return data, {kind: len(rows[kind]) for kind in KINDS}
+
+
 def _upsert(
-    report: Report,
+    tell: Plan,
     kind: str,
     stored: dict[str, _Stored],
     wanted: dict[str, dict[str, Any]],
@@ -206,17 +217,20 @@ def _upsert(
         if row is None:
             stored[key] = row = model(**values)
             created.append(row)
+            tell(kind, key, Fate.CREATE)
         elif _assign(row, values):
             updated.append(row)
+            tell(kind, key, Fate.UPDATE)
+        else:
+            tell(kind, key, Fate.UNCHANGED)
     model._default_manager.bulk_create(created, batch_size=1000)
     if updated:
         names = [*next(iter(wanted.values())), "updated_at"]
         model._default_manager.bulk_update(updated, names, batch_size=1000)
-    _count(report, kind, len(wanted), len(created), len(updated))
 
 
 def _upsert_endpoints(
-    report: Report,
+    tell: Plan,
     rows: list[EndpointRow],
     models: dict[str, LanguageModel],
     providers: dict[str, Provider],
@@ -250,11 +264,15 @@ def _upsert_endpoints(
             )
             created.append(endpoint)
             same_price = False
+            fate = Fate.CREATE
         else:
             same_price = endpoint.price.price == price
+            fate = Fate.UNCHANGED
             if _assign(endpoint, values) or not same_price:
                 endpoint.updated_at = timezone.now()
                 updated.append(endpoint)
+                fate = Fate.UPDATE
+        tell("endpoints", " ".join(_key(row)), fate)
         if not same_price:
             endpoint.price = PriceVersion.of(subject_id=endpoint.pk, price=price)
             prices.append(endpoint.price)
@@ -271,7 +289,6 @@ def _upsert_endpoints(
             ],
             batch_size=1000,
         )  # fmt: skip
-    _count(report, "endpoints", len(rows), len(created), len(updated))
 
 
 def _assign(row: Provider | LanguageModel | ModelEndpoint, values: dict[str, Any]) -> bool:
@@ -282,12 +299,6 @@ def _assign(row: Provider | LanguageModel | ModelEndpoint, values: dict[str, Any
     if changes:
         row.updated_at = timezone.now()
     return bool(changes)
-
-
-def _count(report: Report, kind: str, total: int, created: int, updated: int) -> None:
-    report.created[kind] = created
-    report.updated[kind] = updated
-    report.unchanged[kind] = total - created - updated
 
 
 def _rows(
@@ -433,4 +444,72 @@ def _price(pricing: _Pricing) -> Price:
         request=Decimal(pricing.request),
         cache_read=optional(pricing.input_cache_read),
         cache_write=optional(pricing.input_cache_write),
+    )
+
+
+def _provider_row(provider: Provider) -> ProviderRow:
+    return ProviderRow(
+        slug=provider.slug,
+        name=provider.name,
+        dialect=provider.dialect,
+        base_url=provider.base_url,
+        data_policy=_DataPolicy(
+            training=provider.trains_on_prompts, retains_prompts=provider.retains_prompts
+        ),
+        datacenters=provider.datacenters,
+        headquarters=provider.headquarters,
+        privacy_policy_url=provider.privacy_policy_url,
+        terms_of_service_url=provider.terms_of_service_url,
+        status_page_url=provider.status_page_url,
+    )
+
+
+def _model_row(model: LanguageModel) -> ModelRow:
+    return ModelRow(
+        id=model.slug,
+        canonical_slug=model.canonical_slug,
+        name=model.name,
+        created=model.created,
+        description=model.description,
+        context_length=model.context_length,
+        architecture=_Architecture(
+            input_modalities=model.input_modalities,
+            output_modalities=model.output_modalities,
+            modality=model.modality,
+            tokenizer=model.tokenizer,
+            instruct_type=model.instruct_type,
+        ),
+        supported_parameters=model.supported_parameters,
+        default_parameters=model.default_parameters,
+        expiration_date=model.expiration_date,
+        knowledge_cutoff=model.knowledge_cutoff,
+        supported_voices=model.supported_voices,
+        per_request_limits=model.per_request_limits,
+    )
+
+
+def _endpoint_row(endpoint: ModelEndpoint) -> EndpointRow:
+    return EndpointRow(
+        model=endpoint.model.canonical_slug,
+        provider=endpoint.provider.slug,
+        upstream_model_id=endpoint.upstream_model_id,
+        pricing=_pricing(endpoint.price.price),
+        context_length=endpoint.context_length,
+        max_completion_tokens=endpoint.max_completion_tokens,
+        quantization=endpoint.quantization,
+        is_moderated=endpoint.is_moderated,
+        region=endpoint.region,
+        zdr=endpoint.zdr,
+        supported_parameters=endpoint.supported_parameters,
+    )
+
+
+def _pricing(price: Price) -> _Pricing:
+    return _Pricing(
+        prompt=decimal_text(price.prompt),
+        completion=decimal_text(price.completion),
+        image=decimal_text(price.image),
+        request=decimal_text(price.request),
+        input_cache_read=None if price.cache_read is None else decimal_text(price.cache_read),
+        input_cache_write=None if price.cache_write is None else decimal_text(price.cache_write),
     )

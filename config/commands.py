@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import stat
 import sys
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, Final, NoReturn
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
 from django.db import DatabaseError, OperationalError, ProgrammingError
 
 from config.health import pending_migrations
+from config.imports import Fate, ImportRefused, Plan, Report, read_lines
+
+_PROGRESS_INTERVAL: Final = 0.5
+_CLEAR: Final = "\r\x1b[K"
 
 
 class Command(BaseCommand):
@@ -47,6 +57,70 @@ class Command(BaseCommand):
                 self.stdout.write(f"{name}: {value}")
 
 
+class ImportCommand(Command):
+    """A command that applies a file, all or none, and reports what became of its rows."""
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--dry-run", action="store_true", help="report, and change nothing")
+        parser.add_argument(
+            "--plan", action="store_true", help="like --dry-run, and list what becomes of each row"
+        )
+        super().add_arguments(parser)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        planned: list[dict[str, str]] = []
+
+        def plan(kind: str, row: str, fate: Fate) -> None:
+            if options["json"]:
+                planned.append({"kind": kind, "row": row, "fate": fate})
+            else:
+                self.note(f"{fate}: {kind} {row!r}")
+
+        is_plan = options["plan"]
+        try:
+            report = self.load(
+                options, dry_run=options["dry_run"] or is_plan, plan=plan if is_plan else None
+            )
+        except ImportRefused as exc:
+            refuse(str(exc))
+        result = asdict(report)
+        if is_plan and options["json"]:
+            result["plan"] = planned
+        self.report(result, as_json=options["json"])
+
+    def load(self, options: dict[str, Any], *, dry_run: bool, plan: Plan | None) -> Report:
+        """Applies the file; raises :class:`config.imports.ImportRefused`."""
+        raise NotImplementedError
+
+
+class ExportCommand(Command):
+    """A command that writes a file which the import of the same name finds unchanged."""
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("file", help="where to write; - for standard output")
+        super().add_arguments(parser)
+
+    def write(
+        self, kind: str, rows: Iterable[bytes], options: dict[str, Any], *, header: bytes = b""
+    ) -> None:
+        """Writes a file of rows of a kind, and reports how many they are."""
+        self.require_place(options)
+        count = write_output(options["file"], with_progress(rows, self.stderr), header=header)
+        self.finish({kind: count}, options)
+
+    def require_place(self, options: dict[str, Any]) -> None:
+        """Refuses to send rows and report to the same place."""
+        if options["file"] == "-" and options["json"]:
+            raise CommandError("--json needs a FILE: standard output has the rows.", returncode=2)
+
+    def finish(self, counts: dict[str, int], options: dict[str, Any]) -> None:
+        """Reports how many rows of each kind were written."""
+        if options["file"] == "-":
+            self.note(", ".join(f"{count} {kind}" for kind, count in counts.items()))
+        else:
+            self.report({"exported": counts}, as_json=options["json"])
+
+
 def refuse(message: str) -> NoReturn:
     """Ends a command that was given input which it does not accept; nothing was changed."""
     raise CommandError(message, returncode=1)
@@ -73,3 +147,78 @@ def read_input(name: str) -> bytes:
         return Path(name).read_bytes()
     except OSError as exc:
         refuse(f"{name}: {exc.strerror}")
+
+
+@contextlib.contextmanager
+def open_lines(name: str, terminal: OutputWrapper) -> Iterator[Iterator[bytes]]:
+    """Opens the file of that name, or standard input for ``-``, to be read line by line."""
+    with contextlib.ExitStack() as stack:
+        file: IO[bytes] = sys.stdin.buffer
+        if name != "-":
+            try:
+                file = stack.enter_context(Path(name).open("rb"))
+            except OSError as exc:
+                refuse(f"{name}: {exc.strerror}")
+        yield with_progress(read_lines(file), terminal, size=_size_of(file))
+
+
+def write_output(name: str, rows: Iterable[bytes], *, header: bytes = b"") -> int:
+    """Writes rows to the file of that name, or to standard output for ``-``; returns how many.
+
+    A new file is its owner's alone, for it holds what customers keep to themselves.
+    """
+    count = 0
+    try:
+        with contextlib.ExitStack() as stack:
+            if name == "-":
+                file: IO[bytes] = sys.stdout.buffer
+            else:
+                file = stack.enter_context(open(name, "wb", opener=_open_private))
+            file.write(header)
+            for row in rows:
+                file.write(row)
+                count += 1
+            file.flush()
+    except OSError as exc:
+        refuse(f"{name}: {exc.strerror}")
+    return count
+
+
+def _open_private(name: str, flags: int) -> int:
+    return os.open(name, flags, 0o600)
+
+
+def with_progress(
+    lines: Iterable[bytes], terminal: OutputWrapper, *, size: int | None = None
+) -> Iterator[bytes]:
+    """Yields the lines, and says on a terminal how many went by, how fast, and how long it takes.
+
+    Anything but a terminal is told nothing. The time left is known with the ``size`` in bytes.
+    """
+    if not terminal.isatty():
+        yield from lines
+        return
+    start = shown = time.monotonic()
+    count = done = 0
+    for line in lines:
+        yield line
+        count += 1
+        done += len(line)
+        now = time.monotonic()
+        if now - shown >= _PROGRESS_INTERVAL:
+            shown = now
+            text = f"{count} lines, {count / (now - start):.0f}/s"
+            if size:
+                text += f", {(now - start) * max(size - done, 0) / done:.0f} s left"
+            terminal.write(_CLEAR + text, str, ending="")
+            terminal.flush()
+    terminal.write(f"{_CLEAR}{count} lines in {time.monotonic() - start:.1f} s", str)
+
+
+def _size_of(file: IO[bytes]) -> int | None:
+    """Returns the length of a regular file in bytes; of a pipe nobody knows it."""
+    try:
+        status = os.fstat(file.fileno())
+    except OSError:
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None

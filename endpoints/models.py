@@ -8,6 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any, Self
@@ -22,7 +25,7 @@ from catalog.models import Dialect, LanguageModel, ModelEndpoint, PriceVersion, 
 from catalog.pricing import Price, decimal_text
 from config import logs
 from config.addresses import InvalidURL, parse_base_url
-from config.errors import InvalidTransition, NotFound, Unprocessable
+from config.errors import GatewayError, InvalidTransition, NotFound, Unprocessable
 from config.models import BaseModel, StatefulModel
 
 
@@ -66,6 +69,32 @@ class ValidationStale(InvalidTransition):
     message = "The validation no longer speaks of the endpoint as it is: call validate again."
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """What a draft is made of. ``base_url`` is canonical; no ``price`` means the list price."""
+
+    model_permaslug: str
+    provider_slug: str
+    upstream_model_id: str
+    base_url: str | None
+    declared_region: str | None = None
+    declared_zdr: bool | None = None
+    price: Price | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of the whole request; the same digest, the same request."""
+        return _digest(
+            self.model_permaslug,
+            self.provider_slug,
+            self.base_url,
+            self.upstream_model_id,
+            self.declared_zdr,
+            self.declared_region,
+            _price_text(self.price),
+        )
+
+
 class PrivateEndpointQuerySet(models.QuerySet["PrivateEndpoint"]):
     def for_organization(self, organization_id: uuid.UUID) -> Self:
         """Returns what the organization can see: its endpoints that were not deleted."""
@@ -100,58 +129,98 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
         :class:`EndpointLimitReached`, :class:`IdempotencyKeyReused`, and :class:`NotFound` when the
         key's endpoint was deleted; each leaves everything as it was.
         """
-        base_url = canonical_base_url(base_url)
-        fingerprint = _digest(
-            model_permaslug,
-            provider_slug,
-            base_url,
-            upstream_model_id,
-            declared_zdr,
-            declared_region,
-            _price_text(price),
+        draft = Draft(
+            model_permaslug=model_permaslug,
+            provider_slug=provider_slug,
+            upstream_model_id=upstream_model_id,
+            base_url=canonical_base_url(base_url),
+            declared_region=declared_region,
+            declared_zdr=declared_zdr,
+            price=price,
         )
         with transaction.atomic():
-            organization = Organization.objects.select_for_update(no_key=True).get(
-                pk=organization_id
-            )
+            organization = _taking_turns(organization_id)
             if idempotency_key is not None:
                 first = self.filter(
                     organization=organization, idempotency_key=idempotency_key
                 ).first()
                 if first is not None:
-                    return first.replayed(fingerprint), False
-            model = LanguageModel.objects.listed().filter(canonical_slug=model_permaslug).first()
-            if model is None:
-                raise ModelNotFound(f"There is no model {model_permaslug!r} in the catalogue.")
-            provider = Provider.objects.filter(slug=provider_slug, is_listed=True).first()
-            if provider is None:
-                raise ProviderNotFound(f"There is no provider {provider_slug!r} in the catalogue.")
-            require_base_url(base_url, provider)
-            limit = organization.private_endpoint_limit
-            if self.for_organization(organization_id).count() >= limit:
-                raise EndpointLimitReached(
-                    f"endpoint_limit_reached: the organization has {limit} private endpoints, "
-                    "which is its limit. Delete one first."
-                )
+                    return first.replayed(draft.fingerprint), False
+            [endpoint] = self._store(organization, [draft], by=by, idempotency_key=idempotency_key)
+        return endpoint, True
+
+    def create_drafts(
+        self, *, organization_id: uuid.UUID, drafts: Sequence[Draft], by: str = ""
+    ) -> list[PrivateEndpoint]:
+        """(none) → DRAFT, all or none, with a few statements for any number of them.
+
+        Raises what :meth:`create_draft` raises without a key, of the first draft that is refused.
+        """
+        with transaction.atomic():
+            return self._store(_taking_turns(organization_id), drafts, by=by)
+
+    def require_room(self, organization: Organization, wanted: int) -> None:
+        """Raises :class:`EndpointLimitReached` unless so many more endpoints fit."""
+        limit = organization.private_endpoint_limit
+        present = self.for_organization(organization.pk).count()
+        if present + wanted <= limit:
+            return
+        if wanted == 1:
+            raise EndpointLimitReached(
+                f"endpoint_limit_reached: the organization has {limit} private endpoints, "
+                "which is its limit. Delete one first."
+            )
+        raise EndpointLimitReached(
+            f"endpoint_limit_reached: the organization has {present} of {limit} private "
+            f"endpoints; {wanted} more do not fit."
+        )
+
+    def refusals(self, drafts: Sequence[Draft]) -> list[GatewayError | None]:
+        """Returns for each draft why the catalogue does not let it be created, if so."""
+        return [found if isinstance(found, GatewayError) else None for found in _references(drafts)]
+
+    def _store(
+        self,
+        organization: Organization,
+        drafts: Sequence[Draft],
+        *,
+        by: str,
+        idempotency_key: str | None = None,
+    ) -> list[PrivateEndpoint]:
+        """Stores drafts with their prices and declarations, under the lock of the organization."""
+        endpoints = []
+        attestations = []
+        public = _public_endpoints(drafts)
+        for draft, found in zip(drafts, _references(drafts), strict=True):
+            if isinstance(found, GatewayError):
+                raise found
+            model, provider = found
             endpoint = PrivateEndpoint(
                 organization=organization,
                 model=model,
                 provider=provider,
                 provider_name=provider.name,
-                upstream_model_id=upstream_model_id,
-                base_url=base_url,
-                declared_region=declared_region,
-                declared_zdr=declared_zdr,
+                upstream_model_id=draft.upstream_model_id,
+                base_url=draft.base_url,
+                declared_region=draft.declared_region,
+                declared_zdr=draft.declared_zdr,
                 idempotency_key=idempotency_key,
-                request_fingerprint=fingerprint,
+                request_fingerprint=draft.fingerprint,
             )
             endpoint.price = PriceVersion.of(
-                subject_id=endpoint.pk, price=price or list_price(model, provider)
+                subject_id=endpoint.pk,
+                price=draft.price or list_price(public[model.canonical_slug], provider),
             )
-            endpoint.price.save()
-            endpoint.save(force_insert=True)
-            endpoint.attest(by=by)
-        return endpoint, True
+            endpoint.attestation = endpoint.new_attestation(by=by)
+            if endpoint.attestation is not None:
+                attestations.append(endpoint.attestation)
+            endpoints.append(endpoint)
+        self.require_room(organization, len(drafts))
+        # The foreign keys between the two are judged at commit, so neither has to be written twice.
+        PriceVersion.objects.bulk_create(endpoint.price for endpoint in endpoints)
+        Attestation.objects.bulk_create(attestations)
+        self.bulk_create(endpoints)
+        return endpoints
 
 
 class PrivateEndpoint(StatefulModel):
@@ -379,18 +448,26 @@ class PrivateEndpoint(StatefulModel):
 
         Runs in the transaction of the change that made the declaration.
         """
+        attestation = self.new_attestation(by=by)
+        if attestation is None:
+            return
+        attestation.save(force_insert=True)
+        self.attestation = attestation
+        self.save_fields("attestation")
+
+    def new_attestation(self, *, by: str) -> Attestation | None:
+        """Returns what is declared now, not yet stored, where the history does not end with it."""
         declared = (self.declared_zdr, self.declared_region)
         before = self.attestation
         if declared == ((None, None) if before is None else before.declared):
-            return
-        self.attestation = Attestation.objects.create(
+            return None
+        return Attestation(
             endpoint=self,
             declared_zdr=self.declared_zdr,
             declared_region=self.declared_region,
             stated_by=by,
             request_id=logs.request_id.get(),
         )
-        self.save_fields("attestation")
 
     def record_revalidation(self, validation: Validation) -> None:
         """Any state, unchanged. Stores a validation that takes the current one's place.
@@ -523,6 +600,40 @@ class Attestation(models.Model):
         return self.declared_zdr, self.declared_region
 
 
+def _taking_turns(organization_id: uuid.UUID) -> Organization:
+    """Locks the organization's row: creates of one organization come one after another."""
+    return Organization.objects.select_for_update(no_key=True).get(pk=organization_id)
+
+
+def _references(drafts: Sequence[Draft]) -> list[tuple[LanguageModel, Provider] | GatewayError]:
+    """Returns the model and provider that each draft names, or why it is refused."""
+    models = LanguageModel.objects.listed().filter(
+        canonical_slug__in={draft.model_permaslug for draft in drafts}
+    )
+    providers = Provider.objects.filter(
+        slug__in={draft.provider_slug for draft in drafts}, is_listed=True
+    )
+    model_of = {model.canonical_slug: model for model in models}
+    provider_of = {provider.slug: provider for provider in providers}
+    found: list[tuple[LanguageModel, Provider] | GatewayError] = []
+    for draft in drafts:
+        model = model_of.get(draft.model_permaslug)
+        provider = provider_of.get(draft.provider_slug)
+        if model is None:
+            found.append(
+                ModelNotFound(f"There is no model {draft.model_permaslug!r} in the catalogue.")
+            )
+        elif provider is None:
+            found.append(
+                ProviderNotFound(f"There is no provider {draft.provider_slug!r} in the catalogue.")
+            )
+        elif refusal := _refusal_of_base_url(draft.base_url, provider):
+            found.append(refusal)
+        else:
+            found.append((model, provider))
+    return found
+
+
 def canonical_base_url(text: str | None) -> str | None:
     """Returns the one spelling of a URL that is stored, compared and dialled."""
     if text is None:
@@ -535,24 +646,44 @@ def canonical_base_url(text: str | None) -> str | None:
 
 def require_base_url(base_url: str | None, provider: Provider) -> None:
     """Raises :class:`InvalidBaseURL` unless the URL is there exactly when the provider needs it."""
+    if refusal := _refusal_of_base_url(base_url, provider):
+        raise refusal
+
+
+def _refusal_of_base_url(base_url: str | None, provider: Provider) -> InvalidBaseURL | None:
     if Dialect(provider.dialect).url_from_credential:
-        if base_url is not None:
-            raise InvalidBaseURL(
-                f"invalid_base_url: {provider.name} takes its URL from the credential; "
-                "leave base_url out."
-            )
-    elif base_url is None:
-        raise InvalidBaseURL(f"invalid_base_url: base_url is required for {provider.name}.")
+        if base_url is None:
+            return None
+        return InvalidBaseURL(
+            f"invalid_base_url: {provider.name} takes its URL from the credential; "
+            "leave base_url out."
+        )
+    if base_url is None:
+        return InvalidBaseURL(f"invalid_base_url: base_url is required for {provider.name}.")
+    return None
 
 
-def list_price(model: LanguageModel, provider: Provider) -> Price:
-    """Returns the provider's public price for the model, else the model's cheapest, else zero."""
-    public = list(ModelEndpoint.objects.routable().filter(model=model).select_related("price"))
+def list_price(public: Sequence[ModelEndpoint], provider: Provider) -> Price:
+    """Returns the provider's price of a model's public ones, else the cheapest, else zero."""
     own = [endpoint for endpoint in public if endpoint.provider_id == provider.pk]
     prices = [endpoint.price.price for endpoint in own or public]
     if not prices:
         return Price(prompt=Decimal(0), completion=Decimal(0))
     return min(prices, key=lambda price: price.prompt + price.completion)
+
+
+def _public_endpoints(drafts: Sequence[Draft]) -> Mapping[str, list[ModelEndpoint]]:
+    """Returns, by model, the public endpoints that give drafts without a price theirs."""
+    public: defaultdict[str, list[ModelEndpoint]] = defaultdict(list)
+    unpriced = {draft.model_permaslug for draft in drafts if draft.price is None}
+    if unpriced:
+        for endpoint in (
+            ModelEndpoint.objects.routable()
+            .filter(model__canonical_slug__in=unpriced)
+            .select_related("model", "price")
+        ):
+            public[endpoint.model.canonical_slug].append(endpoint)
+    return public
 
 
 def _price_text(price: Price | None) -> list[str | None] | None:

@@ -1,0 +1,16 @@
+from __future__ import annotations
+
+from typing import Any
+
+from catalog import imports
+from config.commands import ExportCommand, write_output
+
+
+class Command(ExportCommand):
+    help = "Writes what the catalogue lists, in the format of import_catalog."
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        self.require_place(options)
+        data, counts = imports.export()
+        write_output(options["file"], [data])
+        self.finish(counts, options)

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.core.management.base import CommandParser
+
+from accounts.models import Organization
+from config.commands import ImportCommand, open_lines, refuse
+from config.imports import Plan, Report
+from endusers import imports
+
+
+class Command(ImportCommand):
+    help = "Registers and marks the end users of a file for an organization, all or none."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("organization_id", type=UUID)
+        parser.add_argument(
+            "file", help="CSV with the header user[,is_active], or JSON lines; - for standard input"
+        )
+        super().add_arguments(parser)
+
+    def load(self, options: dict[str, Any], *, dry_run: bool, plan: Plan | None) -> Report:
+        if not Organization.objects.filter(pk=options["organization_id"]).exists():
+            refuse("There is no such organization.")
+        with open_lines(options["file"], self.stderr) as lines:
+            as_csv, lines = imports.detect(options["file"], lines)
+            return imports.apply(
+                options["organization_id"], lines, as_csv=as_csv, dry_run=dry_run, plan=plan
+            )

@@ -1,0 +1,331 @@
+"""The catalogue as a file: exported, imported unchanged, planned, and fetched."""
+
+from __future__ import annotations
+
+import io
+import json
+import ssl
+from dataclasses import replace
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from catalog import imports
+from catalog.models import LanguageModel, ModelEndpoint, Provider
+from config.addresses import EgressPolicy
+from config.imports import Fate
+from tests import factories, snapshots
+from tests.config.tls import Authority, Script, answering, sending, serving
+
+BUNDLED = (Path(imports.__file__).with_name("data") / "catalogue.json").read_bytes()
+NONE = {"providers": 0, "models": 0, "endpoints": 0}
+SMALL = {
+    "providers": [
+        {
+            "slug": "acme",
+            "name": "Acme AI",
+            "dialect": "openai",
+            "base_url": "https://api.acme.example/v1",
+            "data_policy": {"training": True, "retains_prompts": False},
+        }
+    ],
+    "models": [
+        {
+            "id": "acme/falcon",
+            "canonical_slug": "acme/falcon-2026-06-01",
+            "name": "Acme: Falcon",
+            "created": 1780272000,
+            "context_length": None,
+            "architecture": {
+                "input_modalities": ["text"],
+                "output_modalities": ["text"],
+                "modality": "text->text",
+            },
+            "knowledge_cutoff": "2026-01-31",
+        }
+    ],
+    "endpoints": [
+        {
+            "model": "acme/falcon-2026-06-01",
+            "provider": "acme",
+            "upstream_model_id": "falcon",
+            "pricing": {
+                "prompt": "0.00000050",
+                "completion": "1",
+                "image": "0.1",
+                "input_cache_read": "0",
+            },
+            "zdr": True,
+        }
+    ],
+}
+ONE = {"providers": 1, "models": 1, "endpoints": 1}
+
+
+def load(file: dict[str, Any]) -> None:
+    imports.apply(imports.parse(json.dumps(file).encode()))
+
+
+def test_what_is_exported_is_imported_unchanged(db: None) -> None:
+    imports.apply(imports.parse(BUNDLED))
+    data, counts = imports.export()
+    assert counts == {
+        "providers": Provider.objects.count(),
+        "models": LanguageModel.objects.count(),
+        "endpoints": ModelEndpoint.objects.count(),
+    }
+    before = snapshots.everything()
+    report = imports.apply(imports.parse(data))
+    assert (report.created, report.updated, report.unchanged) == (NONE, NONE, counts)
+    assert snapshots.everything() == before
+    assert imports.export() == (data, counts)
+
+
+def test_an_export_says_every_field(db: None) -> None:
+    load(SMALL)
+    data, counts = imports.export()
+    assert counts == ONE
+    assert json.loads(data) == {
+        "providers": [
+            SMALL["providers"][0]
+            | {
+                "datacenters": [],
+                "headquarters": None,
+                "privacy_policy_url": None,
+                "terms_of_service_url": None,
+                "status_page_url": None,
+            }
+        ],
+        "models": [
+            SMALL["models"][0]
+            | {
+                "architecture": {
+                    "input_modalities": ["text"],
+                    "output_modalities": ["text"],
+                    "modality": "text->text",
+                    "tokenizer": None,
+                    "instruct_type": None,
+                },
+                "description": "",
+                "supported_parameters": [],
+                "default_parameters": None,
+                "expiration_date": None,
+                "supported_voices": None,
+                "per_request_limits": None,
+            }
+        ],
+        "endpoints": [
+            SMALL["endpoints"][0]
+            | {
+                "pricing": {
+                    "prompt": "0.0000005",
+                    "completion": "1",
+                    "image": "0.1",
+                    "request": "0",
+                    "input_cache_read": "0",
+                    "input_cache_write": None,
+                },
+                "context_length": None,
+                "max_completion_tokens": None,
+                "quantization": None,
+                "is_moderated": False,
+                "region": "global",
+                "supported_parameters": [],
+            }
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    ("table", "counts"),
+    [
+        (Provider, {"providers": 1, "models": 2, "endpoints": 1}),
+        (LanguageModel, {"providers": 2, "models": 1, "endpoints": 1}),
+        (ModelEndpoint, {"providers": 2, "models": 2, "endpoints": 1}),
+    ],
+)
+def test_what_left_the_catalogue_is_left_out(
+    db: None,
+    table: type[Provider | LanguageModel | ModelEndpoint],
+    counts: dict[str, int],
+) -> None:
+    for _ in range(2):
+        factories.make_endpoint(factories.make_model(), factories.make_provider())
+    gone = table._default_manager.earliest("created_at")
+    gone.is_listed = False
+    gone.save_fields("is_listed")
+    data, exported = imports.export()
+    assert exported == counts
+    before = snapshots.everything()
+    assert imports.apply(imports.parse(data)).unchanged == counts
+    assert snapshots.everything() == before
+
+
+def test_an_empty_catalogue_is_a_file_too(db: None) -> None:
+    data, counts = imports.export()
+    assert counts == NONE
+    assert imports.apply(imports.parse(data)).unchanged == NONE
+
+
+def test_a_plan_names_the_fate_of_each_row(db: None) -> None:
+    load(SMALL)
+    provider = SMALL["providers"][0] | {"name": "Acme 2"}
+    endpoints = [SMALL["endpoints"][0], SMALL["endpoints"][0] | {"region": "us"}]
+    file = SMALL | {"providers": [provider], "endpoints": endpoints}
+    planned: list[tuple[str, str, Fate]] = []
+    imports.apply(
+        imports.parse(json.dumps(file).encode()),
+        plan=lambda kind, row, fate: planned.append((kind, row, fate)),
+    )
+    assert planned == [
+        ("providers", "acme", Fate.UPDATE),
+        ("models", "acme/falcon-2026-06-01", Fate.UNCHANGED),
+        ("endpoints", "acme/falcon-2026-06-01 acme falcon global", Fate.UNCHANGED),
+        ("endpoints", "acme/falcon-2026-06-01 acme falcon us", Fate.CREATE),
+    ]
+
+
+def run(name: str, *arguments: str) -> tuple[str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    call_command(name, *arguments, stdout=out, stderr=err)
+    return out.getvalue(), err.getvalue()
+
+
+def test_the_import_command_lists_its_plan_and_changes_nothing(db: None, tmp_path: Path) -> None:
+    file = tmp_path / "catalogue.json"
+    file.write_text(json.dumps(SMALL))
+    before = snapshots.everything()
+    report = {"created": ONE, "updated": NONE, "unchanged": NONE, "dry_run": True}
+    steps = [
+        {"kind": "providers", "row": "acme", "fate": "create"},
+        {"kind": "models", "row": "acme/falcon-2026-06-01", "fate": "create"},
+        {"kind": "endpoints", "row": "acme/falcon-2026-06-01 acme falcon global", "fate": "create"},
+    ]
+    out, err = run("import_catalog", str(file), "--plan", "--json")
+    assert json.loads(out) == report | {"plan": steps}
+    assert err == ""
+    out, err = run("import_catalog", str(file), "--plan")
+    assert out.splitlines() == [f"{name}: {value}" for name, value in report.items()]
+    assert err.splitlines() == [f"{step['fate']}: {step['kind']} {step['row']!r}" for step in steps]
+    assert snapshots.everything() == before
+
+
+def test_the_export_command_writes_what_the_import_command_reads(
+    db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(SMALL)
+    file = tmp_path / "catalogue.json"
+    assert json.loads(run("export_catalog", str(file), "--json")[0]) == {"exported": ONE}
+    assert json.loads(run("import_catalog", str(file), "--json")[0])["unchanged"] == ONE
+    output = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(output))
+    assert run("export_catalog", "-") == ("", "1 providers, 1 models, 1 endpoints\n")
+    assert output.getvalue() == file.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("-", "--json"), 2, "--json needs a FILE: standard output has the rows."),
+        (("/nowhere/at/all",), 1, "/nowhere/at/all: No such file or directory"),
+    ],
+)
+def test_the_export_command_refuses(
+    db: None, arguments: tuple[str, ...], code: int, message: str
+) -> None:
+    with pytest.raises(CommandError) as caught:
+        run("export_catalog", *arguments)
+    assert (caught.value.returncode, str(caught.value)) == (code, message)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture
+def context(authority: Authority, settings: Any) -> ssl.SSLContext:
+    """The certificate of a server whose address the operator allowed."""
+    settings.EGRESS_POLICY = EgressPolicy(
+        allowed_networks=(ip_network("127.0.0.1/32"),),
+        ca_bundle=authority.bundle,
+        connect_timeout=2,
+        max_response_bytes=100_000,
+    )
+    return authority.server_context("127.0.0.1")
+
+
+def test_the_import_command_fetches_a_catalogue(db: None, context: ssl.SSLContext) -> None:
+    with serving(answering(json.dumps(SMALL).encode()), context) as server:
+        url = f"https://127.0.0.1:{server.port}/catalogue.json"
+        out, _ = run("import_catalog", "--from-url", url, "--json")
+    assert json.loads(out) == {
+        "created": ONE,
+        "updated": NONE,
+        "unchanged": NONE,
+        "dry_run": False,
+    }
+    assert server.requests[0][0].startswith(b"GET /catalogue.json HTTP/1.1\r\n")
+
+
+UNFETCHED = "The catalogue could not be fetched: "
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        (answering(status="404 Not Found"), "its server answered 404."),
+        (
+            answering(status="302 Found", headers=("Location: https://127.0.0.1/other",)),
+            "the answer is a redirect.",
+        ),
+        (answering(b"x" * 100_001), "the answer is too large."),
+        (sending(), "could not connect: closed before the answer."),
+    ],
+)
+def test_what_cannot_be_fetched_is_refused(
+    db: None, context: ssl.SSLContext, script: Script, message: str
+) -> None:
+    before = snapshots.everything()
+    with serving(script, context) as server, pytest.raises(CommandError) as caught:
+        run("import_catalog", "--from-url", f"https://127.0.0.1:{server.port}/catalogue.json")
+    assert (caught.value.returncode, str(caught.value)) == (1, UNFETCHED + message)
+    assert len(server.requests) == 1
+    assert snapshots.everything() == before
+
+
+def test_a_fetched_file_is_judged_like_any_other(db: None, context: ssl.SSLContext) -> None:
+    with serving(answering(b"{"), context) as server, pytest.raises(CommandError) as caught:
+        run("import_catalog", "--from-url", f"https://127.0.0.1:{server.port}/")
+    assert caught.value.returncode == 1
+    assert str(caught.value).startswith("not a catalogue file: ")
+    assert Provider.objects.count() == 0
+
+
+def test_a_catalogue_is_fetched_over_https_alone(db: None, context: ssl.SSLContext) -> None:
+    with serving(answering()) as server, pytest.raises(CommandError) as caught:
+        run("import_catalog", "--from-url", f"http://127.0.0.1:{server.port}/catalogue.json")
+    assert (caught.value.returncode, str(caught.value)) == (1, "The URL must begin with https://")
+    assert server.connections == 0
+
+
+def test_an_address_that_is_not_allowed_is_never_dialled(
+    db: None, context: ssl.SSLContext, settings: Any
+) -> None:
+    settings.EGRESS_POLICY = replace(settings.EGRESS_POLICY, allowed_networks=())
+    with serving(answering(), context) as server, pytest.raises(CommandError) as caught:
+        run("import_catalog", "--from-url", f"https://127.0.0.1:{server.port}/catalogue.json")
+    assert caught.value.returncode == 1
+    assert str(caught.value) == f"{UNFETCHED}refused by the egress policy: URL."
+    assert server.connections == 0
+
+
+@pytest.mark.parametrize("arguments", [(), ("-", "--from-url", "https://catalogue.example/x")])
+def test_a_catalogue_comes_from_one_place(db: None, arguments: tuple[str, ...]) -> None:
+    with pytest.raises(CommandError) as caught:
+        run("import_catalog", *arguments)
+    message = "Name a FILE or --from-url URL, one of the two."
+    assert (caught.value.returncode, str(caught.value)) == (2, message)

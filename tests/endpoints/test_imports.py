@@ -1,0 +1,636 @@
+"""Private endpoints in bulk: refused whole with every fault and its line, or applied whole."""
+
+from __future__ import annotations
+
+import io
+import json
+import uuid
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from accounts.models import ByokCredential
+from catalog.models import LanguageModel, PriceVersion, Provider
+from config.imports import MAX_LINE, ImportRefused, Report, read_lines
+from endpoints import imports
+from endpoints.models import (
+    Attestation,
+    Draft,
+    EndpointLimitReached,
+    ModelNotFound,
+    PrivateEndpoint,
+)
+from tests import factories, snapshots
+from tests.factories import Tenant
+
+KIND = "private_endpoints"
+PRICING = {"prompt": "0.0000005", "completion": "0.0000015"}
+
+
+@pytest.fixture
+def row(request_body: dict[str, Any]) -> dict[str, Any]:
+    return request_body | {"declared_region": "europe", "declared_zdr": True, "pricing": PRICING}
+
+
+def encoded(*rows: Any) -> bytes:
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+def load(tenant: Tenant, *rows: Any, **options: Any) -> Report:
+    return load_bytes(tenant, encoded(*rows), **options)
+
+
+def load_bytes(tenant: Tenant, data: bytes, **options: Any) -> Report:
+    return imports.apply(tenant.organization.pk, read_lines(io.BytesIO(data)), **options)
+
+
+def counts(report: Report) -> tuple[int, int, int]:
+    assert set(report.created) == set(report.updated) == set(report.unchanged) == {KIND}
+    return report.created[KIND], report.updated[KIND], report.unchanged[KIND]
+
+
+def refusal(tenant: Tenant, data: bytes) -> list[str]:
+    """The faults for which the file is refused, and nothing changed."""
+    before = snapshots.everything()
+    with pytest.raises(ImportRefused) as caught:
+        load_bytes(tenant, data)
+    assert snapshots.everything() == before
+    return caught.value.problems
+
+
+def test_an_import_stores_every_field(tenant: Tenant, row: dict[str, Any]) -> None:
+    report = load(tenant, row | {"base_url": "https://llm.example.com:443/v1/"})
+    assert (counts(report), report.dry_run) == ((1, 0, 0), False)
+    stored = PrivateEndpoint.objects.get()
+    assert (stored.organization, stored.status) == (tenant.organization, "draft")
+    assert stored.model.canonical_slug == "acme/falcon-2026-01-01"
+    assert (stored.provider.slug, stored.provider_name) == ("acme", "Acme AI")
+    assert stored.upstream_model_id == "sim-echo"
+    assert stored.base_url == "https://llm.example.com/v1"
+    assert (stored.declared_region, stored.declared_zdr) == ("europe", True)
+    assert stored.price.price == factories.make_price("0.0000005", "0.0000015")
+    assert stored.price.subject_id == stored.pk
+    assert (stored.idempotency_key, stored.validation) == (None, None)
+    attestation = Attestation.objects.get()
+    assert stored.attestation == attestation
+    assert attestation.endpoint == stored
+    assert attestation.declared == (True, "europe")
+    assert attestation.stated_by == "import_private_endpoints"
+
+
+def test_an_imported_draft_is_like_a_created_one(
+    tenant: Tenant, model: LanguageModel, provider: Provider, row: dict[str, Any]
+) -> None:
+    load(tenant, row)
+    imported = PrivateEndpoint.objects.get()
+    created = factories.make_draft(
+        tenant,
+        model,
+        provider,
+        declared_region="europe",
+        declared_zdr=True,
+        price=factories.make_price("0.0000005", "0.0000015"),
+        by=imports.ACTOR,
+    )
+    own = {"id", "created_at", "updated_at", "price_id", "attestation_id"}
+    (first, second) = (
+        {name: value for name, value in vars(endpoint).items() if name not in own}
+        for endpoint in (imported, PrivateEndpoint.objects.get(pk=created.pk))
+    )
+    assert {**first, "_state": None} == {**second, "_state": None}
+    assert created.attestation is not None
+    assert imported.attestation is not None
+    assert imported.attestation.declared == created.attestation.declared
+    assert imported.attestation.stated_by == created.attestation.stated_by
+
+
+def test_what_is_absent_is_not_declared_and_costs_the_list_price(
+    tenant: Tenant, model: LanguageModel, provider: Provider, request_body: dict[str, Any]
+) -> None:
+    other = factories.make_provider("other")
+    factories.make_endpoint(model, provider, price=factories.make_price("0.3", "0.4"))
+    factories.make_endpoint(model, other, price=factories.make_price("0.1", "0.2"))
+    unpriced = factories.make_model("acme/owl")
+    third = factories.make_provider("third")
+    load(
+        tenant,
+        request_body,
+        request_body | {"provider_slug": "third"},
+        request_body | {"model_permaslug": unpriced.canonical_slug},
+    )
+    found = list(PrivateEndpoint.objects.order_by("created_at"))
+    assert [endpoint.provider for endpoint in found] == [provider, third, provider]
+    assert [endpoint.price.price for endpoint in found] == [
+        factories.make_price("0.3", "0.4"),
+        factories.make_price("0.1", "0.2"),
+        factories.make_price("0", "0"),
+    ]
+    assert [(row.declared_region, row.declared_zdr) for row in found] == [(None, None)] * 3
+    assert Attestation.objects.count() == 0
+
+
+def test_drafts_keep_the_order_of_the_file(tenant: Tenant, row: dict[str, Any]) -> None:
+    names = [f"deployment-{number}" for number in (3, 1, 2)]
+    load(tenant, *(row | {"upstream_model_id": name} for name in names))
+    found = PrivateEndpoint.objects.order_by("created_at")
+    assert [endpoint.upstream_model_id for endpoint in found] == names
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda data: b"\xef\xbb\xbf" + data,
+        lambda data: data.replace(b"\n", b"\r\n"),
+        lambda data: data.removesuffix(b"\n"),
+        lambda data: b"\n \n" + data + b"\n",
+    ],
+)
+def test_line_ends_and_marks_do_not_matter(tenant: Tenant, row: dict[str, Any], spoil: Any) -> None:
+    assert counts(load_bytes(tenant, spoil(encoded(row)))) == (1, 0, 0)
+    assert counts(load(tenant, row)) == (0, 0, 1)
+
+
+def test_an_empty_file_changes_nothing(tenant: Tenant) -> None:
+    assert counts(load(tenant)) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"base_url": "https://LLM.example.com/v1/"},
+        {"pricing": {"prompt": "0.00000050", "completion": "0.0000015"}},
+    ],
+)
+def test_a_second_import_changes_nothing(
+    tenant: Tenant, row: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    load(tenant, row)
+    before = snapshots.everything()
+    assert counts(load(tenant, row | changes)) == (0, 0, 1)
+    assert snapshots.everything() == before
+
+
+def test_what_a_line_does_not_say_stays(
+    tenant: Tenant, row: dict[str, Any], request_body: dict[str, Any]
+) -> None:
+    load(tenant, row)
+    before = snapshots.everything()
+    assert counts(load(tenant, request_body)) == (0, 0, 1)
+    assert snapshots.everything() == before
+
+
+def test_other_declarations_update_a_draft(tenant: Tenant, row: dict[str, Any]) -> None:
+    load(tenant, row)
+    assert counts(load(tenant, row | {"declared_zdr": False, "declared_region": None})) == (0, 1, 0)
+    stored = PrivateEndpoint.objects.get()
+    assert (stored.declared_region, stored.declared_zdr) == (None, False)
+    assert [attestation.declared for attestation in Attestation.objects.order_by("id")] == [
+        (True, "europe"),
+        (False, None),
+    ]
+    assert stored.attestation == Attestation.objects.latest("id")
+    assert PriceVersion.objects.filter(subject_id=stored.pk).count() == 1
+
+
+def test_other_declarations_clear_the_validation_and_another_price_does_not(
+    tenant: Tenant, row: dict[str, Any], credential: ByokCredential
+) -> None:
+    load(tenant, row)
+    endpoint = PrivateEndpoint.objects.get()
+    factories.make_validation(endpoint, credential)
+    load(tenant, row | {"pricing": {"prompt": "1", "completion": "2"}})
+    endpoint.refresh_from_db()
+    assert endpoint.validation is not None
+    load(tenant, row | {"declared_zdr": None})
+    endpoint.refresh_from_db()
+    assert endpoint.validation is None
+
+
+def test_another_price_is_a_new_version_and_the_old_one_stays(
+    tenant: Tenant, row: dict[str, Any]
+) -> None:
+    load(tenant, row)
+    stored = PrivateEndpoint.objects.get()
+    old = stored.price
+    pricing = {**PRICING, "cache_read": "0.25"}
+    assert counts(load(tenant, row | {"pricing": pricing})) == (0, 1, 0)
+    stored.refresh_from_db()
+    assert stored.price.cache_read == Decimal("0.25")
+    assert set(PriceVersion.objects.filter(subject_id=stored.pk)) == {old, stored.price}
+    assert counts(load(tenant, row | {"pricing": pricing})) == (0, 0, 1)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_dry_run_reports_and_changes_nothing(
+    tenant: Tenant, row: dict[str, Any], is_first: bool
+) -> None:
+    if not is_first:
+        load(tenant, row | {"declared_zdr": False})
+    before = snapshots.everything()
+    report = load(tenant, row, dry_run=True)
+    assert report.dry_run is True
+    assert counts(report) == ((1, 0, 0) if is_first else (0, 1, 0))
+    assert snapshots.everything() == before
+
+
+@pytest.mark.parametrize("status", ["active", "disabled"])
+def test_what_was_activated_may_only_be_named_as_it_is(
+    tenant: Tenant, row: dict[str, Any], credential: ByokCredential, status: str
+) -> None:
+    load(tenant, row)
+    endpoint = PrivateEndpoint.objects.get()
+    factories.make_validation(endpoint, credential)
+    endpoint.activate()
+    if status == "disabled":
+        endpoint.disable()
+    before = snapshots.everything()
+    assert counts(load(tenant, row)) == (0, 0, 1)
+    assert snapshots.everything() == before
+    for changes in ({"declared_zdr": False}, {"pricing": {"prompt": "1", "completion": "1"}}):
+        other = row | {"upstream_model_id": "other"}
+        assert refusal(tenant, encoded(other, row | changes)) == [
+            f"line 2: the endpoint is {status}; only a draft can be changed"
+        ]
+
+
+def test_what_is_activated_meanwhile_is_refused(
+    tenant: Tenant,
+    row: dict[str, Any],
+    credential: ByokCredential,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    load(tenant, row)
+    factories.make_validation(PrivateEndpoint.objects.get(), credential)
+    write = imports._write
+
+    def activate_and_write(*arguments: Any) -> None:
+        PrivateEndpoint.objects.get(upstream_model_id="sim-echo").activate()
+        write(*arguments)
+
+    monkeypatch.setattr(imports, "_write", activate_and_write)
+    data = encoded(row | {"upstream_model_id": "other"}, row | {"declared_zdr": False})
+    assert refusal(tenant, data) == [
+        "line 2: The private endpoint is active; this needs it to be draft."
+    ]
+
+
+def test_a_deleted_endpoint_is_not_meant(tenant: Tenant, row: dict[str, Any]) -> None:
+    load(tenant, row)
+    PrivateEndpoint.objects.get().remove()
+    assert counts(load(tenant, row)) == (1, 0, 0)
+
+
+def test_another_organization_is_not_touched(tenant: Tenant, row: dict[str, Any]) -> None:
+    other = factories.make_tenant("Other")
+    load(other, row)
+    assert counts(load(tenant, row | {"declared_zdr": False})) == (1, 0, 0)
+    assert PrivateEndpoint.objects.get(organization=other.organization).declared_zdr is True
+
+
+def test_an_endpoint_that_is_stored_twice_may_be_named_twice(
+    tenant: Tenant, model: LanguageModel, provider: Provider, request_body: dict[str, Any]
+) -> None:
+    first = factories.make_draft(tenant, model, provider, declared_zdr=True)
+    second = factories.make_draft(tenant, model, provider, declared_zdr=False)
+    lines = [request_body | {"declared_zdr": True}, request_body | {"declared_zdr": False}]
+    assert counts(load(tenant, *lines)) == (0, 0, 2)
+    assert counts(load(tenant, lines[0], lines[0])) == (0, 1, 1)
+    first.refresh_from_db()
+    second.refresh_from_db()
+    assert (first.declared_zdr, second.declared_zdr) == (True, True)
+    assert refusal(tenant, encoded(lines[0], lines[1], lines[0])) == [
+        "line 3: the same endpoint as line 1"
+    ]
+
+
+CONTROL = "must not contain control characters"
+NO_DECIMAL = "must be a decimal such as 0.0000005, below 1000000"
+FAULTS: list[tuple[dict[str, Any], list[str]]] = [
+    ({"model_permaslug": "acme/none"}, ["There is no model 'acme/none' in the catalogue."]),
+    ({"model_permaslug": "acme/falcon"}, ["There is no model 'acme/falcon' in the catalogue."]),
+    ({"provider_slug": "none"}, ["There is no provider 'none' in the catalogue."]),
+    ({"base_url": None}, ["invalid_base_url: base_url is required for Acme AI."]),
+    (
+        {"provider_slug": "azure"},
+        [
+            "invalid_base_url: Azure takes its URL from the credential; leave base_url out.",
+        ],
+    ),
+    (
+        {"base_url": "http://llm.example.com"},
+        ["invalid_base_url: the URL must begin with https://"],
+    ),
+    (
+        {"base_url": "https://10.0.0.1"},
+        ["invalid_base_url: the address or the port of the URL is not allowed"],
+    ),
+    ({"upstream_model_id": "a\nb"}, [f"upstream_model_id {CONTROL}"]),
+    ({"model_permaslug": "a\u0085", "provider_slug": "\x7f"}, [
+        f"model_permaslug {CONTROL}", f"provider_slug {CONTROL}",
+    ]),
+    ({"upstream_model_id": "\ud800"}, [f"upstream_model_id {CONTROL}"]),
+    ({"pricing": {"prompt": "-1", "completion": "1e-6"}}, [
+        f"pricing.prompt {NO_DECIMAL}", f"pricing.completion {NO_DECIMAL}",
+    ]),
+    ({"pricing": {**PRICING, "cache_read": "1000000"}}, [f"pricing.cache_read {NO_DECIMAL}"]),
+    ({"pricing": {**PRICING, "cache_write": ""}}, [f"pricing.cache_write {NO_DECIMAL}"]),
+    ({"pricing": {"prompt": "1"}}, [
+        "Object missing required field `completion` - at `$.pricing`",
+    ]),
+    ({"pricing": {**PRICING, "image": "0"}}, [
+        "Object contains unknown field `image` - at `$.pricing`",
+    ]),
+    ({"pricing": {**PRICING, "prompt": 1}}, ["Expected `str`, got `int` - at `$.pricing.prompt`"]),
+    ({"pricing": None}, ["Expected `object`, got `null` - at `$.pricing`"]),
+    ({"declared_zdr": "yes"}, ["Expected `bool | null`, got `str` - at `$.declared_zdr`"]),
+    ({"declared_region": "mars"}, ["Invalid enum value 'mars' - at `$.declared_region`"]),
+    ({"upstream_model_id": ""}, [
+        "Expected `str` of length >= 1 - at `$.upstream_model_id`",
+    ]),
+    ({"upstream_model_id": "a" * 256}, [
+        "Expected `str` of length <= 255 - at `$.upstream_model_id`",
+    ]),
+    ({"activate": {"workspace_id": "x"}}, ["Object contains unknown field `activate`"]),
+    ({"note": 1}, ["Object contains unknown field `note`"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "problems"), FAULTS)
+def test_a_fault_is_refused_with_its_line(
+    tenant: Tenant,
+    cloud: Provider,
+    row: dict[str, Any],
+    changes: dict[str, Any],
+    problems: list[str],
+) -> None:
+    data = encoded(row) + b"\n" + encoded(row | changes, row | {"upstream_model_id": "other"})
+    assert refusal(tenant, data) == [f"line 3: {problem}" for problem in problems]
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (b"{", "not JSON: Expecting property name enclosed in double quotes (column 2)"),
+        (b"[]", "Expected `object`, got `array`"),
+        (b"{}", "Object missing required field `model_permaslug`"),
+        (b'{"provider_slug": "a", "provider_slug": "b"}', "a key is named twice in one object"),
+        (b"[" * 60_000, "nested too deeply"),
+        (b"\xff", "not UTF-8; what follows was not read"),
+        (b"x" * (MAX_LINE + 1), "longer than 65536 bytes; what follows was not read"),
+    ],
+)
+def test_a_line_that_is_no_request_is_refused(
+    tenant: Tenant, row: dict[str, Any], line: bytes, problem: str
+) -> None:
+    assert refusal(tenant, encoded(row) + line + b"\n") == [f"line 2: {problem}"]
+
+
+def test_the_same_endpoint_twice_is_refused(tenant: Tenant, row: dict[str, Any]) -> None:
+    same = row | {"base_url": "https://LLM.example.com/v1/", "declared_zdr": False}
+    other = row | {"base_url": "https://other.example.com/v1"}
+    assert refusal(tenant, encoded(row, other, same)) == ["line 3: the same endpoint as line 1"]
+
+
+def test_every_fault_is_named_at_once(tenant: Tenant, row: dict[str, Any]) -> None:
+    data = encoded(row, row | {"provider_slug": "none"}, row | {"note": 1}, row)
+    assert refusal(tenant, data) == [
+        "line 3: Object contains unknown field `note`",
+        "line 2: There is no provider 'none' in the catalogue.",
+        "line 4: the same endpoint as line 1",
+    ]
+
+
+def test_of_many_faults_a_hundred_are_named(tenant: Tenant, row: dict[str, Any]) -> None:
+    problems = refusal(tenant, encoded(*[row | {"note": 1}] * 250))
+    assert problems == [
+        *(f"line {line}: Object contains unknown field `note`" for line in range(1, 101)),
+        "… and 150 more",
+    ]
+
+
+def test_the_limit_holds_for_the_whole(row: dict[str, Any], db: None) -> None:
+    tenant = factories.make_tenant(endpoint_limit=3)
+    load(tenant, row)
+    more = [row | {"upstream_model_id": f"deployment-{number}"} for number in range(3)]
+    assert refusal(tenant, encoded(*more)) == [
+        "endpoint_limit_reached: the organization has 1 of 3 private endpoints; 3 more do not fit."
+    ]
+    assert counts(load(tenant, row, *more[:2])) == (2, 0, 1)
+    (problem,) = refusal(tenant, encoded(row, *more))
+    assert problem == (
+        "endpoint_limit_reached: the organization has 3 private endpoints, which is its limit. "
+        "Delete one first."
+    )
+
+
+def test_what_left_the_catalogue_may_be_named_while_it_is_stored(
+    tenant: Tenant, model: LanguageModel, provider: Provider, row: dict[str, Any]
+) -> None:
+    load(tenant, row)
+    model.is_listed = False
+    model.save_fields("is_listed")
+    assert counts(load(tenant, row)) == (0, 0, 1)
+    assert refusal(tenant, encoded(row | {"upstream_model_id": "other"})) == [
+        "line 1: There is no model 'acme/falcon-2026-01-01' in the catalogue."
+    ]
+
+
+def test_what_is_exported_is_imported_unchanged(
+    tenant: Tenant,
+    model: LanguageModel,
+    provider: Provider,
+    cloud: Provider,
+    credential: ByokCredential,
+) -> None:
+    public = factories.make_price("0.1", "0.2", image="0.5", request="0.25", cache_write="0.125")
+    factories.make_endpoint(model, provider, price=public)
+    factories.make_draft(tenant, model, provider)
+    factories.make_draft(tenant, model, provider)
+    factories.make_draft(tenant, model, cloud, base_url=None, declared_region="us")
+    active = factories.make_draft(
+        tenant,
+        model,
+        provider,
+        upstream_model_id="ключ",
+        declared_zdr=False,
+        price=factories.make_price("1", "0.0000005", cache_read="0"),
+    )
+    factories.make_validation(active, credential)
+    active.activate()
+    factories.make_draft(tenant, model, provider, upstream_model_id="gone").remove()
+    provider.is_listed = False
+    provider.save_fields("is_listed")
+    data = b"".join(imports.export(tenant.organization.pk))
+    assert [json.loads(line) for line in data.splitlines()][2:] == [
+        {
+            "model_permaslug": "acme/falcon-2026-01-01",
+            "provider_slug": "azure",
+            "upstream_model_id": "sim-echo",
+            "base_url": None,
+            "declared_region": "us",
+            "declared_zdr": None,
+            "pricing": {"prompt": "0.1", "completion": "0.2", "cache_write": "0.125"},
+        },
+        {
+            "model_permaslug": "acme/falcon-2026-01-01",
+            "provider_slug": "acme",
+            "upstream_model_id": "ключ",
+            "base_url": "https://llm.example.com/v1",
+            "declared_region": None,
+            "declared_zdr": False,
+            "pricing": {"prompt": "1", "completion": "0.0000005", "cache_read": "0"},
+        },
+    ]
+    before = snapshots.everything()
+    assert counts(load_bytes(tenant, data)) == (0, 0, 4)
+    assert snapshots.everything() == before
+
+
+def test_create_drafts_is_all_or_none(
+    tenant: Tenant, model: LanguageModel, provider: Provider
+) -> None:
+    good = Draft(
+        model_permaslug=model.canonical_slug,
+        provider_slug=provider.slug,
+        upstream_model_id="sim-echo",
+        base_url="https://llm.example.com/v1",
+    )
+    bad = Draft(
+        model_permaslug="acme/none",
+        provider_slug=provider.slug,
+        upstream_model_id="sim-echo",
+        base_url="https://llm.example.com/v1",
+    )
+    before = snapshots.everything()
+    with pytest.raises(ModelNotFound):
+        PrivateEndpoint.objects.create_drafts(
+            organization_id=tenant.organization.pk, drafts=[good, bad]
+        )
+    limit = tenant.organization.private_endpoint_limit
+    with pytest.raises(EndpointLimitReached):
+        PrivateEndpoint.objects.create_drafts(
+            organization_id=tenant.organization.pk, drafts=[good] * (limit + 1)
+        )
+    assert snapshots.everything() == before
+
+
+def run(*arguments: str) -> tuple[str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    call_command("import_private_endpoints", *arguments, stdout=out, stderr=err)
+    return out.getvalue(), err.getvalue()
+
+
+def test_the_command_prints_one_json_object(
+    tenant: Tenant, row: dict[str, Any], tmp_path: Path
+) -> None:
+    key = str(tenant.organization.pk)
+    file = tmp_path / "endpoints.jsonl"
+    file.write_bytes(encoded(row))
+    dry = {"created": {KIND: 1}, "updated": {KIND: 0}, "unchanged": {KIND: 0}, "dry_run": True}
+    assert json.loads(run(key, str(file), "--dry-run", "--json")[0]) == dry
+    assert PrivateEndpoint.objects.count() == 0
+    assert json.loads(run(key, str(file), "--json")[0]) == dry | {"dry_run": False}
+    out, err = run(key, str(file), "--json")
+    assert json.loads(out) == {
+        "created": {KIND: 0},
+        "updated": {KIND: 0},
+        "unchanged": {KIND: 1},
+        "dry_run": False,
+    }
+    assert (out.count("\n"), err) == (1, "")
+
+
+def test_the_command_lists_its_plan_and_changes_nothing(
+    tenant: Tenant, row: dict[str, Any], tmp_path: Path
+) -> None:
+    second, third = row | {"upstream_model_id": "second"}, row | {"upstream_model_id": "third"}
+    load(tenant, row, second)
+    key = str(tenant.organization.pk)
+    file = tmp_path / "endpoints.jsonl"
+    file.write_bytes(encoded(row, second | {"declared_zdr": False}, third))
+    before = snapshots.everything()
+    report = json.loads(run(key, str(file), "--plan", "--json")[0])
+    name = "acme/falcon-2026-01-01 acme {} https://llm.example.com/v1"
+    assert report == {
+        "created": {KIND: 1},
+        "updated": {KIND: 1},
+        "unchanged": {KIND: 1},
+        "dry_run": True,
+        "plan": [
+            {"kind": KIND, "row": name.format("sim-echo"), "fate": "unchanged"},
+            {"kind": KIND, "row": name.format("second"), "fate": "update"},
+            {"kind": KIND, "row": name.format("third"), "fate": "create"},
+        ],
+    }
+    assert run(key, str(file), "--plan")[1].splitlines() == [
+        f"{step['fate']}: {KIND} {step['row']!r}" for step in report["plan"]
+    ]
+    assert snapshots.everything() == before
+
+
+def test_the_command_reads_standard_input(
+    tenant: Tenant, row: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(encoded(row))))
+    out, _ = run(str(tenant.organization.pk), "-", "--json")
+    assert json.loads(out)["created"] == {KIND: 1}
+
+
+def test_the_command_refuses_with_code_1(
+    tenant: Tenant, row: dict[str, Any], tmp_path: Path
+) -> None:
+    file = tmp_path / "endpoints.jsonl"
+    file.write_bytes(encoded(row, row))
+    missing = str(tmp_path / "missing.jsonl")
+    key = str(tenant.organization.pk)
+    before = snapshots.everything()
+    for organization, name, message in (
+        (key, str(file), "line 2: the same endpoint as line 1"),
+        (key, missing, f"{missing}: No such file or directory"),
+        (str(uuid.uuid4()), str(file), "There is no such organization."),
+    ):
+        with pytest.raises(CommandError) as caught:
+            run(organization, name, "--json")
+        assert (caught.value.returncode, str(caught.value)) == (1, message)
+    assert snapshots.everything() == before
+
+
+def export(*arguments: str) -> tuple[str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    call_command("export_private_endpoints", *arguments, stdout=out, stderr=err)
+    return out.getvalue(), err.getvalue()
+
+
+def test_the_export_command_writes_what_the_import_command_reads(
+    tenant: Tenant, row: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(tenant, row)
+    key = str(tenant.organization.pk)
+    file = tmp_path / "endpoints.jsonl"
+    assert json.loads(export(key, str(file), "--json")[0]) == {"exported": {KIND: 1}}
+    assert json.loads(run(key, str(file), "--json")[0])["unchanged"] == {KIND: 1}
+    output = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(output))
+    assert export(key, "-") == ("", f"1 {KIND}\n")
+    assert output.getvalue() == file.read_bytes()
+
+
+def test_the_export_command_refuses(tenant: Tenant, tmp_path: Path) -> None:
+    key = str(tenant.organization.pk)
+    for arguments, code, message in (
+        ((str(uuid.uuid4()), str(tmp_path / "x")), 1, "There is no such organization."),
+        (
+            (key, str(tmp_path / "x.csv")),
+            1,
+            "Private endpoints are written as JSON lines; a .csv file would hold no CSV.",
+        ),
+        ((key, "-", "--json"), 2, "--json needs a FILE: standard output has the rows."),
+    ):
+        with pytest.raises(CommandError) as caught:
+            export(*arguments)
+        assert (caught.value.returncode, str(caught.value)) == (code, message)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,553 @@
+"""End users in bulk: refused whole with every fault and its line, or applied whole."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.core.management.base import OutputWrapper
+from hypothesis import given
+from hypothesis import strategies as st
+
+from config.commands import with_progress
+from config.imports import MAX_LINE, ImportRefused, Report, read_lines
+from endusers import imports
+from endusers.models import EndUser
+from tests import factories, snapshots
+from tests.factories import Tenant
+
+CSV = b"user,is_active\r\nalice,true\r\nbob,false\r\ncarol,\r\n"
+JSON_LINES = (
+    b'{"user": "alice", "is_active": true}\n'
+    b'{"user": "bob", "is_active": false}\n'
+    b'{"user": "carol"}\n'
+)
+STORED = [("alice", True), ("bob", False), ("carol", True)]
+# What either route registers, and a file must carry.
+STRANGE = [
+    "=1+1", "+1", "-1", "@sum", "'=1", "''@x", "'plain", "'", "a,b", 'say "hi"', '"', " around ",
+    "   ", "line\nbreak", "carriage\rreturn", "both\r\nends", "tab\there", "#", "{", "true", "ключ",
+    "🙂", "\ufeffmark", "a\u2028b", "\x1b[31mred", "é" * 512, "null", "\\N", "\\.", "\u00a0x",
+]  # fmt: skip
+
+
+def load(tenant: Tenant, data: bytes, *, as_csv: bool | None = None, **options: Any) -> Report:
+    is_csv, lines = imports.detect("-", read_lines(io.BytesIO(data)))
+    return imports.apply(
+        tenant.organization.pk, lines, as_csv=is_csv if as_csv is None else as_csv, **options
+    )
+
+
+def counts(report: Report) -> tuple[int, int, int]:
+    assert set(report.created) == set(report.updated) == set(report.unchanged) == {"end_users"}
+    kind = "end_users"
+    return report.created[kind], report.updated[kind], report.unchanged[kind]
+
+
+def stored(tenant: Tenant) -> list[tuple[str, bool]]:
+    rows = EndUser.objects.for_organization(tenant.organization.pk)
+    return list(rows.order_by("user").values_list("user", "is_active"))
+
+
+def refusal(tenant: Tenant, data: bytes, *, as_csv: bool | None = None) -> list[str]:
+    """The faults for which the file is refused, and nothing changed."""
+    before = snapshots.everything()
+    with pytest.raises(ImportRefused) as caught:
+        load(tenant, data, as_csv=as_csv)
+    assert snapshots.everything() == before
+    return caught.value.problems
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        CSV,
+        JSON_LINES,
+        b"\xef\xbb\xbf" + CSV,
+        b"\xef\xbb\xbf" + JSON_LINES,
+        CSV.replace(b"\r\n", b"\n"),
+        CSV.removesuffix(b"\r\n"),
+        CSV.replace(b"true", b"TRUE").replace(b"false", b"FALSE"),
+        CSV.replace(b"bob", b'\n"bob"'),
+        JSON_LINES.replace(b"\n", b"\r\n"),
+        JSON_LINES.removesuffix(b"\n"),
+        b"\n  \n" + JSON_LINES.replace(b"\n", b"\n\n"),
+    ],
+)
+def test_an_import_stores_every_row(tenant: Tenant, data: bytes) -> None:
+    report = load(tenant, data)
+    assert (counts(report), report.dry_run) == ((3, 0, 0), False)
+    assert stored(tenant) == STORED
+
+
+def test_the_flag_may_be_missing(tenant: Tenant) -> None:
+    assert counts(load(tenant, b"user\nalice\n")) == (1, 0, 0)
+    assert stored(tenant) == [("alice", True)]
+
+
+@pytest.mark.parametrize("data", [b"", b"\n", b"user\n", b"user,is_active\r\n"])
+def test_a_file_without_rows_changes_nothing(tenant: Tenant, data: bytes) -> None:
+    before = snapshots.everything()
+    assert counts(load(tenant, data)) == (0, 0, 0)
+    assert snapshots.everything() == before
+
+
+@pytest.mark.parametrize("data", [CSV, JSON_LINES])
+def test_a_second_import_changes_nothing(tenant: Tenant, data: bytes) -> None:
+    load(tenant, CSV)
+    before = snapshots.everything()
+    assert counts(load(tenant, data)) == (0, 0, 3)
+    assert snapshots.everything() == before
+
+
+def test_a_changed_flag_is_updated_alone(tenant: Tenant) -> None:
+    load(tenant, CSV)
+    before = {row.user: row for row in EndUser.objects.all()}
+    assert counts(load(tenant, b"user,is_active\nalice,false\nbob,false\ndave,\n")) == (1, 1, 1)
+    assert stored(tenant) == [("alice", False), ("bob", False), ("carol", True), ("dave", True)]
+    after = {row.user: row for row in EndUser.objects.all()}
+    assert after["alice"].updated_at > before["alice"].updated_at
+    assert after["alice"].created_at == before["alice"].created_at
+    assert after["bob"].updated_at == before["bob"].updated_at
+
+
+def test_a_row_without_a_flag_leaves_the_stored_one_alone(tenant: Tenant) -> None:
+    load(tenant, CSV)
+    assert counts(load(tenant, b"user\nbob\n")) == (0, 0, 1)
+    assert counts(load(tenant, b'{"user": "bob"}\n')) == (0, 0, 1)
+    assert stored(tenant) == STORED
+
+
+def test_another_organization_is_not_touched(tenant: Tenant) -> None:
+    other = factories.make_tenant("Other")
+    load(other, b"user,is_active\nalice,false\n")
+    assert counts(load(tenant, CSV)) == (3, 0, 0)
+    assert stored(other) == [("alice", False)]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_dry_run_reports_and_changes_nothing(tenant: Tenant, is_first: bool) -> None:
+    if not is_first:
+        load(tenant, b"user,is_active\nalice,false\nbob,\n")
+    before = snapshots.everything()
+    report = load(tenant, CSV, dry_run=True)
+    assert report.dry_run is True
+    assert counts(report) == ((3, 0, 0) if is_first else (1, 2, 0))
+    assert snapshots.everything() == before
+
+
+def test_users_are_told_apart_by_case(tenant: Tenant) -> None:
+    assert counts(load(tenant, b"user\nalice\nAlice\n")) == (2, 0, 0)
+
+
+LONG = "é" * 257
+AROUND = (
+    "user must not begin or end with white space when it has control characters "
+    "or more than 256 characters"
+)
+CSV_FAULTS: list[tuple[bytes, list[str]]] = [
+    (b"user,is_active\nalice,true\n,true\n", ["line 3: user must not be empty"]),
+    (b"user,is_active\nalice,yes\n", ["line 2: is_active must be true, false or empty"]),
+    (b"user,is_active\nalice,1\n", ["line 2: is_active must be true, false or empty"]),
+    (b"user,is_active\nalice, true\n", ["line 2: is_active must be true, false or empty"]),
+    (b"user,is_active\nalice\n", ["line 2: 1 cells, where the header has 2"]),
+    (b"user\nalice,true\n", ["line 2: 2 cells, where the header has 1"]),
+    (
+        b"user\n" + b"x" * 513 + b"\n",
+        ["line 2: user must not be longer than 512 characters"],
+    ),
+    (b"user\na\x00b\n", ["line 2: user must not contain NUL or lone surrogates"]),
+    (
+        b"user\n" + f" {LONG}\n".encode(),
+        [
+            f"line 2: {AROUND}",
+        ],
+    ),
+    (
+        b'user\n"alice\n"\n',
+        [
+            f"line 2: {AROUND}",
+        ],
+    ),
+    (b"user\nalice\nbob\nalice\n", ["line 4: the same user as line 2"]),
+    (
+        b"user\nalice\n'=1\n=1\nalice\n",
+        ["line 4: the same user as line 3", "line 5: the same user as line 2"],
+    ),
+    (b'user\n"a\nb"\n\nc\n"a\nb"\n', ["line 6: the same user as line 2"]),
+]
+STOPPED = "; what follows was not read"
+CSV_ENDS: list[tuple[bytes, str]] = [
+    (b"", "line 1: the header must be user or user,is_active"),
+    (b"\n", "line 1: the header must be user or user,is_active"),
+    (b"name\nalice\n", "line 1: the header must be user or user,is_active"),
+    (b"is_active,user\n", "line 1: the header must be user or user,is_active"),
+    (b"user,is_active,more\n", "line 1: the header must be user or user,is_active"),
+    (b"User\n", "line 1: the header must be user or user,is_active"),
+    (b"user\nalice\n\xff\n", "line 3: not UTF-8"),
+    (b"user\n\xe9\n", "line 2: not UTF-8"),
+    ("user\nalice\n".encode("utf-16"), "line 1: not UTF-8"),
+    (b"user\n" + b"x" * (MAX_LINE + 1), "line 2: longer than 65536 bytes"),
+    (
+        b'user\nalice\n"bob\ncarol\n',
+        "line 3: not CSV: a quotation mark or a line end is out of place",
+    ),
+    (b'user\n"al"ice\n', "line 2: not CSV: a quotation mark or a line end is out of place"),
+    (
+        b"user\nalice\rbob\n",
+        "line 2: not CSV: a quotation mark or a line end is out of place",
+    ),
+]
+JSON_FAULTS: list[tuple[bytes, str]] = [
+    (b'{"user": ""}', "user must not be empty"),
+    (b'{"user": 5}', "Expected `str`, got `int` - at `$.user`"),
+    (b'{"user": null}', "Expected `str`, got `null` - at `$.user`"),
+    (b"{}", "Object missing required field `user`"),
+    (b'{"user": "x", "is_active": "true"}', "Expected `bool`, got `str` - at `$.is_active`"),
+    (b'{"user": "x", "is_active": 1}', "Expected `bool`, got `int` - at `$.is_active`"),
+    (b'{"user": "x", "is_active": null}', "Expected `bool`, got `null` - at `$.is_active`"),
+    (b'{"user": "x", "note": 1}', "Object contains unknown field `note`"),
+    (b'{"user": "x", "\\u001b[2J": 1}', "Object contains unknown field `\ufffd[2J`"),
+    (b'{"user": "x", "user": "y"}', "a key is named twice in one object"),
+    (b'{"user": "\\u0000"}', "user must not contain NUL or lone surrogates"),
+    (b'{"user": "\\ud800"}', "user must not contain NUL or lone surrogates"),
+    (b'["x"]', "Expected `object`, got `array`"),
+    (b'"x"', "Expected `object`, got `str`"),
+    (b'{"user": "x"', "not JSON: Expecting ',' delimiter (column 13)"),
+    (b'{"user": "x"}{}', "not JSON: Extra data (column 14)"),
+    (b"[" * 60_000, "nested too deeply"),
+    (b'{"user": "alice"}', "the same user as line 1"),
+]
+
+
+@pytest.mark.parametrize(("data", "problems"), CSV_FAULTS)
+def test_a_fault_of_csv_is_refused_with_its_line(
+    tenant: Tenant, data: bytes, problems: list[str]
+) -> None:
+    load(tenant, b"user\nbob\n")
+    assert refusal(tenant, data) == problems
+
+
+@pytest.mark.parametrize(("data", "problem"), CSV_ENDS)
+def test_csv_that_cannot_be_read_on_is_refused(tenant: Tenant, data: bytes, problem: str) -> None:
+    assert refusal(tenant, data, as_csv=True) == [problem + STOPPED]
+
+
+@pytest.mark.parametrize(("line", "problem"), JSON_FAULTS)
+def test_a_fault_of_json_lines_is_refused_with_its_line(
+    tenant: Tenant, line: bytes, problem: str
+) -> None:
+    data = b'{"user": "alice"}\n\n' + line + b'\n{"user": "zoe"}\n'
+    assert refusal(tenant, data) == [f"line 3: {problem}"]
+
+
+def test_json_lines_that_are_not_utf_8_are_refused(tenant: Tenant) -> None:
+    data = b'{"user": "alice"}\n{"user": ""}\n{"user": "\xff"}\n'
+    assert refusal(tenant, data) == [
+        "line 2: user must not be empty",
+        f"line 3: not UTF-8{STOPPED}",
+    ]
+
+
+def test_every_fault_is_named_at_once(tenant: Tenant) -> None:
+    data = b"user,is_active\nalice,\n,\nbob,no\nalice,true\n"
+    assert refusal(tenant, data) == [
+        "line 3: user must not be empty",
+        "line 4: is_active must be true, false or empty",
+        "line 5: the same user as line 2",
+    ]
+
+
+def test_of_many_faults_a_hundred_are_named(tenant: Tenant) -> None:
+    data = b"user\n" + b"alice\n" * 60 + b'""\n' * 60
+    problems = refusal(tenant, data)
+    assert problems[0] == "line 62: user must not be empty"
+    assert problems[59] == "line 121: user must not be empty"
+    assert problems[60] == "line 3: the same user as line 2"
+    assert problems[99] == "line 42: the same user as line 2"
+    assert problems[100:] == ["… and 19 more"]
+
+
+@pytest.mark.parametrize("as_csv", [True, False])
+def test_what_is_exported_is_imported_unchanged(tenant: Tenant, as_csv: bool) -> None:
+    users = [EndUser(organization=tenant.organization, user=user) for user in STRANGE]
+    users[0].is_active = False
+    EndUser.objects.bulk_create(users)
+    data = b"".join(
+        [imports.CSV_HEADER * as_csv, *imports.export(tenant.organization.pk, as_csv=as_csv)]
+    )
+    before = snapshots.everything()
+    assert counts(load(tenant, data)) == (0, 0, len(STRANGE))
+    assert snapshots.everything() == before
+    other = factories.make_tenant("Other")
+    assert counts(load(other, data)) == (len(STRANGE), 0, 0)
+    assert stored(other) == stored(tenant)
+
+
+def test_what_either_route_registers_survives(tenant: Tenant) -> None:
+    client = factories.client(tenant.management_key)
+    for route, user in (
+        ("/api/v1/end-users", " around "),
+        ("/api/v1/end-users", "=SUM(A1)"),
+        ("/api/v1/external-users", "é" * 512),
+        ("/api/v1/external-users", "line\nbreak"),
+    ):
+        assert client.post(route, {"user": user}, format="json").status_code == 201
+    for as_csv, header in ((True, imports.CSV_HEADER), (False, b"")):
+        rows = list(imports.export(tenant.organization.pk, as_csv=as_csv))
+        assert counts(load(tenant, header + b"".join(rows))) == (0, 0, 4)
+
+
+def test_an_export_lists_the_oldest_first(tenant: Tenant) -> None:
+    for user in ("bob", "alice"):
+        EndUser.objects.register(organization_id=tenant.organization.pk, user=user)
+    assert list(imports.export(tenant.organization.pk, as_csv=True)) == [
+        b"bob,true\r\n",
+        b"alice,true\r\n",
+    ]
+    assert list(imports.export(tenant.organization.pk, as_csv=False)) == [
+        b'{"user":"bob","is_active":true}\n',
+        b'{"user":"alice","is_active":true}\n',
+    ]
+
+
+@given(
+    st.text(alphabet=st.one_of(st.sampled_from("'=+-@\t\r\n\", a"), st.characters()), min_size=1)
+)
+def test_a_guarded_cell_comes_back_and_is_no_formula(value: str) -> None:
+    cell = imports.guarded(value)
+    assert imports.unguarded(cell) == value
+    assert cell[0] not in "=+-@\t\r"
+
+
+@given(st.lists(st.text(alphabet=st.characters(exclude_categories=["Cs"]), min_size=1), max_size=5))
+def test_a_written_line_of_csv_is_read_again(values: list[str]) -> None:
+    data = b"".join(imports._csv_line([value, "true"]) for value in values)
+    lines = (line.decode() for line in read_lines(io.BytesIO(data)))
+    assert [row[0] for row in csv.reader(lines, strict=True)] == values
+
+
+@pytest.mark.parametrize(
+    ("value", "cell"),
+    [
+        ("=1", "'=1"),
+        ("+1", "'+1"),
+        ("-1", "'-1"),
+        ("@x", "'@x"),
+        ("\tx", "'\tx"),
+        ("\rx", "'\rx"),
+        ("'=1", "''=1"),
+        ("''=1", "'''=1"),
+        ("'x", "'x"),
+        ("x=1", "x=1"),
+        ("'", "'"),
+    ],
+)
+def test_the_cell_of_a_value(value: str, cell: str) -> None:
+    assert imports.guarded(value) == cell
+
+
+def test_a_cell_without_its_guard_is_taken_as_it_is(tenant: Tenant) -> None:
+    load(tenant, b"user\n=1\n'+2\n")
+    assert stored(tenant) == [("+2", True), ("=1", True)]
+
+
+def test_imports_of_one_organization_take_turns(
+    transactional_db: None, together: Callable[..., list[Any]]
+) -> None:
+    tenant = factories.make_tenant()
+    users = [f"user-{number}" for number in range(500)]
+
+    def run(names: list[str], flag: str) -> Callable[[], Report]:
+        data = "user,is_active\n" + "".join(f"{name},{flag}\n" for name in names)
+        return lambda: load(tenant, data.encode())
+
+    reports = together(run(users, "true"), run(users[::-1], "false"))
+    assert sorted(counts(report) for report in reports) == [(0, 500, 0), (500, 0, 0)]
+
+
+def run(*arguments: str) -> tuple[str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    call_command("import_end_users", *arguments, stdout=out, stderr=err)
+    return out.getvalue(), err.getvalue()
+
+
+def test_the_command_prints_one_json_object(tenant: Tenant, tmp_path: Path) -> None:
+    key = str(tenant.organization.pk)
+    file = tmp_path / "users.csv"
+    file.write_bytes(CSV)
+    dry = {
+        "created": {"end_users": 3},
+        "updated": {"end_users": 0},
+        "unchanged": {"end_users": 0},
+        "dry_run": True,
+    }
+    assert json.loads(run(key, str(file), "--dry-run", "--json")[0]) == dry
+    assert stored(tenant) == []
+    assert json.loads(run(key, str(file), "--json")[0]) == dry | {"dry_run": False}
+    out, err = run(key, str(file), "--json")
+    assert json.loads(out) == {
+        "created": {"end_users": 0},
+        "updated": {"end_users": 0},
+        "unchanged": {"end_users": 3},
+        "dry_run": False,
+    }
+    assert (out.count("\n"), err) == (1, "")
+
+
+def test_the_command_lists_its_plan_and_changes_nothing(tenant: Tenant, tmp_path: Path) -> None:
+    load(tenant, b"user,is_active\nalice,false\nbob,false\n")
+    key = str(tenant.organization.pk)
+    file = tmp_path / "users.jsonl"
+    file.write_bytes(JSON_LINES)
+    before = snapshots.everything()
+    report = json.loads(run(key, str(file), "--plan", "--json")[0])
+    assert report == {
+        "created": {"end_users": 1},
+        "updated": {"end_users": 1},
+        "unchanged": {"end_users": 1},
+        "dry_run": True,
+        "plan": [
+            {"kind": "end_users", "row": "alice", "fate": "update"},
+            {"kind": "end_users", "row": "bob", "fate": "unchanged"},
+            {"kind": "end_users", "row": "carol", "fate": "create"},
+        ],
+    }
+    out, err = run(key, str(file), "--plan")
+    assert err == (
+        "update: end_users 'alice'\nunchanged: end_users 'bob'\ncreate: end_users 'carol'\n"
+    )
+    assert out.splitlines()[-1] == "dry_run: True"
+    assert snapshots.everything() == before
+
+
+@pytest.mark.parametrize("data", [CSV, JSON_LINES])
+def test_the_command_reads_standard_input(
+    tenant: Tenant, monkeypatch: pytest.MonkeyPatch, data: bytes
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+    out, _ = run(str(tenant.organization.pk), "-", "--json")
+    assert json.loads(out)["created"] == {"end_users": 3}
+    assert stored(tenant) == STORED
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "is_read"),
+    [
+        ("users.CSV", CSV, True),
+        ("users.csv", JSON_LINES, False),
+        ("users.jsonl", CSV, False),
+        ("users.ndjson", JSON_LINES, True),
+        ("users.txt", CSV, True),
+        ("users", JSON_LINES, True),
+    ],
+)
+def test_the_extension_decides_before_the_content(
+    tenant: Tenant, tmp_path: Path, name: str, data: bytes, is_read: bool
+) -> None:
+    file = tmp_path / name
+    file.write_bytes(data)
+    if is_read:
+        run(str(tenant.organization.pk), str(file))
+        assert stored(tenant) == STORED
+    else:
+        with pytest.raises(CommandError):
+            run(str(tenant.organization.pk), str(file))
+        assert stored(tenant) == []
+
+
+def test_the_command_refuses_with_code_1(tenant: Tenant, tmp_path: Path) -> None:
+    file = tmp_path / "users.csv"
+    file.write_bytes(b"user\nalice\nalice\n")
+    missing = str(tmp_path / "missing.csv")
+    key = str(tenant.organization.pk)
+    before = snapshots.everything()
+    for organization, name, message in (
+        (key, str(file), "line 3: the same user as line 2"),
+        (key, missing, f"{missing}: No such file or directory"),
+        (str(uuid.uuid4()), str(file), "There is no such organization."),
+    ):
+        with pytest.raises(CommandError) as caught:
+            run(organization, name, "--json")
+        assert (caught.value.returncode, str(caught.value)) == (1, message)
+    assert snapshots.everything() == before
+
+
+def export(*arguments: str) -> tuple[str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    call_command("export_end_users", *arguments, stdout=out, stderr=err)
+    return out.getvalue(), err.getvalue()
+
+
+def test_the_export_command_writes_what_the_import_command_reads(
+    tenant: Tenant, tmp_path: Path
+) -> None:
+    load(tenant, CSV)
+    key = str(tenant.organization.pk)
+    for name in ("users.csv", "users.jsonl"):
+        file = tmp_path / name
+        assert json.loads(export(key, str(file), "--json")[0]) == {"exported": {"end_users": 3}}
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert file.read_bytes().startswith(b"user,is_active\r\n") is (name == "users.csv")
+        assert json.loads(run(key, str(file), "--json")[0])["unchanged"] == {"end_users": 3}
+
+
+def test_the_export_command_writes_to_standard_output(
+    tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(tenant, b"user\nalice\n")
+    output = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(output))
+    assert export(str(tenant.organization.pk), "-") == ("", "1 end_users\n")
+    assert output.getvalue() == b'{"user":"alice","is_active":true}\n'
+
+
+def test_the_export_command_refuses(tenant: Tenant, tmp_path: Path) -> None:
+    key = str(tenant.organization.pk)
+    file = str(tmp_path / "users.csv")
+    nowhere = str(tmp_path / "missing" / "users.csv")
+    for arguments, code, message in (
+        ((str(uuid.uuid4()), file), 1, "There is no such organization."),
+        ((key, nowhere), 1, f"{nowhere}: No such file or directory"),
+        ((key, "-", "--json"), 2, "--json needs a FILE: standard output has the rows."),
+    ):
+        with pytest.raises(CommandError) as caught:
+            export(*arguments)
+        assert (caught.value.returncode, str(caught.value)) == (code, message)
+    assert list(tmp_path.iterdir()) == []
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_told_to_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 1.0, 1.2, 2.0, 2.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    pipe, terminal = io.StringIO(), Terminal()
+    lines = [b"12345", b"67890", b"12345"]
+    assert list(with_progress(lines, OutputWrapper(pipe), size=20)) == lines
+    assert pipe.getvalue() == ""
+    assert list(with_progress(lines, OutputWrapper(terminal), size=20)) == lines
+    assert terminal.getvalue().split("\r\x1b[K") == [
+        "",
+        "1 lines, 1/s, 3 s left",
+        "3 lines, 2/s, 1 s left",
+        "3 lines in 2.0 s\n",
+    ]
+
+
+def test_the_time_left_needs_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 1.0, 1.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    terminal = Terminal()
+    assert list(with_progress([b"x"], OutputWrapper(terminal))) == [b"x"]
+    assert terminal.getvalue() == "\r\x1b[K1 lines, 1/s\r\x1b[K1 lines in 1.0 s\n"
