@@ -9,8 +9,10 @@ from __future__ import annotations
 import base64
 import binascii
 import os
+import re
 import secrets
 import sys
+from decimal import Decimal
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 
@@ -19,6 +21,8 @@ from django.core.exceptions import ImproperlyConfigured
 
 from config import postgres
 from config.addresses import EgressPolicy, PinnedHost, parse_pinned_hosts
+from config.chains import Chain, parse_chains
+from config.regions import parse_region_hosts
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = environ.FileAwareEnv()
@@ -45,6 +49,14 @@ def _number(name: str, default: float, *, minimum: float = 0.001) -> float:
 
 def _integer(name: str, default: int, *, minimum: int = 1) -> int:
     return int(_number(name, default, minimum=minimum))
+
+
+def _percentage(name: str) -> Decimal:
+    """Reads a share in percent, exactly as it is written; none if it is not set."""
+    text = env.str(name, default="").strip() or "0"
+    if not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,6})?", text) or Decimal(text) > 100:
+        raise ImproperlyConfigured(f"{name} must be a number from 0 to 100.")
+    return Decimal(text)
 
 
 def _networks(name: str) -> tuple[IPv4Network | IPv6Network, ...]:
@@ -108,6 +120,25 @@ def _upstream_hosts(items: list[str]) -> dict[str, PinnedHost]:
         raise ImproperlyConfigured(
             f"UPSTREAM_HOSTS is a comma list of name=address[:port]: {exc}."
         ) from None
+
+
+def _region_hosts(items: list[str]) -> dict[str, str]:
+    try:
+        return parse_region_hosts(item.strip() for item in items)
+    except ValueError as exc:
+        raise ImproperlyConfigured(f"REGION_HOSTS is a comma list of name=region: {exc}.") from None
+
+
+def _chains() -> dict[int, Chain]:
+    try:
+        return parse_chains(
+            rpc_urls=env.str("CHAIN_RPC_URLS", default=""),
+            tokens=env.str("CHAIN_TOKENS", default=""),
+            recipients=env.str("TOP_UP_RECIPIENTS", default=""),
+            confirmations=env.str("CHAIN_CONFIRMATIONS", default=""),
+        )
+    except ValueError as exc:
+        raise ImproperlyConfigured(f"{exc}.") from None
 
 
 SECRET_KEY = _required_secret("SECRET_KEY", lambda: secrets.token_urlsafe(48))
@@ -209,7 +240,11 @@ STATIC_URL = "/static/"
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = False
 
-ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["127.0.0.1", "localhost", "[::1]"])
+REGION_HOSTS = _region_hosts(env.list("REGION_HOSTS", default=[]))
+ALLOWED_HOSTS = [
+    *env.list("ALLOWED_HOSTS", default=["127.0.0.1", "localhost", "[::1]"]),
+    *REGION_HOSTS,
+]
 CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
 CORS_ALLOWED_ORIGINS = env.list("CORS_ALLOWED_ORIGINS", default=[])
 SECURE_CONTENT_TYPE_NOSNIFF = True
@@ -300,6 +335,13 @@ EGRESS_POLICY = EgressPolicy(
     max_response_bytes=MAX_UPSTREAM_BYTES,
 )
 HOLD_TIMEOUT = _integer("HOLD_TIMEOUT", 900)
+# A worker that says nothing of a generation for so long is taken for dead.
+HOLD_LEASE = min(HOLD_TIMEOUT, 60)
+REQUESTS_PER_MINUTE = _integer("REQUESTS_PER_MINUTE", 0, minimum=0)
+BYOK_FEE_PERCENT = _percentage("BYOK_FEE_PERCENT")
+CHAINS = _chains()
+TOP_UP_LIFETIME = _integer("TOP_UP_LIFETIME", 3600)
+TOP_UP_GRACE = _integer("TOP_UP_GRACE", 86_400, minimum=0)
 
 DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_REQUEST_BYTES
 
@@ -325,6 +367,8 @@ LOGGING = {
         # Every scanner of the internet sends host names that are not served here.
         "django.security.DisallowedHost": {"level": "CRITICAL"},
         "aiohttp": {"level": "WARNING"},
+        # It would log the path of a node's URL, which is often the key to it.
+        "urllib3": {"level": "WARNING"},
     },
 }
 

@@ -1,0 +1,177 @@
+"""Reads which chains, tokens and addresses the operator takes payments with; pure.
+
+Addresses are kept in one form, the checksummed one (EIP-55), so that texts can be compared.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_network
+from typing import Literal
+
+from Crypto.Hash import keccak
+
+from config.addresses import EgressPolicy, InvalidURL, parse_target
+
+# The node is the operator's own choice, so any scheme and any address.
+ANYWHERE = (ip_network("0.0.0.0/0"), ip_network("::/0"))
+Confirmations = Literal["finalized", "safe"] | int
+
+MAX_CHAIN_ID = 2**63 - 1
+MAX_CONFIRMATIONS = 100_000
+_NAMES = {1: "Ethereum", 137: "Polygon", 8453: "Base"}
+
+_ADDRESS = re.compile(r"0x[0-9A-Fa-f]{40}")
+_CHAIN_ID = re.compile(r"[1-9][0-9]{0,18}")
+_COUNT = re.compile(r"0|[1-9][0-9]{0,5}")
+_SYMBOL = re.compile(r"[A-Za-z0-9.$₮]{1,16}")
+
+
+def checksummed(address: bytes) -> str:
+    """Returns the EIP-55 text of the 20 bytes of an address."""
+    text = address.hex()
+    digest = keccak.new(digest_bits=256, data=text.encode()).hexdigest()
+    return "0x" + "".join(
+        letter.upper() if int(nibble, 16) >= 8 else letter
+        for letter, nibble in zip(text, digest, strict=False)
+    )
+
+
+def parse_address(text: str) -> str:
+    """Returns the checksummed form of an EVM address that someone typed. Raises `ValueError`.
+
+    One case throughout carries no checksum; mixed case must satisfy it.
+    """
+    if not _ADDRESS.fullmatch(text):
+        raise ValueError("an address is 0x and 40 hexadecimal digits")
+    digits = text[2:]
+    address = checksummed(bytes.fromhex(digits))
+    if digits not in (digits.lower(), digits.upper()) and text != address:
+        raise ValueError("the checksum of the address is wrong")
+    return address
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """Is an ERC-20 contract whose whole token is worth one US dollar."""
+
+    contract: str
+    decimals: int
+    symbol: str
+
+    def units_of(self, usd_cents: int) -> int:
+        """Returns the token's base units of so many cents; exact, as decimals are at least 6."""
+        units_per_cent: int = 10 ** (self.decimals - 2)
+        return usd_cents * units_per_cent
+
+    def nano_usd_of(self, units: int) -> int:
+        """Returns what base units are worth; where a unit is finer than 10⁻⁹ USD, rounds down."""
+        units_per_usd: int = 10**self.decimals
+        return units * 10**9 // units_per_usd
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Is a chain that payments are taken on; the node's URL may carry a secret."""
+
+    chain_id: int
+    rpc_url: str = field(repr=False)
+    token: Token
+    recipient: str
+    confirmations: Confirmations = "finalized"
+
+    @property
+    def name(self) -> str:
+        return _NAMES.get(self.chain_id, f"Chain {self.chain_id}")
+
+
+def parse_chains(
+    *, rpc_urls: str, tokens: str, recipients: str, confirmations: str
+) -> dict[int, Chain]:
+    """Parses the four comma lists of `CHAIN_ID=…`; the first says which chains there are.
+
+    Raises `ValueError` with the name of the variable, and never with a URL.
+    """
+    urls = dict(_items("CHAIN_RPC_URLS", rpc_urls))
+    contracts = _of_listed("CHAIN_TOKENS", tokens, urls)
+    owners = _of_listed("TOP_UP_RECIPIENTS", recipients, urls)
+    depths = _of_listed("CHAIN_CONFIRMATIONS", confirmations, urls)
+    chains = {}
+    for chain_id, url in urls.items():
+        for name, given in (("CHAIN_TOKENS", contracts), ("TOP_UP_RECIPIENTS", owners)):
+            if chain_id not in given:
+                raise ValueError(f"{name} lacks chain {chain_id} of CHAIN_RPC_URLS")
+        _check_url(chain_id, url)
+        token = _parse_token(chain_id, contracts[chain_id])
+        recipient = _parse_owned("TOP_UP_RECIPIENTS", chain_id, owners[chain_id])
+        if recipient == token.contract:
+            raise ValueError(
+                f"TOP_UP_RECIPIENTS: the recipient of chain {chain_id} is the token's contract, "
+                "where payments are lost"
+            )
+        depth = _parse_depth(chain_id, depths.get(chain_id, "finalized"))
+        chains[chain_id] = Chain(chain_id, url, token, recipient, depth)
+    return chains
+
+
+def _items(name: str, text: str) -> Iterator[tuple[int, str]]:
+    seen = set()
+    for item in text.split(",") if text.strip() else ():
+        number, _, value = item.strip().partition("=")
+        if not value or not _CHAIN_ID.fullmatch(number) or int(number) > MAX_CHAIN_ID:
+            raise ValueError(f"{name} is a comma list of CHAIN_ID=value, a chain id being a number")
+        if number in seen:
+            raise ValueError(f"{name} gives chain {number} twice")
+        seen.add(number)
+        yield int(number), value
+
+
+def _of_listed(name: str, text: str, listed: Mapping[int, str]) -> dict[int, str]:
+    found = dict(_items(name, text))
+    for chain_id in found:
+        if chain_id not in listed:
+            raise ValueError(f"{name} gives chain {chain_id}, which CHAIN_RPC_URLS lacks")
+    return found
+
+
+def _check_url(chain_id: int, url: str) -> None:
+    try:
+        parse_target(url, policy=EgressPolicy(allowed_networks=ANYWHERE))
+    except InvalidURL as exc:
+        raise ValueError(f"CHAIN_RPC_URLS: chain {chain_id}: {exc}") from None
+
+
+def _parse_owned(name: str, chain_id: int, text: str) -> str:
+    try:
+        address = parse_address(text)
+    except ValueError as exc:
+        raise ValueError(f"{name}: chain {chain_id}: {exc}") from None
+    if not int(address, 16):
+        raise ValueError(f"{name}: chain {chain_id}: the zero address belongs to nobody")
+    return address
+
+
+def _parse_token(chain_id: int, text: str) -> Token:
+    parts = text.split(":")
+    if len(parts) != 3 or not _COUNT.fullmatch(parts[1]) or not _SYMBOL.fullmatch(parts[2]):
+        raise ValueError(f"CHAIN_TOKENS: chain {chain_id}: expected CONTRACT:DECIMALS:SYMBOL")
+    contract, decimals, symbol = parts
+    # A payment is told by the digits below its cents, so there must be some.
+    if not 6 <= int(decimals) <= 36:
+        raise ValueError(f"CHAIN_TOKENS: chain {chain_id}: the decimals must be from 6 to 36")
+    return Token(_parse_owned("CHAIN_TOKENS", chain_id, contract), int(decimals), symbol)
+
+
+def _parse_depth(chain_id: int, text: str) -> Confirmations:
+    if text == "finalized":
+        return "finalized"
+    if text == "safe":
+        return "safe"
+    if not _COUNT.fullmatch(text) or not 1 <= int(text) <= MAX_CONFIRMATIONS:
+        raise ValueError(
+            f"CHAIN_CONFIRMATIONS: chain {chain_id}: expected finalized, safe or a number from 1 "
+            f"to {MAX_CONFIRMATIONS}"
+        )
+    return int(text)

@@ -1,0 +1,125 @@
+"""The hosts of regions: how the setting is read, and which region a request's host stands for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from config.regions import parse_region_hosts, region_of_host
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+def test_the_setting_gives_a_region_for_each_name() -> None:
+    assert parse_region_hosts([]) == {}
+    items = ["eu.example.com=europe", "us.example.com=us", "api-1.example.com=global", "eu=europe"]
+    assert parse_region_hosts(items) == {
+        "eu.example.com": "europe",
+        "us.example.com": "us",
+        "api-1.example.com": "global",
+        "eu": "europe",
+    }
+    longest = ".".join(["a" * 63] * 3 + ["b" * 61])
+    assert parse_region_hosts([f"{longest}=us"]) == {longest: "us"}
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        *(
+            ([item], f"{item!r} does not give one of europe, us, global for a name")
+            for item in (
+                *("eu.example.com", "eu.example.com=", "eu.example.com=eu", "=", "", "a=b=us"),
+                *("eu.example.com=Europe", "eu.example.com= europe", "eu.example.com:europe"),
+            )
+        ),
+        *(
+            ([f"{name}=europe"], f"{name!r} is not a host name in lower case, without a port")
+            for name in (
+                *("", "EU.example.com", "eu.example.com:443", "eu.example.com.", ".example.com"),
+                *("eu..com", "-eu.com", "eu-.com", "eu_1.com", "*.example.com", "ëu.com", "e u"),
+                *("https://eu.com", "127.0.0.1", "eu.1", "[::1]", "a" * 64, "eu.com\n"),
+                ".".join(["a" * 63] * 3 + ["b" * 62]),
+            )
+        ),
+        (["eu.example.com=europe", "eu.example.com=us"], "'eu.example.com' is given twice"),
+        (["eu.example.com=us", "eu.example.com=us"], "'eu.example.com' is given twice"),
+    ],
+)
+def test_the_setting_refuses(items: list[str], message: str) -> None:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        parse_region_hosts(items)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("host", "region"),
+    [
+        ("eu.example.com", "europe"),
+        ("EU.Example.COM", "europe"),
+        ("eu.example.com:443", "europe"),
+        ("us.example.com:8000", "us"),
+        # A client may write the root of all names, and means the same host.
+        ("eu.example.com.", "europe"),
+        ("eu.example.com.:443", "europe"),
+        ("api.example.com", None),
+        ("example.com", None),
+        ("x.eu.example.com", None),
+        ("eu.example.com.evil.example", None),
+        ("[::1]:8000", None),
+        ("127.0.0.1", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_the_region_of_a_host(settings: Any, host: str | None, region: str | None) -> None:
+    settings.REGION_HOSTS = {
+        "eu.example.com": "europe",
+        "us.example.com": "us",
+        "api.example.com": "global",
+    }
+    assert region_of_host(host) == region
+
+
+def start(**environment: str) -> subprocess.CompletedProcess[str]:
+    """Reads the settings in a process of their own, and prints what they made of the hosts."""
+    program = (
+        "from django.conf import settings; print(settings.REGION_HOSTS, settings.ALLOWED_HOSTS)"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=PROJECT,
+        env={**os.environ, "DJANGO_SETTINGS_MODULE": "config.settings", **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_the_hosts_of_regions_are_served() -> None:
+    started = start(
+        REGION_HOSTS="eu.example.com=europe, us.example.com=us", ALLOWED_HOSTS="api.example.com"
+    )
+    assert started.stdout == (
+        "{'eu.example.com': 'europe', 'us.example.com': 'us'} "
+        "['api.example.com', 'eu.example.com', 'us.example.com']\n"
+    )
+
+
+def test_without_the_setting_no_host_is_regional() -> None:
+    assert start(REGION_HOSTS="", ALLOWED_HOSTS="localhost").stdout == "{} ['localhost']\n"
+
+
+def test_a_wrong_setting_stops_the_start() -> None:
+    started = start(REGION_HOSTS="eu.example.com=eu")
+    assert (started.returncode, started.stdout) == (1, "")
+    assert started.stderr.splitlines()[-1] == (
+        "django.core.exceptions.ImproperlyConfigured: REGION_HOSTS is a comma list of "
+        "name=region: 'eu.example.com=eu' does not give one of europe, us, global for a name."
+    )
