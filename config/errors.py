@@ -96,6 +96,14 @@ class Unauthenticated(GatewayError):
         super().__init__(message, headers={"WWW-Authenticate": "Bearer"})
 
 
+class PaymentRequired(GatewayError):
+    """There is not enough left for the request: of the credits, or of a budget."""
+
+    status = 402
+    error_type = "payment_required"
+    message = "There are not enough credits for this request."
+
+
 class Forbidden(GatewayError):
     status = 403
     error_type = "permission_denied"

@@ -3,71 +3,104 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
 import msgspec
 import psycopg
+from django.conf import settings
 
 from accounts.authentication import require_usable
 from accounts.models import LimitReset
-from accounts.policy import Policy
-from catalog.pricing import decimal_text, usd
+from accounts.policy import Policy, require_entrance
+from billing import ledger
+from billing.budgets import Budget, Reading, Scope
 from config.errors import Conflict, Forbidden, GatewayError, Unauthenticated, Unavailable
 from config.secrets import hash_end_user
+from inference.governance import Rule, WorkspaceRules
 from inference.models import new_generation_id
-from inference.routing import Candidate, Plan, plan
+from inference.purses import Bearable, Purses
+from inference.routing import Candidate, OrganizationSnapshot, Plan, plan
 from inference.schemas import InferenceRequest
 from inference.snapshots import Snapshots
 from inference.store import Store
 
 _AUTHORITY: Final = """
-SELECT k.digest, k.id, k.organization_id, k.workspace_id, k.is_management, k.disabled, k.expires_at,
-       o.routing_version, COALESCE((SELECT version FROM catalog_catalogversion), 0),
-       k.limit_nano, k.limit_reset, k.include_byok_in_limit
-FROM accounts_apikey k JOIN accounts_organization o ON o.id = k.organization_id
+SELECT k.digest, k.id, k.organization_id, k.workspace_id, k.creator_id, k.is_management,
+       k.disabled, k.expires_at, o.routing_version,
+       COALESCE((SELECT version FROM catalog_catalogversion), 0),
+       k.limit_nano, k.limit_reset, k.include_byok_in_limit,
+       a.posted_credits - a.posted_debits - a.pending_debits, kg.guardrail_id, mg.guardrail_id
+FROM accounts_apikey k
+JOIN accounts_organization o ON o.id = k.organization_id
+JOIN billing_account a ON a.organization_id = o.id AND a.kind = 'credits'
+LEFT JOIN accounts_keyassignment kg ON kg.api_key_id = k.id
+LEFT JOIN accounts_memberassignment mg ON mg.member_id = k.creator_id
 WHERE k.digest = ANY(%s)
 """
 
-# Asked for keys with a limit alone; reads their generations since the last reset.
-_SPENT: Final = """
-SELECT k.id, (
-    SELECT COALESCE(sum(g.cost_nano + CASE WHEN k.byok AND g.is_byok THEN g.upstream_cost_nano
-                                           ELSE 0 END), 0)
-    FROM inference_generation g WHERE g.api_key_id = k.id AND g.created_at >= k.since
-)
-FROM unnest(%s::uuid[], %s::timestamptz[], %s::bool[]) AS k(id, since, byok)
+# Asked for the subjects of budgets alone.
+_METERS: Final = f"""
+SELECT {", ".join(Reading._fields)} FROM billing_meter WHERE subject_id = ANY(%s)
 """
 
 # One JSON text for the whole batch: a fraction of what an array for each column costs to build.
 # What was decided a moment ago is stored only while it is still true: an endpoint whose disabling
-# has been acknowledged starts nothing more.
-# The ids are random: a conflict is this statement's own first try, whose answer was lost.
-_OPEN: Final = """
-INSERT INTO inference_generation (
-    id, organization_id, workspace_id, api_key_id, end_user, operation, streamed, model,
-    private_endpoint_id, model_endpoint_id, provider_name, price_id, is_byok, attestation_id,
-    created_at, request_id, status, is_estimated, cost_nano, upstream_cost_nano, attempts
+# has been acknowledged starts nothing more. The hold is part of the same statement, so that nothing
+# is ever dispatched that was not promised to be paid.
+# The ids are random: one that is there already is of this statement's own first try, whose answer
+# was lost.
+_OPEN: Final = f"""
+WITH v AS (
+    SELECT * FROM json_to_recordset(%s::json) AS v(
+        id text, organization_id uuid, workspace_id uuid, api_key_id uuid, member_id uuid,
+        end_user text, session_id text, region text, http_referer text, app_title text,
+        user_agent text, operation text, streamed bool, model text, private_endpoint_id uuid,
+        model_endpoint_id uuid, provider_name text, price_id bigint, is_byok bool,
+        attestation_id bigint, created_at timestamptz, request_id text, hold_nano bigint,
+        upstream_hold_nano bigint, routing_version bigint, catalog_version bigint
+    )
+),
+there AS (SELECT g.id FROM inference_generation g JOIN v USING (id)),
+standing AS MATERIALIZED (
+    SELECT v.* FROM v
+    JOIN accounts_organization o
+      ON o.id = v.organization_id AND o.routing_version = v.routing_version
+    JOIN accounts_apikey k ON k.id = v.api_key_id AND NOT k.disabled
+    WHERE v.catalog_version = COALESCE((SELECT version FROM catalog_catalogversion), 0)
+      AND NOT EXISTS (SELECT FROM there t WHERE t.id = v.id)
+),
+wanted AS MATERIALIZED (
+    SELECT id AS reference, organization_id, hold_nano, upstream_hold_nano AS byok_hold_nano,
+           array_remove(ARRAY[api_key_id, workspace_id, member_id], NULL) AS subjects
+    FROM standing
+),
+ceilings AS (
+    SELECT * FROM json_to_recordset(%s::json) AS c(
+        subject_id uuid, cost bigint, total bigint, requests bigint
+    )
+),
+{ledger.PLACE},
+opened AS (
+    INSERT INTO inference_generation (
+        id, organization_id, workspace_id, api_key_id, member_id, end_user, session_id, region,
+        http_referer, app_title, user_agent, operation, streamed, model, private_endpoint_id,
+        model_endpoint_id, provider_name, price_id, is_byok, attestation_id, created_at,
+        request_id, hold_nano, upstream_hold_nano, status, is_estimated, cost_nano,
+        upstream_cost_nano, attempts
+    )
+    SELECT s.id, s.organization_id, s.workspace_id, s.api_key_id, s.member_id, s.end_user,
+           s.session_id, s.region, s.http_referer, s.app_title, s.user_agent, s.operation,
+           s.streamed, s.model, s.private_endpoint_id, s.model_endpoint_id, s.provider_name,
+           s.price_id, s.is_byok, s.attestation_id, s.created_at, s.request_id, s.hold_nano,
+           s.upstream_hold_nano, 'pending', false, 0, 0, '[]'::jsonb
+    FROM standing s JOIN placed p ON p.reference = s.id
+    RETURNING id
 )
-SELECT v.id, v.organization_id, v.workspace_id, v.api_key_id, v.end_user, v.operation, v.streamed,
-       v.model, v.private_endpoint_id, v.model_endpoint_id, v.provider_name, v.price_id, v.is_byok,
-       v.attestation_id, v.created_at, v.request_id, 'pending', false, 0, 0, '[]'::jsonb
-FROM json_to_recordset(%s::json) AS v(
-    id text, organization_id uuid, workspace_id uuid, api_key_id uuid, end_user text,
-    operation text, streamed bool, model text, private_endpoint_id uuid, model_endpoint_id uuid,
-    provider_name text, price_id bigint, is_byok bool, attestation_id bigint,
-    created_at timestamptz, request_id text, routing_version bigint, catalog_version bigint
-)
-JOIN accounts_organization o
-  ON o.id = v.organization_id AND o.routing_version = v.routing_version
-JOIN accounts_apikey k ON k.id = v.api_key_id AND NOT k.disabled
-WHERE v.catalog_version = COALESCE((SELECT version FROM catalog_catalogversion), 0)
-ON CONFLICT (id) DO UPDATE SET request_id = EXCLUDED.request_id
-RETURNING id
+SELECT id FROM opened UNION ALL SELECT id FROM there
 """
 
 _REPIN: Final = """
@@ -83,39 +116,49 @@ RETURNING g.id
 """
 
 # A change at every try is no accident; the caller may try again.
-_TRIES: Final = 5
+_TRIES: Final = 8
 _encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A request that waits for admission."""
+    """A request that waits for admission; ``region`` is that of the host it came to."""
 
     key_digest: str
     request: InferenceRequest
     request_id: str
+    region: str | None = None
+    http_referer: str | None = None
+    app_title: str | None = None
+    user_agent: str | None = None
 
 
 @dataclass(slots=True)
 class Admission:
-    """An admitted request: its generation is stored, and its first candidate's price is pinned."""
+    """An admitted request: its generation and hold are stored, its first price is pinned.
+
+    ``bearable`` are the candidates of the plan that can be paid, in order; the hold is the highest
+    of what they cost at most.
+    """
 
     generation_id: str
-    organization_id: UUID
-    workspace_id: UUID
-    key_id: UUID
+    authority: Authority
     plan: Plan
+    bearable: Sequence[Bearable]
+    hold_nano: int
+    upstream_hold_nano: int
     user: str | None
     created_at: datetime
-    routing_version: int
-    catalog_version: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Authority:
+class Authority:
+    """What a key may do, as PostgreSQL says it now."""
+
     key_id: UUID
     organization_id: UUID
     workspace_id: UUID
+    member_id: UUID | None
     is_management: bool
     disabled: bool
     expires_at: datetime | None
@@ -124,14 +167,34 @@ class _Authority:
     limit_nano: int | None
     limit_reset: str | None
     include_byok_in_limit: bool
+    available_nano: int
+    key_guardrail_id: UUID | None
+    member_guardrail_id: UUID | None
+
+    @property
+    def subjects(self) -> tuple[UUID, ...]:
+        """Whose meters a generation moves."""
+        if self.member_id is None:
+            return self.key_id, self.workspace_id
+        return self.key_id, self.workspace_id, self.member_id
 
 
-class LimitSpent(Forbidden):
-    """What the key may spend is spent: until its limit is reset, or raised."""
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A key's authority with what its organization decided for it."""
+
+    authority: Authority
+    own: OrganizationSnapshot
+    rules: WorkspaceRules
+    policy: Policy
+    budgets: Sequence[Budget]
 
 
 class AdmissionIsland:
-    """Admits batches with two statements: one reads all authority, one stores all generations."""
+    """Admits batches with two statements: one reads all authority, one stores all that is decided.
+
+    A third reads meters, where a key has budgets.
+    """
 
     def __init__(self) -> None:
         self._store = Store()
@@ -147,9 +210,9 @@ class AdmissionIsland:
     async def admit(self, batch: list[Entry]) -> Sequence[Admission | BaseException]:
         """Returns an admission, or the error that refuses it, for each entry in order.
 
-        Keys, their state and the versions of all that routing knows are read here, so that a
-        revocation or a disabled endpoint counts from the next request on. What changes between
-        reading and storing is decided again.
+        Keys, balances, budgets and the versions of all that routing knows are read here, so that a
+        revocation, a spent budget or a disabled endpoint counts from the next request on. What
+        changes between reading and storing is decided again.
         """
         results: list[Admission | BaseException] = [Unavailable() for _ in batch]
         waiting = list(range(len(batch)))
@@ -167,13 +230,12 @@ class AdmissionIsland:
 
     async def _admit(self, batch: list[Entry]) -> list[Admission | BaseException | None]:
         """Reads, decides and stores once; ``None`` where what was decided held no more."""
-        rows = await self._store.execute(_AUTHORITY, [list({entry.key_digest for entry in batch})])
-        authorities = {row[0]: _Authority(*row[1:]) for row in rows}
-        spent = await self._spent(authorities.values())
+        known = await self._known({entry.key_digest for entry in batch})
+        purses = await self._purses(known.values())
         results: list[Admission | BaseException | None] = []
         for entry in batch:
             try:
-                results.append(await self._decide(entry, authorities.get(entry.key_digest), spent))
+                results.append(await self._decide(entry, known.get(entry.key_digest), purses))
             except GatewayError as exc:
                 results.append(exc)
         admitted = [
@@ -183,12 +245,14 @@ class AdmissionIsland:
         ]
         stored: set[str] = set()
         try:
-            stored = await self._open([(entry, admission) for _, entry, admission in admitted])
+            stored = await self._open(
+                [(entry, admission) for _, entry, admission in admitted], purses
+            )
         except psycopg.Error:
             # What one of them points at was deleted a moment ago: it alone is refused.
             for index, entry, admission in admitted:
                 try:
-                    stored |= await self._open([(entry, admission)])
+                    stored |= await self._open([(entry, admission)], purses)
                 except psycopg.Error:
                     results[index] = Conflict("What this request needs was just removed.")
         for index, _, admission in admitted:
@@ -199,8 +263,9 @@ class AdmissionIsland:
     async def repin(self, admission: Admission, candidate: Candidate) -> bool:
         """Moves a generation, and the price it will pay, to the next candidate before dispatch.
 
-        Returns ``False``, and changes nothing, when the key, the organization's endpoints and
-        credentials or the catalogue changed since the candidates were found.
+        The hold stays: it covers every candidate. Returns ``False``, and changes nothing, when the
+        key, the organization's endpoints and credentials or the catalogue changed since the
+        candidates were found.
         """
         route = candidate.route
         parameters = [
@@ -212,118 +277,158 @@ class AdmissionIsland:
             route.attestation_id,
             route.model_slug,
             admission.generation_id,
-            admission.routing_version,
-            admission.catalog_version,
+            admission.authority.routing_version,
+            admission.authority.catalog_version,
         ]
         async with self._repinning:
             return bool(await self._repins.execute(_REPIN, parameters))
 
-    async def _spent(self, authorities: Iterable[_Authority]) -> dict[UUID, int]:
-        """Returns what counts against the limits of the keys that have one.
+    async def _known(self, digests: Collection[str]) -> dict[str, _Known | GatewayError]:
+        """Reads the authority of every key of a batch, and what it is subject to."""
+        rows = await self._store.execute(_AUTHORITY, [list(digests)])
+        known: dict[str, _Known | GatewayError] = {}
+        for digest, *columns in rows:
+            authority = Authority(*columns)
+            try:
+                own = await self._snapshots.organization(
+                    authority.organization_id, authority.routing_version, authority.catalog_version
+                )
+            except GatewayError as exc:
+                known[digest] = exc
+                continue
+            policy, rules = own.governance.governing(
+                authority.workspace_id, authority.member_guardrail_id, authority.key_guardrail_id
+            )
+            known[digest] = _Known(
+                authority,
+                own.routes,
+                own.governance.workspaces[authority.workspace_id],
+                policy,
+                _budgets(authority, rules),
+            )
+        return known
 
-        Leaves them out when it cannot be read in time: that is no reason to refuse other keys.
-        """
-        now = datetime.now(UTC)
-        limited = [authority for authority in authorities if authority.limit_nano is not None]
-        if not limited:
-            return {}
-        columns = [
-            [authority.key_id for authority in limited],
-            [_counted_since(authority, now) for authority in limited],
-            [authority.include_byok_in_limit for authority in limited],
-        ]
-        try:
-            return {row[0]: int(row[1]) for row in await self._store.execute(_SPENT, columns)}
-        except Unavailable:
-            return {}
+    async def _purses(self, known: Iterable[_Known | GatewayError]) -> Purses:
+        """Reads the meters of everyone who has a budget."""
+        found = [item for item in known if isinstance(item, _Known)]
+        subjects = {budget.subject_id for item in found for budget in item.budgets}
+        if settings.REQUESTS_PER_MINUTE:
+            subjects.update(item.authority.key_id for item in found)
+        rows: Sequence[Any] = ()
+        if subjects:
+            rows = await self._store.execute(_METERS, [list(subjects)])
+        return Purses(
+            balances={
+                item.authority.organization_id: item.authority.available_nano for item in found
+            },
+            readings={row[0]: Reading(*row) for row in rows},
+        )
 
     async def _decide(
-        self, entry: Entry, authority: _Authority | None, spent: Mapping[UUID, int]
+        self, entry: Entry, known: _Known | GatewayError | None, purses: Purses
     ) -> Admission:
-        if authority is None:
+        if known is None:
             raise Unauthenticated("The API key is not valid.")
+        if isinstance(known, GatewayError):
+            raise known
+        authority, request = known.authority, entry.request
         require_usable(disabled=authority.disabled, expires_at=authority.expires_at)
         if authority.is_management:
             raise Forbidden("Management keys cannot call inference; use an inference key.")
-        if authority.limit_nano is not None:
-            _require_left(authority, authority.limit_nano, spent.get(authority.key_id))
-        snapshot = await self._snapshots.catalog(authority.catalog_version)
-        own = await self._snapshots.organization(
-            authority.organization_id, authority.routing_version, authority.catalog_version
-        )
-        request = entry.request
+        require_entrance(known.policy, entry.region)
+        if settings.REQUESTS_PER_MINUTE:
+            purses.require_pace(authority.key_id, settings.REQUESTS_PER_MINUTE)
+        purses.require_unspent(known.budgets)
         decided = plan(
             request,
-            snapshot=snapshot,
-            own=own,
+            snapshot=await self._snapshots.catalog(authority.catalog_version),
+            own=known.own,
             workspace_id=authority.workspace_id,
             key_digest=entry.key_digest,
-            policy=Policy(),
-        )
-        return Admission(
-            generation_id=new_generation_id(),
+            policy=known.policy & Policy.of(served_in=entry.region),
             organization_id=authority.organization_id,
-            workspace_id=authority.workspace_id,
-            key_id=authority.key_id,
+            member_id=authority.member_id,
+            defaults=known.rules.defaults,
+            disabled_tools=known.rules.disabled_server_tools,
+        )
+        bearable = purses.bearable(
+            request,
+            decided.candidates,
+            authority.organization_id,
+            known.budgets,
+            settings.BYOK_FEE_PERCENT,
+        )
+        admission = Admission(
+            generation_id=new_generation_id(),
+            authority=authority,
             plan=decided,
+            bearable=bearable,
+            hold_nano=max(item.credits_nano for item in bearable),
+            upstream_hold_nano=max(item.upstream_nano for item in bearable),
             user=None
             if request.user is None
             else hash_end_user(str(authority.organization_id), request.user),
             created_at=datetime.now(UTC),
-            routing_version=authority.routing_version,
-            catalog_version=authority.catalog_version,
         )
+        purses.take(
+            authority.organization_id,
+            authority.subjects,
+            known.budgets,
+            credits_nano=admission.hold_nano,
+            upstream_nano=admission.upstream_hold_nano,
+        )
+        return admission
 
-    async def _open(self, admitted: list[tuple[Entry, Admission]]) -> set[str]:
+    async def _open(self, admitted: list[tuple[Entry, Admission]], purses: Purses) -> set[str]:
         """Stores the generations whose decision still holds, and returns their ids."""
         if not admitted:
             return set()
         rows = await self._store.execute(
-            _OPEN, [_encode([_row(entry, admission) for entry, admission in admitted]).decode()]
+            _OPEN,
+            [
+                _encode([_row(entry, admission) for entry, admission in admitted]).decode(),
+                _encode(list(purses.ceilings.values())).decode(),
+            ],
         )
         return {row[0] for row in rows}
 
 
-def _counted_since(authority: _Authority, now: datetime) -> datetime:
-    if authority.limit_reset is None:
-        return datetime.min.replace(tzinfo=UTC)
-    return LimitReset(authority.limit_reset).began_at(now)
-
-
-def _require_left(authority: _Authority, limit: int, spent: int | None) -> None:
-    """Raises :class:`LimitSpent` unless something is left of the limit.
-
-    What is under way is not known yet: the requests that run when a limit is reached exceed it by
-    what they cost.
-    """
-    if spent is None:
-        raise Unavailable
-    if spent < limit:
-        return
-    text = f"The key has spent its limit of ${decimal_text(Decimal(limit).scaleb(-9))}"
-    resets_at = None
-    if authority.limit_reset is not None:
-        moment = LimitReset(authority.limit_reset).ends_at(datetime.now(UTC))
-        resets_at = moment.isoformat().replace("+00:00", "Z")
-        text += f"; it is reset at {resets_at}"
-    budget = {
-        "scope": "key_limit",
-        "limit_usd": usd(limit),
-        "spend_usd": usd(spent),
-        "resets_at": resets_at,
-    }
-    raise LimitSpent(f"{text}.", metadata={"budget": budget})
+def _budgets(authority: Authority, rules: Iterable[Rule]) -> tuple[Budget, ...]:
+    """Returns what limits a key, in the order in which budgets are enforced."""
+    found = [
+        budget
+        for rule in rules
+        if (budget := rule.budget(authority.key_id, authority.workspace_id, authority.member_id))
+    ]
+    if authority.limit_nano is not None:
+        reset = None if authority.limit_reset is None else LimitReset(authority.limit_reset)
+        found.append(
+            Budget(
+                Scope.KEY_LIMIT,
+                authority.key_id,
+                authority.limit_nano,
+                reset,
+                authority.include_byok_in_limit,
+            )
+        )
+    return tuple(found)
 
 
 def _row(entry: Entry, admission: Admission) -> dict[str, Any]:
-    candidate = admission.plan.candidates[0]
-    route = candidate.route
+    candidate = admission.bearable[0].candidate
+    route, authority = candidate.route, admission.authority
     return {
         "id": admission.generation_id,
-        "organization_id": admission.organization_id,
-        "workspace_id": admission.workspace_id,
-        "api_key_id": admission.key_id,
+        "organization_id": authority.organization_id,
+        "workspace_id": authority.workspace_id,
+        "api_key_id": authority.key_id,
+        "member_id": authority.member_id,
         "end_user": entry.request.user,
+        "session_id": entry.request.session_id,
+        "region": entry.region or "global",
+        "http_referer": entry.http_referer,
+        "app_title": entry.app_title,
+        "user_agent": entry.user_agent,
         "operation": entry.request.operation.value,
         "streamed": entry.request.stream,
         "model": route.model_slug,
@@ -335,6 +440,8 @@ def _row(entry: Entry, admission: Admission) -> dict[str, Any]:
         "attestation_id": route.attestation_id,
         "created_at": admission.created_at,
         "request_id": entry.request_id,
-        "routing_version": admission.routing_version,
-        "catalog_version": admission.catalog_version,
+        "hold_nano": admission.hold_nano,
+        "upstream_hold_nano": admission.upstream_hold_nano,
+        "routing_version": authority.routing_version,
+        "catalog_version": authority.catalog_version,
     }

@@ -20,7 +20,9 @@ from catalog.dialects.base import Operation
 from config import logs
 from config.errors import GatewayError, MethodNotAllowed, PayloadTooLarge, Unauthenticated
 from config.limits import ClientGone, Receive, Scope, Send, gather
+from config.regions import region_of_host
 from inference import metrics, schemas, sse
+from inference.admission import Entry
 from inference.gateway import Exchange, Gateway
 
 logger = logging.getLogger(__name__)
@@ -28,6 +30,7 @@ logger = logging.getLogger(__name__)
 ROUTES: Final = {
     "/api/v1/chat/completions": Operation.CHAT,
     "/api/v1/completions": Operation.TEXT,
+    "/api/v1/embeddings": Operation.EMBEDDINGS,
 }
 
 
@@ -59,8 +62,22 @@ class Inference:
         if connection.method != "POST":
             raise MethodNotAllowed(headers={"Allow": "POST"})
         digest = bearer_digest(connection.authorization())
-        request = schemas.parse(ROUTES[connection.path], await connection.body())
-        exchange = await self._gateway.admit(digest, request, connection.request_id)
+        request = schemas.parse(
+            ROUTES[connection.path],
+            await connection.body(),
+            session_id=connection.header(b"x-session-id"),
+        )
+        exchange = await self._gateway.admit(
+            Entry(
+                digest,
+                request,
+                connection.request_id,
+                region=region_of_host(connection.header(b"host")),
+                http_referer=_noted(connection.header(b"http-referer"), 512),
+                app_title=_noted(connection.header(b"x-openrouter-title"), 255),
+                user_agent=_noted(connection.header(b"user-agent"), 255),
+            )
+        )
         connection.generation_id = exchange.generation_id
         token = logs.generation_id.set(exchange.generation_id)
         try:
@@ -72,6 +89,11 @@ class Inference:
         finally:
             exchange.settle(asyncio.CancelledError())
             logs.generation_id.reset(token)
+
+
+def _noted(text: str | None, length: int) -> str | None:
+    """Cuts what a caller says of itself to its column."""
+    return None if text is None else text.replace("\0", "")[:length]
 
 
 async def _stream(connection: _Connection, exchange: Exchange) -> None:
@@ -90,7 +112,7 @@ class _Connection:
         self._headers: list[tuple[bytes, bytes]] = scope["headers"]
         self._receive = receive
         self._send = send
-        self.request_id = logs.new_request_id(self._header(b"x-request-id"))
+        self.request_id = logs.new_request_id(self.header(b"x-request-id"))
         self.generation_id = ""
         self._has_begun = False
         # Events and keep-alives take turns, also where a slow caller makes one of them wait.
@@ -107,7 +129,7 @@ class _Connection:
     async def body(self) -> bytes:
         """Reads the request body; raises :class:`PayloadTooLarge`."""
         limit = settings.MAX_REQUEST_BYTES
-        length = self._header(b"content-length")
+        length = self.header(b"content-length")
         if length is not None and length.isascii() and length.isdigit() and int(length) > limit:
             raise PayloadTooLarge
         return await gather(self._receive)
@@ -192,7 +214,7 @@ class _Connection:
             headers.append((b"x-generation-id", self.generation_id.encode()))
         return headers
 
-    def _header(self, wanted: bytes) -> str | None:
+    def header(self, wanted: bytes) -> str | None:
         for name, value in self._headers:
             if name == wanted:
                 return value.decode("latin-1")

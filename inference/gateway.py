@@ -31,7 +31,9 @@ from config.batching import Batcher
 from config.errors import GatewayError, UpstreamError, UpstreamTimeout
 from inference import metrics, sse, upstream
 from inference.admission import Admission, AdmissionIsland, Entry
+from inference.journal import Beat, Journalist
 from inference.models import Generation
+from inference.purses import Bearable, fee_nano
 from inference.routing import Candidate
 from inference.schemas import InferenceRequest
 from inference.settlement import Settlement, SettlementIsland
@@ -67,9 +69,12 @@ class Gateway:
         self._settlement = SettlementIsland()
         self._admissions: Batcher[Entry, Admission] = Batcher(self._admission.admit)
         self._settlements: Batcher[Settlement, None] = Batcher(self._settlement.settle)
+        self._journalist = Journalist(self._beats)
+        self._under_way: set[Exchange] = set()
 
     async def open(self) -> None:
         await self.door.__aenter__()
+        self._journalist.start()
 
     async def close(self) -> None:
         """Waits until everything delivered is settled, then closes the connections.
@@ -82,28 +87,36 @@ class Gateway:
                 await self._settlements.drain()
         except TimeoutError:
             logger.error("some generations are left to the sweeper: the database is away")
+        await self._journalist.close()
         await self._admission.close()
         await self._settlement.close()
         await self.door.__aexit__(None, None, None)
 
-    async def admit(self, key_digest: str, request: InferenceRequest, request_id: str) -> Exchange:
+    async def admit(self, entry: Entry) -> Exchange:
         """Admits a request and returns its exchange; raises :class:`GatewayError`, nothing sent."""
-        admitted = self._admissions.submit(Entry(key_digest, request, request_id))
+        admitted = self._admissions.submit(entry)
         try:
             admission = await asyncio.shield(admitted)
         except asyncio.CancelledError:
             # Its batch goes on, and may store a generation that nobody would ever settle.
-            admitted.add_done_callback(partial(self._abandon, request))
+            admitted.add_done_callback(partial(self._abandon, entry.request))
             raise
-        return Exchange(self, request, admission)
+        exchange = Exchange(self, entry.request, admission)
+        self._under_way.add(exchange)
+        return exchange
 
     async def repin(self, admission: Admission, candidate: Candidate) -> bool:
         """Pins the price of the next candidate; ``False`` when it may not be used any more."""
         return await self._admission.repin(admission, candidate)
 
-    def settle(self, settlement: Settlement) -> None:
+    def settle(self, exchange: Exchange, settlement: Settlement) -> None:
         """Queues a settlement, which is stored even while nobody waits for it."""
+        self._under_way.discard(exchange)
         self._settlements.submit(settlement)
+
+    def _beats(self) -> list[Beat]:
+        """Returns how far everything has come that has been under way for a while."""
+        return [beat for exchange in self._under_way if (beat := exchange.beat()) is not None]
 
     def _abandon(self, request: InferenceRequest, admitted: asyncio.Future[Admission]) -> None:
         if admitted.exception() is None:
@@ -127,7 +140,7 @@ class Exchange:
         self._gateway = gateway
         self._request = request
         self._admission = admission
-        self._candidate = admission.plan.candidates[0]
+        self._candidate = admission.bearable[0].candidate
         self._attempts: list[dict[str, Any]] = []
         self._started = time.monotonic()
         # Past this the sweeper presumes it dead, so nothing may go on for longer: not even an
@@ -192,6 +205,7 @@ class Exchange:
         cost, upstream_cost = self._costs(usage)
         duration_ms = self._elapsed_ms()
         self._gateway.settle(
+            self,
             Settlement(
                 generation_id=self.generation_id,
                 status=status,
@@ -206,25 +220,35 @@ class Exchange:
                 attempts=self._attempts,
                 latency_ms=self._latency_ms,
                 duration_ms=duration_ms,
-            )
+            ),
         )
         metrics.settled(self._request.operation, status, usage, duration_ms)
 
-    async def _first_success(self, attempt: Callable[[Candidate], Awaitable[Answer]]) -> Answer:
+    def beat(self) -> Beat | None:
+        """Returns what to journal of it; ``None`` for one that is not a second old."""
+        if time.monotonic() - self._started < 1:
+            return None
+        estimate = self._estimate()
+        return Beat(
+            self.generation_id, estimate.prompt, estimate.completion if self._output_bytes else 0
+        )
+
+    async def _first_success(self, attempt: Callable[[Bearable], Awaitable[Answer]]) -> Answer:
         """Tries the candidates in order until one begins to answer."""
-        candidates = self._admission.plan.candidates
+        bearable = self._admission.bearable
         error: GatewayError | None = None
-        for index, candidate in enumerate(candidates):
+        for index, item in enumerate(bearable):
+            candidate = item.candidate
             if error is not None and not await self._gateway.repin(self._admission, candidate):
                 raise error
             self._candidate = candidate
             started = self._elapsed_ms()
             try:
-                answer = await attempt(candidate)
+                answer = await attempt(item)
             except _FAILURES as exc:
                 error = upstream.translate(exc, candidate.secret)
                 self._record_attempt(candidate, started, error)
-                if not error.retryable or index + 1 == len(candidates):
+                if not error.retryable or index + 1 == len(bearable):
                     raise error from None
             else:
                 self._record_attempt(candidate, started, None)
@@ -232,19 +256,19 @@ class Exchange:
                 return answer
         raise AssertionError("a plan has candidates")
 
-    async def _whole(self, candidate: Candidate) -> Reply:
+    async def _whole(self, item: Bearable) -> Reply:
         async with asyncio.timeout(self._deadline - time.monotonic()):
-            response = await self._send(candidate)
+            response = await self._send(item)
             try:
                 body = await response.read()
             finally:
                 response.close()
-        return _dialect(candidate).parse_reply(self._request.operation, body)
+        return _dialect(item.candidate).parse_reply(self._request.operation, body)
 
-    async def _opened(self, candidate: Candidate) -> _Stream:
+    async def _opened(self, item: Bearable) -> _Stream:
         async with asyncio.timeout(settings.UPSTREAM_FIRST_EVENT_TIMEOUT):
-            response = await self._send(candidate)
-            dialect = _dialect(candidate)
+            response = await self._send(item)
+            dialect = _dialect(item.candidate)
             parser = dialect.stream_parser(self._request.operation)
             try:
                 if response.headers.get("Content-Type", "").startswith("application/json"):
@@ -264,13 +288,14 @@ class Exchange:
                 response.close()
                 raise
 
-    async def _send(self, candidate: Candidate) -> egress.OutboundResponse:
+    async def _send(self, item: Bearable) -> egress.OutboundResponse:
         return await upstream.send(
             self._gateway.door,
-            _dialect(candidate),
-            candidate,
+            _dialect(item.candidate),
+            item.candidate,
             self._request,
             self._admission.user,
+            item.max_tokens,
         )
 
     async def _relayed(self, stream: _Stream) -> AsyncGenerator[bytes, None]:
@@ -388,7 +413,9 @@ class Exchange:
         if usage is None:
             return 0, 0
         upstream_cost = nano_usd(total_cost(self._candidate.route.price, usage))
-        return 0 if self._candidate.is_byok else upstream_cost, upstream_cost
+        if self._candidate.is_byok:
+            return fee_nano(upstream_cost, settings.BYOK_FEE_PERCENT), upstream_cost
+        return upstream_cost, upstream_cost
 
     def _verdict(self, error: BaseException | None) -> tuple[str, Usage | None, bool]:
         """Decides the terminal status, what is charged, and whether that is an estimate.

@@ -7,15 +7,14 @@ import time
 import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Self
 
-from django.conf import settings
 from django.db import models
 from django.db.models import Max, Q, Sum
 from django.utils import timezone
 
-from accounts.models import ApiKey, LimitReset, Organization, Workspace
+from accounts.models import ApiKey, LimitReset, Member, Organization, Workspace
 from catalog.models import ModelEndpoint, PriceVersion
 from endpoints.models import Attestation, PrivateEndpoint
 
@@ -50,16 +49,6 @@ class KeyUsage:
 class GenerationQuerySet(models.QuerySet["Generation"]):
     def for_organization(self, organization_id: uuid.UUID) -> Self:
         return self.filter(organization_id=organization_id)
-
-    def sweep(self) -> int:
-        """Ends the generations whose worker died; returns how many.
-
-        PENDING → FAILED, once they are older than ``HOLD_TIMEOUT``.
-        """
-        before = timezone.now() - timedelta(seconds=settings.HOLD_TIMEOUT)
-        return self.filter(status=Generation.Status.PENDING, created_at__lt=before).update(
-            status=Generation.Status.FAILED, error_type="abandoned"
-        )
 
     def usage_of_keys(self, key_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, KeyUsage]:
         """Returns what each of the keys has used: in all, and since the UTC day, week and month."""
@@ -105,7 +94,22 @@ class Generation(models.Model):
         Workspace, on_delete=models.PROTECT, related_name="+", db_index=False
     )
     api_key = models.ForeignKey(ApiKey, on_delete=models.PROTECT, related_name="+", db_index=False)
+    member = models.ForeignKey(
+        Member,
+        on_delete=models.PROTECT,
+        null=True,
+        related_name="+",
+        db_index=False,
+        help_text="Who made the key, when it was used.",
+    )
     end_user = models.CharField(max_length=512, null=True, db_collation="C")
+    session_id = models.CharField(max_length=256, null=True)
+    region = models.CharField(
+        max_length=16, default="global", db_default="global", help_text="Of the host called."
+    )
+    http_referer = models.CharField(max_length=512, null=True)
+    app_title = models.CharField(max_length=255, null=True)
+    user_agent = models.CharField(max_length=255, null=True)
     operation = models.CharField(max_length=32)
     streamed = models.BooleanField()
     model = models.CharField(max_length=255, help_text="The slug that the caller asked for.")
@@ -132,13 +136,21 @@ class Generation(models.Model):
     prompt_tokens = models.BigIntegerField(null=True)
     completion_tokens = models.BigIntegerField(null=True)
     cached_tokens = models.BigIntegerField(null=True)
+    cache_write_tokens = models.BigIntegerField(null=True)
     reasoning_tokens = models.BigIntegerField(null=True)
     is_estimated = models.BooleanField(default=False, help_text="The upstream reported no usage.")
+    hold_nano = models.BigIntegerField(
+        default=0, db_default=0, help_text="What credits paid at most, in nano-USD."
+    )
+    upstream_hold_nano = models.BigIntegerField(
+        default=0, db_default=0, help_text="What own credentials paid at most, in nano-USD."
+    )
     cost_nano = models.BigIntegerField(default=0, help_text="What credits pay, in nano-USD.")
     upstream_cost_nano = models.BigIntegerField(
         default=0, help_text="What the pinned price makes of the usage, in nano-USD."
     )
     finish_reason = models.CharField(max_length=64, null=True)
+    native_finish_reason = models.CharField(max_length=64, null=True)
     upstream_id = models.CharField(max_length=255, null=True)
     upstream_model = models.CharField(max_length=255, null=True)
     error_type = models.CharField(max_length=64, null=True)
@@ -172,3 +184,20 @@ class Generation(models.Model):
 
     def __str__(self) -> str:
         return self.id
+
+
+class Journal(models.Model):
+    """The pulse of a generation under way, so that a killed process leaves nothing unbilled.
+
+    Written at least every second by the worker that serves it, from its second second on.
+    """
+
+    generation = models.OneToOneField(
+        Generation, on_delete=models.CASCADE, primary_key=True, related_name="journal"
+    )
+    prompt_tokens = models.BigIntegerField(help_text="As estimated.")
+    completion_tokens = models.BigIntegerField(help_text="Delivered so far, as estimated.")
+    beat_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return self.generation_id

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -16,7 +17,7 @@ from config.errors import InvalidRequest
 _GATEWAY_FIELDS: Final = frozenset(
     ("model", "models", "provider", "route", "session_id", "trace", "transforms", "debug", "user")
 )
-_PLACE: Final = re.compile(r"(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
+_PLACE: Final = re.compile(r"(?P<what>.*?)(?: - at (?:`key` in )?`\$(?P<path>.*)`)?", re.DOTALL)
 
 # The vocabulary of ``supported_parameters``.
 PARAMETERS: Final = frozenset(
@@ -28,10 +29,29 @@ PARAMETERS: Final = frozenset(
         "include_reasoning", "reasoning", "reasoning_effort", "web_search_options", "verbosity",
     )
 )  # fmt: skip
+# Options of a provider may not change what was parsed, priced and held.
+_RESERVED: Final = _GATEWAY_FIELDS | frozenset(
+    (
+        "messages", "prompt", "input", "stream", "stream_options", "max_tokens",
+        "max_completion_tokens", "n", "best_of", "tools", "modalities",
+    )
+)  # fmt: skip
 # The role and the marks around a message are about four tokens.
 _MESSAGE_BYTES: Final = 16
 # About what an image of common size costs, at four bytes a token.
 _OTHER_PART_BYTES: Final = 4096
+# The most tokens that a provider documents for one image, and a generous number for a document, a
+# recording or a film, whose encoding says little of what it counts as.
+_IMAGE_TOKENS: Final = 36_864
+_OTHER_PART_TOKENS: Final = 131_072
+# What providers add by themselves to explain the tools that they offer to a model.
+_TOOLS_TOKENS: Final = 1_024
+# Types of parts that are text; a part that names no type is taken for one.
+_TEXTS: Final = frozenset((b"", b'"text"', b'"refusal"'))
+_SESSION_LENGTH: Final = 256
+_FUNCTION: Final = msgspec.Raw(b'"function"')
+# OpenAI's names for the one tool, which mean ours here.
+_WEB_SEARCH: Final = "openrouter:web_search"
 
 _Number = Annotated[float, msgspec.Meta(ge=-2, le=2)]
 _Tokens = Annotated[int, msgspec.Meta(ge=1, le=100_000_000)]
@@ -50,31 +70,63 @@ _Amount = (
 )
 
 
+Order = Literal["price", "throughput", "latency", "exacto"]
+Quantization = Literal[
+    "int4", "int8", "fp4", "mxfp4", "nvfp4", "fp6", "fp8", "mxfp8", "fp16", "bf16", "fp32",
+    "unknown",
+]  # fmt: skip
+_Measure = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
+
+
 class MaxPrice(msgspec.Struct):
-    """The most that a request may cost: USD per million tokens, and per request or image."""
+    """The most that a request may cost: USD per million tokens, and per request, image or second.
+
+    No price of the catalogue knows audio, so no endpoint exceeds a limit for it.
+    """
 
     prompt: _Amount | None = None
     completion: _Amount | None = None
     request: _Amount | None = None
     image: _Amount | None = None
+    audio: _Amount | None = None
+
+
+class Percentiles(msgspec.Struct):
+    """Thresholds for several shares of an endpoint's recent requests."""
+
+    p50: _Measure | None = None
+    p75: _Measure | None = None
+    p90: _Measure | None = None
+    p99: _Measure | None = None
+
+
+class Sorting(msgspec.Struct):
+    """By what endpoints are sorted, and whether the models keep their order meanwhile."""
+
+    by: Order | None = None
+    partition: Literal["model", "none"] | None = None
+
+
+_Options = dict[_Slug, dict[str, msgspec.Raw]]
 
 
 class ProviderPreferences(msgspec.Struct):
-    """The ``provider`` object: which providers may serve the request.
-
-    What it says of speed and order beyond ``order`` is a wish, and passed over.
-    """
+    """The ``provider`` object: which providers may serve the request, and in which order."""
 
     order: _Slugs | None = None
     only: _Slugs | None = None
     ignore: _Slugs | None = None
     allow_fallbacks: bool | None = None
-    data_collection: str | None = None
+    data_collection: Literal["allow", "deny"] | None = None
     zdr: bool | None = None
     max_price: MaxPrice | None = None
-    quantizations: _Slugs | None = None
+    quantizations: Annotated[list[Quantization], msgspec.Meta(max_length=32)] | None = None
     require_parameters: bool | None = None
     enforce_distillable_text: bool | None = None
+    sort: Order | Sorting | None = None
+    preferred_max_latency: _Measure | Percentiles | None = None
+    preferred_min_throughput: _Measure | Percentiles | None = None
+    options: Annotated[_Options, msgspec.Meta(max_length=32)] | None = None
 
 
 class _Common(msgspec.Struct, kw_only=True):
@@ -82,7 +134,7 @@ class _Common(msgspec.Struct, kw_only=True):
     models: _Slugs | None = None
     provider: ProviderPreferences | None = None
     user: Annotated[str, msgspec.Meta(max_length=512)] | None = None
-    session_id: Annotated[str, msgspec.Meta(max_length=256)] | None = None
+    session_id: Annotated[str, msgspec.Meta(max_length=_SESSION_LENGTH)] | None = None
     stream: bool | None = None
     max_tokens: _Tokens | None = None
     temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None
@@ -119,19 +171,49 @@ class TextRequest(_Common, kw_only=True):
     logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None
 
 
-SHAPES: Final[dict[Operation, type[ChatRequest | TextRequest]]] = {
+class _EmbeddingsItem(msgspec.Struct):
+    content: Annotated[list[dict[str, msgspec.Raw]], msgspec.Meta(min_length=1)]
+
+
+class EmbeddingsRequest(msgspec.Struct, kw_only=True):
+    """The body of ``POST /embeddings``: texts, tokens, or items of several kinds of parts."""
+
+    input: (
+        str | Annotated[list[str | int | list[int] | _EmbeddingsItem], msgspec.Meta(min_length=1)]
+    )
+    model: _Slug
+    dimensions: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+    input_type: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] | None = None
+    provider: ProviderPreferences | None = None
+    user: Annotated[str, msgspec.Meta(max_length=512)] | None = None
+    session_id: Annotated[str, msgspec.Meta(max_length=_SESSION_LENGTH)] | None = None
+    stream: bool | None = None
+
+
+_Body = ChatRequest | TextRequest | EmbeddingsRequest
+SHAPES: Final[dict[Operation, type[_Body]]] = {
     Operation.CHAT: ChatRequest,
     Operation.TEXT: TextRequest,
+    Operation.EMBEDDINGS: EmbeddingsRequest,
 }
 _DECODERS: Final = {
     operation: msgspec.json.Decoder(shape).decode for operation, shape in SHAPES.items()
 }
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_type = msgspec.json.Decoder(str).decode
+NO_PREFERENCES: Final = ProviderPreferences()
 
 
 @dataclass(frozen=True, slots=True)
 class InferenceRequest:
-    """What the caller wants, and the raw fields that go upstream."""
+    """What the caller wants, and the raw fields that go upstream.
+
+    ``models`` is empty where the caller names none. ``max_tokens`` is the most that one choice may
+    produce, ``None`` where the caller leaves that to the endpoint, and ``choices`` how many the
+    request makes. ``prompt_bound`` is in tokens, and no less than any tokenizer can make of the
+    request; ``images`` are those that it holds. ``tools`` names what is no function of the caller.
+    """
 
     operation: Operation
     models: tuple[str, ...]
@@ -139,6 +221,12 @@ class InferenceRequest:
     user: str | None
     preferences: ProviderPreferences
     fields: dict[str, Any] = field(repr=False)
+    session_id: str | None = None
+    max_tokens: int | None = None
+    choices: int = 1
+    prompt_bound: int = 0
+    images: int = 0
+    tools: frozenset[str] = frozenset()
 
     @property
     def parameters(self) -> frozenset[str]:
@@ -153,12 +241,17 @@ class InferenceRequest:
         """
         if self.operation is Operation.TEXT:
             return len(self.fields["prompt"])
+        if self.operation is Operation.EMBEDDINGS:
+            return len(self.fields["input"])
         messages = msgspec.json.decode(self.fields["messages"], type=list[_Message])
         return sum(map(_text_bytes, messages))
 
 
-def parse(operation: Operation, body: bytes) -> InferenceRequest:
-    """Reads a request body; raises :class:`InvalidRequest` naming the field that is wrong."""
+def parse(operation: Operation, body: bytes, *, session_id: str | None = None) -> InferenceRequest:
+    """Reads a request body; raises :class:`InvalidRequest` naming the field that is wrong.
+
+    ``session_id`` is the one of the headers, for a body that names none.
+    """
     try:
         body.decode("utf-8")
         request = _DECODERS[operation](body)
@@ -169,26 +262,119 @@ def parse(operation: Operation, body: bytes) -> InferenceRequest:
         raise _invalid(str(exc)) from None
     except (msgspec.DecodeError, RecursionError):
         raise InvalidRequest("The body is not valid JSON.") from None
-    if request.user is not None and CONTROL_CHARACTERS.search(request.user):
-        raise _named("user", "Must not contain control characters.")
-    if request.provider is not None and request.provider.enforce_distillable_text:
+    session_id = request.session_id or session_id
+    if session_id is not None and len(session_id) > _SESSION_LENGTH:
+        raise _named("session_id", f"Expected str of length <= {_SESSION_LENGTH}.")
+    for name, text in (("user", request.user), ("session_id", session_id)):
+        if text is not None and CONTROL_CHARACTERS.search(text):
+            raise _named(name, "Must not contain control characters.")
+    if operation is Operation.EMBEDDINGS and request.stream:
+        raise _named("stream", "Embeddings cannot be streamed.")
+    preferences = request.provider or NO_PREFERENCES
+    if preferences.enforce_distillable_text:
         raise _named("provider.enforce_distillable_text", "No endpoint here is known to allow it.")
-    models = tuple(dict.fromkeys(filter(None, (request.model, *(request.models or ())))))
-    if not models:
-        raise _named("model", "This field is required.")
-    preferences = request.provider or ProviderPreferences()
-    if preferences.data_collection not in (None, "allow", "deny"):
-        raise _named("provider.data_collection", "Must be allow or deny.")
+    for slug, options in (preferences.options or {}).items():
+        for name in sorted(_RESERVED.intersection(options)):
+            raise _named(f"provider.options.{slug}.{name}", "Set it in the body itself.")
     for name in _GATEWAY_FIELDS.intersection(fields):
         del fields[name]
+    bound, images = _prompt_bound(request, fields)
     return InferenceRequest(
         operation=operation,
-        models=models,
+        models=_models(request),
         stream=bool(request.stream),
         user=request.user or None,
         preferences=preferences,
         fields=fields,
+        session_id=session_id or None,
+        max_tokens=_max_tokens(request),
+        choices=_choices(request),
+        prompt_bound=bound,
+        images=images,
+        tools=_tools(request),
     )
+
+
+def required(name: str) -> InvalidRequest:
+    """Returns the error that a field is missing."""
+    return _named(name, "This field is required.")
+
+
+def _models(request: _Body) -> tuple[str, ...]:
+    if isinstance(request, EmbeddingsRequest):
+        return (request.model,)
+    if not request.models:
+        return () if request.model is None else (request.model,)
+    return tuple(dict.fromkeys(filter(None, (request.model, *request.models))))
+
+
+def _max_tokens(request: _Body) -> int | None:
+    """Returns the larger limit where both are set: either may be the one that is heeded."""
+    if isinstance(request, ChatRequest):
+        return max(request.max_tokens or 0, request.max_completion_tokens or 0) or None
+    return request.max_tokens if isinstance(request, TextRequest) else 0
+
+
+def _choices(request: _Body) -> int:
+    """Returns how many completions are made, of all prompts together."""
+    if isinstance(request, TextRequest):
+        prompts = 1
+        if not isinstance(request.prompt, str):
+            # A list of numbers is one prompt, in tokens.
+            prompts = max(1, sum(not isinstance(part, int) for part in request.prompt))
+        return max(request.n or 1, request.best_of or 1) * prompts
+    return (request.n or 1) if isinstance(request, ChatRequest) else 1
+
+
+def _prompt_bound(request: _Body, fields: dict[str, msgspec.Raw]) -> tuple[int, int]:
+    """Returns the most tokens that the request's text and parts can be, and its images.
+
+    A token is a byte of UTF-8 or more, and text is never shorter in JSON, whose marks outweigh the
+    few tokens that go between messages. So the size of what travels is a bound, once each part
+    that is not text is counted by a bound of its own instead of its encoding.
+    """
+    bound = _size(fields)
+    images = 0
+    for part in _other_parts(request):
+        bound -= _size(part)
+        is_image = "image_url" in part
+        images += is_image
+        bound += _IMAGE_TOKENS if is_image else _OTHER_PART_TOKENS
+    if "tools" in fields:
+        bound += _TOOLS_TOKENS
+    return bound, images
+
+
+def _size(members: dict[str, msgspec.Raw]) -> int:
+    return sum([memoryview(raw).nbytes for raw in members.values()])
+
+
+def _other_parts(request: _Body) -> Iterable[dict[str, msgspec.Raw]]:
+    """Yields the parts of the prompt that are not text."""
+    contents: Iterable[Any] = ()
+    if isinstance(request, ChatRequest):
+        contents = (message.content for message in request.messages)
+    elif isinstance(request, EmbeddingsRequest) and isinstance(request.input, list):
+        contents = (item.content for item in request.input if isinstance(item, _EmbeddingsItem))
+    for content in contents:
+        if isinstance(content, list):
+            yield from (part for part in content if bytes(part.get("type", b"")) not in _TEXTS)
+
+
+def _tools(request: _Body) -> frozenset[str]:
+    if not isinstance(request, ChatRequest) or not request.tools:
+        return frozenset()
+    names = {_tool_type(tool["type"]) for tool in request.tools if "type" in tool}
+    if any(name.startswith("web_search") for name in names):
+        names.add(_WEB_SEARCH)
+    return frozenset(names - {"function"})
+
+
+def _tool_type(raw: msgspec.Raw) -> str:
+    try:
+        return "function" if raw == _FUNCTION else _decode_type(raw)
+    except msgspec.DecodeError:
+        return "function"  # no name of a tool; whoever runs tools will say so
 
 
 def _text_bytes(message: _Message) -> int:

@@ -11,28 +11,48 @@ from typing import Any, Final
 import msgspec
 import psycopg
 
+from billing import ledger
 from catalog.pricing import Usage
 from config.errors import Unavailable
 from inference.store import Store
 
 logger = logging.getLogger(__name__)
 
-# The sweeper's verdict is a presumption: a worker that was only slow still tells the truth.
-_SETTLE: Final = """
-UPDATE inference_generation g
-SET status = v.status, prompt_tokens = v.prompt_tokens, completion_tokens = v.completion_tokens,
-    cached_tokens = v.cached_tokens, reasoning_tokens = v.reasoning_tokens,
-    is_estimated = v.is_estimated, cost_nano = v.cost_nano,
-    upstream_cost_nano = v.upstream_cost_nano, finish_reason = v.finish_reason,
-    upstream_id = v.upstream_id, upstream_model = v.upstream_model, error_type = v.error_type,
-    attempts = v.attempts, latency_ms = v.latency_ms, duration_ms = v.duration_ms
-FROM json_to_recordset(%s::json) AS v(
-    id text, status text, prompt_tokens bigint, completion_tokens bigint, cached_tokens bigint,
-    reasoning_tokens bigint, is_estimated bool, cost_nano bigint, upstream_cost_nano bigint,
-    finish_reason text, upstream_id text, upstream_model text, error_type text, attempts jsonb,
-    latency_ms int, duration_ms int
-)
-WHERE g.id = v.id AND (g.status = 'pending' OR g.error_type = 'abandoned')
+# A generation ends once: whoever comes second, a worker that was given up for dead for instance,
+# changes nothing. The ledger's part is in the same statement.
+SETTLE: Final = f"""
+WITH v AS (
+    SELECT * FROM json_to_recordset(%s::json) AS v(
+        id text, status text, prompt_tokens bigint, completion_tokens bigint,
+        cached_tokens bigint, cache_write_tokens bigint, reasoning_tokens bigint,
+        is_estimated bool, cost_nano bigint, upstream_cost_nano bigint, finish_reason text,
+        native_finish_reason text, upstream_id text, upstream_model text, error_type text,
+        attempts jsonb, latency_ms int, duration_ms int
+    )
+),
+settled AS (
+    UPDATE inference_generation g
+    SET status = v.status, prompt_tokens = v.prompt_tokens,
+        completion_tokens = v.completion_tokens, cached_tokens = v.cached_tokens,
+        cache_write_tokens = v.cache_write_tokens, reasoning_tokens = v.reasoning_tokens,
+        is_estimated = v.is_estimated, cost_nano = v.cost_nano,
+        upstream_cost_nano = v.upstream_cost_nano, finish_reason = v.finish_reason,
+        native_finish_reason = v.native_finish_reason, upstream_id = v.upstream_id,
+        upstream_model = v.upstream_model, error_type = v.error_type, attempts = v.attempts,
+        latency_ms = v.latency_ms, duration_ms = v.duration_ms
+    FROM v WHERE g.id = v.id AND g.status = 'pending'
+    RETURNING g.id, g.organization_id, g.hold_nano, g.upstream_hold_nano, g.cost_nano,
+        CASE WHEN g.is_byok THEN g.upstream_cost_nano ELSE 0 END AS byok_cost_nano,
+        array_remove(ARRAY[g.api_key_id, g.workspace_id, g.member_id], NULL) AS subjects
+),
+ended AS MATERIALIZED (
+    SELECT id AS reference, organization_id, subjects, hold_nano,
+           upstream_hold_nano AS byok_hold_nano, cost_nano, byok_cost_nano
+    FROM settled
+),
+{ledger.END},
+unjournaled AS (DELETE FROM inference_journal j USING settled s WHERE j.generation_id = s.id)
+SELECT id FROM settled
 """
 
 _RETRY_SECONDS: Final = 0.25
@@ -51,6 +71,7 @@ class Settlement:
     cost_nano: int = 0
     upstream_cost_nano: int = 0
     finish_reason: str | None = None
+    native_finish_reason: str | None = None
     upstream_id: str | None = None
     upstream_model: str | None = None
     error_type: str | None = None
@@ -85,17 +106,22 @@ class SettlementIsland:
         return [None] * len(batch)
 
     async def _put(self, batch: list[Settlement]) -> None:
-        rows = _encode([_row(item) for item in batch]).decode()
+        rows = encoded(batch)
         pause = _RETRY_SECONDS
         while True:
             try:
-                await self._store.execute(_SETTLE, [rows])
+                await self._store.execute(SETTLE, [rows])
             except Unavailable:
                 logger.error("%d settlements wait for the database", len(batch))
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LONGEST_RETRY_SECONDS)
             else:
                 return
+
+
+def encoded(batch: Sequence[Settlement]) -> str:
+    """Returns the parameter of :data:`SETTLE`."""
+    return _encode([_row(item) for item in batch]).decode()
 
 
 def _row(item: Settlement) -> dict[str, Any]:
@@ -106,11 +132,13 @@ def _row(item: Settlement) -> dict[str, Any]:
         "prompt_tokens": None if usage is None else usage.prompt,
         "completion_tokens": None if usage is None else usage.completion,
         "cached_tokens": None if usage is None else usage.cached,
+        "cache_write_tokens": None if usage is None else usage.cache_write,
         "reasoning_tokens": None if usage is None else usage.reasoning,
         "is_estimated": item.is_estimated,
         "cost_nano": item.cost_nano,
         "upstream_cost_nano": item.upstream_cost_nano,
         "finish_reason": _bounded(item.finish_reason, 64),
+        "native_finish_reason": _bounded(item.native_finish_reason, 64),
         "upstream_id": _bounded(item.upstream_id, 255),
         "upstream_model": _bounded(item.upstream_model, 255),
         "error_type": item.error_type,

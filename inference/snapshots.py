@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -20,12 +21,22 @@ from catalog.visibility import EndpointFacts
 from config.errors import Unavailable
 from config.secrets import DecryptionFailed, Secret
 from endpoints.models import PrivateEndpoint
+from inference import governance
+from inference.governance import Governance
 from inference.routing import Credential, OrganizationSnapshot, Route, Snapshot
 
 Loaded = TypeVar("Loaded")
 
 _ORGANIZATIONS: Final = 10_000
 _CLOUDS: Final = frozenset(str(dialect.value) for dialect in Dialect if dialect.url_from_credential)
+
+
+@dataclass(frozen=True, slots=True)
+class OrganizationCopy:
+    """What one organization adds to the catalogue, and what it decided."""
+
+    routes: OrganizationSnapshot
+    governance: Governance
 
 
 class Snapshots:
@@ -37,7 +48,7 @@ class Snapshots:
 
     def __init__(self) -> None:
         self._catalog = Snapshot(version=-1, routes={}, slugs={})
-        self._organizations: OrderedDict[uuid.UUID, OrganizationSnapshot] = OrderedDict()
+        self._organizations: OrderedDict[uuid.UUID, OrganizationCopy] = OrderedDict()
 
     async def catalog(self, version: int) -> Snapshot:
         """Returns the catalogue, loaded anew unless the copy has this version."""
@@ -47,10 +58,13 @@ class Snapshots:
 
     async def organization(
         self, organization_id: uuid.UUID, version: int, catalog_version: int
-    ) -> OrganizationSnapshot:
-        """Returns an organization's own endpoints and credentials at these versions."""
+    ) -> OrganizationCopy:
+        """Returns an organization's endpoints, credentials and decisions at these versions."""
         found = self._organizations.get(organization_id)
-        if found is None or (found.version, found.catalog_version) != (version, catalog_version):
+        if found is None or (found.routes.version, found.routes.catalog_version) != (
+            version,
+            catalog_version,
+        ):
             found = await _load(_load_organization, organization_id, version, catalog_version)
             self._organizations[organization_id] = found
             if len(self._organizations) > _ORGANIZATIONS:
@@ -99,6 +113,8 @@ def _load_catalog(version: int) -> Snapshot:
                 price=endpoint.price.price,
                 secret=secrets[endpoint.provider_id],
                 quantization=endpoint.quantization or "unknown",
+                context_length=endpoint.context_length,
+                max_completion_tokens=endpoint.max_completion_tokens,
                 supported_parameters=frozenset(endpoint.supported_parameters) or None,
             )
             for endpoint in ModelEndpoint.objects.routable().select_related(
@@ -117,7 +133,7 @@ def _load_catalog(version: int) -> Snapshot:
 
 def _load_organization(
     organization_id: uuid.UUID, version: int, catalog_version: int
-) -> OrganizationSnapshot:
+) -> OrganizationCopy:
     try:
         routes = [
             Route(
@@ -142,6 +158,7 @@ def _load_organization(
                 price_id=endpoint.price_id,
                 price=endpoint.price.price,
                 attestation_id=endpoint.attestation_id,
+                context_length=endpoint.model.context_length,
             )
             for endpoint in PrivateEndpoint.objects.for_organization(organization_id)
             .routable()
@@ -154,15 +171,17 @@ def _load_organization(
         credentials = tuple(
             _credential(row, clouds)
             for row in ByokCredential.objects.for_organization(organization_id)
-            # Keys belong to no user: a credential kept for certain users serves none of them.
-            .filter(disabled=False, allowed_user_ids=None)
+            .filter(disabled=False)
             .order_by("provider_slug", "sort_order", "created_at")
         )
-        return OrganizationSnapshot(
-            version=version,
-            catalog_version=catalog_version,
-            routes=_by_name(routes),
-            credentials=credentials,
+        return OrganizationCopy(
+            OrganizationSnapshot(
+                version=version,
+                catalog_version=catalog_version,
+                routes=_by_name(routes),
+                credentials=credentials,
+            ),
+            governance.load(organization_id),
         )
     finally:
         connection.close()
@@ -193,6 +212,9 @@ def _credential(row: ByokCredential, clouds: Mapping[str, str]) -> Credential:
         allowed_key_digests=_frozen(row.allowed_api_key_hashes),
         allowed_hosts=_frozen(row.allowed_hosts),
         host=host,
+        allowed_members=_frozen(row.allowed_user_ids),
+        declared_region=row.declared_region,
+        declared_zdr=row.declared_zdr,
     )
 
 

@@ -14,6 +14,7 @@ from catalog.dialects.base import (
     InvalidReply,
     InvalidStream,
     ProviderFailure,
+    Untranslatable,
     parse_error,
 )
 from config import egress
@@ -32,7 +33,15 @@ from inference.routing import Candidate
 from inference.schemas import InferenceRequest
 
 _MAX_ERROR_BYTES: Final = 1_048_576
+# Never left out: the hold rests on them.
+_BOUNDS: Final = frozenset(("max_tokens", "max_completion_tokens"))
 _SECONDS: Final = re.compile(r"[0-9]{1,6}")
+
+
+class RequestUntranslatable(UpstreamRefused):
+    """The provider's wire format cannot say the request; that of another candidate may."""
+
+    retryable = True
 
 
 async def send(
@@ -41,25 +50,38 @@ async def send(
     candidate: Candidate,
     request: InferenceRequest,
     user: str | None,
+    max_tokens: int | None = None,
 ) -> egress.OutboundResponse:
     """Sends the request and returns an answer of status 200, its body unread.
+
+    ``max_tokens`` bounds an answer that the caller left unbounded.
 
     Raises :class:`UpstreamError`; the caller closes the answer.
     """
     route = candidate.route
-    fields = dict(request.fields)
+    fields = {**request.fields, **(candidate.options or {})}
+    if (known := route.supported_parameters) is not None:
+        # Some providers refuse what they do not know, though it would have changed nothing.
+        for name in request.parameters - known - _BOUNDS:
+            fields.pop(name, None)
     if user is not None:
         fields["user"] = user
-    outbound = dialect.build(
-        Call(
-            operation=request.operation,
-            base_url=route.base_url,
-            model=route.upstream_model_id,
-            secret=candidate.secret,
-            fields=fields,
-            stream=request.stream,
-        )
+    if max_tokens is not None:
+        fields[_bound_name(route.supported_parameters)] = max_tokens
+    call = Call(
+        operation=request.operation,
+        base_url=route.base_url,
+        model=route.upstream_model_id,
+        secret=candidate.secret,
+        fields=fields,
+        stream=request.stream,
     )
+    try:
+        outbound = dialect.build(call)
+    except Untranslatable as exc:
+        raise RequestUntranslatable(
+            str(exc), metadata={"provider_name": route.facts.provider_name}
+        ) from None
     try:
         response = await door.send(
             outbound,
@@ -71,6 +93,12 @@ async def send(
     if response.status != 200:
         raise await _refusal(response, candidate)
     return response
+
+
+def _bound_name(supported: frozenset[str] | None) -> str:
+    """Returns what an endpoint calls the bound: the older name, unless it knows the newer alone."""
+    names = ("max_tokens", "max_completion_tokens")
+    return next((name for name in names if supported is None or name in supported), names[0])
 
 
 def translate(exc: Exception, secret: Secret) -> GatewayError:
@@ -124,7 +152,8 @@ async def _refusal(response: egress.OutboundResponse, candidate: Candidate) -> E
         return UpstreamUnavailable(message, upstream_status=status, metadata=metadata)
     if status == 529:
         return UpstreamOverloaded(message, upstream_status=status, metadata=metadata)
-    # A credential that fails, or a model that is not there, says nothing of the next candidate.
-    if status in (401, 402, 403, 404) or status >= 500 or status < 400:
+    # A credential that fails, or a model that is not there or fails, says nothing of the next
+    # candidate.
+    if status in (401, 402, 403, 404, 424) or status >= 500 or status < 400:
         return UpstreamError(message, upstream_status=status, metadata=metadata)
     return UpstreamRefused(message, upstream_status=status, metadata=metadata)

@@ -11,8 +11,9 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from accounts.models import ApiKey, ByokCredential, Organization, Workspace
+from billing import ledger
 from catalog.models import LanguageModel, ModelEndpoint, PriceVersion, Provider
-from catalog.pricing import Price
+from catalog.pricing import NANO, Price
 from config.secrets import Secret, digest_api_key
 from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation
@@ -31,8 +32,12 @@ class Tenant:
     api_key: str
 
 
-def make_tenant(name: str = "Acme", *, endpoint_limit: int | None = None) -> Tenant:
+def make_tenant(
+    name: str = "Acme", *, endpoint_limit: int | None = None, credits_usd: int = 1_000
+) -> Tenant:
     organization = Organization.objects.establish(name=name, endpoint_limit=endpoint_limit)
+    if credits_usd:
+        ledger.grant(organization.pk, credits_usd * NANO, actor="factory")
     workspace = organization.default_workspace
     _, management = ApiKey.objects.issue(workspace=workspace, name="management", is_management=True)
     _, inference = ApiKey.objects.issue(workspace=workspace, name="inference")

@@ -47,7 +47,7 @@ def test_migrations_can_be_applied_under_running_workers(db: None, app: str) -> 
 def test_migrations_go_forth_and_back(empty_database: str) -> None:
     forth = manage("migrate", DATABASE_URL=empty_database)
     assert forth.returncode == 0, forth.stderr
-    for app in ("inference", "endusers", "endpoints", "catalog", "accounts"):
+    for app in ("inference", "billing", "endusers", "endpoints", "catalog", "accounts"):
         back = manage("migrate", app, "zero", DATABASE_URL=empty_database)
         assert back.returncode == 0, back.stderr
     again = manage("migrate", DATABASE_URL=empty_database)

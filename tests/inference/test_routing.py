@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from accounts.models import ApiKey
 from accounts.policy import Policy
 from catalog.dialects.base import Operation
 from catalog.pricing import Price
-from catalog.visibility import EndpointFacts
+from catalog.visibility import EndpointFacts, exclusions
+from config.errors import Forbidden, InvalidRequest
 from config.secrets import Secret
+from endpoints.models import ModelNotFound
 from inference import schemas
+from inference.health import Standing, State
 from inference.routing import (
+    VARIANTS,
     Credential,
-    ModelNotFound,
+    Defaults,
     NoEndpoint,
     OrganizationSnapshot,
     Plan,
     Route,
     Snapshot,
+    consider,
     plan,
 )
 from tests import factories
@@ -30,6 +41,7 @@ from tests.inference.conftest import Site
 
 WORKSPACE = uuid.UUID(int=1)
 KEY = "digest-of-the-key"
+SHARES = ("p50", "p75", "p90", "p99")
 
 
 def route(
@@ -79,15 +91,22 @@ def planned(
     credentials: list[Credential] | None = None,
     policy: Policy | None = None,
     models: list[str] | None = None,
+    session: str | None = None,
+    tools: frozenset[str] = frozenset(),
+    options: dict[str, Any] | None = None,
+    by: Callable[..., Plan] = plan,
     **preferences: Any,
 ) -> Plan:
+    """The plan of a request; ``options`` are those of the router, the rest is ``provider``."""
     request = schemas.InferenceRequest(
         operation=Operation.CHAT,
-        models=tuple(models or ["a/b"]),
+        models=("a/b",) if models is None else tuple(models),
         stream=False,
         user=None,
         preferences=schemas.ProviderPreferences(**preferences),
         fields={},
+        session_id=session,
+        tools=tools,
     )
     names: dict[str, list[Route]] = {}
     for each in public or []:
@@ -95,12 +114,12 @@ def planned(
     own: dict[str, list[Route]] = {}
     for each in private or []:
         own.setdefault(each.model_slug, []).append(each)
-    return plan(
+    return by(
         request,
         snapshot=Snapshot(
             version=1,
             routes={name: tuple(routes) for name, routes in names.items()},
-            slugs={"a/b": "a/b", "c/d": "c/d"},
+            slugs={"a/b": "a/b", "a/b-1": "a/b", "c/d": "c/d", "e/f:free": "e/f:free"},
         ),
         own=OrganizationSnapshot(
             version=1,
@@ -111,6 +130,7 @@ def planned(
         workspace_id=WORKSPACE,
         key_digest=KEY,
         policy=policy or Policy(),
+        **(options or {}),
     )
 
 
@@ -209,13 +229,24 @@ def test_every_exclusion_is_explained() -> None:
         zdr=True,
         data_collection="deny",
     ) == [
-        {"provider": "C Inc", "private": True, "excluded_by": ["no_credential"]},
+        {
+            "provider": "C Inc",
+            "private": True,
+            "model": "a/b",
+            "excluded_by": ["no_credential"],
+        },
         {
             "provider": "A Inc",
             "private": False,
+            "model": "a/b",
             "excluded_by": ["provider_not_allowed", "provider_ignored", "zdr", "data_collection"],
         },
-        {"provider": "B Inc", "private": False, "excluded_by": ["dialect_not_supported"]},
+        {
+            "provider": "B Inc",
+            "private": False,
+            "model": "a/b",
+            "excluded_by": ["dialect_not_supported"],
+        },
     ]
 
 
@@ -223,7 +254,7 @@ def test_an_excluded_endpoint_is_explained_beside_those_that_serve() -> None:
     found = planned([route("a"), route("b")], ignore=["b"])
     assert used(found) == ["operator-a"]
     assert [each.body() for each in found.excluded] == [
-        {"provider": "B Inc", "private": False, "excluded_by": ["provider_ignored"]}
+        {"provider": "B Inc", "private": False, "model": "a/b", "excluded_by": ["provider_ignored"]}
     ]
 
 
@@ -274,7 +305,7 @@ def test_a_required_credential_that_cannot_be_opened_still_shuts_out_the_operato
 ) -> None:
     credentials = [credential("x", secret=None, **{flag: True})]
     assert refused(public=[route("x")], credentials=credentials) == [
-        {"provider": "X Inc", "private": False, "excluded_by": ["byok_required"]}
+        {"provider": "X Inc", "private": False, "model": "a/b", "excluded_by": ["byok_required"]}
     ]
 
 
@@ -286,7 +317,7 @@ def test_a_credential_required_for_other_models_shuts_out_nothing() -> None:
 def test_a_byok_only_credential_shuts_out_the_operators_from_every_model() -> None:
     credentials = [credential("x", is_byok_only=True, allowed_models=frozenset(("c/d",)))]
     assert refused(public=[route("x")], credentials=credentials) == [
-        {"provider": "X Inc", "private": False, "excluded_by": ["byok_required"]}
+        {"provider": "X Inc", "private": False, "model": "a/b", "excluded_by": ["byok_required"]}
     ]
 
 
@@ -320,20 +351,20 @@ def test_a_credential_serves_only_whom_and_what_it_names(
         assert used(planned(**case)) == ["own-x"]
     else:
         assert refused(**case) == [
-            {"provider": "X Inc", "private": True, "excluded_by": ["no_credential"]}
+            {"provider": "X Inc", "private": True, "model": "a/b", "excluded_by": ["no_credential"]}
         ]
 
 
 def test_the_operators_credential_never_opens_a_private_endpoint() -> None:
     private = route("x", private=True, secret=Secret("operator-x"))
     assert refused(private=[private]) == [
-        {"provider": "X Inc", "private": True, "excluded_by": ["no_credential"]}
+        {"provider": "X Inc", "private": True, "model": "a/b", "excluded_by": ["no_credential"]}
     ]
 
 
 def test_a_public_endpoint_without_any_credential_is_explained() -> None:
     assert refused(public=[route("x", secret=None)]) == [
-        {"provider": "X Inc", "private": False, "excluded_by": ["no_credential"]}
+        {"provider": "X Inc", "private": False, "model": "a/b", "excluded_by": ["no_credential"]}
     ]
 
 
@@ -360,7 +391,12 @@ def test_a_refusal_of_the_running_service_explains_itself(site: Site) -> None:
     assert answer.json()["error"]["metadata"] == {
         "error_type": "no_endpoint",
         "excluded": [
-            {"provider": "Acme AI", "private": False, "excluded_by": ["provider_ignored", "zdr"]}
+            {
+                "provider": "Acme AI",
+                "private": False,
+                "model": "acme/falcon",
+                "excluded_by": ["provider_ignored", "zdr"],
+            }
         ],
     }
     site.assert_nothing_happened()
@@ -416,7 +452,7 @@ def test_an_endpoint_dearer_than_the_request_allows_is_excluded(
     with pytest.raises(NoEndpoint) as caught:
         planned([endpoint], max_price=schemas.MaxPrice(**limit))
     assert caught.value.metadata["excluded"] == [
-        {"provider": "Dear Inc", "private": False, "excluded_by": ["max_price"]}
+        {"provider": "Dear Inc", "private": False, "model": "a/b", "excluded_by": ["max_price"]}
     ]
 
 
@@ -451,3 +487,531 @@ def test_required_parameters_exclude_who_does_not_know_them() -> None:
     )
     assert {each.route.facts.provider_slug for each in found.candidates} == {"one", "three"}
     assert [each.reasons for each in found.excluded] == [["require_parameters"]]
+
+
+def test_a_session_can_be_seen_to_stay_though_the_service_keeps_no_table(site: Site) -> None:
+    for number in range(4):
+        provider = site.another_provider(f"p{number}")
+        site.publish(provider=provider)
+    names = {site.chat(session_id="talk").json()["provider"] for _ in range(5)}
+    assert len(names) == 1
+
+
+PRICES = st.sampled_from(["0", "0.000001", "0.000002", "0.00001"])
+STANDINGS = st.sampled_from(
+    [
+        Standing(),
+        Standing(State.DEGRADED, 0.3),
+        Standing(State.OPEN, 1.0),
+        Standing(State.RATE_LIMITED),
+        Standing(State.HALF_OPEN),
+        Standing(latency=dict.fromkeys(SHARES, 100.0), throughput=dict.fromkeys(SHARES, 50.0)),
+        Standing(latency=dict.fromkeys(SHARES, 900.0), throughput=dict.fromkeys(SHARES, 5.0)),
+    ]
+)
+DOWN = (State.OPEN, State.RATE_LIMITED)
+
+
+@st.composite
+def routes_of(draw: st.DrawFn) -> list[Route]:
+    count = draw(st.integers(1, 6))
+    return [
+        route(
+            draw(st.sampled_from("pqrs")),
+            draw(PRICES),
+            endpoint_id=uuid.UUID(int=number + 1),
+            private=draw(st.booleans()),
+            zdr=draw(st.booleans()),
+            trains=draw(st.booleans()),
+        )
+        for number in range(count)
+    ]
+
+
+def split(routes: list[Route]) -> dict[str, Any]:
+    return {
+        "public": [each for each in routes if not each.is_private],
+        "private": [each for each in routes if each.is_private],
+        "credentials": [credential(name) for name in "pqr"],
+    }
+
+
+PREFERENCES = st.fixed_dictionaries(
+    {},
+    optional={
+        "only": st.lists(st.sampled_from("pqrst"), max_size=3),
+        "ignore": st.lists(st.sampled_from("pqrst"), max_size=3),
+        "order": st.lists(st.sampled_from("pqrst"), max_size=3),
+        "zdr": st.booleans(),
+        "data_collection": st.sampled_from(["allow", "deny"]),
+        "sort": st.sampled_from(["price", "throughput", "latency", "exacto"]),
+        "preferred_max_latency": st.sampled_from([0.5, schemas.Percentiles(p90=0.5)]),
+    },
+)
+
+
+@given(routes_of(), PREFERENCES, st.lists(STANDINGS, min_size=6, max_size=6), st.integers())
+def test_the_order_keeps_its_promises(
+    routes: list[Route], preferences: dict[str, Any], standings: list[Standing], seed: int
+) -> None:
+    """What is excluded agrees with the policies; the rest is complete, and in a lawful order."""
+
+    def standing(endpoint_id: uuid.UUID) -> Standing:
+        return standings[endpoint_id.int - 1]
+
+    options = {"standing": standing, "seed": seed}
+    found = planned(**split(routes), **preferences, options=options, by=consider)
+    tried = list(dict.fromkeys(each.route.endpoint_id for each in found.candidates))
+    left_out = [each.route.endpoint_id for each in found.excluded]
+    assert sorted([*tried, *left_out]) == sorted(each.endpoint_id for each in routes)
+    asked = Policy.of(
+        only=preferences.get("only"),
+        ignore=preferences.get("ignore"),
+        zdr=preferences.get("zdr", False),
+        no_training=preferences.get("data_collection") == "deny",
+    )
+    for each in found.candidates:
+        assert exclusions(each.route.facts, asked) == ()
+    for left in found.excluded:
+        own = [str(reason) for reason in exclusions(left.route.facts, asked)]
+        assert left.reasons[: len(own)] == own
+        assert left.reasons[len(own) :] in ([], ["no_credential"])
+        assert left.reasons
+    if preferences.get("order"):
+        places = [
+            preferences["order"].index(each.route.facts.provider_slug)
+            for each in found.candidates
+            if each.route.facts.provider_slug in preferences["order"]
+        ]
+        assert places == sorted(places)
+        return
+    ranks = []
+    for each in found.candidates:
+        state = standing(each.route.endpoint_id)
+        is_slow = state.latency is not None and state.latency["p50"] > 500
+        is_late = is_slow and "preferred_max_latency" in preferences
+        ranks.append((is_late, state.state in DOWN, not each.route.is_private))
+    assert ranks == sorted(ranks)
+
+
+@given(routes_of(), st.integers(), st.text(max_size=8))
+def test_a_request_only_tightens(routes: list[Route], seed: int, session: str) -> None:
+    policy = Policy.of(ignore=["p"], zdr=True)
+    loose: list[dict[str, Any]] = [{}, {"zdr": False, "data_collection": "allow", "ignore": []}]
+    for preferences in loose:
+        found = planned(
+            **split(routes),
+            **preferences,
+            policy=policy,
+            session=session,
+            options={"seed": seed},
+            by=consider,
+        )
+        assert all(exclusions(each.route.facts, policy) == () for each in found.candidates)
+
+
+def firsts(routes: list[Route], **case: Any) -> list[str]:
+    """Whom each of 4,000 draws puts first."""
+    return [
+        planned(routes, **case, options={"seed": seed}).candidates[0].route.facts.provider_slug
+        for seed in range(4000)
+    ]
+
+
+def test_a_draw_favours_the_cheap_by_the_square_of_the_price() -> None:
+    routes = [
+        route("a", "1", endpoint_id=uuid.UUID(int=1)),
+        route("b", "2", endpoint_id=uuid.UUID(int=2)),
+        route("c", "3", endpoint_id=uuid.UUID(int=3)),
+    ]
+    # Of 4,000 draws at odds of 36 : 9 : 4; the numbers are those of these seeds.
+    assert Counter(firsts(routes)) == {"a": 2947, "b": 706, "c": 347}
+
+
+def test_what_is_free_comes_first_in_a_draw() -> None:
+    assert Counter(firsts([route("a", "0.000001"), route("b", "0")])) == {"b": 4000}
+
+
+def test_a_draw_is_the_same_for_the_same_seed_and_any_order_of_the_routes() -> None:
+    routes = [route(name) for name in "abcdef"]
+    for seed in (0, 1, -1, 2**64, 2**70 + 5):
+        expected = used(planned(routes, options={"seed": seed}))
+        assert used(planned(routes[::-1], options={"seed": seed})) == expected
+
+
+def test_a_session_stays_whatever_the_seed_and_moves_only_when_it_must() -> None:
+    routes = [route(name, endpoint_id=uuid.UUID(int=ord(name))) for name in "abcdef"]
+    down: set[uuid.UUID] = set()
+
+    def standing(endpoint_id: uuid.UUID) -> Standing:
+        return Standing(State.OPEN if endpoint_id in down else State.HEALTHY)
+
+    def first(session: str, seed: int = 0, of: list[Route] = routes) -> uuid.UUID:
+        options = {"seed": seed, "standing": standing}
+        return planned(of, session=session, options=options).candidates[0].route.endpoint_id
+
+    homes = {f"s{number}": first(f"s{number}") for number in range(200)}
+    assert Counter(homes.values()).keys() == {each.endpoint_id for each in routes}
+    assert all(first(name, seed) == home for name, home in homes.items() for seed in (1, 99))
+    gone = routes[2].endpoint_id
+    down.add(gone)
+    for name, home in homes.items():
+        assert (first(name) == home) is (home != gone)
+    down.clear()
+    assert all(first(name) == home for name, home in homes.items())
+    fewer = [each for each in routes if each.endpoint_id != gone]
+    assert all(first(name, of=fewer) == home for name, home in homes.items() if home != gone)
+
+
+def test_sessions_of_two_organizations_are_two() -> None:
+    routes = [route(name, endpoint_id=uuid.UUID(int=ord(name))) for name in "abcdefgh"]
+    orders = {
+        tuple(used(planned(routes, session="s", options={"organization_id": uuid.UUID(int=owner)})))
+        for owner in range(20)
+    }
+    assert len(orders) == 20
+
+
+@pytest.mark.parametrize(
+    ("preferences", "expected"),
+    [
+        ({"sort": "price"}, "cab"),
+        ({"sort": "latency"}, "bac"),
+        ({"sort": "throughput"}, "abc"),
+        ({"sort": "exacto"}, "bac"),
+        ({"sort": schemas.Sorting(by="latency")}, "bac"),
+        ({"sort": schemas.Sorting(by="latency", partition="model")}, "bac"),
+        ({"sort": schemas.Sorting(partition="none")}, "cab"),
+        ({"sort": "latency", "order": ["c"]}, "cab"),
+        ({"sort": "latency", "order": ["c", "a"]}, "cab"),
+        ({"preferred_max_latency": 0.25}, "cba"),
+        ({"preferred_max_latency": 0.3}, "cab"),
+        ({"preferred_max_latency": schemas.Percentiles(p50=1, p99=0.25)}, "cba"),
+        ({"preferred_max_latency": schemas.Percentiles()}, "cab"),
+        ({"preferred_min_throughput": 40}, "cab"),
+        ({"preferred_min_throughput": 40.5}, "cab"),
+        ({"preferred_min_throughput": 41}, "cab"),
+        ({"preferred_min_throughput": 51}, "cab"),
+        ({"preferred_max_latency": 0.25, "order": ["a"]}, "acb"),
+    ],
+)
+def test_measures_sort_and_deprioritize(preferences: dict[str, Any], expected: str) -> None:
+    """Of ``c``, which is the cheapest, nothing is known."""
+    standings = {
+        1: Standing(State.HEALTHY, 0.05, dict.fromkeys(SHARES, 300.0), dict.fromkeys(SHARES, 50.0)),
+        2: Standing(State.HEALTHY, 0.0, dict.fromkeys(SHARES, 200.0), dict.fromkeys(SHARES, 40.0)),
+        3: Standing(State.HEALTHY, 0.09),
+    }
+    routes = [
+        route("a", "2", endpoint_id=uuid.UUID(int=1)),
+        route("b", "3", endpoint_id=uuid.UUID(int=2)),
+        route("c", "1", endpoint_id=uuid.UUID(int=3)),
+    ]
+    found = planned(
+        routes, **preferences, options={"standing": lambda endpoint: standings[endpoint.int]}
+    )
+    assert [each.route.facts.provider_slug for each in found.candidates] == list(expected)
+
+
+def test_a_suffix_sorts_unless_the_request_does_and_before_the_workspace_does() -> None:
+    slow = Standing(latency=dict.fromkeys(SHARES, 300.0), throughput=dict.fromkeys(SHARES, 10.0))
+    fast = Standing(latency=dict.fromkeys(SHARES, 100.0), throughput=dict.fromkeys(SHARES, 90.0))
+    routes = [
+        route("dear", "9", endpoint_id=uuid.UUID(int=1)),
+        route("cheap", "1", endpoint_id=uuid.UUID(int=2)),
+    ]
+
+    def first(name: str, sort: str | None = None, default: str | None = None) -> str:
+        found = planned(
+            routes,
+            models=[name],
+            sort=sort,
+            options={
+                "seed": 1,
+                "defaults": Defaults(provider_sort=default),
+                "standing": lambda endpoint: fast if endpoint.int == 1 else slow,
+            },
+        )
+        return found.candidates[0].route.facts.provider_slug
+
+    assert first("a/b:nitro") == "dear"
+    assert first("a/b:floor") == "cheap"
+    assert first("a/b:exacto") == "dear"
+    assert first("a/b:nitro", sort="price") == "cheap"
+    assert first("a/b:floor", default="latency") == "cheap"
+    assert first("a/b", default="latency") == "dear"
+    assert first("a/b", sort="price", default="latency") == "cheap"
+
+
+@pytest.mark.parametrize("variant", sorted(VARIANTS - {"free"}))
+def test_a_variant_names_the_same_model(variant: str) -> None:
+    found = planned([route("x")], models=[f"a/b:{variant}"])
+    assert used(found) == ["operator-x"]
+    assert (found.requested, found.model) == (f"a/b:{variant}", "a/b")
+
+
+@pytest.mark.parametrize("name", ["a/b:", "a/b:unknown", "a/b:free:nitro", "x/y:free", ":free"])
+def test_what_is_no_variant_is_another_model(name: str) -> None:
+    with pytest.raises(ModelNotFound):
+        planned([route("x")], models=[name])
+
+
+def test_free_asks_for_free_endpoints_alone() -> None:
+    routes = [route("x", "1"), route("y", "0")]
+    found = planned(routes, models=["a/b:free"])
+    assert used(found) == ["operator-y"]
+    assert [each.reasons for each in found.excluded] == [["not_free"]]
+    assert used(planned(routes, models=["a/b:free", "a/b"])) == ["operator-y", "operator-x"]
+    assert used(planned(routes, models=["a/b", "a/b-1"])) == ["operator-y", "operator-x"]
+
+
+def test_a_model_whose_own_name_ends_like_a_variant_comes_first() -> None:
+    own = route("x", "1", model_slug="e/f:free", model_permaslug="e/f:free")
+    assert used(planned([own], models=["e/f:free"])) == ["operator-x"]
+
+
+def test_partition_none_sorts_all_models_together() -> None:
+    routes = [
+        route("x", "5"),
+        route("y", "3", model_slug="c/d", model_permaslug="c/d-1"),
+        route("z", "1"),
+    ]
+    models = ["a/b", "c/d"]
+    by_model = schemas.Sorting(by="price", partition="model")
+    assert used(planned(routes, models=models, sort=by_model)) == [
+        "operator-z", "operator-x", "operator-y",
+    ]  # fmt: skip
+    together = schemas.Sorting(by="price", partition="none")
+    assert used(planned(routes, models=models, sort=together)) == [
+        "operator-z", "operator-y", "operator-x",
+    ]  # fmt: skip
+    assert used(planned(routes, models=models, sort=together, order=["x"])) == [
+        "operator-x", "operator-z", "operator-y",
+    ]  # fmt: skip
+
+
+def test_a_preferred_measure_moves_on_to_the_next_model() -> None:
+    routes = [route("x"), route("y", model_slug="c/d", model_permaslug="c/d-1")]
+    slow = Standing(latency=dict.fromkeys(SHARES, 900.0))
+    found = planned(
+        routes,
+        models=["a/b", "c/d"],
+        preferred_max_latency=0.5,
+        options={
+            "standing": lambda endpoint: slow if endpoint == routes[0].endpoint_id else Standing()
+        },
+    )
+    assert used(found) == ["operator-y", "operator-x"]
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (State.HEALTHY, "ab"),
+        (State.HALF_OPEN, "ab"),
+        (State.DEGRADED, "ba"),
+        (State.OPEN, "ba"),
+        (State.RATE_LIMITED, "ba"),
+    ],
+)
+def test_the_unhealthy_come_last(state: State, expected: str) -> None:
+    routes = [route("a", "1"), route("b", "2")]
+    ill = {"standing": lambda end: Standing(state) if end == routes[0].endpoint_id else Standing()}
+    found = planned(routes, options=ill)
+    assert used(found) == [f"operator-{name}" for name in expected]
+    assert used(planned(routes, order=["a"], options=ill)) == ["operator-a", "operator-b"]
+
+
+def test_a_probe_waits_for_a_request_that_may_fall_back() -> None:
+    routes = [route("a", "1"), route("b", "2")]
+    half_open = {
+        "standing": lambda end: Standing(
+            State.HALF_OPEN if end == routes[0].endpoint_id else State.HEALTHY
+        )
+    }
+    assert used(planned(routes, allow_fallbacks=False, options=half_open)) == ["operator-b"]
+
+
+def test_a_private_endpoint_that_is_down_comes_last() -> None:
+    private = route("own", private=True)
+    found = planned(
+        [route("pub")],
+        [private],
+        [credential("own")],
+        options={
+            "standing": lambda end: Standing(
+                State.OPEN if end == private.endpoint_id else State.DEGRADED
+            )
+        },
+    )
+    assert used(found) == ["operator-pub", "own-own"]
+
+
+@pytest.mark.parametrize(
+    ("declared", "endpoint", "private", "admitted"),
+    [
+        (None, True, False, True),
+        (None, False, False, False),
+        (True, False, False, True),
+        (True, True, False, True),
+        (False, True, False, False),
+        (False, False, False, False),
+        (None, True, True, True),
+        (None, False, True, False),
+        (True, False, True, False),
+        (False, True, True, False),
+    ],
+)
+def test_a_credential_says_whether_it_serves_zdr_requests(
+    declared: bool | None, endpoint: bool, private: bool, admitted: bool
+) -> None:
+    served = route("x", private=private, zdr=endpoint, secret=None)
+    case: dict[str, Any] = {
+        "private" if private else "public": [served],
+        "credentials": [credential("x", declared_zdr=declared)],
+    }
+    assert used(planned(**case)) == ["own-x"]
+    if admitted:
+        assert used(planned(**case, zdr=True)) == ["own-x"]
+    else:
+        assert [each["excluded_by"] for each in refused(**case, zdr=True)] == [["zdr"]]
+
+
+@pytest.mark.parametrize(
+    ("declared", "endpoint", "private", "admitted"),
+    [
+        (None, "europe", False, True),
+        (None, "global", False, False),
+        ("global", "europe", False, True),
+        ("global", None, False, False),
+        ("europe", "global", False, True),
+        ("europe", None, False, True),
+        ("us", "global", False, False),
+        ("europe", "us", False, False),
+        ("us", "europe", False, True),
+        ("europe", "global", True, False),
+        ("europe", None, True, False),
+        ("us", "europe", True, True),
+    ],
+)
+def test_a_credential_says_where_a_public_endpoint_serves_it(
+    declared: str | None, endpoint: str | None, private: bool, admitted: bool
+) -> None:
+    facts = EndpointFacts("x", "X Inc", False, False, region=endpoint)
+    served = route("x", private=private, facts=facts, secret=None)
+    case: dict[str, Any] = {
+        "private" if private else "public": [served],
+        "credentials": [credential("x", declared_region=declared)],
+        "policy": Policy.of(served_in="europe"),
+    }
+    if admitted:
+        assert used(planned(**case)) == ["own-x"]
+    else:
+        assert [each["excluded_by"] for each in refused(**case)] == [["region"]]
+
+
+def test_each_credential_is_judged_for_itself() -> None:
+    credentials = [
+        credential("x", "keeps", declared_zdr=False),
+        credential("x", "forgets", declared_zdr=True),
+        credential("x", "last", declared_zdr=True, is_fallback=True),
+    ]
+    found = planned([route("x")], credentials=credentials, zdr=True)
+    assert used(found) == ["forgets-x", "last-x"]
+    assert found.excluded == []
+    assert used(planned([route("x")], credentials=credentials)) == [
+        "keeps-x", "forgets-x", "operator-x", "last-x",
+    ]  # fmt: skip
+
+
+def test_a_required_credential_that_a_policy_refuses_still_shuts_out_the_operators() -> None:
+    credentials = [credential("x", is_required=True, declared_zdr=False)]
+    assert refused(public=[route("x", zdr=True)], credentials=credentials, zdr=True) == [
+        {
+            "provider": "X Inc",
+            "private": False,
+            "model": "a/b",
+            "excluded_by": ["zdr", "byok_required"],
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("members", "member", "is_used"),
+    [
+        (None, None, True),
+        (None, uuid.UUID(int=7), True),
+        (frozenset((str(uuid.UUID(int=7)),)), uuid.UUID(int=7), True),
+        (frozenset((str(uuid.UUID(int=7)),)), uuid.UUID(int=8), False),
+        (frozenset((str(uuid.UUID(int=7)),)), None, False),
+        (frozenset(), uuid.UUID(int=7), False),
+        (frozenset(("None",)), None, False),
+    ],
+)
+def test_a_credential_serves_the_keys_of_the_members_that_it_names(
+    members: frozenset[str] | None, member: uuid.UUID | None, is_used: bool
+) -> None:
+    found = planned(
+        [route("x")],
+        credentials=[credential("x", allowed_members=members)],
+        options={"member_id": member},
+    )
+    assert used(found) == (["own-x", "operator-x"] if is_used else ["operator-x"])
+
+
+def test_options_go_to_their_provider_alone() -> None:
+    mine = {"verbosity": msgspec.Raw(b'"low"')}
+    found = planned([route("a"), route("b")], options={}, order=["a", "b"])
+    assert [each.options for each in found.candidates] == [None, None]
+    preferences = schemas.ProviderPreferences(options={"a": mine, "nobody": {}}, order=["a"])
+    request = schemas.parse(
+        Operation.CHAT, b'{"model":"a/b","messages":[{"role":"user","content":"x"}]}'
+    )
+    found = plan(
+        replace(request, preferences=preferences),
+        snapshot=Snapshot(1, {"a/b": (route("a"), route("b"))}, {"a/b": "a/b"}),
+        own=OrganizationSnapshot(1, 1, {}, ()),
+        workspace_id=WORKSPACE,
+        key_digest=KEY,
+        policy=Policy(),
+    )
+    assert [each.options for each in found.candidates] == [mine, None]
+
+
+def test_a_disabled_tool_is_forbidden() -> None:
+    disabled = frozenset(("openrouter:bash", "openrouter:web_fetch"))
+    with pytest.raises(Forbidden) as error:
+        planned([route("x")], tools=disabled, options={"disabled_tools": disabled})
+    assert error.value.message == "The workspace has disabled the tool 'openrouter:bash'."
+    assert error.value.metadata == {"disabled_tool": "openrouter:bash"}
+    others = frozenset(("openrouter:datetime",))
+    assert used(planned([route("x")], tools=others, options={"disabled_tools": disabled}))
+
+
+def test_a_workspace_names_the_model_where_the_request_does_not() -> None:
+    defaults = {"defaults": Defaults(text_model="a/b:floor")}
+    found = planned([route("x")], models=[], options=defaults)
+    assert (found.requested, used(found)) == ("a/b:floor", ["operator-x"])
+    with pytest.raises(InvalidRequest) as error:
+        planned([route("x")], models=[])
+    assert error.value.message == "model: This field is required."
+    assert error.value.metadata == {"fields": {"model": "This field is required."}}
+    with pytest.raises(ModelNotFound):
+        planned([route("x")], models=["no/body"], options=defaults)
+
+
+@given(routes_of(), PREFERENCES, st.integers(), st.booleans())
+def test_explaining_agrees_with_routing(
+    routes: list[Route], preferences: dict[str, Any], seed: int, fallbacks: bool
+) -> None:
+    case: dict[str, Any] = {
+        **split(routes),
+        **preferences,
+        "allow_fallbacks": fallbacks,
+        "options": {"seed": seed},
+    }
+    explained = planned(**case, by=consider)
+    if explained.candidates:
+        assert planned(**case) == explained
+    else:
+        assert refused(**case) == [each.body() for each in explained.excluded]

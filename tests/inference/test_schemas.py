@@ -5,18 +5,25 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from catalog.dialects.base import Operation
 from config.errors import InvalidRequest
 from inference import schemas
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
+BASES: dict[Operation, dict[str, Any]] = {
+    Operation.CHAT: {"messages": MESSAGES},
+    Operation.TEXT: {"prompt": "Hi"},
+    Operation.EMBEDDINGS: {"input": "Hi"},
+}
 
 
 def parsed(operation: Operation = Operation.CHAT, /, **fields: Any) -> schemas.InferenceRequest:
-    base = {"messages": MESSAGES} if operation is Operation.CHAT else {"prompt": "Hi"}
-    body = {"model": "a/b", **base, **fields}
+    body = {"model": "a/b", **BASES[operation], **fields}
     return schemas.parse(operation, json.dumps(body).encode())
 
 
@@ -33,7 +40,7 @@ COMMON: list[tuple[str, list[Any], list[Any]]] = [
     ("model", ["a", "a" * 255, "ü/b"], ["", "a" * 256, 5, True, ["a"], {}]),
     ("stream", [True, False, None], ["true", 1, 0, []]),
     ("user", ["a" * 512, "", None], ["a" * 513, 5, "a\nb", "a\0b", "a\x7fb", ["a"]]),
-    ("session_id", ["a" * 256, None], ["a" * 257, 5]),
+    ("session_id", ["a" * 256, "", None], ["a" * 257, 5, "a\nb", "a\0b"]),
     ("max_tokens", [1, 2, 100_000_000, None], [0, -1, 100_000_001, 1.5, "5", True]),
     ("temperature", [0, 0.001, 2, 1.999, None], [-0.001, 2.001, "1", True, [1]]),
     ("top_p", [0, 1, 0.5, None], [-0.001, 1.001, "1"]),
@@ -64,9 +71,25 @@ TEXT: list[tuple[str, list[Any], list[Any]]] = [
     ("best_of", [1, 128, None], [0, 129]),
     ("logprobs", [0, 20, None], [-1, 21, True]),
 ]
+EMBEDDINGS: list[tuple[str, list[Any], list[Any]]] = [
+    *[row for row in COMMON if row[0] in ("model", "user", "session_id", "provider")],
+    (
+        "input",
+        ["", "Hi", ["a", "b"], [1, 2], [[1], [2]], [{"content": [{"type": "text", "text": "x"}]}]],
+        [None, 5, {}, [], [None], [{}], [{"content": []}], [{"content": "x"}]],
+    ),
+    ("dimensions", [1, 1_000_000, None], [0, 1_000_001, 1.5, "5", True]),
+    ("encoding_format", ["float", "base64", None], ["hex", "", 5]),
+    ("input_type", ["x", "a" * 255, None], ["", "a" * 256, 5]),
+    ("stream", [False, None], [True, "false", 0]),
+]
 CASES = [
     (operation, name, accepted, wrong)
-    for operation, table in ((Operation.CHAT, COMMON + CHAT), (Operation.TEXT, COMMON + TEXT))
+    for operation, table in (
+        (Operation.CHAT, COMMON + CHAT),
+        (Operation.TEXT, COMMON + TEXT),
+        (Operation.EMBEDDINGS, EMBEDDINGS),
+    )
     for name, accepted, wrong in table
 ]
 
@@ -79,7 +102,7 @@ def test_a_field_is_held_to_its_bounds_and_named(
         parsed(operation, **{name: value})
     for value in wrong:
         found, _ = refused(operation, **{name: value})
-        assert found in (name, f"{name}[0]"), value
+        assert found in (name, f"{name}[0]", f"{name}[0].content"), value
 
 
 @pytest.mark.parametrize(
@@ -113,11 +136,10 @@ def test_a_field_inside_another_is_named_by_its_path(fields: dict[str, Any], nam
     ("operation", "body", "name"),
     [
         (Operation.CHAT, b'{"model":"a/b"}', "messages"),
-        (Operation.CHAT, b'{"messages":[{"role":"user"}]}', "model"),
-        (Operation.CHAT, b'{"messages":[{"role":"user"}],"models":[]}', "model"),
-        (Operation.CHAT, b'{"messages":[{"role":"user"}],"model":null}', "model"),
         (Operation.TEXT, b'{"model":"a/b"}', "prompt"),
         (Operation.TEXT, b'{"model":"a/b","messages":[]}', "prompt"),
+        (Operation.EMBEDDINGS, b'{"model":"a/b"}', "input"),
+        (Operation.EMBEDDINGS, b'{"input":"x"}', "model"),
     ],
 )
 def test_a_missing_field_is_named(operation: Operation, body: bytes, name: str) -> None:
@@ -132,7 +154,10 @@ def test_a_missing_field_is_named(operation: Operation, body: bytes, name: str) 
     [
         (b"", "The body is not valid JSON."),
         (b"{", "The body is not valid JSON."),
-        (b'{"model":"a","prompt":"","messages":[{"role":"user"}]}x', "The body is not valid JSON."),
+        (
+            b'{"model":"a","prompt":"","input":"","messages":[{"role":"user"}]}x',
+            "The body is not valid JSON.",
+        ),
         (b'{"model":NaN}', "The body is not valid JSON."),
         (b"\xef\xbb\xbf{}", "The body is not valid JSON."),
         (b'{"model":"\\ud800"}', "The body is not valid JSON."),
@@ -211,3 +236,171 @@ def test_the_size_of_the_prompt_is_that_of_its_text() -> None:
 
 def test_a_request_never_shows_its_prompt() -> None:
     assert "Hi" not in repr(parsed())
+
+
+PROVIDER: list[tuple[str, list[Any], list[Any]]] = [
+    ("sort", ["price", "throughput", "latency", "exacto", None, {}], ["speed", 5, [], ""]),
+    ("sort.by", ["price", "exacto", None], ["speed", 5]),
+    ("sort.partition", ["model", "none", None], ["models", 5, ""]),
+    ("max_price", [{}, None], [5, "5", []]),
+    *[
+        (
+            f"max_price.{name}",
+            [0, 0.5, 5, "0", "1.5", "999999999.000000000001", None],
+            [-0.001, -1, "-1", "1.", ".5", "1e3", "9999999999", "1.0000000000001", "1\n", True],
+        )
+        for name in ("prompt", "completion", "request", "image", "audio")
+    ],
+    (
+        "quantizations",
+        [["fp8", "unknown"], ["int4"] * 32, [], None],
+        ["fp8", ["fp9"], ["int4"] * 33, [5]],
+    ),
+    *[
+        (name, [0, 0.001, 1_000_000, {}, {"p50": 1, "p99": None}, None], [-0.001, "5", True, []])
+        for name in ("preferred_max_latency", "preferred_min_throughput")
+    ],
+    ("preferred_max_latency.p75", [0, 1_000_000, None], [-0.001, 1_000_000.1, "5"]),
+    ("preferred_min_throughput.p90", [0, 1_000_000, None], [-0.001, 1_000_000.1, "5"]),
+    ("preferred_max_latency", [1_000_000], [1_000_000.1]),
+    ("options", [{}, {"acme": {}}, {"a" * 255: {}}, None], [[], "acme", {"": {}}]),
+    ("options", [{str(each): {} for each in range(32)}], [{str(each): {} for each in range(33)}]),
+    ("require_parameters", [True, False, None], [1, "true"]),
+    ("allow_fallbacks", [True, False, None], [1, "true"]),
+    ("zdr", [True, False, None], [1, "true"]),
+    ("data_collection", ["allow", "deny", None], ["maybe", "", True]),
+    ("enforce_distillable_text", [False, None], [True, 1]),
+    ("order", [[], ["a"] * 32, None], [["a"] * 33, "a"]),
+]
+
+
+def nested(path: str, value: Any) -> dict[str, Any]:
+    for name in reversed(path.split(".")):
+        value = {name: value}
+    made: dict[str, Any] = value
+    return made
+
+
+@pytest.mark.parametrize(("path", "accepted", "wrong"), PROVIDER)
+@pytest.mark.parametrize("operation", Operation)
+def test_the_provider_object_is_held_to_its_bounds_and_named(
+    operation: Operation, path: str, accepted: list[Any], wrong: list[Any]
+) -> None:
+    for value in accepted:
+        parsed(operation, provider=nested(path, value))
+    for value in wrong:
+        found, _ = refused(operation, provider=nested(path, value))
+        assert found in (f"provider.{path}", f"provider.{path}[0]"), value
+
+
+@pytest.mark.parametrize(
+    "name", ["model", "messages", "stream", "max_tokens", "n", "user", "provider", "tools"]
+)
+def test_options_of_a_provider_cannot_change_what_was_priced(name: str) -> None:
+    found, message = refused(provider={"options": {"other": {}, "acme": {"seed": 1, name: 5}}})
+    assert found == f"provider.options.acme.{name}"
+    assert message == f"provider.options.acme.{name}: Set it in the body itself."
+
+
+def test_a_request_may_leave_the_model_to_its_workspace() -> None:
+    for operation in (Operation.CHAT, Operation.TEXT):
+        assert parsed(operation, model=None).models == ()
+        assert parsed(operation, model=None, models=[]).models == ()
+
+
+def test_the_session_of_the_body_beats_that_of_the_header() -> None:
+    body = b'{"model":"a","prompt":"x"}'
+    assert schemas.parse(Operation.TEXT, body).session_id is None
+    assert schemas.parse(Operation.TEXT, body, session_id="h").session_id == "h"
+    named = b'{"model":"a","prompt":"x","session_id":"b"}'
+    assert schemas.parse(Operation.TEXT, named, session_id="h").session_id == "b"
+    for wrong in ("a" * 257, "a\0"):
+        with pytest.raises(InvalidRequest) as error:
+            schemas.parse(Operation.TEXT, body, session_id=wrong)
+        assert [*error.value.metadata["fields"]] == ["session_id"]
+
+
+@pytest.mark.parametrize(
+    ("operation", "fields", "max_tokens", "choices"),
+    [
+        (Operation.CHAT, {}, None, 1),
+        (Operation.CHAT, {"max_tokens": 5}, 5, 1),
+        (Operation.CHAT, {"max_tokens": 5, "max_completion_tokens": 7}, 7, 1),
+        (Operation.CHAT, {"max_tokens": 9, "max_completion_tokens": 7, "n": 3}, 9, 3),
+        (Operation.TEXT, {"n": 2, "best_of": 5}, None, 5),
+        (Operation.TEXT, {"n": 2, "prompt": ["a", "b", "c"], "max_tokens": 4}, 4, 6),
+        (Operation.TEXT, {"prompt": [1, 2, 3]}, None, 1),
+        (Operation.TEXT, {"prompt": [[1, 2], [3]]}, None, 2),
+        (Operation.TEXT, {"prompt": []}, None, 1),
+        (Operation.EMBEDDINGS, {}, 0, 1),
+    ],
+)
+def test_how_much_is_asked_for(
+    operation: Operation, fields: dict[str, Any], max_tokens: int | None, choices: int
+) -> None:
+    request = parsed(operation, **fields)
+    assert (request.max_tokens, request.choices) == (max_tokens, choices)
+
+
+def test_the_prompt_is_bound_by_the_bytes_that_travel_and_constants_for_other_parts() -> None:
+    plain = b'[{"role":"user","content":"H\xc3\xbc"}]'
+    chat = schemas.parse(Operation.CHAT, b'{"model":"a/b","user":"x","messages":' + plain + b"}")
+    assert chat.prompt_bound == len(plain)
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 100_000}}
+    sound = {"type": "input_audio", "input_audio": {"data": "A" * 100_000, "format": "mp3"}}
+    text = {"type": "text", "text": "Hi"}
+    base = parsed(messages=[{"role": "user", "content": [text]}])
+    with_image = parsed(messages=[{"role": "user", "content": [text, image, image]}])
+    marks = len(', {"type": , "image_url": }')
+    assert with_image.images == 2
+    assert with_image.prompt_bound == base.prompt_bound + 2 * (36_864 + marks)
+    with_sound = parsed(messages=[{"role": "user", "content": [text, sound]}])
+    assert with_sound.images == 0
+    marks = len(', {"type": , "input_audio": }')
+    assert with_sound.prompt_bound == base.prompt_bound + 131_072 + marks
+    # A text beside it makes no part a text.
+    hidden = parsed(messages=[{"role": "user", "content": [text, {**image, "text": ""}]}])
+    assert hidden.prompt_bound > base.prompt_bound + 36_864
+    tools = parsed(tools=[{"type": "function"}])
+    assert tools.prompt_bound == parsed().prompt_bound + len('[{"type": "function"}]') + 1_024
+    assert parsed(Operation.EMBEDDINGS, input=[{"content": [image]}]).images == 1
+
+
+@given(st.text(max_size=200), st.text(max_size=50))
+def test_no_text_has_more_bytes_than_the_bound(text: str, arguments: str) -> None:
+    calls = [{"id": "x", "type": "function", "function": {"name": "f", "arguments": arguments}}]
+    messages = [
+        {"role": "user", "content": text},
+        {"role": "assistant", "content": [{"type": "text", "text": text}], "tool_calls": calls},
+    ]
+    body = msgspec.json.encode({"model": "a/b", "messages": messages})
+    size = 2 * len(text.encode()) + len(arguments.encode())
+    assert schemas.parse(Operation.CHAT, body).prompt_bound > size
+
+
+@pytest.mark.parametrize(
+    ("tools", "names"),
+    [
+        ([], []),
+        ([{"type": "function", "function": {"name": "openrouter:bash"}}], []),
+        ([{"type": "openrouter:bash"}, {"type": "function"}], ["openrouter:bash"]),
+        ([{"type": "web_search"}], ["openrouter:web_search", "web_search"]),
+        (
+            [{"type": "web_search_preview_2025_03_11"}],
+            ["openrouter:web_search", "web_search_preview_2025_03_11"],
+        ),
+        ([{}, {"type": 5}, {"type": None}], []),
+    ],
+)
+def test_tools_that_are_no_functions_are_known_by_name(
+    tools: list[dict[str, Any]], names: list[str]
+) -> None:
+    assert sorted(parsed(tools=tools).tools) == names
+
+
+def test_an_escaped_name_of_a_tool_is_the_same_name() -> None:
+    body = (
+        b'{"model":"a","messages":[{"role":"user"}],"tools":[{"type":"openrouter\\u003abash"},'
+        b'{"type":"\\u0066unction"}]}'
+    )
+    assert schemas.parse(Operation.CHAT, body).tools == {"openrouter:bash"}

@@ -15,7 +15,7 @@ from django.utils import timezone
 from config.commands import require_migrated
 from config.models import Lease
 from endpoints.watch import watch_due
-from inference.models import Generation
+from inference.sweeper import sweep
 
 logger = logging.getLogger("causeway.work")
 
@@ -36,7 +36,7 @@ def _clear_sessions() -> int:
 
 
 DUTIES: Final = (
-    Duty("sweep_generations", 60.0, Generation.objects.sweep),
+    Duty("sweep_generations", 15.0, sweep),
     Duty("watch_endpoints", 60.0, watch_due),
     Duty("clear_sessions", 3600.0, _clear_sessions),
 )

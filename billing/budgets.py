@@ -1,0 +1,97 @@
+"""What limits the spending of a request beside the balance: pure, over meters that were read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from enum import StrEnum
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+from accounts.models import LimitReset
+
+
+class Scope(StrEnum):
+    """Whose budget it is, in the order in which budgets are enforced."""
+
+    WORKSPACE_DEFAULT_MEMBER = "workspace_default_member"
+    WORKSPACE_DEFAULT_KEY = "workspace_default_key"
+    MEMBER = "member"
+    API_KEY = "api_key"
+    WORKSPACE = "workspace"
+    KEY_LIMIT = "key_limit"
+
+
+class Metered(Protocol):
+    """What a budget must know of a meter: a row of :class:`billing.models.Meter`, or a reading."""
+
+    @property
+    def day(self) -> date: ...
+    @property
+    def cost(self) -> int: ...
+    @property
+    def byok(self) -> int: ...
+    @property
+    def held_cost(self) -> int: ...
+    @property
+    def held_byok(self) -> int: ...
+
+
+class Reading(NamedTuple):
+    """A meter as the data plane reads it; the columns are those of :class:`Meter`."""
+
+    subject_id: UUID
+    day: date
+    cost_daily: int
+    cost_weekly: int
+    cost_monthly: int
+    cost: int
+    byok_daily: int
+    byok_weekly: int
+    byok_monthly: int
+    byok: int
+    held_cost: int
+    held_byok: int
+    requests: int
+    minute: datetime | None
+    requests_before: int
+
+    def requests_since(self, minute: datetime) -> int:
+        """Returns how many requests there were in a minute that has just begun, or is under way."""
+        return self.requests - self.requests_before if self.minute == minute else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A limit in nano-USD on what one key, member or workspace may spend between two resets."""
+
+    scope: Scope
+    subject_id: UUID
+    limit_nano: int
+    reset: LimitReset | None
+    include_byok: bool
+    budget_id: UUID | None = None
+    guardrail_id: UUID | None = None
+
+    def spent(self, meter: Metered, today: date) -> int:
+        """Returns what counts against it, what is held for requests under way not included."""
+        return spent(meter, self.reset, today, byok=self.include_byok)
+
+    def held(self, meter: Metered) -> int:
+        """Returns what is held for requests under way."""
+        return meter.held_cost + (meter.held_byok if self.include_byok else 0)
+
+    def resets_at(self, now: datetime) -> datetime | None:
+        return None if self.reset is None else self.reset.ends_at(now)
+
+
+def spent(meter: Metered, reset: LimitReset | None, today: date, *, byok: bool) -> int:
+    """Returns what a meter shows since the last reset: credits, and own credentials if asked."""
+    suffix = ""
+    if reset is not None:
+        began = reset.began_at(datetime.combine(today, datetime.min.time(), UTC)).date()
+        if meter.day < began:
+            return 0
+        suffix = f"_{reset.value}"
+    cost: int = getattr(meter, f"cost{suffix}")
+    return cost + getattr(meter, f"byok{suffix}") if byok else cost

@@ -1,0 +1,75 @@
+"""What a request can cost at most, and how much output a balance affords; pure and exact.
+
+All of it is an upper bound: settlement charges what was really used.
+"""
+
+from __future__ import annotations
+
+from decimal import Context, Decimal
+from typing import Final
+
+from catalog.pricing import NANO, Price, nano_usd
+from inference.routing import Candidate, Route
+from inference.schemas import InferenceRequest
+
+# Where neither the request nor the endpoint says how much may come: more than any model of today
+# produces at once.
+_OUTPUT_TOKENS: Final = 131_072
+_EXACT: Final = Context(prec=80)
+_NANO: Final = Decimal(NANO)
+
+
+def output_bound(request: InferenceRequest, route: Route) -> int:
+    """Returns the most tokens that one choice of a request can produce at an endpoint."""
+    if request.max_tokens is not None:
+        return request.max_tokens
+    return route.max_completion_tokens or route.context_length or _OUTPUT_TOKENS
+
+
+def worst_case_nano(
+    request: InferenceRequest, candidate: Candidate, *, max_tokens: int | None = None
+) -> int:
+    """Returns the most that a request can cost at a candidate's price, in nano-USD, rounded up.
+
+    ``max_tokens`` stands for the output bound where that was lowered.
+    """
+    price = candidate.route.price
+    bound = output_bound(request, candidate.route) if max_tokens is None else max_tokens
+    total = _fixed(request, price)
+    if bound:
+        output = _EXACT.multiply(price.completion, Decimal(bound * request.choices))
+        total = _EXACT.add(total, output)
+    return nano_usd(total, round_up=True)
+
+
+def affordable_tokens(request: InferenceRequest, candidate: Candidate, available_nano: int) -> int:
+    """Returns the largest output bound whose worst case an amount covers.
+
+    Never more than the request's own bound, and 0 also when not even the prompt is covered.
+    """
+    price = candidate.route.price
+    bound = output_bound(request, candidate.route)
+    available = _EXACT.divide(Decimal(available_nano), _NANO)
+    left = _EXACT.subtract(available, _fixed(request, price))
+    if left < 0:
+        return 0
+    rate = _EXACT.multiply(price.completion, Decimal(request.choices))
+    if not rate or _EXACT.multiply(rate, Decimal(bound)) <= left:
+        return bound
+    return int(_EXACT.divide_int(left, rate))
+
+
+def _fixed(request: InferenceRequest, price: Price) -> Decimal:
+    """Returns the most that everything but the output can cost, in USD.
+
+    Which tokens a provider reads from its cache or writes to it is not known before.
+    """
+    rate = price.prompt
+    if price.cache_write is not None and price.cache_write > rate:
+        rate = price.cache_write
+    if price.cache_read is not None and price.cache_read > rate:
+        rate = price.cache_read
+    total = _EXACT.add(_EXACT.multiply(rate, Decimal(request.prompt_bound)), price.request)
+    if request.images:
+        total = _EXACT.add(total, _EXACT.multiply(price.image, Decimal(request.images)))
+    return total

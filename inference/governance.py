@@ -1,0 +1,160 @@
+"""What an organization decided for its keys, as the data plane keeps it: policies and budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from accounts.models import Guardrail, LimitReset, Organization, Workspace
+from accounts.policy import Policy
+from billing.budgets import Budget, Scope
+from inference.routing import NO_DEFAULTS, Defaults
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A limit that becomes a budget of whoever it is applied to."""
+
+    scope: Scope
+    limit_nano: int
+    reset: LimitReset | None
+    include_byok: bool
+    budget_id: UUID | None = None
+    guardrail_id: UUID | None = None
+
+    def budget(self, key_id: UUID, workspace_id: UUID, member_id: UUID | None) -> Budget | None:
+        """Returns the budget of one caller; ``None`` where a member's rule meets no member."""
+        match self.scope:
+            case Scope.MEMBER | Scope.WORKSPACE_DEFAULT_MEMBER:
+                subject_id = member_id
+            case Scope.WORKSPACE:
+                subject_id = workspace_id
+            case _:
+                subject_id = key_id
+        if subject_id is None:
+            return None
+        return Budget(
+            self.scope,
+            subject_id,
+            self.limit_nano,
+            self.reset,
+            self.include_byok,
+            self.budget_id,
+            self.guardrail_id,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceRules:
+    """What holds in one workspace, and what requests there may leave out."""
+
+    default_guardrail_id: UUID
+    budgets: tuple[Rule, ...] = ()
+    defaults: Defaults = NO_DEFAULTS
+    disabled_server_tools: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class GuardrailRules:
+    """One guardrail: what it permits, and its budget, if it has one."""
+
+    guardrail_id: UUID
+    policy: Policy
+    limit_nano: int | None = None
+    reset: LimitReset | None = None
+    include_byok: bool = False
+
+    def rule(self, scope: Scope) -> Rule | None:
+        if self.limit_nano is None:
+            return None
+        return Rule(
+            scope, self.limit_nano, self.reset, self.include_byok, guardrail_id=self.guardrail_id
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Governance:
+    """Everything that an organization decided, at one version."""
+
+    policy: Policy
+    workspaces: Mapping[UUID, WorkspaceRules]
+    guardrails: Mapping[UUID, GuardrailRules]
+    _merged: dict[Any, tuple[Policy, tuple[Rule, ...]]] = field(default_factory=dict)
+
+    def governing(
+        self,
+        workspace_id: UUID,
+        member_guardrail_id: UUID | None,
+        key_guardrail_id: UUID | None,
+    ) -> tuple[Policy, tuple[Rule, ...]]:
+        """Returns the merged policy of a key, and the rules of its budgets in their order."""
+        key = (workspace_id, member_guardrail_id, key_guardrail_id)
+        found = self._merged.get(key)
+        if found is None:
+            found = self._merged[key] = self._merge(*key)
+        return found
+
+    def _merge(
+        self, workspace_id: UUID, member: UUID | None, key: UUID | None
+    ) -> tuple[Policy, tuple[Rule, ...]]:
+        workspace = self.workspaces[workspace_id]
+        policy = self.policy
+        rules: list[Rule | None] = []
+        for guardrail_id, scopes in (
+            (
+                workspace.default_guardrail_id,
+                (Scope.WORKSPACE_DEFAULT_MEMBER, Scope.WORKSPACE_DEFAULT_KEY),
+            ),
+            (member, (Scope.MEMBER,)),
+            (key, (Scope.API_KEY,)),
+        ):
+            # An assignment may name a guardrail that is a moment younger than this copy.
+            guardrail = None if guardrail_id is None else self.guardrails.get(guardrail_id)
+            if guardrail is not None:
+                policy &= guardrail.policy
+                rules.extend(guardrail.rule(scope) for scope in scopes)
+        return policy, (*(rule for rule in rules if rule is not None), *workspace.budgets)
+
+
+def load(organization_id: UUID) -> Governance:
+    """Reads an organization's decisions, in three queries."""
+    organization = Organization.objects.get(pk=organization_id)
+    workspaces = Workspace.objects.filter(organization=organization).prefetch_related("budgets")
+    return Governance(
+        policy=organization.policy,
+        workspaces={workspace.pk: _workspace(workspace) for workspace in workspaces},
+        guardrails={
+            guardrail.pk: _guardrail(guardrail)
+            for guardrail in Guardrail.objects.for_organization(organization_id)
+        },
+    )
+
+
+def _workspace(workspace: Workspace) -> WorkspaceRules:
+    return WorkspaceRules(
+        default_guardrail_id=workspace.default_guardrail_id,
+        budgets=tuple(
+            Rule(
+                Scope.WORKSPACE,
+                budget.limit_nano,
+                None if budget.interval == "lifetime" else LimitReset(budget.interval),
+                workspace.include_byok_in_budgets,
+                budget_id=budget.pk,
+            )
+            for budget in workspace.budgets.all()
+        ),
+        defaults=Defaults(workspace.default_text_model, workspace.default_provider_sort),
+        disabled_server_tools=frozenset(workspace.disabled_server_tools or ()),
+    )
+
+
+def _guardrail(guardrail: Guardrail) -> GuardrailRules:
+    return GuardrailRules(
+        guardrail_id=guardrail.pk,
+        policy=guardrail.policy,
+        limit_nano=guardrail.limit_nano,
+        reset=None if guardrail.reset_interval is None else LimitReset(guardrail.reset_interval),
+        include_byok=guardrail.include_byok_in_budgets,
+    )

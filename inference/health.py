@@ -1,0 +1,349 @@
+"""How endpoints do right now: from live outcomes to their standing; pure, no I/O.
+
+Each worker keeps a board and shares it through one small table: :data:`EXCHANGE` adds what the
+worker saw since the last time and reads back what all workers saw, in one round trip.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from config.errors import GatewayError, UpstreamError, UpstreamRateLimited
+
+# A minute in slots of five seconds; slot ``n % _SLOTS`` of the ring holds bucket ``n``.
+BUCKET_SECONDS: Final = 5
+_SLOTS: Final = 12
+WINDOW_SECONDS: Final = BUCKET_SECONDS * _SLOTS
+# Samples of one kind that a bucket keeps; the first ones, so that a crowd costs nothing more.
+_SAMPLES: Final = 32
+# Fewer outcomes than these say too little.
+_MINIMUM: Final = 5
+_OPEN_SHARE: Final = 0.5
+_DEGRADED_SHARE: Final = 0.1
+_FIRST_BACKOFF: Final = 5.0
+_LONGEST_BACKOFF: Final = 60.0
+# A probe that nobody reported is given up, so that the next may begin.
+_PROBE_SECONDS: Final = 60.0
+# Without a Retry-After.
+_RATE_LIMIT_SECONDS: Final = 5.0
+# Percentiles are worked out this often at most, and at once after a failure.
+_FIGURES_SECONDS: Final = 0.25
+_SHARES: Final = (("p50", 0.5), ("p75", 0.75), ("p90", 0.9), ("p99", 0.99))
+
+# A row is a bucket of an endpoint in a ring, so the table neither grows nor needs a sweep. What is
+# older than the stored bucket is late and dropped. Rows are locked in one order by all workers.
+EXCHANGE: Final = """
+WITH sent AS (
+    INSERT INTO inference_endpointhealth AS t (
+        endpoint_id, slot, bucket, successes, failures, latencies, speeds, retry_at
+    )
+    SELECT v.endpoint_id, v.bucket %% 12, v.bucket, v.successes, v.failures, v.latencies, v.speeds,
+           v.retry_at
+    FROM json_to_recordset(%(rows)s::json) AS v(
+        endpoint_id uuid, bucket bigint, successes integer, failures integer,
+        latencies integer[], speeds double precision[], retry_at double precision
+    )
+    ORDER BY v.endpoint_id, v.bucket %% 12
+    ON CONFLICT (endpoint_id, slot) DO UPDATE SET
+        bucket = EXCLUDED.bucket,
+        successes = EXCLUDED.successes
+            + CASE WHEN t.bucket = EXCLUDED.bucket THEN t.successes ELSE 0 END,
+        failures = EXCLUDED.failures
+            + CASE WHEN t.bucket = EXCLUDED.bucket THEN t.failures ELSE 0 END,
+        latencies = CASE WHEN t.bucket = EXCLUDED.bucket
+            THEN (t.latencies || EXCLUDED.latencies)[1:32] ELSE EXCLUDED.latencies END,
+        speeds = CASE WHEN t.bucket = EXCLUDED.bucket
+            THEN (t.speeds || EXCLUDED.speeds)[1:32] ELSE EXCLUDED.speeds END,
+        retry_at = GREATEST(
+            EXCLUDED.retry_at, CASE WHEN t.bucket = EXCLUDED.bucket THEN t.retry_at ELSE 0 END
+        )
+    WHERE t.bucket <= EXCLUDED.bucket
+    RETURNING *
+)
+SELECT endpoint_id, bucket, successes, failures, latencies, speeds, retry_at
+FROM sent WHERE bucket > %(since)s
+UNION ALL
+SELECT endpoint_id, bucket, successes, failures, latencies, speeds, retry_at
+FROM inference_endpointhealth t
+WHERE bucket > %(since)s
+  AND NOT EXISTS (SELECT FROM sent s WHERE s.endpoint_id = t.endpoint_id AND s.slot = t.slot)
+"""
+
+# For whoever only looks.
+READ: Final = """
+SELECT endpoint_id, bucket, successes, failures, latencies, speeds, retry_at
+FROM inference_endpointhealth WHERE bucket > %(since)s
+"""
+
+
+class Outcome(StrEnum):
+    """What an attempt says of the endpoint that it went to."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    RATE_LIMITED = "rate_limited"
+
+
+class State(StrEnum):
+    """Whether an endpoint is worth a try.
+
+    ``half_open`` is one that failed, has been left alone for a while and may be tried once.
+    """
+
+    HEALTHY = "healthy"
+    DEGRADED = "degraded"
+    HALF_OPEN = "half_open"
+    OPEN = "open"
+    RATE_LIMITED = "rate_limited"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """An endpoint's state, and how its last minute was where there was traffic to tell.
+
+    ``latency`` is in milliseconds to the first token, ``throughput`` in tokens per second. Of
+    either, ``p90`` is what nine of ten requests did as well as or better: for throughput, the lower
+    end.
+    """
+
+    state: State = State.HEALTHY
+    failure_share: float = 0.0
+    latency: Mapping[str, float] | None = None
+    throughput: Mapping[str, float] | None = None
+
+    def body(self) -> dict[str, Any]:
+        return {
+            "state": self.state.value,
+            "failure_share": self.failure_share,
+            "latency": self.latency,
+            "throughput": self.throughput,
+        }
+
+
+UNKNOWN: Final = Standing()
+
+
+def judge(error: GatewayError | None, *, is_byok: bool) -> Outcome | None:
+    """Returns what the end of an attempt says of its endpoint; ``None`` when nothing.
+
+    A caller's mistake says nothing, nor do the credential and the rate limit of one tenant.
+    """
+    match error:
+        case None:
+            return Outcome.SUCCESS
+        case UpstreamRateLimited():
+            return None if is_byok else Outcome.RATE_LIMITED
+        case UpstreamError(retryable=True):
+            is_tenants = is_byok and error.upstream_status in (401, 402, 403)
+            return None if is_tenants else Outcome.FAILURE
+        case _:
+            return None
+
+
+def oldest_bucket(now: float) -> int:
+    """Returns the bucket before the window, the ``since`` of :data:`EXCHANGE`."""
+    return _bucket(now) - _SLOTS
+
+
+@dataclass(slots=True)
+class Bucket:
+    """What happened at one endpoint in five seconds; ``retry_at`` is in Unix seconds, or 0."""
+
+    endpoint_id: uuid.UUID
+    bucket: int
+    successes: int = 0
+    failures: int = 0
+    latencies: list[int] = field(default_factory=list)
+    speeds: list[float] = field(default_factory=list)
+    retry_at: float = 0.0
+
+    def add(self, other: Bucket) -> None:
+        self.successes += other.successes
+        self.failures += other.failures
+        self.latencies = (self.latencies + other.latencies)[:_SAMPLES]
+        self.speeds = (self.speeds + other.speeds)[:_SAMPLES]
+        self.retry_at = max(self.retry_at, other.retry_at)
+
+
+Buckets = dict[int, Bucket]
+
+
+@dataclass(slots=True)
+class _Record:
+    """One endpoint: what all workers saw, what is on its way to them, and what is not yet."""
+
+    shared: Buckets = field(default_factory=dict)
+    sent: Buckets = field(default_factory=dict)
+    fresh: Buckets = field(default_factory=dict)
+    standing: Standing = UNKNOWN
+    computed_at: float = -math.inf
+    retry_at: float = 0.0
+    # The circuit: since when it is open, for how long, and until when a probe is under way.
+    opened_at: float | None = None
+    backoff: float = _FIRST_BACKOFF
+    probed_until: float = -math.inf
+    # Failures up to this bucket are forgiven: a success came after them.
+    forgiven: int = -1
+
+    def forget(self, oldest: int) -> None:
+        """Drops what has left the window, so that a table that is away costs no memory."""
+        for buckets in (self.shared, self.sent, self.fresh):
+            for number in [number for number in buckets if number <= oldest]:
+                del buckets[number]
+
+    def recent(self, oldest: int) -> list[Bucket]:
+        """Returns the buckets of the window."""
+        return [
+            bucket
+            for buckets in (self.shared, self.sent, self.fresh)
+            for number, bucket in buckets.items()
+            if number > oldest
+        ]
+
+
+class HealthBoard:
+    """One worker's view of every endpoint that it, or another worker, has called lately.
+
+    ``now`` is Unix time throughout, because the workers share it. Not safe for several threads.
+    """
+
+    def __init__(self) -> None:
+        self._records: dict[uuid.UUID, _Record] = {}
+
+    def record(
+        self,
+        endpoint_id: uuid.UUID,
+        outcome: Outcome,
+        latency_ms: int | None = None,
+        tokens_per_second: float | None = None,
+        *,
+        now: float,
+        retry_after: float | None = None,
+    ) -> None:
+        """Notes how an attempt ended; ``retry_after`` is what a rate limit asked for."""
+        record = self._records.setdefault(endpoint_id, _Record())
+        number = _bucket(now)
+        bucket = record.fresh.get(number)
+        if bucket is None:
+            record.forget(oldest_bucket(now))
+            bucket = record.fresh[number] = Bucket(endpoint_id, number)
+        if outcome is Outcome.SUCCESS:
+            bucket.successes += 1
+            if latency_ms is not None and len(bucket.latencies) < _SAMPLES:
+                bucket.latencies.append(latency_ms)
+            if tokens_per_second is not None and len(bucket.speeds) < _SAMPLES:
+                bucket.speeds.append(tokens_per_second)
+            if record.opened_at is not None:
+                record.opened_at = None
+                record.backoff = _FIRST_BACKOFF
+                record.forgiven = number
+                record.computed_at = -math.inf
+        else:
+            record.computed_at = -math.inf
+            if outcome is Outcome.RATE_LIMITED:
+                # Beyond the window nobody would remember why.
+                wait = _RATE_LIMIT_SECONDS if retry_after is None else retry_after
+                bucket.retry_at = max(bucket.retry_at, now + min(wait, WINDOW_SECONDS))
+            else:
+                bucket.failures += 1
+                if record.opened_at is not None and now >= record.opened_at + record.backoff:
+                    record.opened_at = now
+                    record.backoff = min(record.backoff * 2, _LONGEST_BACKOFF)
+        record.probed_until = -math.inf
+
+    def standing(self, endpoint_id: uuid.UUID, now: float) -> Standing:
+        """Returns how an endpoint stands."""
+        record = self._records.get(endpoint_id)
+        if record is None:
+            return UNKNOWN
+        if not 0 <= now - record.computed_at < _FIGURES_SECONDS:
+            _compute(record, now)
+        return record.standing
+
+    def claim(self, endpoint_id: uuid.UUID, now: float) -> None:
+        """Makes the request about to be sent the one probe of a half-open endpoint.
+
+        Until its outcome is recorded the endpoint counts as open.
+        """
+        record = self._records.get(endpoint_id)
+        if record is not None:
+            record.probed_until = now + _PROBE_SECONDS
+            record.computed_at = -math.inf
+
+    def outgoing(self) -> list[Bucket]:
+        """Returns what other workers do not know yet, as rows of :data:`EXCHANGE`.
+
+        What was returned before and never merged is part of it again: its exchange failed.
+        """
+        rows: list[Bucket] = []
+        for record in self._records.values():
+            for number, bucket in record.fresh.items():
+                if number in record.sent:
+                    record.sent[number].add(bucket)
+                else:
+                    record.sent[number] = bucket
+            record.fresh = {}
+            rows.extend(record.sent.values())
+        return rows
+
+    def merge(self, rows: Iterable[Sequence[Any]]) -> None:
+        """Takes what :data:`EXCHANGE` returned as what all workers saw, this one included."""
+        for record in self._records.values():
+            record.shared = {}
+            record.sent = {}
+        for row in rows:
+            bucket = Bucket(*row)
+            record = self._records.setdefault(bucket.endpoint_id, _Record())
+            record.shared[bucket.bucket] = bucket
+        for endpoint_id, record in list(self._records.items()):
+            record.computed_at = -math.inf
+            if not record.shared and not record.fresh and record.opened_at is None:
+                del self._records[endpoint_id]
+
+
+def _compute(record: _Record, now: float) -> None:
+    """Works out the standing, and opens the circuit of an endpoint that fails too often."""
+    successes = failures = 0
+    latencies: list[int] = []
+    speeds: list[float] = []
+    retry_at = 0.0
+    for bucket in record.recent(oldest_bucket(now)):
+        successes += bucket.successes
+        if bucket.bucket > record.forgiven:
+            failures += bucket.failures
+        latencies += bucket.latencies
+        speeds += bucket.speeds
+        retry_at = max(retry_at, bucket.retry_at)
+    total = successes + failures
+    share = failures / total if total else 0.0
+    if record.opened_at is None and total >= _MINIMUM and share >= _OPEN_SHARE:
+        record.opened_at = now
+    if retry_at > now:
+        state = State.RATE_LIMITED
+    elif record.opened_at is not None:
+        is_due = now >= record.opened_at + record.backoff and now >= record.probed_until
+        state = State.HALF_OPEN if is_due else State.OPEN
+    elif total >= _MINIMUM and share >= _DEGRADED_SHARE:
+        state = State.DEGRADED
+    else:
+        state = State.HEALTHY
+    latencies.sort()
+    speeds.sort(reverse=True)
+    record.standing = Standing(state, share, _percentiles(latencies), _percentiles(speeds))
+    record.computed_at = now
+
+
+def _bucket(now: float) -> int:
+    return int(now // BUCKET_SECONDS)
+
+
+def _percentiles(ranked: list[int] | list[float]) -> dict[str, float] | None:
+    """Returns what so large a share is as good as or better than, of values ranked best first."""
+    if not ranked:
+        return None
+    return {name: float(ranked[math.ceil(share * len(ranked)) - 1]) for name, share in _SHARES}

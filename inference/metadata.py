@@ -1,0 +1,71 @@
+"""What a caller who asks for it learns of how a request was routed; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from inference.routing import Plan
+
+
+def routing_metadata(
+    found: Plan,
+    attempts: Sequence[Mapping[str, Any]],
+    *,
+    region: str | None = None,
+    generation_time_ms: int | None = None,
+) -> dict[str, Any]:
+    """Returns the member ``openrouter_metadata`` of an answer, of a chunk or of an error.
+
+    ``attempts`` are those of the generation, in order: ``endpoint_id``, ``provider``, ``status``,
+    ``is_byok``, and ``error_type`` where one failed. ``region`` is that of the host called. What
+    is not known is left out, save for ``region``, which may be null.
+    """
+    routes = {str(one.route.endpoint_id): one.route for one in found.candidates}
+    last = attempts[-1] if attempts else None
+    selected = last if last is not None and "error_type" not in last else None
+    available = [
+        {
+            "provider": route.facts.provider_name,
+            "model": route.model_slug,
+            "selected": selected is not None and selected["endpoint_id"] == endpoint_id,
+        }
+        for endpoint_id, route in routes.items()
+    ]
+    total = len(available) + len(found.excluded)
+    body: dict[str, Any] = {
+        "requested": found.requested,
+        "strategy": _strategy(
+            found, None if last is None else routes[last["endpoint_id"]].model_slug
+        ),
+        "region": region,
+        "summary": _summary(selected, len(attempts), len(available), total),
+        "attempt": len(attempts),
+        "is_byok": last is not None and bool(last["is_byok"]),
+        "endpoints": {"total": total, "available": available},
+        "attempts": [
+            {
+                "provider": attempt["provider"],
+                "model": routes[attempt["endpoint_id"]].model_slug,
+                "status": attempt["status"],
+            }
+            for attempt in attempts
+        ],
+    }
+    if generation_time_ms is not None:
+        body["generation_time"] = generation_time_ms
+    return body
+
+
+def _strategy(found: Plan, model: str | None) -> str:
+    """Tells how the model was found: as asked for, free of charge only, or one of the next."""
+    if model is not None and model != found.model:
+        return "fallback"
+    is_free = found.requested != found.model and found.requested.endswith(":free")
+    return "free" if is_free else "direct"
+
+
+def _summary(selected: Mapping[str, Any] | None, tried: int, available: int, total: int) -> str:
+    text = f"{available} of {total} endpoints available, {tried} tried"
+    who = "none" if selected is None else selected["provider"]
+    return f"{text}, {who} answered."

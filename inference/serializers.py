@@ -1,0 +1,74 @@
+"""The shapes of the views that are not hot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers
+
+from config.openapi import envelope
+from inference.health import State
+
+
+class _PriceSerializer(serializers.Serializer[Any]):
+    prompt = serializers.CharField(help_text="USD per token.")
+    completion = serializers.CharField(help_text="USD per token.")
+    request = serializers.CharField(help_text="USD per request.")
+    image = serializers.CharField(help_text="USD per image.")
+
+
+class _HealthSerializer(serializers.Serializer[Any]):
+    state = serializers.ChoiceField([state.value for state in State])
+    failure_share = serializers.FloatField(help_text="Of the last minute.")
+    latency = serializers.DictField(
+        child=serializers.FloatField(), allow_null=True, help_text="Percentiles, in milliseconds."
+    )
+    throughput = serializers.DictField(
+        child=serializers.FloatField(), allow_null=True, help_text="In tokens per second."
+    )
+
+
+class _CandidateSerializer(serializers.Serializer[Any]):
+    order = serializers.IntegerField(help_text="From 1, the first to be tried.")
+    provider = serializers.CharField()
+    endpoint_id = serializers.UUIDField()
+    private = serializers.BooleanField()
+    model = serializers.CharField()
+    is_byok = serializers.BooleanField()
+    price = _PriceSerializer()
+    worst_case_cost = serializers.FloatField(help_text="At this price, in USD.")
+    health = _HealthSerializer()
+
+
+class _ExcludedSerializer(serializers.Serializer[Any]):
+    provider = serializers.CharField()
+    private = serializers.BooleanField()
+    model = serializers.CharField()
+    excluded_by = serializers.ListField(child=serializers.CharField())
+
+
+class _PolicySerializer(serializers.Serializer[Any]):
+    allowed_providers = serializers.ListField(child=serializers.CharField(), allow_null=True)
+    ignored_providers = serializers.ListField(child=serializers.CharField())
+    allowed_models = serializers.ListField(child=serializers.CharField(), allow_null=True)
+    ignored_models = serializers.ListField(child=serializers.CharField())
+    zdr = serializers.ListField(
+        child=serializers.CharField(), help_text="Families of models that must not retain data."
+    )
+    data_collection = serializers.ChoiceField(["allow", "deny"])
+    served_in = serializers.ListField(child=serializers.CharField(), allow_null=True)
+
+
+class ExplanationSerializer(serializers.Serializer[Any]):
+    """Where a request would go, and why nowhere else."""
+
+    model = serializers.CharField(help_text="The model that would be tried first.")
+    candidates = _CandidateSerializer(many=True)
+    excluded = _ExcludedSerializer(many=True)
+    budget = serializers.DictField(
+        allow_null=True, help_text="What would refuse the request: a budget, or the balance."
+    )
+    policy = _PolicySerializer()
+
+
+ExplanationResponseSerializer = envelope("ExplanationResponse", data=ExplanationSerializer())

@@ -1,0 +1,69 @@
+"""Ends what its worker left behind: the generations whose journal has fallen silent."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from django.conf import settings
+from django.db import connection, transaction
+from django.db.models import Q
+from django.utils import timezone
+
+from catalog.pricing import Usage, nano_usd, total_cost
+from inference.models import Generation, Journal
+from inference.purses import fee_nano
+from inference.settlement import SETTLE, Settlement, encoded
+
+_BATCH: Final = 500
+
+
+def sweep() -> int:
+    """Ends the generations whose lease has run out; returns how many.
+
+    PENDING → FAILED. What was delivered by the last beat is charged, as estimated; without any
+    output the hold is voided.
+    """
+    swept = 0
+    while found := _sweep():
+        swept += found
+    Journal.objects.exclude(generation__status=Generation.Status.PENDING).delete()
+    return swept
+
+
+def _sweep() -> int:
+    silent_since = timezone.now() - timedelta(seconds=settings.HOLD_LEASE)
+    with transaction.atomic():
+        abandoned = list(
+            Generation.objects.filter(
+                Q(journal=None) | Q(journal__beat_at__lt=silent_since),
+                status=Generation.Status.PENDING,
+                created_at__lt=silent_since,
+            )
+            .select_related("price", "journal")
+            .order_by("pk")
+            .select_for_update(of=("self",), skip_locked=True)[:_BATCH]
+        )
+        if abandoned:
+            with connection.cursor() as cursor:
+                cursor.execute(SETTLE, [encoded([_settlement(row) for row in abandoned])])
+    return len(abandoned)
+
+
+def _settlement(generation: Generation) -> Settlement:
+    journal: Journal | None = getattr(generation, "journal", None)
+    usage, cost, upstream_cost = None, 0, 0
+    if journal is not None and journal.completion_tokens:
+        usage = Usage(prompt=journal.prompt_tokens, completion=journal.completion_tokens)
+        cost = upstream_cost = nano_usd(total_cost(generation.price.price, usage))
+        if generation.is_byok:
+            cost = fee_nano(upstream_cost, settings.BYOK_FEE_PERCENT)
+    return Settlement(
+        generation_id=generation.pk,
+        status=Generation.Status.FAILED,
+        usage=usage,
+        is_estimated=usage is not None,
+        cost_nano=cost,
+        upstream_cost_nano=upstream_cost,
+        error_type="abandoned",
+    )

@@ -1,0 +1,311 @@
+"""How endpoints stand: from outcomes to states, and the table through which workers share them."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import msgspec
+import pytest
+from django.db import connection
+from hypothesis import given
+from hypothesis import strategies as st
+
+from config.errors import (
+    Forbidden,
+    GatewayError,
+    InvalidRequest,
+    PayloadTooLarge,
+    UpstreamError,
+    UpstreamOverloaded,
+    UpstreamRateLimited,
+    UpstreamRefused,
+    UpstreamTimeout,
+)
+from inference.health import EXCHANGE, READ, Bucket, HealthBoard, Outcome, State, judge
+from inference.health import oldest_bucket as oldest
+
+ONE = uuid.UUID(int=1)
+TWO = uuid.UUID(int=2)
+START = 1_000_000.0
+# Merging needs the window's rows as the table returns them.
+COLUMNS = ("endpoint_id", "bucket", "successes", "failures", "latencies", "speeds", "retry_at")
+
+
+def board_of(successes: int, failures: int, *, now: float = START) -> HealthBoard:
+    board = HealthBoard()
+    for _ in range(successes):
+        board.record(ONE, Outcome.SUCCESS, now=now)
+    for _ in range(failures):
+        board.record(ONE, Outcome.FAILURE, now=now)
+    return board
+
+
+def rows_of(board: HealthBoard) -> list[tuple[Any, ...]]:
+    return [tuple(getattr(row, name) for name in COLUMNS) for row in board.outgoing()]
+
+
+@pytest.mark.parametrize(
+    ("successes", "failures", "state"),
+    [
+        (0, 0, State.HEALTHY),
+        (0, 4, State.HEALTHY),
+        (0, 5, State.OPEN),
+        (5, 4, State.DEGRADED),
+        (5, 5, State.OPEN),
+        (9, 1, State.DEGRADED),
+        (10, 1, State.HEALTHY),
+        (100, 0, State.HEALTHY),
+    ],
+)
+def test_the_state_follows_the_share_of_failures(
+    successes: int, failures: int, state: State
+) -> None:
+    assert board_of(successes, failures).standing(ONE, START).state is state
+
+
+def test_an_endpoint_that_nobody_called_is_healthy_and_unknown() -> None:
+    standing = HealthBoard().standing(ONE, START)
+    assert standing.body() == {
+        "state": "healthy",
+        "failure_share": 0.0,
+        "latency": None,
+        "throughput": None,
+    }
+
+
+@pytest.mark.parametrize(("seconds", "state"), [(59, State.DEGRADED), (60, State.HEALTHY)])
+def test_what_left_the_window_counts_no_more(seconds: int, state: State) -> None:
+    assert board_of(5, 3).standing(ONE, START + seconds).state is state
+
+
+@pytest.mark.parametrize(("seconds", "state"), [(4.999, State.OPEN), (5, State.HALF_OPEN)])
+def test_an_open_circuit_lets_a_probe_through_after_its_backoff(
+    seconds: float, state: State
+) -> None:
+    board = board_of(0, 5)
+    assert board.standing(ONE, START).state is State.OPEN
+    assert board.standing(ONE, START + seconds).state is state
+
+
+def test_one_probe_at_a_time() -> None:
+    board = board_of(0, 5)
+    board.standing(ONE, START)
+    assert board.standing(ONE, START + 6).state is State.HALF_OPEN
+    board.claim(ONE, START + 6)
+    assert board.standing(ONE, START + 6).state is State.OPEN
+    assert board.standing(ONE, START + 65).state is State.OPEN
+    assert board.standing(ONE, START + 66).state is State.HALF_OPEN
+
+
+def test_a_probe_that_succeeds_closes_the_circuit_and_forgives() -> None:
+    board = board_of(0, 5)
+    board.standing(ONE, START)
+    board.claim(ONE, START + 5)
+    board.record(ONE, Outcome.SUCCESS, now=START + 5.5)
+    standing = board.standing(ONE, START + 5.5)
+    assert (standing.state, standing.failure_share) == (State.HEALTHY, 0.0)
+
+
+def test_probes_that_fail_wait_twice_as_long_up_to_a_minute() -> None:
+    board = board_of(0, 5)
+    board.standing(ONE, START)
+    now, waits = START, []
+    for _ in range(6):
+        wait = 0.0
+        while board.standing(ONE, now + wait).state is not State.HALF_OPEN:
+            wait += 1
+        now += wait
+        waits.append(wait)
+        board.claim(ONE, now)
+        board.record(ONE, Outcome.FAILURE, now=now)
+    assert waits == [5, 10, 20, 40, 60, 60]
+
+
+def test_an_open_circuit_stays_open_without_traffic() -> None:
+    board = board_of(0, 5)
+    board.standing(ONE, START)
+    assert board.standing(ONE, START + 3600).state is State.HALF_OPEN
+
+
+@pytest.mark.parametrize(
+    ("retry_after", "limited"), [(None, 5), (0, 0), (1, 1), (30, 30), (60, 60), (3600, 60)]
+)
+def test_a_rate_limit_holds_as_long_as_it_says(retry_after: int | None, limited: int) -> None:
+    board = HealthBoard()
+    board.record(ONE, Outcome.RATE_LIMITED, now=START, retry_after=retry_after)
+    if limited:
+        assert board.standing(ONE, START + limited - 0.5).state is State.RATE_LIMITED
+    assert board.standing(ONE, START + limited).state is State.HEALTHY
+
+
+def test_percentiles_name_what_so_many_requests_did_as_well_as() -> None:
+    board = HealthBoard()
+    for number in range(1, 21):
+        board.record(ONE, Outcome.SUCCESS, number * 10, float(number), now=START)
+    standing = board.standing(ONE, START + 1)
+    assert standing.latency == {"p50": 100.0, "p75": 150.0, "p90": 180.0, "p99": 200.0}
+    assert standing.throughput == {"p50": 11.0, "p75": 6.0, "p90": 3.0, "p99": 1.0}
+
+
+def test_samples_are_bounded() -> None:
+    board = HealthBoard()
+    for number in range(1000):
+        board.record(ONE, Outcome.SUCCESS, number, 1.0, now=START)
+    [row] = board.outgoing()
+    assert (row.successes, len(row.latencies), len(row.speeds)) == (1000, 32, 32)
+
+
+def test_what_cannot_be_sent_is_bounded_too() -> None:
+    board = HealthBoard()
+    for second in range(0, 3600, 5):
+        board.record(ONE, Outcome.SUCCESS, now=START + second)
+        board.outgoing()
+    assert len(board.outgoing()) == 12
+
+
+@pytest.mark.parametrize(
+    ("error", "is_byok", "outcome"),
+    [
+        (None, False, Outcome.SUCCESS),
+        (None, True, Outcome.SUCCESS),
+        (UpstreamError(), False, Outcome.FAILURE),
+        (UpstreamTimeout(), True, Outcome.FAILURE),
+        (UpstreamOverloaded(upstream_status=529), True, Outcome.FAILURE),
+        (UpstreamRateLimited(upstream_status=429), False, Outcome.RATE_LIMITED),
+        (UpstreamRateLimited(upstream_status=429), True, None),
+        (UpstreamError(upstream_status=401), True, None),
+        (UpstreamError(upstream_status=402), True, None),
+        (UpstreamError(upstream_status=403), True, None),
+        (UpstreamError(upstream_status=404), True, Outcome.FAILURE),
+        (UpstreamError(upstream_status=401), False, Outcome.FAILURE),
+        (UpstreamRefused(upstream_status=400), False, None),
+        (PayloadTooLarge(), False, None),
+        (InvalidRequest(), False, None),
+        (Forbidden(), True, None),
+    ],
+)
+def test_only_the_endpoints_own_faults_count(
+    error: GatewayError | None, is_byok: bool, outcome: Outcome | None
+) -> None:
+    assert judge(error, is_byok=is_byok) is outcome
+
+
+def test_what_was_sent_and_never_merged_is_sent_again() -> None:
+    board = board_of(2, 1)
+    first = board.outgoing()
+    board.record(ONE, Outcome.FAILURE, now=START)
+    assert [(row.successes, row.failures) for row in first] == [(2, 1)]
+    assert [(row.successes, row.failures) for row in board.outgoing()] == [(2, 2)]
+
+
+def test_what_is_merged_replaces_what_was_sent() -> None:
+    board = board_of(2, 1)
+    rows = rows_of(board)
+    board.merge(rows)
+    assert board.outgoing() == []
+    assert board.standing(ONE, START).failure_share == 1 / 3
+    board.merge([])
+    assert board.standing(ONE, START).failure_share == 0.0
+
+
+def test_a_worker_learns_of_failures_that_others_saw() -> None:
+    board = HealthBoard()
+    board.merge(rows_of(board_of(0, 5)))
+    assert board.standing(ONE, START).state is State.OPEN
+    assert board.standing(TWO, START).state is State.HEALTHY
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(Outcome), st.integers(0, 90)), max_size=60),
+    st.integers(1, 4),
+)
+def test_workers_agree_on_the_share_of_failures(
+    events: list[tuple[Outcome, int]], workers: int
+) -> None:
+    """However the outcomes are spread, exchanged boards count them once each."""
+    boards = [HealthBoard() for _ in range(workers)]
+    alone = HealthBoard()
+    for index, (outcome, second) in enumerate(sorted(events, key=lambda event: event[1])):
+        if outcome is not Outcome.RATE_LIMITED:
+            boards[index % workers].record(ONE, outcome, now=START + second)
+            alone.record(ONE, outcome, now=START + second)
+    table: dict[int, Bucket] = {}
+    for board in boards:
+        for row in board.outgoing():
+            if row.bucket in table:
+                table[row.bucket].add(row)
+            else:
+                table[row.bucket] = row
+    rows = [
+        tuple(getattr(row, name) for name in COLUMNS)
+        for row in table.values()
+        if row.bucket > oldest(START + 90)
+    ]
+    alone.outgoing()
+    shares = []
+    for board in [*boards, alone]:
+        board.merge([(*row[:4], list(row[4]), list(row[5]), row[6]) for row in rows])
+        shares.append(board.standing(ONE, START + 90).failure_share)
+    assert len(set(shares)) == 1
+
+
+@pytest.fixture
+def table(db: None) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE TABLE IF NOT EXISTS inference_endpointhealth ("
+            " endpoint_id uuid NOT NULL, slot smallint NOT NULL, bucket bigint NOT NULL,"
+            " successes integer NOT NULL, failures integer NOT NULL,"
+            " latencies integer[] NOT NULL, speeds double precision[] NOT NULL,"
+            " retry_at double precision NOT NULL, PRIMARY KEY (endpoint_id, slot))"
+        )
+
+
+def exchange(board: HealthBoard, now: float) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        rows = msgspec.json.encode(board.outgoing()).decode()
+        cursor.execute(EXCHANGE, {"rows": rows, "since": oldest(now)})
+        found: list[tuple[Any, ...]] = cursor.fetchall()
+    board.merge(found)
+    return found
+
+
+def test_two_workers_share_one_window(table: None) -> None:
+    mine, theirs = board_of(1, 2), board_of(1, 2)
+    mine.record(TWO, Outcome.SUCCESS, 120, 33.5, now=START)
+    exchange(mine, START)
+    exchange(theirs, START)
+    assert theirs.standing(ONE, START).failure_share == 4 / 6
+    assert theirs.standing(TWO, START).latency == dict.fromkeys(("p50", "p75", "p90", "p99"), 120.0)
+    assert exchange(mine, START) == exchange(theirs, START)
+    assert mine.standing(ONE, START).state is State.OPEN
+
+
+def test_a_slot_of_the_ring_is_taken_over_and_late_news_is_dropped(table: None) -> None:
+    exchange(board_of(0, 3), START)
+    exchange(board_of(0, 2, now=START + 60), START + 60)
+    late = board_of(7, 0)
+    exchange(late, START + 60)
+    with connection.cursor() as cursor:
+        cursor.execute(READ, {"since": oldest(START + 60)})
+        assert [row[1:4] for row in cursor.fetchall()] == [(int(START + 60) // 5, 0, 2)]
+
+
+def test_the_table_keeps_as_few_samples_as_a_worker(table: None) -> None:
+    for _ in range(3):
+        board = HealthBoard()
+        for number in range(20):
+            board.record(ONE, Outcome.SUCCESS, number, float(number), now=START)
+        [row] = exchange(board, START)
+    assert (row[2], len(row[4]), len(row[5])) == (60, 32, 32)
+
+
+def test_a_rate_limit_is_shared(table: None) -> None:
+    board = HealthBoard()
+    board.record(ONE, Outcome.RATE_LIMITED, now=START, retry_after=20)
+    exchange(board, START)
+    other = HealthBoard()
+    exchange(other, START)
+    assert other.standing(ONE, START + 19).state is State.RATE_LIMITED
+    assert other.standing(ONE, START + 20).state is State.HEALTHY
