@@ -20,8 +20,8 @@ from config.errors import Conflict, InvalidRequest, NotFound
 
 # Expects ``wanted`` (reference text, organization_id uuid, subjects uuid[], hold_nano bigint,
 # byok_hold_nano bigint) and ``ceilings`` (subject_id uuid, cost bigint, total bigint, requests
-# bigint): how far a meter may go, credits alone, together with own credentials, and in requests,
-# since its subject was first used.
+# bigint): how far a meter may have come before the batch, since its subject was first used: credits
+# alone, together with own credentials, and in requests.
 # Gives ``placed``: of ``wanted`` all that rest on accounts and meters which bear the whole batch.
 # A row whose purse was emptied a moment ago is left out, for its caller to decide again.
 PLACE: Final = """
@@ -40,10 +40,6 @@ open_meters AS MATERIALIZED (
       AND (SELECT count(*) FROM open_accounts) >= 0
     ORDER BY m.subject_id FOR NO KEY UPDATE
 ),
-wanted_of_meters AS (
-    SELECT subject_id, sum(hold_nano) AS cost, sum(byok_hold_nano) AS byok, count(*) AS requests
-    FROM wanted, unnest(subjects) AS subject_id GROUP BY 1
-),
 overdrawn AS MATERIALIZED (
     SELECT a.organization_id AS purse
     FROM open_accounts a
@@ -52,17 +48,17 @@ overdrawn AS MATERIALIZED (
     WHERE w.hold > a.available
     UNION ALL
     SELECT m.subject_id
-    FROM open_meters m
-    JOIN ceilings c USING (subject_id) JOIN wanted_of_meters w USING (subject_id)
-    WHERE m.cost + w.cost > c.cost OR m.cost + m.byok + w.cost + w.byok > c.total
-       OR m.requests + w.requests > c.requests
+    FROM open_meters m JOIN ceilings c USING (subject_id)
+    WHERE m.cost > c.cost OR m.cost + m.byok > c.total OR m.requests > c.requests
 ),
 placed AS MATERIALIZED (
     SELECT w.* FROM wanted w
-    WHERE NOT EXISTS (
+    -- Counting takes every lock, in order, before the first row is changed.
+    WHERE (SELECT count(*) FROM open_meters) >= 0
+      AND NOT EXISTS (
         SELECT FROM overdrawn o
         WHERE o.purse = ANY (w.subjects) OR (o.purse = w.organization_id AND w.hold_nano > 0)
-    )
+      )
 ),
 held AS (
     INSERT INTO billing_transfer
@@ -135,7 +131,10 @@ paid AS MATERIALIZED (
            sum(greatest(cost_nano - hold_nano, 0))
                OVER (PARTITION BY organization_id ORDER BY reference) AS excess_so_far,
            sum(greatest(hold_nano - cost_nano, 0)) OVER (PARTITION BY organization_id) AS freed
-    FROM ended WHERE hold_nano > 0 OR cost_nano > 0
+    FROM ended
+    WHERE (hold_nano > 0 OR cost_nano > 0)
+      -- Counting takes every lock, in order, before the first row is changed.
+      AND (SELECT count(*) FROM ended_meters) >= 0
 ),
 charged AS MATERIALIZED (
     SELECT p.*, least(
@@ -190,7 +189,9 @@ settled_meters AS (
         SELECT subject_id, sum(cost_nano) AS cost, sum(byok_cost_nano) AS byok,
                sum(hold_nano) AS hold, sum(byok_hold_nano) AS byok_hold,
                (now() AT TIME ZONE 'UTC')::date AS today
-        FROM ended, unnest(subjects) AS subject_id GROUP BY 1
+        FROM ended, unnest(subjects) AS subject_id
+        WHERE (SELECT count(*) FROM ended_meters) >= 0
+        GROUP BY 1
     ) e
     WHERE m.subject_id = e.subject_id
 )

@@ -42,9 +42,10 @@ LEFT JOIN accounts_memberassignment mg ON mg.member_id = k.creator_id
 WHERE k.digest = ANY(%s)
 """
 
-# Asked for the subjects of budgets alone.
+# Asked for the subjects of budgets alone. The time is the database's, which is what meters go by:
+# where a host's clock is apart from it, a day or a minute would begin twice.
 _METERS: Final = f"""
-SELECT {", ".join(Reading._fields)} FROM billing_meter WHERE subject_id = ANY(%s)
+SELECT now(), {", ".join(Reading._fields)} FROM billing_meter WHERE subject_id = ANY(%s)
 """
 
 # One JSON text for the whole batch: a fraction of what an array for each column costs to build.
@@ -65,18 +66,15 @@ WITH v AS (
     )
 ),
 there AS (SELECT g.id FROM inference_generation g JOIN v USING (id)),
-standing AS MATERIALIZED (
-    SELECT v.* FROM v
+wanted AS MATERIALIZED (
+    SELECT v.*, v.id AS reference, v.upstream_hold_nano AS byok_hold_nano,
+           array_remove(ARRAY[v.api_key_id, v.workspace_id, v.member_id], NULL) AS subjects
+    FROM v
     JOIN accounts_organization o
       ON o.id = v.organization_id AND o.routing_version = v.routing_version
     JOIN accounts_apikey k ON k.id = v.api_key_id AND NOT k.disabled
     WHERE v.catalog_version = COALESCE((SELECT version FROM catalog_catalogversion), 0)
       AND NOT EXISTS (SELECT FROM there t WHERE t.id = v.id)
-),
-wanted AS MATERIALIZED (
-    SELECT id AS reference, organization_id, hold_nano, upstream_hold_nano AS byok_hold_nano,
-           array_remove(ARRAY[api_key_id, workspace_id, member_id], NULL) AS subjects
-    FROM standing
 ),
 ceilings AS (
     SELECT * FROM json_to_recordset(%s::json) AS c(
@@ -92,12 +90,11 @@ opened AS (
         request_id, hold_nano, upstream_hold_nano, status, is_estimated, cost_nano,
         upstream_cost_nano, attempts
     )
-    SELECT s.id, s.organization_id, s.workspace_id, s.api_key_id, s.member_id, s.end_user,
-           s.session_id, s.region, s.http_referer, s.app_title, s.user_agent, s.operation,
-           s.streamed, s.model, s.private_endpoint_id, s.model_endpoint_id, s.provider_name,
-           s.price_id, s.is_byok, s.attestation_id, s.created_at, s.request_id, s.hold_nano,
-           s.upstream_hold_nano, 'pending', false, 0, 0, '[]'::jsonb
-    FROM standing s JOIN placed p ON p.reference = s.id
+    SELECT id, organization_id, workspace_id, api_key_id, member_id, end_user, session_id, region,
+           http_referer, app_title, user_agent, operation, streamed, model, private_endpoint_id,
+           model_endpoint_id, provider_name, price_id, is_byok, attestation_id, created_at,
+           request_id, hold_nano, upstream_hold_nano, 'pending', false, 0, 0, '[]'::jsonb
+    FROM placed
     RETURNING id
 )
 SELECT id FROM opened UNION ALL SELECT id FROM there
@@ -321,7 +318,8 @@ class AdmissionIsland:
             balances={
                 item.authority.organization_id: item.authority.available_nano for item in found
             },
-            readings={row[0]: Reading(*row) for row in rows},
+            readings={row[1]: Reading(*row[1:]) for row in rows},
+            now=rows[0][0].astimezone(UTC) if rows else datetime.now(UTC),
         )
 
     async def _decide(

@@ -16,6 +16,8 @@ _DJANGO_ONLY: Final = frozenset(
     ("application_name", "connect_timeout", "context", "cursor_factory", "prepare_threshold")
 )
 
+# The statements are few and always the same: planning them anew costs more than running them.
+_OPTIONS: Final = "-c plan_cache_mode=force_generic_plan -c jit=off"
 _STATEMENT_SECONDS: Final = 5.0
 
 
@@ -62,9 +64,11 @@ class Store:
             for name, value in connection.get_connection_params().items()
             if name not in _DJANGO_ONLY
         }
+        options = f"{parameters.pop('options', '')} {_OPTIONS}".strip()
         return await asyncio.wait_for(
             psycopg.AsyncConnection.connect(
                 **parameters,
+                options=options,
                 application_name="causeway-data-plane",
                 connect_timeout=2,
                 autocommit=True,

@@ -135,7 +135,9 @@ def _causeway(directory: Path, upstream: str) -> Iterator[System]:
     manage("migrate", "--verbosity", "0")
     manage("import_catalog", "-", data=json.dumps(_catalogue(upstream)))
     manage("set_provider_credential", "bench", data="bench-key-0000")
-    key = json.loads(manage("create_organization", "Bench", "--json"))["api_key"]
+    made = json.loads(manage("create_organization", "Bench", "--json"))
+    manage("grant_credits", made["organization_id"], "1000000")
+    key = made["api_key"]
     command = [sys.executable, "manage.py", "serve", "--port", str(port)]
     with _process(command, SYSTEM_CORE, environment) as process:
         _await(f"http://127.0.0.1:{port}/readyz", {})
