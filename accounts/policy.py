@@ -7,6 +7,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Self
 
+from config.errors import Forbidden
+from config.regions import GLOBAL
+
+
+class RegionNotAllowed(Forbidden):
+    """A guardrail does not let requests in through this host."""
+
+    error_type = "region_not_allowed"
+
 
 class Family(StrEnum):
     """Whose models zero data retention may be demanded of separately."""
@@ -106,6 +115,23 @@ class Policy:
 
 
 _OPEN: Final = Policy()
+
+
+def require_entrance(policy: Policy, region: str | None) -> None:
+    """Raises :class:`RegionNotAllowed` unless the policy lets requests in through a region's hosts.
+
+    ``None`` is that of every other host, which guardrails know as ``global``.
+    """
+    entrance = region or GLOBAL
+    if policy.entrances is None or entrance in policy.entrances:
+        return
+    allowed = sorted(policy.entrances)
+    hosts = f"{', '.join(allowed)} hosts alone" if allowed else "no host at all"
+    raise RegionNotAllowed(
+        f"region_not_allowed: a guardrail lets this key in through {hosts}, and the request came "
+        f"through a {entrance} one.",
+        metadata={"region": entrance, "allowed_data_regions": allowed},
+    )
 
 
 def _both(mine: frozenset[str] | None, theirs: frozenset[str] | None) -> frozenset[str] | None:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from decimal import Decimal
 from typing import Final
 
-from django.db.models import Q
 from django.utils import timezone
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 
 from accounts.models import Region
-from catalog.listing import SORTS, Range, Wanted
+from catalog.listing import SORTS, Entry, Range, Wanted
 from config.api import query_choice, query_decimal, query_integer, query_list, query_text
 
 OUTPUT_MODALITIES: Final = (
@@ -29,7 +28,10 @@ REGIONS: Final = {"eu": Region.EUROPE, "us": Region.US}
 _BENCHMARKS: Final = ("intelligence_index", "coding_index", "agentic_index")
 _TOOL_SUCCESS: Final = "tool_success_rate"
 _MOST_DAYS: Final = 100_000
+_PER_MILLION: Final = -6
 _NOT_RECORDED: Final = "The catalogue does not record this, so a list so filtered is empty."
+
+Condition = Callable[[Entry], bool]
 
 
 def _bounds(name: str, kind: type, what: str) -> tuple[OpenApiParameter, OpenApiParameter]:
@@ -102,56 +104,65 @@ def wanted_models(request: Request) -> Wanted:
     region = query_choice(request, "region", REGIONS)
     providers = query_list(request, "providers")
     return Wanted(
-        models=_conditions(request) & output_modalities(request),
+        models=(*_conditions(request), *output_modalities(request)),
         providers=None if providers is None else frozenset(map(str.lower, providers)),
         zdr=query_choice(request, "zdr", ("true",)) is not None,
         region=None if region is None else REGIONS[region],
-        prompt_price=Range(*_range(request, "price")),
-        completion_price=Range(*_range(request, "output_price")),
+        prompt_price=Range(*_range(request, "price")).scaled(_PER_MILLION),
+        completion_price=Range(*_range(request, "output_price")).scaled(_PER_MILLION),
         is_unknown=any(value is not None for value in unknown),
     )
 
 
-def output_modalities(request: Request) -> Q:
+def output_modalities(request: Request) -> tuple[Condition, ...]:
     """Reads the wanted output modalities, any of which will do; without them, text."""
     names = query_list(request, "output_modalities", choices=(*OUTPUT_MODALITIES, "all"))
     if names is not None and "all" in names:
-        return Q()
-    return Q(output_modalities__overlap=["text"] if names is None else names)
+        return ()
+    return (makes_any_of(("text",) if names is None else names),)
 
 
 def sort_order(request: Request) -> str | None:
     return query_choice(request, "sort", SORTS)
 
 
-def _conditions(request: Request) -> Q:
+def makes_any_of(names: Iterable[str]) -> Condition:
+    """Returns the condition that a model makes one of these modalities."""
+    wanted = frozenset(names)
+    return lambda entry: not wanted.isdisjoint(entry.output_modalities)
+
+
+def _conditions(request: Request) -> list[Condition]:
     """Reads the conditions on what a model is, whoever serves it."""
-    found = Q()
+    found: list[Condition] = []
     if (text := query_text(request, "q")) is not None:
-        found &= Q(name__icontains=text) | Q(slug__icontains=text)
-    if (names := query_list(request, "supported_parameters")) is not None:
-        found &= Q(supported_parameters__contains=names)
-    if (names := query_list(request, "input_modalities", choices=INPUT_MODALITIES)) is not None:
-        found &= Q(input_modalities__contains=names)
+        part = text.casefold()
+        found.append(lambda entry: part in entry.folded_texts)
+    if (parameters := query_list(request, "supported_parameters")) is not None:
+        found.append(lambda entry: entry.supported_parameters.issuperset(parameters))
+    modalities = query_list(request, "input_modalities", choices=INPUT_MODALITIES)
+    if modalities is not None:
+        found.append(lambda entry: entry.input_modalities.issuperset(modalities))
     if (names := query_list(request, "model_authors")) is not None:
-        authors = Q()
-        for name in names:
-            authors |= Q(slug__istartswith=f"{name}/")
-        found &= authors
-    if (text := query_text(request, "arch")) is not None:
-        if not text:
+        authors = tuple(f"{name.casefold()}/" for name in names)
+        found.append(lambda entry: entry.folded_slug.startswith(authors))
+    if (arch := query_text(request, "arch")) is not None:
+        if not arch:
             raise ValidationError({"arch": ["Must not be empty."]})
-        found &= Q(tokenizer__istartswith=text)
-    if (number := query_integer(request, "context", minimum=0)) is not None:
-        found &= Q(context_length__gte=number)
-    if (
-        number := query_integer(request, "min_age_days", minimum=0, maximum=_MOST_DAYS)
-    ) is not None:
-        found &= Q(created__lte=_days_ago(number))
-    if (
-        number := query_integer(request, "max_age_days", minimum=0, maximum=_MOST_DAYS)
-    ) is not None:
-        found &= Q(created__gte=_days_ago(number))
+        beginning = arch.casefold()
+        found.append(lambda entry: entry.folded_tokenizer.startswith(beginning))
+    if (least := query_integer(request, "context", minimum=0)) is not None:
+        found.append(
+            lambda entry: entry.context_length is not None and entry.context_length >= least
+        )
+    days = query_integer(request, "min_age_days", minimum=0, maximum=_MOST_DAYS)
+    if days is not None:
+        latest = _days_ago(days)
+        found.append(lambda entry: entry.created <= latest)
+    days = query_integer(request, "max_age_days", minimum=0, maximum=_MOST_DAYS)
+    if days is not None:
+        earliest = _days_ago(days)
+        found.append(lambda entry: entry.created >= earliest)
     return found
 
 

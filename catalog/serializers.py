@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import quote
 
 from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
+from msgspec import Raw
 from rest_framework import serializers
 
-from catalog.listing import Offer
+from catalog.listing import Entry, Offer, public_pricing
 from catalog.models import LanguageModel, ModelEndpoint, Provider
 from catalog.pricing import Price
 from catalog.traffic import UNKNOWN, Figures
@@ -23,11 +23,6 @@ class _ArchitectureSerializer(serializers.Serializer[Any]):
     tokenizer = serializers.CharField()
     instruct_type = serializers.CharField(allow_null=True)
 
-    def to_representation(self, instance: Any) -> dict[str, Any]:
-        shape = super().to_representation(instance)
-        # Public clients refuse null here, and have this name for a tokenizer that is not known.
-        return {**shape, "tokenizer": shape["tokenizer"] or "Other"}
-
 
 @extend_schema_serializer(component_name="PublicPricing")
 class PublicPricingSerializer(serializers.Serializer[Price]):
@@ -41,21 +36,11 @@ class PublicPricingSerializer(serializers.Serializer[Price]):
     input_cache_write = serializers.CharField(required=False)
 
     def to_representation(self, instance: Price) -> dict[str, str]:
-        rates = {
-            "prompt": instance.text("prompt"),
-            "completion": instance.text("completion"),
-            "image": instance.text("image"),
-            "request": instance.text("request"),
-        }
-        if instance.cache_read is not None:
-            rates["input_cache_read"] = instance.text("cache_read")
-        if instance.cache_write is not None:
-            rates["input_cache_write"] = instance.text("cache_write")
-        return rates
+        return public_pricing(instance)
 
 
 @extend_schema_serializer(component_name="TopProviderInfo")
-class _TopProviderSerializer(serializers.Serializer[Offer]):
+class _TopProviderSerializer(serializers.Serializer[Any]):
     context_length = serializers.IntegerField(allow_null=True)
     is_moderated = serializers.BooleanField()
     max_completion_tokens = serializers.IntegerField(allow_null=True)
@@ -72,7 +57,7 @@ class _ObjectField(serializers.JSONField):
 
 
 @extend_schema_serializer(component_name="Model")
-class ModelSerializer(serializers.Serializer[LanguageModel]):
+class ModelSerializer(serializers.Serializer[Entry]):
     """A model as the caller sees it: with the price and limits of the first :class:`Offer`.
 
     Needs ``offers`` in its context: an offer for each model's key.
@@ -85,31 +70,20 @@ class ModelSerializer(serializers.Serializer[LanguageModel]):
     description = serializers.CharField()
     context_length = serializers.IntegerField(allow_null=True)
     architecture = _ArchitectureSerializer(source="*")
-    pricing = serializers.SerializerMethodField()
-    top_provider = serializers.SerializerMethodField()
+    pricing = PublicPricingSerializer(read_only=True)
+    top_provider = _TopProviderSerializer(read_only=True)
     supported_parameters = serializers.ListField(child=serializers.CharField())
-    links = serializers.SerializerMethodField()
+    links = _LinksSerializer(read_only=True)
     default_parameters = _ObjectField(allow_null=True)
     expiration_date = serializers.DateField(allow_null=True)
     knowledge_cutoff = serializers.DateField(allow_null=True)
     per_request_limits = _ObjectField(allow_null=True)
     supported_voices = serializers.ListField(child=serializers.CharField(), allow_null=True)
 
-    def _offer(self, model: LanguageModel) -> Offer:
-        offer: Offer = self.context["offers"][model.pk][0]
-        return offer
-
-    @extend_schema_field(PublicPricingSerializer)
-    def get_pricing(self, model: LanguageModel) -> Any:
-        return PublicPricingSerializer(self._offer(model).price).data
-
-    @extend_schema_field(_TopProviderSerializer)
-    def get_top_provider(self, model: LanguageModel) -> Any:
-        return _TopProviderSerializer(self._offer(model)).data
-
-    @extend_schema_field(_LinksSerializer)
-    def get_links(self, model: LanguageModel) -> Any:
-        return {"details": f"/api/v1/models/{quote(model.canonical_slug, safe='/:@')}/endpoints"}
+    def to_representation(self, instance: Entry) -> Any:
+        # The fields document what lies rendered: a list has thousands of models.
+        offer: Offer = self.context["offers"][instance.pk]
+        return Raw(instance.head + offer.terms)
 
 
 @extend_schema_serializer(component_name="ModelsListResponseLinks")

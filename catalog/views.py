@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, ClassVar, Final, cast
 from uuid import UUID
 
-from django.db.models import Q
+import msgspec
+from django.db.models import QuerySet
+from django.http import HttpResponse
 from drf_spectacular.utils import extend_schema
+from msgspec import Raw
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from accounts.authentication import Anyone, ManagementKey, caller_of, caller_or_none
-from accounts.policy import Policy
+from accounts.authentication import Anyone, ManagementKey, caller_or_none
+from accounts.models import ApiKey
+from accounts.policy import Policy, require_entrance
 from catalog import traffic
 from catalog.filters import (
     FILTER_PARAMETERS,
     OUTPUT_MODALITIES_PARAMETER,
     SORT_PARAMETER,
+    makes_any_of,
     output_modalities,
     sort_order,
     wanted_models,
 )
-from catalog.listing import Offers, Wanted, resolve, select, visible_offers
-from catalog.models import LanguageModel, ModelEndpoint, Provider
+from catalog.listing import Shelf, Shown, Sight, Wanted, resolve
+from catalog.models import ModelEndpoint, Provider
 from catalog.serializers import (
     EndpointListSerializer,
     ModelEndpointsResponseSerializer,
@@ -38,17 +43,42 @@ from catalog.serializers import (
 )
 from config.api import next_link, query_integer
 from config.openapi import PAGE_PARAMETERS, errors
+from config.regions import region_of_host
 from endpoints.models import ModelNotFound
 
 _DEFAULT_LIMIT: Final = 500
 _MAXIMUM_LIMIT: Final = 1000
 
 
-class _PublicView(APIView):
+class _CatalogueView(APIView):
+    """Sees the catalogue, of which all views of a process share one copy."""
+
+    schema_tag = "models"
+    shelf: ClassVar = Shelf()
+
+    def public_sight(self, request: Request) -> Sight:
+        """Returns what anyone may use who comes through this host."""
+        return Sight(self.shelf.catalogue(), _served_in(_region(request)))
+
+    def callers_sight(self, request: Request) -> Sight:
+        """Returns what the caller's key may use through this host.
+
+        Raises :class:`accounts.policy.RegionNotAllowed`.
+        """
+        key = cast(ApiKey, request.auth)
+        policy, region = key.policy, _region(request)
+        require_entrance(policy, region)
+        return Sight(
+            self.shelf.catalogue(),
+            policy & _served_in(region),
+            organization_id=key.organization_id,
+        )
+
+
+class _PublicView(_CatalogueView):
     """Open to everyone."""
 
     permission_classes = [Anyone]
-    schema_tag = "models"
 
 
 class ModelsView(_PublicView):
@@ -60,13 +90,16 @@ class ModelsView(_PublicView):
         responses=ModelListSerializer,
         extensions=errors(400),
     )
-    def get(self, request: Request) -> Response:
+    def get(self, request: Request) -> HttpResponse:
         """Lists the models that are publicly served; without paging, all of them.
 
         A filter never changes what is said of a model: its price is the cheapest endpoint's.
         """
         wanted, sort = wanted_models(request), sort_order(request)
-        return _models_page(request, wanted, visible_offers(Policy()), sort=sort)
+        key = cast("ApiKey | None", request.auth)
+        is_filtered = key is not None and key.organization.is_filtered_model_catalog_enabled
+        sight = self.callers_sight(request) if is_filtered else self.public_sight(request)
+        return _models_page(request, sight.select(wanted, sort=sort))
 
 
 class ModelsCountView(_PublicView):
@@ -81,7 +114,7 @@ class ModelsCountView(_PublicView):
     def get(self, request: Request) -> Response:
         """Counts the models that are publicly served."""
         wanted = Wanted(models=output_modalities(request))
-        return Response({"data": {"count": len(select(wanted, visible_offers(Policy())))}})
+        return Response({"data": {"count": len(self.public_sight(request).select(wanted))}})
 
 
 class EmbeddingsModelsView(_PublicView):
@@ -95,17 +128,16 @@ class EmbeddingsModelsView(_PublicView):
         responses=ModelListSerializer,
         extensions=errors(400),
     )
-    def get(self, request: Request) -> Response:
+    def get(self, request: Request) -> HttpResponse:
         """Lists the embedding models that are publicly served; without paging, all of them."""
-        wanted = Wanted(models=Q(output_modalities__contains=["embeddings"]))
-        return _models_page(request, wanted, visible_offers(Policy()), sort=None)
+        wanted = Wanted(models=(makes_any_of(("embeddings",)),))
+        return _models_page(request, self.public_sight(request).select(wanted))
 
 
-class UserModelsView(APIView):
+class UserModelsView(_CatalogueView):
     """The catalogue through the caller's eyes."""
 
     permission_classes = [ManagementKey]
-    schema_tag = "models"
 
     @extend_schema(
         operation_id="listModelsUser",
@@ -113,11 +145,10 @@ class UserModelsView(APIView):
         responses=ModelListSerializer,
         extensions=errors(400, 404),
     )
-    def get(self, request: Request) -> Response:
+    def get(self, request: Request) -> HttpResponse:
         """Lists the models that the caller may use; without paging, all of them."""
         wanted, sort = Wanted(models=output_modalities(request)), sort_order(request)
-        offers = visible_offers(Policy(), organization_id=caller_of(request).organization_id)
-        return _models_page(request, wanted, offers, sort=sort)
+        return _models_page(request, self.callers_sight(request).select(wanted, sort=sort))
 
 
 class ModelView(_PublicView):
@@ -126,13 +157,13 @@ class ModelView(_PublicView):
     @extend_schema(
         operation_id="getModel", responses=ModelResponseSerializer, extensions=errors(404)
     )
-    def get(self, request: Request, author: str, slug: str) -> Response:
+    def get(self, request: Request, author: str, slug: str) -> HttpResponse:
         """Shows a publicly served model, by public or canonical slug, a variant suffix or not."""
         model = resolve(author, slug)
-        offers = visible_offers(Policy(), model=model)
-        if model.pk not in offers:
+        shown = self.public_sight(request).find(model.pk)
+        if shown is None:
             raise ModelNotFound(f"Nobody serves {model.slug!r} publicly.")
-        return Response({"data": ModelSerializer(model, context={"offers": offers}).data})
+        return _rendered({"data": _models([shown])[0]})
 
 
 class ModelEndpointsView(_PublicView):
@@ -146,12 +177,7 @@ class ModelEndpointsView(_PublicView):
     def get(self, request: Request, author: str, slug: str) -> Response:
         """Lists a model's public endpoints, the cheapest first; latency and uptime need a key."""
         model = resolve(author, slug)
-        endpoints = (
-            ModelEndpoint.objects.routable()
-            .filter(model=model)
-            .select_related("model", "provider", "price")
-            .order_by("price__prompt", "pk")
-        )
+        endpoints = _endpoints(request).filter(model=model).order_by("price__prompt", "pk")
         context = {"endpoints": endpoints, "figures": _figures(request)}
         return Response({"data": ModelEndpointsSerializer(model, context=context).data})
 
@@ -163,10 +189,7 @@ class ZdrEndpointsView(_PublicView):
     def get(self, request: Request) -> Response:
         """Lists public endpoints that keep no data; latency and uptime need a key."""
         endpoints: Any = (
-            ModelEndpoint.objects.routable()
-            .filter(zdr=True)
-            .select_related("model", "provider", "price")
-            .order_by("model__slug", "price__prompt", "pk")
+            _endpoints(request).filter(zdr=True).order_by("model__slug", "price__prompt", "pk")
         )
         context = {"figures": _figures(request)}
         return Response(
@@ -186,23 +209,45 @@ class ProvidersView(_PublicView):
         return Response({"data": ProviderSerializer(providers, many=True).data})
 
 
+def _region(request: Request) -> str | None:
+    return region_of_host(request.get_host())
+
+
+def _served_in(region: str | None) -> Policy:
+    return Policy.of(served_in=region)
+
+
+def _endpoints(request: Request) -> QuerySet[ModelEndpoint]:
+    """Returns the public endpoints that may serve what comes through this host."""
+    endpoints = ModelEndpoint.objects.routable().select_related("model", "provider", "price")
+    region = _region(request)
+    return endpoints if region is None else endpoints.filter(region=region)
+
+
 def _figures(request: Request) -> dict[UUID, traffic.Figures]:
     """Returns what only callers with a key are shown."""
     return {} if caller_or_none(request) is None else traffic.figures()
 
 
-def _models_page(request: Request, wanted: Wanted, offers: Offers, *, sort: str | None) -> Response:
+def _models_page(request: Request, found: list[Shown]) -> HttpResponse:
     """Answers with the page of the list that the request asks for, or with all of it."""
     offset = query_integer(request, "offset", minimum=0)
     limit = query_integer(request, "limit", minimum=1, maximum=_MAXIMUM_LIMIT)
-    keys = select(wanted, offers, sort=sort)
-    total_count = len(keys)
+    total_count = len(found)
     link = None
     if offset is not None or limit is not None:
         offset, limit = offset or 0, limit or _DEFAULT_LIMIT
-        keys = keys[offset : offset + limit]
+        found = found[offset : offset + limit]
         link = next_link(request, offset=offset, limit=limit, total_count=total_count)
-    models = LanguageModel.objects.in_bulk(keys)
-    page: Any = [models[key] for key in keys if key in models]
-    data = ModelSerializer(page, many=True, context={"offers": offers}).data
-    return Response({"data": data, "links": {"next": link}, "total_count": total_count})
+    return _rendered({"data": _models(found), "links": {"next": link}, "total_count": total_count})
+
+
+def _models(found: list[Shown]) -> list[Raw]:
+    offers = {entry.pk: offer for entry, offer in found}
+    entries: Any = [entry for entry, _ in found]
+    return list(ModelSerializer(entries, many=True, context={"offers": offers}).data)
+
+
+def _rendered(body: dict[str, Any]) -> HttpResponse:
+    """Answers with a body whose models are rendered, which the usual renderer would do again."""
+    return HttpResponse(msgspec.json.encode(body), content_type="application/json")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from accounts.policy import Family, Policy
@@ -36,6 +37,14 @@ class EndpointFacts:
     region: str | None = None
     is_free: bool = False
 
+    @property
+    def kind(self) -> EndpointFacts:
+        """What is left of the facts when any model of the same family will do.
+
+        A catalogue has thousands of endpoints and few kinds of them.
+        """
+        return replace(self, model_slug=f"{Family.of(self.model_slug)}/", model_permaslug="")
+
 
 def exclusions(facts: EndpointFacts, policy: Policy) -> tuple[Exclusion, ...]:
     """Returns every reason for which the policy excludes an endpoint; empty means admitted."""
@@ -61,3 +70,21 @@ def exclusions(facts: EndpointFacts, policy: Policy) -> tuple[Exclusion, ...]:
     if policy.served_in is not None and facts.region not in policy.served_in:
         reasons.append(Exclusion.REGION)
     return tuple(reasons)
+
+
+def admits_model(names: frozenset[str], policy: Policy) -> bool:
+    """Tells whether the policy admits a model of these names, at whatever endpoint."""
+    return (
+        policy.models is None or not policy.models.isdisjoint(names)
+    ) and policy.ignored_models.isdisjoint(names)
+
+
+def admitted_kinds(kinds: Iterable[EndpointFacts], policy: Policy) -> frozenset[int]:
+    """Returns the places of the kinds that the policy admits, of a model that it admits.
+
+    Both together are what :func:`exclusions` says of each endpoint, once for all that are alike.
+    """
+    of_any_model = replace(policy, models=None, ignored_models=frozenset())
+    return frozenset(
+        place for place, kind in enumerate(kinds) if not exclusions(kind, of_any_model)
+    )

@@ -67,12 +67,15 @@ class GatewayError(Exception):
             self.message = message
         self.metadata = dict(metadata or {})
         self.headers = dict(headers or {})
+        # Members that stand beside ``error`` in the envelope.
+        self.details: dict[str, Any] = {}
         super().__init__(self.message)
 
     def body(self) -> dict[str, Any]:
-        return error_body(
+        body = error_body(
             self.status, self.message, error_type=self.error_type, metadata=self.metadata
         )
+        return {**body, **self.details}
 
     def response(self) -> JsonResponse:
         """Returns the error as a plain Django response, for views outside the REST framework."""

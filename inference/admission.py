@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
+from random import getrandbits
 from typing import Any, Final
 from uuid import UUID
 
@@ -14,13 +17,14 @@ import psycopg
 from django.conf import settings
 
 from accounts.authentication import require_usable
-from accounts.models import LimitReset
 from accounts.policy import Policy, require_entrance
 from billing import ledger
-from billing.budgets import Budget, Reading, Scope
+from billing.budgets import Budget, Reading
 from config.errors import Conflict, Forbidden, GatewayError, Unauthenticated, Unavailable
 from config.secrets import hash_end_user
-from inference.governance import Rule, WorkspaceRules
+from inference import governance
+from inference.governance import WorkspaceRules
+from inference.health import HealthBoard, State
 from inference.models import new_generation_id
 from inference.purses import Bearable, Purses
 from inference.routing import Candidate, OrganizationSnapshot, Plan, plan
@@ -128,6 +132,7 @@ class Entry:
     http_referer: str | None = None
     app_title: str | None = None
     user_agent: str | None = None
+    is_metadata_wanted: bool = False
 
 
 @dataclass(slots=True)
@@ -146,6 +151,8 @@ class Admission:
     upstream_hold_nano: int
     user: str | None
     created_at: datetime
+    region: str | None
+    is_metadata_wanted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +200,8 @@ class AdmissionIsland:
     A third reads meters, where a key has budgets.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, board: HealthBoard) -> None:
+        self._board = board
         self._store = Store()
         # Fallback is rare: it has a connection of its own, so that it never waits for a batch.
         self._repins = Store()
@@ -301,7 +309,15 @@ class AdmissionIsland:
                 own.routes,
                 own.governance.workspaces[authority.workspace_id],
                 policy,
-                _budgets(authority, rules),
+                governance.budgets(
+                    rules,
+                    authority.key_id,
+                    authority.workspace_id,
+                    authority.member_id,
+                    limit_nano=authority.limit_nano,
+                    limit_reset=authority.limit_reset,
+                    include_byok=authority.include_byok_in_limit,
+                ),
             )
         return known
 
@@ -337,9 +353,11 @@ class AdmissionIsland:
         if settings.REQUESTS_PER_MINUTE:
             purses.require_pace(authority.key_id, settings.REQUESTS_PER_MINUTE)
         purses.require_unspent(known.budgets)
+        snapshot = await self._snapshots.catalog(authority.catalog_version)
+        now = time.time()
         decided = plan(
             request,
-            snapshot=await self._snapshots.catalog(authority.catalog_version),
+            snapshot=snapshot,
             own=known.own,
             workspace_id=authority.workspace_id,
             key_digest=entry.key_digest,
@@ -348,6 +366,8 @@ class AdmissionIsland:
             member_id=authority.member_id,
             defaults=known.rules.defaults,
             disabled_tools=known.rules.disabled_server_tools,
+            standing=partial(self._board.standing, now=now),
+            seed=getrandbits(64),
         )
         bearable = purses.bearable(
             request,
@@ -356,6 +376,9 @@ class AdmissionIsland:
             known.budgets,
             settings.BYOK_FEE_PERCENT,
         )
+        first = bearable[0].candidate.route.endpoint_id
+        if self._board.standing(first, now).state is State.HALF_OPEN:
+            self._board.claim(first, now)
         admission = Admission(
             generation_id=new_generation_id(),
             authority=authority,
@@ -367,6 +390,8 @@ class AdmissionIsland:
             if request.user is None
             else hash_end_user(str(authority.organization_id), request.user),
             created_at=datetime.now(UTC),
+            region=entry.region,
+            is_metadata_wanted=entry.is_metadata_wanted,
         )
         purses.take(
             authority.organization_id,
@@ -389,27 +414,6 @@ class AdmissionIsland:
             ],
         )
         return {row[0] for row in rows}
-
-
-def _budgets(authority: Authority, rules: Iterable[Rule]) -> tuple[Budget, ...]:
-    """Returns what limits a key, in the order in which budgets are enforced."""
-    found = [
-        budget
-        for rule in rules
-        if (budget := rule.budget(authority.key_id, authority.workspace_id, authority.member_id))
-    ]
-    if authority.limit_nano is not None:
-        reset = None if authority.limit_reset is None else LimitReset(authority.limit_reset)
-        found.append(
-            Budget(
-                Scope.KEY_LIMIT,
-                authority.key_id,
-                authority.limit_nano,
-                reset,
-                authority.include_byok_in_limit,
-            )
-        )
-    return tuple(found)
 
 
 def _row(entry: Entry, admission: Admission) -> dict[str, Any]:

@@ -34,6 +34,10 @@ ROUTES: Final = {
 }
 
 
+# The second is the older name.
+_METADATA_HEADERS: Final = (b"x-openrouter-metadata", b"x-openrouter-experimental-metadata")
+
+
 class Inference:
     """Serves the inference routes with one worker's gateway."""
 
@@ -76,6 +80,9 @@ class Inference:
                 http_referer=_noted(connection.header(b"http-referer"), 512),
                 app_title=_noted(connection.header(b"x-openrouter-title"), 255),
                 user_agent=_noted(connection.header(b"user-agent"), 255),
+                is_metadata_wanted=any(
+                    connection.header(name) == "enabled" for name in _METADATA_HEADERS
+                ),
             )
         )
         connection.generation_id = exchange.generation_id

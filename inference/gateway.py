@@ -8,13 +8,14 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final, TypeVar
 
 import msgspec
 from django.conf import settings
 
 from catalog import dialects
+from catalog.dialects import finish
 from catalog.dialects.base import (
     Chunk,
     Dialect,
@@ -31,7 +32,9 @@ from config.batching import Batcher
 from config.errors import GatewayError, UpstreamError, UpstreamTimeout
 from inference import metrics, sse, upstream
 from inference.admission import Admission, AdmissionIsland, Entry
-from inference.journal import Beat, Journalist
+from inference.health import HealthBoard, judge
+from inference.journal import Beat, Pulse
+from inference.metadata import routing_metadata
 from inference.models import Generation
 from inference.purses import Bearable, fee_nano
 from inference.routing import Candidate
@@ -49,6 +52,13 @@ _BYTES_PER_TOKEN: Final = 4
 _GOODBYE_SECONDS: Final = 0.05
 # How long a worker that stops waits for the database to take its last settlements.
 _FAREWELL_SECONDS: Final = 15.0
+_KINDS: Final = {
+    (Operation.CHAT, False): "chat.completion",
+    (Operation.CHAT, True): "chat.completion.chunk",
+    (Operation.TEXT, False): "text_completion",
+    (Operation.TEXT, True): "text_completion",
+    (Operation.EMBEDDINGS, False): "list",
+}
 _FAILURES: Final = (
     GatewayError,
     InvalidReply,
@@ -65,16 +75,17 @@ class Gateway:
 
     def __init__(self) -> None:
         self.door = egress.Door(settings.EGRESS_POLICY)
-        self._admission = AdmissionIsland()
+        self.board = HealthBoard()
+        self._admission = AdmissionIsland(self.board)
         self._settlement = SettlementIsland()
         self._admissions: Batcher[Entry, Admission] = Batcher(self._admission.admit)
         self._settlements: Batcher[Settlement, None] = Batcher(self._settlement.settle)
-        self._journalist = Journalist(self._beats)
+        self._pulse = Pulse(self._beats, self.board)
         self._under_way: set[Exchange] = set()
 
     async def open(self) -> None:
         await self.door.__aenter__()
-        self._journalist.start()
+        self._pulse.start()
 
     async def close(self) -> None:
         """Waits until everything delivered is settled, then closes the connections.
@@ -87,7 +98,7 @@ class Gateway:
                 await self._settlements.drain()
         except TimeoutError:
             logger.error("some generations are left to the sweeper: the database is away")
-        await self._journalist.close()
+        await self._pulse.close()
         await self._admission.close()
         await self._settlement.close()
         await self.door.__aexit__(None, None, None)
@@ -152,6 +163,7 @@ class Exchange:
         self._raw_usage: Any = None
         self._output_bytes = 0
         self._finish_reason: str | None = None
+        self._native_finish_reason: str | None = None
         self._upstream_id: str | None = None
         self._upstream_model: str | None = None
         self._head: dict[str, Any] = {}
@@ -187,6 +199,7 @@ class Exchange:
                         yield events
             except _FAILURES as exc:
                 error = translated = upstream.translate(exc, self._candidate.secret)
+                self._report(self._candidate, translated)
                 yield self._error_event(translated)
         except BaseException as exc:
             error = exc
@@ -214,6 +227,7 @@ class Exchange:
                 cost_nano=cost,
                 upstream_cost_nano=upstream_cost,
                 finish_reason=self._finish_reason,
+                native_finish_reason=self._native_finish_reason,
                 upstream_id=self._upstream_id,
                 upstream_model=self._upstream_model,
                 error_type=error.error_type if isinstance(error, GatewayError) else None,
@@ -225,8 +239,8 @@ class Exchange:
         metrics.settled(self._request.operation, status, usage, duration_ms)
 
     def beat(self) -> Beat | None:
-        """Returns what to journal of it; ``None`` for one that is not a second old."""
-        if time.monotonic() - self._started < 1:
+        """Returns what to journal of it; ``None`` for a young one that has delivered nothing."""
+        if not self._output_bytes and time.monotonic() - self._started < 1:
             return None
         estimate = self._estimate()
         return Beat(
@@ -248,13 +262,54 @@ class Exchange:
             except _FAILURES as exc:
                 error = upstream.translate(exc, candidate.secret)
                 self._record_attempt(candidate, started, error)
+                self._report(candidate, error)
                 if not error.retryable or index + 1 == len(bearable):
+                    error.details |= self._metadata()
                     raise error from None
             else:
                 self._record_attempt(candidate, started, None)
+                self._report(candidate, None, self._elapsed_ms() - started)
                 self._latency_ms = self._elapsed_ms()
                 return answer
         raise AssertionError("a plan has candidates")
+
+    def _report(
+        self, candidate: Candidate, error: GatewayError | None, latency_ms: int | None = None
+    ) -> None:
+        """Tells the board how an attempt went, or that its answer has begun."""
+        outcome = judge(error, is_byok=candidate.is_byok)
+        if outcome is None:
+            return
+        retry_after = None if error is None else error.headers.get("Retry-After")
+        self._gateway.board.record(
+            candidate.route.endpoint_id,
+            outcome,
+            latency_ms if self._request.stream else None,
+            now=time.time(),
+            retry_after=None if retry_after is None else float(retry_after),
+        )
+
+    def _report_speed(self) -> None:
+        """Tells the board how fast the whole answer came, from its first event on."""
+        if self._usage is None or self._latency_ms is None or not self._usage.completion:
+            return
+        seconds = max(self._elapsed_ms() - self._latency_ms, 1) / 1000
+        self._gateway.board.note_speed(
+            self._candidate.route.endpoint_id, self._usage.completion / seconds, now=time.time()
+        )
+
+    def _metadata(self) -> dict[str, Any]:
+        """Returns how the request was routed, for a caller who asked to be told."""
+        if not self._admission.is_metadata_wanted:
+            return {}
+        return {
+            "openrouter_metadata": routing_metadata(
+                self._admission.plan,
+                self._attempts,
+                region=self._admission.region,
+                generation_time_ms=self._elapsed_ms(),
+            )
+        }
 
     async def _whole(self, item: Bearable) -> Reply:
         async with asyncio.timeout(self._deadline - time.monotonic()):
@@ -308,6 +363,7 @@ class Exchange:
             if fault is not None:
                 raise fault
             if chunks and chunks[-1].is_done:
+                self._report_speed()
                 yield self._usage_event() + sse.DONE
                 # Before the goodbye: a caller that leaves now has had everything.
                 self.settle()
@@ -327,7 +383,12 @@ class Exchange:
     def _note(self, part: Reply | Chunk) -> None:
         """Taps what settlement needs; the first final usage counts, an interim one until then."""
         self._output_bytes += part.output_bytes
-        self._finish_reason = part.finish_reason or self._finish_reason
+        if part.finish_reason is not None and "choices" in part.fields:
+            part.fields["choices"], reason, native = finish.named(part.fields["choices"])
+            self._finish_reason = reason or self._finish_reason
+            self._native_finish_reason = native or self._native_finish_reason
+        else:
+            self._finish_reason = part.finish_reason or self._finish_reason
         self._upstream_id = self._upstream_id or part.upstream_id
         self._upstream_model = self._upstream_model or part.model
         if part.usage is not None and not self._usage_is_final:
@@ -338,11 +399,14 @@ class Exchange:
     def _rendered_reply(self, reply: Reply) -> bytes:
         fields = reply.fields
         fields.update(self._identity(fields))
-        if self._request.operation is Operation.CHAT:
+        if self._request.operation is Operation.EMBEDDINGS:
+            del fields["created"]
+        elif self._request.operation is Operation.CHAT:
             fields.setdefault("system_fingerprint", None)
         elif _is_null(fields.get("system_fingerprint")):
             fields.pop("system_fingerprint", None)
         fields["usage"] = self._usage_body()
+        fields.update(self._metadata())
         return _encode(fields)
 
     def _rendered_chunk(self, chunk: Chunk) -> bytes:
@@ -363,10 +427,7 @@ class Exchange:
 
     def _identity(self, fields: dict[str, Any]) -> dict[str, Any]:
         """Returns the members that say who answers: our id, the caller's model, the provider."""
-        is_chat = self._request.operation is Operation.CHAT
-        kind = ("chat.completion" if is_chat else "text_completion") + (
-            ".chunk" if is_chat and self._request.stream else ""
-        )
+        kind = _KINDS[self._request.operation, self._request.stream]
         return {
             "id": self.generation_id,
             "object": kind,
@@ -376,7 +437,15 @@ class Exchange:
         }
 
     def _usage_event(self) -> bytes:
-        return sse.event({**self._tail, **self._head, "choices": [], "usage": self._usage_body()})
+        return sse.event(
+            {
+                **self._tail,
+                **self._head,
+                "choices": [],
+                "usage": self._usage_body(),
+                **self._metadata(),
+            }
+        )
 
     def _error_event(self, error: GatewayError) -> bytes:
         """Encodes an error after the first byte, when the status is spent: the last event."""
@@ -386,7 +455,7 @@ class Exchange:
         else:
             choice |= {"text": "", "logprobs": None}
         self._finish_reason = "error"
-        return sse.event({**self._head, **error.body(), "choices": [choice]})
+        return sse.event({**self._head, **error.body(), **self._metadata(), "choices": [choice]})
 
     def _usage_body(self) -> dict[str, Any]:
         """Returns the upstream's usage with the cost, or an estimate where it counted none."""
@@ -397,7 +466,7 @@ class Exchange:
         return {
             **_without_nulls(body if isinstance(body, dict) else {}),
             "prompt_tokens": usage.prompt,
-            "completion_tokens": usage.completion,
+            **self._completion_count(usage),
             "total_tokens": usage.prompt + usage.completion,
             "cost": usd(cost),
             "is_byok": self._candidate.is_byok,
@@ -407,6 +476,11 @@ class Exchange:
                 "upstream_inference_completions_cost": usd(nano_usd(completion_cost(price, usage))),
             },
         }
+
+    def _completion_count(self, usage: Usage) -> dict[str, int]:
+        """Returns the count of the answer's tokens; embeddings have none, and no member for it."""
+        is_counted = self._request.operation is not Operation.EMBEDDINGS
+        return {"completion_tokens": usage.completion} if is_counted else {}
 
     def _costs(self, usage: Usage | None) -> tuple[int, int]:
         """Returns what credits pay and what the price makes of the usage, in nano-USD."""
@@ -436,9 +510,14 @@ class Exchange:
             return status, self._estimate(), True
         return status, None, False
 
+    @cached_property
+    def _prompt_estimate(self) -> int:
+        # Kept, because a large prompt would otherwise be read anew for every beat.
+        return -(-self._request.prompt_bytes // _BYTES_PER_TOKEN)
+
     def _estimate(self) -> Usage:
         return Usage(
-            prompt=-(-self._request.prompt_bytes // _BYTES_PER_TOKEN),
+            prompt=self._prompt_estimate,
             completion=-(-self._output_bytes // _BYTES_PER_TOKEN),
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -116,6 +116,24 @@ class Governance:
                 policy &= guardrail.policy
                 rules.extend(guardrail.rule(scope) for scope in scopes)
         return policy, (*(rule for rule in rules if rule is not None), *workspace.budgets)
+
+
+def budgets(
+    rules: Iterable[Rule],
+    key_id: UUID,
+    workspace_id: UUID,
+    member_id: UUID | None,
+    *,
+    limit_nano: int | None,
+    limit_reset: str | None,
+    include_byok: bool,
+) -> tuple[Budget, ...]:
+    """Returns what limits a key, its own limit last, in the order in which budgets are enforced."""
+    found = [rule.budget(key_id, workspace_id, member_id) for rule in rules]
+    if limit_nano is not None:
+        reset = None if limit_reset is None else LimitReset(limit_reset)
+        found.append(Budget(Scope.KEY_LIMIT, key_id, limit_nano, reset, include_byok))
+    return tuple(budget for budget in found if budget is not None)
 
 
 def load(organization_id: UUID) -> Governance:

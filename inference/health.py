@@ -162,6 +162,10 @@ class Bucket:
     speeds: list[float] = field(default_factory=list)
     retry_at: float = 0.0
 
+    def add_speed(self, tokens_per_second: float) -> None:
+        if len(self.speeds) < _SAMPLES:
+            self.speeds.append(tokens_per_second)
+
     def add(self, other: Bucket) -> None:
         self.successes += other.successes
         self.failures += other.failures
@@ -182,7 +186,6 @@ class _Record:
     fresh: Buckets = field(default_factory=dict)
     standing: Standing = UNKNOWN
     computed_at: float = -math.inf
-    retry_at: float = 0.0
     # The circuit: since when it is open, for how long, and until when a probe is under way.
     opened_at: float | None = None
     backoff: float = _FIRST_BACKOFF
@@ -225,19 +228,19 @@ class HealthBoard:
         now: float,
         retry_after: float | None = None,
     ) -> None:
-        """Notes how an attempt ended; ``retry_after`` is what a rate limit asked for."""
-        record = self._records.setdefault(endpoint_id, _Record())
+        """Notes how an attempt ended, or that its answer began.
+
+        ``retry_after`` is what a rate limit asked for. A speed that is known only at the end of a
+        stream is noted by itself.
+        """
         number = _bucket(now)
-        bucket = record.fresh.get(number)
-        if bucket is None:
-            record.forget(oldest_bucket(now))
-            bucket = record.fresh[number] = Bucket(endpoint_id, number)
+        record, bucket = self._place(endpoint_id, now)
         if outcome is Outcome.SUCCESS:
             bucket.successes += 1
             if latency_ms is not None and len(bucket.latencies) < _SAMPLES:
                 bucket.latencies.append(latency_ms)
-            if tokens_per_second is not None and len(bucket.speeds) < _SAMPLES:
-                bucket.speeds.append(tokens_per_second)
+            if tokens_per_second is not None:
+                bucket.add_speed(tokens_per_second)
             if record.opened_at is not None:
                 record.opened_at = None
                 record.backoff = _FIRST_BACKOFF
@@ -255,6 +258,10 @@ class HealthBoard:
                     record.opened_at = now
                     record.backoff = min(record.backoff * 2, _LONGEST_BACKOFF)
         record.probed_until = -math.inf
+
+    def note_speed(self, endpoint_id: uuid.UUID, tokens_per_second: float, *, now: float) -> None:
+        """Notes how fast an answer was whose success has been recorded."""
+        self._place(endpoint_id, now)[1].add_speed(tokens_per_second)
 
     def standing(self, endpoint_id: uuid.UUID, now: float) -> Standing:
         """Returns how an endpoint stands."""
@@ -304,6 +311,16 @@ class HealthBoard:
             record.computed_at = -math.inf
             if not record.shared and not record.fresh and record.opened_at is None:
                 del self._records[endpoint_id]
+
+    def _place(self, endpoint_id: uuid.UUID, now: float) -> tuple[_Record, Bucket]:
+        """Returns the record of an endpoint and the bucket of this moment."""
+        record = self._records.setdefault(endpoint_id, _Record())
+        number = _bucket(now)
+        bucket = record.fresh.get(number)
+        if bucket is None:
+            record.forget(oldest_bucket(now))
+            bucket = record.fresh[number] = Bucket(endpoint_id, number)
+        return record, bucket
 
 
 def _compute(record: _Record, now: float) -> None:

@@ -1,9 +1,14 @@
-"""The pulse of what is under way, so that a killed process leaves nothing unbilled for long."""
+"""What a worker tells the others every second: how far it has come, and how endpoints do.
+
+So a killed process leaves nothing unbilled for long, and no worker has to find out by itself what
+another has seen.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -11,12 +16,15 @@ import msgspec
 import psycopg
 
 from config.errors import Unavailable
+from inference.health import EXCHANGE, HealthBoard, oldest_bucket
 from inference.store import Store
 
 logger = logging.getLogger(__name__)
 
 # Once a second: what a process delivers in that time is what its death may leave unbilled.
 _INTERVAL_SECONDS: Final = 1.0
+# A generation that is being settled is left out: its journal goes with it, and to wait for it here
+# while it waits for another's journal would be a deadlock.
 _JOURNAL: Final = """
 INSERT INTO inference_journal (generation_id, prompt_tokens, completion_tokens, beat_at)
 SELECT g.id, v.prompt_tokens, v.completion_tokens, now()
@@ -24,6 +32,7 @@ FROM json_to_recordset(%s::json) AS v(
     generation_id text, prompt_tokens bigint, completion_tokens bigint
 )
 JOIN inference_generation g ON g.id = v.generation_id AND g.status = 'pending'
+FOR SHARE OF g SKIP LOCKED
 ON CONFLICT (generation_id) DO UPDATE
 SET completion_tokens = EXCLUDED.completion_tokens, beat_at = EXCLUDED.beat_at
 """
@@ -38,11 +47,12 @@ class Beat(msgspec.Struct, frozen=True):
     completion_tokens: int
 
 
-class Journalist:
-    """Writes the beats of a worker, all of them in one statement."""
+class Pulse:
+    """Writes the beats of a worker in one statement, and exchanges its health board in another."""
 
-    def __init__(self, beats: Callable[[], Sequence[Beat]]) -> None:
+    def __init__(self, beats: Callable[[], Sequence[Beat]], board: HealthBoard) -> None:
         self._beats = beats
+        self._board = board
         self._store = Store()
         self._task: asyncio.Task[None] | None = None
 
@@ -58,11 +68,17 @@ class Journalist:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(_INTERVAL_SECONDS)
-            if not (beats := self._beats()):
-                continue
             try:
-                await self._store.execute(_JOURNAL, [_encode(beats).decode()])
+                if beats := self._beats():
+                    await self._store.execute(_JOURNAL, [_encode(beats).decode()])
+                await self._exchange()
             except (Unavailable, psycopg.Error) as exc:
                 # The next beat says all that this one would have said.
-                name = type(exc).__name__
-                logger.error("%d generations are not journalled: %s", len(beats), name)
+                logger.error("nothing is journalled: %s", type(exc).__name__)
+
+    async def _exchange(self) -> None:
+        values = {
+            "rows": _encode(self._board.outgoing()).decode(),
+            "since": oldest_bucket(time.time()),
+        }
+        self._board.merge(await self._store.execute(EXCHANGE, values))

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Self
 
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Max, Q, Sum
 from django.utils import timezone
 
 from accounts.models import ApiKey, LimitReset, Member, Organization, Workspace
 from catalog.models import ModelEndpoint, PriceVersion
+from config.errors import Conflict
 from endpoints.models import Attestation, PrivateEndpoint
 
 
@@ -201,3 +203,126 @@ class Journal(models.Model):
 
     def __str__(self) -> str:
         return self.generation_id
+
+
+class EndpointHealth(models.Model):
+    """Five seconds of one endpoint, as all workers saw them; a ring of twelve slots."""
+
+    pk = models.CompositePrimaryKey("endpoint_id", "slot")
+    endpoint_id = models.UUIDField()
+    slot = models.SmallIntegerField()
+    bucket = models.BigIntegerField(help_text="Unix time in five seconds.")
+    successes = models.IntegerField()
+    failures = models.IntegerField()
+    latencies = ArrayField(models.IntegerField(), help_text="In milliseconds.")
+    speeds = ArrayField(models.FloatField(), help_text="In tokens per second.")
+    retry_at = models.FloatField(help_text="In Unix seconds, or 0.")
+
+    def __str__(self) -> str:
+        return f"{self.endpoint_id}/{self.slot}"
+
+
+class FeedbackGiven(Conflict):
+    error_type = "feedback_given"
+    message = "Feedback of this category was given on this generation before."
+
+
+class FeedbackManager(models.Manager["Feedback"]):
+    def submit(self, generation: Generation, *, category: str, comment: str, by: str) -> Feedback:
+        """Stores an opinion; raises :class:`FeedbackGiven` when there is one of the category."""
+        feedback, is_new = self.get_or_create(
+            generation=generation,
+            category=category,
+            defaults={"comment": comment, "created_by": by},
+        )
+        if not is_new:
+            raise FeedbackGiven
+        return feedback
+
+
+class Feedback(models.Model):
+    """What a caller says was wrong with a generation; once in each category."""
+
+    class Category(models.TextChoices):
+        LATENCY = "latency", "latency"
+        INCOHERENCE = "incoherence", "incoherence"
+        INCORRECT_RESPONSE = "incorrect_response", "incorrect response"
+        FORMATTING = "formatting", "formatting"
+        BILLING = "billing", "billing"
+        API_ERROR = "api_error", "API error"
+        OTHER = "other", "other"
+
+    generation = models.ForeignKey(
+        Generation, on_delete=models.CASCADE, related_name="feedback", db_index=False
+    )
+    category = models.CharField(max_length=32, choices=Category)
+    comment = models.CharField(max_length=4096, blank=True)
+    created_by = models.CharField(max_length=255)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    objects = FeedbackManager()
+
+    class Meta:
+        verbose_name_plural = "feedback"
+        ordering = ("-id",)
+        constraints = [
+            models.UniqueConstraint(fields=("generation", "category"), name="feedback_once")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.category}: {self.generation_id}"
+
+
+class UsageDay(models.Model):
+    """A UTC day whose generations have all ended and are summed in :class:`DailyUsage`.
+
+    Such a day never changes again. Deleting its row makes the day be summed anew.
+    """
+
+    day = models.DateField(primary_key=True)
+    rolled_up_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return str(self.day)
+
+
+class DailyUsage(models.Model):
+    """What one key used of one model at one endpoint on one day.
+
+    Every generation counts in two rows: in one of ``by_end_user``, and in one for all end users
+    together, because those are far fewer.
+    """
+
+    organization = models.ForeignKey(
+        Organization, on_delete=models.PROTECT, related_name="+", db_index=False
+    )
+    day = models.ForeignKey(UsageDay, on_delete=models.CASCADE, related_name="+", db_column="day")
+    by_end_user = models.BooleanField()
+    # Copies of what the generations point at, so that no key is checked a million times.
+    workspace_id = models.UUIDField()
+    api_key_id = models.UUIDField()
+    member_id = models.UUIDField(null=True)
+    end_user = models.CharField(max_length=512, null=True, db_collation="C")
+    endpoint_id = models.UUIDField()
+    model = models.CharField(max_length=255)
+    provider_name = models.CharField(max_length=255)
+    requests = models.BigIntegerField()
+    prompt_tokens = models.BigIntegerField()
+    completion_tokens = models.BigIntegerField()
+    cached_tokens = models.BigIntegerField()
+    reasoning_tokens = models.BigIntegerField()
+    cost_nano = models.BigIntegerField(help_text="What credits paid, in nano-USD.")
+    byok_nano = models.BigIntegerField(help_text="What own credentials paid, in nano-USD.")
+
+    class Meta:
+        indexes = [
+            models.Index(fields=("organization", "by_end_user", "day"), name="daily_usage"),
+            models.Index(
+                fields=("organization", "end_user", "day"),
+                condition=Q(by_end_user=True),
+                name="daily_usage_of_end_user",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.day_id} {self.model}"

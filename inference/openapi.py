@@ -10,11 +10,35 @@ from inference.asgi import ROUTES
 from inference.schemas import SHAPES
 
 _REFERENCE: Final = "#/components/schemas/{name}"
-_STATUSES: Final = ("400", "401", "403", "404", "413", "429", "500", "502", "503", "504", "529")
+_STATUSES: Final = (
+    "400",
+    "401",
+    "402",
+    "403",
+    "404",
+    "413",
+    "429",
+    "500",
+    "502",
+    "503",
+    "504",
+    "529",
+)
 _SUMMARIES: Final = {
     "chat/completions": "Sends a chat completion to the best endpoint that the caller may use.",
     "completions": "Sends a text completion to the best endpoint that the caller may use.",
+    "embeddings": "Sends texts to the best endpoint that the caller may use, for their embeddings.",
 }
+# Of each operation: its name, its tag, the shape of its answer and that of an event.
+_NAMES: Final = {
+    "chat/completions": (
+        "createChatCompletion", "chat-completions", "ChatResult", "ChatStreamChunk",
+    ),
+    "completions": (
+        "createCompletion", "text-completions", "CompletionResponse", "CompletionResponse",
+    ),
+    "embeddings": ("createEmbeddings", "embeddings", "EmbeddingsResponse", None),
+}  # fmt: skip
 _STREAM: Final = (
     "With `stream`, server-sent events: `data: {chunk}` lines, a last chunk with `usage` and its "
     "`cost`, then `data: [DONE]`; lines that begin with `:` are comments. A failure after the "
@@ -41,18 +65,19 @@ def document_inference_routes(
 
 
 def _operation(name: str, request: str) -> dict[str, Any]:
-    is_chat = name == "chat/completions"
-    answer = "ChatResult" if is_chat else "CompletionResponse"
-    chunk = "ChatStreamChunk" if is_chat else "CompletionResponse"
+    operation_id, tag, answer, chunk = _NAMES[name]
+    content = {"application/json": {"schema": _reference(answer)}}
+    if chunk is not None:
+        content["text/event-stream"] = {"schema": _reference(chunk)}
     error = {
         "description": "An error, in the one envelope.",
         "content": {"application/json": {"schema": _reference("Error")}},
     }
     return {
-        "operationId": "createChatCompletion" if is_chat else "createCompletion",
+        "operationId": operation_id,
         "summary": _SUMMARIES[name],
-        "description": f"Needs an inference key. {_STREAM}",
-        "tags": ["chat-completions" if is_chat else "text-completions"],
+        "description": f"Needs an inference key. {_STREAM}" if chunk else "Needs an inference key.",
+        "tags": [tag],
         "security": [{"apiKey": []}],
         "requestBody": {
             "required": True,
@@ -67,10 +92,7 @@ def _operation(name: str, request: str) -> dict[str, Any]:
                         "schema": {"type": "string"},
                     }
                 },
-                "content": {
-                    "application/json": {"schema": _reference(answer)},
-                    "text/event-stream": {"schema": _reference(chunk)},
-                },
+                "content": content,
             },
             **dict.fromkeys(_STATUSES, error),
         },
@@ -174,6 +196,28 @@ _RESPONSES: Final = {
             "system_fingerprint": _STRING,
             "error": _reference("ErrorDetail"),
         },
+    ),
+    "EmbeddingsResponse": _object(
+        {
+            "object": {"const": "list"},
+            "model": _IDENTITY["model"],
+            "data": {
+                "type": "array",
+                "items": _object(
+                    {
+                        "object": {"const": "embedding"},
+                        "embedding": {
+                            "oneOf": [
+                                {"type": "array", "items": _NUMBER},
+                                {"type": "string", "description": "Base64."},
+                            ]
+                        },
+                        "index": _INTEGER,
+                    }
+                ),
+            },
+        },
+        {"id": _IDENTITY["id"], "provider": _PROVIDER, "usage": {"type": "object"}},
     ),
     "CompletionResponse": _object(
         {

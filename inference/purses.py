@@ -66,7 +66,7 @@ def fee_nano(upstream_nano: int, fee_percent: Decimal, *, round_up: bool = False
 
 
 class Ceiling(msgspec.Struct):
-    """How far a meter may go, in all, before what was decided about it holds no more."""
+    """How far a meter may have come, in all, before what was decided about it holds no more."""
 
     subject_id: UUID
     cost: int = _UNLIMITED
@@ -98,8 +98,10 @@ class Purses:
                 f"This key may make {limit} requests a minute.",
                 headers={"Retry-After": str(60 - self.now.second)},
             )
-        self.requests[key_id] += 1
-        self._ceiling(key_id).requests = meter.requests + limit - made
+        ceiling = self._ceiling(key_id)
+        # This one is not counted yet.
+        left = limit - made - self.requests[key_id] - 1
+        ceiling.requests = min(ceiling.requests, meter.requests + left)
 
     def require_unspent(self, budgets: Iterable[Budget]) -> None:
         """Raises :class:`LimitSpent` for the first budget that has nothing left."""
@@ -148,13 +150,14 @@ class Purses:
     ) -> None:
         """Counts a hold against the balance and the budgets for the rest of the batch."""
         for budget in budgets:
-            self._set_ceiling(budget)
-        if credits_nano:
-            self.balances[organization_id] -= credits_nano
-        if credits_nano or upstream_nano:
-            for subject in subjects:
-                cost, byok = self.taken.get(subject, (0, 0))
-                self.taken[subject] = (cost + credits_nano, byok + upstream_nano)
+            counted = credits_nano + upstream_nano if budget.include_byok else credits_nano
+            if counted:
+                self._set_ceiling(budget, counted)
+        self.balances[organization_id] -= credits_nano
+        for subject in subjects:
+            self.requests[subject] += 1
+            cost, byok = self.taken.get(subject, (0, 0))
+            self.taken[subject] = (cost + credits_nano, byok + upstream_nano)
 
     def shown(self, budget: Budget) -> dict[str, Any]:
         """Describes a budget for an error: amounts in USD."""
@@ -221,10 +224,14 @@ class Purses:
         left = budget.limit_nano - budget.spent(meter, self.now.date()) - budget.held(meter) - cost
         return left - byok if budget.include_byok else left
 
-    def _set_ceiling(self, budget: Budget) -> None:
-        """Notes how far the meter may go until what was decided holds no more."""
+    def _set_ceiling(self, budget: Budget, hold_nano: int) -> None:
+        """Notes how far the meter may have come when a hold that it bears is stored.
+
+        Of each hold apart, and after those taken before it: one meter may have budgets of different
+        keys, and what one of them no longer bears another still does.
+        """
         meter = self.readings[budget.subject_id]
-        left = budget.limit_nano - budget.spent(meter, self.now.date()) - budget.held(meter)
+        left = self._left(budget) - hold_nano
         ceiling = self._ceiling(budget.subject_id)
         used = meter.cost + meter.held_cost
         if budget.include_byok:

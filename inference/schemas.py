@@ -202,7 +202,7 @@ _DECODERS: Final = {
 }
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_type = msgspec.json.Decoder(str).decode
-NO_PREFERENCES: Final = ProviderPreferences()
+_NO_PREFERENCES: Final = ProviderPreferences()
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +270,7 @@ def parse(operation: Operation, body: bytes, *, session_id: str | None = None) -
             raise _named(name, "Must not contain control characters.")
     if operation is Operation.EMBEDDINGS and request.stream:
         raise _named("stream", "Embeddings cannot be streamed.")
-    preferences = request.provider or NO_PREFERENCES
+    preferences = request.provider or _NO_PREFERENCES
     if preferences.enforce_distillable_text:
         raise _named("provider.enforce_distillable_text", "No endpoint here is known to allow it.")
     for slug, options in (preferences.options or {}).items():

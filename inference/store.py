@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import psycopg
@@ -30,7 +30,9 @@ class Store:
     def __init__(self) -> None:
         self._connection: psycopg.AsyncConnection[TupleRow] | None = None
 
-    async def execute(self, query: str, parameters: Sequence[Any]) -> list[TupleRow]:
+    async def execute(
+        self, query: str, parameters: Sequence[Any] | Mapping[str, Any]
+    ) -> list[TupleRow]:
         """Runs one statement and returns its rows, if it has any.
 
         Raises :class:`Unavailable` when the database cannot be reached; a statement that was under

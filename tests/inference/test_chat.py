@@ -41,6 +41,7 @@ def test_chat_answers_the_whole_shape(site: Site) -> None:
                 "message": {"role": "assistant", "content": "You said: one two"},
                 "logprobs": None,
                 "finish_reason": "stop",
+                "native_finish_reason": "stop",
             }
         ],
         "usage": {
@@ -77,7 +78,17 @@ def test_chat_streams_the_whole_shape(site: Site) -> None:
             {**identity, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
             for delta in deltas
         ),
-        {**identity, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
+        {
+            **identity,
+            "choices": [
+                {
+                    "index": 0,
+                    "delta": {},
+                    "finish_reason": "stop",
+                    "native_finish_reason": "stop",
+                }
+            ],
+        },
         {
             **identity,
             "choices": [],

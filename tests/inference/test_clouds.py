@@ -117,7 +117,12 @@ def test_a_credential_goes_only_to_its_allowed_hosts(
     answer = site.chat()
     assert answer.status_code == 404
     assert answer.json()["error"]["metadata"]["excluded"] == [
-        {"provider": "Cloud", "private": True, "excluded_by": ["no_credential"]}
+        {
+            "provider": "Cloud",
+            "private": True,
+            "model": "acme/falcon",
+            "excluded_by": ["no_credential"],
+        }
     ]
     assert clouds.requests == []
     credential.allowed_hosts = list(provider_hosts)
@@ -135,7 +140,12 @@ def test_a_credential_that_names_no_place_is_not_used(
     answer = site.chat()
     assert answer.status_code == 404
     assert answer.json()["error"]["metadata"]["excluded"] == [
-        {"provider": "Cloud", "private": False, "excluded_by": ["no_credential"]}
+        {
+            "provider": "Cloud",
+            "private": False,
+            "model": "acme/falcon",
+            "excluded_by": ["no_credential"],
+        }
     ]
     assert clouds.requests == []
 
@@ -149,7 +159,12 @@ def test_text_completions_are_refused_where_the_cloud_has_none(
     answer = site.post({"model": site.model.slug, "prompt": "one two"}, path=TEXT)
     assert answer.status_code == 404
     assert answer.json()["error"]["metadata"]["excluded"] == [
-        {"provider": "Cloud", "private": True, "excluded_by": ["operation_not_supported"]}
+        {
+            "provider": "Cloud",
+            "private": True,
+            "model": "acme/falcon",
+            "excluded_by": ["operation_not_supported"],
+        }
     ]
     assert clouds.requests == []
 

@@ -148,6 +148,19 @@ def test_percentiles_name_what_so_many_requests_did_as_well_as() -> None:
     assert standing.throughput == {"p50": 11.0, "p75": 6.0, "p90": 3.0, "p99": 1.0}
 
 
+def test_a_speed_that_comes_late_counts_no_second_success() -> None:
+    board = HealthBoard()
+    board.record(ONE, Outcome.SUCCESS, 100, now=START)
+    board.note_speed(ONE, 42.5, now=START + 8)
+    assert [(row.successes, row.latencies, row.speeds) for row in board.outgoing()] == [
+        (1, [100], []),
+        (0, [], [42.5]),
+    ]
+    assert board.standing(ONE, START + 9).throughput == dict.fromkeys(
+        ("p50", "p75", "p90", "p99"), 42.5
+    )
+
+
 def test_samples_are_bounded() -> None:
     board = HealthBoard()
     for number in range(1000):
@@ -250,18 +263,6 @@ def test_workers_agree_on_the_share_of_failures(
     assert len(set(shares)) == 1
 
 
-@pytest.fixture
-def table(db: None) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "CREATE TABLE IF NOT EXISTS inference_endpointhealth ("
-            " endpoint_id uuid NOT NULL, slot smallint NOT NULL, bucket bigint NOT NULL,"
-            " successes integer NOT NULL, failures integer NOT NULL,"
-            " latencies integer[] NOT NULL, speeds double precision[] NOT NULL,"
-            " retry_at double precision NOT NULL, PRIMARY KEY (endpoint_id, slot))"
-        )
-
-
 def exchange(board: HealthBoard, now: float) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         rows = msgspec.json.encode(board.outgoing()).decode()
@@ -271,7 +272,7 @@ def exchange(board: HealthBoard, now: float) -> list[tuple[Any, ...]]:
     return found
 
 
-def test_two_workers_share_one_window(table: None) -> None:
+def test_two_workers_share_one_window(db: None) -> None:
     mine, theirs = board_of(1, 2), board_of(1, 2)
     mine.record(TWO, Outcome.SUCCESS, 120, 33.5, now=START)
     exchange(mine, START)
@@ -282,7 +283,7 @@ def test_two_workers_share_one_window(table: None) -> None:
     assert mine.standing(ONE, START).state is State.OPEN
 
 
-def test_a_slot_of_the_ring_is_taken_over_and_late_news_is_dropped(table: None) -> None:
+def test_a_slot_of_the_ring_is_taken_over_and_late_news_is_dropped(db: None) -> None:
     exchange(board_of(0, 3), START)
     exchange(board_of(0, 2, now=START + 60), START + 60)
     late = board_of(7, 0)
@@ -292,7 +293,7 @@ def test_a_slot_of_the_ring_is_taken_over_and_late_news_is_dropped(table: None) 
         assert [row[1:4] for row in cursor.fetchall()] == [(int(START + 60) // 5, 0, 2)]
 
 
-def test_the_table_keeps_as_few_samples_as_a_worker(table: None) -> None:
+def test_the_table_keeps_as_few_samples_as_a_worker(db: None) -> None:
     for _ in range(3):
         board = HealthBoard()
         for number in range(20):
@@ -301,7 +302,7 @@ def test_the_table_keeps_as_few_samples_as_a_worker(table: None) -> None:
     assert (row[2], len(row[4]), len(row[5])) == (60, 32, 32)
 
 
-def test_a_rate_limit_is_shared(table: None) -> None:
+def test_a_rate_limit_is_shared(db: None) -> None:
     board = HealthBoard()
     board.record(ONE, Outcome.RATE_LIMITED, now=START, retry_after=20)
     exchange(board, START)

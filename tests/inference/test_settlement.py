@@ -7,21 +7,28 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import psycopg
 import pytest
 from django.db import connection
+from django.utils import timezone
 
 from accounts.authentication import bearer_digest
+from billing.models import Transfer
 from catalog.dialects.base import Operation
 from catalog.pricing import Usage
 from config.batching import Batcher
 from inference import schemas
+from inference.admission import Entry
 from inference.gateway import Gateway
-from inference.models import Generation
+from inference.journal import Beat, Journalist
+from inference.models import Generation, Journal
 from inference.settlement import Settlement, SettlementIsland
+from inference.sweeper import sweep
 from tests import factories
+from tests.books import assert_in_order
 from tests.factories import Tenant
 from tests.inference.conftest import Site, content_of, events_of
 
@@ -114,13 +121,55 @@ def test_a_settlement_of_nothing_known_changes_nothing(tenant: Tenant) -> None:
     assert facts(row) == ("pending", None, None, 0, None)
 
 
-def test_a_slow_worker_corrects_the_sweeper_once(tenant: Tenant) -> None:
+def test_a_slow_worker_changes_nothing_after_the_sweeper(tenant: Tenant) -> None:
     row = make_generation(tenant)
-    Generation.objects.update(status="failed", error_type="abandoned")
+    Generation.objects.update(created_at=timezone.now() - timedelta(seconds=61))
+    assert sweep() == 1
     settle([Settlement(row.pk, "completed", usage=Usage(1, 2), cost_nano=3)])
-    assert facts(row) == ("completed", 1, 2, 3, None)
-    settle([Settlement(row.pk, "failed", cost_nano=9)])
-    assert facts(row) == ("completed", 1, 2, 3, None)
+    assert facts(row) == ("failed", None, None, 0, "abandoned")
+    assert_in_order()
+
+
+@pytest.mark.parametrize(
+    ("age", "beat", "swept"), [(61, None, 1), (59, None, 0), (900, 61, 1), (900, 59, 0)]
+)
+def test_only_what_has_been_silent_for_its_lease_is_swept(
+    tenant: Tenant, age: int, beat: int | None, swept: int
+) -> None:
+    now = timezone.now()
+    row = make_generation(tenant, created_at=now - timedelta(seconds=age))
+    if beat is not None:
+        row.journal = Journal.objects.create(
+            generation=row,
+            prompt_tokens=5,
+            completion_tokens=7,
+            beat_at=now - timedelta(seconds=beat),
+        )
+    assert sweep() == swept
+    # 5 prompt tokens at a thousand nano-USD and 7 of completion at two thousand.
+    charged = ("failed", 5, 7, 19_000, "abandoned")
+    voided = ("failed", None, None, 0, "abandoned")
+    ended = voided if beat is None else charged
+    assert facts(row) == (ended if swept else ("pending", None, None, 0, None))
+    assert Journal.objects.count() == (beat == 59)
+    assert_in_order()
+
+
+def test_a_beat_for_what_is_settled_is_not_kept(tenant: Tenant) -> None:
+    row, other = make_generation(tenant), make_generation(tenant)
+    settle([Settlement(row.pk, "completed", usage=Usage(1, 2), cost_nano=3)])
+
+    async def run() -> None:
+        journalist = Journalist(lambda: [Beat(row.pk, 1, 1), Beat(other.pk, 2, 3)])
+        journalist.start()
+        while not await Journal.objects.aexists():
+            await asyncio.sleep(0.05)
+        await journalist.close()
+
+    asyncio.run(run())
+    assert list(Journal.objects.values_list("pk", "prompt_tokens", "completion_tokens")) == [
+        (other.pk, 2, 3)
+    ]
 
 
 def test_foreign_texts_are_cut_to_their_columns(tenant: Tenant) -> None:
@@ -333,9 +382,11 @@ def test_a_caller_that_leaves_during_admission_leaves_no_pending_generation(site
         await gateway.open()
         admission = asyncio.create_task(
             gateway.admit(
-                bearer_digest(f"Bearer {site.tenant.api_key}"),
-                schemas.parse(Operation.CHAT, body),
-                "request-1",
+                Entry(
+                    bearer_digest(f"Bearer {site.tenant.api_key}"),
+                    schemas.parse(Operation.CHAT, body),
+                    "request-1",
+                )
             )
         )
         await asyncio.sleep(0)
@@ -347,4 +398,6 @@ def test_a_caller_that_leaves_during_admission_leaves_no_pending_generation(site
     asyncio.run(run())
     row = site.settled()
     assert (row.status, row.cost_nano, row.attempts) == ("cancelled", 0, [])
+    assert Transfer.objects.get(reference=row.pk).status == "voided"
+    assert_in_order()
     assert site.dialled() == []

@@ -1,0 +1,364 @@
+"""Questions over the settled generations of an organization: metrics, by dimensions, over time.
+
+Every query is the ORM's, over expressions that stand here; what a caller sends chooses among them
+and becomes parameters.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any, Final, Literal
+from uuid import UUID
+
+from django.db import OperationalError, connection, transaction
+from django.db.models import (
+    Aggregate,
+    Case,
+    Count,
+    DecimalField,
+    ExpressionWrapper,
+    F,
+    FloatField,
+    OrderBy,
+    Q,
+    Sum,
+    UUIDField,
+    Value,
+    When,
+    Window,
+)
+from django.db.models.functions import Coalesce, NullIf, RowNumber, Trunc
+from psycopg.errors import QueryCanceled
+
+from catalog.models import LanguageModel
+from catalog.pricing import usd
+from config.errors import RequestTimeout
+from inference.models import Generation
+
+TIMEOUT_MS: Final = 10_000
+DEFAULT_LIMIT: Final = 1000
+_MONEY: Final = Decimal(10**9)
+
+
+class Granularity(StrEnum):
+    """How long a bucket of time is; weeks begin on Monday, all at midnight UTC."""
+
+    MINUTE = "minute"
+    HOUR = "hour"
+    DAY = "day"
+    WEEK = "week"
+    MONTH = "month"
+
+
+class _Percentile(Aggregate):
+    """A percentile of what is not null, between two values where it falls between them."""
+
+    function = "percentile_cont"
+    template = "%(function)s(%(share)s) WITHIN GROUP (ORDER BY %(expressions)s)"
+    output_field = FloatField()
+
+    def __init__(self, column: str, *, share: Decimal) -> None:
+        super().__init__(F(column), share=share)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """Something measured of a group of generations.
+
+    ``display_format`` is the contract's: a ``percent`` is a share from 0 to 1, a ``latency`` is in
+    milliseconds, a ``throughput`` in tokens per second, a ``currency`` in USD. A rate is averaged,
+    never summed, and is null where there is nothing to tell it by.
+    """
+
+    label: str
+    display_format: Literal["number", "currency", "percent", "latency", "throughput"]
+    expression: Any
+    is_rate: bool = False
+
+    def shown(self, value: Any) -> int | float | None:
+        if value is None:
+            return None
+        if self.display_format == "currency":
+            return usd(int(value))
+        return round(float(value), 6) if self.is_rate else int(value)
+
+    def bound(self, value: Decimal) -> Decimal:
+        """Returns a number of a filter in the unit in which the metric is stored."""
+        return value * _MONEY if self.display_format == "currency" else value
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """Something by which generations are told apart; its values are what filters take too."""
+
+    label: str
+    expression: Any
+    is_uuid: bool = False
+
+
+def _total(*columns: str) -> Any:
+    return sum((Coalesce(Sum(column), 0) for column in columns[1:]), Coalesce(Sum(columns[0]), 0))
+
+
+def _share(part: Any, whole: Any) -> Any:
+    return ExpressionWrapper(
+        part * Value(Decimal(1), output_field=DecimalField()) / NullIf(whole, 0),
+        output_field=DecimalField(),
+    )
+
+
+_COMPLETED: Final = Q(status=Generation.Status.COMPLETED, duration_ms__gt=0)
+
+METRICS: Final[Mapping[str, Metric]] = {
+    "request_count": Metric("Requests", "number", Count("pk")),
+    "tokens_total": Metric("Tokens", "number", _total("prompt_tokens", "completion_tokens")),
+    "tokens_prompt": Metric("Prompt tokens", "number", _total("prompt_tokens")),
+    "tokens_completion": Metric("Completion tokens", "number", _total("completion_tokens")),
+    "tokens_cached": Metric("Cached prompt tokens", "number", _total("cached_tokens")),
+    "tokens_reasoning": Metric("Reasoning tokens", "number", _total("reasoning_tokens")),
+    "usage": Metric("Credits spent", "currency", _total("cost_nano")),
+    "byok_usage": Metric(
+        "Spent by own credentials",
+        "currency",
+        Coalesce(Sum("upstream_cost_nano", filter=Q(is_byok=True)), 0),
+    ),
+    "latency_p50": Metric(
+        "Time to the first event, median",
+        "latency",
+        _Percentile("latency_ms", share=Decimal("0.5")),
+        is_rate=True,
+    ),
+    "latency_p95": Metric(
+        "Time to the first event, 95th percentile",
+        "latency",
+        _Percentile("latency_ms", share=Decimal("0.95")),
+        is_rate=True,
+    ),
+    "generation_time_p50": Metric(
+        "Time of the whole call, median",
+        "latency",
+        _Percentile("duration_ms", share=Decimal("0.5")),
+        is_rate=True,
+    ),
+    "generation_time_p95": Metric(
+        "Time of the whole call, 95th percentile",
+        "latency",
+        _Percentile("duration_ms", share=Decimal("0.95")),
+        is_rate=True,
+    ),
+    "throughput": Metric(
+        "Completion tokens per second",
+        "throughput",
+        _share(
+            Sum("completion_tokens", filter=_COMPLETED) * 1000,
+            Sum("duration_ms", filter=_COMPLETED),
+        ),
+        is_rate=True,
+    ),
+    "error_rate": Metric(
+        "Share that failed",
+        "percent",
+        _share(Count("pk", filter=Q(status=Generation.Status.FAILED)), Count("pk")),
+        is_rate=True,
+    ),
+    "cache_hit_rate": Metric(
+        "Share of prompt tokens read from a cache",
+        "percent",
+        _share(_total("cached_tokens"), _total("prompt_tokens")),
+        is_rate=True,
+    ),
+}
+
+DIMENSIONS: Final[Mapping[str, Dimension]] = {
+    "model": Dimension("Model", F("model")),
+    "provider": Dimension("Provider", F("provider_name")),
+    "endpoint": Dimension(
+        "Endpoint",
+        Coalesce("private_endpoint_id", "model_endpoint_id", output_field=UUIDField()),
+        is_uuid=True,
+    ),
+    "api_key_id": Dimension("API key", F("api_key__digest")),
+    "workspace": Dimension("Workspace", F("workspace_id"), is_uuid=True),
+    "user": Dimension("Member", F("member_id"), is_uuid=True),
+    "external_user": Dimension("End user", F("end_user")),
+    "data_region": Dimension("Region", F("region")),
+    "api_type": Dimension(
+        "API",
+        Case(When(operation="embeddings", then=Value("embeddings")), default=Value("completions")),
+    ),
+    "status": Dimension("Status", F("status")),
+    "finish_reason": Dimension("Finish reason", F("finish_reason")),
+    "error_type": Dimension("Error", F("error_type")),
+}
+
+# What each operator compares with; dimensions are names, so only metrics have an order.
+OPERATORS: Final[Mapping[str, Literal["scalar", "array"]]] = {
+    "eq": "scalar",
+    "neq": "scalar",
+    "in": "array",
+    "not_in": "array",
+    "gt": "scalar",
+    "gte": "scalar",
+    "lt": "scalar",
+    "lte": "scalar",
+}
+DIMENSION_OPERATORS: Final = ("eq", "neq", "in", "not_in")
+METRIC_OPERATORS: Final = ("eq", "neq", "gt", "gte", "lt", "lte")
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """A condition on a dimension, by a list of its values, or on a metric, by one number.
+
+    ``include_unset`` lets rows through whose dimension has no value; no other filter does.
+    """
+
+    field: str
+    operator: str
+    value: Any
+    include_unset: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A question; every name in it is one of this module's."""
+
+    organization_id: UUID
+    start: datetime
+    end: datetime
+    metrics: Sequence[str]
+    dimensions: Sequence[str] = ()
+    granularity: Granularity | None = None
+    filters: Sequence[Filter] = ()
+    order_by: str | None = None
+    is_descending: bool = False
+    limit: int = DEFAULT_LIMIT
+    group_limit: int | None = None
+
+    def run(self) -> Answer:
+        """Asks; raises :class:`RequestTimeout` for what takes longer than ten seconds."""
+        started = time.monotonic()
+        try:
+            with transaction.atomic(), connection.cursor() as cursor:
+                cursor.execute(
+                    "SELECT set_config('statement_timeout', %s, true)", [str(TIMEOUT_MS)]
+                )
+                found = list(self._rows()[: self.limit + 1])
+        except OperationalError as exc:
+            if isinstance(exc.__cause__, QueryCanceled):
+                raise RequestTimeout from None
+            raise
+        return Answer(
+            rows=[self._shown(row) for row in found[: self.limit]],
+            is_truncated=len(found) > self.limit,
+            query_time_ms=round((time.monotonic() - started) * 1000, 3),
+        )
+
+    def _rows(self) -> Any:
+        rows: Any = (
+            Generation.objects.for_organization(self.organization_id)
+            .exclude(status=Generation.Status.PENDING)
+            .filter(created_at__gte=self.start, created_at__lt=self.end)
+        )
+        # Prefixed, so that none meets a column of the same name.
+        asked = {*self.dimensions, *(item.field for item in self.filters)}
+        rows = rows.annotate(
+            **{f"by_{name}": DIMENSIONS[name].expression for name in asked & DIMENSIONS.keys()}
+        )
+        for item in self.filters:
+            if item.field in DIMENSIONS:
+                rows = rows.filter(_condition(item))
+        group = [f"by_{name}" for name in self.dimensions]
+        if self.granularity is not None:
+            rows = rows.annotate(by_date=Trunc("created_at", self.granularity.value))
+            group.insert(0, "by_date")
+        if not group:
+            # Without anything to group by, all of them are one group.
+            rows = rows.annotate(by_nothing=Value(1))
+        rows = rows.order_by().values(*(group or ["by_nothing"]))
+        measured = {*self.metrics, *(item.field for item in self.filters), self.order_by}
+        rows = rows.annotate(
+            **{
+                f"of_{name}": ExpressionWrapper(
+                    METRICS[name].expression, output_field=DecimalField()
+                )
+                for name in sorted(METRICS.keys() & measured)
+            }
+        )
+        for item in self.filters:
+            if item.field in METRICS:
+                rows = rows.filter(_having(item))
+        order = self._order(group)
+        if self.group_limit is not None and self.dimensions:
+            place = Window(
+                RowNumber(),
+                partition_by=[F(f"by_{name}") for name in self.dimensions],
+                order_by=order,
+            )
+            rows = rows.annotate(place=place).filter(place__lte=self.group_limit)
+        return rows.order_by(*order)
+
+    def _order(self, group: Sequence[str]) -> list[OrderBy]:
+        order = [F(name).asc(nulls_last=True) for name in group]
+        if self.order_by is not None:
+            prefix = "of" if self.order_by in METRICS else "by"
+            first = F(f"{prefix}_{self.order_by}")
+            order.insert(
+                0,
+                first.desc(nulls_last=True) if self.is_descending else first.asc(nulls_last=True),
+            )
+        return order
+
+    def _shown(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        shown: dict[str, Any] = {}
+        if self.granularity is not None:
+            shown["date"] = row["by_date"].strftime("%Y-%m-%dT%H:%M:%SZ")
+        for name in self.dimensions:
+            value = row[f"by_{name}"]
+            shown[name] = str(value) if isinstance(value, UUID) else value
+        for name in self.metrics:
+            shown[name] = METRICS[name].shown(row[f"of_{name}"])
+        return shown
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The rows of a query, at most as many as its limit."""
+
+    rows: list[dict[str, Any]]
+    is_truncated: bool
+    query_time_ms: float
+
+
+def _condition(item: Filter) -> Q:
+    """Returns the condition of a filter on a dimension; SQL's own rule keeps unset values out."""
+    name = f"by_{item.field}"
+    values = item.value if isinstance(item.value, list) else [item.value]
+    if item.field == "model":
+        values = _slugs(values)
+    matching = Q(**{f"{name}__in": values})
+    unset = Q(**{f"{name}__isnull": True})
+    if item.operator in ("neq", "not_in"):
+        matching = ~(matching | unset)
+    return matching | unset if item.include_unset else matching
+
+
+def _slugs(names: Sequence[str]) -> list[str]:
+    """Returns the public names of models that are named by either of their two names."""
+    renamed = dict(
+        LanguageModel.objects.filter(canonical_slug__in=names).values_list("canonical_slug", "slug")
+    )
+    return [renamed.get(name, name) for name in names]
+
+
+def _having(item: Filter) -> Q:
+    value = METRICS[item.field].bound(item.value)
+    if item.operator in ("eq", "neq"):
+        equal = Q(**{f"of_{item.field}": value})
+        return equal if item.operator == "eq" else ~equal
+    return Q(**{f"of_{item.field}__{item.operator}": value})

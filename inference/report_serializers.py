@@ -1,0 +1,469 @@
+"""The shapes of generations, activity and analytics."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
+from rest_framework import serializers
+from rest_framework.exceptions import ValidationError
+
+from accounts.models import Region
+from catalog.pricing import usd
+from config.api import (
+    CONTROL_CHARACTERS,
+    MAX_LIST,
+    NOT_STORABLE,
+    ChoiceField,
+    FlagField,
+    InstantField,
+    IntegerField,
+    StrictSerializer,
+    StringField,
+    path_uuid,
+)
+from config.openapi import envelope
+from inference.analytics import (
+    DEFAULT_LIMIT,
+    DIMENSION_OPERATORS,
+    DIMENSIONS,
+    METRIC_OPERATORS,
+    METRICS,
+    OPERATORS,
+    Answer,
+    Filter,
+    Granularity,
+)
+from inference.models import Feedback, Generation
+
+_MAX_COMMENT: Final = 4096
+_MAX_LIMIT: Final = 10_000
+_MAX_RANGE: Final = timedelta(days=366)
+_MAX_NUMBER: Final = 10**18
+_MAX_DECIMALS: Final = 30
+_SCALAR: Final = {"oneOf": [{"type": "string"}, {"type": "number"}]}
+
+
+@extend_schema_serializer(component_name="ProviderResponse")
+class _ProviderResponseSerializer(serializers.Serializer[Any]):
+    """One attempt; the failed ones are those that a fallback followed."""
+
+    status = serializers.IntegerField(allow_null=True)
+    endpoint_id = serializers.CharField(required=False)
+    is_byok = serializers.BooleanField(required=False)
+    latency = serializers.IntegerField(required=False, help_text="Milliseconds.")
+    model_permaslug = serializers.CharField(required=False)
+    provider_name = serializers.CharField(required=False)
+
+
+class _Absent(serializers.SerializerMethodField):
+    """What this service has nothing to say of: always null."""
+
+    def __init__(self) -> None:
+        super().__init__(method_name="absent")
+
+
+@extend_schema_field({"type": ["integer", "null"]})
+class _AbsentInteger(_Absent):
+    pass
+
+
+@extend_schema_field({"type": ["number", "null"]})
+class _AbsentNumber(_Absent):
+    pass
+
+
+@extend_schema_field({"type": ["string", "null"]})
+class _AbsentText(_Absent):
+    pass
+
+
+@extend_schema_serializer(component_name="GenerationResponseData")
+class GenerationSerializer(serializers.Serializer[Generation]):
+    """What became of one request, never its text.
+
+    Amounts are in USD, times in milliseconds. While it is under way its amounts are zero, and what
+    is not known yet is null. Needs ``permaslugs`` in its context: of the endpoints it tried.
+    """
+
+    api_type = serializers.SerializerMethodField()
+    app_id = _AbsentInteger()
+    cache_discount = _AbsentNumber()
+    cancelled = serializers.SerializerMethodField()
+    created_at = serializers.DateTimeField()
+    data_region = serializers.ChoiceField(Region.choices, source="region")
+    external_user = serializers.CharField(source="end_user", allow_null=True)
+    finish_reason = serializers.CharField(allow_null=True)
+    generation_time = serializers.IntegerField(source="duration_ms", allow_null=True)
+    http_referer = serializers.CharField(allow_null=True)
+    id = serializers.CharField()
+    is_byok = serializers.BooleanField()
+    latency = serializers.IntegerField(source="latency_ms", allow_null=True)
+    model = serializers.CharField()
+    moderation_latency = _AbsentNumber()
+    native_finish_reason = serializers.CharField(allow_null=True)
+    native_tokens_cached = serializers.IntegerField(source="cached_tokens", allow_null=True)
+    native_tokens_completion = serializers.IntegerField(source="completion_tokens", allow_null=True)
+    native_tokens_completion_images = _AbsentInteger()
+    native_tokens_prompt = serializers.IntegerField(source="prompt_tokens", allow_null=True)
+    native_tokens_reasoning = serializers.IntegerField(source="reasoning_tokens", allow_null=True)
+    num_fetches = _AbsentInteger()
+    num_input_audio_prompt = _AbsentInteger()
+    num_media_completion = _AbsentInteger()
+    num_media_prompt = _AbsentInteger()
+    num_search_results = _AbsentInteger()
+    origin = serializers.SerializerMethodField(help_text="Of the referer, or empty.")
+    preset_id = _AbsentText()
+    provider_name = serializers.CharField(allow_null=True)
+    provider_responses = serializers.SerializerMethodField()
+    router = _AbsentText()
+    service_tier = _AbsentText()
+    streamed = serializers.BooleanField(allow_null=True)
+    tokens_completion = serializers.IntegerField(source="completion_tokens", allow_null=True)
+    tokens_prompt = serializers.IntegerField(source="prompt_tokens", allow_null=True)
+    total_cost = serializers.SerializerMethodField(help_text="What credits paid.")
+    upstream_id = serializers.CharField(allow_null=True)
+    upstream_inference_cost = serializers.SerializerMethodField(
+        help_text="What the price of the endpoint made of the usage, whoever paid it."
+    )
+    usage = serializers.SerializerMethodField(help_text="Equals `total_cost`.")
+    user_agent = serializers.CharField(allow_null=True)
+    web_search_engine = _AbsentText()
+    workspace_id = serializers.CharField(allow_null=True)
+    request_id = serializers.SerializerMethodField()
+    response_cache_source_id = _AbsentText()
+    session_id = serializers.CharField(allow_null=True)
+
+    def absent(self, generation: Generation) -> None:
+        return None
+
+    @extend_schema_field({"type": "string", "enum": ["completions", "embeddings"]})
+    def get_api_type(self, generation: Generation) -> str:
+        return "embeddings" if generation.operation == "embeddings" else "completions"
+
+    def get_cancelled(self, generation: Generation) -> bool | None:
+        if generation.status == Generation.Status.PENDING:
+            return None
+        return generation.status == Generation.Status.CANCELLED
+
+    def get_origin(self, generation: Generation) -> str:
+        return _origin(generation.http_referer or "")
+
+    @extend_schema_field(_ProviderResponseSerializer(many=True, allow_null=True))
+    def get_provider_responses(self, generation: Generation) -> list[dict[str, Any]] | None:
+        if generation.status == Generation.Status.PENDING:
+            return None
+        return [self._attempt(attempt) for attempt in generation.attempts]
+
+    def get_total_cost(self, generation: Generation) -> float:
+        return usd(generation.cost_nano)
+
+    def get_upstream_inference_cost(self, generation: Generation) -> float | None:
+        if generation.status == Generation.Status.PENDING:
+            return None
+        return usd(generation.upstream_cost_nano)
+
+    def get_usage(self, generation: Generation) -> float:
+        return usd(generation.cost_nano)
+
+    def get_request_id(self, generation: Generation) -> str | None:
+        return generation.request_id or None
+
+    def _attempt(self, attempt: dict[str, Any]) -> dict[str, Any]:
+        shown = {
+            "status": attempt["status"],
+            "endpoint_id": attempt["endpoint_id"],
+            "is_byok": attempt["is_byok"],
+            "latency": attempt["latency_ms"],
+            "provider_name": attempt["provider"],
+        }
+        # An endpoint may have left the catalogue; null is refused where a field is only optional.
+        if name := self.context["permaslugs"].get(attempt["endpoint_id"]):
+            shown["model_permaslug"] = name
+        return shown
+
+
+GenerationResponseSerializer = envelope("GenerationResponse", data=GenerationSerializer())
+
+
+class _CommentField(StringField):
+    """Free text of several lines."""
+
+    def to_internal_value(self, data: Any) -> str:
+        if not isinstance(data, str):
+            self.fail("invalid")
+        if NOT_STORABLE.search(data):
+            raise ValidationError("Must not contain NUL or lone surrogates.")
+        return data
+
+
+@extend_schema_serializer(component_name="SubmitGenerationFeedbackRequest")
+class FeedbackSerializer(StrictSerializer):
+    category = ChoiceField(choices=Feedback.Category.choices)
+    generation_id = StringField()
+    comment = _CommentField(required=False, allow_blank=True, max_length=_MAX_COMMENT)
+
+
+@extend_schema_serializer(component_name="SubmitGenerationFeedbackResponseData")
+class _FeedbackResultSerializer(serializers.Serializer[Any]):
+    success = serializers.BooleanField()
+
+
+FeedbackResponseSerializer = envelope(
+    "SubmitGenerationFeedbackResponse", data=_FeedbackResultSerializer()
+)
+
+
+@extend_schema_serializer(component_name="ActivityItem")
+class ActivitySerializer(serializers.Serializer[dict[str, Any]]):
+    """What was used of one model at one endpoint on one UTC day; amounts in USD."""
+
+    byok_usage_inference = serializers.SerializerMethodField(help_text="Own credentials' spend.")
+    cached_tokens = serializers.IntegerField()
+    completion_tokens = serializers.IntegerField()
+    date = serializers.DateField()
+    endpoint_id = serializers.CharField()
+    model = serializers.CharField()
+    model_permaslug = serializers.CharField()
+    prompt_tokens = serializers.IntegerField()
+    provider_name = serializers.CharField()
+    reasoning_tokens = serializers.IntegerField()
+    requests = serializers.IntegerField()
+    usage = serializers.SerializerMethodField(help_text="Credits spent.")
+    workspace_id = serializers.CharField(
+        required=False, help_text="With `group_by=workspace` alone."
+    )
+    external_user = serializers.CharField(
+        source="end_user",
+        required=False,
+        allow_null=True,
+        help_text="With `group_by=end_user` alone, an extension.",
+    )
+
+    def to_representation(self, instance: dict[str, Any]) -> Any:
+        shown = super().to_representation(instance)
+        if "end_user" not in instance:
+            del shown["external_user"]
+        return shown
+
+    def get_byok_usage_inference(self, row: dict[str, Any]) -> float:
+        return usd(row["byok_nano"])
+
+    def get_usage(self, row: dict[str, Any]) -> float:
+        return usd(row["cost_nano"])
+
+
+ActivityResponseSerializer = envelope("ActivityResponse", data=ActivitySerializer(many=True))
+
+
+@extend_schema_serializer(component_name="AnalyticsDimension")
+class _DimensionSerializer(serializers.Serializer[Any]):
+    display_label = serializers.CharField()
+    name = serializers.CharField()
+
+
+@extend_schema_serializer(component_name="AnalyticsGranularity")
+class _GranularitySerializer(serializers.Serializer[Any]):
+    display_label = serializers.CharField()
+    name = serializers.CharField()
+
+
+@extend_schema_serializer(component_name="AnalyticsMetric")
+class _MetricSerializer(serializers.Serializer[Any]):
+    display_format = serializers.CharField()
+    display_label = serializers.CharField()
+    is_rate = serializers.BooleanField()
+    name = serializers.CharField()
+
+
+@extend_schema_serializer(component_name="AnalyticsOperator")
+class _OperatorSerializer(serializers.Serializer[Any]):
+    name = serializers.CharField()
+    value_type = serializers.CharField()
+
+
+@extend_schema_serializer(component_name="GetAnalyticsMetaData")
+class MetaSerializer(serializers.Serializer[Any]):
+    dimensions = _DimensionSerializer(many=True)
+    granularities = _GranularitySerializer(many=True)
+    metrics = _MetricSerializer(many=True)
+    operators = _OperatorSerializer(many=True)
+
+
+MetaResponseSerializer = envelope("GetAnalyticsMetaResponse", data=MetaSerializer())
+
+
+@extend_schema_field({"oneOf": [*_SCALAR["oneOf"], {"type": "array", "items": _SCALAR}]})
+class _ValueField(serializers.Field[Any, Any, Any, Any]):
+    """A string, a number, or a list of them; the filter decides which."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        if isinstance(data, list):
+            if not 1 <= len(data) <= MAX_LIST:
+                raise ValidationError(f"Must have 1 to {MAX_LIST} items.")
+            return [self._scalar(item) for item in data]
+        return self._scalar(data)
+
+    def _scalar(self, data: Any) -> str | Decimal:
+        if isinstance(data, str):
+            if len(data) > 512 or NOT_STORABLE.search(data):
+                raise ValidationError("Must be a text of at most 512 characters, without NUL.")
+            return data
+        if isinstance(data, int | Decimal) and not isinstance(data, bool):
+            number = Decimal(data)
+            exponent = number.as_tuple().exponent
+            if abs(number) > _MAX_NUMBER or not isinstance(exponent, int):
+                raise ValidationError(f"Must be from {-_MAX_NUMBER} to {_MAX_NUMBER}.")
+            if exponent < -_MAX_DECIMALS:
+                raise ValidationError(f"Must have at most {_MAX_DECIMALS} decimals.")
+            return number
+        raise ValidationError("Must be a string, a number or a list of them.")
+
+
+@extend_schema_serializer(component_name="AnalyticsFilter")
+class _FilterSerializer(StrictSerializer):
+    field = ChoiceField(choices=[*DIMENSIONS, *METRICS])
+    operator = ChoiceField(choices=list(OPERATORS))
+    value = _ValueField()
+    include_unset = FlagField(
+        required=False, help_text="With `in` and `not_in` on a dimension: rows without one too."
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> Any:
+        found = Filter(**attrs)
+        is_metric = found.field in METRICS
+        allowed = METRIC_OPERATORS if is_metric else DIMENSION_OPERATORS
+        if found.operator not in allowed:
+            raise ValidationError({"operator": f"Must be of this field: {', '.join(allowed)}."})
+        if isinstance(found.value, list) != (OPERATORS[found.operator] == "array"):
+            raise ValidationError({"value": f"Must be {_taken(found.operator)} for this operator."})
+        values = found.value if isinstance(found.value, list) else [found.value]
+        kind, name = (Decimal, "a number") if is_metric else (str, "text")
+        if not all(isinstance(value, kind) for value in values):
+            raise ValidationError({"value": f"Must be {name} for this field."})
+        is_uuid = not is_metric and DIMENSIONS[found.field].is_uuid
+        if is_uuid and not all(map(path_uuid, values)):
+            raise ValidationError({"value": "Must be a UUID for this field."})
+        if found.include_unset and found.operator not in ("in", "not_in"):
+            raise ValidationError({"include_unset": "Goes with in and not_in alone."})
+        return found
+
+
+def _taken(operator: str) -> str:
+    return "a list" if OPERATORS[operator] == "array" else "one value"
+
+
+@extend_schema_serializer(component_name="AnalyticsOrderBy")
+class _OrderSerializer(StrictSerializer):
+    direction = ChoiceField(choices=["asc", "desc"])
+    field = StringField()
+
+
+@extend_schema_serializer(component_name="AnalyticsTimeRange")
+class _TimeRangeSerializer(StrictSerializer):
+    end = InstantField(help_text="Not itself part of it.")
+    start = InstantField()
+
+    def validate(self, attrs: dict[str, Any]) -> Any:
+        if not timedelta() < attrs["end"] - attrs["start"] <= _MAX_RANGE:
+            raise ValidationError(
+                {"end": f"Must be after start, by {_MAX_RANGE.days} days at most."}
+            )
+        return attrs
+
+
+@extend_schema_serializer(component_name="QueryAnalyticsRequestBody")
+class QuerySerializer(StrictSerializer):
+    """A question. `GET /analytics/meta` tells the names; without a range, the last 30 days."""
+
+    metrics = serializers.ListField(
+        child=ChoiceField(choices=list(METRICS)), allow_empty=False, max_length=len(METRICS)
+    )
+    dimensions = serializers.ListField(
+        child=ChoiceField(choices=list(DIMENSIONS)), required=False, max_length=len(DIMENSIONS)
+    )
+    filters = serializers.ListField(child=_FilterSerializer(), required=False, max_length=MAX_LIST)
+    granularity = ChoiceField(choices=[item.value for item in Granularity], required=False)
+    group_limit = IntegerField(
+        required=False,
+        min_value=1,
+        max_value=_MAX_LIMIT,
+        help_text="Rows of each combination of dimensions at most.",
+    )
+    limit = IntegerField(required=False, default=DEFAULT_LIMIT, min_value=1, max_value=_MAX_LIMIT)
+    order_by = _OrderSerializer(required=False)
+    time_range = _TimeRangeSerializer(required=False)
+
+    def validate_metrics(self, names: list[str]) -> list[str]:
+        return _distinct(names)
+
+    def validate_dimensions(self, names: list[str]) -> list[str]:
+        return _distinct(names)
+
+    def validate(self, attrs: dict[str, Any]) -> Any:
+        if (order := attrs.get("order_by")) is not None:
+            choices = {*attrs["metrics"], *attrs.get("dimensions", ()), "request_count"}
+            if "granularity" in attrs:
+                choices.add("date")
+            if order["field"] not in choices:
+                raise ValidationError(
+                    {
+                        "order_by": {
+                            "field": "Must be a requested metric or dimension, request_count, or "
+                            "date where there is a granularity."
+                        }
+                    }
+                )
+        return attrs
+
+
+def _distinct(names: Collection[str]) -> list[str]:
+    distinct = list(dict.fromkeys(names))
+    if len(distinct) != len(names):
+        raise ValidationError("Must not name one twice.")
+    return distinct
+
+
+def _origin(referer: str) -> str:
+    """Returns scheme and authority of a URL; nothing of what is none."""
+    if CONTROL_CHARACTERS.search(referer):
+        return ""
+    try:
+        parts = urlsplit(referer)
+    except ValueError:
+        return ""
+    # Whoever puts a name and a password into a URL does not mean them to be shown.
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}" if parts.scheme and host else ""
+
+
+@extend_schema_serializer(component_name="AnalyticsQueryMetadata")
+class _MetadataSerializer(serializers.Serializer[Any]):
+    query_time_ms = serializers.FloatField()
+    row_count = serializers.IntegerField()
+    truncated = serializers.BooleanField()
+
+
+@extend_schema_serializer(component_name="AnalyticsResult")
+class AnswerSerializer(serializers.Serializer[Answer]):
+    """Rows with a member for each metric and dimension, and `date` where there is a granularity."""
+
+    data = serializers.ListField(child=serializers.DictField())  # type: ignore[assignment]
+    metadata = _MetadataSerializer()
+
+    def to_representation(self, instance: Answer) -> dict[str, Any]:
+        return {
+            "data": instance.rows,
+            "metadata": {
+                "query_time_ms": instance.query_time_ms,
+                "row_count": len(instance.rows),
+                "truncated": instance.is_truncated,
+            },
+        }
+
+
+AnswerResponseSerializer = envelope("QueryAnalyticsResponse", data=AnswerSerializer())

@@ -1,0 +1,139 @@
+"""What an organization used, day by day: from sums where a day is final, else from generations.
+
+A generation counts for the UTC day on which it was admitted, and from when it has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from django.db.models import Count, F, Q, QuerySet, Sum, UUIDField
+from django.db.models.functions import Coalesce, TruncDate
+from django.utils import timezone
+
+from catalog.models import ModelEndpoint
+from endpoints.models import PrivateEndpoint
+from inference.models import DailyUsage, Generation, UsageDay
+from inference.rollups import midnight
+
+ACTIVITY_DAYS: Final = 30
+_DAY: Final = timedelta(days=1)
+_KEY: Final = ("date", "model", "endpoint_id", "provider_name")
+_TOKENS: Final = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """Which activity is asked for; what is ``None`` does not narrow it.
+
+    ``group_by`` names a column by which rows are split further: ``workspace_id`` or ``end_user``.
+    """
+
+    organization_id: UUID
+    days: Collection[date]
+    api_key_id: UUID | None = None
+    member_id: UUID | None = None
+    workspace_id: UUID | None = None
+    end_user: str | None = None
+    group_by: str | None = None
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Returns a row for each date, model and endpoint that was used, the latest date first.
+
+        Amounts are integers of nano-USD.
+        """
+        rolled = set(UsageDay.objects.filter(day__in=self.days).values_list("day", flat=True))
+        found = [*self._summed(rolled), *self._live(set(self.days) - rolled)]
+        names = permaslugs({row["endpoint_id"] for row in found})
+        for row in found:
+            # Sums outlive endpoints.
+            row["model_permaslug"] = names.get(row["endpoint_id"], row["model"])
+        found.sort(key=self._order)
+        found.sort(key=lambda row: row["date"], reverse=True)
+        return found
+
+    def _summed(self, days: Collection[date]) -> Iterable[dict[str, Any]]:
+        by_end_user = self.end_user is not None or self.group_by == "end_user"
+        rows = DailyUsage.objects.filter(
+            organization=self.organization_id, by_end_user=by_end_user, day__in=days
+        ).annotate(date=F("day_id"))
+        return self._grouped(
+            rows,
+            requests=Sum("requests"),
+            cost_nano=Sum("cost_nano"),
+            byok_nano=Sum("byok_nano"),
+        )
+
+    def _live(self, days: Collection[date]) -> Iterable[dict[str, Any]]:
+        if not days:
+            return ()
+        spans = Q()
+        for begin, end in _spans(days):
+            spans |= Q(created_at__gte=begin, created_at__lt=end)
+        rows = (
+            Generation.objects.for_organization(self.organization_id)
+            .exclude(status=Generation.Status.PENDING)
+            .filter(spans)
+            .annotate(
+                date=TruncDate("created_at"),
+                endpoint_id=Coalesce(
+                    "private_endpoint_id", "model_endpoint_id", output_field=UUIDField()
+                ),
+            )
+        )
+        return self._grouped(
+            rows,
+            requests=Count("pk"),
+            cost_nano=Sum("cost_nano"),
+            byok_nano=Coalesce(Sum("upstream_cost_nano", filter=Q(is_byok=True)), 0),
+        )
+
+    def _grouped(self, rows: QuerySet[Any], **sums: Any) -> Iterable[dict[str, Any]]:
+        wanted = {
+            name: value
+            for name in ("api_key_id", "member_id", "workspace_id", "end_user")
+            if (value := getattr(self, name)) is not None
+        }
+        key = _KEY if self.group_by is None else (*_KEY, self.group_by)
+        sums |= {name: Coalesce(Sum(name), 0) for name in _TOKENS}
+        # Sums stand apart from the columns that they add up, whose names they would take.
+        named = {f"sum_{name}": expression for name, expression in sums.items()}
+        for row in rows.filter(**wanted).order_by().values(*key).annotate(**named):
+            yield {name: row[name] for name in key} | {
+                name: int(row[f"sum_{name}"]) for name in sums
+            }
+
+    def _order(self, row: Mapping[str, Any]) -> tuple[str, ...]:
+        split = "" if self.group_by is None else str(row[self.group_by] or "")
+        return row["model"], str(row["endpoint_id"]), row["provider_name"], split
+
+
+def completed_days(now: datetime | None = None) -> list[date]:
+    """Returns the UTC days that activity is kept for, the latest first: today is not over."""
+    today = (now or timezone.now()).astimezone(UTC).date()
+    return [today - number * _DAY for number in range(1, ACTIVITY_DAYS + 1)]
+
+
+def permaslugs(endpoint_ids: Collection[UUID]) -> dict[UUID, str]:
+    """Returns the permanent name of the model that each endpoint serves, public or private."""
+    named: dict[UUID, str] = {}
+    kinds: tuple[Any, ...] = (ModelEndpoint, PrivateEndpoint)
+    for kind in kinds:
+        rows = kind.objects.filter(pk__in=endpoint_ids)
+        named.update(rows.values_list("pk", "model__canonical_slug"))
+    return named
+
+
+def _spans(days: Collection[date]) -> Iterator[tuple[datetime, datetime]]:
+    """Joins days that follow each other, for one look into the index instead of many."""
+    begin: date | None = None
+    for day in sorted(days):
+        if begin is None:
+            begin = day
+        if day + _DAY not in days:
+            yield midnight(begin), midnight(day + _DAY)
+            begin = None

@@ -1,0 +1,92 @@
+"""Sums up the days that are over, once for good, so that reports need not read generations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from typing import Final
+
+from django.db import connection
+from django.db.models import Min, OuterRef, Subquery
+from django.utils import timezone
+
+from accounts.models import Organization
+from inference.models import Generation, UsageDay
+
+_DAY: Final = timedelta(days=1)
+# A generation is stored a moment after its stamp was taken, by a clock that may be wrong.
+_GRACE: Final = timedelta(hours=1)
+
+# One snapshot for all of it. A generation ends once and then stays as it is, and a day that is over
+# gets no more of them: so what is summed when none is pending is final.
+_ROLL_UP: Final = """
+WITH opened AS (
+    INSERT INTO inference_usageday (day, rolled_up_at)
+    SELECT %(day)s, now()
+    WHERE NOT EXISTS (
+        SELECT FROM inference_generation
+        WHERE status = 'pending' AND created_at >= %(begin)s AND created_at < %(end)s
+    )
+    ON CONFLICT DO NOTHING
+    RETURNING day
+),
+summed AS (
+    INSERT INTO inference_dailyusage (
+        organization_id, day, by_end_user, workspace_id, api_key_id, member_id, end_user,
+        endpoint_id, model, provider_name, requests, prompt_tokens, completion_tokens,
+        cached_tokens, reasoning_tokens, cost_nano, byok_nano
+    )
+    SELECT organization_id, day, GROUPING(end_user) = 0, workspace_id, api_key_id, member_id,
+           end_user, endpoint_id, model, provider_name, count(*),
+           coalesce(sum(prompt_tokens), 0), coalesce(sum(completion_tokens), 0),
+           coalesce(sum(cached_tokens), 0), coalesce(sum(reasoning_tokens), 0), sum(cost_nano),
+           coalesce(sum(upstream_cost_nano) FILTER (WHERE is_byok), 0)
+    FROM (
+        SELECT g.*, o.day, coalesce(g.private_endpoint_id, g.model_endpoint_id) AS endpoint_id
+        FROM opened o, inference_generation g
+        WHERE g.created_at >= %(begin)s AND g.created_at < %(end)s
+    ) g
+    GROUP BY organization_id, day, workspace_id, api_key_id, member_id, endpoint_id, model,
+             provider_name, GROUPING SETS ((), (end_user))
+)
+SELECT day FROM opened
+"""
+
+
+def midnight(day: date) -> datetime:
+    """Returns the beginning of a UTC day."""
+    return datetime(day.year, day.month, day.day, tzinfo=UTC)
+
+
+def roll_up_usage() -> int:
+    """Rolls up every day that is over and has no generation under way; returns how many.
+
+    Until then reports read the day's generations themselves. Any number may run at once.
+    """
+    return sum(_roll_up(day) for day in _due())
+
+
+def _due() -> Iterator[date]:
+    known = set(UsageDay.objects.values_list("day", flat=True))
+    first = min(known) if known else _first_day()
+    if first is None:
+        return
+    end = (timezone.now() - _GRACE).astimezone(UTC).date()
+    for number in range((end - first).days):
+        if (day := first + number * _DAY) not in known:
+            yield day
+
+
+def _first_day() -> date | None:
+    """Returns the day of the very first generation, by one look into the index for each owner."""
+    own = Generation.objects.filter(organization=OuterRef("pk")).order_by("created_at")
+    first: datetime | None = Organization.objects.annotate(
+        first=Subquery(own.values("created_at")[:1])
+    ).aggregate(first_of_all=Min("first"))["first_of_all"]
+    return None if first is None else first.astimezone(UTC).date()
+
+
+def _roll_up(day: date) -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute(_ROLL_UP, {"day": day, "begin": midnight(day), "end": midnight(day + _DAY)})
+        return cursor.fetchone() is not None

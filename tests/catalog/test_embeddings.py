@@ -1,0 +1,84 @@
+"""Embeddings in OpenAI's dialect: asked for at their own path, read without their vectors."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from catalog.dialects import openai
+from catalog.dialects.base import Call, InvalidReply, Operation, ProviderFailure
+from catalog.pricing import Usage
+from config.secrets import Secret
+
+VECTOR = {"object": "embedding", "index": 0, "embedding": [0.1, -2e-05]}
+
+
+def body(**fields: Any) -> bytes:
+    usage = {"prompt_tokens": 8, "total_tokens": 8}
+    base = {"object": "list", "model": "deployed", "data": [VECTOR], "usage": usage}
+    return json.dumps({**base, **fields}).encode()
+
+
+def test_embeddings_are_asked_for_at_their_own_path() -> None:
+    call = Call(
+        operation=Operation.EMBEDDINGS,
+        base_url="https://llm.example.com/v1",
+        model="deployed",
+        secret=Secret("secret"),
+        fields={"input": ["a"], "dimensions": 3},
+    )
+    request = openai.build(call)
+    assert request.url == "https://llm.example.com/v1/embeddings"
+    assert json.loads(request.body or b"") == {
+        "input": ["a"],
+        "dimensions": 3,
+        "model": "deployed",
+    }
+
+
+@pytest.mark.parametrize("embedding", [[0.1, 2], [], "AAAA", ""])
+def test_a_reply_is_read_whole_with_the_usage_of_its_prompt(embedding: Any) -> None:
+    data = [{**VECTOR, "embedding": embedding}, VECTOR]
+    reply = openai.parse_reply(Operation.EMBEDDINGS, body(data=data, id="emb-1"))
+    assert reply.usage == Usage(prompt=8, completion=0)
+    assert (reply.model, reply.upstream_id) == ("deployed", "emb-1")
+    # Nothing is charged for an answer without output and without an end.
+    assert (reply.finish_reason, reply.output_bytes) == ("stop", 0)
+    assert json.loads(bytes(reply.fields["data"])) == data
+
+
+@pytest.mark.parametrize(
+    "usage", [None, {}, {"total_tokens": 8}, {"prompt_tokens": -1}, {"prompt_tokens": "8"}, 5, []]
+)
+def test_an_absurd_usage_is_none(usage: Any) -> None:
+    assert openai.parse_reply(Operation.EMBEDDINGS, body(usage=usage)).usage is None
+
+
+def test_a_completion_count_of_embeddings_is_passed_over() -> None:
+    usage = {"prompt_tokens": 8, "completion_tokens": 9, "total_tokens": 8}
+    read = openai.parse_reply(Operation.EMBEDDINGS, body(usage=usage)).usage
+    assert read == Usage(prompt=8, completion=0)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [None, [], {}, "x", [5], [{}], [{"embedding": None}], [{"embedding": 5}], [VECTOR, {}]],
+)
+def test_what_holds_no_vectors_is_no_reply(data: Any) -> None:
+    with pytest.raises(InvalidReply):
+        openai.parse_reply(Operation.EMBEDDINGS, body(data=data))
+
+
+def test_a_chat_reply_is_no_reply_to_embeddings() -> None:
+    chat = {"choices": [{"message": {"content": "Hi"}}], "usage": {"prompt_tokens": 1}}
+    with pytest.raises(InvalidReply):
+        openai.parse_reply(Operation.EMBEDDINGS, json.dumps(chat).encode())
+    with pytest.raises(InvalidReply):
+        openai.parse_reply(Operation.CHAT, body())
+
+
+def test_an_error_inside_a_200_is_a_failure() -> None:
+    with pytest.raises(ProviderFailure):
+        openai.parse_reply(Operation.EMBEDDINGS, body(error={"message": "no"}))

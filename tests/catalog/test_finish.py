@@ -1,0 +1,47 @@
+"""Why an answer ended: in one vocabulary, with the provider's own word beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from catalog.dialects.finish import named
+
+
+@pytest.mark.parametrize(
+    ("native", "reason"),
+    [
+        ("stop", "stop"),
+        ("length", "length"),
+        ("tool_calls", "tool_calls"),
+        ("function_call", "tool_calls"),
+        ("content_filter", "content_filter"),
+        ("error", "error"),
+        ("MAX_TOKENS", "length"),
+        ("model_length", "length"),
+        ("eos", "stop"),
+        ("something new", "stop"),
+    ],
+)
+def test_a_reason_is_named(native: str, reason: str) -> None:
+    raw = msgspec.Raw(msgspec.json.encode([{"index": 0, "finish_reason": native}]))
+    choice = {"index": 0, "finish_reason": reason, "native_finish_reason": native}
+    assert named(raw) == ([choice], reason, native)
+
+
+def test_a_native_reason_that_is_there_stays() -> None:
+    choice = {"finish_reason": "stop", "native_finish_reason": "end_turn"}
+    assert named([choice]) == ([choice], "stop", "end_turn")
+
+
+def test_the_last_choice_that_has_a_reason_counts() -> None:
+    choices: list[Any] = [{"finish_reason": "stop"}, {"finish_reason": "length"}, {}]
+    assert named(choices)[1:] == ("length", "length")
+
+
+@pytest.mark.parametrize("raw", [b"null", b"{}", b"[1]", b"[", b'"stop"'])
+def test_what_is_no_list_of_objects_is_left_alone(raw: bytes) -> None:
+    choices = msgspec.Raw(raw)
+    assert named(choices) == (choices, None, None)
