@@ -1,8 +1,10 @@
-"""The operator's pages for organizations, workspaces, API keys, credentials, and operators."""
+"""The operator's pages: organizations and what is theirs, credentials included, and operators."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from django import forms
 from django.contrib import admin, messages
@@ -14,12 +16,30 @@ from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils import timezone
+from rest_framework.exceptions import ValidationError as NotInCatalogue
 
-from accounts.models import HOST_NAME, ApiKey, ByokCredential, Organization, Workspace
+from accounts.governance_serializers import canonical_models, known_providers
+from accounts.models import (
+    HOST_NAME,
+    WORKSPACE_SLUG,
+    ApiKey,
+    ApiKeyNotFound,
+    BudgetInterval,
+    ByokCredential,
+    Guardrail,
+    KeyAssignment,
+    Member,
+    MemberAssignment,
+    MemberNotFound,
+    Organization,
+    Workspace,
+    WorkspaceBudget,
+)
 from catalog import dialects
 from catalog.dialects.credentials import InvalidCredential
 from catalog.models import Provider
 from config import console
+from config.api import path_uuid
 from config.console import ConsoleAdmin, ConsoleForm, Dialog, ModelAdmin, display
 from config.secrets import Secret
 from endpoints import rotation
@@ -61,11 +81,36 @@ class WorkspaceInline(console.ReadOnlyInline, console.TabularInline):
     show_change_link = True
     ordering = ("name",)
 
+    def get_queryset(self, request: HttpRequest) -> Any:
+        return super().get_queryset(request).filter(deleted_at=None)
+
+
+class CatalogueForm(ConsoleForm):
+    """A form whose lists name models and providers of the catalogue."""
+
+    catalogue_fields: dict[str, Callable[[Any], Any]] = {
+        "allowed_models": canonical_models,
+        "ignored_models": canonical_models,
+        "allowed_providers": known_providers,
+        "ignored_providers": known_providers,
+    }
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean()
+        for name, known in self.catalogue_fields.items():
+            try:
+                if cleaned.get(name) is not None:
+                    cleaned[name] = known(cleaned[name])
+            except NotInCatalogue as exc:
+                self.add_error(name, [str(text) for text in cast("list[str]", exc.detail)])
+        return cleaned
+
 
 @admin.register(Organization)
 class OrganizationAdmin(ConsoleAdmin):
     """The parties that own keys, endpoints and end users."""
 
+    form = CatalogueForm
     list_display = ("name", "slug", "limit", "created_at")
     search_fields = ("name", "slug")
     ordering = ("name",)
@@ -73,6 +118,17 @@ class OrganizationAdmin(ConsoleAdmin):
     add_fieldsets = ((None, {"fields": ("name", "endpoint_limit")}),)
     fieldsets = (
         (None, {"fields": ("name", "slug", "endpoint_limit")}),
+        (
+            "Preferences",
+            {
+                "description": "They hold for every key. Comma lists of slugs; empty: no limit.",
+                "fields": (
+                    "is_filtered_model_catalog_enabled",
+                    ("requires_zdr", "forbids_training"),
+                    ("allowed_providers", "ignored_providers"),
+                ),
+            },
+        ),
         (
             "Record",
             {
@@ -95,10 +151,76 @@ class OrganizationAdmin(ConsoleAdmin):
         return Organization.objects.establish(name=obj.name, endpoint_limit=obj.endpoint_limit)
 
 
+@admin.register(Member)
+class MemberAdmin(ConsoleAdmin):
+    """The people of organizations; none of them is a login."""
+
+    list_display = ("email", "organization", "first_name", "last_name", "role", "created_at")
+    list_select_related = ("organization",)
+    list_filter = ("role",)
+    search_fields = ("email", "last_name", "organization__name")
+    uuid_search_fields = ("id", "organization_id")
+    autocomplete_fields = ("organization",)
+    fieldsets = (
+        (None, {"fields": ("organization", "email", ("first_name", "last_name"), "role")}),
+        ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
+    )
+    readonly_fields = ("id", "created_at", "updated_at")
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return (*self.readonly_fields, "organization") if obj else self.readonly_fields
+
+
+class BudgetInline(console.ReadOnlyInline, console.TabularInline):
+    model = WorkspaceBudget
+    fields = ("interval", "limit", "updated_at")
+    readonly_fields = ("limit", "updated_at")
+    ordering = ("interval",)
+
+    @display(description="Limit")
+    def limit(self, budget: WorkspaceBudget) -> str:
+        return console.nano_dollars(budget.limit_nano)
+
+
+class DollarsField(forms.DecimalField):
+    """USD, to the nano-USD."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(
+            min_value=0,
+            max_value=1_000_000_000,
+            decimal_places=9,
+            widget=console.TextWidget(attrs={"inputmode": "decimal"}),
+            **kwargs,
+        )
+
+
+def _nano(dollars: Decimal | None) -> int | None:
+    return None if dollars is None else int(dollars.scaleb(9))
+
+
+class BudgetDialog(Dialog):
+    """Asks how much, and for how long."""
+
+    interval = forms.ChoiceField(choices=BudgetInterval.choices, widget=console.SelectWidget())
+    limit = DollarsField(required=False, label="USD", help_text="Empty takes the budget away.")
+
+
+class WorkspaceForm(ConsoleForm):
+    def clean_slug(self) -> str:
+        slug: str = self.cleaned_data["slug"]
+        if not WORKSPACE_SLUG.fullmatch(slug):
+            raise ValidationError("Must be lower-case letters and digits, with single hyphens.")
+        return slug
+
+
 @admin.register(Workspace)
 class WorkspaceAdmin(ConsoleAdmin):
     """The parts of organizations."""
 
+    form = WorkspaceForm
+    inlines = (BudgetInline,)
+    actions_detail = ("budget",)
     list_display = ("name", "organization", "slug", "is_default", "created_at")
     list_select_related = ("organization",)
     list_filter = ("is_default",)
@@ -115,10 +237,53 @@ class WorkspaceAdmin(ConsoleAdmin):
 
     def get_queryset(self, request: HttpRequest) -> Any:
         # An autocomplete shows a workspace with its organization's name.
-        return super().get_queryset(request).select_related("organization")
+        rows = super().get_queryset(request).filter(deleted_at=None)
+        return rows.select_related("organization")
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return (*self.readonly_fields, "organization") if obj else self.readonly_fields
+
+    def get_inlines(self, request: HttpRequest, obj: Any) -> Any:
+        return self.inlines if obj else ()
+
+    def create(self, request: HttpRequest, obj: Any, form: Any) -> Workspace:
+        workspace: Workspace = Workspace.objects.open(
+            organization_id=obj.organization_id,
+            name=obj.name,
+            slug=obj.slug,
+            created_by=console.actor(request),
+        )
+        return workspace
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        if not change:
+            super().save_model(request, obj, form, change)
+            return
+        stored = Workspace.objects.get(pk=obj.pk)
+        stored.edit(**{name: form.cleaned_data[name] for name in form.changed_data})
+
+    def has_budget_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("accounts.change_workspace")
+
+    @console.transition(
+        description="Budget",
+        question="What the whole workspace may spend, less than in every longer interval.",
+        submit="Set the budget",
+        permission="budget",
+        icon="savings",
+        form=BudgetDialog,
+    )
+    def budget(self, request: HttpRequest, workspace: Workspace, form: Any) -> console.Said:
+        interval = BudgetInterval(form.cleaned_data["interval"])
+        nano = _nano(form.cleaned_data["limit"])
+        if nano is None:
+            had = workspace.lift_budget(interval)
+            said = f"The {interval} budget is gone." if had else f"There was no {interval} budget."
+            return messages.SUCCESS if had else messages.INFO, said
+        if nano == 0:
+            return messages.ERROR, "A budget must be more than 0. Nothing was changed."
+        workspace.set_budget(interval, limit_nano=nano)
+        return messages.SUCCESS, f"The {interval} budget is {console.nano_dollars(nano)}."
 
 
 class ApiKeyStatusFilter(admin.SimpleListFilter):
@@ -143,6 +308,15 @@ class ApiKeyStatusFilter(admin.SimpleListFilter):
                 return queryset
 
 
+class ApiKeyForm(ConsoleForm):
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean()
+        workspace, creator = cleaned.get("workspace"), cleaned.get("creator")
+        if workspace and creator and workspace.organization_id != creator.organization_id:
+            self.add_error("creator", "Belongs to another organization.")
+        return cleaned
+
+
 @admin.register(ApiKey)
 class ApiKeyAdmin(ConsoleAdmin):
     """Bearer keys; the key itself is on the page that answers its creation, and nowhere else."""
@@ -152,17 +326,28 @@ class ApiKeyAdmin(ConsoleAdmin):
         "created_at",
     )  # fmt: skip
     list_select_related = ("organization", "workspace")
+    form = ApiKeyForm
     list_filter = (ApiKeyStatusFilter, "is_management")
     search_fields = ("name", "label", "digest__exact")
     uuid_search_fields = ("id", "organization_id", "workspace_id")
-    autocomplete_fields = ("workspace",)
+    autocomplete_fields = ("workspace", "creator")
     actions = ("revoke_selected",)
     actions_detail = ("revoke",)
-    add_fieldsets = ((None, {"fields": ("workspace", "name", "is_management", "expires_at")}),)
+    add_fieldsets = (
+        (None, {"fields": ("workspace", "name", "is_management", "expires_at", "creator")}),
+    )
     fieldsets = (
         (None, {"fields": ("name", "expires_at")}),
         ("Key", {"fields": (("label", "kind", "status"), ("organization", "workspace"))}),
-        ("Use", {"fields": (("limit", "limit_reset", "include_byok_in_limit"), "external_user")}),
+        (
+            "Use",
+            {
+                "fields": (
+                    ("limit", "limit_reset", "include_byok_in_limit"),
+                    ("external_user", "creator"),
+                )
+            },
+        ),
         (
             "Record",
             {"classes": ["collapse"], "fields": ("id", "digest", ("created_at", "updated_at"))},
@@ -199,7 +384,7 @@ class ApiKeyAdmin(ConsoleAdmin):
         return key.workspace.name
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        return (*self.readonly_fields, "workspace") if obj else self.readonly_fields
+        return (*self.readonly_fields, "workspace", "creator") if obj else self.readonly_fields
 
     def has_revoke_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm("accounts.change_apikey")
@@ -210,6 +395,7 @@ class ApiKeyAdmin(ConsoleAdmin):
             name=obj.name,
             is_management=obj.is_management,
             expires_at=obj.expires_at,
+            creator=obj.creator,
         )
         # The answer to this very request is the only page that has it; see response_add.
         obj.issued_secret = secret
@@ -263,6 +449,220 @@ class ApiKeyAdmin(ConsoleAdmin):
         return [] if key is None or key.deleted_at is not None else actions
 
 
+class GuardrailForm(CatalogueForm):
+    """What a guardrail limits; its content filters are written through the API alone."""
+
+    limit = DollarsField(required=False, label="Budget, USD", help_text="Per key or member.")
+
+    class Meta:
+        labels = {"enforce_zdr": "Enforce ZDR (deprecated)"}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        nano = self.instance.limit_nano
+        if nano is not None and "limit" in self.fields:
+            self.initial["limit"] = console.plain_digits(Decimal(nano).scaleb(-9))
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """The fields of the model that the form changes."""
+        named = {name: self.cleaned_data[name] for name in self.changed_data}
+        if "limit" in named:
+            named["limit_nano"] = _nano(named.pop("limit"))
+        return named
+
+
+class KeyAssignmentInline(console.ReadOnlyInline, console.TabularInline):
+    model = KeyAssignment
+    verbose_name_plural = "keys"
+    fields = ("api_key", "assigned_by", "created_at")
+    readonly_fields = ("created_at", "assigned_by")
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        rows = super().get_queryset(request).filter(api_key__deleted_at=None)
+        return rows.select_related("api_key")
+
+
+class MemberAssignmentInline(console.ReadOnlyInline, console.TabularInline):
+    model = MemberAssignment
+    verbose_name_plural = "members"
+    fields = ("member", "assigned_by", "created_at")
+    readonly_fields = ("created_at", "assigned_by")
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        return super().get_queryset(request).select_related("member")
+
+
+class _SubjectsDialog(Dialog):
+    """Asks of whom, and whether they get the guardrail or lose it."""
+
+    verb = forms.ChoiceField(
+        choices=(("assign", "Assign"), ("unassign", "Take away")),
+        widget=console.SelectWidget(),
+        label="What to do",
+    )
+
+
+class KeysDialog(_SubjectsDialog):
+    keys = forms.CharField(
+        label="Hashes of API keys",
+        widget=console.TextareaWidget(attrs={"rows": 4}),
+        help_text="Separated by white space. A key has one guardrail: any other is replaced.",
+    )
+
+
+class MembersDialog(_SubjectsDialog):
+    members = forms.CharField(
+        label="Addresses of members",
+        widget=console.TextareaWidget(attrs={"rows": 4}),
+        help_text="Separated by white space. A member has one guardrail: any other is replaced.",
+    )
+
+
+_GUARDRAIL_LISTS: Final = (
+    ("allowed_models", "ignored_models"), ("allowed_providers", "ignored_providers"),
+    "allowed_data_regions",
+)  # fmt: skip
+_GUARDRAIL_SWITCHES: Final = (
+    ("enforce_zdr", "enforce_zdr_anthropic", "enforce_zdr_google"),
+    ("enforce_zdr_openai", "enforce_zdr_xai", "enforce_zdr_other"),
+    ("allow_safety_retention_google", "allow_safety_retention_other"),
+    ("enable_free_model_publication", "enable_free_model_training", "enable_paid_model_training"),
+)  # fmt: skip
+
+
+@admin.register(Guardrail)
+class GuardrailAdmin(ConsoleAdmin):
+    """What limits the keys and members that it is assigned to, or a whole workspace."""
+
+    form = GuardrailForm
+    list_display = ("name", "organization", "workspace_name", "holds_for", "budget", "created_at")
+    list_select_related = ("organization", "workspace")
+    search_fields = ("name", "organization__name")
+    uuid_search_fields = ("id", "organization_id", "workspace_id")
+    autocomplete_fields = ("workspace",)
+    inlines = (KeyAssignmentInline, MemberAssignmentInline)
+    actions_detail = ("assign_keys", "assign_members", "remove")
+    _limits = (
+        ("Lists", {"fields": _GUARDRAIL_LISTS, "description": "Comma lists; empty: no limit."}),
+        ("Switches", {"fields": _GUARDRAIL_SWITCHES}),
+        ("Budget", {"fields": (("limit", "reset_interval"), "include_byok_in_budgets")}),
+    )
+    add_fieldsets = ((None, {"fields": ("workspace", "name", "description")}), *_limits)
+    fieldsets: ClassVar[Any] = (
+        (None, {"fields": ("name", "description", ("organization", "workspace", "holds_for"))}),
+        *_limits,
+        ("Content filters", {"fields": ("content_filters", "content_filter_builtins")}),
+        ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
+    )
+    readonly_fields = (
+        "organization", "holds_for", "content_filters", "content_filter_builtins", "id",
+        "created_at", "updated_at",
+    )  # fmt: skip
+
+    @display(description="Workspace", ordering="workspace__name")
+    def workspace_name(self, guardrail: Guardrail) -> str | None:
+        return guardrail.workspace.name if guardrail.workspace else None
+
+    @display(description="Holds for")
+    def holds_for(self, guardrail: Guardrail) -> str:
+        workspace = guardrail.workspace
+        is_default = workspace is not None and workspace.default_guardrail_id == guardrail.pk
+        return "its whole workspace" if is_default else "those assigned"
+
+    @display(description="Budget")
+    def budget(self, guardrail: Guardrail) -> str | None:
+        if guardrail.limit_nano is None:
+            return None
+        return f"{console.nano_dollars(guardrail.limit_nano)} {guardrail.reset_interval}"
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return (*self.readonly_fields, "workspace") if obj else self.readonly_fields
+
+    def get_inlines(self, request: HttpRequest, obj: Any) -> Any:
+        return self.inlines if obj else ()
+
+    def get_form(
+        self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any
+    ) -> Any:
+        form = super().get_form(request, obj, change=change, **kwargs)
+        if "workspace" in form.base_fields:
+            form.base_fields["workspace"].required = True
+        return form
+
+    def create(self, request: HttpRequest, obj: Any, form: Any) -> Guardrail:
+        fields = form.changes
+        guardrail: Guardrail = Guardrail.objects.establish(
+            workspace=fields.pop("workspace"), name=fields.pop("name"), **fields
+        )
+        return guardrail
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        if not change:
+            super().save_model(request, obj, form, change)
+            return
+        Guardrail.objects.get(pk=obj.pk).edit(**form.changes)
+
+    def has_assign_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("accounts.change_guardrail")
+
+    @console.transition(
+        description="Keys",
+        question="The guardrail holds for these inference keys, from their next request on.",
+        submit="Do so",
+        permission="assign",
+        icon="key",
+        form=KeysDialog,
+    )
+    def assign_keys(self, request: HttpRequest, guardrail: Guardrail, form: Any) -> console.Said:
+        wanted = set(form.cleaned_data["keys"].split())
+        rows = ApiKey.objects.for_organization(guardrail.organization_id).for_inference()
+        keys = list(rows.filter(digest__in=wanted))
+        if len(keys) != len(wanted):
+            raise ApiKeyNotFound("One of them is no inference key of the organization.")
+        if form.cleaned_data["verb"] == "assign":
+            changed = guardrail.assign_keys(keys, by=console.actor(request))
+            return messages.SUCCESS, f"{changed} keys have got the guardrail."
+        return messages.SUCCESS, f"{guardrail.unassign_keys(keys)} keys have lost the guardrail."
+
+    @console.transition(
+        description="Members",
+        question="The guardrail holds for every key that these members made.",
+        submit="Do so",
+        permission="assign",
+        icon="group",
+        form=MembersDialog,
+    )
+    def assign_members(self, request: HttpRequest, guardrail: Guardrail, form: Any) -> console.Said:
+        wanted = set(form.cleaned_data["members"].split())
+        rows = Member.objects.for_organization(guardrail.organization_id)
+        members = list(rows.filter(email__in=wanted))
+        if len(members) != len(wanted):
+            raise MemberNotFound("One of them is no member of the organization.")
+        if form.cleaned_data["verb"] == "assign":
+            changed = guardrail.assign_members(members, by=console.actor(request))
+            return messages.SUCCESS, f"{changed} members have got the guardrail."
+        lost = guardrail.unassign_members(members)
+        return messages.SUCCESS, f"{lost} members have lost the guardrail."
+
+    def has_remove_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("accounts.delete_guardrail")
+
+    @console.transition(
+        description="Delete",
+        question="It goes with its assignments: what it governed is governed no more.",
+        submit="Delete the guardrail",
+        permission="remove",
+        icon="delete",
+        danger=True,
+    )
+    def remove(self, request: HttpRequest, guardrail: Guardrail, form: Any) -> console.Said:
+        text = f"{guardrail} is deleted."
+        # The page looks for the row afterwards, by the key that a deleted instance loses.
+        Guardrail.objects.get(pk=guardrail.pk).remove()
+        return messages.SUCCESS, text
+
+
 class ByokForm(ConsoleForm):
     """What may be changed of a stored credential; its secret is replaced by a rotation."""
 
@@ -290,7 +690,15 @@ class ByokForm(ConsoleForm):
                 self.add_error(
                     "allowed_api_key_hashes", "Names a key that is not the organization's."
                 )
+        self._check_members(organization, set(cleaned.get("allowed_user_ids") or ()))
         return cleaned
+
+    def _check_members(self, organization: Organization | None, texts: set[str]) -> None:
+        members = {path_uuid(text) for text in texts}
+        if members and organization is not None:
+            people = Member.objects.for_organization(organization.pk)
+            if people.filter(pk__in=list(filter(None, members))).count() != len(members):
+                self.add_error("allowed_user_ids", "Names a member who is not the organization's.")
 
 
 class ByokAddForm(ByokForm):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, Self
 
@@ -21,6 +21,8 @@ from config.errors import InvalidRequest, NotFound
 from config.models import BaseModel
 
 HOST_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.\-]{0,251}[a-z0-9])?")
+WORKSPACE_SLUG: Final = re.compile("[a-z0-9]+(?:-[a-z0-9]+)*")
+_LIKE_AN_ID: Final = re.compile("[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}")
 
 
 class Region(models.TextChoices):
@@ -80,6 +82,10 @@ class GuardrailNotFound(NotFound):
 
 class MemberNotFound(NotFound):
     message = "The member does not exist."
+
+
+class BudgetNotFound(NotFound):
+    message = "The workspace has no budget for this interval."
 
 
 class ApiKeyNotFound(NotFound):
@@ -174,6 +180,14 @@ class Organization(BaseModel):
             no_training=self.forbids_training,
         )
 
+    def edit(self, **changes: Any) -> bool:
+        """Writes the fields that differ; returns whether any did."""
+        with transaction.atomic():
+            self.refresh_from_db(
+                from_queryset=Organization._base_manager.select_for_update(no_key=True)
+            )
+            return _write(self, changes)
+
 
 class MemberQuerySet(models.QuerySet["Member"]):
     def for_organization(self, organization_id: uuid.UUID) -> Self:
@@ -213,6 +227,31 @@ class WorkspaceQuerySet(models.QuerySet["Workspace"]):
         return self.filter(organization_id=organization_id, deleted_at=None)
 
 
+class WorkspaceManager(models.Manager.from_queryset(WorkspaceQuerySet)):  # type: ignore[misc]
+    def open(
+        self,
+        *,
+        organization_id: uuid.UUID,
+        name: str,
+        slug: str,
+        created_by: str | None = None,
+        **fields: Any,
+    ) -> Workspace:
+        """Creates a workspace; raises :class:`InvalidRequest` for a slug that is taken."""
+        with transaction.atomic():
+            _take_turns(organization_id)
+            workspace = Workspace(
+                organization_id=organization_id,
+                name=name,
+                slug=slug,
+                created_by=created_by,
+                **fields,
+            )
+            workspace.require_free(slug)
+            workspace.save(force_insert=True)
+        return workspace
+
+
 class Workspace(BaseModel):
     """A part of an organization with credentials and keys of its own."""
 
@@ -246,7 +285,7 @@ class Workspace(BaseModel):
     include_byok_in_budgets = models.BooleanField(default=False, db_default=False)
     deleted_at = models.DateTimeField(null=True, editable=False)
 
-    objects = WorkspaceQuerySet.as_manager()
+    objects = WorkspaceManager()
 
     class Meta:
         ordering = ("organization", "name")
@@ -270,6 +309,137 @@ class Workspace(BaseModel):
     def default_guardrail_id(self) -> uuid.UUID:
         """The key of the guardrail that governs the whole workspace, whether it exists yet."""
         return uuid.uuid5(self.pk, "default guardrail")
+
+    def require_free(self, slug: str) -> None:
+        """Raises :class:`InvalidRequest` for a slug that another workspace has, or reads as an id.
+
+        Paths name a workspace by either.
+        """
+        if _LIKE_AN_ID.fullmatch(slug):
+            raise _refusal("slug", "Must not look like an id.")
+        others = Workspace.objects.filter(organization=self.organization_id, slug=slug)
+        if others.exclude(pk=self.pk).exists():
+            raise _refusal("slug", "Is taken by another workspace.")
+
+    def edit(self, **changes: Any) -> bool:
+        """Present, unchanged. Writes the fields that differ; returns whether any did.
+
+        Raises :class:`WorkspaceNotFound` for one that was deleted meanwhile, and
+        :class:`InvalidRequest` for a slug that is taken.
+        """
+        with transaction.atomic():
+            self._lock_present()
+            if changes.get("slug", self.slug) != self.slug:
+                self.require_free(changes["slug"])
+            return _write(self, changes)
+
+    def close(self, *, confirm_default: bool = False) -> None:
+        """Present → gone. Takes budgets, guardrails and members along, and gives up the slug.
+
+        Refused while the workspace has a usable inference key. The default workspace goes only
+        when that is confirmed, and then disables its inference keys: they are those that were made
+        without naming a workspace. Management keys are the organization's and survive. The row
+        stays, for the generations that point at it. Raises :class:`InvalidRequest` for a refusal,
+        and :class:`WorkspaceNotFound` for one that is gone already.
+        """
+        with transaction.atomic():
+            self._lock_present()
+            keys = ApiKey.objects.filter(workspace=self, deleted_at=None).for_inference().enabled()
+            if self.is_default and not confirm_default:
+                raise _refusal(
+                    "confirm_default_workspace_deletion",
+                    "Must be true to delete the default workspace.",
+                )
+            if not self.is_default and keys.unexpired().exists():
+                raise InvalidRequest(
+                    "The workspace has active API keys. Delete, disable or move them first."
+                )
+            now = timezone.now()
+            keys.update(disabled=True, updated_at=now)
+            self.budgets.all().delete()
+            self.guardrails.all().delete()
+            self.memberships.all().delete()
+            self.slug, self.deleted_at = self.pk.hex, now
+            self.save_fields("slug", "deleted_at")
+
+    def place_of(self, member: Member) -> WorkspaceMember:
+        """Returns the place that a member has in the default workspace, where no row says so."""
+        return WorkspaceMember(
+            id=uuid.uuid5(self.pk, str(member.pk)),
+            workspace=self,
+            member=member,
+            role=member.role,
+            created_at=member.created_at,
+        )
+
+    def add_members(self, members: Collection[Member]) -> int:
+        """Gives members a place, with the role that they have; returns how many had none."""
+        with transaction.atomic():
+            self._lock_present()
+            if self.is_default:
+                return 0
+            present = set(self.memberships.values_list("member_id", flat=True))
+            added = [
+                WorkspaceMember(workspace=self, member=member, role=member.role)
+                for member in members
+                if member.pk not in present
+            ]
+            WorkspaceMember.objects.bulk_create(added)
+            return len(added)
+
+    def remove_members(self, members: Collection[Member]) -> int:
+        """Takes the place of members away, of all or of none; returns how many had one.
+
+        Raises :class:`InvalidRequest` for a member with a usable key in the workspace, and for the
+        default workspace, which is everybody's.
+        """
+        with transaction.atomic():
+            self._lock_present()
+            if self.is_default:
+                raise InvalidRequest("Every member is in the default workspace, for good.")
+            keys = ApiKey.objects.filter(workspace=self, creator__in=members, deleted_at=None)
+            holder = keys.enabled().unexpired().select_related("creator").first()
+            if holder is not None:
+                raise InvalidRequest(f"The member {holder.creator} has active API keys here.")
+            return self.memberships.filter(member__in=members).delete()[0]
+
+    def set_budget(
+        self, interval: BudgetInterval, *, limit_nano: int, include_byok: bool | None = None
+    ) -> WorkspaceBudget:
+        """Limits what the workspace may spend in a period; ``include_byok`` holds for all periods.
+
+        Raises :class:`InvalidRequest` unless each budget is below those of all longer periods.
+        """
+        with transaction.atomic():
+            self._lock_present()
+            order = list(BudgetInterval)
+            for other in self.budgets.exclude(interval=interval):
+                is_longer = order.index(BudgetInterval(other.interval)) > order.index(interval)
+                if is_longer != (limit_nano < other.limit_nano) or limit_nano == other.limit_nano:
+                    side = "below" if is_longer else "above"
+                    raise _refusal(
+                        "limit_usd", f"Must be {side} the {other.interval} budget of the workspace."
+                    )
+            budget = self.budgets.filter(interval=interval).first()
+            if budget is None:
+                budget = self.budgets.create(interval=interval, limit_nano=limit_nano)
+            else:
+                _write(budget, {"limit_nano": limit_nano})
+            if include_byok is not None:
+                _write(self, {"include_byok_in_budgets": include_byok})
+        return budget
+
+    def lift_budget(self, interval: BudgetInterval) -> bool:
+        """Takes a budget away; returns whether there was one."""
+        with transaction.atomic():
+            self._lock_present()
+            return bool(self.budgets.filter(interval=interval).delete()[0])
+
+    def _lock_present(self) -> None:
+        _take_turns(self.organization_id)
+        self.refresh_from_db(from_queryset=Workspace._base_manager.select_for_update(no_key=True))
+        if self.deleted_at is not None:
+            raise WorkspaceNotFound
 
 
 class WorkspaceMember(BaseModel):
@@ -333,18 +503,24 @@ class ApiKeyManager(models.Manager.from_queryset(ApiKeyQuerySet)):  # type: igno
         expires_at: datetime | None = None,
         **fields: Any,
     ) -> tuple[ApiKey, secrets.Secret]:
-        """Creates a key and returns it with its secret, which is stored nowhere."""
+        """Creates a key and returns it with its secret, which is stored nowhere.
+
+        Raises :class:`WorkspaceNotFound` for a workspace that was deleted meanwhile.
+        """
         secret = secrets.generate_api_key(is_management=is_management)
-        key = self.create(
-            organization_id=workspace.organization_id,
-            workspace=workspace,
-            name=name,
-            is_management=is_management,
-            expires_at=expires_at,
-            digest=secrets.digest_api_key(secret.reveal()),
-            label=secrets.label_api_key(secret),
-            **fields,
-        )
+        with transaction.atomic():
+            _take_turns(workspace.organization_id)
+            _require_open(workspace.pk)
+            key = self.create(
+                organization_id=workspace.organization_id,
+                workspace=workspace,
+                name=name,
+                is_management=is_management,
+                expires_at=expires_at,
+                digest=secrets.digest_api_key(secret.reveal()),
+                label=secrets.label_api_key(secret),
+                **fields,
+            )
         return key, secret
 
 
@@ -426,12 +602,17 @@ class ApiKey(BaseModel):
     def edit(self, **changes: Any) -> bool:
         """Present, unchanged. Writes the fields that differ; returns whether any did.
 
-        Raises :class:`ApiKeyNotFound` for a key that was revoked meanwhile.
+        Raises :class:`ApiKeyNotFound` for a key that was revoked meanwhile, and
+        :class:`WorkspaceNotFound` when it would work in a workspace that was deleted.
         """
         with transaction.atomic():
+            if changes.keys() & {"workspace_id", "disabled"}:
+                _take_turns(self.organization_id)
             self.refresh_from_db(from_queryset=ApiKey._base_manager.select_for_update())
             if self.deleted_at is not None:
                 raise ApiKeyNotFound
+            if "workspace_id" in changes or changes.get("disabled") is False:
+                _require_open(changes.get("workspace_id", self.workspace_id))
             return _write(self, changes)
 
     def revoke(self) -> bool:
@@ -451,6 +632,37 @@ class ApiKey(BaseModel):
 class GuardrailQuerySet(models.QuerySet["Guardrail"]):
     def for_organization(self, organization_id: uuid.UUID) -> Self:
         return self.filter(organization_id=organization_id)
+
+
+class GuardrailManager(models.Manager.from_queryset(GuardrailQuerySet)):  # type: ignore[misc]
+    def establish(self, *, workspace: Workspace, name: str, **fields: Any) -> Guardrail:
+        """Files a guardrail in a workspace, where it governs nothing until it is assigned.
+
+        Raises :class:`InvalidRequest` for a budget without a period, or a period without a budget,
+        and :class:`WorkspaceNotFound` for a workspace that was deleted meanwhile.
+        """
+        with transaction.atomic():
+            _take_turns(workspace.organization_id)
+            _require_open(workspace.pk)
+            guardrail = Guardrail(
+                organization_id=workspace.organization_id, workspace=workspace, name=name, **fields
+            )
+            guardrail.require_whole_budget()
+            guardrail.save(force_insert=True)
+        return guardrail
+
+    def govern(self, workspace: Workspace, **changes: Any) -> Guardrail:
+        """Changes the guardrail of a whole workspace; the first change makes it."""
+        with transaction.atomic():
+            _take_turns(workspace.organization_id)
+            found: Guardrail | None = self.filter(pk=workspace.default_guardrail_id).first()
+            if found is None:
+                fields = {"name": "Workspace default", **changes}
+                return self.establish(
+                    workspace=workspace, id=workspace.default_guardrail_id, **fields
+                )
+            found.edit(**changes)
+        return found
 
 
 class Guardrail(BaseModel):
@@ -493,7 +705,7 @@ class Guardrail(BaseModel):
     reset_interval = models.CharField(max_length=16, choices=LimitReset, null=True, blank=True)
     include_byok_in_budgets = models.BooleanField(default=False)
 
-    objects = GuardrailQuerySet.as_manager()
+    objects = GuardrailManager()
 
     class Meta:
         ordering = ("organization", "created_at", "id")
@@ -501,7 +713,12 @@ class Guardrail(BaseModel):
             models.CheckConstraint(
                 condition=Q(limit_nano=None) | Q(limit_nano__gte=0),
                 name="guardrail_limit_not_negative",
-            )
+            ),
+            models.CheckConstraint(
+                condition=Q(limit_nano=None, reset_interval=None)
+                | Q(limit_nano__isnull=False, reset_interval__isnull=False),
+                name="guardrail_budget_whole",
+            ),
         ]
 
     def __str__(self) -> str:
@@ -520,6 +737,94 @@ class Guardrail(BaseModel):
             no_free_training=self.enable_free_model_training is False,
             entrances=self.allowed_data_regions,
         )
+
+    def require_whole_budget(self) -> None:
+        """Raises :class:`InvalidRequest` for a limit without a period or a period without one."""
+        if (self.limit_nano is None) != (self.reset_interval is None):
+            missing, given = "reset_interval", "limit_usd"
+            if self.limit_nano is None:
+                missing, given = given, missing
+            raise _refusal(missing, f"Must go together with {given}.")
+
+    def edit(self, **changes: Any) -> bool:
+        """Present, unchanged. Writes the fields that differ; returns whether any did.
+
+        Raises :class:`GuardrailNotFound` for one that was deleted meanwhile, and
+        :class:`InvalidRequest` when only one of budget and period would be left.
+        """
+        with transaction.atomic():
+            self._lock_present()
+            changed = _set(self, changes)
+            self.require_whole_budget()
+            if changed:
+                self.save_fields(*changed)
+        return bool(changed)
+
+    def remove(self) -> None:
+        """Present → gone, with its assignments; raises :class:`GuardrailNotFound` when it was."""
+        with transaction.atomic():
+            self._lock_present()
+            self.delete()
+
+    def assign_keys(self, keys: Collection[ApiKey], *, by: str) -> int:
+        """Makes it the one guardrail of keys; returns of how many it was not."""
+        return self._assign(KeyAssignment, "api_key", keys, by)
+
+    def unassign_keys(self, keys: Collection[ApiKey]) -> int:
+        """Leaves keys without a guardrail of their own; returns of how many it was that."""
+        return self._unassign(KeyAssignment, "api_key", keys)
+
+    def assign_members(self, members: Collection[Member], *, by: str) -> int:
+        """Makes it the one guardrail of members; returns of how many it was not."""
+        return self._assign(MemberAssignment, "member", members, by)
+
+    def unassign_members(self, members: Collection[Member]) -> int:
+        """Leaves members without a guardrail; returns of how many it was that."""
+        return self._unassign(MemberAssignment, "member", members)
+
+    def _assign(
+        self,
+        kind: type[KeyAssignment] | type[MemberAssignment],
+        name: str,
+        subjects: Iterable[ApiKey] | Iterable[Member],
+        by: str,
+    ) -> int:
+        with transaction.atomic():
+            self._lock_present()
+            manager: Any = kind._default_manager
+            wanted = {subject.pk: subject for subject in subjects}
+            ours = manager.filter(guardrail=self, **{f"{name}__in": wanted})
+            for pk in ours.values_list(f"{name}_id", flat=True):
+                del wanted[pk]
+            manager.filter(**{f"{name}__in": wanted}).delete()
+            manager.bulk_create(
+                kind(guardrail=self, assigned_by=by, **{name: subject})
+                for subject in wanted.values()
+            )
+        return len(wanted)
+
+    def _unassign(
+        self,
+        kind: type[KeyAssignment] | type[MemberAssignment],
+        name: str,
+        subjects: Iterable[ApiKey] | Iterable[Member],
+    ) -> int:
+        with transaction.atomic():
+            self._lock_present()
+            manager: Any = kind._default_manager
+            gone: int = manager.filter(
+                guardrail=self, **{f"{name}__in": [subject.pk for subject in subjects]}
+            ).delete()[0]
+        return gone
+
+    def _lock_present(self) -> None:
+        _take_turns(self.organization_id)
+        try:
+            self.refresh_from_db(
+                from_queryset=Guardrail._base_manager.select_for_update(no_key=True)
+            )
+        except Guardrail.DoesNotExist:
+            raise GuardrailNotFound from None
 
 
 class KeyAssignment(BaseModel):
@@ -704,10 +1009,7 @@ class ByokCredential(BaseModel):
             if changes.get("is_fallback", self.is_fallback) and changes.get(
                 "is_byok_only", self.is_byok_only
             ):
-                refused = {"is_fallback": "Cannot go with is_byok_only."}
-                raise InvalidRequest(
-                    "is_fallback: Cannot go with is_byok_only.", metadata={"fields": refused}
-                )
+                raise _refusal("is_fallback", "Cannot go with is_byok_only.")
             return _write(self, changes) or secret is not None
 
     def remove(self) -> None:
@@ -744,11 +1046,36 @@ class ByokCredential(BaseModel):
         return self.allowed_hosts is None or host in self.allowed_hosts
 
 
-def _write(row: BaseModel, changes: Mapping[str, Any]) -> bool:
-    """Writes the fields that differ, of a row that the caller has locked; tells whether any did."""
+def _take_turns(organization_id: uuid.UUID) -> None:
+    """Lets one transaction at a time change how an organization is governed.
+
+    The first lock that such a transaction takes: at its end a trigger locks the same row.
+    """
+    Organization.objects.select_for_update(no_key=True).get(pk=organization_id)
+
+
+def _require_open(workspace_id: uuid.UUID) -> None:
+    """Raises :class:`WorkspaceNotFound` for a workspace that is deleted."""
+    if not Workspace.objects.filter(pk=workspace_id, deleted_at=None).exists():
+        raise WorkspaceNotFound
+
+
+def _refusal(field: str, why: str) -> InvalidRequest:
+    """Returns the error that a serializer would raise for a field."""
+    return InvalidRequest(f"{field}: {why}", metadata={"fields": {field: why}})
+
+
+def _set(row: BaseModel, changes: Mapping[str, Any]) -> list[str]:
+    """Sets the fields that differ, and returns their names."""
     changed = [name for name, value in changes.items() if getattr(row, name) != value]
     for name in changed:
         setattr(row, name, changes[name])
+    return changed
+
+
+def _write(row: BaseModel, changes: Mapping[str, Any]) -> bool:
+    """Writes the fields that differ, of a row that the caller has locked; tells whether any did."""
+    changed = _set(row, changes)
     if changed:
         row.save_fields(*changed)
     return bool(changed)
@@ -760,7 +1087,7 @@ def workspace_for(organization_id: uuid.UUID, workspace_id: uuid.UUID | None) ->
     Raises :class:`WorkspaceNotFound`, for a foreign workspace as for one that does not exist.
     """
     workspaces = Workspace.objects.for_organization(organization_id)
-    found = (
+    found: Workspace | None = (
         workspaces.filter(is_default=True).first()
         if workspace_id is None
         else workspaces.filter(pk=workspace_id).first()

@@ -10,7 +10,7 @@ from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
-from accounts.models import HOST_NAME, ApiKey, ByokCredential, LimitReset, Region
+from accounts.models import HOST_NAME, ApiKey, ByokCredential, LimitReset, Member, Region
 from catalog import dialects
 from catalog.dialects.credentials import InvalidCredential
 from catalog.models import Provider
@@ -23,6 +23,7 @@ from config.api import (
     StringField,
     TrackingField,
     UUIDField,
+    path_uuid,
 )
 from config.openapi import envelope
 from config.secrets import MAX_CREDENTIAL_LENGTH, NotACredential, Secret, parse_credential
@@ -93,6 +94,10 @@ class _ByokFields(StrictSerializer):
         own = ApiKey.objects.for_organization(organization_id).filter(digest__in=hashes).count()
         if own != len(hashes):
             raise ValidationError({"allowed_api_key_hashes": ["Names a key that is not yours."]})
+        members = {path_uuid(text) for text in attrs.get("allowed_user_ids") or ()}
+        people = Member.objects.for_organization(organization_id)
+        if people.filter(pk__in=list(filter(None, members))).count() != len(members):
+            raise ValidationError({"allowed_user_ids": ["Names a member who is not yours."]})
         return attrs
 
     def provider_of(self, attrs: dict[str, Any]) -> Provider | None:
@@ -200,8 +205,10 @@ class CreateKeySerializer(_KeyLimitFields):
     workspace_id = UUIDField(required=False)
     expires_at = InstantField(required=False, allow_null=True, help_text="In the future.")
     external = _ExternalSerializer(required=False)
-    creator_user_id = StringField(
-        required=False, allow_null=True, help_text="Only null: organizations have no members here."
+    creator_user_id = UUIDField(
+        required=False,
+        allow_null=True,
+        help_text="The member who makes it, and under whose guardrail it falls.",
     )
 
     def validate_expires_at(self, moment: datetime | None) -> datetime | None:
@@ -209,12 +216,7 @@ class CreateKeySerializer(_KeyLimitFields):
             raise ValidationError("Must be in the future.")
         return moment
 
-    def validate_creator_user_id(self, member: str | None) -> None:
-        if member is not None:
-            raise ValidationError("Names no member of the organization.")
-
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        attrs.pop("creator_user_id", None)
         external = attrs.pop("external", None)
         return attrs if external is None else {**attrs, "external_user": external["user"]}
 

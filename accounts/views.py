@@ -6,7 +6,6 @@ import re
 from typing import Any, Final, cast
 from uuid import UUID
 
-from django.utils import timezone
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -19,7 +18,8 @@ from accounts.models import (
     ApiKeyNotFound,
     ByokCredential,
     CredentialNotFound,
-    LimitReset,
+    Member,
+    MemberNotFound,
     Organization,
     Region,
     workspace_for,
@@ -40,6 +40,7 @@ from accounts.serializers import (
     UpdateByokSerializer,
     UpdateKeySerializer,
 )
+from accounts.spending import Budget, budgets_of, effective
 from catalog.pricing import usd
 from config.api import (
     path_uuid,
@@ -116,10 +117,10 @@ class KeyViewSet(ViewSet):
         body = CreateKeySerializer(data=request.data)
         body.is_valid(raise_exception=True)
         fields = dict(body.validated_data)
-        workspace = workspace_for(
-            caller_of(request).organization_id, fields.pop("workspace_id", None)
-        )
-        key, secret = ApiKey.objects.issue(workspace=workspace, **fields)
+        organization_id = caller_of(request).organization_id
+        workspace = workspace_for(organization_id, fields.pop("workspace_id", None))
+        creator = _creator(organization_id, fields.pop("creator_user_id", None))
+        key, secret = ApiKey.objects.issue(workspace=workspace, creator=creator, **fields)
         [data] = _shown(key)
         return Response({"data": data, "key": secret.reveal()}, status=201)
 
@@ -271,6 +272,16 @@ def _inference_key(request: Request, digest: str) -> ApiKey:
     return found
 
 
+def _creator(organization_id: UUID, member_id: UUID | None) -> Member | None:
+    """Loads the member of the organization who makes a key, ``None`` when nobody is named."""
+    if member_id is None:
+        return None
+    found = Member.objects.for_organization(organization_id).filter(pk=member_id).first()
+    if found is None:
+        raise MemberNotFound
+    return found
+
+
 def _shown(*keys: ApiKey) -> Any:
     """Renders keys with what each has used, which is one query for all of them."""
     used = Generation.objects.usage_of_keys([key.pk for key in keys])
@@ -280,7 +291,7 @@ def _shown(*keys: ApiKey) -> Any:
             "name": key.name,
             "label": key.label,
             "workspace_id": key.workspace_id,
-            "creator_user_id": None,
+            "creator_user_id": key.creator_id,
             "external_user": key.external_user,
             "disabled": key.disabled,
             **_limits(key, used[key.pk]),
@@ -308,20 +319,24 @@ def _limits(key: ApiKey, used: KeyUsage) -> dict[str, Any]:
 
 def _current_key(key: ApiKey) -> dict[str, Any]:
     used = Generation.objects.usage_of_keys([key.pk])[key.pk]
-    budget = _budget(key, used)
+    budgets = budgets_of(key)
+    blocking = effective(budgets)
+    entrances = key.policy.entrances
     return {
         "label": key.label,
         "organization_id": key.organization_id,
-        "workspace_id": key.workspace_id,
-        "creator_user_id": None,
+        "workspace_id": key.workspace_id if key.workspace.deleted_at is None else None,
+        "creator_user_id": key.creator_id,
         "is_management_key": key.is_management,
         "is_provisioning_key": key.is_management,
         "is_free_tier": False,
         "expires_at": key.expires_at,
         **_limits(key, used),
-        "budgets": [] if budget is None else [budget],
-        "effective_budget": budget,
-        "allowed_data_regions": Region.values,
+        "budgets": [_budget(budget) for budget in budgets],
+        "effective_budget": None if blocking is None else _budget(blocking),
+        "allowed_data_regions": [
+            region for region in Region.values if entrances is None or region in entrances
+        ],
         "free_model_daily_requests": {"limit": 0, "remaining": 0, "used": 0},
         "rate_limit": {
             "requests": -1,
@@ -331,20 +346,15 @@ def _current_key(key: ApiKey) -> dict[str, Any]:
     }
 
 
-def _budget(key: ApiKey, used: KeyUsage) -> dict[str, Any] | None:
-    """Describes the limit of a key as a budget; ``None`` for a key without one."""
-    if key.limit_nano is None:
-        return None
-    spent = used.against_limit(key)
-    reset = None if key.limit_reset is None else LimitReset(key.limit_reset)
+def _budget(budget: Budget) -> dict[str, Any]:
     return {
-        "scope": "key_limit",
-        "budget_id": None,
-        "guardrail_id": None,
-        "include_byok": key.include_byok_in_limit,
-        "limit_usd": usd(key.limit_nano),
-        "spend_usd": usd(spent),
-        "remaining_usd": usd(key.limit_nano - spent),
-        "reset_interval": reset,
-        "resets_at": None if reset is None else reset.ends_at(timezone.now()),
+        "scope": budget.scope,
+        "budget_id": budget.budget_id,
+        "guardrail_id": budget.guardrail_id,
+        "include_byok": budget.include_byok,
+        "limit_usd": usd(budget.limit_nano),
+        "spend_usd": usd(budget.spent_nano),
+        "remaining_usd": usd(budget.remaining_nano),
+        "reset_interval": budget.reset,
+        "resets_at": budget.resets_at,
     }

@@ -7,7 +7,14 @@ from django.urls import URLPattern, URLResolver, include, path
 from drf_spectacular.views import SpectacularJSONAPIView, SpectacularSwaggerSplitView
 from rest_framework.routers import SimpleRouter
 
+from accounts.governance_views import (
+    GuardrailViewSet,
+    OrganizationMembersView,
+    OrganizationSettingsView,
+    WorkspaceViewSet,
+)
 from accounts.views import ByokViewSet, CurrentKeyView, KeyViewSet
+from billing.views import CreditsView, CryptoTopUpsView, CryptoTopUpView, metrics, pay, pay_status
 from catalog.views import (
     EmbeddingsModelsView,
     ModelEndpointsView,
@@ -21,16 +28,32 @@ from catalog.views import (
 from config import health
 from endpoints.views import PrivateEndpointViewSet
 from endusers.views import EndUserViewSet, ExternalUserViewSet
+from inference.report_views import (
+    ActivityView,
+    AnalyticsMetaView,
+    AnalyticsQueryView,
+    FeedbackView,
+    GenerationContentView,
+    GenerationView,
+)
+from inference.views import ExplainView
 
 router = SimpleRouter(trailing_slash=False)
 router.register("private-endpoints", PrivateEndpointViewSet, "private-endpoint")
 router.register("keys", KeyViewSet, "key")
 router.register("byok", ByokViewSet, "byok")
+router.register("workspaces", WorkspaceViewSet, "workspace")
+router.register("guardrails", GuardrailViewSet, "guardrail")
 router.register("end-users", EndUserViewSet, "end-user")
 router.register("external-users", ExternalUserViewSet, "external-user")
 
 api: list[URLPattern | URLResolver] = [
     path("key", CurrentKeyView.as_view()),
+    path("credits", CreditsView.as_view()),
+    path("credits/crypto", CryptoTopUpsView.as_view()),
+    path("credits/crypto/<str:id>", CryptoTopUpView.as_view()),
+    path("organization/members", OrganizationMembersView.as_view()),
+    path("organization/settings", OrganizationSettingsView.as_view()),
     path("models", ModelsView.as_view()),
     path("models/count", ModelsCountView.as_view()),
     path("models/user", UserModelsView.as_view()),
@@ -40,6 +63,13 @@ api: list[URLPattern | URLResolver] = [
     path("embeddings/models", EmbeddingsModelsView.as_view()),
     path("endpoints/zdr", ZdrEndpointsView.as_view()),
     path("providers", ProvidersView.as_view()),
+    path("routing/explain", ExplainView.as_view()),
+    path("generation", GenerationView.as_view()),
+    path("generation/content", GenerationContentView.as_view()),
+    path("generation/feedback", FeedbackView.as_view()),
+    path("activity", ActivityView.as_view()),
+    path("analytics/meta", AnalyticsMetaView.as_view()),
+    path("analytics/query", AnalyticsQueryView.as_view()),
     path("openapi.json", SpectacularJSONAPIView.as_view(), name="openapi"),
     path("", include(router.urls)),
 ]
@@ -54,7 +84,9 @@ urlpatterns = [
     path("admin/", admin.site.urls),
     path("healthz", health.alive),
     path("readyz", health.ready),
-    path("metrics", health.metrics),
+    path("metrics", metrics),
+    path("pay/<uuid:pk>", pay, name="pay"),
+    path("pay/<uuid:pk>/status", pay_status),
 ]
 
 handler400 = "config.errors.bad_request"

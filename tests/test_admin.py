@@ -16,7 +16,18 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import URLPattern, URLResolver, reverse
 from django.utils import timezone
 
-from accounts.models import ApiKey, ByokCredential, Organization, Workspace
+from accounts.models import (
+    ApiKey,
+    BudgetInterval,
+    ByokCredential,
+    Guardrail,
+    KeyAssignment,
+    Member,
+    MemberAssignment,
+    Organization,
+    Workspace,
+    WorkspaceBudget,
+)
 from catalog.models import LanguageModel, ModelEndpoint, PriceVersion, Provider
 from config.secrets import Secret
 from config.simulator import Simulator
@@ -24,6 +35,7 @@ from endpoints.models import PrivateEndpoint, Validation
 from endusers.models import EndUser
 from inference.models import Generation
 from tests import factories
+from tests.accounts.governance import make_guardrail, make_key, make_member, make_workspace
 from tests.factories import Tenant
 
 SECRET = "canary-provider-secret-9f8e7d6c5b4a3210"
@@ -43,6 +55,8 @@ STATUSES = {
             "accounts_workspace",
             "accounts_apikey",
             "accounts_byokcredential",
+            "accounts_member",
+            "accounts_guardrail",
             "catalog_provider",
             "catalog_languagemodel",
             "catalog_modelendpoint",
@@ -90,6 +104,8 @@ def world(tenant: Tenant) -> dict[str, Any]:
         tenant.workspace,
         ApiKey.objects.order_by("name")[0],
         credential,
+        make_member(tenant.organization),
+        make_guardrail(tenant.workspace),
         provider,
         model,
         public,
@@ -237,6 +253,18 @@ def _credentials(tenant: Tenant, count: int) -> None:
         factories.make_credential(tenant, factories.make_provider())
 
 
+def _members(tenant: Tenant, count: int) -> None:
+    for number in range(count):
+        make_member(Organization.objects.establish(name=f"Of member {number}"))
+
+
+def _guardrails(tenant: Tenant, count: int) -> None:
+    for number in range(count):
+        other = Organization.objects.establish(name=f"Of guardrail {number}")
+        guardrail = make_guardrail(other.default_workspace)
+        guardrail.assign_members([make_member(other)], by="test")
+
+
 def _endpoints(tenant: Tenant, count: int) -> None:
     for _ in range(count):
         model, provider = factories.make_model(), factories.make_provider()
@@ -262,6 +290,8 @@ def _end_users(tenant: Tenant, count: int) -> None:
         (Workspace, _workspaces),
         (ApiKey, _keys),
         (ByokCredential, _credentials),
+        (Member, _members),
+        (Guardrail, _guardrails),
         (Provider, _endpoints),
         (LanguageModel, _endpoints),
         (ModelEndpoint, _endpoints),
@@ -960,3 +990,256 @@ def test_money_is_written_out(operator: Client, tenant: Tenant) -> None:
 
     assert "$0.000012" in operator.get(page(generation)).content.decode()
     assert "$0.000012" in operator.get(listing(Generation)).content.decode()
+
+
+def change(client: Client, row: Any, form: dict[str, str]) -> Any:
+    """Sends the form of a page, with what its read-only tables send along."""
+    formsets = [shown.formset for shown in client.get(page(row)).context["inline_admin_formsets"]]
+    counts = {
+        f"{formset.prefix}-{name}": str(count)
+        for formset in formsets
+        for name, count in (
+            ("TOTAL_FORMS", formset.total_form_count()),
+            ("INITIAL_FORMS", formset.initial_form_count()),
+        )
+    }
+    return client.post(page(row), form | counts)
+
+
+def _preferences(**fields: str) -> dict[str, str]:
+    return {"name": "Acme", "endpoint_limit": "", **fields}
+
+
+def test_change_organization_stores_its_preferences(operator: Client, tenant: Tenant) -> None:
+    for slug in ("acme", "globex"):
+        factories.make_provider(slug)
+    fields = {
+        "is_filtered_model_catalog_enabled": "on",
+        "requires_zdr": "on",
+        "forbids_training": "on",
+        "allowed_providers": "acme,globex,acme",
+        "ignored_providers": "",
+    }
+    change(operator, tenant.organization, _preferences(**fields))
+
+    stored = Organization.objects.get()
+    assert (
+        stored.is_filtered_model_catalog_enabled,
+        stored.requires_zdr,
+        stored.forbids_training,
+        stored.allowed_providers,
+        stored.ignored_providers,
+    ) == (True, True, True, ["acme", "globex"], None)
+
+
+def test_change_organization_refuses_an_unknown_provider(operator: Client, tenant: Tenant) -> None:
+    before = fingerprint()
+    response = change(operator, tenant.organization, _preferences(ignored_providers="initech"))
+
+    assert response.context["adminform"].form.errors == {
+        "ignored_providers": ["initech is not a provider of the catalogue."]
+    }
+    assert fingerprint() == before
+
+
+def test_add_member_and_change_it(operator: Client, tenant: Tenant) -> None:
+    fields = {"email": "ada@example.com", "first_name": "", "last_name": "", "role": "admin"}
+    organization = str(tenant.organization.pk)
+    operator.post(listing(Member, "add"), {"organization": organization, **fields})
+    member = Member.objects.get()
+    assert (member.organization, member.email, member.first_name, member.role) == (
+        tenant.organization,
+        "ada@example.com",
+        None,
+        "admin",
+    )
+
+    operator.post(page(member), {**fields, "first_name": "Ada", "role": "member"})
+    member.refresh_from_db()
+    assert (member.organization, member.first_name, member.role) == (
+        tenant.organization,
+        "Ada",
+        "member",
+    )
+
+
+def test_add_workspace_says_who_made_it(operator: Client, tenant: Tenant) -> None:
+    form = {"organization": str(tenant.organization.pk), "name": "Research", "slug": "research"}
+    operator.post(listing(Workspace, "add"), form)
+    workspace = Workspace.objects.get(slug="research")
+    assert (workspace.name, workspace.created_by) == ("Research", "operator operator")
+
+    before = fingerprint()
+    for slug in ("research", "a_b", "A", "0123456789abcdef" * 2):
+        response = operator.post(listing(Workspace, "add"), {**form, "slug": slug})
+        assert response.context["adminform"].form.errors
+    assert fingerprint() == before
+    change(operator, workspace, {"name": "Lab", "slug": "lab"})
+    workspace.refresh_from_db()
+    assert (workspace.name, workspace.slug) == ("Lab", "lab")
+
+
+def test_a_deleted_workspace_is_on_no_page(operator: Client, tenant: Tenant) -> None:
+    gone = make_workspace(tenant.organization, name="Gone workspace")
+    gone.close()
+
+    assert list(operator.get(listing(Workspace)).context["cl"].result_list) == [tenant.workspace]
+    assert "Gone workspace" not in operator.get(page(tenant.organization)).content.decode()
+    assert operator.get(page(gone)).status_code == 302
+
+
+def test_workspace_budget_is_set_and_lifted(operator: Client, tenant: Tenant) -> None:
+    action = page(tenant.workspace, "budget")
+    operator.post(action, {**SUBMIT, "interval": "daily", "limit": "12.5"})
+    budget = WorkspaceBudget.objects.get()
+    assert (budget.workspace, budget.interval, budget.limit_nano) == (
+        tenant.workspace,
+        "daily",
+        12_500_000_000,
+    )
+    assert "$12.5" in operator.get(page(tenant.workspace)).content.decode()
+
+    before = WorkspaceBudget.objects.values().get()
+    for interval, limit in (("weekly", "12.5"), ("daily", "0"), ("hourly", "1"), ("daily", "-1")):
+        operator.post(action, {**SUBMIT, "interval": interval, "limit": limit})
+        assert WorkspaceBudget.objects.values().get() == before
+
+    operator.post(action, {**SUBMIT, "interval": "daily", "limit": ""})
+    assert not WorkspaceBudget.objects.exists()
+    assert BudgetInterval.DAILY not in tenant.workspace.budgets.values_list("interval", flat=True)
+
+
+def _guardrail_form(**fields: str) -> dict[str, str]:
+    unknown = {
+        field.name: "unknown"
+        for field in Guardrail._meta.concrete_fields
+        if field.name.startswith(("enforce_", "allow_safety_", "enable_"))
+    }
+    return {"name": "Strict", "limit": "", "reset_interval": "", **unknown, **fields}
+
+
+def test_add_guardrail_and_change_it(operator: Client, tenant: Tenant) -> None:
+    factories.make_model("acme/falcon")
+    form = _guardrail_form(
+        workspace=str(tenant.workspace.pk),
+        allowed_models="acme/falcon",
+        allowed_data_regions="us,europe",
+        enforce_zdr_google="true",
+        limit="0.000000001",
+        reset_interval="daily",
+    )
+    operator.post(listing(Guardrail, "add"), form)
+    guardrail = Guardrail.objects.get()
+    assert (guardrail.organization, guardrail.workspace, guardrail.name) == (
+        tenant.organization,
+        tenant.workspace,
+        "Strict",
+    )
+    assert (guardrail.allowed_models, guardrail.allowed_data_regions, guardrail.limit_nano) == (
+        ["acme/falcon-2026-01-01"],
+        ["us", "europe"],
+        1,
+    )
+    assert (guardrail.enforce_zdr_google, guardrail.enforce_zdr_xai) == (True, None)
+
+    change(operator, guardrail, _guardrail_form(name="Loose"))
+    guardrail.refresh_from_db()
+    assert (guardrail.name, guardrail.allowed_models, guardrail.limit_nano) == ("Loose", None, None)
+    assert (guardrail.reset_interval, guardrail.enforce_zdr_google) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"allowed_models": "acme/none"}, "allowed_models"),
+        ({"ignored_providers": "acme"}, "ignored_providers"),
+        ({"allowed_data_regions": "asia"}, "allowed_data_regions"),
+        ({"limit": "-1"}, "limit"),
+        ({"limit": "0.0000000001"}, "limit"),
+        ({"name": ""}, "name"),
+        ({"workspace": ""}, "workspace"),
+        ({"limit": "1"}, "__all__"),
+        ({"reset_interval": "daily"}, "__all__"),
+    ],
+)
+def test_add_guardrail_refuses(
+    operator: Client, tenant: Tenant, fields: dict[str, str], field: str
+) -> None:
+    before = fingerprint()
+    form = _guardrail_form(**{"workspace": str(tenant.workspace.pk), **fields})
+    response = operator.post(listing(Guardrail, "add"), form)
+
+    assert set(response.context["adminform"].form.errors) == {field}
+    assert fingerprint() == before
+
+
+def test_guardrail_is_assigned_and_taken_away(operator: Client, tenant: Tenant) -> None:
+    guardrail = make_guardrail(tenant.workspace)
+    key, member = make_key(tenant, "governed"), make_member(tenant.organization)
+    for verb, said in (("assign", "got"), ("unassign", "lost")):
+        keys = {**SUBMIT, "verb": verb, "keys": f" {key.digest}\n"}
+        shown = operator.post(page(guardrail, "assign_keys"), keys, follow=True)
+        assert messages_of(shown) == [f"1 keys have {said} the guardrail."]
+        members = {**SUBMIT, "verb": verb, "members": member.email}
+        shown = operator.post(page(guardrail, "assign_members"), members, follow=True)
+        assert messages_of(shown) == [f"1 members have {said} the guardrail."]
+        text = shown.content.decode()
+        assert ("governed" in text, member.email in text) == (verb == "assign",) * 2
+        found = [
+            row.assigned_by
+            for row in (*KeyAssignment.objects.all(), *MemberAssignment.objects.all())
+        ]
+        assert found == (["operator operator"] * 2 if verb == "assign" else [])
+
+
+def test_guardrail_is_assigned_to_nobody_elses(operator: Client, tenant: Tenant) -> None:
+    guardrail, other = make_guardrail(tenant.workspace), factories.make_tenant("Other")
+    mine, foreign = make_key(tenant), make_key(other)
+    stranger = make_member(other.organization)
+    operator.post(
+        page(guardrail, "assign_keys"),
+        {**SUBMIT, "verb": "assign", "keys": f"{mine.digest} {foreign.digest}"},
+    )
+    operator.post(
+        page(guardrail, "assign_members"),
+        {**SUBMIT, "verb": "assign", "members": stranger.email},
+    )
+
+    assert not KeyAssignment.objects.exists()
+    assert not MemberAssignment.objects.exists()
+
+
+def test_guardrail_is_deleted_with_its_assignments(operator: Client, tenant: Tenant) -> None:
+    guardrail = make_guardrail(tenant.workspace)
+    guardrail.assign_keys([make_key(tenant)], by="test")
+    shown = operator.post(page(guardrail, "remove"), SUBMIT, follow=True)
+
+    assert messages_of(shown) == ["Strict is deleted."]
+    assert not Guardrail.objects.exists()
+    assert not KeyAssignment.objects.exists()
+
+
+@pytest.mark.parametrize("verb", ["assign_keys", "assign_members", "remove"])
+def test_guardrail_action_is_refused_without_permission(
+    viewer: Client, tenant: Tenant, verb: str
+) -> None:
+    guardrail = make_guardrail(tenant.workspace)
+    before = Guardrail.objects.values().get()
+    form = {**SUBMIT, "verb": "assign", "keys": make_key(tenant).digest, "members": "x"}
+
+    assert viewer.post(page(guardrail, verb), form).status_code == 403
+    assert Guardrail.objects.values().get() == before
+    assert not KeyAssignment.objects.exists()
+
+
+def test_a_key_is_made_for_a_member_of_its_organization(operator: Client, tenant: Tenant) -> None:
+    member = make_member(tenant.organization)
+    stranger = make_member(factories.make_tenant("Other").organization)
+    form = {"workspace": str(tenant.workspace.pk), "name": "Hers"}
+    response = operator.post(listing(ApiKey, "add"), {**form, "creator": str(stranger.pk)})
+    assert response.context["adminform"].form.errors == {
+        "creator": ["Belongs to another organization."]
+    }
+
+    operator.post(listing(ApiKey, "add"), {**form, "creator": str(member.pk)})
+    assert ApiKey.objects.get(name="Hers").creator == member

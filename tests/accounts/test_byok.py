@@ -10,7 +10,7 @@ import pytest
 from django.db import IntegrityError, transaction
 from rest_framework.test import APIClient
 
-from accounts.models import ByokCredential, Workspace
+from accounts.models import ByokCredential, Member, Workspace
 from catalog.models import Provider
 from config import secrets
 from config.secrets import DecryptionFailed, Secret, digest_api_key
@@ -72,6 +72,7 @@ def test_create_stores_every_field(
     workspace = Workspace.objects.create(
         organization=tenant.organization, name="Other", slug="other"
     )
+    member = Member.objects.create(organization=tenant.organization, email="a@example.com")
     fields = {
         "name": "Production",
         "disabled": True,
@@ -80,7 +81,7 @@ def test_create_stores_every_field(
         "is_byok_only": True,
         "allowed_models": ["acme/falcon"],
         "allowed_api_key_hashes": [digest_api_key(tenant.api_key)],
-        "allowed_user_ids": ["user-1"],
+        "allowed_user_ids": [str(member.pk)],
         "allowed_hosts": ["api.acme.example", "127.0.0.1"],
         "declared_region": "europe",
         "declared_zdr": True,

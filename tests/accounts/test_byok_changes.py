@@ -13,7 +13,7 @@ import requests
 from django.db import IntegrityError, transaction
 from rest_framework.test import APIClient
 
-from accounts.models import ByokCredential, CredentialNotFound
+from accounts.models import ByokCredential, CredentialNotFound, Member
 from catalog.models import Provider
 from config.errors import InvalidRequest
 from config.secrets import DecryptionFailed, Secret, digest_api_key
@@ -36,6 +36,7 @@ NO_CREDENTIAL = {
         "metadata": {"error_type": "not_found"},
     }
 }
+MEMBER = "5b1e6f1e-7c39-4f5e-9d0a-6a2b8c4d1e3f"
 FULL: dict[str, Any] = {
     "name": "Production",
     "disabled": True,
@@ -43,7 +44,7 @@ FULL: dict[str, Any] = {
     "is_required": True,
     "is_byok_only": True,
     "allowed_models": ["acme/falcon"],
-    "allowed_user_ids": ["user-1"],
+    "allowed_user_ids": [MEMBER],
     "allowed_hosts": ["api.acme.example"],
     "declared_region": "europe",
     "declared_zdr": True,
@@ -61,6 +62,7 @@ def provider(db: None) -> Provider:
 
 @pytest.fixture
 def credential(tenant: Tenant, provider: Provider) -> ByokCredential:
+    Member.objects.create(pk=MEMBER, organization=tenant.organization, email="a@example.com")
     return factories.make_credential(
         tenant, provider, **FULL, allowed_api_key_hashes=[digest_api_key(tenant.api_key)]
     )

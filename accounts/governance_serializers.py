@@ -1,0 +1,600 @@
+"""The shapes of workspaces, guardrails and the organization itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from decimal import Decimal
+from typing import Any, Final
+
+from django.db.models import Q
+from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
+from rest_framework import serializers
+from rest_framework.exceptions import ValidationError
+
+from accounts.models import (
+    WORKSPACE_SLUG,
+    Guardrail,
+    KeyAssignment,
+    LimitReset,
+    Member,
+    MemberAssignment,
+    Region,
+    Workspace,
+    WorkspaceBudget,
+    WorkspaceMember,
+)
+from accounts.policy import Family
+from catalog.models import LanguageModel, Provider
+from config.api import (
+    ChoiceField,
+    DollarsField,
+    FlagField,
+    IntegerField,
+    StrictSerializer,
+    StringField,
+    UUIDField,
+)
+from config.openapi import envelope
+
+SERVER_TOOLS: Final = tuple(
+    f"openrouter:{name}"
+    for name in (
+        "advisor", "apply_patch", "bash", "datetime", "experimental__search_models", "fusion",
+        "image_generation", "shell", "subagent", "tool_search", "web_fetch", "web_search",
+    )
+)  # fmt: skip
+BUILTIN_LABELS: Final = {
+    "email": "[EMAIL]",
+    "phone": "[PHONE]",
+    "ssn": "[SSN]",
+    "credit-card": "[CREDIT_CARD]",
+    "ip-address": "[IP_ADDRESS]",
+    "secrets": "[SECRET]",
+    "regex-prompt-injection": "[PROMPT_INJECTION]",
+}
+_UNRECOGNISABLE: Final = ("person-name", "address")
+_MAX_LIST: Final = 1000
+_MAX_DESCRIPTION: Final = 4096
+_MAX_PATTERN: Final = 512
+_MAX_BIGINT: Final = 2**63 - 1
+
+
+def _texts(**kwargs: Any) -> serializers.ListField:
+    return serializers.ListField(
+        child=StringField(min_length=1), max_length=_MAX_LIST, required=False, **kwargs
+    )
+
+
+@extend_schema_field({"type": "number", "minimum": 0.0001, "maximum": 1})
+class _SamplingRateField(serializers.Field[Decimal, Any, float, Any]):
+    """A JSON number from 0.0001 to 1, with four decimals at most."""
+
+    def to_internal_value(self, data: Any) -> Decimal:
+        if not isinstance(data, int | Decimal) or isinstance(data, bool):
+            raise ValidationError("Must be a number.")
+        if not Decimal("0.0001") <= data <= 1:
+            raise ValidationError("Must be from 0.0001 to 1.")
+        rate = Decimal(data).quantize(Decimal("0.0001"))
+        if rate != data:
+            raise ValidationError("Must have at most 4 decimals.")
+        return rate
+
+    def to_representation(self, value: Decimal) -> float:
+        return float(value)
+
+
+class _WorkspaceFields(StrictSerializer):
+    description = StringField(
+        max_length=_MAX_DESCRIPTION, required=False, allow_null=True, allow_blank=True
+    )
+    default_text_model = StringField(required=False, allow_null=True, min_length=1)
+    default_image_model = StringField(required=False, allow_null=True, min_length=1)
+    default_provider_sort = ChoiceField(
+        choices=Workspace.ProviderSort.choices, required=False, allow_null=True
+    )
+    disabled_server_tools = serializers.ListField(
+        child=ChoiceField(choices=SERVER_TOOLS),
+        max_length=_MAX_LIST,
+        required=False,
+        allow_null=True,
+        help_text="Requests that name one are refused; an empty list or null clears it.",
+    )
+    io_logging_api_key_ids = serializers.ListField(
+        child=IntegerField(min_value=0, max_value=_MAX_BIGINT),
+        max_length=_MAX_LIST,
+        required=False,
+        allow_null=True,
+    )
+    io_logging_sampling_rate = _SamplingRateField(required=False)
+    is_data_discount_logging_enabled = FlagField(required=False)
+    is_observability_broadcast_enabled = FlagField(required=False)
+    is_observability_io_logging_enabled = FlagField(required=False)
+
+    def validate_slug(self, slug: str) -> str:
+        if not WORKSPACE_SLUG.fullmatch(slug):
+            raise ValidationError("Must be lower-case letters and digits, with single hyphens.")
+        return slug
+
+    def validate_disabled_server_tools(self, names: list[str] | None) -> list[str] | None:
+        return names or None
+
+
+@extend_schema_serializer(component_name="CreateWorkspaceRequest")
+class CreateWorkspaceSerializer(_WorkspaceFields):
+    name = StringField(min_length=1)
+    slug = StringField(
+        max_length=64, help_text="Lower-case letters and digits, with single hyphens."
+    )
+
+
+@extend_schema_serializer(component_name="UpdateWorkspaceRequest")
+class UpdateWorkspaceSerializer(_WorkspaceFields):
+    """What is left out stays as it is; `null` clears."""
+
+    name = StringField(required=False, min_length=1)
+    slug = StringField(max_length=64, required=False)
+
+
+@extend_schema_serializer(component_name="Workspace")
+class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
+    default_guardrail_id = serializers.UUIDField(
+        help_text="Governs the whole workspace; it comes into being when it is first changed."
+    )
+    default_provider_sort = serializers.CharField(allow_null=True)
+    io_logging_sampling_rate = serializers.FloatField()
+
+    class Meta:
+        model = Workspace
+        fields = (
+            "id",
+            "name",
+            "slug",
+            "description",
+            "default_guardrail_id",
+            "default_text_model",
+            "default_image_model",
+            "default_provider_sort",
+            "disabled_server_tools",
+            "include_byok_in_budgets",
+            "io_logging_api_key_ids",
+            "io_logging_sampling_rate",
+            "is_data_discount_logging_enabled",
+            "is_observability_broadcast_enabled",
+            "is_observability_io_logging_enabled",
+            "created_by",
+            "created_at",
+            "updated_at",
+        )
+        read_only_fields = fields
+
+
+WorkspaceResponseSerializer = envelope("WorkspaceResponse", data=WorkspaceSerializer())
+
+
+WorkspaceListSerializer = envelope(
+    "ListWorkspacesResponse",
+    data=WorkspaceSerializer(many=True),
+    total_count=serializers.IntegerField(),
+)
+
+
+@extend_schema_serializer(component_name="WorkspaceMembersRequest")
+class WorkspaceMembersSerializer(StrictSerializer):
+    user_ids = serializers.ListField(
+        child=StringField(min_length=1),
+        max_length=_MAX_LIST,
+        help_text="Members of the organization.",
+    )
+
+
+@extend_schema_serializer(component_name="WorkspaceMember")
+class WorkspaceMemberSerializer(serializers.ModelSerializer[WorkspaceMember]):
+    user_id = serializers.UUIDField(source="member_id")
+    workspace_id = serializers.UUIDField()
+
+    class Meta:
+        model = WorkspaceMember
+        fields = ("id", "workspace_id", "user_id", "role", "created_at")
+        read_only_fields = fields
+
+
+WorkspaceMemberListSerializer = envelope(
+    "ListWorkspaceMembersResponse",
+    data=WorkspaceMemberSerializer(many=True),
+    total_count=serializers.IntegerField(),
+)
+
+
+AddedMembersSerializer = envelope(
+    "BulkAddWorkspaceMembersResponse",
+    data=WorkspaceMemberSerializer(many=True),
+    added_count=serializers.IntegerField(help_text="How many were not members before."),
+)
+
+
+RemovedMembersSerializer = envelope(
+    "BulkRemoveWorkspaceMembersResponse", removed_count=serializers.IntegerField()
+)
+
+
+@extend_schema_serializer(component_name="UpsertWorkspaceBudgetRequest")
+class SetBudgetSerializer(StrictSerializer):
+    limit_usd = DollarsField(source="limit_nano", help_text="USD; more than 0.")
+    include_byok_in_budgets = FlagField(
+        required=False, help_text="Of the whole workspace, whatever the interval."
+    )
+
+    def validate_limit_usd(self, limit_nano: int) -> int:
+        if limit_nano == 0:
+            raise ValidationError("Must be more than 0.")
+        return limit_nano
+
+
+@extend_schema_serializer(component_name="WorkspaceBudget")
+class BudgetSerializer(serializers.ModelSerializer[WorkspaceBudget]):
+    workspace_id = serializers.UUIDField()
+    limit_usd = DollarsField(source="limit_nano")
+    reset_interval = serializers.SerializerMethodField()
+
+    class Meta:
+        model = WorkspaceBudget
+        fields = ("id", "workspace_id", "limit_usd", "reset_interval", "created_at", "updated_at")
+        read_only_fields = fields
+
+    @extend_schema_field(
+        serializers.ChoiceField(
+            choices=LimitReset.choices, allow_null=True, help_text="Null for a lifetime budget."
+        )
+    )
+    def get_reset_interval(self, budget: WorkspaceBudget) -> str | None:
+        return budget.interval if budget.interval in LimitReset.values else None
+
+
+BudgetResponseSerializer = envelope(
+    "WorkspaceBudgetResponse",
+    data=BudgetSerializer(),
+    include_byok_in_budgets=serializers.BooleanField(),
+)
+
+
+BudgetListSerializer = envelope(
+    "ListWorkspaceBudgetsResponse",
+    data=BudgetSerializer(many=True),
+    include_byok_in_budgets=serializers.BooleanField(),
+)
+
+
+_ACTIONS: Final = ("redact", "block", "flag")
+
+
+@extend_schema_serializer(component_name="ContentFilterEntryInput")
+class _ContentFilterInput(StrictSerializer):
+    action = ChoiceField(choices=_ACTIONS)
+    pattern = StringField(min_length=1, max_length=_MAX_PATTERN, help_text="In the syntax of RE2.")
+    label = StringField(required=False, allow_null=True, min_length=1)  # type: ignore[assignment]
+
+
+@extend_schema_serializer(component_name="ContentFilterBuiltinEntryInput")
+class _BuiltinInput(StrictSerializer):
+    action = ChoiceField(choices=_ACTIONS)
+    slug = ChoiceField(choices=(*BUILTIN_LABELS, *_UNRECOGNISABLE))
+    label = StringField(required=False, help_text="Ignored: the system gives it.")  # type: ignore[assignment]
+    scan_scope = ChoiceField(
+        choices=("user_only", "all_messages"),
+        required=False,
+        help_text="Of `regex-prompt-injection` alone; ignored elsewhere.",
+    )
+
+    def validate_slug(self, slug: str) -> str:
+        if slug in _UNRECOGNISABLE:
+            raise ValidationError(f"No pattern recognises {slug}; it is not offered here.")
+        return slug
+
+
+class _GuardrailFields(StrictSerializer):
+    """What a guardrail is created with and may be changed in later."""
+
+    description = StringField(
+        max_length=_MAX_DESCRIPTION, required=False, allow_null=True, allow_blank=True
+    )
+    allowed_models = _texts(allow_null=True, help_text="Public or canonical slugs.")
+    ignored_models = _texts(allow_null=True, help_text="Public or canonical slugs.")
+    allowed_providers = _texts(allow_null=True)
+    ignored_providers = _texts(allow_null=True)
+    allowed_data_regions = serializers.ListField(
+        child=ChoiceField(choices=Region.choices),
+        max_length=_MAX_LIST,
+        required=False,
+        allow_null=True,
+        allow_empty=False,
+        help_text="Through whose hosts governed requests must arrive; null for any.",
+    )
+    enforce_zdr = FlagField(
+        required=False,
+        allow_null=True,
+        help_text="Deprecated: copied into those of `enforce_zdr_*` that are not sent.",
+    )
+    enforce_zdr_anthropic = FlagField(required=False, allow_null=True)
+    enforce_zdr_google = FlagField(required=False, allow_null=True)
+    enforce_zdr_openai = FlagField(required=False, allow_null=True)
+    enforce_zdr_xai = FlagField(required=False, allow_null=True)
+    enforce_zdr_other = FlagField(required=False, allow_null=True)
+    allow_safety_retention_google = FlagField(required=False, allow_null=True)
+    allow_safety_retention_other = FlagField(required=False, allow_null=True)
+    enable_free_model_publication = FlagField(required=False, allow_null=True)
+    enable_free_model_training = FlagField(required=False, allow_null=True)
+    enable_paid_model_training = FlagField(required=False, allow_null=True)
+    content_filters = serializers.ListField(
+        child=_ContentFilterInput(), max_length=_MAX_LIST, required=False, allow_null=True
+    )
+    content_filter_builtins = serializers.ListField(
+        child=_BuiltinInput(), max_length=_MAX_LIST, required=False, allow_null=True
+    )
+    limit_usd = DollarsField(
+        source="limit_nano",
+        required=False,
+        allow_null=True,
+        help_text="What each key, or each member, may spend; goes together with `reset_interval`.",
+    )
+    reset_interval = ChoiceField(choices=LimitReset.choices, required=False, allow_null=True)
+    include_byok_in_budgets = FlagField(required=False)
+
+    def validate_allowed_models(self, names: list[str] | None) -> list[str] | None:
+        return canonical_models(names)
+
+    def validate_ignored_models(self, names: list[str] | None) -> list[str] | None:
+        return canonical_models(names)
+
+    def validate_allowed_providers(self, names: list[str] | None) -> list[str] | None:
+        return known_providers(names)
+
+    def validate_ignored_providers(self, names: list[str] | None) -> list[str] | None:
+        return known_providers(names)
+
+    def validate_allowed_data_regions(self, regions: list[str] | None) -> list[str] | None:
+        return None if regions is None else list(dict.fromkeys(regions))
+
+    def validate_content_filters(self, entries: list[Any] | None) -> list[dict[str, Any]] | None:
+        if entries is None:
+            return None
+        return [{"label": None, **entry} for entry in entries]
+
+    def validate_content_filter_builtins(
+        self, entries: list[Any] | None
+    ) -> list[dict[str, Any]] | None:
+        if entries is None:
+            return None
+        slugs = [entry["slug"] for entry in entries]
+        if len(set(slugs)) != len(slugs):
+            raise ValidationError("Must name each builtin once.")
+        return [
+            {
+                "slug": entry["slug"],
+                "action": entry["action"],
+                "label": BUILTIN_LABELS[entry["slug"]],
+                **(
+                    {"scan_scope": entry.get("scan_scope", "all_messages")}
+                    if entry["slug"] == "regex-prompt-injection"
+                    else {}
+                ),
+            }
+            for entry in entries
+        ]
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if "enforce_zdr" not in attrs:
+            return attrs
+        copied = {f"enforce_zdr_{family}": attrs["enforce_zdr"] for family in Family}
+        return {**copied, **attrs}
+
+
+def canonical_models(names: Iterable[str] | None) -> list[str] | None:
+    """Returns the canonical slugs of models, each once; refuses a name that no model has."""
+    if names is None:
+        return None
+    wanted = list(names)
+    rows = LanguageModel.objects.filter(Q(slug__in=wanted) | Q(canonical_slug__in=wanted))
+    found: dict[str, str] = {}
+    for slug, canonical in rows.values_list("slug", "canonical_slug"):
+        found |= {slug: canonical, canonical: canonical}
+    _refuse_unknown("model", wanted, found)
+    return list(dict.fromkeys(found[name] for name in wanted))
+
+
+def known_providers(names: Iterable[str] | None) -> list[str] | None:
+    """Returns the slugs of providers, each once; refuses one that no provider has."""
+    if names is None:
+        return None
+    wanted = list(dict.fromkeys(names))
+    found = Provider.objects.filter(slug__in=wanted).values_list("slug", flat=True)
+    _refuse_unknown("provider", wanted, found)
+    return wanted
+
+
+def _refuse_unknown(what: str, wanted: list[str], found: Iterable[str]) -> None:
+    known = set(found)
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        raise ValidationError(f"{unknown[0]} is not a {what} of the catalogue.")
+
+
+@extend_schema_serializer(component_name="CreateGuardrailRequest")
+class CreateGuardrailSerializer(_GuardrailFields):
+    name = StringField(min_length=1)
+    workspace_id = UUIDField(
+        required=False, help_text="Only files it; the default workspace if absent."
+    )
+
+
+@extend_schema_serializer(component_name="UpdateGuardrailRequest")
+class UpdateGuardrailSerializer(_GuardrailFields):
+    """What is left out stays as it is; `null` removes, and lists are replaced whole."""
+
+    name = StringField(required=False, min_length=1)
+
+
+@extend_schema_serializer(component_name="ContentFilterEntry")
+class _ContentFilterSerializer(serializers.Serializer[Any]):
+    action = serializers.CharField()
+    pattern = serializers.CharField()
+    label = serializers.CharField(allow_null=True)  # type: ignore[assignment]
+
+
+@extend_schema_serializer(component_name="ContentFilterBuiltinEntry")
+class _BuiltinSerializer(serializers.Serializer[Any]):
+    action = serializers.CharField()
+    slug = serializers.CharField()
+    label = serializers.CharField()  # type: ignore[assignment]
+    scan_scope = serializers.CharField(required=False)
+
+
+@extend_schema_serializer(component_name="Guardrail")
+class GuardrailSerializer(serializers.ModelSerializer[Guardrail]):
+    workspace_id = serializers.UUIDField(allow_null=True)
+    allowed_data_regions = serializers.ListField(child=serializers.CharField(), allow_null=True)
+    content_filters = _ContentFilterSerializer(many=True, allow_null=True)
+    content_filter_builtins = _BuiltinSerializer(many=True, allow_null=True)
+    limit_usd = DollarsField(source="limit_nano", allow_null=True)
+    reset_interval = serializers.ChoiceField(choices=LimitReset.choices, allow_null=True)
+
+    class Meta:
+        model = Guardrail
+        fields = (
+            "id",
+            "workspace_id",
+            "name",
+            "description",
+            "allowed_models",
+            "ignored_models",
+            "allowed_providers",
+            "ignored_providers",
+            "allowed_data_regions",
+            "enforce_zdr",
+            "enforce_zdr_anthropic",
+            "enforce_zdr_google",
+            "enforce_zdr_openai",
+            "enforce_zdr_xai",
+            "enforce_zdr_other",
+            "allow_safety_retention_google",
+            "allow_safety_retention_other",
+            "enable_free_model_publication",
+            "enable_free_model_training",
+            "enable_paid_model_training",
+            "content_filters",
+            "content_filter_builtins",
+            "limit_usd",
+            "reset_interval",
+            "include_byok_in_budgets",
+            "created_at",
+            "updated_at",
+        )
+        read_only_fields = fields
+
+
+GuardrailResponseSerializer = envelope("GuardrailResponse", data=GuardrailSerializer())
+
+
+GuardrailListSerializer = envelope(
+    "ListGuardrailsResponse",
+    data=GuardrailSerializer(many=True),
+    total_count=serializers.IntegerField(),
+)
+
+
+@extend_schema_serializer(component_name="GuardrailKeysRequest")
+class KeyHashesSerializer(StrictSerializer):
+    key_hashes = serializers.ListField(child=StringField(min_length=1), max_length=_MAX_LIST)
+
+
+@extend_schema_serializer(component_name="GuardrailMembersRequest")
+class MemberIdsSerializer(StrictSerializer):
+    member_user_ids = serializers.ListField(child=StringField(min_length=1), max_length=_MAX_LIST)
+
+
+AssignedSerializer = envelope(
+    "BulkAssignResponse",
+    assigned_count=serializers.IntegerField(help_text="How many had another guardrail or none."),
+)
+
+
+UnassignedSerializer = envelope("BulkUnassignResponse", unassigned_count=serializers.IntegerField())
+
+
+@extend_schema_serializer(component_name="KeyAssignment")
+class KeyAssignmentSerializer(serializers.ModelSerializer[KeyAssignment]):
+    guardrail_id = serializers.UUIDField()
+    key_hash = serializers.CharField(source="api_key.digest")
+    key_name = serializers.CharField(source="api_key.name")
+    key_label = serializers.CharField(source="api_key.label")
+
+    class Meta:
+        model = KeyAssignment
+        fields = (
+            "id", "guardrail_id", "key_hash", "key_name", "key_label", "assigned_by", "created_at",
+        )  # fmt: skip
+        read_only_fields = fields
+
+
+KeyAssignmentListSerializer = envelope(
+    "ListKeyAssignmentsResponse",
+    data=KeyAssignmentSerializer(many=True),
+    total_count=serializers.IntegerField(),
+)
+
+
+@extend_schema_serializer(component_name="MemberAssignment")
+class MemberAssignmentSerializer(serializers.ModelSerializer[MemberAssignment]):
+    guardrail_id = serializers.UUIDField()
+    organization_id = serializers.UUIDField(source="member.organization_id")
+    user_id = serializers.UUIDField(source="member_id")
+
+    class Meta:
+        model = MemberAssignment
+        fields = (
+            "id", "guardrail_id", "organization_id", "user_id", "assigned_by", "created_at",
+        )  # fmt: skip
+        read_only_fields = fields
+
+
+MemberAssignmentListSerializer = envelope(
+    "ListMemberAssignmentsResponse",
+    data=MemberAssignmentSerializer(many=True),
+    total_count=serializers.IntegerField(),
+)
+
+
+@extend_schema_serializer(component_name="OrganizationMember")
+class MemberSerializer(serializers.ModelSerializer[Member]):
+    role = serializers.SerializerMethodField()
+
+    class Meta:
+        model = Member
+        fields = ("id", "email", "first_name", "last_name", "role")
+        read_only_fields = fields
+
+    @extend_schema_field(serializers.ChoiceField(choices=("org:admin", "org:member")))
+    def get_role(self, member: Member) -> str:
+        return f"org:{member.role}"
+
+
+MemberListSerializer = envelope(
+    "ListOrganizationMembersResponse",
+    data=MemberSerializer(many=True),
+    total_count=serializers.IntegerField(),
+)
+
+
+@extend_schema_serializer(component_name="UpdateOrganizationSettingsRequest")
+class UpdateSettingsSerializer(StrictSerializer):
+    is_filtered_model_catalog_enabled = FlagField(
+        help_text="The model lists show the organization's keys only what they may use."
+    )
+
+
+@extend_schema_serializer(component_name="OrganizationSettings")
+class SettingsSerializer(serializers.Serializer[Any]):
+    id = serializers.UUIDField()
+    is_filtered_model_catalog_enabled = serializers.BooleanField()
+
+
+SettingsResponseSerializer = envelope("OrganizationSettingsResponse", data=SettingsSerializer())

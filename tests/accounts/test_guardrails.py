@@ -1,0 +1,554 @@
+"""``/guardrails``: what limits keys and members, and what ``GET /key`` says of it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from accounts.models import (
+    ApiKey,
+    BudgetInterval,
+    Guardrail,
+    GuardrailNotFound,
+    LimitReset,
+    Workspace,
+)
+from accounts.policy import Family, Policy
+from tests import factories, snapshots
+from tests.accounts.governance import (
+    make_guardrail,
+    make_member,
+    make_workspace,
+    missing,
+    refused,
+    send,
+    stamp,
+)
+from tests.factories import Tenant
+
+ZDR = [f"enforce_zdr_{name}" for name in ("anthropic", "google", "openai", "xai", "other")]
+SWITCHES = [
+    "allow_safety_retention_google",
+    "allow_safety_retention_other",
+    "enable_free_model_publication",
+    "enable_free_model_training",
+    "enable_paid_model_training",
+]
+PLAIN: dict[str, Any] = {
+    "description": None,
+    "allowed_models": None,
+    "ignored_models": None,
+    "allowed_providers": None,
+    "ignored_providers": None,
+    "allowed_data_regions": None,
+    "enforce_zdr": None,
+    **dict.fromkeys(ZDR),
+    **dict.fromkeys(SWITCHES),
+    "content_filters": None,
+    "content_filter_builtins": None,
+    "limit_usd": None,
+    "reset_interval": None,
+    "include_byok_in_budgets": False,
+}
+
+
+@pytest.fixture
+def _catalogue(db: None) -> None:
+    factories.make_model("acme/falcon")
+    factories.make_model("acme/kestrel")
+    factories.make_provider("acme")
+    factories.make_provider("globex", is_listed=False)
+
+
+@pytest.fixture
+def guardrail(tenant: Tenant) -> Guardrail:
+    return make_guardrail(tenant.workspace)
+
+
+def shown(guardrail: Guardrail, **changes: Any) -> dict[str, Any]:
+    guardrail.refresh_from_db()
+    return {
+        "id": str(guardrail.pk),
+        "workspace_id": str(guardrail.workspace_id),
+        "name": guardrail.name,
+        **PLAIN,
+        "created_at": stamp(guardrail.created_at),
+        "updated_at": stamp(guardrail.updated_at),
+        **changes,
+    }
+
+
+def patch(client: APIClient, guardrail: Guardrail, body: Any) -> Any:
+    return send(client, "PATCH", f"guardrails/{guardrail.pk}", body)
+
+
+def test_create_needs_a_name_alone(management: APIClient, tenant: Tenant) -> None:
+    response = send(management, "POST", "guardrails", {"name": "Strict"})
+    stored = Guardrail.objects.get()
+    assert response.status_code == 201
+    assert response.json() == {"data": shown(stored)}
+    assert (stored.organization, stored.workspace) == (tenant.organization, tenant.workspace)
+    assert stored.policy == Policy()
+
+
+@pytest.mark.usefixtures("_catalogue")
+def test_create_stores_every_field(management: APIClient, tenant: Tenant) -> None:
+    workspace = make_workspace(tenant.organization)
+    fields: dict[str, Any] = {
+        "name": "n" * 255,
+        "description": "d" * 4096,
+        "allowed_models": ["acme/falcon", "acme/kestrel-2026-01-01", "acme/falcon-2026-01-01"],
+        "ignored_models": ["acme/kestrel"],
+        "allowed_providers": ["globex", "acme", "globex"],
+        "ignored_providers": [],
+        "allowed_data_regions": ["us", "europe", "us"],
+        **dict.fromkeys(ZDR, False),
+        "enforce_zdr": True,
+        **dict.fromkeys(SWITCHES, False),
+        "content_filters": [
+            {"action": "redact", "pattern": "p" * 512},
+            {"action": "block", "pattern": "secret-[0-9]+", "label": "[PROJECT]"},
+        ],
+        "content_filter_builtins": [
+            {"action": "flag", "slug": "email", "label": "mine", "scan_scope": "user_only"},
+            {"action": "block", "slug": "regex-prompt-injection"},
+        ],
+        "limit_usd": 12.5,
+        "reset_interval": "weekly",
+        "include_byok_in_budgets": True,
+        "workspace_id": str(workspace.pk),
+    }
+    response = send(management, "POST", "guardrails", fields)
+    assert response.status_code == 201, response.json()
+    stored = Guardrail.objects.get()
+    answered = fields | {
+        "allowed_models": ["acme/falcon-2026-01-01", "acme/kestrel-2026-01-01"],
+        "ignored_models": ["acme/kestrel-2026-01-01"],
+        "allowed_providers": ["globex", "acme"],
+        "allowed_data_regions": ["us", "europe"],
+        "content_filters": [
+            {"action": "redact", "pattern": "p" * 512, "label": None},
+            {"action": "block", "pattern": "secret-[0-9]+", "label": "[PROJECT]"},
+        ],
+        "content_filter_builtins": [
+            {"action": "flag", "slug": "email", "label": "[EMAIL]"},
+            {
+                "action": "block",
+                "slug": "regex-prompt-injection",
+                "label": "[PROMPT_INJECTION]",
+                "scan_scope": "all_messages",
+            },
+        ],
+    }
+    assert response.json() == {"data": shown(stored, **answered)}
+    assert stored.limit_nano == 12_500_000_000
+    assert management.get(f"/api/v1/guardrails/{stored.pk}").json() == response.json()
+    assert stored.policy == Policy.of(
+        only=["acme", "globex"],
+        models=["acme/falcon-2026-01-01", "acme/kestrel-2026-01-01"],
+        ignored_models=["acme/kestrel-2026-01-01"],
+        no_training=True,
+        entrances=["us", "europe"],
+    )
+
+
+@pytest.mark.parametrize("value", [True, False, None])
+def test_enforce_zdr_is_copied_into_what_is_not_sent(
+    management: APIClient, guardrail: Guardrail, value: bool | None
+) -> None:
+    sent = {"enforce_zdr": value, "enforce_zdr_google": True, "enforce_zdr_other": False}
+    expected = dict.fromkeys(ZDR, value) | sent
+    created = send(management, "POST", "guardrails", {"name": "x", **sent}).json()["data"]
+    assert {name: created[name] for name in expected} == expected
+    assert patch(management, guardrail, dict.fromkeys(ZDR, True)).status_code == 200
+    changed = patch(management, guardrail, sent).json()["data"]
+    assert {name: changed[name] for name in expected} == expected
+    guardrail.refresh_from_db()
+    wanted = set(Family) if value else {Family.GOOGLE}
+    assert guardrail.policy.zdr == wanted - {Family.OTHER}
+
+
+@pytest.mark.usefixtures("_catalogue")
+@pytest.mark.parametrize(
+    ("body", "changes"),
+    [
+        ({"name": "new"}, {"name": "new"}),
+        ({"description": ""}, {"description": ""}),
+        ({"allowed_models": []}, {"allowed_models": []}),
+        ({"allowed_models": None}, {"allowed_models": None}),
+        ({"ignored_models": ["acme/falcon"]}, {"ignored_models": ["acme/falcon-2026-01-01"]}),
+        ({"allowed_providers": ["globex"]}, {"allowed_providers": ["globex"]}),
+        ({"ignored_providers": None}, {"ignored_providers": None}),
+        (
+            {"allowed_data_regions": ["global", "europe", "us"]},
+            {"allowed_data_regions": ["global", "europe", "us"]},
+        ),
+        ({"allowed_data_regions": None}, {"allowed_data_regions": None}),
+        *(({name: False}, {name: False}) for name in (*ZDR, *SWITCHES)),
+        ({"content_filters": []}, {"content_filters": []}),
+        ({"content_filters": None}, {"content_filters": None}),
+        ({"content_filter_builtins": None}, {"content_filter_builtins": None}),
+        *(
+            (
+                {"content_filter_builtins": [{"action": "redact", "slug": slug}]},
+                {
+                    "content_filter_builtins": [
+                        {"action": "redact", "slug": slug, "label": f"[{label}]"}
+                    ]
+                },
+            )
+            for slug, label in {
+                "email": "EMAIL",
+                "phone": "PHONE",
+                "ssn": "SSN",
+                "credit-card": "CREDIT_CARD",
+                "ip-address": "IP_ADDRESS",
+                "secrets": "SECRET",
+            }.items()
+        ),
+        ({"limit_usd": 0}, {"limit_usd": 0.0}),
+        ({"reset_interval": "monthly"}, {"reset_interval": "monthly"}),
+        (
+            {"limit_usd": None, "reset_interval": None},
+            {"limit_usd": None, "reset_interval": None},
+        ),
+        ({"include_byok_in_budgets": True}, {"include_byok_in_budgets": True}),
+    ],
+)
+def test_patch_changes_what_is_named_and_nothing_else(
+    management: APIClient, tenant: Tenant, body: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    fields: dict[str, Any] = {
+        "allowed_models": ["acme/kestrel-2026-01-01"],
+        "ignored_providers": ["acme"],
+        "allowed_data_regions": ["us"],
+        "content_filters": [{"action": "flag", "pattern": "x", "label": None}],
+        "content_filter_builtins": [{"slug": "ssn", "action": "block", "label": "[SSN]"}],
+        "reset_interval": "daily",
+    }
+    guardrail = make_guardrail(tenant.workspace, limit_nano=10**9, **fields)
+    before = shown(guardrail, limit_usd=1.0, **fields)
+    response = patch(management, guardrail, body)
+    assert response.status_code == 200
+    guardrail.refresh_from_db()
+    assert stamp(guardrail.updated_at) > before["updated_at"]
+    updated = {"updated_at": stamp(guardrail.updated_at)}
+    assert response.json() == {"data": before | changes | updated}
+    again = snapshots.everything()
+    assert patch(management, guardrail, body).json() == response.json()
+    assert snapshots.everything() == again
+
+
+LISTS = ("allowed_models", "ignored_models", "allowed_providers", "ignored_providers")
+BLOCK = '"action": "block"'
+MALFORMED: list[tuple[str, str]] = [
+    *(("name", text) for text in ("null", '""', "5", f'"{"n" * 256}"', '"a\\n"')),
+    *(("description", text) for text in ("5", f'"{"d" * 4097}"', '"\\u0000"')),
+    *((name, text) for name in LISTS for text in (
+        '"acme"', "{}", "[5]", "[null]", '[""]', f'["{"x" * 256}"]', '["acme/none"]',
+        f"[{', '.join(['1'] * 1001)}]",
+    )),
+    *(("allowed_data_regions", text) for text in (
+        "[]", '"us"', '["Us"]', '["asia"]', "[null]", "[1]", "{}",
+    )),
+    *((name, text) for name in (*ZDR, *SWITCHES, "enforce_zdr") for text in (
+        '"true"', "1", "[]",
+    )),
+    *(("include_byok_in_budgets", text) for text in ("null", '"true"', "1")),
+    *(("content_filters", text) for text in (
+        "{}", '"x"', "[1]", "[null]", "[{}]", f"[{{{BLOCK}}}]", '[{"pattern": "x"}]',
+        '[{"action": "drop", "pattern": "x"}]', f'[{{{BLOCK}, "pattern": ""}}]',
+        f'[{{{BLOCK}, "pattern": 5}}]', f'[{{{BLOCK}, "pattern": "{"p" * 513}"}}]',
+        f'[{{{BLOCK}, "pattern": "a\\u0000"}}]', f'[{{{BLOCK}, "pattern": "x", "more": 1}}]',
+        f'[{{{BLOCK}, "pattern": "x", "label": 5}}]',
+        f'[{{{BLOCK}, "pattern": "x", "label": "{"l" * 256}"}}]',
+    )),
+    *(("content_filter_builtins", text) for text in (
+        "{}", '"email"', '["email"]', "[{}]", '[{"slug": "email"}]', f"[{{{BLOCK}}}]",
+        f'[{{{BLOCK}, "slug": "person-name"}}]', f'[{{{BLOCK}, "slug": "address"}}]',
+        f'[{{{BLOCK}, "slug": "Email"}}]', '[{"action": "drop", "slug": "email"}]',
+        f'[{{{BLOCK}, "slug": "email"}}, {{"action": "flag", "slug": "email"}}]',
+        f'[{{{BLOCK}, "slug": "email", "more": 1}}]',
+        f'[{{{BLOCK}, "slug": "regex-prompt-injection", "scan_scope": "all"}}]',
+    )),
+    *(("limit_usd", text) for text in ('"5"', "true", "-1", "0.0000000001", "1000000001", "[]")),
+    *(("reset_interval", text) for text in ('""', '"Daily"', '"lifetime"', "1")),
+    *((name, "true") for name in ("id", "organization_id", "created_at", "policy")),
+]  # fmt: skip
+
+
+@pytest.mark.usefixtures("_catalogue")
+@pytest.mark.parametrize(("field", "text"), MALFORMED)
+def test_create_and_patch_refuse_by_name(
+    management: APIClient, tenant: Tenant, field: str, text: str
+) -> None:
+    guardrail = make_guardrail(tenant.workspace, limit_nano=1, reset_interval="daily")
+    before = snapshots.everything()
+    name = "" if field == "name" else '"name": "new", '
+    body = f'{{{name}"{field}": {text}}}'
+    assert refused(send(management, "POST", "guardrails", body)) == (400, {field})
+    assert refused(patch(management, guardrail, f'{{"{field}": {text}}}')) == (400, {field})
+    assert snapshots.everything() == before
+
+
+def test_create_refuses_a_missing_name_and_a_malformed_workspace(management: APIClient) -> None:
+    assert refused(send(management, "POST", "guardrails", {})) == (400, {"name"})
+    for text in ("null", '"default"', "5"):
+        body = f'{{"name": "x", "workspace_id": {text}}}'
+        assert refused(send(management, "POST", "guardrails", body)) == (400, {"workspace_id"})
+
+
+def test_patch_moves_no_guardrail(management: APIClient, guardrail: Guardrail) -> None:
+    body = {"workspace_id": str(guardrail.workspace_id)}
+    assert refused(patch(management, guardrail, body)) == (400, {"workspace_id"})
+
+
+@pytest.mark.usefixtures("_catalogue")
+@pytest.mark.parametrize(
+    ("field", "name", "message"),
+    [
+        ("allowed_models", "acme/none", "acme/none is not a model of the catalogue."),
+        ("ignored_models", "acme", "acme is not a model of the catalogue."),
+        ("allowed_providers", "initech", "initech is not a provider of the catalogue."),
+        ("ignored_providers", "Acme", "Acme is not a provider of the catalogue."),
+    ],
+)
+def test_what_is_not_in_the_catalogue_is_named(
+    management: APIClient, field: str, name: str, message: str
+) -> None:
+    body = {"name": "x", field: [name]}
+    error = send(management, "POST", "guardrails", body).json()["error"]
+    assert (error["code"], error["message"]) == (400, f"{field}: {message}")
+
+
+@pytest.mark.usefixtures("_catalogue")
+def test_lists_have_at_most_1000_entries(management: APIClient) -> None:
+    entry = {"action": "flag", "pattern": "x"}
+    for field, item in (("allowed_providers", "acme"), ("content_filters", entry)):
+        for length, status in ((999, 201), (1000, 201), (1001, 400)):
+            body = {"name": "x", field: [item] * length}
+            assert send(management, "POST", "guardrails", body).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [({"limit_usd": 1}, "reset_interval"), ({"reset_interval": "daily"}, "limit_usd")],
+)
+def test_a_budget_and_its_period_go_together(
+    management: APIClient, tenant: Tenant, guardrail: Guardrail, body: dict[str, Any], field: str
+) -> None:
+    whole = make_guardrail(tenant.workspace, limit_nano=1, reset_interval="daily")
+    before = snapshots.everything()
+    created = send(management, "POST", "guardrails", {"name": "x", **body})
+    default = f"guardrails/{tenant.workspace.default_guardrail_id}"
+    for response in (
+        created,
+        send(management, "POST", "guardrails", {"name": "x", **body, field: None}),
+        patch(management, guardrail, body),
+        patch(management, whole, {field: None}),
+        send(management, "PATCH", default, body),
+    ):
+        assert refused(response) == (400, {field})
+    assert snapshots.everything() == before
+    assert created.json()["error"]["message"] == (
+        f"{field}: Must go together with {next(iter(body))}."
+    )
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [{"limit_nano": -1}, {"limit_nano": None}, {"reset_interval": None}],
+)
+def test_the_database_refuses(tenant: Tenant, columns: dict[str, Any]) -> None:
+    make_guardrail(tenant.workspace, limit_nano=1, reset_interval="daily")
+    with pytest.raises(IntegrityError), transaction.atomic():
+        Guardrail.objects.update(**columns)
+
+
+def test_the_list_is_paged_and_of_one_workspace(management: APIClient, tenant: Tenant) -> None:
+    rows = [make_guardrail(tenant.workspace, name=str(number)) for number in range(51)]
+    other = make_workspace(tenant.organization)
+    elsewhere = make_guardrail(other)
+    make_guardrail(factories.make_tenant("Other").workspace)
+
+    def page(query: str) -> tuple[list[str], int]:
+        body = management.get(f"/api/v1/guardrails{query}").json()
+        return [row["id"] for row in body["data"]], body["total_count"]
+
+    ids = [str(row.pk) for row in rows]
+    assert page("") == (ids[:50], 51)
+    assert page("?limit=1&offset=50") == (ids[50:], 51)
+    assert page(f"?workspace_id={tenant.workspace.pk}&limit=100") == (ids, 51)
+    assert page(f"?workspace_id={other.pk}") == ([str(elsewhere.pk)], 1)
+    for query, field in (
+        ("offset=-1", "offset"), ("limit=0", "limit"), ("limit=101", "limit"),
+        ("workspace_id=default", "workspace_id"),
+    ):  # fmt: skip
+        assert refused(management.get(f"/api/v1/guardrails?{query}")) == (400, {field})
+
+
+def test_foreign_workspaces_are_not_found(management: APIClient) -> None:
+    foreign = factories.make_tenant("Other").workspace.pk
+    before = snapshots.everything()
+    for workspace_id in (foreign, uuid4()):
+        body = {"name": "x", "workspace_id": str(workspace_id)}
+        for response in (
+            send(management, "POST", "guardrails", body),
+            management.get(f"/api/v1/guardrails?workspace_id={workspace_id}"),
+        ):
+            assert (response.status_code, response.json()) == (404, missing("workspace"))
+    assert snapshots.everything() == before
+
+
+def test_what_is_no_guardrail_of_ones_own_is_not_found(
+    management: APIClient, tenant: Tenant, guardrail: Guardrail
+) -> None:
+    other = factories.make_tenant("Other")
+    foreign = make_guardrail(other.workspace)
+    key = ApiKey.objects.get(name="inference", organization=tenant.organization)
+    keys = {"key_hashes": [key.digest]}
+    members = {"member_user_ids": [str(make_member(tenant.organization).pk)]}
+    before = snapshots.everything()
+    for wanted in (
+        foreign.pk, other.workspace.default_guardrail_id, uuid4(), guardrail.pk.hex,
+        f"{guardrail.pk}%0A", "x", "%00",
+    ):  # fmt: skip
+        path = f"guardrails/{wanted}"
+        for response in (
+            send(management, "GET", path),
+            send(management, "PATCH", path, {"name": "new"}),
+            send(management, "DELETE", path),
+            send(management, "GET", f"{path}/assignments/keys"),
+            send(management, "POST", f"{path}/assignments/keys", keys),
+            send(management, "POST", f"{path}/assignments/keys/remove", keys),
+            send(management, "GET", f"{path}/assignments/members"),
+            send(management, "POST", f"{path}/assignments/members", members),
+            send(management, "POST", f"{path}/assignments/members/remove", members),
+        ):
+            assert (wanted, response.status_code) == (wanted, 404)
+            assert response.json() == missing("guardrail")
+    assert snapshots.everything() == before
+
+
+def test_the_default_guardrail_of_a_workspace_comes_with_its_first_change(
+    management: APIClient, tenant: Tenant
+) -> None:
+    workspace = Workspace.objects.get(pk=tenant.workspace.pk)
+    shown_id = management.get("/api/v1/workspaces/default").json()["data"]["default_guardrail_id"]
+    path = f"guardrails/{shown_id}"
+    for method in ("GET", "DELETE"):
+        assert send(management, method, path).json() == missing("guardrail")
+    assert send(management, "PATCH", path, {"limit_usd": -1}).status_code == 400
+    assert Guardrail.objects.count() == 0
+    made = send(management, "PATCH", path, {"enforce_zdr": True})
+    stored = Guardrail.objects.get()
+    expected = dict.fromkeys((*ZDR, "enforce_zdr"), True)
+    assert (made.status_code, made.json()) == (200, {"data": shown(stored, **expected)})
+    assert (str(stored.pk), stored.workspace, stored.name) == (
+        shown_id,
+        workspace,
+        "Workspace default",
+    )
+    changed = send(management, "PATCH", path, {"name": "For all"})
+    assert changed.json() == {"data": shown(stored, **expected, name="For all")}
+    key = ApiKey.objects.get(name="inference")
+    assert key.policy.zdr == set(Family)
+    assert send(management, "DELETE", path).json() == {"deleted": True}
+    assert key.policy == Policy()
+    assert send(management, "PATCH", path, {}).status_code == 200
+
+
+def test_delete_ends_what_it_governed(
+    management: APIClient, tenant: Tenant, guardrail: Guardrail
+) -> None:
+    key = ApiKey.objects.get(name="inference")
+    guardrail.edit(ignored_providers=["acme"])
+    guardrail.assign_keys([key], by="test")
+    assert key.policy.ignore == {"acme"}
+    stale = Guardrail.objects.get()
+    response = send(management, "DELETE", f"guardrails/{guardrail.pk}")
+    assert (response.status_code, response.json()) == (200, {"deleted": True})
+    assert key.policy == Policy()
+    before = snapshots.everything()
+    again = send(management, "DELETE", f"guardrails/{guardrail.pk}")
+    assert (again.status_code, again.json()) == (404, missing("guardrail"))
+    for attempt in (
+        lambda: stale.edit(name="new"),
+        lambda: stale.assign_keys([key], by="test"),
+        lambda: stale.unassign_keys([key]),
+        stale.remove,
+    ):
+        with pytest.raises(GuardrailNotFound):
+            attempt()
+    assert snapshots.everything() == before
+
+
+def test_the_current_key_lists_its_budgets_in_the_order_of_enforcement(tenant: Tenant) -> None:
+    member = make_member(tenant.organization)
+    key, secret = ApiKey.objects.issue(
+        workspace=tenant.workspace, name="key", creator=member, limit_nano=8 * 10**9
+    )
+    sibling, _ = ApiKey.objects.issue(workspace=tenant.workspace, name="second", creator=member)
+    default = Guardrail.objects.govern(
+        tenant.workspace, limit_nano=10**9, reset_interval="daily", include_byok_in_budgets=True
+    )
+    of_member = make_guardrail(tenant.workspace, limit_nano=2 * 10**9, reset_interval="weekly")
+    of_key = make_guardrail(tenant.workspace, limit_nano=3 * 10**9, reset_interval="monthly")
+    of_member.assign_members([member], by="test")
+    of_key.assign_keys([key], by="test")
+    lifetime = tenant.workspace.set_budget(BudgetInterval.LIFETIME, limit_nano=7 * 10**9)
+    daily = tenant.workspace.set_budget(BudgetInterval.DAILY, limit_nano=4 * 10**9)
+    now = timezone.now()
+    factories.make_generation(tenant, api_key=key, cost_nano=10**8, created_at=now)
+    factories.make_generation(
+        tenant, api_key=key, is_byok=True, cost_nano=10**8, upstream_cost_nano=10**9, created_at=now
+    )
+    factories.make_generation(tenant, api_key=sibling, cost_nano=3 * 10**8, created_at=now)
+    factories.make_generation(tenant, cost_nano=10**9, created_at=now)
+    factories.make_generation(
+        tenant, api_key=key, cost_nano=5 * 10**9, created_at=now - timedelta(days=40)
+    )
+    data = factories.client(secret.reveal()).get("/api/v1/key").json()["data"]
+    assert [
+        (
+            budget["scope"], budget["guardrail_id"], budget["budget_id"], budget["include_byok"],
+            budget["limit_usd"], budget["spend_usd"], budget["remaining_usd"],
+            budget["reset_interval"],
+        )
+        for budget in data["budgets"]
+    ] == [
+        ("workspace_default_member", str(default.pk), None, True, 1.0, 1.5, -0.5, "daily"),
+        ("workspace_default_key", str(default.pk), None, True, 1.0, 1.2, -0.2, "daily"),
+        ("member", str(of_member.pk), None, False, 2.0, 0.5, 1.5, "weekly"),
+        ("api_key", str(of_key.pk), None, False, 3.0, 0.2, 2.8, "monthly"),
+        ("workspace", None, str(daily.pk), False, 4.0, 1.5, 2.5, "daily"),
+        ("workspace", None, str(lifetime.pk), False, 7.0, 6.5, 0.5, None),
+        ("key_limit", None, None, False, 8.0, 5.2, 2.8, None),
+    ]  # fmt: skip
+    assert data["effective_budget"] == data["budgets"][0]
+    assert [budget["resets_at"] for budget in data["budgets"]] == [
+        None if reset is None else stamp(LimitReset(reset).ends_at(now))
+        for reset in ("daily", "daily", "weekly", "monthly", "daily", None, None)
+    ]
+
+
+def test_the_current_key_shows_the_regions_that_all_guardrails_leave(
+    inference: APIClient, tenant: Tenant
+) -> None:
+    def regions() -> Any:
+        return inference.get("/api/v1/key").json()["data"]["allowed_data_regions"]
+
+    assert regions() == ["global", "europe", "us"]
+    guardrail = make_guardrail(tenant.workspace, allowed_data_regions=["us", "global"])
+    guardrail.assign_keys([ApiKey.objects.get(name="inference")], by="test")
+    assert regions() == ["global", "us"]
+    Guardrail.objects.govern(tenant.workspace, allowed_data_regions=["europe", "us"])
+    assert regions() == ["us"]
+    guardrail.edit(allowed_data_regions=["global"])
+    assert regions() == []

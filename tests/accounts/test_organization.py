@@ -1,0 +1,154 @@
+"""``/organization``: its members and its settings; and who made a key."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.db import IntegrityError, transaction
+from django.db.models import ProtectedError
+from rest_framework.test import APIClient
+
+from accounts.models import ApiKey, Member
+from tests import factories, snapshots
+from tests.accounts.governance import make_key, make_member, missing, refused, send
+from tests.factories import Tenant
+
+SETTINGS = "/api/v1/organization/settings"
+
+
+def settings_of(tenant: Tenant, *, filtered: bool) -> dict[str, Any]:
+    return {
+        "data": {
+            "id": str(tenant.organization.pk),
+            "is_filtered_model_catalog_enabled": filtered,
+        }
+    }
+
+
+def test_members_are_listed_oldest_first(management: APIClient, tenant: Tenant) -> None:
+    make_member(tenant.organization, email="b@example.com", role="admin", first_name="Ada")
+    make_member(tenant.organization, email="a@example.com", last_name="Turing")
+    make_member(factories.make_tenant("Other").organization)
+    rows = [
+        {
+            "id": str(Member.objects.get(email="b@example.com").pk),
+            "email": "b@example.com",
+            "first_name": "Ada",
+            "last_name": None,
+            "role": "org:admin",
+        },
+        {
+            "id": str(Member.objects.get(email="a@example.com").pk),
+            "email": "a@example.com",
+            "first_name": None,
+            "last_name": "Turing",
+            "role": "org:member",
+        },
+    ]
+    path = "/api/v1/organization/members"
+    assert management.get(path).json() == {"data": rows, "total_count": 2}
+    second = management.get(f"{path}?offset=1&limit=1").json()
+    assert second == {"data": rows[1:], "total_count": 2}
+    for query in ("limit=0", "limit=101", "offset=-1", "offset=x"):
+        assert management.get(f"{path}?{query}").status_code == 400
+
+
+def test_members_are_paged_by_fifty(management: APIClient, tenant: Tenant) -> None:
+    for _ in range(51):
+        make_member(tenant.organization)
+    body = management.get("/api/v1/organization/members").json()
+    assert (len(body["data"]), body["total_count"]) == (50, 51)
+    body = management.get("/api/v1/organization/members?limit=100").json()
+    assert (len(body["data"]), body["total_count"]) == (51, 51)
+
+
+def test_an_address_is_a_member_once_in_an_organization(tenant: Tenant) -> None:
+    make_member(tenant.organization, email="a@example.com")
+    make_member(factories.make_tenant("Other").organization, email="a@example.com")
+    with pytest.raises(IntegrityError), transaction.atomic():
+        make_member(tenant.organization, email="a@example.com")
+
+
+def test_settings_are_shown_and_changed(management: APIClient, tenant: Tenant) -> None:
+    assert management.get(SETTINGS).json() == settings_of(tenant, filtered=False)
+    for filtered in (True, True, False):
+        body = {"is_filtered_model_catalog_enabled": filtered}
+        response = send(management, "PATCH", "organization/settings", body)
+        assert (response.status_code, response.json()) == (
+            200,
+            settings_of(tenant, filtered=filtered),
+        )
+        tenant.organization.refresh_from_db()
+        assert tenant.organization.is_filtered_model_catalog_enabled is filtered
+        assert management.get(SETTINGS).json() == response.json()
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        *(
+            (f'{{"is_filtered_model_catalog_enabled": {text}}}',
+             {"is_filtered_model_catalog_enabled"})
+            for text in ("null", '"true"', "1", "[]")
+        ),
+        ("{}", {"is_filtered_model_catalog_enabled"}),
+        ('{"is_filtered_model_catalog_enabled": true, "name": "x"}', {"name"}),
+        ('{"is_filtered_model_catalog_enabled": true, "requires_zdr": true}', {"requires_zdr"}),
+    ],
+)  # fmt: skip
+def test_settings_refuse_by_name(management: APIClient, text: str, fields: set[str]) -> None:
+    before = snapshots.everything()
+    assert refused(send(management, "PATCH", "organization/settings", text)) == (400, fields)
+    assert snapshots.everything() == before
+
+
+def test_a_key_says_who_made_it(management: APIClient, tenant: Tenant) -> None:
+    member = make_member(tenant.organization)
+    body = {"name": "key", "creator_user_id": str(member.pk)}
+    created = send(management, "POST", "keys", body).json()
+    assert created["data"]["creator_user_id"] == str(member.pk)
+    assert ApiKey.objects.get(name="key").creator == member
+    shown = management.get(f"/api/v1/keys/{created['data']['hash']}").json()["data"]
+    current = factories.client(created["key"]).get("/api/v1/key").json()["data"]
+    assert shown["creator_user_id"] == current["creator_user_id"] == str(member.pk)
+
+
+def test_a_key_is_made_by_no_unknown_member(management: APIClient, tenant: Tenant) -> None:
+    foreign = make_member(factories.make_tenant("Other").organization)
+    before = snapshots.everything()
+    for unknown in (foreign.pk, uuid4()):
+        response = send(
+            management, "POST", "keys", {"name": "key", "creator_user_id": str(unknown)}
+        )
+        assert (response.status_code, response.json()) == (404, missing("member"))
+    malformed = send(management, "POST", "keys", {"name": "key", "creator_user_id": "user-1"})
+    assert refused(malformed) == (400, {"creator_user_id"})
+    assert snapshots.everything() == before
+
+
+def test_a_credential_is_for_own_members_alone(management: APIClient, tenant: Tenant) -> None:
+    provider = factories.make_provider("acme")
+    mine, foreign = (
+        make_member(tenant.organization),
+        make_member(factories.make_tenant("Other").organization),
+    )
+    credential = factories.make_credential(tenant, provider)
+    before = snapshots.everything()
+    for unknown in (foreign.pk, uuid4(), "user-1"):
+        ids = {"allowed_user_ids": [str(mine.pk), str(unknown)]}
+        created = send(management, "POST", "byok", {"provider": "acme", "key": "x" * 20, **ids})
+        changed = send(management, "PATCH", f"byok/{credential.pk}", ids)
+        assert refused(created) == refused(changed) == (400, {"allowed_user_ids"})
+    assert snapshots.everything() == before
+    ids = {"allowed_user_ids": [str(mine.pk)]}
+    response = send(management, "PATCH", f"byok/{credential.pk}", ids)
+    assert response.json()["data"]["allowed_user_ids"] == [str(mine.pk)]
+
+
+def test_a_member_who_made_keys_stays(tenant: Tenant) -> None:
+    member = make_member(tenant.organization)
+    make_key(tenant, creator=member)
+    with pytest.raises(ProtectedError):
+        member.delete()

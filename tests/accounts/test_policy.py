@@ -1,0 +1,143 @@
+"""The algebra of policies: whoever joins in can only tighten."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accounts.policy import Family, Policy
+from catalog.visibility import EndpointFacts, exclusions
+
+PROVIDERS = ["acme", "acme ai", "globex", "initech"]
+MODELS = ["acme/falcon", "acme/falcon-2026-01-01", "openai/kestrel", "x-ai/osprey"]
+REGIONS = ["global", "europe", "us"]
+
+
+def _some(names: list[str]) -> st.SearchStrategy[frozenset[str]]:
+    return st.frozensets(st.sampled_from(names))
+
+
+def _any_or(names: list[str]) -> st.SearchStrategy[frozenset[str] | None]:
+    return st.none() | _some(names)
+
+
+policies = st.builds(
+    Policy,
+    only=_any_or(PROVIDERS),
+    ignore=_some(PROVIDERS),
+    models=_any_or(MODELS),
+    ignored_models=_some(MODELS),
+    zdr=st.frozensets(st.sampled_from(Family)),
+    no_training=st.booleans(),
+    no_free_training=st.booleans(),
+    entrances=_any_or(REGIONS),
+    served_in=_any_or(REGIONS),
+)
+endpoints = st.builds(
+    EndpointFacts,
+    provider_slug=st.sampled_from(["acme", "Globex", "initech"]),
+    provider_name=st.sampled_from(["Acme AI", "Globex", "Other"]),
+    zdr=st.booleans(),
+    trains_on_prompts=st.booleans(),
+    model_slug=st.sampled_from(MODELS),
+    model_permaslug=st.sampled_from(MODELS),
+    region=st.none() | st.sampled_from(REGIONS),
+    is_free=st.booleans(),
+)
+
+
+def test_every_field_of_a_policy_is_drawn() -> None:
+    assert {field.name for field in fields(Policy)} == {
+        "only", "ignore", "models", "ignored_models", "zdr", "no_training", "no_free_training",
+        "entrances", "served_in",
+    }  # fmt: skip
+
+
+@given(policies, policies)
+def test_merging_commutes(one: Policy, two: Policy) -> None:
+    assert one & two == two & one
+
+
+@given(policies, policies, policies)
+def test_merging_associates(one: Policy, two: Policy, three: Policy) -> None:
+    assert (one & two) & three == one & (two & three)
+
+
+@given(policies)
+def test_merging_with_itself_changes_nothing(policy: Policy) -> None:
+    assert policy & policy == policy
+
+
+@given(policies)
+def test_the_empty_policy_is_neutral(policy: Policy) -> None:
+    assert policy & Policy() == Policy() & policy == policy
+
+
+@given(policies, policies, endpoints)
+def test_whoever_joins_in_can_only_tighten(
+    one: Policy, two: Policy, endpoint: EndpointFacts
+) -> None:
+    assert set(exclusions(endpoint, one & two)) >= set(exclusions(endpoint, one))
+
+
+@given(policies, policies, endpoints)
+def test_what_the_merged_policy_admits_both_admit(
+    one: Policy, two: Policy, endpoint: EndpointFacts
+) -> None:
+    if not exclusions(endpoint, one & two):
+        assert exclusions(endpoint, one) == exclusions(endpoint, two) == ()
+
+
+@given(endpoints)
+def test_the_empty_policy_admits_everything(endpoint: EndpointFacts) -> None:
+    assert Policy().is_open
+    assert exclusions(endpoint, Policy()) == ()
+
+
+@given(policies, policies)
+def test_entrances_are_those_that_both_leave(one: Policy, two: Policy) -> None:
+    for region in REGIONS:
+        left = [policy.entrances is None or region in policy.entrances for policy in (one, two)]
+        both = (one & two).entrances
+        assert (both is None or region in both) is all(left)
+
+
+@pytest.mark.parametrize(
+    ("slug", "family"),
+    [
+        ("anthropic/opus", "anthropic"),
+        ("google/gemini", "google"),
+        ("openai/gpt", "openai"),
+        ("x-ai/grok", "xai"),
+        ("xai/grok", "xai"),
+        ("acme/falcon", "other"),
+        ("openai", "openai"),
+        ("", "other"),
+    ],
+)
+def test_a_family_is_that_of_the_author(slug: str, family: str) -> None:
+    assert Family.of(slug) == family
+
+
+@pytest.mark.parametrize(
+    ("given_fields", "expected"),
+    [
+        ({}, Policy()),
+        ({"zdr": True}, Policy(zdr=frozenset(Family))),
+        ({"zdr": False}, Policy()),
+        ({"zdr": [Family.GOOGLE]}, Policy(zdr=frozenset({Family.GOOGLE}))),
+        ({"only": [], "models": []}, Policy(only=frozenset(), models=frozenset())),
+        ({"only": ["ACME"]}, Policy(only=frozenset({"acme"}))),
+        ({"no_training": True}, Policy(no_training=True, no_free_training=True)),
+        ({"no_free_training": True}, Policy(no_free_training=True)),
+        ({"served_in": "us"}, Policy(served_in=frozenset({"us"}))),
+    ],
+)
+def test_a_policy_is_made_of_lists_and_flags(
+    given_fields: dict[str, Any], expected: Policy
+) -> None:
+    assert Policy.of(**given_fields) == expected

@@ -1,0 +1,443 @@
+"""``/workspaces``: they are opened, shown by id or slug, changed and closed."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import requests
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from accounts.models import (
+    ApiKey,
+    BudgetInterval,
+    Guardrail,
+    KeyAssignment,
+    Workspace,
+    WorkspaceBudget,
+    WorkspaceMember,
+    WorkspaceNotFound,
+)
+from config.secrets import digest_api_key
+from inference.models import Generation
+from tests import factories, snapshots
+from tests.accounts.governance import (
+    make_guardrail,
+    make_key,
+    make_member,
+    make_workspace,
+    missing,
+    refused,
+    send,
+    stamp,
+)
+from tests.factories import Tenant
+
+FULL: dict[str, Any] = {
+    "name": "n" * 255,
+    "slug": "research-and-development-2",
+    "description": "d" * 4096,
+    "default_text_model": "acme/falcon",
+    "default_image_model": "acme/kestrel",
+    "default_provider_sort": "latency",
+    "disabled_server_tools": ["openrouter:web_search", "openrouter:bash"],
+    "io_logging_api_key_ids": [0, 7, 2**63 - 1],
+    "io_logging_sampling_rate": 0.0001,
+    "is_data_discount_logging_enabled": True,
+    "is_observability_broadcast_enabled": True,
+    "is_observability_io_logging_enabled": True,
+}
+PLAIN: dict[str, Any] = {
+    "description": None,
+    "default_text_model": None,
+    "default_image_model": None,
+    "default_provider_sort": None,
+    "disabled_server_tools": None,
+    "io_logging_api_key_ids": None,
+    "io_logging_sampling_rate": 1.0,
+    "is_data_discount_logging_enabled": False,
+    "is_observability_broadcast_enabled": False,
+    "is_observability_io_logging_enabled": False,
+}
+
+
+def shown(workspace: Workspace, **changes: Any) -> dict[str, Any]:
+    workspace.refresh_from_db()
+    return {
+        "id": str(workspace.pk),
+        "name": workspace.name,
+        "slug": workspace.slug,
+        "default_guardrail_id": str(workspace.default_guardrail_id),
+        **PLAIN,
+        "include_byok_in_budgets": False,
+        "created_by": None,
+        "created_at": stamp(workspace.created_at),
+        "updated_at": stamp(workspace.updated_at),
+        **changes,
+    }
+
+
+def test_create_needs_a_name_and_a_slug_alone(management: APIClient, tenant: Tenant) -> None:
+    response = send(management, "POST", "workspaces", {"name": "Research", "slug": "research"})
+    stored = Workspace.objects.get(slug="research")
+    caller = ApiKey.objects.get(digest=digest_api_key(tenant.management_key))
+    assert response.status_code == 201
+    assert response.json() == {"data": shown(stored, created_by=f"key {caller.label}")}
+    assert (stored.organization, stored.is_default) == (tenant.organization, False)
+
+
+def test_create_stores_every_field(management: APIClient) -> None:
+    data = send(management, "POST", "workspaces", FULL).json()["data"]
+    assert {name: data[name] for name in FULL} == FULL
+    stored = Workspace.objects.get(slug=FULL["slug"])
+    assert management.get(f"/api/v1/workspaces/{stored.pk}").json() == {"data": data}
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "stored"),
+    [
+        *(("slug", f'"{slug}"', slug) for slug in ("a", "0", "a-b-c", "x" * 64, "1-2")),
+        ("description", '""', ""),
+        ("disabled_server_tools", "[]", None),
+        ("io_logging_api_key_ids", "[]", []),
+        ("io_logging_api_key_ids", f"[{', '.join(['1'] * 1000)}]", [1] * 1000),
+        ("io_logging_sampling_rate", "1", 1.0),
+        ("io_logging_sampling_rate", "1.0", 1.0),
+        ("io_logging_sampling_rate", "0.5", 0.5),
+        ("io_logging_sampling_rate", "1e-4", 0.0001),
+        *(
+            ("default_provider_sort", f'"{sort}"', sort)
+            for sort in ("price", "throughput", "latency", "exacto")
+        ),
+        *((name, "null", None) for name in PLAIN if PLAIN[name] is None),
+    ],
+)
+def test_patch_takes(
+    management: APIClient, tenant: Tenant, field: str, text: str, stored: Any
+) -> None:
+    workspace = make_workspace(tenant.organization, **FULL | {"name": "Full"})
+    response = send(management, "PATCH", f"workspaces/{workspace.pk}", f'{{"{field}": {text}}}')
+    assert response.status_code == 200
+    changed = FULL | {"name": "Full", field: stored}
+    assert response.json() == {"data": shown(workspace, **changed)}
+
+
+TEXTS = ("name", "slug", "description", "default_text_model", "default_image_model")
+MALFORMED: list[tuple[str, str]] = [
+    *((name, text) for name in TEXTS for text in ("5", "true", "[]", "{}", '"a\\u0000b"')),
+    ("name", "null"), ("name", '""'), ("name", f'"{"n" * 256}"'),
+    ("slug", "null"), ("slug", '""'), ("slug", f'"{"s" * 65}"'),
+    *(("slug", f'"{slug}"') for slug in (
+        "A", "a_b", "-a", "a-", "a--b", "a b", "a.b", "a/b", "é", "٣", "a\\n", " a", "😀",
+    )),
+    ("slug", '"01234567-89ab-cdef-0123-456789abcdef"'), ("slug", f'"{"0123456789abcdef" * 2}"'),
+    ("description", f'"{"d" * 4097}"'),
+    *((name, text) for name in ("default_text_model", "default_image_model")
+      for text in ('""', f'"{"m" * 256}"')),
+    *(("default_provider_sort", text) for text in ('""', '"Price"', '"cost"', "1", "[]")),
+    *(("disabled_server_tools", text) for text in (
+        '"openrouter:bash"', '[""]', '["web_search"]', '["openrouter:none"]', "[1]", "[null]", "{}",
+        json.dumps(["openrouter:bash"] * 1001),
+    )),
+    *(("io_logging_api_key_ids", text) for text in (
+        "1", '["1"]', "[1.0]", "[true]", "[-1]", f"[{2**63}]", "[null]",
+        f"[{', '.join(['1'] * 1001)}]",
+    )),
+    *(("io_logging_sampling_rate", text) for text in (
+        "null", '"0.5"', "true", "0", "0.00009", "0.00011", "1.0001", "2", "-1", "[]", "1e400",
+        "1e-400",
+    )),
+    *((name, text) for name in PLAIN if name.startswith("is_")
+      for text in ("null", '"true"', "1", "[]")),
+    *((name, "true") for name in (
+        "id", "include_byok_in_budgets", "is_default", "default_guardrail_id", "created_by",
+        "organization_id",
+    )),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "text"), MALFORMED)
+def test_create_and_patch_refuse_by_name(
+    management: APIClient, tenant: Tenant, field: str, text: str
+) -> None:
+    path = f"workspaces/{tenant.workspace.pk}"
+    before = snapshots.everything()
+    rest = ", ".join(f'"{name}": "new"' for name in ("name", "slug") if name != field)
+    body = f'{{{rest}, "{field}": {text}}}'
+    assert refused(send(management, "POST", "workspaces", body)) == (400, {field})
+    assert refused(send(management, "PATCH", path, f'{{"{field}": {text}}}')) == (400, {field})
+    assert snapshots.everything() == before
+
+
+def test_create_needs(management: APIClient) -> None:
+    assert refused(send(management, "POST", "workspaces", {})) == (400, {"name", "slug"})
+
+
+def test_a_slug_is_taken_once_in_an_organization(management: APIClient, tenant: Tenant) -> None:
+    make_workspace(factories.make_tenant("Other").organization, slug="research")
+    mine = make_workspace(tenant.organization, slug="mine")
+    body = {"name": "Research", "slug": "research"}
+    assert send(management, "POST", "workspaces", body).status_code == 201
+    before = snapshots.everything()
+    again = send(management, "POST", "workspaces", body)
+    assert again.json() == {
+        "error": {
+            "code": 400,
+            "message": "slug: Is taken by another workspace.",
+            "metadata": {
+                "error_type": "invalid_request",
+                "fields": {"slug": "Is taken by another workspace."},
+            },
+        }
+    }
+    moved = send(management, "PATCH", f"workspaces/{mine.pk}", {"name": "x", "slug": "research"})
+    assert moved.json() == again.json()
+    assert snapshots.everything() == before
+    same = send(management, "PATCH", f"workspaces/{mine.pk}", {"slug": "mine"})
+    assert same.status_code == 200
+    assert snapshots.everything() == before
+
+
+def test_the_list_is_paged_oldest_first(management: APIClient, tenant: Tenant) -> None:
+    rows = [tenant.workspace, *(make_workspace(tenant.organization) for _ in range(101))]
+    make_workspace(factories.make_tenant("Other").organization)
+    rows.pop(5).close()
+    ids = [str(row.pk) for row in rows]
+
+    def page(query: str) -> tuple[list[str], int]:
+        body = management.get(f"/api/v1/workspaces{query}").json()
+        return [row["id"] for row in body["data"]], body["total_count"]
+
+    assert page("") == (ids[:50], 101)
+    assert page("?limit=100") == (ids[:100], 101)
+    assert page("?limit=1&offset=100") == (ids[100:], 101)
+    assert page("?offset=101") == ([], 101)
+    assert management.get("/api/v1/workspaces?limit=1").json()["data"] == [shown(tenant.workspace)]
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        *((f"offset={value}", "offset") for value in ("-1", "", "x", "1.0")),
+        *((f"limit={value}", "limit") for value in ("0", "101", "", "x")),
+    ],
+)
+@pytest.mark.parametrize("path", ["workspaces", "workspaces/default/members"])
+def test_lists_refuse_a_malformed_query(
+    management: APIClient, path: str, query: str, field: str
+) -> None:
+    assert refused(management.get(f"/api/v1/{path}?{query}")) == (400, {field})
+
+
+def test_a_workspace_goes_by_its_id_or_its_slug(management: APIClient, tenant: Tenant) -> None:
+    workspace = make_workspace(tenant.organization, name="Research", slug="research")
+    for ref in (workspace.pk, str(workspace.pk).upper(), "research"):
+        assert management.get(f"/api/v1/workspaces/{ref}").json() == {"data": shown(workspace)}
+    renamed = send(management, "PATCH", "workspaces/research", {"slug": "lab"})
+    assert renamed.json() == {"data": shown(workspace, slug="lab")}
+    assert management.get("/api/v1/workspaces/research").json() == missing("workspace")
+
+
+def test_what_is_no_workspace_of_ones_own_is_not_found(
+    management: APIClient, tenant: Tenant
+) -> None:
+    foreign = make_workspace(factories.make_tenant("Other").organization, slug="foreign")
+    gone = make_workspace(tenant.organization, slug="gone")
+    gone.close()
+    member = make_member(tenant.organization)
+    before = snapshots.everything()
+    refs = (
+        foreign.pk,
+        "foreign",
+        gone.pk,
+        "gone",
+        gone.pk.hex,
+        uuid4(),
+        "DEFAULT",
+        "%00",
+        "x" * 99,
+    )
+    for ref in (*refs, tenant.workspace.pk.hex, "default%0A", "%F0%9F%98%80"):
+        path = f"workspaces/{ref}"
+        ids = {"user_ids": [str(member.pk)]}
+        for response in (
+            send(management, "GET", path),
+            send(management, "PATCH", path, {"name": "new"}),
+            send(management, "DELETE", path),
+            send(management, "DELETE", f"{path}?confirm_default_workspace_deletion=true"),
+            send(management, "GET", f"{path}/members"),
+            send(management, "POST", f"{path}/members/add", ids),
+            send(management, "POST", f"{path}/members/remove", ids),
+            send(management, "GET", f"{path}/budgets"),
+            send(management, "GET", f"{path}/budgets/daily"),
+            send(management, "PUT", f"{path}/budgets/daily", {"limit_usd": 1}),
+            send(management, "DELETE", f"{path}/budgets/daily"),
+        ):
+            assert (ref, response.status_code) == (ref, 404)
+            assert response.json() == missing("workspace")
+    assert snapshots.everything() == before
+
+
+def test_patch_of_nothing_changes_nothing(management: APIClient, tenant: Tenant) -> None:
+    before = snapshots.everything()
+    response = send(management, "PATCH", "workspaces/default", {})
+    assert response.json() == {"data": shown(tenant.workspace)}
+    assert snapshots.everything() == before
+
+
+def test_delete_takes_budgets_guardrails_and_members_along(
+    management: APIClient, tenant: Tenant
+) -> None:
+    workspace = make_workspace(tenant.organization, slug="research")
+    other = make_workspace(tenant.organization)
+    for row in (workspace, other):
+        row.set_budget(BudgetInterval.DAILY, limit_nano=1)
+        row.add_members([make_member(tenant.organization)])
+        make_guardrail(row).assign_keys([make_key(tenant)], by="test")
+        Guardrail.objects.govern(row, description="of all")
+    response = send(management, "DELETE", "workspaces/research")
+    assert (response.status_code, response.json()) == (200, {"deleted": True})
+    workspace.refresh_from_db()
+    assert (workspace.slug, workspace.deleted_at is None) == (workspace.pk.hex, False)
+    assert WorkspaceBudget.objects.get().workspace == other
+    assert WorkspaceMember.objects.get().workspace == other
+    assert {row.workspace for row in Guardrail.objects.all()} == {other}
+    assert KeyAssignment.objects.get().guardrail.workspace == other
+    again = send(management, "DELETE", f"workspaces/{workspace.pk}")
+    assert (again.status_code, again.json()) == (404, missing("workspace"))
+    body = {"name": "Research", "slug": "research"}
+    assert send(management, "POST", "workspaces", body).status_code == 201
+
+
+def test_delete_is_refused_while_a_key_works_there(management: APIClient, tenant: Tenant) -> None:
+    workspace = make_workspace(tenant.organization, slug="research")
+    key = make_key(tenant, workspace=workspace)
+    generation = factories.make_generation(tenant, api_key=key, workspace=workspace)
+    before = snapshots.everything()
+    for query in ("", "?confirm_default_workspace_deletion=true"):
+        response = send(management, "DELETE", f"workspaces/research{query}")
+        assert (response.status_code, response.json()["error"]["message"]) == (
+            400,
+            "The workspace has active API keys. Delete, disable or move them first.",
+        )
+    assert snapshots.everything() == before
+    key.edit(disabled=True)
+    assert send(management, "DELETE", "workspaces/research").status_code == 200
+    assert Generation.objects.get() == generation
+
+
+@pytest.mark.parametrize("state", ["revoked", "expired", "moved", "management"])
+def test_delete_is_not_refused_for_a_key_that_is(tenant: Tenant, state: str) -> None:
+    workspace = make_workspace(tenant.organization)
+    key = make_key(tenant, workspace=workspace, is_management=state == "management")
+    if state == "revoked":
+        key.revoke()
+    elif state == "expired":
+        ApiKey.objects.filter(pk=key.pk).update(expires_at=timezone.now() - timedelta(seconds=1))
+    elif state == "moved":
+        key.edit(workspace_id=tenant.workspace.pk)
+    workspace.close()
+    key.refresh_from_db()
+    assert key.disabled is (state in ("revoked", "expired"))
+
+
+def test_the_default_workspace_goes_only_when_that_is_confirmed(
+    management: APIClient, inference: APIClient, tenant: Tenant
+) -> None:
+    before = snapshots.everything()
+    for query in ("", "?confirm_default_workspace_deletion=false"):
+        response = send(management, "DELETE", f"workspaces/default{query}")
+        assert refused(response) == (400, {"confirm_default_workspace_deletion"})
+    bad = send(management, "DELETE", "workspaces/default?confirm_default_workspace_deletion=1")
+    assert refused(bad) == (400, {"confirm_default_workspace_deletion"})
+    assert snapshots.everything() == before
+    path = "workspaces/default?confirm_default_workspace_deletion=true"
+    assert send(management, "DELETE", path).json() == {"deleted": True}
+    assert inference.get("/api/v1/key").status_code == 401
+    current = management.get("/api/v1/key")
+    assert (current.status_code, current.json()["data"]["workspace_id"]) == (200, None)
+    assert management.get("/api/v1/workspaces").json() == {"data": [], "total_count": 0}
+    assert send(management, "POST", "keys", {"name": "key"}).status_code == 404
+    assert send(management, "POST", "guardrails", {"name": "rail"}).status_code == 400
+
+
+def test_nothing_begins_to_work_in_a_workspace_that_is_gone(tenant: Tenant) -> None:
+    workspace = make_workspace(tenant.organization)
+    key = make_key(tenant, workspace=workspace, disabled=True)
+    elsewhere = make_key(tenant)
+    stale = Workspace.objects.get(pk=workspace.pk)
+    workspace.close()
+    before = snapshots.everything()
+    member = make_member(factories.make_tenant("Other").organization)
+    before = snapshots.everything()
+    for attempt in (
+        lambda: make_key(tenant, workspace=stale),
+        lambda: make_guardrail(stale),
+        lambda: Guardrail.objects.govern(stale),
+        lambda: key.edit(disabled=False),
+        lambda: elsewhere.edit(workspace_id=workspace.pk),
+        lambda: stale.edit(name="new"),
+        lambda: stale.set_budget(BudgetInterval.DAILY, limit_nano=1),
+        lambda: stale.lift_budget(BudgetInterval.DAILY),
+        lambda: stale.add_members([member]),
+        lambda: stale.remove_members([member]),
+        lambda: stale.close(),
+    ):
+        with pytest.raises(WorkspaceNotFound):
+            attempt()
+    assert snapshots.everything() == before
+
+
+@pytest.mark.parametrize("rate", ["0", "1.0001"])
+def test_the_database_refuses_a_sampling_rate(tenant: Tenant, rate: str) -> None:
+    with pytest.raises(IntegrityError), transaction.atomic():
+        Workspace.objects.update(io_logging_sampling_rate=rate)
+
+
+def _caller(server: str, tenant: Tenant, method: str, path: str, body: Any = None) -> Any:
+    def run() -> int:
+        return requests.request(
+            method,
+            f"{server}/api/v1/{path}",
+            json=body,
+            headers={"Authorization": f"Bearer {tenant.management_key}"},
+            timeout=30,
+        ).status_code
+
+    return run
+
+
+def test_of_many_workspaces_at_once_one_gets_the_slug(
+    server: str, together: Callable[..., list[Any]]
+) -> None:
+    tenant = factories.make_tenant()
+    create = _caller(server, tenant, "POST", "workspaces", {"name": "x", "slug": "research"})
+    assert Counter(together(*[create] * 16)) == {201: 1, 400: 15}
+    assert Workspace.objects.filter(slug="research").count() == 1
+
+
+def test_a_key_and_the_end_of_its_workspace_at_once_leave_no_key_that_works_nowhere(
+    server: str, together: Callable[..., list[Any]]
+) -> None:
+    tenant = factories.make_tenant()
+    for _ in range(10):
+        workspace = make_workspace(tenant.organization)
+        moved = make_key(tenant, disabled=True)
+        body = {"name": "key", "workspace_id": str(workspace.pk)}
+        move = {"workspace_id": str(workspace.pk), "disabled": False}
+        created, patched, closed = together(
+            _caller(server, tenant, "POST", "keys", body),
+            _caller(server, tenant, "PATCH", f"keys/{moved.digest}", move),
+            _caller(server, tenant, "DELETE", f"workspaces/{workspace.pk}"),
+        )
+        assert (created, patched, closed) in [(201, 200, 400), (404, 404, 200)]
+        workspace.refresh_from_db()
+        left = ApiKey.objects.filter(workspace=workspace).enabled().count()
+        assert (workspace.deleted_at is None) == (left > 0) == (closed == 400)

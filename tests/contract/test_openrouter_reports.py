@@ -1,0 +1,160 @@
+"""The public Python SDK reads generations, activity and analytics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import openrouter
+import pytest
+from django.utils import timezone
+from openrouter import OpenRouter, errors
+
+from config.simulator import Simulator
+from inference.models import Feedback, Generation
+from inference.rollups import roll_up_usage
+from tests import factories
+from tests.contract.conftest import MakeOpenRouter, Serve
+from tests.factories import Tenant
+
+# The SDK warns of every answer that holds a field which its own description calls deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore:warning. .. DEPRECATED:DeprecationWarning")
+
+gives_feedback = pytest.mark.skipif(
+    not hasattr(openrouter.generations.Generations, "submit_feedback"),
+    reason="this SDK has no feedback",
+)
+asks_analytics = pytest.mark.skipif(
+    not hasattr(openrouter.analytics.Analytics, "query_analytics"),
+    reason="this SDK has no analytics",
+)
+
+
+@pytest.fixture
+def manager(openrouter_client: MakeOpenRouter, tenant: Tenant) -> OpenRouter:
+    return openrouter_client(tenant.management_key)
+
+
+@pytest.fixture
+def caller(openrouter_client: MakeOpenRouter, tenant: Tenant) -> OpenRouter:
+    return openrouter_client(tenant.api_key)
+
+
+def test_what_was_sent_can_be_looked_up(
+    caller: OpenRouter, serve: Serve, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
+    answer = caller.chat.send(
+        model=serve("sim-echo"), messages=[{"role": "user", "content": "one two three"}]
+    )
+    eventually(lambda: Generation.objects.get().status == "completed")
+    found = caller.generations.get_generation(id=answer.id).data
+    stored = Generation.objects.get()
+    assert (found.id, found.model, found.provider_name) == (answer.id, "acme/falcon", "Acme AI")
+    assert (found.tokens_prompt, found.native_tokens_completion) == (3, 5)
+    assert (found.is_byok, found.total_cost, found.usage) == (True, 0.0, 0.0)
+    assert found.upstream_inference_cost == 0.000013
+    assert (found.finish_reason, found.cancelled, found.api_type) == ("stop", False, "completions")
+    assert found.generation_time == stored.duration_ms
+    [tried] = found.provider_responses or []
+    assert (tried.status, tried.endpoint_id, tried.provider_name, tried.model_permaslug) == (
+        200,
+        str(stored.model_endpoint_id),
+        "Acme AI",
+        "acme/falcon-2026-01-01",
+    )
+
+
+def test_a_generation_under_way_can_be_looked_up(caller: OpenRouter, tenant: Tenant) -> None:
+    generation = factories.make_generation(tenant, status="pending")
+    found = caller.generations.get_generation(id=generation.pk).data
+    assert (found.finish_reason, found.cancelled, found.provider_responses) == (None, None, None)
+    assert found.total_cost == 0.0
+
+
+def test_what_is_not_there_is_not_found(caller: OpenRouter, tenant: Tenant) -> None:
+    generation = factories.make_generation(tenant)
+    with pytest.raises(errors.NotFoundResponseError, match="does not exist"):
+        caller.generations.get_generation(id="gen-1")
+    with pytest.raises(errors.NotFoundResponseError, match="never stores prompts"):
+        caller.generations.list_generation_content(id=generation.pk)
+
+
+@gives_feedback
+def test_feedback(manager: OpenRouter, caller: OpenRouter, tenant: Tenant) -> None:
+    generation = factories.make_generation(tenant)
+    given: dict[str, Any] = {"generation_id": generation.pk, "category": "latency"}
+    assert manager.generations.submit_feedback(**given, comment="slow").data.success is True
+    with pytest.raises(errors.ConflictResponseError):
+        manager.generations.submit_feedback(**given)
+    with pytest.raises(errors.ForbiddenResponseError):
+        caller.generations.submit_feedback(**given)
+    assert Feedback.objects.get().comment == "slow"
+
+
+def test_activity(manager: OpenRouter, caller: OpenRouter, tenant: Tenant) -> None:
+    yesterday = timezone.now() - timedelta(days=1)
+    made = factories.make_generation(
+        tenant, created_at=yesterday, prompt_tokens=10, completion_tokens=5, cost_nano=25
+    )
+    roll_up_usage()
+    [row] = manager.analytics.get_user_activity().data
+    assert row.model_dump(exclude_unset=True) == {
+        "byok_usage_inference": 0.0,
+        "cached_tokens": 0,
+        "completion_tokens": 5,
+        "date": yesterday.date().isoformat(),
+        "endpoint_id": str(made.model_endpoint_id),
+        "model": "acme/falcon",
+        "model_permaslug": made.model_endpoint.model.canonical_slug,
+        "prompt_tokens": 10,
+        "provider_name": "Acme AI",
+        "reasoning_tokens": 0,
+        "requests": 1,
+        "usage": 0.000000025,
+    }
+    asked: dict[str, Any] = {"group_by": "workspace", "workspace_id": str(tenant.workspace.pk)}
+    [split] = manager.analytics.get_user_activity(request=asked).data
+    assert split.workspace_id == str(tenant.workspace.pk)
+    with pytest.raises(errors.BadRequestResponseError):
+        manager.analytics.get_user_activity(request={"date": "2020-01-01"})
+    with pytest.raises(errors.NotFoundResponseError):
+        manager.analytics.get_user_activity(request={"api_key_hash": "0" * 64})
+    with pytest.raises(errors.ForbiddenResponseError):
+        caller.analytics.get_user_activity()
+
+
+@asks_analytics
+def test_analytics(manager: OpenRouter, tenant: Tenant) -> None:
+    at = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
+    for end_user in ("alice", "alice", "bob"):
+        factories.make_generation(
+            tenant, created_at=at, end_user=end_user, cost_nano=1_000, latency_ms=20
+        )
+    words = manager.analytics.get_analytics_meta().data
+    assert [operator.name for operator in words.operators] == [
+        "eq", "neq", "in", "not_in", "gt", "gte", "lt", "lte",
+    ]  # fmt: skip
+    assert "external_user" in [dimension.name for dimension in words.dimensions]
+    answer = manager.analytics.query_analytics(
+        metrics=[metric.name for metric in words.metrics],
+        dimensions=["external_user"],
+        granularity="hour",
+        filters=[{"field": "external_user", "operator": "in", "value": ["alice", "carol"]}],
+        order_by={"field": "request_count", "direction": "desc"},
+        time_range={"start": at, "end": at + timedelta(seconds=1)},
+    ).data
+    [row] = answer.data
+    found = row.model_dump()
+    assert (answer.metadata.row_count, answer.metadata.truncated) == (1, False)
+    assert found.items() >= {
+        "date": "2026-03-04T05:00:00Z",
+        "external_user": "alice",
+        "request_count": 2,
+        "usage": 0.000002,
+        "latency_p50": 20.0,
+    }.items()
+    with pytest.raises(errors.BadRequestResponseError, match="order_by"):
+        manager.analytics.query_analytics(
+            metrics=["usage"], order_by={"field": "error_rate", "direction": "asc"}
+        )
