@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, date
 from typing import Any, Final, cast
 from uuid import UUID
 
+from django.utils import timezone
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -18,6 +20,7 @@ from accounts.models import (
     ApiKeyNotFound,
     ByokCredential,
     CredentialNotFound,
+    LimitReset,
     Member,
     MemberNotFound,
     Organization,
@@ -40,7 +43,8 @@ from accounts.serializers import (
     UpdateByokSerializer,
     UpdateKeySerializer,
 )
-from accounts.spending import Budget, budgets_of, effective
+from billing.budgets import Budget, spent
+from billing.models import Meter
 from catalog.pricing import usd
 from config.api import (
     path_uuid,
@@ -51,7 +55,7 @@ from config.api import (
     slice_page,
 )
 from config.openapi import PAGE_PARAMETERS, errors
-from inference.models import Generation, KeyUsage
+from inference.governance import budgets_of, key_limit
 
 _DIGEST: Final = re.compile("[0-9a-f]{64}")
 _HASH: Final = OpenApiParameter(
@@ -284,7 +288,7 @@ def _creator(organization_id: UUID, member_id: UUID | None) -> Member | None:
 
 def _shown(*keys: ApiKey) -> Any:
     """Renders keys with what each has used, which is one query for all of them."""
-    used = Generation.objects.usage_of_keys([key.pk for key in keys])
+    meters = Meter.objects.in_bulk([key.pk for key in keys])
     rows = [
         {
             "hash": key.digest,
@@ -294,9 +298,9 @@ def _shown(*keys: ApiKey) -> Any:
             "creator_user_id": key.creator_id,
             "external_user": key.external_user,
             "disabled": key.disabled,
-            **_limits(key, used[key.pk]),
+            **_limits(key, meters[key.pk]),
             "expires_at": key.expires_at,
-            "last_used_at": used[key.pk].last_used_at,
+            "last_used_at": meters[key.pk].last_used_at,
             "created_at": key.created_at,
             "updated_at": key.updated_at,
         }
@@ -305,22 +309,36 @@ def _shown(*keys: ApiKey) -> Any:
     return KeySerializer(rows, many=True).data
 
 
-def _limits(key: ApiKey, used: KeyUsage) -> dict[str, Any]:
+def _limits(key: ApiKey, meter: Meter) -> dict[str, Any]:
     """Returns a key's limit, what is left of it, and what was used, in USD."""
-    limit = key.limit_nano
+    today = timezone.now().astimezone(UTC).date()
+    limit = key_limit(key)
     return {
-        "limit": None if limit is None else usd(limit),
-        "limit_remaining": None if limit is None else usd(limit - used.against_limit(key)),
+        "limit": None if limit is None else usd(limit.limit_nano),
+        "limit_remaining": None
+        if limit is None
+        else usd(limit.limit_nano - limit.spent(meter, today)),
         "limit_reset": key.limit_reset,
         "include_byok_in_limit": key.include_byok_in_limit,
-        **{name: usd(nano) for name, nano in used.amounts.items()},
+        **_usage(meter, today),
     }
 
 
+def _usage(meter: Meter, today: date) -> dict[str, float]:
+    """Returns what credits and what own credentials paid: in all, today, this week and month."""
+    used: dict[str, float] = {}
+    for reset in (None, *LimitReset):
+        suffix = "" if reset is None else f"_{reset}"
+        cost = spent(meter, reset, today, byok=False)
+        used[f"usage{suffix}"] = usd(cost)
+        used[f"byok_usage{suffix}"] = usd(spent(meter, reset, today, byok=True) - cost)
+    return used
+
+
 def _current_key(key: ApiKey) -> dict[str, Any]:
-    used = Generation.objects.usage_of_keys([key.pk])[key.pk]
-    budgets = budgets_of(key)
-    blocking = effective(budgets)
+    limiting = budgets_of(key)
+    meters = Meter.objects.in_bulk({key.pk, *(budget.subject_id for budget in limiting)})
+    budgets = [_budget(budget, meters[budget.subject_id]) for budget in limiting]
     entrances = key.policy.entrances
     return {
         "label": key.label,
@@ -331,9 +349,11 @@ def _current_key(key: ApiKey) -> dict[str, Any]:
         "is_provisioning_key": key.is_management,
         "is_free_tier": False,
         "expires_at": key.expires_at,
-        **_limits(key, used),
-        "budgets": [_budget(budget) for budget in budgets],
-        "effective_budget": None if blocking is None else _budget(blocking),
+        **_limits(key, meters[key.pk]),
+        "budgets": budgets,
+        "effective_budget": min(
+            budgets, key=lambda budget: float(budget["remaining_usd"]), default=None
+        ),
         "allowed_data_regions": [
             region for region in Region.values if entrances is None or region in entrances
         ],
@@ -346,15 +366,17 @@ def _current_key(key: ApiKey) -> dict[str, Any]:
     }
 
 
-def _budget(budget: Budget) -> dict[str, Any]:
+def _budget(budget: Budget, meter: Meter) -> dict[str, Any]:
+    now = timezone.now().astimezone(UTC)
+    spent_nano = budget.spent(meter, now.date())
     return {
-        "scope": budget.scope,
+        "scope": budget.scope.value,
         "budget_id": budget.budget_id,
         "guardrail_id": budget.guardrail_id,
         "include_byok": budget.include_byok,
         "limit_usd": usd(budget.limit_nano),
-        "spend_usd": usd(budget.spent_nano),
-        "remaining_usd": usd(budget.remaining_nano),
+        "spend_usd": usd(spent_nano),
+        "remaining_usd": usd(budget.limit_nano - spent_nano),
         "reset_interval": budget.reset,
-        "resets_at": budget.resets_at,
+        "resets_at": budget.resets_at(now),
     }

@@ -8,7 +8,7 @@ from django.contrib import admin
 
 from config import console
 from config.console import ReadOnlyAdmin, display
-from inference.models import Generation
+from inference.models import Feedback, Generation
 
 _STATES: Final = {
     "pending": "info",
@@ -98,3 +98,17 @@ class GenerationAdmin(ReadOnlyAdmin):
     @display(description="First event")
     def latency(self, generation: Generation) -> str:
         return "" if generation.latency_ms is None else f"{generation.latency_ms} ms"
+
+
+@admin.register(Feedback)
+class FeedbackAdmin(ReadOnlyAdmin):
+    """What callers say of generations, newest first."""
+
+    list_display = ("created_at", "category", "generation", "created_by")
+    list_filter = ("category",)
+    search_fields = ("generation_id__startswith",)
+    search_help_text = "The beginning of a generation's id."
+    paginator = console.BoundedPaginator
+    ordering = ("-id",)
+    sortable_by = ()
+    fields = (("category", "generation"), "comment", ("created_by", "created_at"))

@@ -314,9 +314,12 @@ class AdmissionIsland:
                     authority.key_id,
                     authority.workspace_id,
                     authority.member_id,
-                    limit_nano=authority.limit_nano,
-                    limit_reset=authority.limit_reset,
-                    include_byok=authority.include_byok_in_limit,
+                    governance.limit(
+                        authority.key_id,
+                        authority.limit_nano,
+                        authority.limit_reset,
+                        include_byok=authority.include_byok_in_limit,
+                    ),
                 ),
             )
         return known

@@ -32,7 +32,7 @@ from django.db.models import (
     When,
     Window,
 )
-from django.db.models.functions import Coalesce, NullIf, RowNumber, Trunc
+from django.db.models.functions import Cast, Coalesce, NullIf, RowNumber, Trunc
 from psycopg.errors import QueryCanceled
 
 from catalog.models import LanguageModel
@@ -106,10 +106,7 @@ def _total(*columns: str) -> Any:
 
 
 def _share(part: Any, whole: Any) -> Any:
-    return ExpressionWrapper(
-        part * Value(Decimal(1), output_field=DecimalField()) / NullIf(whole, 0),
-        output_field=DecimalField(),
-    )
+    return Cast(part, FloatField()) / NullIf(whole, 0)
 
 
 _COMPLETED: Final = Q(status=Generation.Status.COMPLETED, duration_ms__gt=0)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
-from accounts.models import Guardrail, LimitReset, Organization, Workspace
+from accounts.models import ApiKey, BudgetInterval, Guardrail, LimitReset, Organization, Workspace
 from accounts.policy import Policy
 from billing.budgets import Budget, Scope
 from inference.routing import NO_DEFAULTS, Defaults
+
+_PERIODS: Final = {interval: place for place, interval in enumerate(BudgetInterval.values)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,17 +125,42 @@ def budgets(
     key_id: UUID,
     workspace_id: UUID,
     member_id: UUID | None,
-    *,
-    limit_nano: int | None,
-    limit_reset: str | None,
-    include_byok: bool,
+    own: Budget | None,
 ) -> tuple[Budget, ...]:
     """Returns what limits a key, its own limit last, in the order in which budgets are enforced."""
     found = [rule.budget(key_id, workspace_id, member_id) for rule in rules]
-    if limit_nano is not None:
-        reset = None if limit_reset is None else LimitReset(limit_reset)
-        found.append(Budget(Scope.KEY_LIMIT, key_id, limit_nano, reset, include_byok))
-    return tuple(budget for budget in found if budget is not None)
+    return tuple(budget for budget in (*found, own) if budget is not None)
+
+
+def limit(
+    key_id: UUID, limit_nano: int | None, reset: str | None, *, include_byok: bool
+) -> Budget | None:
+    """Returns the limit of a key as a budget; ``None`` for a key without one."""
+    if limit_nano is None:
+        return None
+    period = None if reset is None else LimitReset(reset)
+    return Budget(Scope.KEY_LIMIT, key_id, limit_nano, period, include_byok)
+
+
+def key_limit(key: ApiKey) -> Budget | None:
+    """Returns the key's own limit as a budget; ``None`` for a key without one."""
+    return limit(key.pk, key.limit_nano, key.limit_reset, include_byok=key.include_byok_in_limit)
+
+
+def budgets_of(key: ApiKey) -> tuple[Budget, ...]:
+    """Returns everything that limits a key, in the order in which budgets are enforced."""
+    found = key.guardrails()
+    governance = Governance(
+        policy=key.organization.policy,
+        workspaces={key.workspace_id: _workspace(key.workspace)},
+        guardrails={item.pk: _guardrail(item) for item in found if item is not None},
+    )
+    _, rules = governance.governing(
+        key.workspace_id,
+        None if found.member is None else found.member.pk,
+        None if found.key is None else found.key.pk,
+    )
+    return budgets(rules, key.pk, key.workspace_id, key.creator_id, key_limit(key))
 
 
 def load(organization_id: UUID) -> Governance:
@@ -161,7 +188,7 @@ def _workspace(workspace: Workspace) -> WorkspaceRules:
                 workspace.include_byok_in_budgets,
                 budget_id=budget.pk,
             )
-            for budget in workspace.budgets.all()
+            for budget in sorted(workspace.budgets.all(), key=lambda one: _PERIODS[one.interval])
         ),
         defaults=Defaults(workspace.default_text_model, workspace.default_provider_sort),
         disabled_server_tools=frozenset(workspace.disabled_server_tools or ()),

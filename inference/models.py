@@ -5,17 +5,13 @@ from __future__ import annotations
 import secrets
 import time
 import uuid
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, Self
+from typing import Self
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
-from django.db.models import Max, Q, Sum
-from django.utils import timezone
+from django.db.models import Q
 
-from accounts.models import ApiKey, LimitReset, Member, Organization, Workspace
+from accounts.models import ApiKey, Member, Organization, Workspace
 from catalog.models import ModelEndpoint, PriceVersion
 from config.errors import Conflict
 from endpoints.models import Attestation, PrivateEndpoint
@@ -26,55 +22,9 @@ def new_generation_id() -> str:
     return f"gen-{int(time.time())}-{secrets.token_hex(10)}"
 
 
-@dataclass(frozen=True, slots=True)
-class KeyUsage:
-    """What a key has used, in nano-USD, and when it last asked for something.
-
-    ``usage…`` is what credits paid, ``byok_usage…`` what its own credentials paid upstream.
-    """
-
-    amounts: Mapping[str, int]
-    last_used_at: datetime | None
-
-    @staticmethod
-    def suffix(reset: str | None) -> str:
-        """Returns how the name of an amount ends that counts from the last reset."""
-        return "" if reset is None else f"_{reset}"
-
-    def against_limit(self, key: ApiKey) -> int:
-        """Returns what counts against the limit of the key, since its last reset."""
-        suffix = self.suffix(key.limit_reset)
-        spent = self.amounts[f"usage{suffix}"]
-        return spent + self.amounts[f"byok_usage{suffix}"] if key.include_byok_in_limit else spent
-
-
 class GenerationQuerySet(models.QuerySet["Generation"]):
     def for_organization(self, organization_id: uuid.UUID) -> Self:
         return self.filter(organization_id=organization_id)
-
-    def usage_of_keys(self, key_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, KeyUsage]:
-        """Returns what each of the keys has used: in all, and since the UTC day, week and month."""
-        now = timezone.now()
-        sums: dict[str, Sum] = {}
-        for reset in (None, *LimitReset):
-            since = Q() if reset is None else Q(created_at__gte=reset.began_at(now))
-            suffix = KeyUsage.suffix(reset)
-            sums[f"usage{suffix}"] = Sum("cost_nano", filter=since)
-            sums[f"byok_usage{suffix}"] = Sum("upstream_cost_nano", filter=since & Q(is_byok=True))
-        rows: Any = (
-            self.filter(api_key__in=key_ids)
-            .order_by()
-            .values("api_key_id")
-            .annotate(last_used_at=Max("created_at"), **sums)
-        )
-        used = {
-            row["api_key_id"]: KeyUsage(
-                {name: int(row[name] or 0) for name in sums}, row["last_used_at"]
-            )
-            for row in rows
-        }
-        unused = KeyUsage(dict.fromkeys(sums, 0), None)
-        return {key_id: used.get(key_id, unused) for key_id in key_ids}
 
 
 class Generation(models.Model):

@@ -112,9 +112,9 @@ class Activity:
         return row["model"], str(row["endpoint_id"]), row["provider_name"], split
 
 
-def completed_days(now: datetime | None = None) -> list[date]:
-    """Returns the UTC days that activity is kept for, the latest first: today is not over."""
-    today = (now or timezone.now()).astimezone(UTC).date()
+def completed_days() -> list[date]:
+    """Returns the UTC days that activity tells of, the latest first: today is not over."""
+    today = timezone.now().astimezone(UTC).date()
     return [today - number * _DAY for number in range(1, ACTIVITY_DAYS + 1)]
 
 

@@ -58,20 +58,20 @@ def midnight(day: date) -> datetime:
     return datetime(day.year, day.month, day.day, tzinfo=UTC)
 
 
-def roll_up_usage() -> int:
+def roll_up_usage(now: datetime | None = None) -> int:
     """Rolls up every day that is over and has no generation under way; returns how many.
 
     Until then reports read the day's generations themselves. Any number may run at once.
     """
-    return sum(_roll_up(day) for day in _due())
+    return sum(_roll_up(day) for day in _due(now or timezone.now()))
 
 
-def _due() -> Iterator[date]:
+def _due(now: datetime) -> Iterator[date]:
     known = set(UsageDay.objects.values_list("day", flat=True))
-    first = min(known) if known else _first_day()
+    first = _first_day()
     if first is None:
         return
-    end = (timezone.now() - _GRACE).astimezone(UTC).date()
+    end = (now - _GRACE).astimezone(UTC).date()
     for number in range((end - first).days):
         if (day := first + number * _DAY) not in known:
             yield day

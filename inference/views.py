@@ -130,13 +130,7 @@ def _refusal(
 ) -> dict[str, Any] | None:
     """Returns what would refuse to pay: a budget, or the balance."""
     budgets = governance.budgets(
-        rules,
-        key.pk,
-        key.workspace_id,
-        key.creator_id,
-        limit_nano=key.limit_nano,
-        limit_reset=key.limit_reset,
-        include_byok=key.include_byok_in_limit,
+        rules, key.pk, key.workspace_id, key.creator_id, governance.key_limit(key)
     )
     account = Account.objects.get(organization=key.organization_id, kind=Account.Kind.CREDITS)
     meters = Meter.objects.filter(subject_id__in=[budget.subject_id for budget in budgets])

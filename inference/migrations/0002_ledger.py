@@ -5,70 +5,97 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('accounts', '0004_governance_triggers'),
-        ('inference', '0001_initial'),
+        ("accounts", "0004_governance_triggers"),
+        ("inference", "0001_initial"),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='Journal',
+            name="Journal",
             fields=[
-                ('generation', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='journal', serialize=False, to='inference.generation')),
-                ('prompt_tokens', models.BigIntegerField(help_text='As estimated.')),
-                ('completion_tokens', models.BigIntegerField(help_text='Delivered so far, as estimated.')),
-                ('beat_at', models.DateTimeField()),
+                (
+                    "generation",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        primary_key=True,
+                        related_name="journal",
+                        serialize=False,
+                        to="inference.generation",
+                    ),
+                ),
+                ("prompt_tokens", models.BigIntegerField(help_text="As estimated.")),
+                (
+                    "completion_tokens",
+                    models.BigIntegerField(help_text="Delivered so far, as estimated."),
+                ),
+                ("beat_at", models.DateTimeField()),
             ],
         ),
         migrations.AddField(
-            model_name='generation',
-            name='app_title',
+            model_name="generation",
+            name="app_title",
             field=models.CharField(max_length=255, null=True),
         ),
         migrations.AddField(
-            model_name='generation',
-            name='cache_write_tokens',
+            model_name="generation",
+            name="cache_write_tokens",
             field=models.BigIntegerField(null=True),
         ),
         migrations.AddField(
-            model_name='generation',
-            name='hold_nano',
-            field=models.BigIntegerField(db_default=0, default=0, help_text='What credits paid at most, in nano-USD.'),
+            model_name="generation",
+            name="hold_nano",
+            field=models.BigIntegerField(
+                db_default=0, default=0, help_text="What credits paid at most, in nano-USD."
+            ),
         ),
         migrations.AddField(
-            model_name='generation',
-            name='http_referer',
+            model_name="generation",
+            name="http_referer",
             field=models.CharField(max_length=512, null=True),
         ),
         migrations.AddField(
-            model_name='generation',
-            name='member',
-            field=models.ForeignKey(db_index=False, help_text='Who made the key, when it was used.', null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='accounts.member'),
+            model_name="generation",
+            name="member",
+            field=models.ForeignKey(
+                db_index=False,
+                help_text="Who made the key, when it was used.",
+                null=True,
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="+",
+                to="accounts.member",
+            ),
         ),
         migrations.AddField(
-            model_name='generation',
-            name='native_finish_reason',
+            model_name="generation",
+            name="native_finish_reason",
             field=models.CharField(max_length=64, null=True),
         ),
         migrations.AddField(
-            model_name='generation',
-            name='region',
-            field=models.CharField(db_default='global', default='global', help_text='Of the host called.', max_length=16),
+            model_name="generation",
+            name="region",
+            field=models.CharField(
+                db_default="global",
+                default="global",
+                help_text="Of the host called.",
+                max_length=16,
+            ),
         ),
         migrations.AddField(
-            model_name='generation',
-            name='session_id',
+            model_name="generation",
+            name="session_id",
             field=models.CharField(max_length=256, null=True),
         ),
         migrations.AddField(
-            model_name='generation',
-            name='upstream_hold_nano',
-            field=models.BigIntegerField(db_default=0, default=0, help_text='What own credentials paid at most, in nano-USD.'),
+            model_name="generation",
+            name="upstream_hold_nano",
+            field=models.BigIntegerField(
+                db_default=0, default=0, help_text="What own credentials paid at most, in nano-USD."
+            ),
         ),
         migrations.AddField(
-            model_name='generation',
-            name='user_agent',
+            model_name="generation",
+            name="user_agent",
             field=models.CharField(max_length=255, null=True),
         ),
     ]

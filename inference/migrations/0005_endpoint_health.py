@@ -11,14 +11,34 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="EndpointHealth",
             fields=[
-                ("pk", models.CompositePrimaryKey("endpoint_id", "slot", blank=True, editable=False, primary_key=True, serialize=False)),
+                (
+                    "pk",
+                    models.CompositePrimaryKey(
+                        "endpoint_id",
+                        "slot",
+                        blank=True,
+                        editable=False,
+                        primary_key=True,
+                        serialize=False,
+                    ),
+                ),
                 ("endpoint_id", models.UUIDField()),
                 ("slot", models.SmallIntegerField()),
                 ("bucket", models.BigIntegerField(help_text="Unix time in five seconds.")),
                 ("successes", models.IntegerField()),
                 ("failures", models.IntegerField()),
-                ("latencies", django.contrib.postgres.fields.ArrayField(base_field=models.IntegerField(), help_text="In milliseconds.", size=None)),
-                ("speeds", django.contrib.postgres.fields.ArrayField(base_field=models.FloatField(), help_text="In tokens per second.", size=None)),
+                (
+                    "latencies",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.IntegerField(), help_text="In milliseconds.", size=None
+                    ),
+                ),
+                (
+                    "speeds",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.FloatField(), help_text="In tokens per second.", size=None
+                    ),
+                ),
                 ("retry_at", models.FloatField(help_text="In Unix seconds, or 0.")),
             ],
         ),
