@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import itertools
+import json
 from dataclasses import dataclass
+from datetime import date
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
+from django.db import connection
+from django.db.models import F
+from django.db.models.functions import Greatest
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from accounts.models import ApiKey, ByokCredential, Organization, Workspace
+from accounts.models import ApiKey, ByokCredential, LimitReset, Organization, Workspace
 from billing import ledger
+from billing.models import Meter
 from catalog.models import LanguageModel, ModelEndpoint, PriceVersion, Provider
 from catalog.pricing import NANO, Price
 from config.secrets import Secret, digest_api_key
 from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation
 from inference.models import Generation, new_generation_id
+from inference.settlement import SETTLE
 
+# What a settlement writes, which is also what it must be told.
+_OUTCOME: Final = (
+    "id", "status", "prompt_tokens", "completion_tokens", "cached_tokens", "cache_write_tokens",
+    "reasoning_tokens", "is_estimated", "cost_nano", "upstream_cost_nano", "finish_reason",
+    "native_finish_reason", "upstream_id", "upstream_model", "error_type", "attempts",
+    "latency_ms", "duration_ms",
+)  # fmt: skip
 _numbers = itertools.count(1)
 
 
@@ -134,12 +148,16 @@ def make_validation(endpoint: PrivateEndpoint, credential: ByokCredential) -> Va
 
 
 def make_generation(tenant: Tenant, **fields: Any) -> Generation:
-    """A settled generation of the tenant's inference key."""
+    """A generation of the tenant's inference key, settled without a hold unless it is pending.
+
+    The ledger and the meters have it too; a period that began after it does not count it.
+    """
+    key = fields.setdefault("api_key", ApiKey.objects.get(digest=digest_api_key(tenant.api_key)))
     defaults: dict[str, Any] = {
         "id": new_generation_id(),
         "organization": tenant.organization,
         "workspace": tenant.workspace,
-        "api_key": ApiKey.objects.get(digest=digest_api_key(tenant.api_key)),
+        "member_id": key.creator_id,
         "operation": "chat/completions",
         "streamed": False,
         "model": "acme/falcon",
@@ -152,7 +170,39 @@ def make_generation(tenant: Tenant, **fields: Any) -> Generation:
         fields["model_endpoint"] = make_endpoint(make_model(), make_provider())
     served = fields.get("private_endpoint") or fields["model_endpoint"]
     fields.setdefault("price", served.price)
-    return Generation.objects.create(**{**defaults, **fields})
+    generation = Generation(**{**defaults, **fields})
+    outcome = {name: getattr(generation, name) for name in _OUTCOME}
+    generation.status = Generation.Status.PENDING
+    generation.save(force_insert=True)
+    subjects = (generation.api_key_id, generation.workspace_id, generation.member_id)
+    Meter.objects.filter(subject_id__in=subjects).update(
+        requests=F("requests") + 1,
+        last_used_at=Greatest(F("last_used_at"), generation.created_at),
+    )
+    if outcome["status"] != Generation.Status.PENDING:
+        with connection.cursor() as cursor:
+            cursor.execute(SETTLE, [json.dumps([outcome])])
+        _forget_in_later_periods(generation, outcome)
+        generation.refresh_from_db()
+    return generation
+
+
+def _forget_in_later_periods(generation: Generation, outcome: dict[str, Any]) -> None:
+    subjects = (generation.api_key_id, generation.workspace_id, generation.member_id)
+    byok_nano = outcome["upstream_cost_nano"] if generation.is_byok else 0
+    for reset in LimitReset:
+        if generation.created_at < reset.began_at(timezone.now()):
+            Meter.objects.filter(subject_id__in=subjects).update(
+                **{
+                    f"cost_{reset}": F(f"cost_{reset}") - outcome["cost_nano"],
+                    f"byok_{reset}": F(f"byok_{reset}") - byok_nano,
+                }
+            )
+
+
+def turn_back(meter_of: ApiKey | Workspace, day: date) -> None:
+    """Makes a day before today the one that a meter was last moved on."""
+    assert Meter.objects.filter(subject_id=meter_of.pk).update(day=day) == 1
 
 
 def make_active(

@@ -16,7 +16,6 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from accounts.models import ApiKey, ApiKeyNotFound, LimitReset, Organization, Workspace
-from billing.models import Meter
 from config.secrets import digest_api_key, is_well_formed
 from inference.models import Generation
 from tests import factories, snapshots
@@ -337,16 +336,13 @@ def test_the_list_sums_up_what_each_key_used(management: APIClient, tenant: Tena
             is_byok=is_byok,
             created_at=now,
         )
-    used_at = {
-        key: stamp(Meter.objects.get(pk=key.pk).last_used_at) for key in (first, second, third)
-    }
     assert management.get(ROUTE).json()["data"] == [
         shown(
             third,
             limit=1.0,
             limit_remaining=-0.5,
             include_byok_in_limit=True,
-            last_used_at=used_at[third],
+            last_used_at=stamp(now),
             **{name: 0.8 if name.startswith("usage") else 0.7 for name in UNUSED},
         ),
         shown(
@@ -354,14 +350,14 @@ def test_the_list_sums_up_what_each_key_used(management: APIClient, tenant: Tena
             limit=1.0,
             limit_remaining=0.75,
             limit_reset="daily",
-            last_used_at=used_at[second],
+            last_used_at=stamp(now),
             **UNUSED
             | {name: 0.25 for name in UNUSED if name.startswith("usage")}
             | {"usage": 5.25},
         ),
         shown(
             first,
-            last_used_at=used_at[first],
+            last_used_at=stamp(now),
             **UNUSED
             | {name: 1.0 for name in UNUSED if name.startswith("usage")}
             | {"usage": 1.000000001},
