@@ -167,6 +167,8 @@ class Exchange:
         self._upstream_id: str | None = None
         self._upstream_model: str | None = None
         self._head: dict[str, Any] = {}
+        self._last: dict[str, Any] = {}
+        self._before: bytes | None = None
         self._tail: dict[str, Any] = {}
         self._is_settled = False
 
@@ -411,6 +413,9 @@ class Exchange:
 
     def _rendered_chunk(self, chunk: Chunk) -> bytes:
         """Encodes a chunk under our identity; usage waits for the end, where the cost joins it."""
+        if chunk.alike is not None:
+            self._output_bytes += chunk.output_bytes
+            return b"".join((self._before_choices(), chunk.alike, b"}\n\n"))
         self._note(chunk)
         fields = chunk.fields
         if chunk.is_done:
@@ -423,7 +428,15 @@ class Exchange:
             self._tail.update(fields)
             return b""
         fields.update(self._head)
+        self._last, self._before = fields, None
         return sse.event(fields)
+
+    def _before_choices(self) -> bytes:
+        """Returns the beginning of an event that repeats the last one but for its choices."""
+        if self._before is None:
+            fields = {name: value for name, value in self._last.items() if name != "choices"}
+            self._before = sse.event(fields).removesuffix(b"}\n\n") + b',"choices":'
+        return self._before
 
     def _identity(self, fields: dict[str, Any]) -> dict[str, Any]:
         """Returns the members that say who answers: our id, the caller's model, the provider."""

@@ -104,7 +104,8 @@ class Reply:
 class Chunk:
     """One event of a stream, or its end mark (``is_done``, no fields).
 
-    A chunk without choices carries something else, usage for instance.
+    A chunk without choices carries something else, usage for instance. Where ``alike`` is given, it
+    is the JSON of the choices, everything else is as in the chunk before, and ``fields`` is empty.
     """
 
     fields: Fields
@@ -115,6 +116,7 @@ class Chunk:
     has_choices: bool = False
     is_done: bool = False
     upstream_id: str | None = None
+    alike: bytes | None = None
 
 
 class StreamParser(Protocol):

@@ -160,13 +160,18 @@ def stream_parser(operation: Operation) -> _StreamParser:
 
 
 class _StreamParser:
-    """Reads the events of one stream; nothing after ``[DONE]`` counts."""
+    """Reads the events of one stream; nothing after ``[DONE]`` counts.
 
-    __slots__ = ("_decoder", "_is_done", "pending")
+    Most events differ from the one before in their choices alone: those are found between the same
+    bytes, and nothing else is read again.
+    """
+
+    __slots__ = ("_after", "_before", "_decoder", "_is_done", "pending")
 
     def __init__(self) -> None:
         self._decoder = EventDecoder()
         self._is_done = False
+        self._before = self._after = b""
         self.pending: list[Chunk] = []
 
     def feed(self, data: bytes) -> list[Chunk]:
@@ -193,7 +198,34 @@ class _StreamParser:
             raise InvalidStream("The stream was cut off inside an event.")
         raise InvalidStream("The stream ended without its end mark.")
 
+    def _alike(self, event: bytes) -> Chunk | None:
+        """Reads an event that is like the last one but for its choices; ``None`` for others."""
+        before, after = self._before, self._after
+        if not before or not event.startswith(before) or not event.endswith(after):
+            return None
+        raw = event[len(before) : len(event) - len(after)]
+        try:
+            choices = _decode_choices(raw)
+            if not raw.isascii():
+                # What is only relayed is not looked at, and must be UTF-8 all the same.
+                raw.decode()
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+        if not choices or _finish_reason(choices) is not None:
+            return None
+        return Chunk(fields={}, output_bytes=_size(choices), has_choices=True, alike=raw)
+
+    def _remember(self, event: bytes, fields: dict[str, msgspec.Raw]) -> None:
+        """Notes what stands around the choices of an event that carries nothing else of note."""
+        self._before = b""
+        if fields.get("usage", _NULL) == _NULL:
+            before, choices, after = event.partition(bytes(fields["choices"]))
+            if before.endswith(b'"choices":') and choices:
+                self._before, self._after = before, after
+
     def _chunk(self, event: bytes) -> Chunk:
+        if (alike := self._alike(event)) is not None:
+            return alike
         fields = decode_object(event)
         if fields is None:
             raise InvalidStream("An event of the stream is not a JSON object.")
@@ -202,6 +234,7 @@ class _StreamParser:
             choices = _choices(fields)
         except InvalidReply as exc:
             raise InvalidStream(str(exc)) from None
+        self._remember(event, fields)
         return Chunk(
             fields=fields,
             model=_text(fields, "model"),
