@@ -13,5 +13,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 def event(fields: dict[str, Any]) -> bytes:
-    """Encodes one JSON object as one event."""
-    return b"data: " + _encode(fields) + b"\n\n"
+    """Encodes one JSON object as one event.
+
+    Raw members may have line ends between their parts, as JSON allows: one would end the event.
+    """
+    return b"data: " + _encode(fields).replace(b"\n", b" ") + b"\n\n"

@@ -211,7 +211,7 @@ class _StreamParser:
                 raw.decode()
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
-        if not choices or _finish_reason(choices) is not None:
+        if not choices or _finish_reason(choices) is not None or b"\n" in raw:
             return None
         return Chunk(fields={}, output_bytes=_size(choices), has_choices=True, alike=raw)
 

@@ -42,7 +42,7 @@ def test_an_event_like_the_one_before_is_its_choices(after: dict[str, Any]) -> N
         event("b", usage={"prompt_tokens": 1, "completion_tokens": 1}),
         event("b").replace(b"chatcmpl-1", b"chatcmpl-2"),
         event("b").replace(b"null}]", b'"stop"}]'),
-        event("b").replace(b'"choices":[', b'"choices": ['),
+        event("b").replace(b'"delta"', b'\ndata: "delta"'),
     ],
 )
 def test_an_event_that_differs_is_read_whole(other: bytes) -> None:
