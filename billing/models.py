@@ -679,6 +679,7 @@ class Deposit(StatefulModel):
     amount_nano = UnitsField(editable=False, help_text="In nano-USD.")
     top_up = models.ForeignKey(
         TopUp,
+        verbose_name="top-up",
         on_delete=models.PROTECT,
         null=True,
         related_name="deposits",

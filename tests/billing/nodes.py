@@ -156,7 +156,11 @@ def start_eth_tester() -> Iterator[EthTester]:
 
         def log_message(self, *args: Any) -> None: ...
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    class Server(ThreadingHTTPServer):
+        # Many watchers come at the same moment.
+        request_queue_size = 128
+
+    with Server(("127.0.0.1", 0), Handler) as server:
         node.url = f"http://127.0.0.1:{server.server_port}"
         thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()

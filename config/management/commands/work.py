@@ -12,9 +12,11 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db import DatabaseError, connection
 from django.utils import timezone
 
+from billing import watcher
 from config.commands import require_migrated
 from config.models import Lease
 from endpoints.watch import watch_due
+from inference.rollups import roll_up_usage
 from inference.sweeper import sweep
 
 logger = logging.getLogger("causeway.work")
@@ -38,6 +40,8 @@ def _clear_sessions() -> int:
 DUTIES: Final = (
     Duty("sweep_generations", 15.0, sweep),
     Duty("watch_endpoints", 60.0, watch_due),
+    Duty("watch_chains", 5.0, watcher.watch_due),
+    Duty("roll_up_usage", 300.0, roll_up_usage),
     Duty("clear_sessions", 3600.0, _clear_sessions),
 )
 

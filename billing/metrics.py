@@ -1,0 +1,55 @@
+"""What operators are alerted of: read from the database, so that every worker tells the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from django.db import DatabaseError
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from billing.models import ChainState, Deposit
+
+
+class TopUpCollector(Collector):
+    """Deposits that wait for an operator, and chains that are not read.
+
+    Nothing at all while the database is away: what the workers count is told all the same.
+    """
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        try:
+            in_review = Deposit.objects.in_review().count()
+            states = list(ChainState.objects.all())
+        except DatabaseError:
+            return
+        yield GaugeMetricFamily(
+            "causeway_deposits_in_review", "Deposits that wait for an operator.", value=in_review
+        )
+        halted = GaugeMetricFamily(
+            "causeway_chain_halted", "Whether a chain waits for an operator.", labels=("chain_id",)
+        )
+        failures = GaugeMetricFamily(
+            "causeway_chain_failures",
+            "How often in a row a chain's node could not be read.",
+            labels=("chain_id",),
+        )
+        block = GaugeMetricFamily(
+            "causeway_chain_block",
+            "The last block of a chain whose payments are known.",
+            labels=("chain_id",),
+        )
+        scanned = GaugeMetricFamily(
+            "causeway_chain_scanned_timestamp_seconds",
+            "When a chain was last read up to its confirmed head.",
+            labels=("chain_id",),
+        )
+        for state in states:
+            labels = (str(state.chain_id),)
+            halted.add_metric(labels, float(state.halted_at is not None))
+            failures.add_metric(labels, state.failures)
+            if state.number is not None:
+                block.add_metric(labels, state.number)
+            if state.scanned_at is not None:
+                scanned.add_metric(labels, state.scanned_at.timestamp())
+        yield from (halted, failures, block, scanned)

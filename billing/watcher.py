@@ -1,0 +1,128 @@
+"""Reads the payments of each chain and brings top-ups up to date; a duty of ``work``.
+
+A round has steps, each a transaction of its own, and any of them may be the last one of a killed
+process: a batch of payments is stored together with its cursor, then each stored payment is judged
+and credited, then what has become too late is let go. The next round goes on with what it finds.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from datetime import datetime
+from typing import Final
+
+from django.conf import settings
+from django.utils import timezone
+
+from billing.chain import ChainError, ChainUnavailable, Node, Reorganized
+from billing.matching import settle
+from billing.models import ChainState, Deposit, TopUp
+from config.chains import Chain
+from config.models import Lease
+
+logger = logging.getLogger("causeway.chain")
+
+_EVERY_SECONDS: Final = 10.0
+# The runner has other duties too; what is left of a long way is read in its next rounds.
+_ROUND_SECONDS: Final = 20.0
+_SHOWN: Final = (TopUp.Status.OPEN, TopUp.Status.EXPIRED, TopUp.Status.SEEN)
+
+
+def watch_due() -> int:
+    """Watches the chains whose turn it is, and expires top-ups; returns how many payments came."""
+    done = 0
+    for chain in settings.CHAINS.values():
+        if Lease.objects.take(f"watch_chain_{chain.chain_id}", seconds=_EVERY_SECONDS):
+            done += watch(chain, Node(chain, settings.EGRESS_POLICY))
+    expire_due()
+    return done
+
+
+def watch(chain: Chain, node: Node) -> int:
+    """Reads a chain up to its confirmed head and credits what was paid; returns how many payments.
+
+    Any number of watchers of one chain may run: the cursor's row and the deposit's let one of them
+    do each thing. A node that cannot be read is asked again later, longer each time; a changed
+    block under the cursor halts the chain until an operator resumes it.
+    """
+    state, _ = ChainState.objects.get_or_create(chain_id=chain.chain_id)
+    done = settle_received(chain.chain_id)
+    if state.halted_at is not None or _waits(state):
+        return done
+    try:
+        is_read = read(chain, node, state)
+        done += settle_received(chain.chain_id)
+        latest = None
+        if is_read and state.cursor is not None:
+            release(chain.chain_id, node.block(state.cursor.number).mined_at)
+            latest = look_ahead(chain, node, state)
+        state.record_success(latest)
+    except Reorganized as exc:
+        cursor = state.cursor
+        assert cursor is not None, "without a cursor nothing can have been replaced"
+        if state.halt(cursor, str(exc)):
+            logger.error("%s is halted: %s", chain.name, exc)
+    except ChainError as exc:
+        wish = exc.retry_after if isinstance(exc, ChainUnavailable) else None
+        state.record_failure(str(exc), wish)
+        logger.warning("%s cannot be read: %s", chain.name, exc)
+    return done
+
+
+def read(chain: Chain, node: Node, state: ChainState) -> bool:
+    """Stores what was paid since the cursor, batch by batch; tells whether the head was reached."""
+    until = time.monotonic() + _ROUND_SECONDS
+    for payments, cursor in node.scan(state.cursor):
+        if not state.advance(chain, payments, cursor) or time.monotonic() > until:
+            return False
+    return True
+
+
+def settle_received(chain_id: int) -> int:
+    """Judges the stored payments of a chain, oldest first; returns how many."""
+    rows = Deposit.objects.received().filter(chain_id=chain_id)
+    return sum(settle(deposit) for deposit in rows.order_by("block_number", "tx_hash", "ordinal"))
+
+
+def release(chain_id: int, read_until: datetime) -> int:
+    """Frees the amounts that no block can pay any more, as all blocks until then are read.
+
+    What is stored must be judged before.
+    """
+    if Deposit.objects.received().filter(chain_id=chain_id).exists():
+        return 0
+    rows = TopUp.objects.filter(chain_id=chain_id, is_reserved=True, payable_until__lt=read_until)
+    freed: int = rows.update(is_reserved=False, updated_at=timezone.now())
+    return freed
+
+
+def look_ahead(chain: Chain, node: Node, state: ChainState) -> int | None:
+    """Shows which top-ups have a payment that is not final yet; returns the latest block.
+
+    Nothing is credited for it. A chain with nothing to pay is not asked.
+    """
+    rows = TopUp.objects.filter(chain_id=chain.chain_id, is_reserved=True)
+    if state.cursor is None or not rows.exists():
+        return None
+    sightings, latest = node.look_ahead(state.cursor)
+    by_payment = {(found.sender, found.units): found for found in sightings}
+    for top_up in rows.filter(
+        status__in=_SHOWN, token=chain.token.contract, recipient=chain.recipient
+    ):
+        found = by_payment.get((top_up.sender, top_up.units))
+        if found is not None:
+            top_up.see(tx_hash=found.tx_hash, block_number=found.block_number)
+        elif top_up.status == TopUp.Status.SEEN:
+            top_up.lose_sight()
+    return latest
+
+
+def expire_due() -> int:
+    """Expires the top-ups that nobody paid in time; returns how many."""
+    rows = TopUp.objects.filter(status=TopUp.Status.OPEN, expires_at__lte=timezone.now())
+    return sum(top_up.expire() for top_up in rows)
+
+
+def _waits(state: ChainState) -> bool:
+    return state.retry_at is not None and state.retry_at > timezone.now()

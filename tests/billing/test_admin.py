@@ -1,0 +1,219 @@
+"""Operators resolve what was not paid as asked, and resume a halted chain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Permission, User
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from billing import audit
+from billing.models import Account, ChainState, Deposit, TopUp, Transfer
+from config.chains import Chain
+from tests import snapshots
+from tests.billing.conftest import ask, look
+from tests.billing.nodes import Contract, EthTester
+from tests.factories import Tenant
+
+SUBMIT = {"_form_submitted": "True"}
+
+
+@pytest.fixture
+def operator(db: None) -> Client:
+    client = Client()
+    client.force_login(User.objects.create_superuser("operator"))
+    return client
+
+
+@pytest.fixture
+def viewer(db: None) -> Client:
+    user = User.objects.create_user("viewer", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__startswith="view_"))
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+@pytest.fixture
+def under(tenant: Tenant, chain: Chain, token: Contract) -> Deposit:
+    """A deposit one unit short of what its top-up asks for."""
+    top_up = ask(tenant, chain, token.payers[0])
+    token.pay(top_up.units - 1)
+    look(chain)
+    return Deposit.objects.get()
+
+
+def url(row: Any, verb: str) -> str:
+    return reverse(f"admin:billing_{row._meta.model_name}_{verb}", args=[str(row.pk)])
+
+
+def said(response: Any) -> list[str]:
+    return [str(message) for message in response.context["messages"]]
+
+
+def test_every_page_answers_and_nothing_can_be_written_by_hand(
+    operator: Client, under: Deposit
+) -> None:
+    account, transfer = Account.objects.first(), Transfer.objects.first()
+    for row in (under, TopUp.objects.get(), ChainState.objects.get(), account, transfer):
+        assert row is not None
+        name = f"admin:billing_{row._meta.model_name}"
+        assert operator.get(reverse(f"{name}_changelist")).status_code == 200
+        assert operator.get(url(row, "change")).status_code == 200
+        assert operator.get(reverse(f"{name}_add")).status_code == 403
+        assert operator.get(url(row, "delete")).status_code == 403
+    before = snapshots.everything()
+    operator.post(url(under, "change"), {"units": 1, "status": "credited"})
+    assert snapshots.everything() == before
+
+
+def test_pages_show_the_payment(operator: Client, under: Deposit, chain: Chain) -> None:
+    text = operator.get(url(under, "change")).content.decode().replace("<wbr>", "")
+    for shown in (under.tx_hash, under.sender, under.block_hash, under.amount_text, "under"):
+        assert shown in text
+    assert chain.rpc_url not in text
+    text = operator.get(url(ChainState.objects.get(), "change")).content.decode()
+    assert "reading" in text
+    assert chain.rpc_url not in text
+
+
+def test_a_chain_with_an_explorer_is_linked_to_it(operator: Client, under: Deposit) -> None:
+    facts = {
+        field.attname: getattr(under, field.attname)
+        for field in Deposit._meta.concrete_fields
+        if field.attname not in ("id", "chain_id", "status", "finding")
+    }
+    known = Deposit.objects.create(chain_id=8453, **facts)
+    text = operator.get(url(known, "change")).content.decode()
+    for kind, shown in (
+        ("tx", known.tx_hash),
+        ("block", known.block_number),
+        ("address", known.sender),
+        ("token", known.token),
+    ):
+        assert f'href="https://basescan.org/{kind}/{shown}" target="_blank"' in text
+
+
+def test_a_deposit_is_credited_in_a_dialog(
+    operator: Client, tenant: Tenant, under: Deposit
+) -> None:
+    before = snapshots.everything()
+    dialog = operator.get(url(under, "credit"))
+    assert dialog.status_code == 200
+    assert str(tenant.organization.pk) in dialog.content.decode()
+    assert snapshots.everything() == before
+
+    form = {**SUBMIT, "organization": str(tenant.organization.pk), "note": "one unit short"}
+    response = operator.post(url(under, "credit"), form, follow=True)
+
+    under.refresh_from_db()
+    assert (under.status, under.resolved_by, under.note) == (
+        "credited", "operator operator", "one unit short",
+    )  # fmt: skip
+    transfer = Transfer.objects.get(kind="deposit")
+    assert (transfer.posted_nano, transfer.actor) == (under.units * 1_000, "operator operator")
+    assert said(response) == [f"${under.units / 10**6} credited to Acme."]
+    assert LogEntry.objects.get().object_id == str(under.pk)
+    assert audit.differences() == []
+
+    again = operator.post(url(under, "credit"), form, follow=True)
+    assert said(again) == [
+        "The deposit is credited; this needs it to be unmatched or under or over or late."
+    ]
+    assert Transfer.objects.filter(kind="deposit").count() == 1
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"note": "x"},
+        {"organization": "x", "note": "x"},
+        {"organization": "5f0f3c0e-0d7b-4c8a-9a53-2b7ad0f4b2b1", "note": "x"},
+        {"organization": "", "note": "x"},
+        {"organization": "{own}"},
+        {"organization": "{own}", "note": " "},
+        {"organization": "{own}", "note": "x" * 1_001},
+    ],
+)
+def test_a_credit_without_an_organization_or_a_reason_is_refused(
+    operator: Client, tenant: Tenant, under: Deposit, form: dict[str, str]
+) -> None:
+    form = {name: text.replace("{own}", str(tenant.organization.pk)) for name, text in form.items()}
+    before = snapshots.everything()
+    operator.post(url(under, "credit"), {**SUBMIT, **form})
+    assert snapshots.everything() == before
+
+
+def test_a_deposit_is_dismissed_in_a_dialog(operator: Client, under: Deposit) -> None:
+    response = operator.post(url(under, "dismiss"), {**SUBMIT, "note": "paid back"}, follow=True)
+    assert said(response) == ["The deposit is dismissed."]
+    under.refresh_from_db()
+    assert (under.status, under.note) == ("dismissed", "paid back")
+    assert Transfer.objects.filter(kind="deposit").count() == 0
+
+
+@pytest.mark.parametrize("action", ["credit", "dismiss"])
+def test_who_may_only_look_resolves_nothing(
+    viewer: Client, tenant: Tenant, under: Deposit, action: str
+) -> None:
+    before = snapshots.everything()
+    form = {**SUBMIT, "organization": str(tenant.organization.pk), "note": "x"}
+    assert viewer.post(url(under, action), form).status_code == 403
+    assert snapshots.everything() == before
+    assert viewer.get(url(under, "change")).status_code == 200
+
+
+def test_a_halted_chain_is_resumed_in_a_dialog(
+    operator: Client, viewer: Client, tenant: Tenant, evm: EthTester, chain: Chain, token: Contract
+) -> None:
+    begin = ChainState.objects.get().cursor
+    assert begin is not None
+    snapshot = evm.rpc("evm_snapshot")
+    token.pay(5)
+    look(chain)
+    evm.rpc("evm_revert", snapshot)
+    top_up = ask(tenant, chain, token.payers[0])
+    token.pay(top_up.units)
+    evm.rpc("evm_mine")
+    look(chain)
+    state = ChainState.objects.get()
+    assert state.halted_at is not None
+    assert "halted" in operator.get(url(state, "change")).content.decode()
+    assert state.number is not None
+
+    form = {**SUBMIT, "block": begin.number}
+    assert viewer.post(url(state, "resume"), form).status_code == 403
+    beyond = operator.post(url(state, "resume"), {**SUBMIT, "block": state.number + 1}, follow=True)
+    assert said(beyond) == [f"The block must be at most {state.number}."]
+    missing = operator.post(url(state, "resume"), {**SUBMIT, "block": 10**9}, follow=True)
+    assert said(missing) == ["The node lacks block 1000000000."]
+    assert ChainState.objects.get().halted_at == state.halted_at
+
+    response = operator.post(url(state, "resume"), form, follow=True)
+    assert said(response) == [f"{state} is read again from block {begin.number}."]
+    look(chain)
+    top_up.refresh_from_db()
+    assert top_up.status == "confirmed"
+    again = operator.post(url(state, "resume"), form, follow=True)
+    assert said(again) == [f"{state} is not halted."]
+
+
+def test_lists_need_as_many_queries_for_many_rows_as_for_one(
+    operator: Client, tenant: Tenant, chain: Chain, token: Contract
+) -> None:
+    counts = []
+    for _ in range(2):
+        for _ in range(2):
+            top_up = ask(tenant, chain, token.payers[0])
+            token.pay(top_up.units)
+        look(chain)
+        for name in ("topup", "deposit", "chainstate", "transfer", "account"):
+            with CaptureQueriesContext(connection) as queries:
+                operator.get(reverse(f"admin:billing_{name}_changelist"))
+            counts.append(len(queries))
+    assert counts[:5] == counts[5:]

@@ -1,0 +1,143 @@
+"""The page of the person who pays, in a real browser: with scripts and without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+from playwright.sync_api import Page, sync_playwright
+
+from billing import audit
+from billing.models import TopUp
+from config.chains import Chain
+from tests import factories
+from tests.billing.conftest import ask, look
+from tests.billing.nodes import Contract, chain_of, deploy, start_eth_tester
+from tests.browser.test_console import CHROMIUM
+
+pytestmark = [
+    pytest.mark.slow,
+    # WhiteNoise hands its files to an asynchronous server by a synchronous iterator.
+    pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume synchronous:Warning"),
+    pytest.mark.skipif(not CHROMIUM.exists(), reason="needs Debian's chromium"),
+]
+
+
+@contextmanager
+def page_of(server: str, **options: Any) -> Iterator[tuple[Page, list[str]]]:
+    """Opens a browser; gives what it complained of or fetched from elsewhere."""
+    complaints: list[str] = []
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(
+            executable_path=CHROMIUM,
+            args=[
+                "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+                "--disable-component-update", "--disable-sync", "--no-first-run",
+            ],
+        )  # fmt: skip
+        context = browser.new_context(base_url=server, **options)
+        page = context.new_page()
+        page.on(
+            "console",
+            lambda said: (
+                complaints.append(said.text) if said.type in ("error", "warning") else None
+            ),
+        )
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on(
+            "request",
+            lambda request: (
+                None if request.url.startswith(server) else complaints.append(request.url)
+            ),
+        )
+        yield page, complaints
+        browser.close()
+
+
+@pytest.fixture
+def token() -> Iterator[Contract]:
+    with start_eth_tester() as node:
+        yield deploy(node)
+
+
+@pytest.fixture
+def top_up(server: str, token: Contract, settings: Any) -> tuple[TopUp, Chain]:
+    chain = chain_of(token)
+    settings.CHAINS = {chain.chain_id: chain}
+    look(chain)
+    return ask(factories.make_tenant(), chain, token.payers[0], usd_cents=2_500), chain
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1440])
+def test_the_page_fits_and_shows_the_payment(
+    server: str, top_up: tuple[TopUp, Chain], width: int, scheme: str, tmp_path: Any
+) -> None:
+    asked, _ = top_up
+    with page_of(server, viewport={"width": width, "height": 900}, color_scheme=scheme) as (
+        page,
+        complaints,
+    ):
+        page.goto(f"/pay/{asked.pk}")
+        assert page.locator("h1").inner_text() == asked.amount_text
+        assert page.locator("#said").inner_text() == "Waiting for the payment"
+        assert page.locator("#left").inner_text().startswith(("59:", "01:00:00"))
+        assert page.locator("svg.code").bounding_box()["width"] >= 200  # type: ignore[index]
+        assert page.get_by_role("link", name="Open in a wallet").last.get_attribute("href") == (
+            asked.payment_uri
+        )
+        page.locator("summary").click()
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") == 0
+        page.screenshot(path=tmp_path / f"pay-{width}-{scheme}.png", full_page=True)
+        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert complaints == []
+    assert ground == {"light": "rgb(245, 246, 248)", "dark": "rgb(15, 17, 21)"}[scheme]
+
+
+def test_a_payment_shows_itself_without_a_reload(
+    server: str, top_up: tuple[TopUp, Chain], token: Contract, together: Callable[..., list[Any]]
+) -> None:
+    asked, chain = top_up
+
+    def pay() -> None:
+        token.pay(asked.units)
+        look(chain)
+
+    with page_of(server) as (page, complaints):
+        page.goto(f"/pay/{asked.pk}")
+        # The driver runs an event loop in this thread, where the database cannot be used.
+        together(pay)
+        page.wait_for_selector("body[data-status=confirmed]", timeout=15_000)
+        assert page.locator("#said").inner_text() == "Paid and credited"
+        assert page.locator("#count").inner_text() == "1"
+        assert not page.locator(".pay").is_visible()
+        assert not page.locator(".deadline").is_visible()
+    assert complaints == []
+    assert audit.differences() == []
+
+
+def test_the_page_works_without_scripts(server: str, top_up: tuple[TopUp, Chain]) -> None:
+    asked, _ = top_up
+    with page_of(server, java_script_enabled=False) as (page, complaints):
+        page.goto(f"/pay/{asked.pk}")
+        assert page.locator("h1").inner_text() == asked.amount_text
+        assert page.locator("svg.code").is_visible()
+        assert not page.locator("#countdown").is_visible()
+        assert page.get_by_text("Pay before").is_visible()
+    assert complaints == []
+
+
+def test_an_expired_page_asks_for_nothing_any_more(
+    server: str, top_up: tuple[TopUp, Chain]
+) -> None:
+    asked, _ = top_up
+    TopUp.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
+    with page_of(server) as (page, complaints):
+        page.goto(f"/pay/{asked.pk}")
+        assert page.locator("#said").inner_text() == "Expired: do not pay any more"
+        assert not page.locator(".pay").is_visible()
+    assert complaints == []
