@@ -326,6 +326,8 @@ class _ValueField(serializers.Field[Any, Any, Any, Any]):
 
 @extend_schema_serializer(component_name="AnalyticsFilter")
 class _FilterSerializer(StrictSerializer):
+    """A condition on a dimension of generations, or on a metric of the rows of the result."""
+
     field = ChoiceField(choices=[*DIMENSIONS, *METRICS])
     operator = ChoiceField(choices=list(OPERATORS))
     value = _ValueField()
@@ -359,12 +361,16 @@ def _taken(operator: str) -> str:
 
 @extend_schema_serializer(component_name="AnalyticsOrderBy")
 class _OrderSerializer(StrictSerializer):
+    """By a requested metric or dimension, `request_count`, or `date` where there is one."""
+
     direction = ChoiceField(choices=["asc", "desc"])
     field = StringField()
 
 
 @extend_schema_serializer(component_name="AnalyticsTimeRange")
 class _TimeRangeSerializer(StrictSerializer):
+    """At most 366 days."""
+
     end = InstantField(help_text="Not itself part of it.")
     start = InstantField()
 

@@ -211,7 +211,12 @@ def test_the_routes_of_the_data_plane_follow_the_same_table(
         tenant.management_key: 403,
         tenant.api_key: 404,
     }
-    body = {"model": "acme/unknown", "prompt": "x", "messages": [{"role": "user", "content": "x"}]}
+    body = {
+        "model": "acme/unknown",
+        "prompt": "x",
+        "input": "x",
+        "messages": [{"role": "user", "content": "x"}],
+    }
     for path in ROUTES:
         for key, status in expected.items():
             headers = {} if key is None else {"Authorization": f"Bearer {key}"}

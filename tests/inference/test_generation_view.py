@@ -186,7 +186,7 @@ def test_a_generation_under_way_has_nulls(inference: APIClient, tenant: Tenant) 
         "usage": 0.0,
         "workspace_id": str(tenant.workspace.pk),
     }
-    assert len(data) == 42
+    assert len(data) == 45
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,9 @@ def test_many_attempts_cost_no_more_queries(inference: APIClient, tenant: Tenant
     many = factories.make_generation(tenant, attempts=[attempt(each.pk) for each in endpoints])
     counts = []
     for generation in (few, many):
-        with CaptureQueriesContext(connection, ) as captured:
+        with CaptureQueriesContext(
+            connection,
+        ) as captured:
             shown(inference, generation.pk)
         counts.append(len(captured))
     # The key, the generation, and the two kinds of endpoints.
@@ -368,9 +370,7 @@ def test_feedback_on_what_is_not_ours(management: APIClient, tenant: Tenant) -> 
     assert not Feedback.objects.exists()
 
 
-def test_feedback_at_once_is_stored_once(
-    transactional_db: None, together: Any
-) -> None:
+def test_feedback_at_once_is_stored_once(transactional_db: None, together: Any) -> None:
     tenant = factories.make_tenant()
     generation = factories.make_generation(tenant)
     body = {"generation_id": generation.pk, "category": "other"}
