@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import UTC
 from typing import Any
 
 from django.contrib import admin
 from django.http import HttpRequest
+from django.utils import timezone
 
 from config import console
 from config.api import CONTROL_CHARACTERS
 from config.console import ConsoleAdmin, ConsoleForm, display
 from endusers.models import EndUser
 from endusers.serializers import MAX_LENGTH
+from inference.reports import Activity, completed_days
 
 
 class EndUserForm(ConsoleForm):
@@ -51,9 +54,46 @@ class EndUserAdmin(ConsoleAdmin):
     add_fieldsets = ((None, {"fields": ("organization", "user")}),)
     fieldsets = (
         (None, {"fields": ("organization", "user", "is_active")}),
+        (
+            "Last 30 days",
+            {"fields": (("last_used", "requests", "tokens"), ("spend", "byok_spend"))},
+        ),
         ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
     )
-    readonly_fields = ("id", "created_at", "updated_at")
+    readonly_fields = (
+        "id", "created_at", "updated_at", "last_used", "requests", "tokens", "spend", "byok_spend",
+    )  # fmt: skip
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> Any:
+        """Loads an end user together with what it used, which its page alone shows."""
+        found = super().get_object(request, object_id, from_field)
+        if found is not None:
+            found.activity = Activity(
+                found.organization_id,
+                [timezone.now().astimezone(UTC).date(), *completed_days()],
+                end_user=found.user,
+            ).rows()
+        return found
+
+    @display(description="Last used on")
+    def last_used(self, end_user: Any) -> str:
+        return str(end_user.activity[0]["date"]) if end_user.activity else "not in this time"
+
+    @display(description="Requests")
+    def requests(self, end_user: Any) -> str:
+        return f"{_total(end_user, 'requests'):,}"
+
+    @display(description="Tokens")
+    def tokens(self, end_user: Any) -> str:
+        return f"{_total(end_user, 'prompt_tokens') + _total(end_user, 'completion_tokens'):,}"
+
+    @display(description="Credits spent")
+    def spend(self, end_user: Any) -> str:
+        return console.nano_dollars(_total(end_user, "cost_nano"))
+
+    @display(description="Paid by own credentials")
+    def byok_spend(self, end_user: Any) -> str:
+        return console.nano_dollars(_total(end_user, "byok_nano"))
 
     @display(description="State", label={"active": "success", "inactive": "warning"})
     def state(self, end_user: EndUser) -> str:
@@ -86,3 +126,7 @@ class EndUserAdmin(ConsoleAdmin):
     )
     def deactivate_selected(self, request: HttpRequest, end_user: EndUser) -> None:
         end_user.deactivate()
+
+
+def _total(end_user: Any, name: str) -> int:
+    return sum(row[name] for row in end_user.activity)
