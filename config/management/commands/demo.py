@@ -24,8 +24,10 @@ from django.core.management import call_command
 from django.core.management.base import CommandParser
 
 from accounts.models import ApiKey, ByokCredential, Organization
+from billing import ledger
 from catalog import imports
 from catalog.models import Provider
+from catalog.pricing import NANO
 from config.commands import Command as BaseCommand
 from config.commands import refuse
 from config.demo import SIMULATOR_DIR
@@ -280,6 +282,7 @@ class _Tenant:
         )
         _, inference = ApiKey.objects.issue(workspace=workspace, name="Demo inference")
         state.management_key, state.api_key = management.reveal(), inference.reveal()
+        ledger.grant(organization.pk, 10 * NANO, actor="demo", note="To try things out.")
         for user in END_USERS:
             EndUser.objects.register(organization_id=organization.pk, user=user)
         ByokCredential.objects.store(
