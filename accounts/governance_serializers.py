@@ -23,6 +23,7 @@ from accounts.models import (
     WorkspaceBudget,
     WorkspaceMember,
 )
+from accounts.patterns import MAX_FILTERS, MAX_PATTERN, InvalidPattern, compiled
 from accounts.policy import Family
 from catalog.models import LanguageModel, Provider
 from config.api import (
@@ -55,7 +56,6 @@ BUILTIN_LABELS: Final = {
 _UNRECOGNISABLE: Final = ("person-name", "address")
 _MAX_LIST: Final = 1000
 _MAX_DESCRIPTION: Final = 4096
-_MAX_PATTERN: Final = 512
 _MAX_BIGINT: Final = 2**63 - 1
 
 
@@ -270,8 +270,15 @@ _ACTIONS: Final = ("redact", "block", "flag")
 @extend_schema_serializer(component_name="ContentFilterEntryInput")
 class _ContentFilterInput(StrictSerializer):
     action = ChoiceField(choices=_ACTIONS)
-    pattern = StringField(min_length=1, max_length=_MAX_PATTERN, help_text="In the syntax of RE2.")
+    pattern = StringField(min_length=1, max_length=MAX_PATTERN, help_text="In the syntax of RE2.")
     label = StringField(required=False, allow_null=True, min_length=1)  # type: ignore[assignment]
+
+    def validate_pattern(self, pattern: str) -> str:
+        try:
+            compiled(pattern)
+        except InvalidPattern as exc:
+            raise ValidationError(str(exc)) from None
+        return pattern
 
 
 @extend_schema_serializer(component_name="ContentFilterBuiltinEntryInput")
@@ -325,7 +332,7 @@ class _GuardrailFields(StrictSerializer):
     enable_free_model_training = FlagField(required=False, allow_null=True)
     enable_paid_model_training = FlagField(required=False, allow_null=True)
     content_filters = serializers.ListField(
-        child=_ContentFilterInput(), max_length=_MAX_LIST, required=False, allow_null=True
+        child=_ContentFilterInput(), max_length=MAX_FILTERS, required=False, allow_null=True
     )
     content_filter_builtins = serializers.ListField(
         child=_BuiltinInput(), max_length=_MAX_LIST, required=False, allow_null=True

@@ -23,6 +23,7 @@ from billing.budgets import Budget, Reading
 from config.errors import Conflict, Forbidden, GatewayError, Unauthenticated, Unavailable
 from config.secrets import hash_end_user
 from inference import governance
+from inference.filters import Filters, Finding, Screened, screen_at_once
 from inference.governance import WorkspaceRules
 from inference.health import HealthBoard, State
 from inference.models import new_generation_id
@@ -133,18 +134,21 @@ class Entry:
     app_title: str | None = None
     user_agent: str | None = None
     is_metadata_wanted: bool = False
+    screened: Screened | None = None
 
 
 @dataclass(slots=True)
 class Admission:
     """An admitted request: its generation and hold are stored, its first price is pinned.
 
+    ``request`` is what may travel of it, as the content filters leave it.
     ``bearable`` are the candidates of the plan that can be paid, in order; the hold is the highest
     of what they cost at most.
     """
 
     generation_id: str
     authority: Authority
+    request: InferenceRequest
     plan: Plan
     bearable: Sequence[Bearable]
     hold_nano: int
@@ -153,6 +157,7 @@ class Admission:
     created_at: datetime
     region: str | None
     is_metadata_wanted: bool
+    findings: Sequence[Finding]
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +197,7 @@ class _Known:
     rules: WorkspaceRules
     policy: Policy
     budgets: Sequence[Budget]
+    filters: Filters
 
 
 class AdmissionIsland:
@@ -321,6 +327,11 @@ class AdmissionIsland:
                         include_byok=authority.include_byok_in_limit,
                     ),
                 ),
+                own.governance.filters(
+                    authority.workspace_id,
+                    authority.member_guardrail_id,
+                    authority.key_guardrail_id,
+                ),
             )
         return known
 
@@ -356,6 +367,12 @@ class AdmissionIsland:
         if settings.REQUESTS_PER_MINUTE:
             purses.require_pace(authority.key_id, settings.REQUESTS_PER_MINUTE)
         purses.require_unspent(known.budgets)
+        findings: Sequence[Finding] = ()
+        if known.filters:
+            screened = entry.screened
+            if screened is None or screened.filters != known.filters:
+                screened = screen_at_once(known.filters, request)
+            request, findings = screened.request, screened.findings
         snapshot = await self._snapshots.catalog(authority.catalog_version)
         now = time.time()
         decided = plan(
@@ -385,6 +402,7 @@ class AdmissionIsland:
         admission = Admission(
             generation_id=new_generation_id(),
             authority=authority,
+            request=request,
             plan=decided,
             bearable=bearable,
             hold_nano=max(item.credits_nano for item in bearable),
@@ -395,6 +413,7 @@ class AdmissionIsland:
             created_at=datetime.now(UTC),
             region=entry.region,
             is_metadata_wanted=entry.is_metadata_wanted,
+            findings=findings,
         )
         purses.take(
             authority.organization_id,

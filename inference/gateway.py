@@ -6,9 +6,10 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -32,13 +33,13 @@ from config.batching import Batcher
 from config.errors import GatewayError, UpstreamError, UpstreamTimeout
 from inference import metrics, sse, upstream
 from inference.admission import Admission, AdmissionIsland, Entry
+from inference.filters import ContentBlocked, Unscreened, screen
 from inference.health import HealthBoard, judge
 from inference.journal import Beat, Pulse
 from inference.metadata import routing_metadata
 from inference.models import Generation
 from inference.purses import Bearable, fee_nano
 from inference.routing import Candidate
-from inference.schemas import InferenceRequest
 from inference.settlement import Settlement, SettlementIsland
 
 logger = logging.getLogger(__name__)
@@ -50,6 +51,8 @@ Status = Generation.Status
 _BYTES_PER_TOKEN: Final = 4
 # How long a finished stream may take to close in good order, so that its connection is kept.
 _GOODBYE_SECONDS: Final = 0.05
+# How many long prompts a worker reads with content filters at a time.
+_READERS: Final = 2
 # How long a worker that stops waits for the database to take its last settlements.
 _FAREWELL_SECONDS: Final = 15.0
 _KINDS: Final = {
@@ -82,6 +85,8 @@ class Gateway:
         self._settlements: Batcher[Settlement, None] = Batcher(self._settlement.settle)
         self._pulse = Pulse(self._beats, self.board)
         self._under_way: set[Exchange] = set()
+        # A few, so that long prompts keep no other work of the worker from its threads.
+        self._readers = ThreadPoolExecutor(_READERS, "screening")
 
     async def open(self) -> None:
         await self.door.__aenter__()
@@ -98,6 +103,7 @@ class Gateway:
                 await self._settlements.drain()
         except TimeoutError:
             logger.error("some generations are left to the sweeper: the database is away")
+        self._readers.shutdown(wait=False, cancel_futures=True)
         await self._pulse.close()
         await self._admission.close()
         await self._settlement.close()
@@ -105,14 +111,13 @@ class Gateway:
 
     async def admit(self, entry: Entry) -> Exchange:
         """Admits a request and returns its exchange; raises :class:`GatewayError`, nothing sent."""
-        admitted = self._admissions.submit(entry)
         try:
-            admission = await asyncio.shield(admitted)
-        except asyncio.CancelledError:
-            # Its batch goes on, and may store a generation that nobody would ever settle.
-            admitted.add_done_callback(partial(self._abandon, entry.request))
+            admission = await self._admitted(entry)
+        except ContentBlocked as exc:
+            metrics.filtered([exc.finding])
             raise
-        exchange = Exchange(self, entry.request, admission)
+        metrics.filtered(admission.findings)
+        exchange = Exchange(self, admission)
         self._under_way.add(exchange)
         return exchange
 
@@ -129,9 +134,25 @@ class Gateway:
         """Returns how far everything has come that has been under way for a while."""
         return [beat for exchange in self._under_way if (beat := exchange.beat()) is not None]
 
-    def _abandon(self, request: InferenceRequest, admitted: asyncio.Future[Admission]) -> None:
+    def _abandon(self, admitted: asyncio.Future[Admission]) -> None:
         if admitted.exception() is None:
-            Exchange(self, request, admitted.result()).settle(asyncio.CancelledError())
+            Exchange(self, admitted.result()).settle(asyncio.CancelledError())
+
+    async def _admitted(self, entry: Entry) -> Admission:
+        """Queues a request; one whose prompt is long to read is read meanwhile, and comes again."""
+        while True:
+            admitted = self._admissions.submit(entry)
+            try:
+                return await asyncio.shield(admitted)
+            except asyncio.CancelledError:
+                # Its batch goes on, and may store a generation that nobody would ever settle.
+                admitted.add_done_callback(self._abandon)
+                raise
+            except Unscreened as exc:
+                screened = await asyncio.get_running_loop().run_in_executor(
+                    self._readers, screen, exc.filters, entry.request
+                )
+            entry = replace(entry, screened=screened)
 
 
 @dataclass(slots=True)
@@ -146,10 +167,10 @@ class _Stream:
 class Exchange:
     """One admitted request: its attempts, its answer and, exactly once, its settlement."""
 
-    def __init__(self, gateway: Gateway, request: InferenceRequest, admission: Admission) -> None:
+    def __init__(self, gateway: Gateway, admission: Admission) -> None:
         self.generation_id = admission.generation_id
         self._gateway = gateway
-        self._request = request
+        self._request = admission.request
         self._admission = admission
         self._candidate = admission.bearable[0].candidate
         self._attempts: list[dict[str, Any]] = []
@@ -309,6 +330,7 @@ class Exchange:
                 self._admission.plan,
                 self._attempts,
                 region=self._admission.region,
+                findings=self._admission.findings,
                 generation_time_ms=self._elapsed_ms(),
             )
         }

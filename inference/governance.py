@@ -10,6 +10,7 @@ from uuid import UUID
 from accounts.models import ApiKey, BudgetInterval, Guardrail, LimitReset, Organization, Workspace
 from accounts.policy import Policy
 from billing.budgets import Budget, Scope
+from inference.filters import Filters, filters_of
 from inference.routing import NO_DEFAULTS, Defaults
 
 _PERIODS: Final = {interval: place for place, interval in enumerate(BudgetInterval.values)}
@@ -67,6 +68,7 @@ class GuardrailRules:
     limit_nano: int | None = None
     reset: LimitReset | None = None
     include_byok: bool = False
+    filters: Filters = ()
 
     def rule(self, scope: Scope) -> Rule | None:
         if self.limit_nano is None:
@@ -84,6 +86,7 @@ class Governance:
     workspaces: Mapping[UUID, WorkspaceRules]
     guardrails: Mapping[UUID, GuardrailRules]
     _merged: dict[Any, tuple[Policy, tuple[Rule, ...]]] = field(default_factory=dict)
+    _filters: dict[Any, Filters] = field(default_factory=dict)
 
     def governing(
         self,
@@ -96,6 +99,24 @@ class Governance:
         found = self._merged.get(key)
         if found is None:
             found = self._merged[key] = self._merge(*key)
+        return found
+
+    def filters(
+        self,
+        workspace_id: UUID,
+        member_guardrail_id: UUID | None,
+        key_guardrail_id: UUID | None,
+    ) -> Filters:
+        """Returns the content filters of a key: those of its workspace, its member, its own."""
+        key = (workspace_id, member_guardrail_id, key_guardrail_id)
+        found = self._filters.get(key)
+        if found is None:
+            default = self.workspaces[workspace_id].default_guardrail_id
+            ids = dict.fromkeys((default, member_guardrail_id, key_guardrail_id))
+            rules = (self.guardrails.get(one) for one in ids if one is not None)
+            found = self._filters[key] = tuple(
+                one for rule in rules if rule is not None for one in rule.filters
+            )
         return found
 
     def _merge(
@@ -202,4 +223,7 @@ def _guardrail(guardrail: Guardrail) -> GuardrailRules:
         limit_nano=guardrail.limit_nano,
         reset=None if guardrail.reset_interval is None else LimitReset(guardrail.reset_interval),
         include_byok=guardrail.include_byok_in_budgets,
+        filters=filters_of(
+            guardrail.pk, guardrail.content_filter_builtins, guardrail.content_filters
+        ),
     )

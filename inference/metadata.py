@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from inference.filters import Finding
 from inference.routing import Plan
 
 
@@ -13,13 +14,15 @@ def routing_metadata(
     attempts: Sequence[Mapping[str, Any]],
     *,
     region: str | None = None,
+    findings: Sequence[Finding] = (),
     generation_time_ms: int | None = None,
 ) -> dict[str, Any]:
     """Returns the member ``openrouter_metadata`` of an answer, of a chunk or of an error.
 
     ``attempts`` are those of the generation, in order: ``endpoint_id``, ``provider``, ``status``,
-    ``is_byok``, and ``error_type`` where one failed. ``region`` is that of the host called. What
-    is not known is left out, save for ``region``, which may be null.
+    ``is_byok``, and ``error_type`` where one failed. ``region`` is that of the host called, and
+    ``findings`` are those of content filters. What is not known is left out, save for ``region``,
+    which may be null.
     """
     routes = {str(one.route.endpoint_id): one.route for one in found.candidates}
     last = attempts[-1] if attempts else None
@@ -52,6 +55,8 @@ def routing_metadata(
             for attempt in attempts
         ],
     }
+    if findings:
+        body["pipeline"] = [_stage(found) for found in findings]
     if generation_time_ms is not None:
         body["generation_time"] = generation_time_ms
     return body
@@ -69,3 +74,14 @@ def _summary(selected: Mapping[str, Any] | None, tried: int, available: int, tot
     text = f"{available} of {total} endpoints available, {tried} tried"
     who = "none" if selected is None else selected["provider"]
     return f"{text}, {who} answered."
+
+
+def _stage(found: Finding) -> dict[str, Any]:
+    texts = "1 text" if found.count == 1 else f"{found.count} texts"
+    return {
+        "type": "guardrail",
+        "name": "content-filter",
+        "guardrail_id": str(found.guardrail_id),
+        "summary": f"{found.label} in {texts}: {found.action}.",
+        "data": {"label": found.label, "action": found.action, "count": found.count},
+    }

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from prometheus_client import Counter, Histogram
 
 from catalog.pricing import Usage
+from inference.filters import Finding
 
 _GENERATIONS: Final = Counter(
     "causeway_generations_total", "Generations settled.", ("operation", "status")
@@ -19,6 +21,10 @@ _SECONDS: Final = Histogram(
 )
 _REFUSALS: Final = Counter(
     "causeway_refusals_total", "Inference requests refused before admission.", ("status",)
+)
+# By the builtin's name alone: what organizations call their own is theirs.
+_FILTERED: Final = Counter(
+    "causeway_filtered_texts_total", "Texts in which a content filter matched.", ("action", "kind")
 )
 _PROMPT: Final = _TOKENS.labels("prompt")
 _COMPLETION: Final = _TOKENS.labels("completion")
@@ -36,3 +42,9 @@ def settled(operation: str, status: str, usage: Usage | None, duration_ms: int) 
 def refused(status: int) -> None:
     """Counts a request that was refused before it had a generation."""
     _REFUSALS.labels(str(status)).inc()
+
+
+def filtered(findings: Iterable[Finding]) -> None:
+    """Counts what content filters found in a prompt."""
+    for found in findings:
+        _FILTERED.labels(found.action, found.kind).inc(found.count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -247,6 +248,17 @@ def test_patch_changes_what_is_named_and_nothing_else(
 
 LISTS = ("allowed_models", "ignored_models", "allowed_providers", "ignored_providers")
 BLOCK = '"action": "block"'
+TOO_LARGE = "Must compile to less: repeat less, or smaller classes."
+UNRUNNABLE = {
+    "(": "Must be a pattern in the syntax of RE2: missing ): (.",
+    "a(?=b)": "Must be a pattern in the syntax of RE2: invalid perl operator: (?=.",
+    r"(a)\1": r"Must be a pattern in the syntax of RE2: invalid escape sequence: \1.",
+    "x{1001}": "Must be a pattern in the syntax of RE2: invalid repetition size: {1001}.",
+    r"\pL{1,100}": TOO_LARGE,
+    r"(?i)[\pL\pN]{30}": TOO_LARGE,
+    "a*": "Must not match the empty text.",
+    "a|": "Must not match the empty text.",
+}
 MALFORMED: list[tuple[str, str]] = [
     *(("name", text) for text in ("null", '""', "5", f'"{"n" * 256}"', '"a\\n"')),
     *(("description", text) for text in ("5", f'"{"d" * 4097}"', '"\\u0000"')),
@@ -268,6 +280,7 @@ MALFORMED: list[tuple[str, str]] = [
         f'[{{{BLOCK}, "pattern": "a\\u0000"}}]', f'[{{{BLOCK}, "pattern": "x", "more": 1}}]',
         f'[{{{BLOCK}, "pattern": "x", "label": 5}}]',
         f'[{{{BLOCK}, "pattern": "x", "label": "{"l" * 256}"}}]',
+        *(f'[{{{BLOCK}, "pattern": {json.dumps(pattern)}}}]' for pattern in UNRUNNABLE),
     )),
     *(("content_filter_builtins", text) for text in (
         "{}", '"email"', '["email"]', "[{}]", '[{"slug": "email"}]', f"[{{{BLOCK}}}]",
@@ -294,6 +307,21 @@ def test_create_and_patch_refuse_by_name(
     body = f'{{{name}"{field}": {text}}}'
     assert refused(send(management, "POST", "guardrails", body)) == (400, {field})
     assert refused(patch(management, guardrail, f'{{"{field}": {text}}}')) == (400, {field})
+    assert snapshots.everything() == before
+
+
+@pytest.mark.parametrize(("pattern", "message"), UNRUNNABLE.items())
+def test_a_pattern_that_cannot_be_run_is_refused_with_the_reason(
+    management: APIClient, guardrail: Guardrail, pattern: str, message: str
+) -> None:
+    before = snapshots.everything()
+    entries = [{"action": "flag", "pattern": "fine"}, {"action": "flag", "pattern": pattern}]
+    answer = patch(management, guardrail, {"content_filters": entries})
+    field = "content_filters.1.pattern"
+    assert (answer.status_code, answer.json()["error"]["metadata"]) == (
+        400,
+        {"error_type": "invalid_request", "fields": {field: message}},
+    )
     assert snapshots.everything() == before
 
 
@@ -328,10 +356,13 @@ def test_what_is_not_in_the_catalogue_is_named(
 
 
 @pytest.mark.usefixtures("_catalogue")
-def test_lists_have_at_most_1000_entries(management: APIClient) -> None:
+def test_lists_have_at_most_1000_entries_and_100_filters(management: APIClient) -> None:
     entry = {"action": "flag", "pattern": "x"}
-    for field, item in (("allowed_providers", "acme"), ("content_filters", entry)):
-        for length, status in ((999, 201), (1000, 201), (1001, 400)):
+    for field, item, most in (
+        ("allowed_providers", "acme", 1000),
+        ("content_filters", entry, 100),
+    ):
+        for length, status in ((most - 1, 201), (most, 201), (most + 1, 400)):
             body = {"name": "x", field: [item] * length}
             assert send(management, "POST", "guardrails", body).status_code == status
 

@@ -49,6 +49,8 @@ class Command(BaseCommand):
                 server_header=False,
                 log_config=None,
                 timeout_keep_alive=75,
+                # A worker that starts on a busy machine is slow, not dead.
+                timeout_worker_healthcheck=30,
             )
 
 
