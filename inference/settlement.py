@@ -92,16 +92,16 @@ class SettlementIsland:
     async def settle(self, batch: list[Settlement]) -> Sequence[None]:
         """Stores every settlement of the batch; returns when they are durable.
 
-        What PostgreSQL cannot hold, a cost beyond all range for instance, is logged and left to
+        What PostgreSQL does not take, a cost beyond all range for instance, is logged and left to
         the sweeper; it keeps none of the others from being stored.
         """
         try:
             await self._put(batch)
-        except psycopg.DataError:
+        except (psycopg.DataError, psycopg.IntegrityError):
             for item in batch:
                 try:
                     await self._put([item])
-                except psycopg.DataError:
+                except (psycopg.DataError, psycopg.IntegrityError):
                     logger.exception("the generation %s cannot be settled", item.generation_id)
         return [None] * len(batch)
 

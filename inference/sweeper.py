@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
 from django.conf import settings
-from django.db import connection, transaction
+from django.db import DataError, IntegrityError, connection, transaction
 from django.db.models import Q
 from django.utils import timezone
 
@@ -14,6 +16,8 @@ from catalog.pricing import Usage, nano_usd, total_cost
 from inference.models import Generation, Journal
 from inference.purses import fee_nano
 from inference.settlement import SETTLE, Settlement, encoded
+
+logger = logging.getLogger(__name__)
 
 _BATCH: Final = 500
 
@@ -44,10 +48,20 @@ def _sweep() -> int:
             .order_by("pk")
             .select_for_update(of=("self",), skip_locked=True)[:_BATCH]
         )
-        if abandoned:
-            with connection.cursor() as cursor:
-                cursor.execute(SETTLE, [encoded([_settlement(row) for row in abandoned])])
-    return len(abandoned)
+        return _end([_settlement(row) for row in abandoned]) if abandoned else 0
+
+
+def _end(settlements: Sequence[Settlement]) -> int:
+    """Stores settlements; one that the ledger does not take keeps none of the others open."""
+    try:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(SETTLE, [encoded(settlements)])
+    except (DataError, IntegrityError):
+        if len(settlements) > 1:
+            return sum(_end([settlement]) for settlement in settlements)
+        logger.exception("the generation %s cannot be ended", settlements[0].generation_id)
+        return 0
+    return len(settlements)
 
 
 def _settlement(generation: Generation) -> Settlement:

@@ -20,7 +20,7 @@ from rest_framework.test import APIClient
 from config.limits import HttpProtocol
 from config.simulator import Simulator, ensure_certificates
 from tests import factories
-from tests.clouds import Gate
+from tests.clouds import Clouds, Gate
 from tests.embedded import CLOUD_HOSTS, CLOUD_PORT
 from tests.factories import Tenant
 
@@ -38,7 +38,7 @@ def _clouds() -> Iterator[Simulator]:
     certificates = ensure_certificates(
         Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls", names=CLOUD_HOSTS
     )
-    with Simulator(certificates, port=CLOUD_PORT, admit=Gate()).run_in_thread() as running:
+    with Clouds(certificates, port=CLOUD_PORT, admit=Gate()).run_in_thread() as running:
         yield running
 
 

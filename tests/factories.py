@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
 from typing import Any, Final
+from uuid import UUID
 
 from django.db import connection
 from django.db.models import F
@@ -174,8 +175,7 @@ def make_generation(tenant: Tenant, **fields: Any) -> Generation:
     outcome = {name: getattr(generation, name) for name in _OUTCOME}
     generation.status = Generation.Status.PENDING
     generation.save(force_insert=True)
-    subjects = (generation.api_key_id, generation.workspace_id, generation.member_id)
-    Meter.objects.filter(subject_id__in=subjects).update(
+    Meter.objects.filter(subject_id__in=_subjects(generation)).update(
         requests=F("requests") + 1,
         last_used_at=Greatest(F("last_used_at"), generation.created_at),
     )
@@ -187,12 +187,16 @@ def make_generation(tenant: Tenant, **fields: Any) -> Generation:
     return generation
 
 
+def _subjects(generation: Generation) -> list[UUID]:
+    found = (generation.api_key_id, generation.workspace_id, generation.member_id)
+    return [subject for subject in found if subject is not None]
+
+
 def _forget_in_later_periods(generation: Generation, outcome: dict[str, Any]) -> None:
-    subjects = (generation.api_key_id, generation.workspace_id, generation.member_id)
     byok_nano = outcome["upstream_cost_nano"] if generation.is_byok else 0
     for reset in LimitReset:
         if generation.created_at < reset.began_at(timezone.now()):
-            Meter.objects.filter(subject_id__in=subjects).update(
+            Meter.objects.filter(subject_id__in=_subjects(generation)).update(
                 **{
                     f"cost_{reset}": F(f"cost_{reset}") - outcome["cost_nano"],
                     f"byok_{reset}": F(f"byok_{reset}") - byok_nano,

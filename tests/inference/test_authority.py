@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import requests
 
-from accounts.models import ApiKey, ByokCredential
+from accounts.models import ApiKey, BudgetInterval, ByokCredential, Guardrail
 from catalog.models import ModelEndpoint, PriceVersion
 from config.secrets import Secret
 from endpoints.models import PrivateEndpoint
@@ -139,3 +139,49 @@ def test_fallback_goes_on_while_nothing_has_changed(site: Site, settings: Any) -
     second = site.own("sim-echo", price=factories.make_price())
     assert site.chat(stream=True).status_code == 200
     assert site.settled().private_endpoint == second
+
+
+def test_what_is_decided_for_keys_counts_from_the_next_request_on(
+    site: Site, everywhere: Callable[..., list[requests.Response]]
+) -> None:
+    site.publish(price=factories.make_price("0.000001", "0.000001"))
+    workspace = site.tenant.workspace
+    key = ApiKey.objects.get(name="inference")
+    assert statuses(everywhere()) == {200}
+
+    closed = Guardrail.objects.establish(
+        workspace=workspace, name="closed", allowed_providers=["other"]
+    )
+    assert statuses(everywhere()) == {200}
+    closed.assign_keys([key], by="test")
+    assert statuses(everywhere()) == {404}
+    closed.edit(allowed_providers=["acme"])
+    assert statuses(everywhere()) == {200}
+    closed.edit(limit_nano=1, reset_interval="daily")
+    assert statuses(everywhere()) <= {402, 403}
+    closed.unassign_keys([key])
+    assert statuses(everywhere()) == {200}
+
+    Guardrail.objects.govern(workspace, ignored_models=[site.model.slug])
+    assert statuses(everywhere()) == {404}
+    Guardrail.objects.govern(workspace, ignored_models=None)
+    assert statuses(everywhere()) == {200}
+
+    workspace.set_budget(BudgetInterval.DAILY, limit_nano=1)
+    answers = everywhere()
+    assert {answer.json()["error"]["metadata"]["budget"]["scope"] for answer in answers} == {
+        "workspace"
+    }
+    assert workspace.lift_budget(BudgetInterval.DAILY)
+    assert statuses(everywhere()) == {200}
+
+    site.tenant.organization.edit(ignored_providers=["acme"])
+    assert statuses(everywhere()) == {404}
+    site.tenant.organization.edit(ignored_providers=None)
+    assert statuses(everywhere()) == {200}
+
+    closed.edit(allowed_providers=["other"], limit_nano=None, reset_interval=None)
+    closed.assign_keys([key], by="test")
+    assert statuses(everywhere()) == {404}
+    closed.remove()
+    assert statuses(everywhere()) == {200}

@@ -28,7 +28,13 @@ def test_a_completion_answers_the_whole_shape(site: Site) -> None:
         "provider": "Acme AI",
         "system_fingerprint": "fp_simulated",
         "choices": [
-            {"index": 0, "text": "You said: one two", "logprobs": None, "finish_reason": "stop"}
+            {
+                "index": 0,
+                "text": "You said: one two",
+                "logprobs": None,
+                "finish_reason": "stop",
+                "native_finish_reason": "stop",
+            }
         ],
         "usage": {
             "prompt_tokens": 2,
@@ -63,7 +69,7 @@ def test_a_completion_streams_the_whole_shape(site: Site) -> None:
     assert [chunk["choices"] for chunk in chunks] == [
         *([{"index": 0, "text": t, "finish_reason": None}] for t in ("You", " said:", " one")),
         [{"index": 0, "text": " two", "finish_reason": None}],
-        [{"index": 0, "text": "", "finish_reason": "stop"}],
+        [{"index": 0, "text": "", "finish_reason": "stop", "native_finish_reason": "stop"}],
     ]
     assert all({**chunk, "choices": []} == {**identity, "choices": []} for chunk in chunks)
     assert usage["choices"] == []

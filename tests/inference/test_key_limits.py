@@ -89,7 +89,7 @@ def test_what_is_held_counts_like_what_is_spent(site: Site, key: ApiKey) -> None
 
 
 def test_a_budget_that_covers_less_says_what_it_does_cover(site: Site, key: ApiKey) -> None:
-    body = site.chat_body(max_tokens=1000)
+    body = site.chat_body(max_tokens=99)
     prompt = bound_of(body)
     key.edit(limit_nano=1000 * (prompt + 20))
     answer = site.post(body)
@@ -99,11 +99,11 @@ def test_a_budget_that_covers_less_says_what_it_does_cover(site: Site, key: ApiK
         "error": {
             "code": 402,
             "message": f"The key has ${(prompt + 20) / 10**6:f} left, and this request may cost "
-            f"${(prompt + 1000) / 10**6:f}. It can be paid with max_tokens of at most 20.",
+            f"${(prompt + 99) / 10**6:f}. It can be paid with max_tokens of at most 20.",
             "metadata": {
                 "error_type": "payment_required",
                 "balance_usd": 1000,
-                "estimate_usd": usd(1000 * (prompt + 1000)),
+                "estimate_usd": usd(1000 * (prompt + 99)),
                 "affordable_max_tokens": 20,
                 "limit": "key_limit",
                 "budget": {
@@ -124,7 +124,7 @@ def test_a_budget_that_covers_less_says_what_it_does_cover(site: Site, key: ApiK
 
 def test_a_balance_that_covers_less_says_what_it_does_cover(site: Site, key: ApiKey) -> None:
     poor = factories.make_tenant("Poor", credits_usd=0)
-    body = site.chat_body(max_tokens=1000)
+    body = site.chat_body(max_tokens=99)
     prompt = bound_of(body)
     ledger.grant(poor.organization.pk, 1000 * (prompt + 20), actor="test")
     answer = site.post(body, key=poor.api_key)
@@ -132,7 +132,7 @@ def test_a_balance_that_covers_less_says_what_it_does_cover(site: Site, key: Api
     assert answer.json()["error"]["metadata"] == {
         "error_type": "payment_required",
         "balance_usd": usd(1000 * (prompt + 20)),
-        "estimate_usd": usd(1000 * (prompt + 1000)),
+        "estimate_usd": usd(1000 * (prompt + 99)),
         "affordable_max_tokens": 20,
         "limit": "balance",
     }

@@ -16,6 +16,8 @@ from django.utils import timezone
 
 from config.management.commands.serve import require_free_port
 from inference.models import Generation
+from tests import factories
+from tests.books import assert_in_order
 from tests.inference.conftest import Site, content_of, events_of
 from tests.inference.processes import free_port, manage, serve
 
@@ -117,10 +119,9 @@ def test_two_workers_stream_as_it_comes_and_count_together(site: Site) -> None:
 
 
 def test_work_once_ends_what_a_dead_worker_left(site: Site) -> None:
-    site.publish()
-    assert site.chat().status_code == 200
-    row = site.settled()
-    Generation.objects.update(status="pending", created_at=timezone.now() - timedelta(seconds=901))
+    long_ago = timezone.now() - timedelta(seconds=61)
+    row = factories.make_generation(site.tenant, status="pending", created_at=long_ago)
     call_command("work", once=True)
     row.refresh_from_db()
     assert (row.status, row.error_type) == ("failed", "abandoned")
+    assert_in_order()

@@ -23,7 +23,6 @@ from config.batching import Batcher
 from inference import schemas
 from inference.admission import Entry
 from inference.gateway import Gateway
-from inference.journal import Beat, Journalist
 from inference.models import Generation, Journal
 from inference.settlement import Settlement, SettlementIsland
 from inference.sweeper import sweep
@@ -130,6 +129,24 @@ def test_a_slow_worker_changes_nothing_after_the_sweeper(tenant: Tenant) -> None
     assert_in_order()
 
 
+def test_what_the_ledger_does_not_take_keeps_none_of_its_neighbours_open(
+    tenant: Tenant, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [make_generation(tenant) for _ in range(3)]
+    # Its hold was never placed, so to free it would leave less than nothing.
+    Generation.objects.filter(pk=rows[1].pk).update(hold_nano=1)
+    Generation.objects.update(created_at=timezone.now() - timedelta(seconds=61))
+    settle([Settlement(row.pk, "completed", cost_nano=2) for row in rows[:2]])
+    assert sweep() == 1
+    assert [facts(row)[0] for row in rows] == ["completed", "pending", "failed"]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"the generation {rows[1].pk} cannot be settled",
+        f"the generation {rows[1].pk} cannot be ended",
+        # Asked again, because another was ended.
+        f"the generation {rows[1].pk} cannot be ended",
+    ]
+
+
 @pytest.mark.parametrize(
     ("age", "beat", "swept"), [(61, None, 1), (59, None, 0), (900, 61, 1), (900, 59, 0)]
 )
@@ -153,23 +170,6 @@ def test_only_what_has_been_silent_for_its_lease_is_swept(
     assert facts(row) == (ended if swept else ("pending", None, None, 0, None))
     assert Journal.objects.count() == (beat == 59)
     assert_in_order()
-
-
-def test_a_beat_for_what_is_settled_is_not_kept(tenant: Tenant) -> None:
-    row, other = make_generation(tenant), make_generation(tenant)
-    settle([Settlement(row.pk, "completed", usage=Usage(1, 2), cost_nano=3)])
-
-    async def run() -> None:
-        journalist = Journalist(lambda: [Beat(row.pk, 1, 1), Beat(other.pk, 2, 3)])
-        journalist.start()
-        while not await Journal.objects.aexists():
-            await asyncio.sleep(0.05)
-        await journalist.close()
-
-    asyncio.run(run())
-    assert list(Journal.objects.values_list("pk", "prompt_tokens", "completion_tokens")) == [
-        (other.pk, 2, 3)
-    ]
 
 
 def test_foreign_texts_are_cut_to_their_columns(tenant: Tenant) -> None:
