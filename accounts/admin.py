@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+from uuid import UUID
 
 from django import forms
 from django.contrib import admin, messages
+from django.contrib.admin.utils import unquote
 from django.contrib.admin.widgets import AutocompleteSelect
 from django.contrib.auth.admin import GroupAdmin as DjangoGroupAdmin
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
@@ -15,6 +17,7 @@ from django.contrib.auth.models import Group, User
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
+from django.urls import reverse
 from django.utils import timezone
 from rest_framework.exceptions import ValidationError as NotInCatalogue
 
@@ -35,12 +38,16 @@ from accounts.models import (
     Workspace,
     WorkspaceBudget,
 )
+from accounts.preview import preview
+from billing import ledger
+from billing.models import Account
 from catalog import dialects
 from catalog.dialects.credentials import InvalidCredential
 from catalog.models import Provider
 from config import console
-from config.api import path_uuid
+from config.api import CONTROL_CHARACTERS, path_uuid
 from config.console import ConsoleAdmin, ConsoleForm, Dialog, ModelAdmin, display
+from config.regions import region_of_host
 from config.secrets import Secret
 from endpoints import rotation
 
@@ -106,6 +113,62 @@ class CatalogueForm(ConsoleForm):
         return cleaned
 
 
+class DollarsField(forms.DecimalField):
+    """USD, to the nano-USD."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(
+            min_value=0,
+            max_value=1_000_000_000,
+            decimal_places=9,
+            widget=console.TextWidget(attrs={"inputmode": "decimal"}),
+            **kwargs,
+        )
+
+
+def _nano(dollars: Decimal | None) -> int | None:
+    return None if dollars is None else int(dollars.scaleb(9))
+
+
+class GrantDialog(Dialog):
+    """Asks how much an organization gets, and why."""
+
+    amount = DollarsField(label="USD", help_text="With at most nine decimals.")
+    note = forms.CharField(
+        required=False,
+        max_length=1_000,
+        widget=console.TextareaWidget(attrs={"rows": 2}),
+        help_text="Why; the ledger keeps it.",
+    )
+
+    def clean_amount(self) -> Decimal:
+        amount: Decimal = self.cleaned_data["amount"]
+        if not amount:
+            raise ValidationError("Must be more than 0.")
+        return amount
+
+    def clean_note(self) -> str:
+        note = " ".join(self.cleaned_data["note"].split())
+        if CONTROL_CHARACTERS.search(note):
+            raise ValidationError("Must not contain control characters.")
+        return note
+
+
+# What an organization has, by the permission that shows it.
+_THEIRS: Final = {
+    "billing.transfer": "Ledger",
+    "billing.topup": "Top-ups",
+    "accounts.apikey": "API keys",
+    "accounts.workspace": "Workspaces",
+    "accounts.member": "Members",
+    "accounts.guardrail": "Guardrails",
+    "accounts.byokcredential": "Credentials",
+    "endusers.enduser": "End users",
+    "endpoints.privateendpoint": "Private endpoints",
+    "inference.generation": "Generations",
+}
+
+
 @admin.register(Organization)
 class OrganizationAdmin(ConsoleAdmin):
     """The parties that own keys, endpoints and end users."""
@@ -115,6 +178,9 @@ class OrganizationAdmin(ConsoleAdmin):
     search_fields = ("name", "slug")
     ordering = ("name",)
     inlines = (WorkspaceInline,)
+    actions_detail = ("grant",)
+    empty_hint = "Add an organization; it gets a default workspace, and then keys and credits."
+    change_form_outer_before_template = "admin/accounts/organization/summary.html"
     add_fieldsets = ((None, {"fields": ("name", "endpoint_limit")}),)
     fieldsets = (
         (None, {"fields": ("name", "slug", "endpoint_limit")}),
@@ -150,6 +216,65 @@ class OrganizationAdmin(ConsoleAdmin):
     def create(self, request: HttpRequest, obj: Any, form: Any) -> Organization:
         return Organization.objects.establish(name=obj.name, endpoint_limit=obj.endpoint_limit)
 
+    def changeform_view(
+        self,
+        request: HttpRequest,
+        object_id: str | None = None,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> Any:
+        summary = _summary(request, path_uuid(unquote(object_id))) if object_id else None
+        context = {**(extra_context or {}), "summary": summary}
+        return super().changeform_view(request, object_id, form_url, context)
+
+    def has_grant_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("billing.add_transfer")
+
+    @console.transition(
+        description="Grant credits",
+        question="The organization can spend them at once. It cannot be undone.",
+        submit="Grant the credits",
+        permission="grant",
+        icon="add_card",
+        form=GrantDialog,
+    )
+    def grant(self, request: HttpRequest, organization: Organization, form: Any) -> console.Said:
+        given = form.cleaned_data
+        nano = int(given["amount"].scaleb(9))
+        ledger.grant(organization.pk, nano, actor=console.actor(request), note=given["note"])
+        return messages.SUCCESS, f"{console.nano_dollars(nano)} granted to {organization}."
+
+
+def _summary(request: HttpRequest, organization_id: UUID | None) -> dict[str, Any] | None:
+    """Returns what heads an organization's page: its credits, and the ways to what is theirs."""
+    if organization_id is None:
+        return None
+    cards: list[tuple[str, str, str]] = []
+    if request.user.has_perm("billing.view_account"):
+        accounts = {
+            account.kind: account for account in Account.objects.for_organization(organization_id)
+        }
+        if not accounts:
+            return None
+        purse = accounts[Account.Kind.CREDITS]
+        # What usage cost beyond all credits was not spent; a write-off's balance is negative.
+        written_off = -accounts[Account.Kind.WRITE_OFF].balance
+        spent = accounts[Account.Kind.USAGE].balance - written_off
+        lost = f"{console.nano_dollars(written_off)} more is written off" if written_off else ""
+        cards = [
+            ("Balance", console.nano_dollars(purse.balance), "granted and paid, less spent"),
+            ("Available", console.nano_dollars(purse.available), "for new requests"),
+            ("Held", console.nano_dollars(purse.pending_debits), "for requests under way"),
+            ("Spent", console.nano_dollars(spent), lost),
+        ]
+    links = []
+    for label, title in _THEIRS.items():
+        app, model = label.split(".")
+        if request.user.has_perm(f"{app}.view_{model}"):
+            url = reverse(f"admin:{app}_{model}_changelist")
+            links.append((title, f"{url}?organization__id__exact={organization_id}"))
+    return {"cards": cards, "links": links}
+
 
 @admin.register(Member)
 class MemberAdmin(ConsoleAdmin):
@@ -180,23 +305,6 @@ class BudgetInline(console.ReadOnlyInline, console.TabularInline):
     @display(description="Limit")
     def limit(self, budget: WorkspaceBudget) -> str:
         return console.nano_dollars(budget.limit_nano)
-
-
-class DollarsField(forms.DecimalField):
-    """USD, to the nano-USD."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(
-            min_value=0,
-            max_value=1_000_000_000,
-            decimal_places=9,
-            widget=console.TextWidget(attrs={"inputmode": "decimal"}),
-            **kwargs,
-        )
-
-
-def _nano(dollars: Decimal | None) -> int | None:
-    return None if dollars is None else int(dollars.scaleb(9))
 
 
 class BudgetDialog(Dialog):
@@ -333,6 +441,8 @@ class ApiKeyAdmin(ConsoleAdmin):
     autocomplete_fields = ("workspace", "creator")
     actions = ("revoke_selected",)
     actions_detail = ("revoke",)
+    empty_hint = "Add a key: choose its workspace, and copy what is shown once."
+    change_form_outer_after_template = "admin/accounts/apikey/preview.html"
     add_fieldsets = (
         (None, {"fields": ("workspace", "name", "is_management", "expires_at", "creator")}),
     )
@@ -385,6 +495,21 @@ class ApiKeyAdmin(ConsoleAdmin):
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return (*self.readonly_fields, "workspace", "creator") if obj else self.readonly_fields
+
+    def changeform_view(
+        self,
+        request: HttpRequest,
+        object_id: str | None = None,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> Any:
+        context = dict(extra_context or {})
+        if object_id and request.method == "GET":
+            key = self.get_object(request, unquote(object_id))
+            if key is not None and key.deleted_at is None and not key.is_management:
+                region = region_of_host(request.get_host())
+                context["preview"] = preview(key, request.GET, region=region)
+        return super().changeform_view(request, object_id, form_url, context)
 
     def has_revoke_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm("accounts.change_apikey")

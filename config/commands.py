@@ -11,11 +11,12 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any, Final, NoReturn
+from typing import IO, Any, ClassVar, Final, NoReturn
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
 from django.db import DatabaseError, OperationalError, ProgrammingError
 
+from config import audit
 from config.health import pending_migrations
 from config.imports import Fate, ImportRefused, Plan, Report, read_lines
 
@@ -26,8 +27,15 @@ _CLEAR: Final = "\r\x1b[K"
 class Command(BaseCommand):
     """A command whose standard output is, with ``--json``, exactly one JSON object.
 
-    Exit codes: 0 done, 1 refused input (nothing changed), 2 wrong usage.
+    Exit codes: 0 done, 1 refused input (nothing changed), 2 wrong usage. Each row that it changes
+    gets an entry in the audit log, unless ``is_audited`` says that its changes are no operator's.
     """
+
+    is_audited: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        return type(self).__module__.rpartition(".")[2]
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
@@ -36,8 +44,14 @@ class Command(BaseCommand):
 
     def execute(self, *args: Any, **options: Any) -> str | None:
         """Runs the command; a database that is away or not migrated is said in one sentence."""
+        attribution = (
+            audit.acting_as(audit.command_actor(self.name), f"command {self.name}")
+            if self.is_audited
+            else contextlib.nullcontext()
+        )
         try:
-            return super().execute(*args, **options)
+            with attribution:
+                return super().execute(*args, **options)
         except (OperationalError, ProgrammingError) as exc:
             refuse(
                 f"The database cannot be used: {str(exc).splitlines()[0]}. "
@@ -58,7 +72,12 @@ class Command(BaseCommand):
 
 
 class ImportCommand(Command):
-    """A command that applies a file, all or none, and reports what became of its rows."""
+    """A command that applies a file, all or none, and reports what became of its rows.
+
+    It is one entry in the audit log, with its counts.
+    """
+
+    is_audited = False
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--dry-run", action="store_true", help="report, and change nothing")
@@ -84,6 +103,13 @@ class ImportCommand(Command):
         except ImportRefused as exc:
             refuse(str(exc))
         result = asdict(report)
+        if not report.dry_run:
+            audit.record_import(
+                audit.command_actor(self.name),
+                f"command {self.name}",
+                organization_id=options.get("organization_id"),
+                counts=result,
+            )
         if is_plan and options["json"]:
             result["plan"] = planned
         self.report(result, as_json=options["json"])

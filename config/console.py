@@ -105,8 +105,10 @@ SECTIONS: Final[tuple[tuple[str, dict[str, str]], ...]] = (
         {
             "accounts.organization": "domain",
             "accounts.workspace": "workspaces",
+            "accounts.member": "person",
             "accounts.apikey": "key",
             "accounts.byokcredential": "encrypted",
+            "accounts.guardrail": "policy",
             "endusers.enduser": "group",
         },
     ),
@@ -123,8 +125,26 @@ SECTIONS: Final[tuple[tuple[str, dict[str, str]], ...]] = (
             "catalog.priceversion": "sell",
         },
     ),
-    ("Traffic", {"inference.generation": "bolt"}),
-    ("Operators", {"auth.user": "badge", "auth.group": "groups"}),
+    ("Traffic", {"inference.generation": "bolt", "inference.feedback": "feedback"}),
+    (
+        "Money",
+        {
+            "billing.account": "account_balance",
+            "billing.transfer": "receipt_long",
+            "billing.topup": "add_card",
+            "billing.deposit": "savings",
+            "billing.chainstate": "link",
+        },
+    ),
+    (
+        "Operators",
+        {
+            "auth.user": "badge",
+            "auth.group": "groups",
+            "otp_totp.totpdevice": "phonelink_lock",
+            "config.auditentry": "history",
+        },
+    ),
 )
 _EXACT: Final = Context(prec=80)
 _COUNTED: Final = 10_000

@@ -1,4 +1,4 @@
-"""Abstract bases that every app's models share, and the leases of scheduled duties."""
+"""Abstract bases that every app's models share, the leases of scheduled duties, the audit log."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.db import models, transaction
+from django.db.models.functions import Now
 from django.utils import timezone
 
 from config.errors import InvalidTransition
@@ -83,3 +84,52 @@ class Lease(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class AuditEntry(models.Model):
+    """One change of one row by an operator, a management key or a command; never changed itself.
+
+    Triggers write it, in the transaction of the change. ``before`` and ``after`` hold the columns
+    that differ, all of them for a new and for a deleted row; a secret is masked in both. What an
+    import did to many rows is one entry with counts.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    at = models.DateTimeField(db_default=Now(), editable=False)
+    actor = models.CharField(max_length=255, editable=False)
+    action = models.CharField(max_length=255, editable=False)
+    kind = models.CharField(max_length=100, editable=False, help_text="As app.model.")
+    object_id = models.CharField("object ID", max_length=255, editable=False)
+    organization_id = models.UUIDField("organization ID", null=True, editable=False)
+    before = models.JSONField(null=True, editable=False)
+    after = models.JSONField(null=True, editable=False)
+    request_id = models.CharField(
+        "request ID", max_length=64, default="", db_default="", editable=False
+    )
+
+    class Meta:
+        verbose_name = "audit entry"
+        verbose_name_plural = "audit log"
+        ordering = ("-id",)
+        indexes = [
+            models.Index(fields=("at",), name="audit_by_time"),
+            models.Index(fields=("kind", "-id"), name="audit_by_kind"),
+            models.Index(fields=("object_id", "-id"), name="audit_by_object"),
+            models.Index(fields=("organization_id", "-id"), name="audit_by_organization"),
+        ]
+        constraints = [
+            models.CheckConstraint(
+                condition=models.Q(before__isnull=False) | models.Q(after__isnull=False),
+                name="audit_says_something",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"#{self.pk} {self.action}"
+
+    @property
+    def change(self) -> str:
+        """What became of the row."""
+        if self.before is None:
+            return "created"
+        return "deleted" if self.after is None else "changed"

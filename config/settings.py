@@ -18,6 +18,7 @@ from pathlib import Path
 
 import environ
 from django.core.exceptions import ImproperlyConfigured
+from django.urls import reverse_lazy
 
 from config import postgres
 from config.addresses import EgressPolicy, PinnedHost, parse_pinned_hosts
@@ -57,6 +58,14 @@ def _percentage(name: str) -> Decimal:
     if not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,6})?", text) or Decimal(text) > 100:
         raise ImproperlyConfigured(f"{name} must be a number from 0 to 100.")
     return Decimal(text)
+
+
+def _dollars(name: str, default: str) -> int:
+    """Reads an amount of USD, and returns it in nano-USD."""
+    text = env.str(name, default="").strip() or default
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text):
+        raise ImproperlyConfigured(f"{name} must be an amount of USD, such as 5 or 0.50.")
+    return int(Decimal(text).scaleb(9))
 
 
 def _networks(name: str) -> tuple[IPv4Network | IPv6Network, ...]:
@@ -255,6 +264,8 @@ CORS_ALLOWED_ORIGINS = env.list("CORS_ALLOWED_ORIGINS", default=[])
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"
+ADMIN_REQUIRES_TOTP = env.bool("ADMIN_REQUIRES_TOTP", default=False)
+OTP_TOTP_ISSUER = "Causeway"
 SESSION_COOKIE_HTTPONLY = True
 # The secure flag follows the request: the demo serves plain HTTP on loopback, production sits
 # behind TLS. `manage.py check --deploy` reminds of it.
@@ -346,6 +357,7 @@ HOLD_LEASE = min(HOLD_TIMEOUT, 60)
 REQUESTS_PER_MINUTE = _integer("REQUESTS_PER_MINUTE", 0, minimum=0)
 BYOK_FEE_PERCENT = _percentage("BYOK_FEE_PERCENT")
 CHAINS = _chains()
+BALANCE_ALERT_NANO = _dollars("BALANCE_ALERT_USD", "5")
 TOP_UP_LIFETIME = _integer("TOP_UP_LIFETIME", 3600)
 TOP_UP_GRACE = _integer("TOP_UP_GRACE", 86_400, minimum=0)
 
@@ -390,6 +402,18 @@ UNFOLD = {
         {"rel": "icon", "type": "image/svg+xml", "href": f"{STATIC_URL}causeway/icon.svg"}
     ],
     "BORDER_RADIUS": "6px",
-    "DASHBOARD_CALLBACK": "config.console.arrange",
-    "SIDEBAR": {"show_search": True, "navigation": "config.console.navigation"},
+    "DASHBOARD_CALLBACK": "inference.dashboard.show",
+    "STYLES": [f"{STATIC_URL}causeway/console.css"],
+    "COMMAND": {"search_models": False},
+    "SIDEBAR": {
+        "show_search": True,
+        "command_search": True,
+        "navigation": "config.console.navigation",
+    },
+    "ACCOUNT": {
+        "navigation": [
+            {"title": "Change password", "link": reverse_lazy("admin:password_change")},
+            {"title": "Two-factor login", "link": reverse_lazy("admin:two_factor")},
+        ]
+    },
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ from inference.routing import Candidate, OrganizationSnapshot, Plan, plan
 from inference.schemas import InferenceRequest
 from inference.snapshots import Snapshots
 from inference.store import Store
+
+logger = logging.getLogger(__name__)
 
 _AUTHORITY: Final = """
 SELECT k.digest, k.id, k.organization_id, k.workspace_id, k.creator_id, k.is_management,
@@ -80,6 +83,9 @@ wanted AS MATERIALIZED (
     JOIN accounts_apikey k ON k.id = v.api_key_id AND NOT k.disabled
     WHERE v.catalog_version = COALESCE((SELECT version FROM catalog_catalogversion), 0)
       AND NOT EXISTS (SELECT FROM there t WHERE t.id = v.id)
+    -- Whoever revokes or disables waits for this statement, however long it waits for others: what
+    -- is acknowledged has begun before, or does not begin.
+    FOR SHARE OF o, k
 ),
 ceilings AS (
     SELECT * FROM json_to_recordset(%s::json) AS c(
@@ -249,6 +255,10 @@ class AdmissionIsland:
                 results.append(await self._decide(entry, known.get(entry.key_digest), purses))
             except GatewayError as exc:
                 results.append(exc)
+            except Exception:
+                # One request's bug must not refuse those that happen to wait beside it.
+                logger.exception("a request cannot be decided")
+                results.append(GatewayError())
         admitted = [
             (index, entry, result)
             for index, (entry, result) in enumerate(zip(batch, results, strict=True))
@@ -307,13 +317,18 @@ class AdmissionIsland:
             except GatewayError as exc:
                 known[digest] = exc
                 continue
+            workspace = own.governance.workspaces.get(authority.workspace_id)
+            if workspace is None:
+                # It is a moment younger than the copy: the next try has both.
+                known[digest] = Unavailable()
+                continue
             policy, rules = own.governance.governing(
                 authority.workspace_id, authority.member_guardrail_id, authority.key_guardrail_id
             )
             known[digest] = _Known(
                 authority,
                 own.routes,
-                own.governance.workspaces[authority.workspace_id],
+                workspace,
                 policy,
                 governance.budgets(
                     rules,
@@ -399,14 +414,17 @@ class AdmissionIsland:
         first = bearable[0].candidate.route.endpoint_id
         if self._board.standing(first, now).state is State.HALF_OPEN:
             self._board.claim(first, now)
+        hold_nano = max(item.credits_nano for item in bearable)
         admission = Admission(
             generation_id=new_generation_id(),
             authority=authority,
             request=request,
             plan=decided,
             bearable=bearable,
-            hold_nano=max(item.credits_nano for item in bearable),
-            upstream_hold_nano=max(item.upstream_nano for item in bearable),
+            hold_nano=hold_nano,
+            # One candidate pays, so what both kinds of money can come to is that of the dearest.
+            upstream_hold_nano=max(item.credits_nano + item.upstream_nano for item in bearable)
+            - hold_nano,
             user=None
             if request.user is None
             else hash_end_user(str(authority.organization_id), request.user),

@@ -127,8 +127,9 @@ class Gateway:
 
     def settle(self, exchange: Exchange, settlement: Settlement) -> None:
         """Queues a settlement, which is stored even while nobody waits for it."""
-        self._under_way.discard(exchange)
-        self._settlements.submit(settlement)
+        stored = self._settlements.submit(settlement)
+        # Until then it lives: while the database is away, nobody may take it for dead.
+        stored.add_done_callback(lambda _: self._under_way.discard(exchange))
 
     def _beats(self) -> list[Beat]:
         """Returns how far everything has come that has been under way for a while."""
@@ -192,6 +193,7 @@ class Exchange:
         self._before: bytes | None = None
         self._tail: dict[str, Any] = {}
         self._is_settled = False
+        self._is_taken = False
 
     async def reply(self) -> bytes:
         """Returns the body of a whole answer and settles; raises :class:`GatewayError`."""
@@ -368,7 +370,7 @@ class Exchange:
                 raise
 
     async def _send(self, item: Bearable) -> egress.OutboundResponse:
-        return await upstream.send(
+        response = await upstream.send(
             self._gateway.door,
             _dialect(item.candidate),
             item.candidate,
@@ -376,6 +378,8 @@ class Exchange:
             self._admission.user,
             item.max_tokens,
         )
+        self._is_taken = True
+        return response
 
     async def _relayed(self, stream: _Stream) -> AsyncGenerator[bytes, None]:
         """Yields what each read of the upstream makes of events, to the usage and the end mark."""
@@ -494,10 +498,10 @@ class Exchange:
 
     def _usage_body(self) -> dict[str, Any]:
         """Returns the upstream's usage with the cost, or an estimate where it counted none."""
-        usage = self._usage or self._estimate()
-        cost, upstream_cost = self._costs(usage)
+        usage, _ = self._counted()
+        cost, upstream_cost = self._costs(None if self._is_nothing(usage) else usage)
         price = self._candidate.route.price
-        body = {} if self._raw_usage is None else msgspec.json.decode(self._raw_usage)
+        body = _decoded(self._raw_usage)
         return {
             **_without_nulls(body if isinstance(body, dict) else {}),
             "prompt_tokens": usage.prompt,
@@ -521,6 +525,7 @@ class Exchange:
         """Returns what credits pay and what the price makes of the usage, in nano-USD."""
         if usage is None:
             return 0, 0
+        usage = replace(usage, images=self._request.images)
         upstream_cost = nano_usd(total_cost(self._candidate.route.price, usage))
         if self._candidate.is_byok:
             return fee_nano(upstream_cost, settings.BYOK_FEE_PERCENT), upstream_cost
@@ -530,7 +535,8 @@ class Exchange:
         """Decides the terminal status, what is charged, and whether that is an estimate.
 
         Delivered output is charged by the upstream's count, else by an estimate; what failed
-        before any output costs nothing.
+        before any output costs nothing, and neither does a blank answer. A caller who leaves pays
+        for the prompt once the upstream has taken it.
         """
         if error is None:
             status = Status.COMPLETED
@@ -538,12 +544,29 @@ class Exchange:
             status = Status.CANCELLED
         else:
             status = Status.FAILED
-        if self._usage is not None:
-            is_nothing = not self._usage.completion and self._finish_reason in (None, "error")
-            return status, None if is_nothing else self._usage, False
-        if self._output_bytes or status is Status.COMPLETED:
-            return status, self._estimate(), True
-        return status, None, False
+        usage, is_estimated = self._counted()
+        if status is Status.CANCELLED:
+            is_due = self._is_taken
+        else:
+            has_begun = self._usage is not None or status is Status.COMPLETED
+            is_due = bool(self._output_bytes) or (has_begun and not self._is_nothing(usage))
+        return (status, usage, is_estimated) if is_due else (status, None, False)
+
+    def _counted(self) -> tuple[Usage, bool]:
+        """Returns what was used so far, and whether that is an estimate.
+
+        A count that came before the end of the answer may be short of what followed it.
+        """
+        estimate = self._estimate()
+        if self._usage is None:
+            return estimate, True
+        if self._usage_is_final or self._usage.completion >= estimate.completion:
+            return self._usage, False
+        return replace(self._usage, completion=estimate.completion), True
+
+    def _is_nothing(self, usage: Usage) -> bool:
+        """Tells whether an answer is blank: it says nothing, and not why."""
+        return not usage.completion and self._finish_reason in (None, "error")
 
     @cached_property
     def _prompt_estimate(self) -> int:
@@ -580,6 +603,14 @@ def _dialect(candidate: Candidate) -> Dialect:
     if dialect is None:
         raise UpstreamError("This release does not speak the provider's dialect.")
     return dialect
+
+
+def _decoded(raw: Any) -> Any:
+    """Decodes a usage that was read before; what only a reader of the whole refuses is left out."""
+    try:
+        return {} if raw is None else msgspec.json.decode(raw)
+    except msgspec.DecodeError:
+        return {}
 
 
 def _integer(raw: Any) -> int | None:

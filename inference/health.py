@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from config.errors import GatewayError, UpstreamError, UpstreamRateLimited
+from config.errors import GatewayError, UpstreamError, UpstreamRateLimited, UpstreamRefused
 
 # A minute in slots of five seconds; slot ``n % _SLOTS`` of the ring holds bucket ``n``.
 BUCKET_SECONDS: Final = 5
@@ -131,16 +131,18 @@ UNKNOWN: Final = Standing()
 def judge(error: GatewayError | None, *, is_byok: bool) -> Outcome | None:
     """Returns what the end of an attempt says of its endpoint; ``None`` when nothing.
 
-    A caller's mistake says nothing, nor do the credential and the rate limit of one tenant.
+    A caller's mistake says nothing, nor does anything that an own credential met.
     """
     match error:
         case None:
             return Outcome.SUCCESS
         case UpstreamRateLimited():
             return None if is_byok else Outcome.RATE_LIMITED
-        case UpstreamError(retryable=True):
-            is_tenants = is_byok and error.upstream_status in (401, 402, 403)
-            return None if is_tenants else Outcome.FAILURE
+        case UpstreamRefused():
+            return None
+        case UpstreamError():
+            # What an own credential may do, and where an own cloud is, says nothing to others.
+            return None if is_byok else Outcome.FAILURE
         case _:
             return None
 

@@ -276,3 +276,22 @@ class DailyUsage(models.Model):
 
     def __str__(self) -> str:
         return f"{self.day_id} {self.model}"
+
+
+class HourlyUsage(models.Model):
+    """What all generations of one UTC hour come to, once it is over and none is under way.
+
+    Hours follow each other without a gap, also those in which nothing was asked for.
+    """
+
+    hour = models.DateTimeField(primary_key=True)
+    requests = models.BigIntegerField()
+    failed = models.BigIntegerField()
+    tokens = models.BigIntegerField(help_text="Of prompts and completions.")
+    cost_nano = models.BigIntegerField(help_text="What credits paid, in nano-USD.")
+    upstream_nano = models.BigIntegerField(help_text="What the usage was worth, in nano-USD.")
+    latency_ms = models.BigIntegerField(help_text="To the first events, added up.")
+    timed = models.BigIntegerField(help_text="How many generations had a first event.")
+
+    def __str__(self) -> str:
+        return f"{self.hour:%Y-%m-%d %H}:00"

@@ -185,7 +185,7 @@ class Purses:
         worst = worst_case_nano(request, candidate)
         room = self._room(candidate, organization_id, budgets, fee_percent)
         max_tokens = None
-        if worst > room:
+        if worst > max(room, 0):
             if request.max_tokens is not None:
                 return None
             max_tokens = affordable_tokens(request, candidate, room)

@@ -46,6 +46,10 @@ _IMAGE_TOKENS: Final = 36_864
 _OTHER_PART_TOKENS: Final = 131_072
 # What providers add by themselves to explain the tools that they offer to a model.
 _TOOLS_TOKENS: Final = 1_024
+# Members of a part that carry its encoding; whatever else a part has may be read as text.
+_MEDIA: Final = frozenset(
+    ("image_url", "video_url", "input_audio", "input_video", "input_file", "file")
+)
 # Types of parts that are text; a part that names no type is taken for one.
 _TEXTS: Final = frozenset((b"", b'"text"', b'"refusal"'))
 _SESSION_LENGTH: Final = 256
@@ -336,7 +340,7 @@ def _prompt_bound(request: _Body, fields: dict[str, msgspec.Raw]) -> tuple[int, 
     bound = _size(fields)
     images = 0
     for part in _other_parts(request):
-        bound -= _size(part)
+        bound -= _size({name: part[name] for name in _MEDIA.intersection(part)})
         is_image = "image_url" in part
         images += is_image
         bound += _IMAGE_TOKENS if is_image else _OTHER_PART_TOKENS

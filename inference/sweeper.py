@@ -20,6 +20,7 @@ from inference.settlement import SETTLE, Settlement, encoded
 logger = logging.getLogger(__name__)
 
 _BATCH: Final = 500
+_UNCHARGEABLE: Final = "unchargeable"
 
 
 def sweep() -> int:
@@ -59,8 +60,12 @@ def _end(settlements: Sequence[Settlement]) -> int:
     except (DataError, IntegrityError):
         if len(settlements) > 1:
             return sum(_end([settlement]) for settlement in settlements)
-        logger.exception("the generation %s cannot be ended", settlements[0].generation_id)
-        return 0
+        [lost] = settlements
+        logger.exception("the generation %s cannot be charged", lost.generation_id)
+        if lost.error_type == _UNCHARGEABLE:
+            return 0
+        # What it would cost fits no column: its hold must end all the same.
+        return _end([Settlement(lost.generation_id, lost.status, error_type=_UNCHARGEABLE)])
     return len(settlements)
 
 

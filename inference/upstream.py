@@ -13,6 +13,7 @@ from catalog.dialects.base import (
     Dialect,
     InvalidReply,
     InvalidStream,
+    Operation,
     ProviderFailure,
     Untranslatable,
     parse_error,
@@ -35,6 +36,8 @@ from inference.schemas import InferenceRequest
 _MAX_ERROR_BYTES: Final = 1_048_576
 # Never left out: the hold rests on them.
 _BOUNDS: Final = frozenset(("max_tokens", "max_completion_tokens"))
+# What the operator would pay for, or answer for, without a price or a promise.
+_OPERATORS: Final = frozenset(("service_tier", "store"))
 _SECONDS: Final = re.compile(r"[0-9]{1,6}")
 
 
@@ -64,9 +67,19 @@ async def send(
         # Some providers refuse what they do not know, though it would have changed nothing.
         for name in request.parameters - known - _BOUNDS:
             fields.pop(name, None)
+        if request.max_tokens and _BOUNDS & fields.keys() and not _BOUNDS & fields.keys() <= known:
+            # The hold rests on the bound, so it goes by a name that the endpoint heeds.
+            max_tokens = request.max_tokens
+    if request.operation is Operation.TEXT:
+        fields.pop("max_completion_tokens", None)
+    if not candidate.is_byok:
+        for name in _OPERATORS - (known or frozenset()):
+            fields.pop(name, None)
     if user is not None:
         fields["user"] = user
     if max_tokens is not None:
+        for name in _BOUNDS:
+            fields.pop(name, None)
         fields[_bound_name(route.supported_parameters)] = max_tokens
     call = Call(
         operation=request.operation,

@@ -2,44 +2,22 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable
-from functools import partial
-from typing import Any, Final, Literal, cast
-from uuid import UUID
+from typing import Final, cast
 
-from asgiref.sync import async_to_sync
-from django.conf import settings
-from django.db import connection
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from accounts.authentication import AnyKey
-from accounts.models import ApiKey, KeyAssignment, MemberAssignment
-from accounts.policy import Policy, require_entrance
-from billing.budgets import Reading
-from billing.models import Account, Meter
+from accounts.models import ApiKey
 from catalog.dialects.base import Operation
-from catalog.models import CatalogVersion
-from catalog.pricing import usd
-from config.errors import PaymentRequired
 from config.openapi import errors
 from config.regions import region_of_host
-from inference import governance, health
-from inference.estimate import worst_case_nano
-from inference.governance import Rule
-from inference.health import HealthBoard, Standing
-from inference.purses import LimitSpent, Purses
-from inference.routing import Candidate, Plan, Snapshot, consider
-from inference.schemas import InferenceRequest, parse
+from inference.explain import explain
+from inference.schemas import parse
 from inference.serializers import ExplanationResponseSerializer
-from inference.snapshots import OrganizationCopy, Snapshots
 
-_RATES: Final[tuple[Literal["prompt", "completion", "request", "image"], ...]] = (
-    "prompt", "completion", "request", "image",
-)  # fmt: skip
 _BODY: Final = {"application/json": {"$ref": "#/components/schemas/ChatRequest"}}
 
 
@@ -64,124 +42,4 @@ class ExplainView(APIView):
         """
         key = cast(ApiKey, request.auth)
         wanted = parse(Operation.CHAT, request.body, session_id=request.headers.get("X-Session-Id"))
-        region = region_of_host(request.get_host())
-        snapshot, own = _snapshots(key)
-        policy, rules = own.governance.governing(key.workspace_id, *_guardrail_ids(key))
-        require_entrance(policy, region)
-        policy &= Policy.of(served_in=region)
-        workspace = own.governance.workspaces[key.workspace_id]
-        standing = partial(_board().standing, now=time.time())
-        found = consider(
-            wanted,
-            snapshot=snapshot,
-            own=own.routes,
-            workspace_id=key.workspace_id,
-            key_digest=key.digest,
-            policy=policy,
-            organization_id=key.organization_id,
-            member_id=key.creator_id,
-            defaults=workspace.defaults,
-            disabled_tools=workspace.disabled_server_tools,
-            standing=standing,
-        )
-        data = {
-            "model": found.model,
-            "candidates": [
-                _shown(number, candidate, wanted, standing(candidate.route.endpoint_id))
-                for number, candidate in enumerate(found.candidates, 1)
-            ],
-            "excluded": [excluded.body() for excluded in found.excluded],
-            "budget": _refusal(key, wanted, found, rules),
-            "policy": _limits(policy),
-        }
-        return Response({"data": data})
-
-
-def _snapshots(key: ApiKey) -> tuple[Snapshot, OrganizationCopy]:
-    """Loads what the router would know; not from a worker's copy, which is another thread's."""
-    version = CatalogVersion.objects.values_list("version", flat=True).first() or 0
-    snapshots = Snapshots()
-    return async_to_sync(snapshots.catalog)(version), async_to_sync(snapshots.organization)(
-        key.organization_id, key.organization.routing_version, version
-    )
-
-
-def _guardrail_ids(key: ApiKey) -> tuple[UUID | None, UUID | None]:
-    """Returns the guardrails of the key's creator and of the key itself."""
-    of_member = MemberAssignment.objects.filter(member=key.creator_id) if key.creator_id else None
-    of_key = KeyAssignment.objects.filter(api_key=key)
-    return (
-        None if of_member is None else of_member.values_list("guardrail_id", flat=True).first(),
-        of_key.values_list("guardrail_id", flat=True).first(),
-    )
-
-
-def _board() -> HealthBoard:
-    """Reads how endpoints stand by what all workers saw; a probe that is due is left to them."""
-    board = HealthBoard()
-    with connection.cursor() as cursor:
-        cursor.execute(health.READ, {"since": health.oldest_bucket(time.time())})
-        board.merge(cursor.fetchall())
-    return board
-
-
-def _refusal(
-    key: ApiKey, wanted: InferenceRequest, found: Plan, rules: Iterable[Rule]
-) -> dict[str, Any] | None:
-    """Returns what would refuse to pay: a budget, or the balance."""
-    budgets = governance.budgets(
-        rules, key.pk, key.workspace_id, key.creator_id, governance.key_limit(key)
-    )
-    account = Account.objects.get(organization=key.organization_id, kind=Account.Kind.CREDITS)
-    meters = Meter.objects.filter(subject_id__in=[budget.subject_id for budget in budgets])
-    purses = Purses(
-        balances={key.organization_id: account.available},
-        readings={row[0]: Reading(*row) for row in meters.values_list(*Reading._fields)},
-    )
-    try:
-        purses.require_unspent(budgets)
-        if found.candidates:
-            purses.bearable(
-                wanted, found.candidates, key.organization_id, budgets, settings.BYOK_FEE_PERCENT
-            )
-    except (LimitSpent, PaymentRequired) as error:
-        refusing: dict[str, Any] = error.metadata.get("budget") or {
-            "scope": "balance",
-            **error.metadata,
-        }
-        return refusing
-    return None
-
-
-def _shown(
-    number: int, candidate: Candidate, wanted: InferenceRequest, standing: Standing
-) -> dict[str, Any]:
-    route = candidate.route
-    return {
-        "order": number,
-        "provider": route.facts.provider_name,
-        "endpoint_id": str(route.endpoint_id),
-        "private": route.is_private,
-        "model": route.model_slug,
-        "is_byok": candidate.is_byok,
-        "price": {name: route.price.text(name) for name in _RATES},
-        "worst_case_cost": usd(worst_case_nano(wanted, candidate)),
-        "health": standing.body(),
-    }
-
-
-def _limits(policy: Policy) -> dict[str, Any]:
-    """Describes what everyone but the request permits together."""
-    return {
-        "allowed_providers": _listed(policy.only),
-        "ignored_providers": sorted(policy.ignore),
-        "allowed_models": _listed(policy.models),
-        "ignored_models": sorted(policy.ignored_models),
-        "zdr": sorted(policy.zdr),
-        "data_collection": "deny" if policy.no_training else "allow",
-        "served_in": _listed(policy.served_in),
-    }
-
-
-def _listed(names: Iterable[str] | None) -> list[str] | None:
-    return None if names is None else sorted(names)
+        return Response({"data": explain(key, wanted, region=region_of_host(request.get_host()))})

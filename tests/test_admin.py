@@ -15,6 +15,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import URLPattern, URLResolver, reverse
 from django.utils import timezone
+from django_otp.plugins.otp_totp.models import TOTPDevice
 
 from accounts.models import (
     ApiKey,
@@ -28,12 +29,14 @@ from accounts.models import (
     Workspace,
     WorkspaceBudget,
 )
+from billing.models import Account, ChainState, Deposit, TopUp, Transfer
 from catalog.models import LanguageModel, ModelEndpoint, PriceVersion, Provider
+from config import audit
 from config.secrets import Secret
 from config.simulator import Simulator
 from endpoints.models import PrivateEndpoint, Validation
 from endusers.models import EndUser
-from inference.models import Generation
+from inference.models import Feedback, Generation
 from tests import factories
 from tests.accounts.governance import make_guardrail, make_key, make_member, make_workspace
 from tests.factories import Tenant
@@ -41,6 +44,9 @@ from tests.factories import Tenant
 SECRET = "canary-provider-secret-9f8e7d6c5b4a3210"
 KEY = re.compile(r"(?:sk|mk)-cw-[0-9A-Za-z]{49}")
 SUBMIT = {"_form_submitted": "True"}
+TOKEN = "0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02913"
+SENDER = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"
+SECOND_FACTOR = "c0ffee" * 6
 
 # What answers otherwise than with a page, to an operator who may do everything.
 STATUSES = {
@@ -65,11 +71,32 @@ STATUSES = {
             "endpoints_validation",
             "endusers_enduser",
             "inference_generation",
+            "inference_feedback",
+            "billing_account",
+            "billing_transfer",
+            "billing_topup",
+            "billing_deposit",
+            "billing_chainstate",
+            "config_auditentry",
+            "otp_totp_totpdevice",
         )
     },
-    "catalog_priceversion_add": 403,
-    "endpoints_validation_add": 403,
-    "inference_generation_add": 403,
+    **{
+        f"{model}_add": 403
+        for model in (
+            "catalog_priceversion",
+            "endpoints_validation",
+            "inference_generation",
+            "inference_feedback",
+            "billing_account",
+            "billing_transfer",
+            "billing_topup",
+            "billing_deposit",
+            "billing_chainstate",
+            "config_auditentry",
+            "otp_totp_totpdevice",
+        )
+    },
 }
 
 
@@ -99,6 +126,34 @@ def world(tenant: Tenant) -> dict[str, Any]:
     credential = factories.make_credential(tenant, provider, SECRET)
     public = factories.make_endpoint(model, provider)
     draft = factories.make_draft(tenant, model, provider, declared_region="europe")
+    generation = factories.make_generation(tenant)
+    somebody = User.objects.create_user("somebody")
+    chain = ChainState.objects.create(chain_id=8453)
+    payment = {
+        "chain_id": chain.chain_id,
+        "token": TOKEN,
+        "token_symbol": "USDC",
+        "token_decimals": 6,
+        "sender": SENDER,
+        "recipient": SENDER,
+        "units": 5_000_123,
+        "amount_nano": 5_000_123_000,
+    }
+    now = timezone.now()
+    top_up = TopUp.objects.create(
+        organization=tenant.organization, expires_at=now, payable_until=now, **payment
+    )
+    deposit = Deposit.objects.create(
+        status="under",
+        finding="under",
+        ordinal=0,
+        tx_hash="0x" + "1" * 64,
+        block_number=1,
+        block_hash="0x" + "2" * 64,
+        mined_at=now,
+        top_up=top_up,
+        **payment,
+    )
     rows = (
         tenant.organization,
         tenant.workspace,
@@ -113,9 +168,17 @@ def world(tenant: Tenant) -> dict[str, Any]:
         draft,
         factories.make_validation(draft, credential),
         EndUser.objects.register(organization_id=tenant.organization.pk, user="customer-1"),
-        factories.make_generation(tenant),
-        User.objects.create_user("somebody"),
-        Group.objects.create(name="Support"),
+        generation,
+        Feedback.objects.submit(generation, category="latency", comment="slow", by="key"),
+        Account.objects.order_by("pk")[0],
+        Transfer.objects.order_by("pk")[0],
+        chain,
+        top_up,
+        deposit,
+        somebody,
+        Group.objects.create(name="Helpers"),
+        TOTPDevice.objects.create(user=somebody, name="app", key=SECOND_FACTOR),
+        audit.record_import("ann", "test", organization_id=None, counts={"created": 1}),
     )
     return {row._meta.label_lower: row for row in rows}
 
@@ -215,9 +278,9 @@ def test_pages_have_a_policy_of_their_own_and_nothing_from_other_hosts(
 def test_index_lists_the_sections_in_the_order_of_the_sidebar(operator: Client) -> None:
     response = operator.get("/admin/")
 
-    names = ["Customers", "Endpoints", "Catalogue", "Traffic", "Operators"]
-    assert [section["name"] for section in response.context["app_list"]][:5] == names
-    assert [section["title"] for section in response.context["sidebar_navigation"]][:5] == names
+    names = ["Customers", "Endpoints", "Catalogue", "Traffic", "Money", "Operators"]
+    assert [section["name"] for section in response.context["app_list"]] == names
+    assert [section["title"] for section in response.context["sidebar_navigation"]] == names
 
 
 def test_index_offers_only_what_the_operator_may_see(db: None) -> None:

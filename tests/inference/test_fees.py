@@ -160,7 +160,8 @@ def test_a_hold_covers_the_fallback_to_the_operators_credential(site: Site, sett
     assert site.post(body).json()["usage"]["is_byok"] is True
     row = site.settled()
     worst = 1000 * (bound_of(body) + 200)
-    assert (row.hold_nano, row.upstream_hold_nano, row.cost_nano) == (worst, worst, 500)
+    # Price and fee of the own credential come to five per cent more than the operator's price.
+    assert (row.hold_nano, row.upstream_hold_nano, row.cost_nano) == (worst, worst // 20, 500)
     assert_in_order()
 
 

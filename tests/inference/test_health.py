@@ -24,6 +24,7 @@ from config.errors import (
 )
 from inference.health import EXCHANGE, READ, Bucket, HealthBoard, Outcome, State, judge
 from inference.health import oldest_bucket as oldest
+from inference.upstream import RequestUntranslatable
 
 ONE = uuid.UUID(int=1)
 TWO = uuid.UUID(int=2)
@@ -183,16 +184,19 @@ def test_what_cannot_be_sent_is_bounded_too() -> None:
         (None, False, Outcome.SUCCESS),
         (None, True, Outcome.SUCCESS),
         (UpstreamError(), False, Outcome.FAILURE),
-        (UpstreamTimeout(), True, Outcome.FAILURE),
-        (UpstreamOverloaded(upstream_status=529), True, Outcome.FAILURE),
+        (UpstreamTimeout(), True, None),
+        (UpstreamOverloaded(upstream_status=529), True, None),
         (UpstreamRateLimited(upstream_status=429), False, Outcome.RATE_LIMITED),
         (UpstreamRateLimited(upstream_status=429), True, None),
         (UpstreamError(upstream_status=401), True, None),
         (UpstreamError(upstream_status=402), True, None),
         (UpstreamError(upstream_status=403), True, None),
-        (UpstreamError(upstream_status=404), True, Outcome.FAILURE),
+        (UpstreamError(upstream_status=404), True, None),
         (UpstreamError(upstream_status=401), False, Outcome.FAILURE),
+        (UpstreamTimeout(), False, Outcome.FAILURE),
+        (UpstreamOverloaded(upstream_status=529), False, Outcome.FAILURE),
         (UpstreamRefused(upstream_status=400), False, None),
+        (RequestUntranslatable(), False, None),
         (PayloadTooLarge(), False, None),
         (InvalidRequest(), False, None),
         (Forbidden(), True, None),

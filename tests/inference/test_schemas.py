@@ -351,12 +351,12 @@ def test_the_prompt_is_bound_by_the_bytes_that_travel_and_constants_for_other_pa
     text = {"type": "text", "text": "Hi"}
     base = parsed(messages=[{"role": "user", "content": [text]}])
     with_image = parsed(messages=[{"role": "user", "content": [text, image, image]}])
-    marks = len(', {"type": , "image_url": }')
+    marks = len(', {"type": "image_url", "image_url": }')
     assert with_image.images == 2
     assert with_image.prompt_bound == base.prompt_bound + 2 * (36_864 + marks)
     with_sound = parsed(messages=[{"role": "user", "content": [text, sound]}])
     assert with_sound.images == 0
-    marks = len(', {"type": , "input_audio": }')
+    marks = len(', {"type": "input_audio", "input_audio": }')
     assert with_sound.prompt_bound == base.prompt_bound + 131_072 + marks
     # A text beside it makes no part a text.
     hidden = parsed(messages=[{"role": "user", "content": [text, {**image, "text": ""}]}])

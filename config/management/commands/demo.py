@@ -52,6 +52,8 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 class Command(BaseCommand):
+    # It migrates, which cannot be inside a transaction of somebody's.
+    is_audited = False
     help = "Shows the whole service at work on this machine, with a simulated upstream provider."
 
     def add_arguments(self, parser: CommandParser) -> None:

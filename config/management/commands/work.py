@@ -16,12 +16,16 @@ from billing import watcher
 from config.commands import require_migrated
 from config.models import Lease
 from endpoints.watch import watch_due
+from inference.hours import roll_up_hours
 from inference.rollups import roll_up_usage
 from inference.sweeper import sweep
 
 logger = logging.getLogger("causeway.work")
 
 _PAUSE_SECONDS: Final = 5.0
+# After an outage the workers come first: they tell that they live, and what they have to settle,
+# before anyone takes them for dead.
+_RECOVERY_SECONDS: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,7 @@ DUTIES: Final = (
     Duty("watch_endpoints", 60.0, watch_due),
     Duty("watch_chains", 5.0, watcher.watch_due),
     Duty("roll_up_usage", 300.0, roll_up_usage),
+    Duty("roll_up_hours", 300.0, roll_up_hours),
     Duty("clear_sessions", 3600.0, _clear_sessions),
 )
 
@@ -62,16 +67,18 @@ class Command(BaseCommand):
             signal.signal(number, lambda *_: stop.set())
         logger.info("working on %s", ", ".join(duty.name for duty in DUTIES))
         while not stop.is_set():
+            pause = _PAUSE_SECONDS
             try:
                 self._round()
             except DatabaseError as exc:
                 # The duties wait for the database as everything else does.
                 logger.error("the database is unavailable: %s", type(exc).__name__)
                 connection.close()
+                pause = _RECOVERY_SECONDS
             except Exception:
                 # The outermost boundary: one duty's bug must not end the others.
                 logger.exception("a duty failed")
-            stop.wait(_PAUSE_SECONDS)
+            stop.wait(pause)
 
     def _round(self) -> None:
         for duty in DUTIES:

@@ -1,0 +1,141 @@
+"""What an operator is shown of a caller: its policy, its budgets, and where its requests would go.
+
+Everything here reads; nothing is sent, held or stored.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from django import forms
+from django.http import QueryDict
+from django.template.loader import render_to_string
+from django.utils import timezone
+
+from accounts.models import ApiKey
+from billing.models import Meter
+from catalog.dialects.base import Operation
+from config import console
+from config.errors import GatewayError
+from inference.explain import explain, limits
+from inference.governance import budgets_of
+from inference.schemas import parse
+
+_ANYTHING = "any"
+
+
+class ModelForm(forms.Form):
+    """Asks for which model."""
+
+    model = forms.CharField(
+        max_length=255,
+        label="Model",
+        widget=console.TextWidget(
+            attrs={"placeholder": "author/model", "aria-label": "Model", "spellcheck": "false"}
+        ),
+    )
+
+
+def preview(key: ApiKey, asked: QueryDict, *, region: str | None) -> dict[str, Any]:
+    """Returns the tables of a key's page; ``asked`` may name a ``model``."""
+    form = ModelForm(asked if "model" in asked else None)
+    shown: dict[str, Any] = {
+        "form": form,
+        "policy": _policy(limits(key.policy)),
+        "budgets": _budgets(key),
+    }
+    if not form.is_valid():
+        return shown
+    body = {"model": form.cleaned_data["model"], "messages": [{"role": "user", "content": "Hi"}]}
+    try:
+        wanted = parse(Operation.CHAT, json.dumps(body).encode())
+        found = explain(key, wanted, region=region)
+    except GatewayError as exc:
+        return {**shown, "refusal": exc.message}
+    return {
+        **shown,
+        "candidates": _candidates(found["candidates"]),
+        "excluded": _excluded(found["excluded"]),
+        "budget": _refused_by(found["budget"]),
+    }
+
+
+def _table(headers: Iterable[str], rows: Iterable[Any], nothing: str) -> str:
+    return render_to_string(
+        "admin/cells.html", {"headers": tuple(headers), "rows": list(rows), "nothing": nothing}
+    )
+
+
+def _policy(named: dict[str, Any]) -> str:
+    rows = (
+        (name.replace("_", " ").capitalize(), _listed(value))
+        for name, value in named.items()
+        if name != "served_in"
+    )
+    return _table(("Limit", "Value"), rows, "")
+
+
+def _listed(value: list[str] | str | None) -> str:
+    if value is None:
+        return _ANYTHING
+    if isinstance(value, str):
+        return value
+    return ", ".join(value) or "none"
+
+
+def _budgets(key: ApiKey) -> str:
+    now = timezone.now()
+    budgets = budgets_of(key)
+    meters = Meter.objects.in_bulk([budget.subject_id for budget in budgets])
+    rows = []
+    for budget in budgets:
+        meter = meters[budget.subject_id]
+        resets_at = budget.resets_at(now)
+        rows.append(
+            (
+                str(budget.scope).replace("_", " "),
+                console.nano_dollars(budget.spent(meter, now.date())),
+                console.nano_dollars(budget.held(meter)),
+                console.nano_dollars(budget.limit_nano),
+                "never" if resets_at is None else f"{resets_at:%Y-%m-%d %H:%M} UTC",
+            )
+        )
+    headers = ("Budget of", "Spent", "Held", "Limit", "Begins anew")
+    return _table(headers, rows, "No budget limits this key: the balance alone does.")
+
+
+def _candidates(found: list[dict[str, Any]]) -> str:
+    rows = (
+        (
+            one["order"],
+            one["provider"],
+            "private" if one["private"] else "public",
+            one["model"],
+            "own credential" if one["is_byok"] else "credits",
+            one["health"]["state"],
+        )
+        for one in found
+    )
+    headers = ("Order", "Provider", "Endpoint", "Model", "Paid by", "Health")
+    return _table(headers, rows, "No endpoint is left: such a request is refused.")
+
+
+def _excluded(found: list[dict[str, Any]]) -> str:
+    rows = (
+        (
+            one["provider"],
+            "private" if one["private"] else "public",
+            one["model"],
+            ", ".join(one["excluded_by"]),
+        )
+        for one in found
+    )
+    return _table(("Left out", "Endpoint", "Model", "Why"), rows, "Nothing is left out.")
+
+
+def _refused_by(budget: dict[str, Any] | None) -> str:
+    if budget is None:
+        return ""
+    return f"by the {str(budget['scope']).replace('_', ' ')}"

@@ -1,0 +1,122 @@
+"""The site that all pages of the console belong to: who may enter, and with what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import django_otp
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.contrib.auth.views import redirect_to_login
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.decorators import method_decorator
+from django.utils.safestring import mark_safe
+from django.views.decorators.cache import never_cache
+from django.views.decorators.csrf import csrf_protect
+from django.views.decorators.debug import sensitive_post_parameters
+
+from config import totp
+
+if TYPE_CHECKING:
+    from django.contrib.admin import AdminSite as _Site
+else:
+    from unfold.sites import UnfoldAdminSite as _Site
+
+_TEMPLATE: Final = "admin/two_factor.html"
+
+
+class ConsoleSite(_Site):
+    """unfold's site with a second factor, which ``ADMIN_REQUIRES_TOTP`` asks of everybody."""
+
+    login_form = totp.LoginForm
+    login_template = "admin/log_in.html"
+
+    def has_permission(self, request: HttpRequest) -> bool:
+        if not super().has_permission(request):
+            return False
+        return not settings.ADMIN_REQUIRES_TOTP or _is_verified(request)
+
+    def extra_urls(self) -> list[URLPattern]:
+        return [path("two-factor/", self.two_factor, name="two_factor")]
+
+    @method_decorator(sensitive_post_parameters("password", "otp_token"))
+    def login(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Asks who has entered without the second factor that is required to set it up first."""
+        if (
+            request.method == "GET"
+            and super().has_permission(request)
+            and not self.has_permission(request)
+            and totp.device_of(cast(User, request.user)) is None
+        ):
+            return HttpResponseRedirect(reverse("admin:two_factor"))
+        response: HttpResponse = super().login(request, extra_context)
+        return response
+
+    @method_decorator((never_cache, csrf_protect, sensitive_post_parameters("otp_token", "offer")))
+    def two_factor(self, request: HttpRequest) -> HttpResponse:
+        """The operator's own second factor; nobody changes a factor that they have not proved."""
+        if not super().has_permission(request):
+            return redirect_to_login(request.get_full_path(), reverse("admin:login"))
+        user = cast(User, request.user)
+        device = totp.device_of(user)
+        if device is None:
+            return self._enrol(request, user)
+        if not _is_verified(request):
+            return redirect_to_login(request.get_full_path(), reverse("admin:login"))
+        return self._manage(request, user)
+
+    def _enrol(self, request: HttpRequest, user: User) -> HttpResponse:
+        form = totp.EnrolForm(request.POST if request.method == "POST" else None)
+        offer = request.POST.get("offer", "") or totp.offer(user)
+        try:
+            device = totp.offered(user, offer)
+        except totp.OfferExpired:
+            offer = totp.offer(user)
+            device = totp.offered(user, offer)
+            form.full_clean()
+            totp.refuse(form, "The page was open for too long. Scan the new code.")
+        if form.is_bound and form.is_valid():
+            try:
+                codes = totp.enrol(device, form.cleaned_data["otp_token"])
+            except totp.WrongCode:
+                totp.refuse(form, "The app shows another code. Is the clock of its phone right?")
+            else:
+                django_otp.login(request, device)
+                return self._page(request, codes=codes)
+        return self._page(
+            request,
+            form=form,
+            offer=offer,
+            # Drawn here, out of digits and a fixed vocabulary.
+            qr_code=mark_safe(totp.qr_code(device)),  # noqa: S308
+            key=totp.readable_key(device),
+        )
+
+    def _manage(self, request: HttpRequest, user: User) -> HttpResponse:
+        form = totp.CodeForm(user, request.POST if request.method == "POST" else None)
+        if form.is_bound and form.is_valid():
+            if request.POST.get("action") == "codes":
+                return self._page(request, codes=totp.renew_codes(user))
+            if request.POST.get("action") == "off" and not settings.ADMIN_REQUIRES_TOTP:
+                totp.forget(user)
+                return HttpResponseRedirect(reverse("admin:index"))
+        return self._page(
+            request,
+            form=form,
+            codes_left=totp.codes_left(user),
+            is_required=settings.ADMIN_REQUIRES_TOTP,
+        )
+
+    def _page(self, request: HttpRequest, **context: Any) -> HttpResponse:
+        request.current_app = self.name
+        shared = {**self.each_context(request), "title": "Two-factor login"}
+        return TemplateResponse(request, _TEMPLATE, {**shared, **context})
+
+
+def _is_verified(request: HttpRequest) -> bool:
+    user: Any = request.user
+    return bool(user.is_verified())

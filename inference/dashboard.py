@@ -1,0 +1,434 @@
+"""The console's first page: what happens, what waits for an operator, and who uses what.
+
+Traffic is read from the sums of hours and days that are over and, for what is not summed yet, from
+the generations themselves; it may be a minute old. What waits is read as it is now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any, Final
+from urllib.parse import urlencode
+from uuid import UUID
+
+from django.conf import settings
+from django.core.cache import cache
+from django.db import connection
+from django.db.models import BigIntegerField, ExpressionWrapper, F
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils import timezone
+
+from accounts.models import Organization
+from billing.models import Account, Deposit
+from catalog.pricing import NANO
+from config import charts, console
+from config.charts import Chart
+from endpoints.models import PrivateEndpoint, Validation
+from inference.hours import HOUR, SUMS, first_id, hour_of, summed_until
+from inference.models import HourlyUsage, UsageDay
+from inference.rollups import midnight
+
+_SECONDS: Final = 60
+_ALERTS: Final = 10
+_DAY: Final = timedelta(days=1)
+_CENT: Final = Decimal("0.01")
+_COLUMNS: Final = (
+    "requests", "failed", "tokens", "cost_nano", "upstream_nano", "latency_ms", "timed",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A choice of the range picker: so many hours, in bars of so many."""
+
+    name: str
+    hours: int
+    step: int
+    pattern: str
+
+    def began_at(self, now: datetime) -> datetime:
+        """Returns the beginning of the first bar; the last one is not over yet."""
+        end = hour_of(now) + HOUR
+        if self.step == 24:
+            end = midnight(now.date()) + _DAY
+        return end - self.hours * HOUR
+
+
+RANGES: Final = {
+    choice.name: choice
+    for choice in (
+        Range("24h", 24, 1, "%H:%M"),
+        Range("7d", 168, 6, "%b %d %H:%M"),
+        Range("30d", 720, 24, "%b %d"),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A number, and the list behind it."""
+
+    title: str
+    value: str
+    url: str
+    icon: str
+    note: str = ""
+    is_alarming: bool = False
+
+
+Rank = tuple[str, str, str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Top:
+    """A short ranking, and what to do while it is empty."""
+
+    title: str
+    rows: Sequence[Rank]
+    empty: str
+
+
+_HOURS_LEFT: Final = (
+    "SELECT date_trunc('hour', created_at, 'UTC') AS hour, "
+    + SUMS
+    + "FROM inference_generation WHERE id >= %s AND created_at >= %s GROUP BY 1"
+)
+# The sums of whole days, and each generation that is not in them; five of each kind.
+_TOPS: Final = """
+WITH recent AS MATERIALIZED (
+    SELECT organization_id, model, end_user, cost_nano FROM inference_generation
+    WHERE id >= %(first_id)s AND created_at >= %(left)s
+),
+whole AS MATERIALIZED (
+    SELECT organization_id, model, requests, cost_nano FROM inference_dailyusage
+    WHERE NOT by_end_user AND day >= %(first)s AND day < %(until)s
+)
+(SELECT 'model', NULL::uuid, model, sum(requests) AS requests, sum(cost_nano)
+ FROM (SELECT model, 1 AS requests, cost_nano FROM recent
+       UNION ALL SELECT model, requests, cost_nano FROM whole) used
+ GROUP BY model ORDER BY 4 DESC, 3 LIMIT 5)
+UNION ALL
+(SELECT 'organization', organization_id, NULL, sum(requests), sum(cost_nano)
+ FROM (SELECT organization_id, 1 AS requests, cost_nano FROM recent
+       UNION ALL SELECT organization_id, requests, cost_nano FROM whole) used
+ GROUP BY 2 ORDER BY 4 DESC, 2 LIMIT 5)
+UNION ALL
+(SELECT 'end_user', organization_id, end_user, sum(requests), sum(cost_nano)
+ FROM (SELECT organization_id, end_user, 1 AS requests, cost_nano FROM recent
+       WHERE end_user IS NOT NULL
+       UNION ALL
+       SELECT organization_id, end_user, requests, cost_nano FROM inference_dailyusage
+       WHERE by_end_user AND end_user IS NOT NULL AND day >= %(first)s AND day < %(until)s) used
+ GROUP BY 2, 3 ORDER BY 4 DESC, 3, 2 LIMIT 5)
+"""
+
+_Used = tuple[UUID | None, str | None, int, int]
+"""An organization, a model's or an end user's name, requests, and nano-USD."""
+
+
+def show(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
+    """Gives the first page its numbers, as far as the operator may see what is behind them."""
+    context = console.arrange(request, context)
+    chosen = RANGES.get(request.GET.get("range", ""), RANGES["24h"])
+    shown: dict[str, Any] = {
+        "ranges": [(name, f"?range={name}", choice is chosen) for name, choice in RANGES.items()],
+        "cards": [],
+    }
+    if request.user.has_perm("inference.view_generation"):
+        traffic = _traffic(chosen)
+        shown["cards"] += traffic["cards"]
+        shown["charts"] = traffic["charts"]
+        shown["tops"] = traffic["tops"]
+    if request.user.has_perm("endpoints.view_privateendpoint"):
+        shown["cards"] += _endpoint_cards(timezone.now() - chosen.hours * HOUR)
+    if request.user.has_perm("billing.view_deposit"):
+        shown["cards"].append(_deposit_card())
+    if request.user.has_perm("billing.view_account"):
+        shown["alerts"] = _alerts()
+        shown["cards"].append(_alert_card(shown["alerts"]))
+    return context | {"dashboard": shown}
+
+
+def _url(name: str, **query: str) -> str:
+    url = reverse(f"admin:{name}_changelist")
+    return f"{url}?{urlencode(query)}" if query else url
+
+
+# --- What waits -------------------------------------------------------------------------------
+
+
+def _endpoint_cards(since: datetime) -> Iterable[Card]:
+    status = PrivateEndpoint.Status
+    present = PrivateEndpoint.objects.filter(deleted_at=None)
+    drafts = present.filter(status=status.DRAFT).count()
+    drifted = present.filter(drifted_at__isnull=False).count()
+    wrong = [str(one) for one in Validation.Outcome if one is not Validation.Outcome.PASSED]
+    failed = Validation.objects.filter(created_at__gte=since, outcome__in=wrong).count()
+    name = "endpoints_privateendpoint"
+    yield Card(
+        "Active endpoints",
+        f"{present.filter(status=status.ACTIVE).count():,}",
+        _url(name, status__exact="active"),
+        "dns",
+    )
+    yield Card("Drafts waiting", f"{drafts:,}", _url(name, status__exact="draft"), "edit_note")
+    yield Card(
+        "Validations failed",
+        f"{failed:,}",
+        _url("endpoints_validation", outcome__in=",".join(wrong), created_at__gte=_iso(since)),
+        "fact_check",
+        is_alarming=failed > 0,
+    )
+    yield Card(
+        "Drifted endpoints",
+        f"{drifted:,}",
+        _url(name, drifted_at__isnull="False"),
+        "troubleshoot",
+        is_alarming=drifted > 0,
+    )
+
+
+def _deposit_card() -> Card:
+    waiting = Deposit.objects.in_review().count()
+    return Card(
+        "Deposits under review",
+        f"{waiting:,}",
+        _url("billing_deposit", status__in=",".join(map(str, Deposit.REVIEWED))),
+        "savings",
+        is_alarming=waiting > 0,
+    )
+
+
+def _alerts() -> list[tuple[str, str, str]]:
+    """Returns whose credits run out: a name, what is left, and the account's page."""
+    # Without its type Django takes the difference for 32 bits, and drops the comparison.
+    left = ExpressionWrapper(
+        F("posted_credits") - F("posted_debits") - F("pending_debits"),
+        output_field=BigIntegerField(),
+    )
+    rows = (
+        Account.objects.filter(kind=Account.Kind.CREDITS, posted_credits__gt=0)
+        .annotate(left=left)
+        .filter(left__lt=settings.BALANCE_ALERT_NANO)
+        .order_by("left", "pk")
+        .values_list("organization__name", "left", "pk")[: _ALERTS + 1]
+    )
+    return [
+        (name, console.nano_dollars(left), reverse("admin:billing_account_change", args=[pk]))
+        for name, left, pk in rows
+    ]
+
+
+def _alert_card(alerts: Sequence[Any]) -> Card:
+    count = f"{len(alerts)}" if len(alerts) <= _ALERTS else f"{_ALERTS}+"
+    return Card(
+        "Balance alerts",
+        count,
+        "#alerts" if alerts else _url("billing_account", kind__exact="credits"),
+        "account_balance_wallet",
+        f"below {console.nano_dollars(settings.BALANCE_ALERT_NANO)}",
+        is_alarming=bool(alerts),
+    )
+
+
+# --- Traffic ----------------------------------------------------------------------------------
+
+
+def _traffic(chosen: Range) -> dict[str, Any]:
+    key = f"console:traffic:{chosen.name}"
+    found: dict[str, Any] | None = cache.get(key)
+    if found is None:
+        now = timezone.now().astimezone(UTC)
+        begin = chosen.began_at(now)
+        rows = _hours(begin)
+        found = {
+            "cards": _traffic_cards(rows.values(), begin),
+            "charts": _charts(chosen, begin, rows),
+            "tops": _tops(begin),
+        }
+        cache.set(key, found, _SECONDS)
+    return found
+
+
+def _hours(begin: datetime) -> dict[datetime, Mapping[str, int]]:
+    """Returns the sums of each hour since then that has any."""
+    found: dict[datetime, Mapping[str, int]] = {
+        hour: dict(zip(_COLUMNS, sums, strict=True))
+        for hour, *sums in HourlyUsage.objects.filter(hour__gte=begin).values_list(
+            "hour", *_COLUMNS
+        )
+    }
+    left = max(summed_until() or begin, begin)
+    with connection.cursor() as cursor:
+        cursor.execute(_HOURS_LEFT, [first_id(left), left])
+        for hour, *sums in cursor.fetchall():
+            found[hour] = dict(zip(_COLUMNS, map(int, sums), strict=True))
+    return found
+
+
+def _traffic_cards(rows: Iterable[Mapping[str, int]], begin: datetime) -> list[Card]:
+    sums = dict.fromkeys(_COLUMNS, 0)
+    for row in rows:
+        for name in _COLUMNS:
+            sums[name] += row[name]
+    since = {"created_at__gte": _iso(begin)}
+    everything = _url("inference_generation", **since)
+    share = 100 * sums["failed"] / sums["requests"] if sums["requests"] else 0
+    return [
+        Card("Requests", f"{sums['requests']:,}", everything, "bolt"),
+        Card("Tokens", _short(sums["tokens"]), everything, "token"),
+        Card(
+            "Revenue",
+            _money(sums["cost_nano"]),
+            _url("billing_transfer", kind__exact="usage", created_at__gte=_iso(begin)),
+            "payments",
+            f"{_money(sums['upstream_nano'])} of usage",
+        ),
+        Card(
+            "Error rate",
+            f"{share:.1f}%",
+            _url("inference_generation", status__exact="failed", **since),
+            "error",
+            f"{sums['failed']:,} failed",
+            is_alarming=share >= 5,
+        ),
+    ]
+
+
+def _charts(
+    chosen: Range, begin: datetime, rows: Mapping[datetime, Mapping[str, int]]
+) -> list[Chart]:
+    count = chosen.hours // chosen.step
+    sums = [dict.fromkeys(_COLUMNS, 0) for _ in range(count)]
+    for hour, row in rows.items():
+        place = int((hour - begin) / (chosen.step * HOUR))
+        for name in _COLUMNS:
+            sums[min(place, count - 1)][name] += row[name]
+    starts = [
+        (begin + number * chosen.step * HOUR).strftime(chosen.pattern) for number in range(count)
+    ]
+    requests = [bar["requests"] for bar in sums]
+    failed = [bar["failed"] for bar in sums]
+    spend = [bar["cost_nano"] for bar in sums]
+    latency = [bar["latency_ms"] // bar["timed"] if bar["timed"] else 0 for bar in sums]
+    timed = sum(bar["timed"] for bar in sums)
+    mean = sum(bar["latency_ms"] for bar in sums) // timed if timed else 0
+
+    def chart(
+        title: str, summary: str, values: list[int], texts: list[str], top: str, **more: Any
+    ) -> Chart:
+        titles = [f"{start}: {text}" for start, text in zip(starts, texts, strict=True)]
+        drawn = charts.bars(values, titles, **more)
+        return Chart(title, summary, top, starts[0], starts[-1], drawn, is_empty=not drawn)
+
+    return [
+        chart(
+            "Requests",
+            f"{sum(requests):,}",
+            requests,
+            [f"{made:,} ({bad:,} failed)" for made, bad in zip(requests, failed, strict=True)],
+            f"{max(requests):,}",
+            bad=failed,
+        ),
+        chart("Spend", _money(sum(spend)), spend, [*map(_money, spend)], _money(max(spend))),
+        chart(
+            "Latency",
+            f"{mean:,} ms to the first event",
+            latency,
+            [f"{value:,} ms" for value in latency],
+            f"{max(latency):,} ms",
+        ),
+    ]
+
+
+def _tops(begin: datetime) -> list[Top]:
+    used = _most_used(begin)
+    owners = {owner for rows in used.values() for owner, *_ in rows if owner}
+    names: dict[UUID | None, str] = dict(
+        Organization.objects.filter(pk__in=owners).values_list("pk", "name")
+    )
+
+    def of_model(owner: UUID | None, name: str | None) -> tuple[str, str]:
+        return str(name), _url("inference_generation", model__exact=str(name))
+
+    def of_organization(owner: UUID | None, name: str | None) -> tuple[str, str]:
+        url = reverse("admin:accounts_organization_change", args=[owner])
+        return names.get(owner, ""), url
+
+    def of_end_user(owner: UUID | None, name: str | None) -> tuple[str, str]:
+        query = {"organization__id__exact": str(owner), "end_user__exact": str(name)}
+        return f"{name} ({names.get(owner, '')})", _url("inference_generation", **query)
+
+    return [
+        Top(
+            "Top models",
+            _ranked(used["model"], of_model),
+            "No model was used yet. Send a request to /api/v1/chat/completions.",
+        ),
+        Top(
+            "Top organizations",
+            _ranked(used["organization"], of_organization),
+            "No organization made a request yet. Create one and issue it an API key.",
+        ),
+        Top(
+            "Top end users",
+            _ranked(used["end_user"], of_end_user),
+            "No request named its end user yet: callers do it in the field user.",
+        ),
+    ]
+
+
+def _most_used(begin: datetime) -> dict[str, list[_Used]]:
+    """Returns which models, organizations and end users made most requests since then.
+
+    A range of more than a day counts its first one whole, for days are what is summed.
+    """
+    first = begin.date()
+    left = begin
+    if begin < timezone.now() - _DAY:
+        days = set(UsageDay.objects.filter(day__gte=first).values_list("day", flat=True))
+        left = midnight(first)
+        # What is summed without a gap from the first day on need not be read again.
+        while left.date() in days:
+            left += _DAY
+    used: dict[str, list[_Used]] = {"model": [], "organization": [], "end_user": []}
+    # No day lies before the first one: then nothing is read of the sums.
+    span = {"first": first, "until": left.date() if left > begin else first}
+    with connection.cursor() as cursor:
+        cursor.execute(_TOPS, {"first_id": first_id(left), "left": left, **span})
+        for kind, owner, name, count, cost in cursor.fetchall():
+            used[kind].append((owner, name, int(count), int(cost)))
+    return used
+
+
+def _ranked(rows: Sequence[_Used], named: Callable[..., tuple[str, str]]) -> list[Rank]:
+    """Returns name, address, numbers and the length of a bar in percent, the most used first."""
+    highest = rows[0][2] if rows else 0
+    return [
+        (*named(owner, name), f"{count:,} · {_money(cost)}", max(100 * count // highest, 1))
+        for owner, name, count, cost in rows
+    ]
+
+
+def _iso(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S+00:00")
+
+
+def _money(nano: int) -> str:
+    """Returns USD with cents from one dollar on, else with two digits that say something."""
+    if nano == 0 or nano >= NANO:
+        return f"${Decimal(nano).scaleb(-9).quantize(_CENT):,}"
+    small = 10 ** max(len(str(nano)) - 2, 0)
+    return console.nano_dollars(nano // small * small)
+
+
+def _short(count: int) -> str:
+    """Returns a count as people say it: 12,345 or 1.2M."""
+    for size, letter in ((10**9, "G"), (10**6, "M")):
+        if count >= size:
+            return f"{count // (size // 10) / 10:,.1f}{letter}"
+    return f"{count:,}"

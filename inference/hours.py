@@ -1,0 +1,87 @@
+"""Sums up the hours that are over, for the console's first page."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from django.db import connection
+from django.utils import timezone
+
+from inference.models import HourlyUsage
+
+HOUR: Final = timedelta(hours=1)
+# A generation's id has the second in which it was made, its stamp is a moment older or younger.
+_SLACK: Final = timedelta(hours=1)
+
+SUMS: Final = """
+    count(*) AS requests, count(*) FILTER (WHERE status = 'failed') AS failed,
+    coalesce(sum(coalesce(prompt_tokens, 0) + coalesce(completion_tokens, 0)), 0) AS tokens,
+    coalesce(sum(cost_nano), 0) AS cost_nano,
+    coalesce(sum(upstream_cost_nano), 0) AS upstream_nano,
+    coalesce(sum(latency_ms), 0) AS latency_ms, count(latency_ms) AS timed
+"""
+
+# The primary key is the one index that is in the order of time.
+_ROLL_UP: Final = """
+WITH summed AS (
+    SELECT date_trunc('hour', created_at, 'UTC') AS hour, {sums}
+    FROM inference_generation
+    WHERE id >= %(first_id)s AND created_at >= %(begin)s AND created_at < %(end)s
+    GROUP BY 1
+)
+INSERT INTO inference_hourlyusage
+    (hour, requests, failed, tokens, cost_nano, upstream_nano, latency_ms, timed)
+SELECT hour, coalesce(requests, 0), coalesce(failed, 0), coalesce(tokens, 0),
+       coalesce(cost_nano, 0), coalesce(upstream_nano, 0), coalesce(latency_ms, 0),
+       coalesce(timed, 0)
+FROM generate_series(%(begin)s, %(end)s - interval '1 hour', interval '1 hour') AS hour
+LEFT JOIN summed USING (hour)
+ON CONFLICT DO NOTHING
+""".replace("{sums}", SUMS)
+_OLDEST_PENDING: Final = "SELECT min(created_at) FROM inference_generation WHERE status = 'pending'"
+_FIRST: Final = "SELECT created_at FROM inference_generation ORDER BY id LIMIT 1"
+
+
+def first_id(moment: datetime) -> str:
+    """Returns what the ids of all generations since a moment come after."""
+    return f"gen-{int((moment - _SLACK).timestamp())}"
+
+
+def hour_of(moment: datetime) -> datetime:
+    """Returns the beginning of the hour that holds a moment."""
+    return moment.replace(minute=0, second=0, microsecond=0)
+
+
+def summed_until() -> datetime | None:
+    """Returns the end of the last hour that is summed."""
+    last = HourlyUsage.objects.order_by("-hour").values_list("hour", flat=True).first()
+    return None if last is None else last + HOUR
+
+
+def roll_up_hours() -> int:
+    """Sums every hour that is over up to the first with a generation under way; returns how many.
+
+    Any number may run at once.
+    """
+    begin = summed_until() or _moment(_FIRST)
+    if begin is None:
+        return 0
+    begin = hour_of(begin)
+    # The hour that ended just now may still get a row from a slow clock.
+    end = hour_of(timezone.now() - _SLACK)
+    pending = _moment(_OLDEST_PENDING)
+    if pending is not None:
+        end = min(end, hour_of(pending))
+    if end <= begin:
+        return 0
+    with connection.cursor() as cursor:
+        cursor.execute(_ROLL_UP, {"begin": begin, "end": end, "first_id": first_id(begin)})
+        return int(cursor.rowcount)
+
+
+def _moment(statement: str) -> datetime | None:
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+        row: Any = cursor.fetchone()
+        return None if row is None else row[0]

@@ -1,0 +1,218 @@
+"""What an organization's page says of its money, and what a key's page says of its caller."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from accounts.models import ApiKey, BudgetInterval
+from billing import audit
+from billing.models import Account, Transfer
+from tests import factories, snapshots
+from tests.accounts.governance import make_guardrail
+from tests.factories import Tenant
+
+SUBMIT = {"_form_submitted": "True"}
+
+
+@pytest.fixture
+def operator(db: None) -> Client:
+    client = Client()
+    client.force_login(User.objects.create_superuser("operator"))
+    return client
+
+
+@pytest.fixture
+def viewer(db: None) -> Client:
+    user = User.objects.create_user("viewer", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__startswith="view_"))
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def url(tenant: Tenant, verb: str = "change") -> str:
+    return reverse(f"admin:accounts_organization_{verb}", args=[tenant.organization.pk])
+
+
+def key_url(tenant: Tenant, name: str = "inference") -> str:
+    return reverse("admin:accounts_apikey_change", args=[ApiKey.objects.get(name=name).pk])
+
+
+def said(response: Any) -> list[str]:
+    return [str(message) for message in response.context["messages"]]
+
+
+def balance(tenant: Tenant) -> int:
+    return Account.objects.get(organization=tenant.organization, kind="credits").balance
+
+
+def test_the_page_shows_what_an_organization_has_and_spent(
+    operator: Client, tenant: Tenant
+) -> None:
+    factories.make_generation(tenant, cost_nano=1_500_000_000)
+
+    summary = operator.get(url(tenant)).context["summary"]
+
+    assert [card[:2] for card in summary["cards"]] == [
+        ("Balance", "$998.5"),
+        ("Available", "$998.5"),
+        ("Held", "$0"),
+        ("Spent", "$1.5"),
+    ]
+
+
+def test_what_is_written_off_was_not_spent(operator: Client) -> None:
+    poor = factories.make_tenant("Poor", credits_usd=1)
+    factories.make_generation(poor, cost_nano=1_250_000_000)
+
+    cards = operator.get(url(poor)).context["summary"]["cards"]
+
+    assert cards[0][:2] == ("Balance", "$0")
+    assert cards[3] == ("Spent", "$1", "$0.25 more is written off")
+
+
+def test_links_lead_to_lists_of_the_organization_alone(operator: Client, tenant: Tenant) -> None:
+    factories.make_tenant("Globex")
+
+    links = dict(operator.get(url(tenant)).context["summary"]["links"])
+
+    assert list(links) == [
+        "Ledger", "Top-ups", "API keys", "Workspaces", "Members", "Guardrails", "Credentials",
+        "End users", "Private endpoints", "Generations",
+    ]  # fmt: skip
+    found = {title: operator.get(link) for title, link in links.items()}
+    assert {page.status_code for page in found.values()} == {200}
+    counts = {title: page.context["cl"].result_count for title, page in found.items()}
+    assert counts["API keys"] == 2
+    assert counts["Workspaces"] == counts["Ledger"] == 1
+
+
+def test_an_operator_sees_no_money_without_the_right(tenant: Tenant) -> None:
+    user = User.objects.create_user("support", is_staff=True)
+    user.user_permissions.set(
+        Permission.objects.filter(codename__in=("view_organization", "view_apikey"))
+    )
+    client = Client()
+    client.force_login(user)
+
+    summary = client.get(url(tenant)).context["summary"]
+
+    assert summary["cards"] == []
+    assert [title for title, _ in summary["links"]] == ["API keys"]
+
+
+def test_credits_are_granted_in_a_dialog(operator: Client, tenant: Tenant) -> None:
+    before = snapshots.everything()
+    assert operator.get(url(tenant, "grant")).status_code == 200
+    assert snapshots.everything() == before
+
+    form = {**SUBMIT, "amount": "0.000000001", "note": " for the\npilot "}
+    response = operator.post(url(tenant, "grant"), form, follow=True)
+
+    assert said(response) == ["$0.000000001 granted to Acme."]
+    assert balance(tenant) == 1_000 * 10**9 + 1
+    transfer = Transfer.objects.latest("id")
+    assert (transfer.kind, transfer.posted_nano, transfer.actor, transfer.note) == (
+        "grant", 1, "operator operator", "for the pilot",
+    )  # fmt: skip
+    assert audit.differences() == []
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {},
+        {"amount": "0"},
+        {"amount": "-1"},
+        {"amount": "1e400"},
+        {"amount": "nan"},
+        {"amount": "0.0000000001"},
+        {"amount": "1000000001"},
+        {"amount": "1", "note": "a\x00b"},
+        {"amount": "1", "note": "x" * 1_001},
+    ],
+)
+def test_a_grant_that_is_no_amount_changes_nothing(
+    operator: Client, tenant: Tenant, form: dict[str, str]
+) -> None:
+    before = snapshots.everything()
+    assert operator.post(url(tenant, "grant"), {**SUBMIT, **form}).status_code == 200
+    assert snapshots.everything() == before
+
+
+def test_who_may_only_look_grants_nothing(viewer: Client, tenant: Tenant) -> None:
+    before = snapshots.everything()
+    assert viewer.post(url(tenant, "grant"), {**SUBMIT, "amount": "1"}).status_code == 403
+    assert snapshots.everything() == before
+    assert viewer.get(url(tenant)).status_code == 200
+
+
+def test_a_key_page_shows_policy_and_budgets(operator: Client, tenant: Tenant) -> None:
+    tenant.organization.edit(requires_zdr=True)
+    key = ApiKey.objects.get(name="inference")
+    guardrail = make_guardrail(
+        tenant.workspace, allowed_providers=["acme"], limit_nano=5 * 10**9, reset_interval="daily"
+    )
+    guardrail.assign_keys([key], by="test")
+    tenant.workspace.set_budget(BudgetInterval.MONTHLY, limit_nano=50 * 10**9)
+    factories.make_generation(tenant, cost_nano=1_500_000_000)
+    before = snapshots.everything()
+
+    preview = operator.get(key_url(tenant)).context["preview"]
+
+    assert "acme" in preview["policy"]
+    assert "anthropic, google, openai, other, xai" in preview["policy"]
+    assert preview["budgets"].index("api key") < preview["budgets"].index("workspace")
+    for shown in ("$1.5", "$5", "$50"):
+        assert f">{shown}<" in preview["budgets"]
+    assert "candidates" not in preview
+    assert snapshots.everything() == before
+
+
+def test_a_key_page_shows_where_a_request_would_go(operator: Client, tenant: Tenant) -> None:
+    model = factories.make_model("acme/falcon")
+    for slug in ("alpha", "beta"):
+        factories.make_endpoint(model, factories.make_provider(slug))
+        factories.make_provider(f"{slug}-idle")
+    alpha = model.endpoints.get(provider__slug="alpha").provider  # type: ignore[attr-defined]
+    alpha.set_credential(factories.Secret("alpha-credential-0123456789"))
+    before = snapshots.everything()
+
+    preview = operator.get(key_url(tenant), {"model": "acme/falcon"}).context["preview"]
+
+    assert "Alpha" in preview["candidates"]
+    assert "Beta" in preview["excluded"]
+    assert "no_credential" in preview["excluded"]
+    assert preview["budget"] == ""
+    assert snapshots.everything() == before
+
+
+def test_a_key_page_says_why_a_request_would_be_refused(operator: Client, tenant: Tenant) -> None:
+    preview = operator.get(key_url(tenant), {"model": "no/such"}).context["preview"]
+
+    assert "no/such" in preview["refusal"]
+
+
+def test_a_management_key_has_no_preview(operator: Client, tenant: Tenant) -> None:
+    assert "preview" not in operator.get(key_url(tenant, "management")).context
+
+
+def test_pages_make_as_many_queries_for_10_keys_as_for_1(operator: Client, tenant: Tenant) -> None:
+    counts = []
+    for added in (1, 9):
+        for number in range(added):
+            ApiKey.objects.issue(workspace=tenant.workspace, name=f"{added}-{number}")
+        for path in (url(tenant), key_url(tenant)):
+            operator.get(path)
+            with CaptureQueriesContext(connection) as queries:
+                operator.get(path)
+            counts.append(len(queries))
+
+    assert counts[:2] == counts[2:]

@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django_otp.oath import totp as code_at
+from django_otp.plugins.otp_static.models import StaticToken
+from django_otp.plugins.otp_totp.models import TOTPDevice
+
+from config import totp
+from config.models import AuditEntry
+
+PASSWORD = "a long enough password"
+PAGE = "/admin/two-factor/"
+LOGIN = "/admin/login/?next=/admin/"
+
+
+@pytest.fixture
+def user(db: None) -> User:
+    return User.objects.create_superuser("ann", password=PASSWORD)
+
+
+@pytest.fixture
+def required(settings: Any) -> None:
+    settings.ADMIN_REQUIRES_TOTP = True
+
+
+def log_in(client: Client, **fields: str) -> Any:
+    return client.post(LOGIN, {"username": "ann", "password": PASSWORD, **fields})
+
+
+def code_of(device: TOTPDevice, *, steps: int = 0) -> str:
+    return f"{code_at(device.bin_key, t0=-steps * 30):06d}"
+
+
+def offer_of(client: Client) -> str:
+    found = re.search(r'name="offer" value="([^"]+)"', client.get(PAGE).content.decode())
+    assert found is not None
+    return found[1]
+
+
+def enrol(client: Client, user: User) -> tuple[TOTPDevice, list[str]]:
+    offer = offer_of(client)
+    device = totp.offered(user, offer)
+    answer = client.post(PAGE, {"offer": offer, "otp_token": code_of(device)})
+    codes = re.findall("<li>([a-z2-7]{8})</li>", answer.content.decode())
+    return TOTPDevice.objects.get(), codes
+
+
+def is_inside(client: Client) -> bool:
+    return bool(client.get("/admin/").status_code == 200)
+
+
+def errors(response: Any) -> list[str]:
+    return [str(text) for texts in response.context["form"].errors.values() for text in texts]
+
+
+def test_login_needs_no_code_by_default(user: User) -> None:
+    client = Client()
+
+    assert log_in(client)["Location"] == "/admin/"
+    assert is_inside(client)
+
+
+def test_enrolment_shows_a_code_and_stores_nothing(user: User) -> None:
+    client = Client()
+    log_in(client)
+    response = client.get(PAGE)
+
+    text = response.content.decode()
+    assert "<svg" in text
+    assert not re.search(r'(?:src|href)="(?:https?:)?//', text)
+    assert "no-store" in response["Cache-Control"]
+    key = totp.readable_key(totp.offered(user, response.context["offer"]))
+    assert key in text
+    assert not TOTPDevice.objects.exists()
+
+
+def test_enrolment_takes_the_code_of_its_key(user: User) -> None:
+    client = Client()
+    log_in(client)
+    device, codes = enrol(client, user)
+
+    assert (device.user, device.confirmed, len(set(codes))) == (user, True, 10)
+    assert set(StaticToken.objects.values_list("token", flat=True)) == set(codes)
+    assert is_inside(client)
+    for path in (PAGE, "/admin/", f"/admin/otp_totp/totpdevice/{device.pk}/change/"):
+        text = client.get(path).content.decode()
+        assert not any(hidden in text for hidden in (*codes, device.key, totp.readable_key(device)))
+    assert not any(code in str(list(AuditEntry.objects.values())) for code in codes)
+    assert device.key not in str(list(AuditEntry.objects.values()))
+
+
+@pytest.mark.parametrize("code", ["000000", "", "abc", "12345678901234567"])
+def test_enrolment_refuses_another_code(user: User, code: str) -> None:
+    client = Client()
+    log_in(client)
+    offer = offer_of(client)
+    if code == code_of(totp.offered(user, offer)):
+        pytest.skip("the one code in a million that is right")
+    response = client.post(PAGE, {"offer": offer, "otp_token": code})
+
+    assert response.context["offer"] == offer
+    assert errors(response)
+    assert not TOTPDevice.objects.exists()
+    assert not StaticToken.objects.exists()
+
+
+def test_enrolment_refuses_the_offer_of_another(user: User) -> None:
+    stranger = User.objects.create_superuser("bob")
+    client = Client()
+    log_in(client)
+    offer = totp.offer(stranger)
+    code = code_of(totp.offered(stranger, offer))
+    for text in (offer, "forged", offer_of(client)[:-1] + "!"):
+        response = client.post(PAGE, {"offer": text, "otp_token": code})
+        assert errors(response) == ["The page was open for too long. Scan the new code."]
+    assert not TOTPDevice.objects.exists()
+
+
+def test_login_of_who_has_enrolled_needs_the_code(user: User) -> None:
+    client = Client()
+    log_in(client)
+    device, _ = enrol(client, user)
+    client = Client()
+    response = log_in(client)
+
+    assert errors(response) == [
+        "Enter the code that your authenticator app shows, or a backup code."
+    ]
+    assert PASSWORD not in response.content.decode()
+    assert not is_inside(client)
+    # The code that was shown for enrolment was used by it.
+    used = log_in(client, otp_token=code_of(device))
+    assert errors(used) == ["The code is not valid, or was used already."]
+    device.refresh_from_db()
+    assert device.throttling_failure_count == 1
+    TOTPDevice.objects.update(throttling_failure_count=0, throttling_failure_timestamp=None)
+    code = code_of(device, steps=1)
+    assert log_in(client, otp_token=f" {code[:3]} {code[3:]} ")["Location"] == "/admin/"
+    assert is_inside(client)
+
+
+def test_wrong_codes_are_slowed_down(user: User) -> None:
+    client = Client()
+    log_in(client)
+    device, _ = enrol(client, user)
+    client = Client()
+    wrong = "111111" if code_of(device, steps=1) != "111111" else "222222"
+    assert errors(log_in(client, otp_token=wrong)) == [
+        "The code is not valid, or was used already."
+    ]
+
+    [message] = errors(log_in(client, otp_token=code_of(device, steps=1)))
+    assert message.startswith("Verification temporarily disabled")
+    assert not is_inside(client)
+
+
+def test_backup_code_lets_in_once(user: User) -> None:
+    client = Client()
+    log_in(client)
+    _, codes = enrol(client, user)
+    first, second = Client(), Client()
+
+    assert log_in(first, otp_token=codes[0].upper())["Location"] == "/admin/"
+    assert errors(log_in(second, otp_token=codes[0])) == [
+        "The code is not valid, or was used already."
+    ]
+    assert (is_inside(first), is_inside(second)) == (True, False)
+    assert totp.codes_left(user) == 9
+
+
+def test_required_factor_is_set_up_first(user: User, required: None) -> None:
+    client = Client()
+    log_in(client)
+
+    response = client.get("/admin/", follow=True)
+    assert [path for path, _ in response.redirect_chain] == ["/admin/login/?next=/admin/", PAGE]
+    for path in ("/admin/accounts/apikey/", "/admin/search/?s=key", "/admin/password_change/"):
+        assert client.get(path)["Location"].startswith("/admin/login/")
+    assert client.post("/admin/auth/user/add/", {}).status_code == 302
+    assert response.context["sidebar_navigation"] == []
+    enrol(client, user)
+    assert is_inside(client)
+
+
+def test_required_factor_shuts_out_older_sessions(user: User, settings: Any) -> None:
+    client, older = Client(), Client()
+    log_in(older)
+    log_in(client)
+    enrol(client, user)
+    settings.ADMIN_REQUIRES_TOTP = True
+
+    assert (is_inside(client), is_inside(older)) == (True, False)
+    assert older.get(PAGE)["Location"].startswith("/admin/login/")
+    assert older.get("/admin/", follow=True).status_code == 200
+
+
+def test_factor_is_changed_only_with_a_code(user: User) -> None:
+    client = Client()
+    log_in(client)
+    device, codes = enrol(client, user)
+    for form in ({"action": "off"}, {"action": "codes", "otp_token": "wrongwro"}):
+        client.post(PAGE, form)
+    assert (TOTPDevice.objects.get(), totp.codes_left(user)) == (device, 10)
+
+    TOTPDevice.objects.update(throttling_failure_count=0, throttling_failure_timestamp=None)
+    answer = client.post(PAGE, {"action": "codes", "otp_token": code_of(device, steps=1)})
+    fresh = re.findall("<li>([a-z2-7]{8})</li>", answer.content.decode())
+    assert set(StaticToken.objects.values_list("token", flat=True)) == set(fresh)
+    assert set(fresh).isdisjoint(codes)
+    client.post(PAGE, {"action": "off", "otp_token": fresh[0]})
+    assert not TOTPDevice.objects.exists()
+    assert not StaticToken.objects.exists()
+    assert is_inside(client)
+
+
+def test_required_factor_is_not_turned_off(user: User, required: None) -> None:
+    client = Client()
+    log_in(client)
+    device, codes = enrol(client, user)
+    client.post(PAGE, {"action": "off", "otp_token": codes[0]})
+
+    assert TOTPDevice.objects.get() == device
+
+
+def test_lost_factor_is_removed_by_another_operator(user: User) -> None:
+    client = Client()
+    log_in(client)
+    device, _ = enrol(client, user)
+    other = Client()
+    other.force_login(User.objects.create_superuser("bob"))
+    other.post(f"/admin/otp_totp/totpdevice/{device.pk}/remove/", {"_form_submitted": "True"})
+
+    assert not TOTPDevice.objects.exists()
+    assert log_in(Client())["Location"] == "/admin/"
+    found = AuditEntry.objects.get(kind="otp_totp.totpdevice", after__isnull=True)
+    assert (found.actor, found.before["key"]) == ("operator bob", "********")
+
+
+def test_stranger_does_not_see_the_page(db: None) -> None:
+    for client in (Client(), Client()):
+        assert client.get(PAGE)["Location"] == f"/admin/login/?next={PAGE}"
+        client.force_login(User.objects.create_user(f"user {time.monotonic_ns()}"))
+        assert client.get(PAGE)["Location"] == f"/admin/login/?next={PAGE}"
