@@ -370,6 +370,7 @@ class Exchange:
                 raise
 
     async def _send(self, item: Bearable) -> egress.OutboundResponse:
+        self._is_taken = False
         response = await upstream.send(
             self._gateway.door,
             _dialect(item.candidate),
@@ -557,10 +558,12 @@ class Exchange:
 
         A count that came before the end of the answer may be short of what followed it.
         """
+        if self._usage is not None and self._usage_is_final:
+            return self._usage, False
         estimate = self._estimate()
         if self._usage is None:
             return estimate, True
-        if self._usage_is_final or self._usage.completion >= estimate.completion:
+        if self._usage.completion >= estimate.completion:
             return self._usage, False
         return replace(self._usage, completion=estimate.completion), True
 
