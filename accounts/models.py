@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, Self
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.db import models, transaction
-from django.db.models import Max, Q
+from django.db.models import Exists, Max, OuterRef, Q
 from django.utils import timezone
 from django.utils.text import slugify
 
@@ -222,6 +222,11 @@ class Member(BaseModel):
         return self.email
 
 
+def default_guardrail_id(workspace_id: uuid.UUID) -> uuid.UUID:
+    """Returns the key of the guardrail that governs a whole workspace, whether it exists yet."""
+    return uuid.uuid5(workspace_id, "default guardrail")
+
+
 class WorkspaceQuerySet(models.QuerySet["Workspace"]):
     def for_organization(self, organization_id: uuid.UUID) -> Self:
         return self.filter(organization_id=organization_id, deleted_at=None)
@@ -308,7 +313,7 @@ class Workspace(BaseModel):
     @property
     def default_guardrail_id(self) -> uuid.UUID:
         """The key of the guardrail that governs the whole workspace, whether it exists yet."""
-        return uuid.uuid5(self.pk, "default guardrail")
+        return default_guardrail_id(self.pk)
 
     def require_free(self, slug: str) -> None:
         """Raises :class:`InvalidRequest` for a slug that another workspace has, or reads as an id.
@@ -582,13 +587,20 @@ class ApiKey(BaseModel):
         return not self.disabled and (self.expires_at is None or self.expires_at > timezone.now())
 
     def guardrails(self) -> Governance:
-        """Returns what governs the key besides its organization."""
-        own = Guardrail.objects.filter(key_assignments__api_key=self)
-        default = Guardrail.objects.filter(pk=self.workspace.default_guardrail_id)
-        creators = Guardrail.objects.none()
-        if self.creator_id is not None:
-            creators = Guardrail.objects.filter(member_assignments__member=self.creator_id)
-        return Governance(default.first(), creators.first(), own.first())
+        """Returns what governs the key besides its organization, read in one query."""
+        default_id = default_guardrail_id(self.workspace_id)
+        assigned = MemberAssignment.objects.filter(guardrail=OuterRef("pk"), member=self.creator_id)
+        own = KeyAssignment.objects.filter(guardrail=OuterRef("pk"), api_key=self)
+        found = list(
+            Guardrail.objects.for_organization(self.organization_id)
+            .annotate(is_members=Exists(assigned), is_keys=Exists(own))
+            .filter(Q(pk=default_id) | Q(is_members=True) | Q(is_keys=True))
+        )
+        return Governance(
+            next((row for row in found if row.pk == default_id), None),
+            next((row for row in found if row.is_members), None),
+            next((row for row in found if row.is_keys), None),
+        )
 
     @property
     def policy(self) -> Policy:
