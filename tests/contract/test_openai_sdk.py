@@ -233,3 +233,13 @@ def test_error_inside_a_stream_is_raised_after_the_words_before_it(
     assert isinstance(caught.value.body, dict)
     assert caught.value.body["code"] == 502
     assert caught.value.body["metadata"]["error_type"] == "provider_unavailable"
+
+
+def test_embeddings_answer(client: openai.OpenAI, serve: Serve) -> None:
+    answer = client.embeddings.create(
+        model=serve("sim-echo"), input=["one two", "three"], encoding_format="float"
+    )
+    assert (answer.object, answer.model) == ("list", "acme/falcon")
+    assert [item.index for item in answer.data] == [0, 1]
+    assert all(isinstance(number, float) for number in answer.data[0].embedding)
+    assert (answer.usage.prompt_tokens, answer.usage.total_tokens) == (3, 3)
