@@ -39,7 +39,7 @@ from accounts.models import (
     WorkspaceBudget,
 )
 from accounts.preview import preview
-from billing import ledger
+from billing import grants
 from billing.models import Account
 from catalog import dialects
 from catalog.dialects.credentials import InvalidCredential
@@ -157,6 +157,7 @@ class GrantDialog(Dialog):
 # What an organization has, by the permission that shows it.
 _THEIRS: Final = {
     "billing.transfer": "Ledger",
+    "billing.grantrequest": "Grant requests",
     "billing.topup": "Top-ups",
     "accounts.apikey": "API keys",
     "accounts.workspace": "Workspaces",
@@ -232,7 +233,8 @@ class OrganizationAdmin(ConsoleAdmin):
 
     @console.transition(
         description="Grant credits",
-        question="The organization can spend them at once. It cannot be undone.",
+        question="The organization can spend them at once, or as soon as another operator approves "
+        "an amount above the limit. It cannot be undone.",
         submit="Grant the credits",
         permission="grant",
         icon="add_card",
@@ -241,8 +243,11 @@ class OrganizationAdmin(ConsoleAdmin):
     def grant(self, request: HttpRequest, organization: Organization, form: Any) -> console.Said:
         given = form.cleaned_data
         nano = int(given["amount"].scaleb(9))
-        ledger.grant(organization.pk, nano, actor=console.actor(request), note=given["note"])
-        return messages.SUCCESS, f"{console.nano_dollars(nano)} granted to {organization}."
+        amount = console.nano_dollars(nano)
+        by = console.actor(request)
+        if grants.give(organization.pk, nano, by=by, note=given["note"]):
+            return messages.SUCCESS, f"{amount} granted to {organization}."
+        return messages.WARNING, f"{amount} for {organization} wait for another operator."
 
 
 def _summary(request: HttpRequest, organization_id: UUID | None) -> dict[str, Any] | None:

@@ -360,6 +360,8 @@ class Workspace(BaseModel):
                     "The workspace has active API keys. Delete, disable or move them first."
                 )
             now = timezone.now()
+            # In the order in which admission shares them.
+            list(keys.order_by("pk").select_for_update(no_key=True).values_list("pk"))
             keys.update(disabled=True, updated_at=now)
             self.budgets.all().delete()
             self.guardrails.all().delete()

@@ -70,7 +70,7 @@ def _table(headers: Iterable[str], rows: Iterable[Any], nothing: str) -> str:
 
 def _policy(named: dict[str, Any]) -> str:
     rows = (
-        (name.replace("_", " ").capitalize(), _listed(value))
+        ("ZDR" if name == "zdr" else name.replace("_", " ").capitalize(), _listed(value))
         for name, value in named.items()
         if name != "served_in"
     )
@@ -99,7 +99,7 @@ def _budgets(key: ApiKey) -> str:
                 console.nano_dollars(budget.spent(meter, now.date())),
                 console.nano_dollars(budget.held(meter)),
                 console.nano_dollars(budget.limit_nano),
-                "never" if resets_at is None else f"{resets_at:%Y-%m-%d %H:%M} UTC",
+                "never" if resets_at is None else f"{resets_at:%Y-%m-%d\xa0%H:%M}\xa0UTC",
             )
         )
     headers = ("Budget of", "Spent", "Held", "Limit", "Begins anew")

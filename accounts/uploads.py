@@ -2,30 +2,50 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django import forms
+from django.core.exceptions import ValidationError
 
 from accounts.models import Organization
 from config import console
+from config.api import path_uuid
 from config.uploads import ExportForm, UploadForm
 
 
-def _field() -> forms.ModelChoiceField[Organization]:
-    return forms.ModelChoiceField(
-        queryset=Organization.objects.all(),
-        widget=console.TextWidget(attrs={"spellcheck": "false"}),
-        label="Organization ID",
-        error_messages={"invalid_choice": "There is no such organization."},
-    )
+class OrganizationField(forms.CharField):
+    """Takes an organization by its slug or its id."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            max_length=64,
+            label="Organization",
+            help_text="Its slug, or its id.",
+            widget=console.TextWidget(attrs={"spellcheck": "false", "autocapitalize": "none"}),
+        )
+
+    def clean(self, value: Any) -> Any:
+        text = super().clean(value)
+        wanted = path_uuid(text)
+        rows = (
+            Organization.objects.filter(slug=text)
+            if wanted is None
+            else (Organization.objects.filter(pk=wanted))
+        )
+        found = rows.first()
+        if found is None:
+            raise ValidationError("There is no such organization.")
+        return found
 
 
 class OrganizationUploadForm(UploadForm):
     """Asks for a file, and whose it is."""
 
-    organization = _field()
+    organization = OrganizationField()
     field_order = ("organization", "file")
 
 
 class OrganizationExportForm(ExportForm):
     """Asks whose rows are exported."""
 
-    organization = _field()
+    organization = OrganizationField()

@@ -13,9 +13,17 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import mark_safe
 
 from accounts.models import Organization
-from billing import matching
+from billing import grants, matching
 from billing.chain import ChainError, Cursor, Node
-from billing.models import Account, ChainState, Deposit, TopUp, Transfer, chain_name
+from billing.models import (
+    Account,
+    ChainState,
+    Deposit,
+    GrantRequest,
+    TopUp,
+    Transfer,
+    chain_name,
+)
 from config import console
 from config.api import CONTROL_CHARACTERS
 from config.console import Dialog, ReadOnlyAdmin, display
@@ -26,6 +34,7 @@ _STATES: Final = {
     "open": "info", "seen": "info", "confirmed": "success", "expired": "warning",
     "review": "danger",
 }  # fmt: skip
+_GRANTS: Final = {"requested": "info", "approved": "success", "declined": "warning"}
 _FINDINGS: Final = {
     "received": "info", "credited": "success", "unmatched": "danger", "under": "danger",
     "over": "danger", "late": "danger", "dismissed": "warning",
@@ -149,6 +158,75 @@ class TransferAdmin(ReadOnlyAdmin):
     @display(description="Moved")
     def posted(self, transfer: Transfer) -> str:
         return "" if transfer.posted_nano is None else console.nano_dollars(transfer.posted_nano)
+
+
+@admin.register(GrantRequest)
+class GrantRequestAdmin(ReadOnlyAdmin):
+    """Grants above the limit, latest first; each waits for another operator than who asked."""
+
+    list_display = ("created_at", "state", "organization", "amount", "requested_by", "decided_by")
+    list_select_related = ("organization",)
+    list_filter = ("status",)
+    search_fields = ("organization__name",)
+    uuid_search_fields = ("id", "organization_id")
+    empty_hint = (
+        "Grants above GRANT_APPROVAL_LIMIT wait here. They are asked for on an organization's page."
+    )
+    ordering = ("-created_at",)
+    sortable_by = ()
+    actions_detail = ("approve", "decline")
+    fieldsets = (
+        (None, {"fields": (("state", "amount"), "organization", "note")}),
+        ("Who", {"fields": (("requested_by", "created_at"), ("decided_by", "decided_at"))}),
+        ("Record", {"classes": ["collapse"], "fields": ("id",)}),
+    )
+    readonly_fields = (
+        "state", "amount", "organization", "note", "requested_by", "created_at", "decided_by",
+        "decided_at", "id",
+    )  # fmt: skip
+    readonly_preprocess_fields = {"state": console.chips(_GRANTS)}
+
+    @display(description="Status", label=_GRANTS)
+    def state(self, wanted: GrantRequest) -> str:
+        return str(wanted.status)
+
+    @display(description="Amount")
+    def amount(self, wanted: GrantRequest) -> str:
+        return console.nano_dollars(wanted.amount_nano)
+
+    def has_decide_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        return request.user.has_perm("billing.add_transfer")
+
+    def get_actions_detail(self, request: HttpRequest, object_id: Any) -> Any:
+        """Offers a decision while one is due; the model decides once more."""
+        wanted = self.get_object(request, str(object_id))
+        if wanted is None or wanted.status != GrantRequest.Status.REQUESTED:
+            return []
+        return super().get_actions_detail(request, object_id)  # type: ignore[misc]
+
+    @console.transition(
+        description="Approve",
+        question="The organization can spend the credits at once. It cannot be undone.",
+        submit="Grant the credits",
+        permission="decide",
+        icon="add_card",
+    )
+    def approve(self, request: HttpRequest, wanted: GrantRequest, form: Any) -> console.Said:
+        grants.approve(wanted, by=console.actor(request))
+        amount = console.nano_dollars(wanted.amount_nano)
+        return messages.SUCCESS, f"{amount} granted to {wanted.organization}."
+
+    @console.transition(
+        description="Decline",
+        question="Nothing is granted. It cannot be undone, but asked for again.",
+        submit="Decline the grant",
+        permission="decide",
+        icon="block",
+        danger=True,
+    )
+    def decline(self, request: HttpRequest, wanted: GrantRequest, form: Any) -> console.Said:
+        wanted.decline(by=console.actor(request))
+        return messages.SUCCESS, "The grant is declined."
 
 
 class PaymentMixin:

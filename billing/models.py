@@ -25,7 +25,13 @@ from accounts.models import Organization
 from billing.chain import Cursor
 from billing.chain import Deposit as Payment
 from config.chains import Chain, Token
-from config.errors import GatewayError, InvalidRequest, InvalidTransition, Unprocessable
+from config.errors import (
+    Conflict,
+    GatewayError,
+    InvalidRequest,
+    InvalidTransition,
+    Unprocessable,
+)
 from config.models import StatefulModel
 
 MAX_OPEN: Final = 5
@@ -196,6 +202,78 @@ class Transfer(models.Model):
 
     def __str__(self) -> str:
         return f"#{self.pk} {self.kind}"
+
+
+class SameOperator(Conflict):
+    """Who asks for a grant does not approve it."""
+
+    error_type = "same_operator"
+    message = "Another operator than the one who asked for the grant must approve it."
+
+
+class GrantRequest(StatefulModel):
+    """A grant above the operators' limit, which waits for a second one of them.
+
+    REQUESTED → APPROVED, in the transaction of its transfer, or REQUESTED → DECLINED.
+    """
+
+    class Status(models.TextChoices):
+        REQUESTED = "requested", "requested"
+        APPROVED = "approved", "approved"
+        DECLINED = "declined", "declined"
+
+    organization = models.ForeignKey(
+        Organization, on_delete=models.PROTECT, related_name="+", editable=False
+    )
+    amount_nano = models.BigIntegerField(editable=False, help_text="In nano-USD.")
+    note = models.TextField(default="", editable=False)
+    status = models.CharField(
+        max_length=16, choices=Status, default=Status.REQUESTED, editable=False
+    )
+    requested_by = models.CharField(max_length=255, editable=False)
+    decided_at = models.DateTimeField(null=True, editable=False)
+    decided_by = models.CharField(max_length=255, default="", editable=False)
+
+    class Meta:
+        ordering = ("-created_at",)
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(amount_nano__gt=0)
+                & (
+                    Q(status="requested", decided_at=None)
+                    | Q(status="declined", decided_at__isnull=False)
+                    | (
+                        Q(status="approved", decided_at__isnull=False)
+                        & ~Q(decided_by=F("requested_by"))
+                    )
+                ),
+                name="grant_request_is_consistent",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"grant to {self.organization}"
+
+    def approve(self, *, by: str) -> None:
+        """REQUESTED → APPROVED, by another operator; raises :class:`SameOperator` for the same."""
+        with transaction.atomic():
+            self.lock()
+            self.require_status(self.Status.REQUESTED)
+            if by == self.requested_by:
+                raise SameOperator
+            self._decide(self.Status.APPROVED, by)
+
+    def decline(self, *, by: str) -> None:
+        """REQUESTED → DECLINED, by anybody: who asked may take it back."""
+        with transaction.atomic():
+            self.lock()
+            self.require_status(self.Status.REQUESTED)
+            self._decide(self.Status.DECLINED, by)
+
+    def _decide(self, status: Status, by: str) -> None:
+        self.status = status
+        self.decided_at, self.decided_by = timezone.now(), by
+        self.save_fields("status", "decided_at", "decided_by")
 
 
 class Meter(models.Model):

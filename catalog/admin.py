@@ -2,24 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from django.conf import settings
 from django.contrib import admin
 from django.http import HttpRequest
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 
-from catalog import dialects
+from catalog import dialects, imports
 from catalog.dialects.credentials import InvalidCredential
 from catalog.models import Dialect, LanguageModel, ModelEndpoint, PriceVersion, Provider
 from catalog.pricing import Price
 from config import console
 from config.addresses import InvalidURL, parse_base_url
-from config.console import ConsoleAdmin, ConsoleForm, ReadOnlyAdmin, display
+from config.console import ConsoleForm, ReadOnlyAdmin, display
+from config.imports import Plan, Report
+from config.uploads import Upload, UploadsAdmin
 
 RATES: Final = ("prompt", "completion", "image", "request", "cache_read", "cache_write")
 _LISTED: Final = {"listed": "success", "left": "warning"}
+
+
+class CatalogueAdmin(UploadsAdmin):
+    """A list of one kind of the catalogue, whose file has all three."""
+
+    upload_help = (
+        "A catalogue file in JSON: providers, models and endpoints. What it does not name stays; "
+        "other rates become another price version."
+    )
+    empty_hint = "Import a catalogue file, or add the rows one by one: providers first."
+    written_models = ("catalog.provider", "catalog.languagemodel", "catalog.modelendpoint")
+
+    def load(self, upload: Upload, *, dry_run: bool, plan: Plan | None) -> Report:
+        return imports.apply(imports.parse(upload.content), dry_run=dry_run, plan=plan)
+
+    def export(self, given: dict[str, Any]) -> tuple[str, Iterable[bytes]]:
+        data, _ = imports.export()
+        return "catalogue.json", [data]
 
 
 class ProviderForm(ConsoleForm):
@@ -57,7 +78,7 @@ class ProviderForm(ConsoleForm):
 
 
 @admin.register(Provider)
-class ProviderAdmin(ConsoleAdmin):
+class ProviderAdmin(CatalogueAdmin):
     """Who serves models; an import of the catalogue writes the same rows."""
 
     form = ProviderForm
@@ -113,7 +134,7 @@ class ProviderAdmin(ConsoleAdmin):
 
 
 @admin.register(LanguageModel)
-class LanguageModelAdmin(ConsoleAdmin):
+class LanguageModelAdmin(CatalogueAdmin):
     """What can be called, whoever serves it."""
 
     list_display = ("name", "slug", "modality", "context", "published", "listing")
@@ -185,7 +206,7 @@ class ModelEndpointForm(ConsoleForm):
 
 
 @admin.register(ModelEndpoint)
-class ModelEndpointAdmin(ConsoleAdmin):
+class ModelEndpointAdmin(CatalogueAdmin):
     """Models as providers serve them publicly, at their list price."""
 
     form = ModelEndpointForm
@@ -225,7 +246,26 @@ class ModelEndpointAdmin(ConsoleAdmin):
         ),
         ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
     )
-    readonly_fields = ("id", "created_at", "updated_at")
+    readonly_fields = ("rates", "id", "created_at", "updated_at")
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """The form's own fields have no value on the page of who may only look."""
+        shown = super().get_fieldsets(request, obj)
+        if obj is None or self.has_change_permission(request, obj):
+            return shown
+        return [
+            (title, {"fields": ("rates",)} if title == "List price" else options)
+            for title, options in shown
+        ]
+
+    @display(description="Rates")
+    def rates(self, endpoint: ModelEndpoint) -> str:
+        rows = (
+            (name.replace("_", " "), console.dollars(rate))
+            for name in RATES
+            if (rate := getattr(endpoint.price, name)) is not None
+        )
+        return format_html_join("", "<div>{}: {}</div>", rows)
 
     @display(description="Data", label=True)
     def promises(self, endpoint: ModelEndpoint) -> list[str]:

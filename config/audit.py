@@ -31,6 +31,7 @@ KINDS: Final = frozenset(
         "accounts.organization", "accounts.workspace", "accounts.workspacebudget",
         "accounts.workspacemember", "auth.group", "auth.group_permissions", "auth.user",
         "auth.user_groups", "auth.user_user_permissions", "billing.chainstate", "billing.deposit",
+        "billing.grantrequest",
         "billing.topup", "billing.transfer", "catalog.languagemodel", "catalog.modelendpoint",
         "catalog.priceversion", "catalog.provider", "endpoints.privateendpoint",
         "endusers.enduser", "otp_static.staticdevice", "otp_totp.totpdevice",

@@ -131,6 +131,7 @@ SECTIONS: Final[tuple[tuple[str, dict[str, str]], ...]] = (
         {
             "billing.account": "account_balance",
             "billing.transfer": "receipt_long",
+            "billing.grantrequest": "approval_delegation",
             "billing.topup": "add_card",
             "billing.deposit": "savings",
             "billing.chainstate": "link",

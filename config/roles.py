@@ -22,8 +22,8 @@ _SEEN: Final = (
     "accounts.memberassignment", "endusers.enduser", "endpoints.privateendpoint",
     "endpoints.validation", "endpoints.attestation", "catalog.provider", "catalog.languagemodel",
     "catalog.modelendpoint", "catalog.priceversion", "inference.generation", "inference.feedback",
-    "billing.account", "billing.transfer", "billing.topup", "billing.deposit",
-    "billing.chainstate", "config.auditentry",
+    "billing.account", "billing.transfer", "billing.grantrequest", "billing.topup",
+    "billing.deposit", "billing.chainstate", "config.auditentry",
 )  # fmt: skip
 _OPERATORS: Final = ("auth.user", "auth.group", "otp_totp.totpdevice")
 _VERBS: Final = ("add", "change", "delete")

@@ -40,6 +40,9 @@ MAX_BYTES: Final = 5 * 1024 * 1024
 SHOWN: Final = 500
 _LIFETIME: Final = 3600
 _CHUNK: Final = 500
+_FILE: Final = (
+    "border border-base-200 max-w-2xl px-3 py-2 rounded-default w-full dark:border-base-700"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ class Upload:
 class UploadForm(forms.Form):
     """Asks for a file."""
 
-    file = forms.FileField(widget=forms.FileInput(attrs={"class": "max-w-full"}), max_length=255)
+    file = forms.FileField(widget=forms.FileInput(attrs={"class": _FILE}), max_length=255)
 
     def clean_file(self) -> Any:
         file = self.cleaned_data["file"]
@@ -157,11 +160,12 @@ class UploadsAdmin(ConsoleAdmin):
         except signing.BadSignature:
             text = "The plan is too old, or not yours. Nothing was changed; send the file again."
             return self._ask(request, self.upload_form(), refusals=[text])
+        actor = console.actor(request)
         try:
             with _unnamed(request), transaction.atomic():
                 report = self.load(upload, dry_run=False, plan=None)
                 audit.record_import(
-                    console.actor(request),
+                    actor,
                     f"admin: import {self.opts.verbose_name_plural}",
                     organization_id=upload.organization_id,
                     counts={"created": report.created, "updated": report.updated},
@@ -225,7 +229,7 @@ def _unnamed(request: HttpRequest) -> Iterator[None]:
 
 def _counts(report: Report) -> list[tuple[str, str]]:
     fates = {
-        "created": report.created, "updated": report.updated, "unchanged": report.unchanged,
+        "new": report.created, "changed": report.updated, "unchanged": report.unchanged,
     }  # fmt: skip
     return [
         (kind.replace("_", " "), ", ".join(f"{fates[fate][kind]} {fate}" for fate in fates))

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import io
 import uuid
+from collections.abc import Iterable
 from typing import Any, Final
 
 from django import forms
 from django.contrib import admin, messages
 from django.http import HttpRequest
 from django.template.loader import render_to_string
+from django.utils import timezone
 from django.utils.html import format_html_join
+from django.utils.timesince import timesince
 
 from accounts.models import Workspace
+from accounts.uploads import OrganizationExportForm, OrganizationUploadForm
 from catalog.pricing import Price
 from config import console
-from config.console import ConsoleAdmin, ConsoleForm, Dialog, ReadOnlyAdmin, display
+from config.console import ConsoleForm, Dialog, ReadOnlyAdmin, display
+from config.imports import Plan, Report, read_lines
+from config.uploads import Upload, UploadsAdmin
+from endpoints import imports
 from endpoints import validation as live
-from endpoints.models import Attestation, PrivateEndpoint, Validation
+from endpoints.history import SHOWN, checks_table, events
+from endpoints.models import PrivateEndpoint, Validation
 
 Status = PrivateEndpoint.Status
 _OUTCOMES: Final = {
@@ -37,7 +46,7 @@ _RATES: Final = ("prompt", "completion", "cache_read", "cache_write")
 
 
 class ChecksMixin:
-    """How a validation shows itself, in its own list and on its endpoint's page."""
+    """How a validation shows itself."""
 
     @display(description="Outcome", ordering="outcome", label=_OUTCOMES)
     def result(self, validation: Validation) -> str:
@@ -53,49 +62,7 @@ class ChecksMixin:
 
     @display(description="Checks")
     def checks_table(self, validation: Validation) -> str:
-        return render_to_string(
-            "admin/endpoints/checks.html",
-            {
-                "headers": ("Check", "Result", "Reason", "Upstream", "Actual model"),
-                "checks": validation.checks,
-            },
-        )
-
-
-class ValidationInline(ChecksMixin, console.ReadOnlyInline, console.StackedInline):
-    """The history of an endpoint, latest first."""
-
-    model = Validation
-    fk_name = "endpoint"
-    fields = (("result", "made"), "checks_table")
-    readonly_fields = ("result", "made", "checks_table")
-    readonly_preprocess_fields = {"result": console.chips(_OUTCOMES)}
-    ordering = ("-created_at",)
-    show_count = True
-
-    def get_queryset(self, request: HttpRequest) -> Any:
-        return super().get_queryset(request).select_related("workspace", "credential")
-
-    @display(description="Made")
-    def made(self, validation: Validation) -> str:
-        parts = [
-            f"for {validation.purpose}",
-            f"in {validation.workspace.name}" if validation.workspace else "",
-            f"with {validation.credential}" if validation.credential else "without a credential",
-            f"{self.duration(validation)}, {self.cost(validation)}",
-        ]
-        return ", ".join(part for part in parts if part)
-
-
-class AttestationInline(console.ReadOnlyInline, console.TabularInline):
-    """What was declared, since when and by whom; latest first."""
-
-    model = Attestation
-    fk_name = "endpoint"
-    verbose_name_plural = "declarations"
-    fields = ("stated_at", "declared_zdr", "declared_region", "stated_by", "request_id")
-    readonly_fields = ("stated_at",)
-    hide_title = True
+        return checks_table(validation)
 
 
 class ValidateDialog(Dialog):
@@ -150,13 +117,13 @@ class PrivateEndpointForm(ConsoleForm):
 
 
 @admin.register(PrivateEndpoint)
-class PrivateEndpointAdmin(ConsoleAdmin):
+class PrivateEndpointAdmin(UploadsAdmin):
     """Organizations' own deployments; every change of state is one of the actions."""
 
     form = PrivateEndpointForm
     list_display = (
-        "model", "provider_name", "state", "validated", "drift", "organization",
-        "upstream_model_id", "price_text", "created_at",
+        "model", "provider_name", "state", "validated", "validated_ago", "drift", "organization",
+        "region", "zdr", "upstream_model_id", "price_text",
     )  # fmt: skip
     list_select_related = ("organization", "model", "provider", "price", "validation")
     list_filter = ("status", "declared_region", "provider")
@@ -164,9 +131,17 @@ class PrivateEndpointAdmin(ConsoleAdmin):
     uuid_search_fields = ("id", "organization_id")
     ordering = ("-created_at", "id")
     autocomplete_fields = ("organization", "model", "provider")
-    inlines = (ValidationInline, AttestationInline)
     actions = ("activate_selected", "disable_selected", "enable_selected", "remove_selected")
     actions_detail = ("validate", "activate", "disable", "enable", "remove")
+    empty_hint = (
+        "Add an endpoint, or import a file of them; then validate it on its page and activate it."
+    )
+    upload_form = OrganizationUploadForm
+    upload_help = (
+        "JSON lines of the create request, without activate. What is new becomes a draft, to be "
+        "validated and activated; what was ever activated may only be named as it is."
+    )
+    export_form = OrganizationExportForm
     add_fieldsets = (
         (
             None,
@@ -196,6 +171,7 @@ class PrivateEndpointAdmin(ConsoleAdmin):
         ("Upstream", {"fields": ("base_url", "upstream_model_id")}),
         ("Declarations", {"fields": (("declared_region", "declared_zdr"),)}),
         ("Price", {"fields": ("rates",)}),
+        ("History", {"fields": ("history",)}),
         (
             "Record",
             {
@@ -213,9 +189,9 @@ class PrivateEndpointAdmin(ConsoleAdmin):
         ),
     )
     readonly_fields = (
-        "state", "validated", "drift", "rates", "activated_at", "activated_by", "disabled_at",
-        "disabled_by", "disabled_reason", "watched_at", "drifted_at", "created_at", "updated_at",
-        "id", "idempotency_key",
+        "state", "validated", "drift", "rates", "history", "activated_at", "activated_by",
+        "disabled_at", "disabled_by", "disabled_reason", "watched_at", "drifted_at", "created_at",
+        "updated_at", "id", "idempotency_key",
     )  # fmt: skip
     readonly_preprocess_fields = {
         "state": console.chips(_STATES),
@@ -237,6 +213,29 @@ class PrivateEndpointAdmin(ConsoleAdmin):
             return "none"
         return str(Validation.Outcome(endpoint.validation.outcome).label)
 
+    @display(description="Validated")
+    def validated_ago(self, endpoint: PrivateEndpoint) -> str:
+        """How old the validation is that speaks of the endpoint as it is."""
+        if endpoint.validation is None:
+            return "never"
+        return f"{timesince(endpoint.validation.created_at, timezone.now(), depth=1)}\xa0ago"
+
+    @display(description="Region")
+    def region(self, endpoint: PrivateEndpoint) -> str:
+        return endpoint.declared_region or ""
+
+    @display(description="ZDR", label={"declared": "success", "denied": "warning"})
+    def zdr(self, endpoint: PrivateEndpoint) -> str:
+        if endpoint.declared_zdr is None:
+            return ""
+        return "declared" if endpoint.declared_zdr else "denied"
+
+    @display(description="Latest first")
+    def history(self, endpoint: PrivateEndpoint) -> str:
+        return render_to_string(
+            "admin/endpoints/history.html", {"events": events(endpoint), "shown": SHOWN}
+        )
+
     @display(description="Drift", label=_DRIFT)
     def drift(self, endpoint: PrivateEndpoint) -> str:
         return "" if endpoint.drifted_at is None else "drifted"
@@ -257,14 +256,6 @@ class PrivateEndpointAdmin(ConsoleAdmin):
 
     def get_queryset(self, request: HttpRequest) -> Any:
         return super().get_queryset(request).filter(deleted_at=None)
-
-    def get_inlines(self, request: HttpRequest, obj: Any) -> Any:
-        shown = ((ValidationInline, Validation), (AttestationInline, Attestation))
-        return [
-            inline
-            for inline, model in shown
-            if obj is not None and model.objects.filter(endpoint=obj).exists()
-        ]
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
@@ -296,6 +287,14 @@ class PrivateEndpointAdmin(ConsoleAdmin):
             by=console.actor(request),
         )
         return endpoint
+
+    def load(self, upload: Upload, *, dry_run: bool, plan: Plan | None) -> Report:
+        assert upload.organization_id is not None
+        lines = read_lines(io.BytesIO(upload.content))
+        return imports.apply(upload.organization_id, lines, dry_run=dry_run, plan=plan)
+
+    def export(self, given: dict[str, Any]) -> tuple[str, Iterable[bytes]]:
+        return "private-endpoints.jsonl", imports.export(given["organization"].pk)
 
     def response_post_save_add(self, request: HttpRequest, obj: Any) -> Any:
         # The next step stands on the draft's own page.

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Iterable
 from datetime import UTC
+from itertools import chain
 from typing import Any
 
+from django import forms
 from django.contrib import admin
 from django.http import HttpRequest
 from django.utils import timezone
 
+from accounts.uploads import OrganizationExportForm, OrganizationUploadForm
 from config import console
 from config.api import CONTROL_CHARACTERS
-from config.console import ConsoleAdmin, ConsoleForm, display
+from config.console import ConsoleForm, display
+from config.imports import Plan, Report, read_lines
+from config.uploads import Upload, UploadsAdmin
+from endusers import imports
 from endusers.models import EndUser
 from endusers.serializers import MAX_LENGTH
 from inference.reports import Activity, completed_days
@@ -36,8 +44,16 @@ class EndUserForm(ConsoleForm):
         return cleaned
 
 
+class EndUserExportForm(OrganizationExportForm):
+    as_csv = forms.ChoiceField(
+        label="Format",
+        choices=(("csv", "CSV"), ("jsonl", "JSON lines")),
+        widget=console.SelectWidget(),
+    )
+
+
 @admin.register(EndUser)
-class EndUserAdmin(ConsoleAdmin):
+class EndUserAdmin(UploadsAdmin):
     """Tracking strings; the flag says what the organization thinks, and blocks nothing."""
 
     form = EndUserForm
@@ -51,6 +67,13 @@ class EndUserAdmin(ConsoleAdmin):
     sortable_by = ()
     autocomplete_fields = ("organization",)
     actions = ("activate_selected", "deactivate_selected")
+    empty_hint = "Add an end user, import a file of them, or have a management key register them."
+    upload_form = OrganizationUploadForm
+    upload_help = (
+        "CSV with the header user or user,is_active, or JSON lines with these members. Unknown end "
+        "users are registered; known ones get the flag of their row, if it has one."
+    )
+    export_form = EndUserExportForm
     add_fieldsets = ((None, {"fields": ("organization", "user")}),)
     fieldsets = (
         (None, {"fields": ("organization", "user", "is_active")}),
@@ -112,6 +135,20 @@ class EndUserAdmin(ConsoleAdmin):
             obj.activate()
         else:
             obj.deactivate()
+
+    def load(self, upload: Upload, *, dry_run: bool, plan: Plan | None) -> Report:
+        assert upload.organization_id is not None
+        as_csv, lines = imports.detect(upload.name, read_lines(io.BytesIO(upload.content)))
+        return imports.apply(
+            upload.organization_id, lines, as_csv=as_csv, dry_run=dry_run, plan=plan
+        )
+
+    def export(self, given: dict[str, Any]) -> tuple[str, Iterable[bytes]]:
+        as_csv = given["as_csv"] == "csv"
+        rows = imports.export(given["organization"].pk, as_csv=as_csv)
+        if as_csv:
+            return "end-users.csv", chain([imports.CSV_HEADER], rows)
+        return "end-users.jsonl", rows
 
     @console.bulk(
         description="Mark as active", question="Mark these end users active?", permission="change"

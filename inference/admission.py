@@ -56,6 +56,26 @@ _METERS: Final = f"""
 SELECT now(), {", ".join(Reading._fields)} FROM billing_meter WHERE subject_id = ANY(%s)
 """
 
+# Whoever revokes or disables waits for the statement that has this, however long that waits for
+# others: what is acknowledged has begun before, or does not begin. The order is that of those who
+# change these rows: they come to their organization's last, when they commit.
+_HELD: Final = """
+keys AS MATERIALIZED (
+    SELECT k.id FROM accounts_apikey k
+    WHERE k.id IN (SELECT api_key_id FROM v) AND NOT k.disabled
+    ORDER BY k.id FOR SHARE
+),
+served AS MATERIALIZED (
+    SELECT p.id FROM endpoints_privateendpoint p
+    WHERE p.id IN (SELECT private_endpoint_id FROM v) AND (SELECT count(*) FROM keys) >= 0
+    ORDER BY p.id FOR KEY SHARE
+),
+owners AS MATERIALIZED (
+    SELECT o.id, o.routing_version FROM accounts_organization o
+    WHERE o.id IN (SELECT organization_id FROM v) AND (SELECT count(*) FROM served) >= 0
+    ORDER BY o.id FOR SHARE
+)"""
+
 # One JSON text for the whole batch: a fraction of what an array for each column costs to build.
 # What was decided a moment ago is stored only while it is still true: an endpoint whose disabling
 # has been acknowledged starts nothing more. The hold is part of the same statement, so that nothing
@@ -74,18 +94,15 @@ WITH v AS (
     )
 ),
 there AS (SELECT g.id FROM inference_generation g JOIN v USING (id)),
+{_HELD},
 wanted AS MATERIALIZED (
     SELECT v.*, v.id AS reference, v.upstream_hold_nano AS byok_hold_nano,
            array_remove(ARRAY[v.api_key_id, v.workspace_id, v.member_id], NULL) AS subjects
     FROM v
-    JOIN accounts_organization o
-      ON o.id = v.organization_id AND o.routing_version = v.routing_version
-    JOIN accounts_apikey k ON k.id = v.api_key_id AND NOT k.disabled
+    JOIN owners o ON o.id = v.organization_id AND o.routing_version = v.routing_version
+    JOIN keys k ON k.id = v.api_key_id
     WHERE v.catalog_version = COALESCE((SELECT version FROM catalog_catalogversion), 0)
       AND NOT EXISTS (SELECT FROM there t WHERE t.id = v.id)
-    -- Whoever revokes or disables waits for this statement, however long it waits for others: what
-    -- is acknowledged has begun before, or does not begin.
-    FOR SHARE OF o, k
 ),
 ceilings AS (
     SELECT * FROM json_to_recordset(%s::json) AS c(
@@ -111,15 +128,23 @@ opened AS (
 SELECT id FROM opened UNION ALL SELECT id FROM there
 """
 
-_REPIN: Final = """
+_REPIN: Final = f"""
+WITH v AS (
+    SELECT %s AS id, %s::uuid AS organization_id, %s::uuid AS api_key_id,
+           %s::uuid AS private_endpoint_id, %s::uuid AS model_endpoint_id, %s AS provider_name,
+           %s::bigint AS price_id, %s::bool AS is_byok, %s::bigint AS attestation_id, %s AS model,
+           %s::bigint AS routing_version, %s::bigint AS catalog_version
+),
+{_HELD}
 UPDATE inference_generation g
-SET private_endpoint_id = %s, model_endpoint_id = %s, provider_name = %s, price_id = %s,
-    is_byok = %s, attestation_id = %s, model = %s
-FROM accounts_organization o, accounts_apikey k
-WHERE g.id = %s AND g.status = 'pending'
-  AND o.id = g.organization_id AND o.routing_version = %s
-  AND k.id = g.api_key_id AND NOT k.disabled
-  AND COALESCE((SELECT version FROM catalog_catalogversion), 0) = %s
+SET private_endpoint_id = v.private_endpoint_id, model_endpoint_id = v.model_endpoint_id,
+    provider_name = v.provider_name, price_id = v.price_id, is_byok = v.is_byok,
+    attestation_id = v.attestation_id, model = v.model
+FROM v
+JOIN owners o ON o.id = v.organization_id AND o.routing_version = v.routing_version
+JOIN keys k ON k.id = v.api_key_id
+WHERE g.id = v.id AND g.status = 'pending'
+  AND v.catalog_version = COALESCE((SELECT version FROM catalog_catalogversion), 0)
 RETURNING g.id
 """
 
@@ -289,7 +314,11 @@ class AdmissionIsland:
         candidates were found.
         """
         route = candidate.route
+        authority = admission.authority
         parameters = [
+            admission.generation_id,
+            authority.organization_id,
+            authority.key_id,
             route.endpoint_id if route.is_private else None,
             None if route.is_private else route.endpoint_id,
             route.facts.provider_name,
@@ -297,9 +326,8 @@ class AdmissionIsland:
             candidate.is_byok,
             route.attestation_id,
             route.model_slug,
-            admission.generation_id,
-            admission.authority.routing_version,
-            admission.authority.catalog_version,
+            authority.routing_version,
+            authority.catalog_version,
         ]
         async with self._repinning:
             return bool(await self._repins.execute(_REPIN, parameters))

@@ -120,6 +120,11 @@ class Generation(models.Model):
             models.Index(fields=("organization", "-created_at"), name="generation_by_organization"),
             models.Index(fields=("api_key", "created_at"), name="generation_by_key"),
             models.Index(
+                fields=("end_user", "-created_at"),
+                condition=Q(end_user__isnull=False),
+                name="generation_by_end_user",
+            ),
+            models.Index(
                 fields=("created_at",), condition=Q(status="pending"), name="generation_pending"
             ),
         ]

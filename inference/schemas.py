@@ -340,10 +340,11 @@ def _prompt_bound(request: _Body, fields: dict[str, msgspec.Raw]) -> tuple[int, 
     bound = _size(fields)
     images = 0
     for part in _other_parts(request):
-        bound -= _size({name: part[name] for name in _MEDIA.intersection(part)})
-        is_image = "image_url" in part
-        images += is_image
-        bound += _IMAGE_TOKENS if is_image else _OTHER_PART_TOKENS
+        media = _MEDIA.intersection(part)
+        bound -= _size({name: part[name] for name in media})
+        images += "image_url" in media
+        # A part that has more than an image may be read as any of what it has.
+        bound += _IMAGE_TOKENS if media == {"image_url"} else _OTHER_PART_TOKENS
     if "tools" in fields:
         bound += _TOOLS_TOKENS
     return bound, images

@@ -80,7 +80,7 @@ async def send(
     if max_tokens is not None:
         for name in _BOUNDS:
             fields.pop(name, None)
-        fields[_bound_name(route.supported_parameters)] = max_tokens
+        fields[_bound_name(request.operation, route.supported_parameters)] = max_tokens
     call = Call(
         operation=request.operation,
         base_url=route.base_url,
@@ -108,8 +108,13 @@ async def send(
     return response
 
 
-def _bound_name(supported: frozenset[str] | None) -> str:
-    """Returns what an endpoint calls the bound: the older name, unless it knows the newer alone."""
+def _bound_name(operation: Operation, supported: frozenset[str] | None) -> str:
+    """Returns what an endpoint calls the bound: the older name, unless it knows the newer alone.
+
+    Plain completions have the older one alone, whatever the endpoint lists for chats.
+    """
+    if operation is Operation.TEXT:
+        return "max_tokens"
     names = ("max_tokens", "max_completion_tokens")
     return next((name for name in names if supported is None or name in supported), names[0])
 

@@ -29,7 +29,7 @@ from accounts.models import (
     Workspace,
     WorkspaceBudget,
 )
-from billing.models import Account, ChainState, Deposit, TopUp, Transfer
+from billing.models import Account, ChainState, Deposit, GrantRequest, TopUp, Transfer
 from catalog.models import LanguageModel, ModelEndpoint, PriceVersion, Provider
 from config import audit
 from config.secrets import Secret
@@ -74,6 +74,7 @@ STATUSES = {
             "inference_feedback",
             "billing_account",
             "billing_transfer",
+            "billing_grantrequest",
             "billing_topup",
             "billing_deposit",
             "billing_chainstate",
@@ -90,6 +91,7 @@ STATUSES = {
             "inference_feedback",
             "billing_account",
             "billing_transfer",
+            "billing_grantrequest",
             "billing_topup",
             "billing_deposit",
             "billing_chainstate",
@@ -172,6 +174,9 @@ def world(tenant: Tenant) -> dict[str, Any]:
         Feedback.objects.submit(generation, category="latency", comment="slow", by="key"),
         Account.objects.order_by("pk")[0],
         Transfer.objects.order_by("pk")[0],
+        GrantRequest.objects.create(
+            organization=tenant.organization, amount_nano=1, requested_by="operator ann"
+        ),
         chain,
         top_up,
         deposit,
@@ -625,7 +630,7 @@ def test_secrets_are_on_no_page(operator: Client, world: dict[str, Any], tenant:
     held = (SECRET, tenant.api_key, tenant.management_key)
 
     for _, path in urls(world):
-        content = operator.get(path).content.decode()
+        content = operator.get(path).getvalue().decode()
         assert not [secret for secret in held if secret in content]
 
 

@@ -46,6 +46,9 @@ WRITES = {
             "auth_group_change",
             "auth_group_delete",
             "otp_totp_totpdevice_remove",
+            "catalog_provider_import_file",
+            "catalog_languagemodel_import_file",
+            "catalog_modelendpoint_import_file",
         )
     },
     **{
@@ -71,12 +74,17 @@ WRITES = {
             "endpoints_privateendpoint_disable",
             "endpoints_privateendpoint_enable",
             "endpoints_privateendpoint_remove",
+            "endusers_enduser_import_file",
+            "endpoints_privateendpoint_import_file",
         )
     },
     **{
         name: {FINANCE, ADMINISTRATOR}
         for name in (
             "accounts_organization_grant",
+            "inference_generation_refund",
+            "billing_grantrequest_approve",
+            "billing_grantrequest_decline",
             "billing_deposit_credit",
             "billing_deposit_dismiss",
             "billing_chainstate_resume",
@@ -163,7 +171,7 @@ def test_role_sees_its_pages(world: dict[str, Any], role: str) -> None:
             expected = 403
         elif STATUSES.get(name) is not None:
             expected = STATUSES[name]
-        elif name.endswith(("_changelist", "_history", "_change")):
+        elif name.endswith(("_changelist", "_history", "_change", "_export_file")):
             expected = 200
         else:
             expected = 200 if role in WRITES.get(name, set()) else 403
@@ -185,7 +193,7 @@ def test_role_sends_what_it_may(world: dict[str, Any], role: str) -> None:
             status = client.post(path, {**SUBMIT, "post": "yes"}).status_code
             transaction.set_rollback(True)
         may = role in WRITES.get(name, set())
-        if name.endswith(("_changelist", "_history")):
+        if name.endswith(("_changelist", "_history", "_export_file")):
             may = role == ADMINISTRATOR or not name.startswith(OF_OPERATORS)
         if (status != 403) != may:
             wrong.append((name, status))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,8 +14,10 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from accounts.models import ApiKey, BudgetInterval
-from billing import audit
-from billing.models import Account, Transfer
+from billing import audit, grants
+from billing.models import Account, GrantRequest, Transfer
+from config.errors import InvalidTransition
+from config.secrets import Secret
 from tests import factories, snapshots
 from tests.accounts.governance import make_guardrail
 from tests.factories import Tenant
@@ -84,8 +88,8 @@ def test_links_lead_to_lists_of_the_organization_alone(operator: Client, tenant:
     links = dict(operator.get(url(tenant)).context["summary"]["links"])
 
     assert list(links) == [
-        "Ledger", "Top-ups", "API keys", "Workspaces", "Members", "Guardrails", "Credentials",
-        "End users", "Private endpoints", "Generations",
+        "Ledger", "Grant requests", "Top-ups", "API keys", "Workspaces", "Members", "Guardrails",
+        "Credentials", "End users", "Private endpoints", "Generations",
     ]  # fmt: skip
     found = {title: operator.get(link) for title, link in links.items()}
     assert {page.status_code for page in found.values()} == {200}
@@ -176,13 +180,13 @@ def test_a_key_page_shows_policy_and_budgets(operator: Client, tenant: Tenant) -
     assert snapshots.everything() == before
 
 
+@pytest.mark.django_db(transaction=True)
 def test_a_key_page_shows_where_a_request_would_go(operator: Client, tenant: Tenant) -> None:
     model = factories.make_model("acme/falcon")
-    for slug in ("alpha", "beta"):
-        factories.make_endpoint(model, factories.make_provider(slug))
-        factories.make_provider(f"{slug}-idle")
-    alpha = model.endpoints.get(provider__slug="alpha").provider  # type: ignore[attr-defined]
-    alpha.set_credential(factories.Secret("alpha-credential-0123456789"))
+    alpha, beta = factories.make_provider("alpha"), factories.make_provider("beta")
+    for provider in (alpha, beta):
+        factories.make_endpoint(model, provider)
+    alpha.set_credential(Secret("alpha-credential-0123456789"))
     before = snapshots.everything()
 
     preview = operator.get(key_url(tenant), {"model": "acme/falcon"}).context["preview"]
@@ -194,6 +198,7 @@ def test_a_key_page_shows_where_a_request_would_go(operator: Client, tenant: Ten
     assert snapshots.everything() == before
 
 
+@pytest.mark.django_db(transaction=True)
 def test_a_key_page_says_why_a_request_would_be_refused(operator: Client, tenant: Tenant) -> None:
     preview = operator.get(key_url(tenant), {"model": "no/such"}).context["preview"]
 
@@ -216,3 +221,109 @@ def test_pages_make_as_many_queries_for_10_keys_as_for_1(operator: Client, tenan
             counts.append(len(queries))
 
     assert counts[:2] == counts[2:]
+
+
+def grant_url(verb: str) -> str:
+    return reverse(f"admin:billing_grantrequest_{verb}", args=[GrantRequest.objects.get().pk])
+
+
+@pytest.fixture
+def asked(settings: Any, operator: Client, tenant: Tenant) -> GrantRequest:
+    """A grant above the limit that an operator asked for."""
+    settings.GRANT_APPROVAL_NANO = 100 * 10**9
+    form = {**SUBMIT, "amount": "100.000000001", "note": "a pilot"}
+    response = operator.post(url(tenant, "grant"), form, follow=True)
+    assert said(response) == ["$100.000000001 for Acme wait for another operator."]
+    return GrantRequest.objects.get()
+
+
+@pytest.fixture
+def second(db: None) -> Client:
+    client = Client()
+    client.force_login(User.objects.create_superuser("second"))
+    return client
+
+
+def test_a_grant_up_to_the_limit_needs_nobody_else(
+    settings: Any, operator: Client, tenant: Tenant
+) -> None:
+    settings.GRANT_APPROVAL_NANO = 100 * 10**9
+    operator.post(url(tenant, "grant"), {**SUBMIT, "amount": "100"})
+    assert balance(tenant) == 1_100 * 10**9
+    assert not GrantRequest.objects.exists()
+
+
+def test_a_grant_above_the_limit_is_approved_by_another_operator(
+    operator: Client, second: Client, tenant: Tenant, asked: GrantRequest
+) -> None:
+    assert balance(tenant) == 1_000 * 10**9
+    before = snapshots.everything()
+    own = operator.post(grant_url("approve"), SUBMIT, follow=True)
+    assert said(own) == ["Another operator than the one who asked for the grant must approve it."]
+    assert second.get(grant_url("approve")).status_code == 200
+    assert snapshots.everything() == before
+
+    response = second.post(grant_url("approve"), SUBMIT, follow=True)
+
+    assert said(response) == ["$100.000000001 granted to Acme."]
+    assert response.context["actions_detail"] == []
+    assert balance(tenant) == 1_100 * 10**9 + 1
+    asked.refresh_from_db()
+    assert (asked.status, asked.requested_by, asked.decided_by) == (
+        "approved", "operator operator", "operator second",
+    )  # fmt: skip
+    transfer = Transfer.objects.latest("id")
+    assert (transfer.actor, transfer.note) == (
+        "operator second", "Asked for by operator operator. a pilot",
+    )  # fmt: skip
+    assert audit.differences() == []
+
+    before = snapshots.everything()
+    for verb in ("approve", "decline"):
+        again = second.post(grant_url(verb), SUBMIT, follow=True)
+        assert said(again) == ["The grant request is approved; this needs it to be requested."]
+    assert snapshots.everything() == before
+
+
+def test_a_grant_is_declined_also_by_who_asked(
+    operator: Client, tenant: Tenant, asked: GrantRequest
+) -> None:
+    response = operator.post(grant_url("decline"), SUBMIT, follow=True)
+    assert said(response) == ["The grant is declined."]
+    asked.refresh_from_db()
+    assert (asked.status, asked.decided_by) == ("declined", "operator operator")
+    assert balance(tenant) == 1_000 * 10**9
+
+
+@pytest.mark.parametrize("verb", ["approve", "decline"])
+def test_who_may_only_look_decides_nothing(viewer: Client, asked: GrantRequest, verb: str) -> None:
+    before = snapshots.everything()
+    assert viewer.post(grant_url(verb), SUBMIT).status_code == 403
+    assert snapshots.everything() == before
+    assert viewer.get(grant_url("change")).context["actions_detail"] == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_approvals_at_once_grant_once(
+    settings: Any, together: Callable[..., list[Any]]
+) -> None:
+    tenant = factories.make_tenant()
+    settings.GRANT_APPROVAL_NANO = 1
+    grants.give(tenant.organization.pk, 5, by="ann", note="")
+
+    def approve(by: str) -> str:
+        try:
+            grants.approve(GrantRequest.objects.get(), by=by)
+        except InvalidTransition:
+            return "refused"
+        return "granted"
+
+    done = together(partial(approve, "bob"), partial(approve, "cid"))
+
+    assert sorted(done) == ["granted", "refused"]
+    assert balance(tenant) == 1_000 * 10**9 + 5
+
+
+def test_the_list_of_grants_says_what_waits_there(operator: Client) -> None:
+    page = operator.get(reverse("admin:billing_grantrequest_changelist"))
+    assert "GRANT_APPROVAL_LIMIT" in page.content.decode()

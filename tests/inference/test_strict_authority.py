@@ -1,0 +1,211 @@
+"""Authority at its edges: what is younger than a copy, and what changes while a request waits."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from django.db import connection, connections, transaction
+
+from accounts.models import ApiKey, Workspace
+from billing.models import Account
+from catalog.dialects.base import Operation
+from config.errors import GatewayError
+from config.secrets import digest_api_key
+from config.simulator import BEHAVIOURS, Script, Signal
+from endpoints.models import PrivateEndpoint
+from inference import schemas
+from inference.admission import Admission, AdmissionIsland, Entry
+from inference.health import HealthBoard
+from inference.models import Generation
+from inference.settlement import Settlement, SettlementIsland
+from tests import factories
+from tests.books import assert_in_order
+from tests.inference.conftest import Site
+
+
+def lock_credits(site: Site) -> None:
+    """Keeps every hold of the tenant waiting until the transaction ends."""
+    Account.objects.select_for_update().get(organization=site.tenant.organization, kind="credits")
+
+
+def waiting() -> int:
+    """How many sessions of this database wait for a row."""
+    with connection.cursor() as cursor:
+        # Within a transaction the view would stay as it was first seen.
+        cursor.execute("SELECT pg_stat_clear_snapshot()")
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        )
+        return int(cursor.fetchone()[0])
+
+
+def in_a_thread(act: Callable[[], object]) -> Callable[[], tuple[object, int]]:
+    """What ``act`` returns, and how many generations there were when it came back."""
+
+    def run() -> tuple[object, int]:
+        try:
+            return act(), Generation.objects.count()
+        finally:
+            connections.close_all()
+
+    return run
+
+
+def test_a_workspace_opened_after_the_copy_was_made_serves_at_once(site: Site) -> None:
+    site.publish()
+    assert site.chat().status_code == 200
+    workspace = Workspace.objects.open(
+        organization_id=site.tenant.organization.pk, name="New", slug="new"
+    )
+    _, secret = ApiKey.objects.issue(workspace=workspace, name="new")
+    other = factories.make_tenant("Other")
+    assert site.post(site.chat_body(), key=secret.reveal()).status_code == 200
+    keys = [secret.reveal(), other.api_key] * 20
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda key: site.post(site.chat_body(), key=key), keys))
+    assert [answer.status_code for answer in answers] == [200] * 40
+    site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    assert Generation.objects.filter(workspace=workspace).count() == 21
+    assert_in_order()
+
+
+def test_a_request_that_cannot_be_decided_refuses_none_beside_it(site: Site) -> None:
+    site.publish()
+    request = schemas.parse(Operation.CHAT, json.dumps(site.chat_body(max_tokens=5)).encode())
+    digest = digest_api_key(site.tenant.api_key)
+    # No body is read to this: it stands for whatever a decision trips over.
+    unreadable: Any = "many"
+    broken = replace(request, prompt_bound=unreadable)
+
+    async def admit() -> list[Admission | BaseException]:
+        island, settlements = AdmissionIsland(HealthBoard()), SettlementIsland()
+        found = list(
+            await island.admit(
+                [
+                    Entry(digest, wanted, f"r{n}")
+                    for n, wanted in enumerate((request, broken, request))
+                ]
+            )
+        )
+        await settlements.settle(
+            [
+                Settlement(one.generation_id, "cancelled")
+                for one in found
+                if isinstance(one, Admission)
+            ]
+        )
+        await island.close()
+        await settlements.close()
+        return found
+
+    first, refused, last = asyncio.run(admit())
+    assert isinstance(first, Admission)
+    assert isinstance(last, Admission)
+    assert (type(refused), str(refused)) == (GatewayError, GatewayError.message)
+    assert {row.pk for row in Generation.objects.all()} == {
+        first.generation_id,
+        last.generation_id,
+    }
+    assert_in_order()
+
+
+def test_a_revocation_waits_for_the_request_that_was_admitted_before_it(site: Site) -> None:
+    site.publish()
+    key = ApiKey.objects.get(name="inference")
+    with ThreadPoolExecutor(2) as pool:
+        with transaction.atomic():
+            lock_credits(site)
+            answer = pool.submit(site.chat)
+            site.eventually(lambda: waiting() == 1)
+            revoked = pool.submit(in_a_thread(key.revoke))
+            site.eventually(lambda: waiting() == 2)
+            assert (revoked.done(), site.dialled()) == (False, [])
+        # Acknowledged only when the request had begun.
+        assert revoked.result() == (True, 1)
+        assert answer.result().status_code == 200
+    assert site.chat().status_code == 401
+    assert len(site.dialled()) == 1
+    assert site.settled().status == "completed"
+    assert_in_order()
+
+
+def test_a_disabled_endpoint_waits_for_the_request_that_was_admitted_before_it(
+    site: Site, settings: Any
+) -> None:
+    settings.BYOK_FEE_PERCENT = Decimal(5)
+    endpoint = PrivateEndpoint.objects.get(pk=site.own(price=factories.make_price()).pk)
+    with ThreadPoolExecutor(2) as pool:
+        with transaction.atomic():
+            lock_credits(site)
+            answer = pool.submit(site.chat)
+            site.eventually(lambda: waiting() == 1)
+            disabled = pool.submit(in_a_thread(endpoint.disable))
+            site.eventually(lambda: waiting() == 2)
+            assert (disabled.done(), site.dialled()) == (False, [])
+        assert disabled.result() == (None, 1)
+        assert answer.result().status_code == 200
+    assert site.chat().status_code == 404
+    assert len(site.dialled()) == 1
+    assert site.settled().status == "completed"
+    assert_in_order()
+
+
+def test_a_request_that_waits_for_a_revocation_is_refused(site: Site) -> None:
+    site.publish()
+    key = ApiKey.objects.get(name="inference")
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            key.revoke()
+            answer = pool.submit(site.chat)
+            site.eventually(lambda: waiting() == 1)
+        assert answer.result().status_code == 401
+    site.assert_nothing_happened()
+    assert_in_order()
+
+
+def test_a_request_that_waits_for_a_disabled_endpoint_goes_nowhere(site: Site) -> None:
+    endpoint = PrivateEndpoint.objects.get(pk=site.own(price=factories.make_price()).pk)
+    assert site.chat().status_code == 200
+    site.settled()
+    site.upstream.clear()
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            endpoint.disable()
+            with connection.cursor() as cursor:
+                # The version moves now, not at the commit.
+                cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+            answer = pool.submit(site.chat)
+            site.eventually(lambda: waiting() == 1)
+        assert answer.result().status_code == 404
+    assert site.dialled() == []
+    assert Generation.objects.count() == 1
+    assert_in_order()
+
+
+def test_a_fallback_that_waits_for_a_disabled_endpoint_goes_nowhere(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing: Script = (Signal.GATE, b"HTTP/1.1 503 No\r\ncontent-length: 0\r\n\r\n")
+    monkeypatch.setitem(BEHAVIOURS, "sim-taught", ("fails when it is let", lambda _: failing))
+    site.own("sim-taught", price=factories.make_price("0", "0"))
+    second = PrivateEndpoint.objects.get(pk=site.own(price=factories.make_price()).pk)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(site.chat)
+        site.eventually(lambda: len(site.dialled()) == 1)
+        with transaction.atomic():
+            second.disable()
+            site.upstream.release()
+            site.eventually(lambda: waiting() == 1)
+        assert answer.result().status_code == 503
+    assert len(site.dialled()) == 1
+    row = site.settled()
+    assert (len(row.attempts), row.cost_nano, row.private_endpoint_id == second.pk) == (1, 0, False)
+    assert_in_order()
