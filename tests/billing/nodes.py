@@ -9,6 +9,7 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -30,6 +31,10 @@ from tests.config.tls import serving
 
 ANVIL = "1.7.1"
 ROOT = Path(__file__).parents[2]
+# An EVM in Python raises Python's limit so far that deep JSON, which other tests send, overruns the
+# stack of the process; our token needs nothing of the kind.
+_RECURSION_LIMIT = 1_000
+sys.setrecursionlimit(_RECURSION_LIMIT)
 RECIPIENT = parse_address("0x" + "c0ffee" * 6 + "c0de")
 _CODE = json.loads((Path(__file__).parent / "token.json").read_text())
 
@@ -136,6 +141,8 @@ class EthTester:
 def start_eth_tester() -> Iterator[EthTester]:
     """Serves an eth-tester over JSON-RPC, batches included."""
     node = EthTester()
+    # Some of it is imported only now.
+    sys.setrecursionlimit(_RECURSION_LIMIT)
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
