@@ -766,7 +766,7 @@ def test_figures_are_kept_for_a_minute(
         (EMBEDDINGS, 2),
         ("/api/v1/endpoints/zdr", 3),
         ("/api/v1/providers", 2),
-        (f"{USER_ROUTE}?sort=throughput-high-to-low", 8),
+        (f"{USER_ROUTE}?sort=throughput-high-to-low", 6),
     ],
 )
 def test_a_constant_number_of_queries(
