@@ -104,7 +104,7 @@ def test_key_is_created_and_fits_its_page(server: str, width: int) -> None:
 
     def visit(page: Page) -> None:
         page.goto(reverse("admin:accounts_apikey_add"))
-        page.locator(".select2-selection").click()
+        page.locator("[aria-labelledby=select2-id_workspace-container]").click()
         page.get_by_role("option", name="Acme / Default").click()
         page.fill("#id_name", "CI")
         page.locator("[name=_save]").click()
