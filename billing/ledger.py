@@ -5,6 +5,9 @@ module gives the parts of those statements, common table expressions that the is
 before; everything that changes an account, a transfer or a meter stands here.
 
 Lock order everywhere: the generations or the deposit, then accounts by key, then meters by key.
+
+A statement is planned once, perhaps while its tables are empty. Rows are therefore asked for by an
+array of their keys, which no plan answers but by the index on it.
 """
 
 from __future__ import annotations
@@ -30,13 +33,13 @@ open_accounts AS MATERIALIZED (
            a.posted_credits - a.posted_debits - a.pending_debits AS available
     FROM billing_account a
     WHERE a.kind = 'credits'
-      AND a.organization_id IN (SELECT organization_id FROM wanted WHERE hold_nano > 0)
+      AND a.organization_id = ANY(ARRAY(SELECT organization_id FROM wanted WHERE hold_nano > 0))
     ORDER BY a.id FOR NO KEY UPDATE
 ),
 open_meters AS MATERIALIZED (
     SELECT m.subject_id, m.cost + m.held_cost AS cost, m.byok + m.held_byok AS byok, m.requests
     FROM billing_meter m
-    WHERE m.subject_id IN (SELECT unnest(subjects) FROM wanted)
+    WHERE m.subject_id = ANY(ARRAY(SELECT unnest(subjects) FROM wanted))
       AND (SELECT count(*) FROM open_accounts) >= 0
     ORDER BY m.subject_id FOR NO KEY UPDATE
 ),
@@ -66,13 +69,20 @@ held AS (
     SELECT p.organization_id, 'usage', a.id, u.id, p.hold_nano, 'pending', p.reference
     FROM placed p
     JOIN open_accounts a USING (organization_id)
-    JOIN billing_account u ON u.organization_id = p.organization_id AND u.kind = 'usage'
+    JOIN (
+        SELECT id, organization_id FROM billing_account
+        WHERE kind = 'usage'
+          AND organization_id = ANY(ARRAY(SELECT organization_id FROM open_accounts))
+    ) u USING (organization_id)
     WHERE p.hold_nano > 0
 ),
 held_accounts AS (
     UPDATE billing_account a SET pending_debits = a.pending_debits + p.hold
-    FROM (SELECT organization_id, sum(hold_nano) AS hold FROM placed GROUP BY 1) p
-    WHERE a.organization_id = p.organization_id AND a.kind = 'credits' AND p.hold > 0
+    FROM (
+        SELECT o.id, sum(hold_nano) AS hold
+        FROM placed JOIN open_accounts o USING (organization_id) GROUP BY 1
+    ) p
+    WHERE a.id = p.id AND a.id = ANY(ARRAY(SELECT id FROM open_accounts)) AND p.hold > 0
 ),
 held_meters AS (
     UPDATE billing_meter m
@@ -87,6 +97,7 @@ held_meters AS (
         FROM placed, unnest(subjects) AS subject_id GROUP BY 1
     ) p
     WHERE m.subject_id = p.subject_id
+      AND m.subject_id = ANY(ARRAY(SELECT subject_id FROM open_meters))
 )
 """
 
@@ -114,14 +125,14 @@ ended_accounts AS MATERIALIZED (
            a.posted_credits - a.posted_debits - a.pending_debits AS available
     FROM billing_account a
     WHERE a.kind IN ('credits', 'usage', 'write_off')
-      AND a.organization_id IN (
+      AND a.organization_id = ANY(ARRAY(
           SELECT organization_id FROM ended WHERE hold_nano > 0 OR cost_nano > 0
-      )
+      ))
     ORDER BY a.id FOR NO KEY UPDATE
 ),
 ended_meters AS MATERIALIZED (
     SELECT m.subject_id FROM billing_meter m
-    WHERE m.subject_id IN (SELECT unnest(subjects) FROM ended)
+    WHERE m.subject_id = ANY(ARRAY(SELECT unnest(subjects) FROM ended))
       AND (SELECT count(*) FROM ended_accounts) >= 0
     ORDER BY m.subject_id FOR NO KEY UPDATE
 ),
@@ -149,7 +160,7 @@ ended_holds AS (
         posted_nano = nullif(c.posted, 0), ended_at = now()
     FROM charged c
     WHERE t.reference = c.reference AND t.kind = 'usage' AND t.status = 'pending'
-      AND c.hold_nano > 0
+      AND t.reference = ANY(ARRAY(SELECT reference FROM charged WHERE hold_nano > 0))
 ),
 surcharges AS (
     INSERT INTO billing_transfer (organization_id, kind, debit_id, credit_id, amount_nano,
@@ -178,6 +189,7 @@ settled_accounts AS (
         FROM charged GROUP BY 1
     ) c
     WHERE a.organization_id = c.organization_id
+      AND a.id = ANY(ARRAY(SELECT id FROM ended_accounts))
       AND (a.kind IN ('credits', 'usage') OR (a.kind = 'write_off' AND c.excess > c.surcharge))
 ),
 settled_meters AS (
@@ -194,6 +206,7 @@ settled_meters AS (
         GROUP BY 1
     ) e
     WHERE m.subject_id = e.subject_id
+      AND m.subject_id = ANY(ARRAY(SELECT subject_id FROM ended_meters))
 )
 """
 

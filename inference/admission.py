@@ -62,17 +62,19 @@ SELECT now(), {", ".join(Reading._fields)} FROM billing_meter WHERE subject_id =
 _HELD: Final = """
 keys AS MATERIALIZED (
     SELECT k.id FROM accounts_apikey k
-    WHERE k.id IN (SELECT api_key_id FROM v) AND NOT k.disabled
+    WHERE k.id = ANY(ARRAY(SELECT api_key_id FROM v)) AND NOT k.disabled
     ORDER BY k.id FOR SHARE
 ),
 served AS MATERIALIZED (
     SELECT p.id FROM endpoints_privateendpoint p
-    WHERE p.id IN (SELECT private_endpoint_id FROM v) AND (SELECT count(*) FROM keys) >= 0
+    WHERE p.id = ANY(ARRAY(SELECT private_endpoint_id FROM v))
+      AND (SELECT count(*) FROM keys) >= 0
     ORDER BY p.id FOR KEY SHARE
 ),
 owners AS MATERIALIZED (
     SELECT o.id, o.routing_version FROM accounts_organization o
-    WHERE o.id IN (SELECT organization_id FROM v) AND (SELECT count(*) FROM served) >= 0
+    WHERE o.id = ANY(ARRAY(SELECT organization_id FROM v))
+      AND (SELECT count(*) FROM served) >= 0
     ORDER BY o.id FOR SHARE
 )"""
 
@@ -93,7 +95,7 @@ WITH v AS (
         upstream_hold_nano bigint, routing_version bigint, catalog_version bigint
     )
 ),
-there AS (SELECT g.id FROM inference_generation g JOIN v USING (id)),
+there AS (SELECT id FROM inference_generation WHERE id = ANY(ARRAY(SELECT id FROM v))),
 {_HELD},
 wanted AS MATERIALIZED (
     SELECT v.*, v.id AS reference, v.upstream_hold_nano AS byok_hold_nano,
@@ -124,6 +126,10 @@ opened AS (
            request_id, hold_nano, upstream_hold_nano, 'pending', false, 0, 0, '[]'::jsonb
     FROM placed
     RETURNING id
+),
+journaled AS (
+    INSERT INTO inference_journal (generation_id, prompt_tokens, completion_tokens, beat_at)
+    SELECT id, 0, 0, now() FROM placed
 )
 SELECT id FROM opened UNION ALL SELECT id FROM there
 """

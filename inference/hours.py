@@ -39,7 +39,10 @@ FROM generate_series(%(begin)s, %(end)s - interval '1 hour', interval '1 hour') 
 LEFT JOIN summed USING (hour)
 ON CONFLICT DO NOTHING
 """.replace("{sums}", SUMS)
-_OLDEST_PENDING: Final = "SELECT min(created_at) FROM inference_generation WHERE status = 'pending'"
+_OLDEST_PENDING: Final = """
+SELECT min(g.created_at)
+FROM inference_journal j JOIN inference_generation g ON g.id = j.generation_id
+"""
 _FIRST: Final = "SELECT created_at FROM inference_generation ORDER BY id LIMIT 1"
 
 

@@ -26,15 +26,21 @@ _INTERVAL_SECONDS: Final = 1.0
 # A generation that is being settled is left out: its journal goes with it, and to wait for it here
 # while it waits for another's journal would be a deadlock.
 _JOURNAL: Final = """
-INSERT INTO inference_journal (generation_id, prompt_tokens, completion_tokens, beat_at)
-SELECT g.id, v.prompt_tokens, v.completion_tokens, now()
-FROM json_to_recordset(%s::json) AS v(
-    generation_id text, prompt_tokens bigint, completion_tokens bigint
+WITH v AS (
+    SELECT * FROM json_to_recordset(%s::json) AS v(
+        generation_id text, prompt_tokens bigint, completion_tokens bigint
+    )
+),
+beating AS MATERIALIZED (
+    SELECT j.generation_id FROM inference_journal j
+    WHERE j.generation_id = ANY(ARRAY(SELECT generation_id FROM v))
+    FOR UPDATE SKIP LOCKED
 )
-JOIN inference_generation g ON g.id = v.generation_id AND g.status = 'pending'
-FOR SHARE OF g SKIP LOCKED
-ON CONFLICT (generation_id) DO UPDATE
-SET completion_tokens = EXCLUDED.completion_tokens, beat_at = EXCLUDED.beat_at
+UPDATE inference_journal j
+SET prompt_tokens = v.prompt_tokens, completion_tokens = v.completion_tokens, beat_at = now()
+FROM v JOIN beating b USING (generation_id)
+WHERE j.generation_id = v.generation_id
+  AND j.generation_id = ANY(ARRAY(SELECT generation_id FROM beating))
 """
 _encode = msgspec.json.Encoder().encode
 

@@ -31,7 +31,9 @@ class Generation(models.Model):
     """What was asked, where it went, what it used and what it cost; never the text itself.
 
     Written by the data plane's two islands, ``admission`` and ``settlement``: the row and its price
-    are stored before anything is sent, and reach exactly one terminal status afterwards.
+    are stored before anything is sent, and reach exactly one terminal status afterwards. No index
+    has what settlement changes, so that its update touches none; :class:`Journal` finds those that
+    are pending.
     """
 
     class Status(models.TextChoices):
@@ -41,7 +43,9 @@ class Generation(models.Model):
         CANCELLED = "cancelled", "cancelled"
 
     id = models.CharField(primary_key=True, max_length=48)
-    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="+")
+    organization = models.ForeignKey(
+        Organization, on_delete=models.PROTECT, related_name="+", db_index=False
+    )
     workspace = models.ForeignKey(
         Workspace, on_delete=models.PROTECT, related_name="+", db_index=False
     )
@@ -124,9 +128,6 @@ class Generation(models.Model):
                 condition=Q(end_user__isnull=False),
                 name="generation_by_end_user",
             ),
-            models.Index(
-                fields=("created_at",), condition=Q(status="pending"), name="generation_pending"
-            ),
         ]
         constraints = [
             models.CheckConstraint(
@@ -146,7 +147,8 @@ class Generation(models.Model):
 class Journal(models.Model):
     """The pulse of a generation under way, so that a killed process leaves nothing unbilled.
 
-    Written at least every second by the worker that serves it, from its second second on.
+    Every pending generation has one, stored and deleted with its hold. The worker that serves it
+    writes at least every second how far it has come, from its second second on.
     """
 
     generation = models.OneToOneField(

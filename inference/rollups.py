@@ -24,8 +24,8 @@ WITH opened AS (
     INSERT INTO inference_usageday (day, rolled_up_at)
     SELECT %(day)s, now()
     WHERE NOT EXISTS (
-        SELECT FROM inference_generation
-        WHERE status = 'pending' AND created_at >= %(begin)s AND created_at < %(end)s
+        SELECT FROM inference_journal j JOIN inference_generation g ON g.id = j.generation_id
+        WHERE g.created_at >= %(begin)s AND g.created_at < %(end)s
     )
     ON CONFLICT DO NOTHING
     RETURNING day

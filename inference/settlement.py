@@ -40,7 +40,7 @@ settled AS (
         native_finish_reason = v.native_finish_reason, upstream_id = v.upstream_id,
         upstream_model = v.upstream_model, error_type = v.error_type, attempts = v.attempts,
         latency_ms = v.latency_ms, duration_ms = v.duration_ms
-    FROM v WHERE g.id = v.id AND g.status = 'pending'
+    FROM v WHERE g.id = v.id AND g.id = ANY(ARRAY(SELECT id FROM v)) AND g.status = 'pending'
     RETURNING g.id, g.organization_id, g.hold_nano, g.upstream_hold_nano, g.cost_nano,
         CASE WHEN g.is_byok THEN g.upstream_cost_nano ELSE 0 END AS byok_cost_nano,
         array_remove(ARRAY[g.api_key_id, g.workspace_id, g.member_id], NULL) AS subjects
@@ -51,7 +51,9 @@ ended AS MATERIALIZED (
     FROM settled
 ),
 {ledger.END},
-unjournaled AS (DELETE FROM inference_journal j USING settled s WHERE j.generation_id = s.id)
+unjournaled AS (
+    DELETE FROM inference_journal WHERE generation_id = ANY(ARRAY(SELECT id FROM settled))
+)
 SELECT id FROM settled
 """
 

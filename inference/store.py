@@ -17,7 +17,7 @@ _DJANGO_ONLY: Final = frozenset(
 )
 
 # The statements are few and always the same: planning them anew costs more than running them.
-_OPTIONS: Final = "-c plan_cache_mode=force_generic_plan -c jit=off"
+_OPTIONS: Final = "-c plan_cache_mode=force_generic_plan -c jit=off -c enable_seqscan=off -c enable_bitmapscan=off"
 _STATEMENT_SECONDS: Final = 5.0
 
 

@@ -9,7 +9,6 @@ from typing import Final
 
 from django.conf import settings
 from django.db import DataError, IntegrityError, connection, transaction
-from django.db.models import Q
 from django.utils import timezone
 
 from catalog.pricing import Usage, nano_usd, total_cost
@@ -32,7 +31,6 @@ def sweep() -> int:
     swept = 0
     while found := _sweep():
         swept += found
-    Journal.objects.exclude(generation__status=Generation.Status.PENDING).delete()
     return swept
 
 
@@ -40,16 +38,12 @@ def _sweep() -> int:
     silent_since = timezone.now() - timedelta(seconds=settings.HOLD_LEASE)
     with transaction.atomic():
         abandoned = list(
-            Generation.objects.filter(
-                Q(journal=None) | Q(journal__beat_at__lt=silent_since),
-                status=Generation.Status.PENDING,
-                created_at__lt=silent_since,
-            )
-            .select_related("price", "journal")
+            Journal.objects.filter(beat_at__lt=silent_since)
+            .select_related("generation__price")
             .order_by("pk")
-            .select_for_update(of=("self",), skip_locked=True)[:_BATCH]
+            .select_for_update(of=("generation",), skip_locked=True)[:_BATCH]
         )
-        return _end([_settlement(row) for row in abandoned]) if abandoned else 0
+        return _end([_settlement(journal) for journal in abandoned]) if abandoned else 0
 
 
 def _end(settlements: Sequence[Settlement]) -> int:
@@ -69,10 +63,10 @@ def _end(settlements: Sequence[Settlement]) -> int:
     return len(settlements)
 
 
-def _settlement(generation: Generation) -> Settlement:
-    journal: Journal | None = getattr(generation, "journal", None)
+def _settlement(journal: Journal) -> Settlement:
+    generation = journal.generation
     usage, cost, upstream_cost = None, 0, 0
-    if journal is not None and journal.completion_tokens:
+    if journal.completion_tokens:
         usage = Usage(prompt=journal.prompt_tokens, completion=journal.completion_tokens)
         cost = upstream_cost = nano_usd(total_cost(generation.price.price, usage))
         if generation.is_byok:

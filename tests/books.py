@@ -45,8 +45,9 @@ WHERE (m.cost, m.byok, m.held_cost, m.held_byok)
    OR least(m.cost, m.byok, m.cost_daily, m.byok_daily) < 0
 """
 _JOURNALS: Final = """
-SELECT j.generation_id, g.status FROM inference_journal j
-JOIN inference_generation g ON g.id = j.generation_id WHERE g.status <> 'pending'
+SELECT g.id, j.generation_id, g.status
+FROM inference_generation g LEFT JOIN inference_journal j ON j.generation_id = g.id
+WHERE (g.status = 'pending') <> (j.generation_id IS NOT NULL)
 """
 _BEYOND_THE_AUDIT: Final = (_HOLDS, _CHARGES, _METERS, _JOURNALS)
 

@@ -24,7 +24,7 @@ from catalog.pricing import NANO, Price
 from config.secrets import Secret, digest_api_key
 from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation
-from inference.models import Generation, new_generation_id
+from inference.models import Generation, Journal, new_generation_id
 from inference.settlement import SETTLE
 
 # What a settlement writes, which is also what it must be told.
@@ -175,6 +175,12 @@ def make_generation(tenant: Tenant, **fields: Any) -> Generation:
     outcome = {name: getattr(generation, name) for name in _OUTCOME}
     generation.status = Generation.Status.PENDING
     generation.save(force_insert=True)
+    Journal.objects.create(
+        generation=generation,
+        prompt_tokens=0,
+        completion_tokens=0,
+        beat_at=generation.created_at,
+    )
     Meter.objects.filter(subject_id__in=_subjects(generation)).update(
         requests=F("requests") + 1,
         last_used_at=Greatest(F("last_used_at"), generation.created_at),

@@ -1,7 +1,7 @@
 """Measures one gateway worker beside a peer, in the same run: python -m tests.bench
 
 The system under test has the first core; PostgreSQL, the load generator (Debian's ``wrk``) and the
-simulated provider, over plain HTTP and without delay, share the second. Rounds alternate between
+provider (``tests.bench.upstream``: plain HTTP, no delay) share the second. Rounds alternate between
 the systems, and medians are printed, because a shared machine drifts. Needs two cores, ``wrk`` and,
 for the peer, a package registry.
 """
@@ -29,7 +29,6 @@ from typing import Any
 PROJECT = Path(__file__).resolve().parents[2]
 SYSTEM_CORE, OTHER_CORE = 0, 1
 MODEL = "bench/echo"
-CHUNKS = 50
 _REQUESTS = re.compile(r"(\d+) requests in ([\d.]+)s")
 _BAD = re.compile(r"Non-2xx or 3xx responses: (\d+)")
 _LATENCY = re.compile(r"^\s+(50|99)%\s+([\d.]+)(us|ms|s|m) *$", re.MULTILINE)
@@ -106,9 +105,9 @@ def _print(systems: list[System]) -> None:
 @contextlib.contextmanager
 def _upstream() -> Iterator[str]:
     port = _free_port()
-    command = [sys.executable, "manage.py", "simulate_upstream", "--http", "--port", str(port)]
+    command = [sys.executable, "-m", "tests.bench.upstream", str(port)]
     with _process(command, OTHER_CORE, {}):
-        _await(f"http://127.0.0.1:{port}/v1/models", {"Authorization": "Bearer bench-key-0000"})
+        _await(f"http://127.0.0.1:{port}/v1/models", {})
         yield f"http://127.0.0.1:{port}/v1"
 
 
@@ -173,7 +172,7 @@ def _litellm(directory: Path, upstream: str, program: Path | None) -> Iterator[S
                 "api_key": "bench-key-0000",
             },
         }
-        for name in ("sim-echo", f"sim-chunks:{CHUNKS}")
+        for name in ("bench-whole", "bench-chunks")
     ]
     config.write_text(
         json.dumps({"model_list": models, "general_settings": {"master_key": "sk-bench"}})
@@ -193,7 +192,7 @@ def _load(
     directory: Path, system: System, *, stream: bool, seconds: int, connections: int
 ) -> dict[str, float]:
     """Runs the load generator once and returns the figures of the system meanwhile."""
-    upstream_model = f"sim-chunks:{CHUNKS}" if stream else "sim-echo"
+    upstream_model = "bench-chunks" if stream else "bench-whole"
     model = system.model or upstream_model
     if system.model and stream:
         model = f"{system.model}-stream"
@@ -232,7 +231,7 @@ def _load(
 
 
 def _catalogue(upstream: str) -> dict[str, Any]:
-    names = {MODEL: "sim-echo", f"{MODEL}-stream": f"sim-chunks:{CHUNKS}"}
+    names = {MODEL: "bench-whole", f"{MODEL}-stream": "bench-chunks"}
     return {
         "providers": [
             {

@@ -99,7 +99,7 @@ class Made:
     byok_hold: int
     is_byok: bool
     is_old: bool
-    journal: tuple[int, int] | None = None
+    journal: tuple[int, int] | None = (0, 0)
     status: str = "pending"
     cost: int = 0
     upstream_cost: int = 0
@@ -226,6 +226,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert self._open() == set(placed)
         for generation_id, made in placed.items():
             self.made[generation_id] = made
+            self._age(generation_id)
             self.books[made.organization].held += made.hold
             for subject in made.subjects:
                 self.used[subject].amounts.update(
@@ -241,6 +242,10 @@ class LedgerMachine(RuleBasedStateMachine):
         rows = json.dumps([row for row in json.loads(self.last[0]) if row["id"] in ids])
         self.last = rows, self.last[1]
         assert self._open() == ids
+
+    def _age(self, generation_id: str) -> None:
+        if self.made[generation_id].is_old:
+            Journal.objects.filter(pk=generation_id).update(beat_at=timezone.now() - _LONG_AGO)
 
     def _open(self) -> set[str]:
         with connection.cursor() as cursor:
@@ -366,10 +371,8 @@ class LedgerMachine(RuleBasedStateMachine):
             cursor.execute(
                 _JOURNAL, [json.dumps([{"generation_id": generation_id, **tokens}, *ended])]
             )
-        # The prompt's tokens are those of the first beat.
-        made.journal = (prompt if made.journal is None else made.journal[0], completion)
-        if made.is_old:
-            Journal.objects.filter(pk=generation_id).update(beat_at=timezone.now() - _LONG_AGO)
+        made.journal = (prompt, completion)
+        self._age(generation_id)
 
     @rule()
     def sweep(self) -> None:

@@ -15,7 +15,7 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from accounts.models import Member
-from inference.models import DailyUsage, Generation, UsageDay
+from inference.models import DailyUsage, Generation, Journal, UsageDay
 from inference.rollups import roll_up_usage
 from tests import factories, snapshots
 from tests.accounts.governance import make_key, make_workspace, missing
@@ -220,6 +220,7 @@ def test_a_generation_counts_once_it_has_ended(management: APIClient, tenant: Te
     assert list(UsageDay.objects.values_list("day", flat=True)) == [day(1)]
     assert [row["requests"] for row in activity(management)] == [1]
     Generation.objects.filter(status="pending").update(status="failed")
+    Journal.objects.all().delete()
     assert [row["requests"] for row in activity(management)] == [2]
     assert roll_up_usage(moment(0)) == 1
     assert [row["requests"] for row in activity(management)] == [2]

@@ -142,6 +142,7 @@ def test_hours_are_summed_once_up_to_the_first_under_way(tenant: Tenant) -> None
 
     assert roll_up_hours() == 2
     Generation.objects.filter(pk=waiting.pk).update(status="completed")
+    waiting.journal.delete()
     assert roll_up_hours() == 3
     found = HourlyUsage.objects.order_by("hour").values_list("hour", "requests")
     first = hour_of(now) - 6 * HOUR

@@ -48,7 +48,11 @@ def make_generation(tenant: Tenant, **fields: Any) -> Generation:
         "is_byok": False,
         "created_at": tenant.organization.created_at,
     }
-    return Generation.objects.create(**{**defaults, **fields})
+    row = Generation.objects.create(**{**defaults, **fields})
+    Journal.objects.create(
+        generation=row, prompt_tokens=0, completion_tokens=0, beat_at=row.created_at
+    )
+    return row
 
 
 def settle(*batches: list[Settlement]) -> None:
@@ -122,7 +126,7 @@ def test_a_settlement_of_nothing_known_changes_nothing(tenant: Tenant) -> None:
 
 def test_a_slow_worker_changes_nothing_after_the_sweeper(tenant: Tenant) -> None:
     row = make_generation(tenant)
-    Generation.objects.update(created_at=timezone.now() - timedelta(seconds=61))
+    Journal.objects.update(beat_at=timezone.now() - timedelta(seconds=61))
     assert sweep() == 1
     settle([Settlement(row.pk, "completed", usage=Usage(1, 2), cost_nano=3)])
     assert facts(row) == ("failed", None, None, 0, "abandoned")
@@ -135,7 +139,7 @@ def test_what_the_ledger_does_not_take_keeps_none_of_its_neighbours_open(
     rows = [make_generation(tenant) for _ in range(3)]
     # Its hold was never placed, so to free it would leave less than nothing.
     Generation.objects.filter(pk=rows[1].pk).update(hold_nano=1)
-    Generation.objects.update(created_at=timezone.now() - timedelta(seconds=61))
+    Journal.objects.update(beat_at=timezone.now() - timedelta(seconds=61))
     settle([Settlement(row.pk, "completed", cost_nano=2) for row in rows[:2]])
     assert sweep() == 1
     assert [facts(row)[0] for row in rows] == ["completed", "pending", "failed"]
@@ -155,11 +159,8 @@ def test_only_what_has_been_silent_for_its_lease_is_swept(
     now = timezone.now()
     row = make_generation(tenant, created_at=now - timedelta(seconds=age))
     if beat is not None:
-        row.journal = Journal.objects.create(
-            generation=row,
-            prompt_tokens=5,
-            completion_tokens=7,
-            beat_at=now - timedelta(seconds=beat),
+        Journal.objects.update(
+            prompt_tokens=5, completion_tokens=7, beat_at=now - timedelta(seconds=beat)
         )
     assert sweep() == swept
     # 5 prompt tokens at a thousand nano-USD and 7 of completion at two thousand.
@@ -167,7 +168,7 @@ def test_only_what_has_been_silent_for_its_lease_is_swept(
     voided = ("failed", None, None, 0, "abandoned")
     ended = voided if beat is None else charged
     assert facts(row) == (ended if swept else ("pending", None, None, 0, None))
-    assert Journal.objects.count() == (beat == 59)
+    assert Journal.objects.count() == 1 - swept
     assert_in_order()
 
 
@@ -253,8 +254,8 @@ def test_a_connection_that_died_while_idle_is_replaced_unnoticed(site: Site) -> 
             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
             "WHERE datname = current_database() AND application_name = 'causeway-data-plane'"
         )
-        # A third is there once a request has fallen back.
-        assert cursor.fetchone() in ((2,), (3,))
+        # Admission's and settlement's at least; others are there once they had work.
+        assert cursor.fetchall()[0] >= (2,)
     assert site.chat().status_code == 200
     site.eventually(lambda: Generation.objects.filter(status="completed").count() == 2)
 

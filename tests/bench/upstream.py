@@ -1,0 +1,98 @@
+"""A provider that answers at once with what it has ready: python -m tests.bench.upstream PORT
+
+The simulated provider of ``config.simulator`` costs more than some gateways do, and it would have
+to share its core with PostgreSQL. This one does next to nothing: it finds where a request ends and
+writes bytes. A model whose name holds ``chunks`` is answered with a stream, an event a write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from typing import Final, cast
+
+import uvloop
+
+CHUNKS: Final = 50
+_USAGE: Final = {"prompt_tokens": 11, "completion_tokens": 4, "total_tokens": 15}
+_HEAD: Final = {"id": "chatcmpl-bench", "created": 1700000000, "model": "bench"}
+
+
+def _whole() -> bytes:
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": "one two three four"},
+        "finish_reason": "stop",
+    }
+    body = json.dumps(
+        {**_HEAD, "object": "chat.completion", "choices": [choice], "usage": _USAGE}
+    ).encode()
+    return b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (
+        len(body),
+        body,
+    )
+
+
+def _events() -> list[bytes]:
+    """Returns what a stream is made of: the head, then an HTTP chunk for each event."""
+    head = {**_HEAD, "object": "chat.completion.chunk"}
+    events = []
+    for index in range(CHUNKS):
+        is_last = index == CHUNKS - 1
+        choice = {
+            "index": 0,
+            "delta": {"role": "assistant", "content": f"word{index} "},
+            "finish_reason": "stop" if is_last else None,
+        }
+        events.append(json.dumps({**head, "choices": [choice]}))
+    events.append(json.dumps({**head, "choices": [], "usage": _USAGE}))
+    events.append("[DONE]")
+    chunks = [f"data: {event}\n\n".encode() for event in events]
+    return [
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n",
+        *(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks),
+        b"0\r\n\r\n",
+    ]
+
+
+_WHOLE: Final = _whole()
+_EVENTS: Final = _events()
+
+
+class Provider(asyncio.Protocol):
+    """One connection: requests with a ``Content-Length``, one after another."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._pending = b""
+
+    def data_received(self, data: bytes) -> None:
+        self._pending += data
+        while (head := self._pending.find(b"\r\n\r\n")) >= 0:
+            fields = self._pending[:head].lower()
+            _, _, rest = fields.partition(b"\r\ncontent-length:")
+            end = head + 4 + int(rest.partition(b"\r\n")[0] or 0)
+            if len(self._pending) < end:
+                return
+            is_stream = b"chunks" in self._pending[head:end]
+            self._pending = self._pending[end:]
+            self._answer(iter(_EVENTS if is_stream else (_WHOLE,)))
+
+    def _answer(self, parts: Iterator[bytes]) -> None:
+        """Writes each part in a turn of the loop of its own, which makes it a packet of its own."""
+        part = next(parts, None)
+        if part is not None and not self._transport.is_closing():
+            self._transport.write(part)
+            asyncio.get_running_loop().call_soon(self._answer, parts)
+
+
+async def main() -> None:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(Provider, "127.0.0.1", int(sys.argv[1]))
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    uvloop.run(main())
