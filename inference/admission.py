@@ -14,7 +14,6 @@ from typing import Any, Final
 from uuid import UUID
 
 import msgspec
-import psycopg
 from django.conf import settings
 
 from accounts.authentication import require_usable
@@ -32,7 +31,7 @@ from inference.purses import Bearable, Purses
 from inference.routing import Candidate, OrganizationSnapshot, Plan, plan
 from inference.schemas import InferenceRequest
 from inference.snapshots import Snapshots
-from inference.store import Store
+from inference.store import Rejected, Store
 
 logger = logging.getLogger(__name__)
 
@@ -136,10 +135,11 @@ SELECT id FROM opened UNION ALL SELECT id FROM there
 
 _REPIN: Final = f"""
 WITH v AS (
-    SELECT %s AS id, %s::uuid AS organization_id, %s::uuid AS api_key_id,
-           %s::uuid AS private_endpoint_id, %s::uuid AS model_endpoint_id, %s AS provider_name,
-           %s::bigint AS price_id, %s::bool AS is_byok, %s::bigint AS attestation_id, %s AS model,
-           %s::bigint AS routing_version, %s::bigint AS catalog_version
+    SELECT %s::text AS id, %s::uuid AS organization_id, %s::uuid AS api_key_id,
+           %s::uuid AS private_endpoint_id, %s::uuid AS model_endpoint_id,
+           %s::text AS provider_name, %s::bigint AS price_id, %s::bool AS is_byok,
+           %s::bigint AS attestation_id, %s::text AS model, %s::bigint AS routing_version,
+           %s::bigint AS catalog_version
 ),
 {_HELD}
 UPDATE inference_generation g
@@ -300,12 +300,12 @@ class AdmissionIsland:
             stored = await self._open(
                 [(entry, admission) for _, entry, admission in admitted], purses
             )
-        except psycopg.Error:
+        except Rejected:
             # What one of them points at was deleted a moment ago: it alone is refused.
             for index, entry, admission in admitted:
                 try:
                     stored |= await self._open([(entry, admission)], purses)
-                except psycopg.Error:
+                except Rejected:
                     results[index] = Conflict("What this request needs was just removed.")
         for index, _, admission in admitted:
             if results[index] is admission and admission.generation_id not in stored:

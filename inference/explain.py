@@ -93,7 +93,7 @@ def _board() -> HealthBoard:
     """Reads how endpoints stand by what all workers saw; a probe that is due is left to them."""
     board = HealthBoard()
     with connection.cursor() as cursor:
-        cursor.execute(health.READ, {"since": health.oldest_bucket(time.time())})
+        cursor.execute(health.READ, [health.oldest_bucket(time.time())])
         board.merge(cursor.fetchall())
     return board
 

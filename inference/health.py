@@ -44,7 +44,7 @@ WITH sent AS (
     )
     SELECT v.endpoint_id, v.bucket %% 12, v.bucket, v.successes, v.failures, v.latencies, v.speeds,
            v.retry_at
-    FROM json_to_recordset(%(rows)s::json) AS v(
+    FROM json_to_recordset(%s::json) AS v(
         endpoint_id uuid, bucket bigint, successes integer, failures integer,
         latencies integer[], speeds double precision[], retry_at double precision
     )
@@ -66,18 +66,18 @@ WITH sent AS (
     RETURNING *
 )
 SELECT endpoint_id, bucket, successes, failures, latencies, speeds, retry_at
-FROM sent WHERE bucket > %(since)s
+FROM sent WHERE bucket > %s
 UNION ALL
 SELECT endpoint_id, bucket, successes, failures, latencies, speeds, retry_at
 FROM inference_endpointhealth t
-WHERE bucket > %(since)s
+WHERE bucket > %s
   AND NOT EXISTS (SELECT FROM sent s WHERE s.endpoint_id = t.endpoint_id AND s.slot = t.slot)
 """
 
 # For whoever only looks.
 READ: Final = """
 SELECT endpoint_id, bucket, successes, failures, latencies, speeds, retry_at
-FROM inference_endpointhealth WHERE bucket > %(since)s
+FROM inference_endpointhealth WHERE bucket > %s
 """
 
 

@@ -13,11 +13,10 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
-import psycopg
 
 from config.errors import Unavailable
 from inference.health import EXCHANGE, HealthBoard, oldest_bucket
-from inference.store import Store
+from inference.store import Rejected, Store
 
 logger = logging.getLogger(__name__)
 
@@ -78,13 +77,11 @@ class Pulse:
                 if beats := self._beats():
                     await self._store.execute(_JOURNAL, [_encode(beats).decode()])
                 await self._exchange()
-            except (Unavailable, psycopg.Error) as exc:
+            except (Unavailable, Rejected) as exc:
                 # The next beat says all that this one would have said.
                 logger.error("nothing is journalled: %s", type(exc).__name__)
 
     async def _exchange(self) -> None:
-        values = {
-            "rows": _encode(self._board.outgoing()).decode(),
-            "since": oldest_bucket(time.time()),
-        }
-        self._board.merge(await self._store.execute(EXCHANGE, values))
+        rows = _encode(self._board.outgoing()).decode()
+        since = oldest_bucket(time.time())
+        self._board.merge(await self._store.execute(EXCHANGE, [rows, since, since]))

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
-import psycopg
 
 from billing import ledger
 from catalog.pricing import Usage
 from config.errors import Unavailable
-from inference.store import Store
+from inference.store import Rejected, Store
 
 logger = logging.getLogger(__name__)
 
@@ -99,11 +98,11 @@ class SettlementIsland:
         """
         try:
             await self._put(batch)
-        except (psycopg.DataError, psycopg.IntegrityError):
+        except Rejected:
             for item in batch:
                 try:
                     await self._put([item])
-                except (psycopg.DataError, psycopg.IntegrityError):
+                except Rejected:
                     logger.exception("the generation %s cannot be settled", item.generation_id)
         return [None] * len(batch)
 

@@ -1,9 +1,13 @@
-"""Measures one gateway worker beside a peer, in the same run: python -m tests.bench
+"""Measures one gateway worker beside its peers, in the same run: python -m tests.bench
 
 The system under test has the first core; PostgreSQL, the load generator (Debian's ``wrk``) and the
-provider (``tests.bench.upstream``: plain HTTP, no delay) share the second. Rounds alternate between
-the systems, and medians are printed, because a shared machine drifts. Needs two cores, ``wrk`` and,
-for the peer, a package registry.
+provider (``tests.bench.upstream``: plain HTTP) share the second. Rounds alternate between the
+systems, and medians are printed, because a shared machine drifts; every figure has its ratio to
+that of Causeway. The systems: Causeway with keys, policy, exact ledger and durable commits;
+``floor``, the least that Python does (``tests.bench.floor``); nginx as a reverse proxy, where it is
+installed; LiteLLM's proxy and Portkey's gateway without keys, database or ledger of their own,
+installed from the package registries. Loads: plain and streamed answers at 64 connections, and
+plain ones at 8 from a provider that takes 50 ms, whose latency is shown without these.
 """
 
 from __future__ import annotations
@@ -20,30 +24,54 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+from tests.bench.upstream import DELAY_SECONDS
 
 PROJECT = Path(__file__).resolve().parents[2]
 SYSTEM_CORE, OTHER_CORE = 0, 1
-MODEL = "bench/echo"
+UPSTREAM_KEY: Final = "bench-key-0000"
 _REQUESTS = re.compile(r"(\d+) requests in ([\d.]+)s")
 _BAD = re.compile(r"Non-2xx or 3xx responses: (\d+)")
 _LATENCY = re.compile(r"^\s+(50|99)%\s+([\d.]+)(us|ms|s|m) *$", re.MULTILINE)
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}
+_COLUMNS: Final = ("per second", "CPU µs", "p50 ms", "p99 ms", "failed")
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is asked of every system, by how many connections at a time."""
+
+    name: str
+    model: str
+    connections: int
+    stream: bool = False
+    delay_seconds: float = 0
+
+
+LOADS: Final = (
+    Load("plain", "bench-whole", 64),
+    Load("stream", "bench-chunks", 64, stream=True),
+    Load("plain, 50 ms upstream", "bench-slow", 8, delay_seconds=DELAY_SECONDS),
+)
 
 
 @dataclass
 class System:
-    """A running gateway: where it listens, with what key, and the processes that are it."""
+    """A running gateway: where it listens, what it wants to be sent, and the process that it is."""
 
     name: str
     url: str
-    key: str
-    model: str
     pid: int
+    key: str = UPSTREAM_KEY
+    author: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
     figures: dict[str, list[dict[str, float]]] = field(default_factory=dict)
 
 
@@ -51,9 +79,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--connections", type=int, default=64)
-    parser.add_argument("--without-peer", action="store_true")
+    parser.add_argument("--peers", default="floor,nginx,portkey,litellm", metavar="NAMES")
     parser.add_argument("--litellm", type=Path, help="an installed litellm, not to install one")
+    parser.add_argument("--portkey", type=Path, help="a folder with @portkey-ai/gateway installed")
     options = parser.parse_args()
     if shutil.which("wrk") is None:
         sys.exit("wrk is missing; install it with: apt-get install wrk")
@@ -62,52 +90,47 @@ def main() -> None:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="causeway-bench-")))
         upstream = stack.enter_context(_upstream())
         systems = [stack.enter_context(_causeway(directory, upstream))]
-        if not options.without_peer:
-            systems.append(stack.enter_context(_litellm(directory, upstream, options.litellm)))
+        peers: dict[str, AbstractContextManager[System]] = {
+            "floor": _floor(upstream),
+            "nginx": _nginx(directory, upstream),
+            "portkey": _portkey(directory, upstream, options.portkey),
+            "litellm": _litellm(directory, upstream, options.litellm),
+        }
+        systems += [stack.enter_context(peers[name]) for name in options.peers.split(",") if name]
         for system in systems:
-            for stream in (False, True):
-                _load(directory, system, stream=stream, seconds=2, connections=8)
-        for _ in range(options.rounds):
-            for stream in (False, True):
+            for load in LOADS:
+                _measure(directory, system, load, seconds=2)
+        for load in LOADS:
+            for _ in range(options.rounds):
                 for system in systems:
-                    figures = _load(
-                        directory,
-                        system,
-                        stream=stream,
-                        seconds=options.seconds,
-                        connections=options.connections,
-                    )
-                    system.figures.setdefault("stream" if stream else "plain", []).append(figures)
-        for _ in range(options.rounds):
-            for system in systems:
-                system.figures.setdefault("plain, 8 connections", []).append(
-                    _load(directory, system, stream=False, seconds=options.seconds, connections=8)
-                )
+                    figures = _measure(directory, system, load, seconds=options.seconds)
+                    system.figures.setdefault(load.name, []).append(figures)
         _print(systems)
 
 
 def _print(systems: list[System]) -> None:
-    columns = ("per second", "CPU µs", "p50 ms", "p99 ms", "failed")
-    print(f"{'system':<12}{'load':<24}" + "".join(f"{name:>12}" for name in columns))
-    for load in systems[0].figures:
-        rates = []
+    print(f"{'load':<24}{'system':<12}" + "".join(f"{name:>12}" for name in _COLUMNS), end="")
+    print(f"{'rate ratio':>12}{'CPU ratio':>12}")
+    for load in LOADS:
+        first: dict[str, float] = {}
         for system in systems:
-            rounds = system.figures[load]
-            medians = [statistics.median(round_[name] for round_ in rounds) for name in columns]
-            rates.append(medians[0])
-            print(f"{system.name:<12}{load:<24}" + "".join(f"{value:>12,.1f}" for value in medians))
-        for system, rate in zip(systems[1:], rates[1:], strict=True):
-            print(f"{'':<12}{load:<24}{rates[0] / rate:>11,.1f}x {system.name}")
+            rounds = system.figures[load.name]
+            found = {name: statistics.median(each[name] for each in rounds) for name in _COLUMNS}
+            first = first or found
+            print(f"{load.name:<24}{system.name:<12}", end="")
+            print("".join(f"{found[name]:>12,.1f}" for name in _COLUMNS), end="")
+            rate = first["per second"] / (found["per second"] or 1)
+            print(f"{rate:>12.2f}{found['CPU µs'] / first['CPU µs']:>12.2f}")
     for system in systems:
-        print(f"{system.name:<12}memory {_memory(system.pid) / 1e6:,.0f} MB")
+        print(f"memory of {system.name}: {_memory(system.pid) / 1e6:,.0f} MB")
 
 
 @contextlib.contextmanager
 def _upstream() -> Iterator[str]:
     port = _free_port()
     command = [sys.executable, "-m", "tests.bench.upstream", str(port)]
-    with _process(command, OTHER_CORE, {}):
-        _await(f"http://127.0.0.1:{port}/v1/models", {})
+    with _process(command, OTHER_CORE):
+        _await(f"http://127.0.0.1:{port}/v1/models")
         yield f"http://127.0.0.1:{port}/v1"
 
 
@@ -133,21 +156,61 @@ def _causeway(directory: Path, upstream: str) -> Iterator[System]:
 
     manage("migrate", "--verbosity", "0")
     manage("import_catalog", "-", data=json.dumps(_catalogue(upstream)))
-    manage("set_provider_credential", "bench", data="bench-key-0000")
+    manage("set_provider_credential", "bench", data=UPSTREAM_KEY)
     made = json.loads(manage("create_organization", "Bench", "--json"))
     manage("grant_credits", made["organization_id"], "1000000")
     key = made["api_key"]
     command = [sys.executable, "manage.py", "serve", "--port", str(port)]
     with _process(command, SYSTEM_CORE, environment) as process:
-        _await(f"http://127.0.0.1:{port}/readyz", {})
+        _await(f"http://127.0.0.1:{port}/readyz")
         _move_database(OTHER_CORE)
-        yield System(
-            "causeway",
-            f"http://127.0.0.1:{port}/api/v1/chat/completions",
-            key,
-            MODEL,
-            process.pid,
-        )
+        url = f"http://127.0.0.1:{port}/api/v1/chat/completions"
+        yield System("causeway", url, process.pid, key, author="bench/")
+
+
+@contextlib.contextmanager
+def _floor(upstream: str) -> Iterator[System]:
+    port = _free_port()
+    command = [sys.executable, "-m", "tests.bench.floor", str(port), upstream]
+    with _process(command, SYSTEM_CORE) as process:
+        _await(f"http://127.0.0.1:{port}/")
+        yield System("floor", f"http://127.0.0.1:{port}/v1/chat/completions", process.pid)
+
+
+@contextlib.contextmanager
+def _nginx(directory: Path, upstream: str) -> Iterator[System]:
+    if shutil.which("nginx") is None:
+        sys.exit("nginx is missing; install it with: apt-get install nginx-light")
+    port = _free_port()
+    config = directory / "nginx.conf"
+    config.write_text(
+        f"daemon off; master_process off; pid {directory}/nginx.pid; error_log /dev/null;\n"
+        "events { worker_connections 1024; }\n"
+        "http { access_log off; upstream provider {"
+        f" server {upstream.split('/')[2]}; keepalive 128; }}\n"
+        f"server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass http://provider;"
+        ' proxy_http_version 1.1; proxy_set_header Connection ""; proxy_buffering off; } } }\n'
+    )
+    with _process(["nginx", "-c", str(config)], SYSTEM_CORE) as process:
+        _await(f"http://127.0.0.1:{port}/v1/models")
+        yield System("nginx", f"http://127.0.0.1:{port}/v1/chat/completions", process.pid)
+
+
+@contextlib.contextmanager
+def _portkey(directory: Path, upstream: str, folder: Path | None) -> Iterator[System]:
+    port = _free_port()
+    if folder is None:
+        folder = directory / "portkey"
+        folder.mkdir()
+        install = ["npm", "install", "--silent", "--prefix", str(folder), "@portkey-ai/gateway"]
+        subprocess.run(install, check=True, stdout=subprocess.DEVNULL)
+    program = folder / "node_modules/@portkey-ai/gateway/build/start-server.js"
+    command = ["node", str(program), f"--port={port}", "--headless"]
+    with _process(command, SYSTEM_CORE) as process:
+        _await(f"http://127.0.0.1:{port}/")
+        headers = {"x-portkey-provider": "openai", "x-portkey-custom-host": upstream}
+        url = f"http://127.0.0.1:{port}/v1/chat/completions"
+        yield System("portkey", url, process.pid, headers=headers)
 
 
 @contextlib.contextmanager
@@ -165,15 +228,13 @@ def _litellm(directory: Path, upstream: str, program: Path | None) -> Iterator[S
     config = directory / "litellm.yaml"
     models = [
         {
-            "model_name": name,
+            "model_name": load.model,
             "litellm_params": {
-                "model": f"openai/{name}",
-                "api_base": upstream,
-                "api_key": "bench-key-0000",
+                "model": f"openai/{load.model}", "api_base": upstream, "api_key": UPSTREAM_KEY,
             },
         }
-        for name in ("bench-whole", "bench-chunks")
-    ]
+        for load in LOADS
+    ]  # fmt: skip
     config.write_text(
         json.dumps({"model_list": models, "general_settings": {"master_key": "sk-bench"}})
     )
@@ -182,33 +243,32 @@ def _litellm(directory: Path, upstream: str, program: Path | None) -> Iterator[S
         "--host", "127.0.0.1", "--num_workers", "1", "--telemetry", "False",
     ]  # fmt: skip
     with _process(command, SYSTEM_CORE, {"LITELLM_LOG": "ERROR"}) as process:
-        _await(f"http://127.0.0.1:{port}/health/liveliness", {})
-        yield System(
-            "litellm", f"http://127.0.0.1:{port}/v1/chat/completions", "sk-bench", "", process.pid
-        )
+        _await(f"http://127.0.0.1:{port}/health/liveliness")
+        url = f"http://127.0.0.1:{port}/v1/chat/completions"
+        yield System("litellm", url, process.pid, "sk-bench")
 
 
-def _load(
-    directory: Path, system: System, *, stream: bool, seconds: int, connections: int
-) -> dict[str, float]:
+def _measure(directory: Path, system: System, load: Load, *, seconds: int) -> dict[str, float]:
     """Runs the load generator once and returns the figures of the system meanwhile."""
-    upstream_model = "bench-chunks" if stream else "bench-whole"
-    model = system.model or upstream_model
-    if system.model and stream:
-        model = f"{system.model}-stream"
-    body = {"model": model, "messages": [{"role": "user", "content": "one two three four"}]}
-    if stream:
+    body: dict[str, Any] = {
+        "model": f"{system.author}{load.model}",
+        "messages": [{"role": "user", "content": "one two three four"}],
+    }
+    if load.stream:
         body["stream"] = True
+    headers = {
+        "Content-Type": "application/json",
+        "Authorization": f"Bearer {system.key}",
+        **system.headers,
+    }
     script = directory / "load.lua"
     script.write_text(
-        'wrk.method = "POST"\n'
-        f"wrk.body = {json.dumps(json.dumps(body))}\n"
-        'wrk.headers["Content-Type"] = "application/json"\n'
-        f'wrk.headers["Authorization"] = "Bearer {system.key}"\n'
+        f'wrk.method = "POST"\nwrk.body = {json.dumps(json.dumps(body))}\n'
+        + "".join(f'wrk.headers["{name}"] = "{value}"\n' for name, value in headers.items())
     )
     before = _cpu(system.pid)
     output = subprocess.run(
-        ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency", "--timeout", "30s",
+        ["wrk", "-t1", f"-c{load.connections}", f"-d{seconds}s", "--latency", "--timeout", "30s",
          "-s", str(script), system.url],
         check=True, capture_output=True, text=True,
     ).stdout  # fmt: skip
@@ -217,7 +277,7 @@ def _load(
     assert match is not None, output
     count, elapsed = int(match[1]), float(match[2])
     latency = {
-        percentile: float(value) * _SECONDS[unit] * 1000
+        percentile: (float(value) * _SECONDS[unit] - load.delay_seconds) * 1000
         for percentile, value, unit in _LATENCY.findall(output)
     }
     bad = _BAD.search(output)
@@ -231,7 +291,7 @@ def _load(
 
 
 def _catalogue(upstream: str) -> dict[str, Any]:
-    names = {MODEL: "bench-whole", f"{MODEL}-stream": "bench-chunks"}
+    names = {f"bench/{load.model}": load.model for load in LOADS}
     return {
         "providers": [
             {
@@ -262,12 +322,12 @@ def _catalogue(upstream: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _process(
-    command: list[str], core: int, environment: dict[str, str]
+    command: list[str], core: int, environment: dict[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
         ["taskset", "-c", str(core), *command],
         cwd=PROJECT,
-        env={**os.environ, **environment},
+        env={**os.environ, **(environment or {})},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -281,11 +341,16 @@ def _process(
         process.kill()
 
 
-def _await(url: str, headers: dict[str, str]) -> None:
+def _await(url: str) -> None:
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
-        with contextlib.suppress(OSError):
-            urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=5)
+        try:
+            urllib.request.urlopen(url, timeout=5)
+        except urllib.error.HTTPError:
+            return
+        except OSError:
+            pass
+        else:
             return
         time.sleep(0.2)
     sys.exit(f"{url} does not answer")

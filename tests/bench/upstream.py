@@ -2,7 +2,8 @@
 
 The simulated provider of ``config.simulator`` costs more than some gateways do, and it would have
 to share its core with PostgreSQL. This one does next to nothing: it finds where a request ends and
-writes bytes. A model whose name holds ``chunks`` is answered with a stream, an event a write.
+writes bytes. A model whose name holds ``chunks`` is answered with a stream, an event a write; one
+that holds ``slow`` is answered after :data:`DELAY_SECONDS`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,12 @@ from typing import Final, cast
 import uvloop
 
 CHUNKS: Final = 50
+DELAY_SECONDS: Final = 0.05
 _USAGE: Final = {"prompt_tokens": 11, "completion_tokens": 4, "total_tokens": 15}
+_STREAM_HEAD: Final = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n"
+)
 _HEAD: Final = {"id": "chatcmpl-bench", "created": 1700000000, "model": "bench"}
 
 
@@ -51,7 +57,7 @@ def _events() -> list[bytes]:
     events.append("[DONE]")
     chunks = [f"data: {event}\n\n".encode() for event in events]
     return [
-        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n",
+        _STREAM_HEAD,
         *(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks),
         b"0\r\n\r\n",
     ]
@@ -76,9 +82,10 @@ class Provider(asyncio.Protocol):
             end = head + 4 + int(rest.partition(b"\r\n")[0] or 0)
             if len(self._pending) < end:
                 return
-            is_stream = b"chunks" in self._pending[head:end]
-            self._pending = self._pending[end:]
-            self._answer(iter(_EVENTS if is_stream else (_WHOLE,)))
+            request, self._pending = self._pending[head:end], self._pending[end:]
+            parts = iter(_EVENTS if b"chunks" in request else (_WHOLE,))
+            delay = DELAY_SECONDS if b"slow" in request else 0
+            asyncio.get_running_loop().call_later(delay, self._answer, parts)
 
     def _answer(self, parts: Iterator[bytes]) -> None:
         """Writes each part in a turn of the loop of its own, which makes it a packet of its own."""

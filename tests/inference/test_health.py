@@ -270,7 +270,7 @@ def test_workers_agree_on_the_share_of_failures(
 def exchange(board: HealthBoard, now: float) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         rows = msgspec.json.encode(board.outgoing()).decode()
-        cursor.execute(EXCHANGE, {"rows": rows, "since": oldest(now)})
+        cursor.execute(EXCHANGE, [rows, oldest(now), oldest(now)])
         found: list[tuple[Any, ...]] = cursor.fetchall()
     board.merge(found)
     return found
@@ -293,7 +293,7 @@ def test_a_slot_of_the_ring_is_taken_over_and_late_news_is_dropped(db: None) -> 
     late = board_of(7, 0)
     exchange(late, START + 60)
     with connection.cursor() as cursor:
-        cursor.execute(READ, {"since": oldest(START + 60)})
+        cursor.execute(READ, [oldest(START + 60)])
         assert [row[1:4] for row in cursor.fetchall()] == [(int(START + 60) // 5, 0, 2)]
 
 

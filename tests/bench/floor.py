@@ -1,0 +1,52 @@
+"""The least that a gateway in Python does: python -m tests.bench.floor PORT UPSTREAM
+
+A raw ASGI application relays bytes with aiohttp: no keys, no policy, no ledger, nothing parsed. It
+runs under the same server as the gateway, so that what the gateway adds can be read as a ratio.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import aiohttp
+import uvicorn
+
+from config.limits import Receive, Scope, Send
+
+
+class Relay:
+    """Answers every POST with what the upstream answers to it."""
+
+    def __init__(self, upstream: str) -> None:
+        self._url = f"{upstream}/chat/completions"
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+        async with self._session.post(
+            self._url,
+            data=(await receive())["body"],
+            headers={"Authorization": "Bearer bench-key-0000", "Content-Type": "application/json"},
+        ) as answer:
+            start: dict[str, Any] = {
+                "type": "http.response.start",
+                "status": answer.status,
+                "headers": [(b"content-type", answer.headers["Content-Type"].encode())],
+            }
+            await send(start)
+            async for data in answer.content.iter_any():
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+
+
+if __name__ == "__main__":
+    uvicorn.run(
+        Relay(sys.argv[2]),
+        port=int(sys.argv[1]),
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+    )
