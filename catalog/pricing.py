@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Context, Decimal
 from typing import Final, Literal
 
+import msgspec
+
 NANO: Final = 1_000_000_000
 _ZERO: Final = Decimal(0)
 # 36 digits of price times 19 digits of tokens must not be rounded on the way.
@@ -39,8 +41,7 @@ class Price:
         return decimal_text(getattr(self, name) or _ZERO)
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True):
     """What a generation used, in tokens; ``cached`` and ``cache_write`` are part of ``prompt``."""
 
     prompt: int
@@ -61,8 +62,9 @@ def prompt_cost(price: Price, usage: Usage) -> Decimal:
     """Returns the exact USD cost of the prompt, cached tokens at their own rates."""
     cached = min(usage.cached, usage.prompt)
     written = min(usage.cache_write, usage.prompt - cached)
-    plain = usage.prompt - cached - written
-    total = _EXACT.multiply(price.prompt, Decimal(plain))
+    total = _EXACT.multiply(price.prompt, Decimal(usage.prompt - cached - written))
+    if not cached and not written:
+        return total
     read_rate = price.prompt if price.cache_read is None else price.cache_read
     write_rate = price.prompt if price.cache_write is None else price.cache_write
     total = _EXACT.add(total, _EXACT.multiply(read_rate, Decimal(cached)))

@@ -159,8 +159,7 @@ _TRIES: Final = 8
 _encode = msgspec.json.Encoder().encode
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """A request that waits for admission; ``region`` is that of the host it came to."""
 
     key_digest: str
@@ -174,8 +173,7 @@ class Entry:
     screened: Screened | None = None
 
 
-@dataclass(slots=True)
-class Admission:
+class Admission(msgspec.Struct):
     """An admitted request: its generation and hold are stored, its first price is pinned.
 
     ``request`` is what may travel of it, as the content filters leave it.
@@ -197,8 +195,7 @@ class Admission:
     findings: Sequence[Finding]
 
 
-@dataclass(frozen=True, slots=True)
-class Authority:
+class Authority(msgspec.Struct, frozen=True):
     """What a key may do, as PostgreSQL says it now."""
 
     key_id: UUID

@@ -8,12 +8,13 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
 import msgspec
 from django.conf import settings
+from msgspec.structs import replace
 
 from catalog import dialects
 from catalog.dialects import finish
@@ -526,7 +527,8 @@ class Exchange:
         """Returns what credits pay and what the price makes of the usage, in nano-USD."""
         if usage is None:
             return 0, 0
-        usage = replace(usage, images=self._request.images)
+        if self._request.images:
+            usage = replace(usage, images=self._request.images)
         upstream_cost = nano_usd(total_cost(self._candidate.route.price, usage))
         if self._candidate.is_byok:
             return fee_nano(upstream_cost, settings.BYOK_FEE_PERCENT), upstream_cost

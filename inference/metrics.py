@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 
 from prometheus_client import Counter, Histogram
@@ -26,13 +27,14 @@ _REFUSALS: Final = Counter(
 _FILTERED: Final = Counter(
     "causeway_filtered_texts_total", "Texts in which a content filter matched.", ("action", "kind")
 )
+_ended: Final = lru_cache(_GENERATIONS.labels)
 _PROMPT: Final = _TOKENS.labels("prompt")
 _COMPLETION: Final = _TOKENS.labels("completion")
 
 
 def settled(operation: str, status: str, usage: Usage | None, duration_ms: int) -> None:
     """Counts a settled generation."""
-    _GENERATIONS.labels(operation, status).inc()
+    _ended(operation, status).inc()
     _SECONDS.observe(duration_ms / 1000)
     if usage is not None:
         _PROMPT.inc(usage.prompt)

@@ -44,8 +44,7 @@ class LimitSpent(Forbidden):
     """What may be spent is spent: until its budget is reset, or raised."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bearable:
+class Bearable(msgspec.Struct, frozen=True):
     """A candidate that can be paid: what it costs at most, in nano-USD, and with which bound.
 
     ``max_tokens`` is a bound on the answer that the caller did not ask for; ``None`` adds none.

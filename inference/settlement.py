@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -61,8 +60,7 @@ _LONGEST_RETRY_SECONDS: Final = 4.0
 _encode = msgspec.json.Encoder().encode
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(msgspec.Struct, frozen=True):
     """The end of one generation; a second one for the same generation changes nothing."""
 
     generation_id: str
@@ -76,7 +74,7 @@ class Settlement:
     upstream_id: str | None = None
     upstream_model: str | None = None
     error_type: str | None = None
-    attempts: list[dict[str, Any]] = field(default_factory=list)
+    attempts: list[dict[str, Any]] = msgspec.field(default_factory=list)
     latency_ms: int | None = None
     duration_ms: int | None = None
 

@@ -85,8 +85,7 @@ class Call:
     stream: bool = False
 
 
-@dataclass(slots=True)
-class Reply:
+class Reply(msgspec.Struct):
     """A whole completion: its body, and what the gateway must know of it.
 
     ``output_bytes`` is the size of the text produced, for an estimate when usage is absent.
@@ -100,8 +99,7 @@ class Reply:
     upstream_id: str | None = None
 
 
-@dataclass(slots=True)
-class Chunk:
+class Chunk(msgspec.Struct):
     """One event of a stream, or its end mark (``is_done``, no fields).
 
     A chunk without choices carries something else, usage for instance. Where ``alike`` is given, it

@@ -43,12 +43,11 @@ class _Delta(msgspec.Struct):
 
     @property
     def size(self) -> int:
-        total = 0 if self.tool_calls == _NULL else len(bytes(self.tool_calls))
+        calls = bytes(self.tool_calls)
+        total = 0 if calls == b"null" else len(calls)
         for text in (self.content, self.reasoning, self.reasoning_content, self.refusal):
-            if isinstance(text, str):
-                total += len(text.encode("utf-8", "surrogatepass"))
-            elif text is not None:
-                total += len(_encode(text))
+            if text is not None:
+                total += _bytes(text)
         return total
 
 
@@ -220,7 +219,7 @@ class _StreamParser:
         self._before = b""
         if fields.get("usage", _NULL) == _NULL:
             before, choices, after = event.partition(bytes(fields["choices"]))
-            if before.endswith(b'"choices":') and choices:
+            if before.rstrip().endswith(b'"choices":') and choices:
                 self._before, self._after = before, after
 
     def _chunk(self, event: bytes) -> Chunk:
@@ -303,7 +302,10 @@ def _text(fields: dict[str, msgspec.Raw], name: str) -> str | None:
 
 
 def _finish_reason(choices: list[_Choice]) -> str | None:
-    return next((choice.finish_reason for choice in choices if choice.finish_reason), None)
+    for choice in choices:
+        if choice.finish_reason:
+            return choice.finish_reason
+    return None
 
 
 def _size(choices: list[_Choice]) -> int:
@@ -313,5 +315,12 @@ def _size(choices: list[_Choice]) -> int:
         if part is not None:
             total += part.size
         if choice.text is not None:
-            total += len(choice.text.encode("utf-8", "surrogatepass"))
+            total += _bytes(choice.text)
     return total
+
+
+def _bytes(text: Any) -> int:
+    """Returns the size of a text, or of what stands where a text should be."""
+    if not isinstance(text, str):
+        return len(_encode(text))
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

@@ -6,7 +6,6 @@ import asyncio
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +13,7 @@ import psycopg
 import pytest
 from django.db import connection
 from django.utils import timezone
+from msgspec.structs import replace
 
 from accounts.authentication import bearer_digest
 from billing.models import Transfer
