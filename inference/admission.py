@@ -353,16 +353,16 @@ class AdmissionIsland:
                 # It is a moment younger than the copy: the next try has both.
                 known[digest] = Unavailable()
                 continue
-            policy, rules = own.governance.governing(
+            governing = own.governance.governing(
                 authority.workspace_id, authority.member_guardrail_id, authority.key_guardrail_id
             )
             known[digest] = _Known(
                 authority,
                 own.routes,
                 workspace,
-                policy,
+                governing.policy,
                 governance.budgets(
-                    rules,
+                    governing.rules,
                     authority.key_id,
                     authority.workspace_id,
                     authority.member_id,
@@ -373,11 +373,7 @@ class AdmissionIsland:
                         include_byok=authority.include_byok_in_limit,
                     ),
                 ),
-                own.governance.filters(
-                    authority.workspace_id,
-                    authority.member_guardrail_id,
-                    authority.key_guardrail_id,
-                ),
+                governing.filters,
             )
         return known
 

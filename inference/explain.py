@@ -6,13 +6,12 @@ import time
 from collections.abc import Iterable
 from functools import partial
 from typing import Any, Final, Literal
-from uuid import UUID
 
 from asgiref.sync import async_to_sync
 from django.conf import settings
 from django.db import connection
 
-from accounts.models import ApiKey, KeyAssignment, MemberAssignment
+from accounts.models import ApiKey
 from accounts.policy import Policy, require_entrance
 from billing.budgets import Reading
 from billing.models import Account, Meter
@@ -40,9 +39,9 @@ def explain(key: ApiKey, wanted: InferenceRequest, *, region: str | None) -> dic
     the request itself would be refused with.
     """
     snapshot, own = _snapshots(key)
-    policy, rules = own.governance.governing(key.workspace_id, *_guardrail_ids(key))
-    require_entrance(policy, region)
-    policy &= Policy.of(served_in=region)
+    governing = own.governance.governing(key.workspace_id, *governance.assigned(key.guardrails()))
+    require_entrance(governing.policy, region)
+    policy = governing.policy & Policy.of(served_in=region)
     workspace = own.governance.workspaces[key.workspace_id]
     standing = partial(_board().standing, now=time.time())
     found = consider(
@@ -65,7 +64,7 @@ def explain(key: ApiKey, wanted: InferenceRequest, *, region: str | None) -> dic
             for number, candidate in enumerate(found.candidates, 1)
         ],
         "excluded": [excluded.body() for excluded in found.excluded],
-        "budget": _refusal(key, wanted, found, rules),
+        "budget": _refusal(key, wanted, found, governing.rules),
         "policy": limits(policy),
     }
 
@@ -76,16 +75,6 @@ def _snapshots(key: ApiKey) -> tuple[Snapshot, OrganizationCopy]:
     snapshots = Snapshots()
     return async_to_sync(snapshots.catalog)(version), async_to_sync(snapshots.organization)(
         key.organization_id, key.organization.routing_version, version
-    )
-
-
-def _guardrail_ids(key: ApiKey) -> tuple[UUID | None, UUID | None]:
-    """Returns the guardrails of the key's creator and of the key itself."""
-    of_member = MemberAssignment.objects.filter(member=key.creator_id) if key.creator_id else None
-    of_key = KeyAssignment.objects.filter(api_key=key)
-    return (
-        None if of_member is None else of_member.values_list("guardrail_id", flat=True).first(),
-        of_key.values_list("guardrail_id", flat=True).first(),
     )
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from itertools import chain
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from accounts.models import ApiKey, BudgetInterval, Guardrail, LimitReset, Organization, Workspace
+from accounts.models import Governance as Guardrails
 from accounts.policy import Policy
 from billing.budgets import Budget, Scope
 from inference.filters import Filters, filters_of
@@ -78,6 +80,14 @@ class GuardrailRules:
         )
 
 
+class Governing(NamedTuple):
+    """What a key is subject to: the merged policy, rules of budgets in order, content filters."""
+
+    policy: Policy
+    rules: tuple[Rule, ...]
+    filters: Filters
+
+
 @dataclass(frozen=True, slots=True)
 class Governance:
     """Everything that an organization decided, at one version."""
@@ -85,46 +95,26 @@ class Governance:
     policy: Policy
     workspaces: Mapping[UUID, WorkspaceRules]
     guardrails: Mapping[UUID, GuardrailRules]
-    _merged: dict[Any, tuple[Policy, tuple[Rule, ...]]] = field(default_factory=dict)
-    _filters: dict[Any, Filters] = field(default_factory=dict)
+    _merged: dict[Any, Governing] = field(default_factory=dict)
 
     def governing(
         self,
         workspace_id: UUID,
         member_guardrail_id: UUID | None,
         key_guardrail_id: UUID | None,
-    ) -> tuple[Policy, tuple[Rule, ...]]:
-        """Returns the merged policy of a key, and the rules of its budgets in their order."""
+    ) -> Governing:
+        """Returns what a key is subject to, by its workspace, its maker's guardrail and its own."""
         key = (workspace_id, member_guardrail_id, key_guardrail_id)
         found = self._merged.get(key)
         if found is None:
             found = self._merged[key] = self._merge(*key)
         return found
 
-    def filters(
-        self,
-        workspace_id: UUID,
-        member_guardrail_id: UUID | None,
-        key_guardrail_id: UUID | None,
-    ) -> Filters:
-        """Returns the content filters of a key: those of its workspace, its member, its own."""
-        key = (workspace_id, member_guardrail_id, key_guardrail_id)
-        found = self._filters.get(key)
-        if found is None:
-            default = self.workspaces[workspace_id].default_guardrail_id
-            ids = dict.fromkeys((default, member_guardrail_id, key_guardrail_id))
-            rules = (self.guardrails.get(one) for one in ids if one is not None)
-            found = self._filters[key] = tuple(
-                one for rule in rules if rule is not None for one in rule.filters
-            )
-        return found
-
-    def _merge(
-        self, workspace_id: UUID, member: UUID | None, key: UUID | None
-    ) -> tuple[Policy, tuple[Rule, ...]]:
+    def _merge(self, workspace_id: UUID, member: UUID | None, key: UUID | None) -> Governing:
         workspace = self.workspaces[workspace_id]
         policy = self.policy
         rules: list[Rule | None] = []
+        filters: dict[UUID, Filters] = {}
         for guardrail_id, scopes in (
             (
                 workspace.default_guardrail_id,
@@ -138,7 +128,12 @@ class Governance:
             if guardrail is not None:
                 policy &= guardrail.policy
                 rules.extend(guardrail.rule(scope) for scope in scopes)
-        return policy, (*(rule for rule in rules if rule is not None), *workspace.budgets)
+                filters[guardrail.guardrail_id] = guardrail.filters
+        return Governing(
+            policy,
+            (*(rule for rule in rules if rule is not None), *workspace.budgets),
+            tuple(chain.from_iterable(filters.values())),
+        )
 
 
 def budgets(
@@ -176,12 +171,16 @@ def budgets_of(key: ApiKey) -> tuple[Budget, ...]:
         workspaces={key.workspace_id: _workspace(key.workspace)},
         guardrails={item.pk: _guardrail(item) for item in found if item is not None},
     )
-    _, rules = governance.governing(
-        key.workspace_id,
+    rules = governance.governing(key.workspace_id, *assigned(found)).rules
+    return budgets(rules, key.pk, key.workspace_id, key.creator_id, key_limit(key))
+
+
+def assigned(found: Guardrails) -> tuple[UUID | None, UUID | None]:
+    """Returns the ids of the guardrails of a key's maker and of the key itself."""
+    return (
         None if found.member is None else found.member.pk,
         None if found.key is None else found.key.pk,
     )
-    return budgets(rules, key.pk, key.workspace_id, key.creator_id, key_limit(key))
 
 
 def load(organization_id: UUID) -> Governance:
