@@ -8,6 +8,7 @@ from django import forms
 from django.conf import settings
 from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import mark_safe
@@ -28,6 +29,7 @@ from config import console
 from config.api import CONTROL_CHARACTERS
 from config.console import Dialog, ReadOnlyAdmin, display
 from config.errors import Unavailable, Unprocessable
+from inference.models import Journal
 
 _TRANSFERS: Final = {"pending": "info", "posted": "success", "voided": "warning"}
 _STATES: Final = {
@@ -118,6 +120,24 @@ class AccountAdmin(ReadOnlyAdmin):
         return console.nano_dollars(account.posted_credits)
 
 
+class TransferStatusFilter(admin.SimpleListFilter):
+    """The statuses; holds are those of generations under way, of which there are few."""
+
+    title = "status"
+    parameter_name = "status__exact"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(str(status), status.label) for status in Transfer.Status]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        status = self.value()
+        if status is None:
+            return queryset
+        if status == Transfer.Status.PENDING:
+            queryset = queryset.filter(reference__in=Journal.objects.values("pk"))
+        return queryset.filter(status=status)
+
+
 @admin.register(Transfer)
 class TransferAdmin(ReadOnlyAdmin):
     """Every amount that moved or is held, latest first."""
@@ -128,7 +148,7 @@ class TransferAdmin(ReadOnlyAdmin):
     )  # fmt: skip
     list_display_links = ("id",)
     list_select_related = ("organization",)
-    list_filter = ("kind", "status")
+    list_filter = ("kind", TransferStatusFilter)
     search_fields = ("reference__exact",)
     search_help_text = "A reference, such as a generation's id, or the id of an organization."
     uuid_search_fields = ("organization_id",)

@@ -148,7 +148,7 @@ SECTIONS: Final[tuple[tuple[str, dict[str, str]], ...]] = (
     ),
 )
 _EXACT: Final = Context(prec=80)
-_COUNTED: Final = 10_000
+_COUNTED: Final = 2_000
 
 
 class ConsoleCSPMiddleware(CSPMiddleware):

@@ -1,4 +1,4 @@
-"""Abstract bases that every app's models share, the leases of scheduled duties, the audit log."""
+"""Abstract bases that every app's models share, and the few tables that belong to no app."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Any
 from django.db import models, transaction
 from django.db.models.functions import Now
 from django.utils import timezone
+from django_otp.plugins.otp_static.models import StaticDevice
+from django_otp.plugins.otp_totp.models import TOTPDevice
 
+from config import secrets
 from config.errors import InvalidTransition
 
 
@@ -116,6 +119,7 @@ class AuditEntry(models.Model):
             models.Index(fields=("kind", "-id"), name="audit_by_kind"),
             models.Index(fields=("object_id", "-id"), name="audit_by_object"),
             models.Index(fields=("organization_id", "-id"), name="audit_by_organization"),
+            models.Index(fields=("actor", "-id"), name="audit_by_actor"),
         ]
         constraints = [
             models.CheckConstraint(
@@ -133,3 +137,52 @@ class AuditEntry(models.Model):
         if self.before is None:
             return "created"
         return "deleted" if self.after is None else "changed"
+
+
+class SecondFactor(TOTPDevice):  # type: ignore[misc]
+    """An operator's authenticator app; the key that its codes are made from is sealed.
+
+    The package's column is wide enough for a sealed key of its usual 20 bytes.
+    """
+
+    class Meta:
+        proxy = True
+        # The page is the package's model's, and so are its permissions.
+        default_permissions = ()
+
+    key: str
+    user_id: int
+
+    @staticmethod
+    def sealed(key: bytes, *, user_id: int) -> str:
+        """Returns what ``key`` holds of an operator's key; in another's row it does not open."""
+        return secrets.seal_key(key, associated=f"second factor|{user_id}")
+
+    @property
+    def bin_key(self) -> bytes:
+        """The key itself; raises :class:`config.secrets.DecryptionFailed`."""
+        return secrets.unseal_key(self.key, associated=f"second factor|{self.user_id}")
+
+    def rewrap(self) -> bool:
+        """Puts the key under the first credential key; returns whether it was not.
+
+        Raises :class:`config.secrets.DecryptionFailed` when no configured key opens it.
+        """
+        with transaction.atomic():
+            self.refresh_from_db(from_queryset=SecondFactor.objects.select_for_update())
+            if secrets.is_current_key(self.key):
+                return False
+            self.key = self.sealed(self.bin_key, user_id=self.user_id)
+            self.save(update_fields=["key"])
+        return True
+
+
+class BackupCodes(StaticDevice):  # type: ignore[misc]
+    """An operator's backup codes; only digests of them are stored, and each lets in once."""
+
+    class Meta:
+        proxy = True
+        default_permissions = ()
+
+    def verify_token(self, token: str) -> bool:
+        return bool(super().verify_token(secrets.digest_backup_code(self.user_id, token)))

@@ -9,23 +9,32 @@ from typing import Any, Final
 
 from django import forms
 from django.contrib import admin, messages
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.template.loader import render_to_string
 from django.utils import timezone
 from django.utils.html import format_html_join
 from django.utils.timesince import timesince
 
-from accounts.models import Workspace
+from accounts.models import Region, Workspace
 from accounts.uploads import OrganizationExportForm, OrganizationUploadForm
+from catalog.models import LanguageModel
 from catalog.pricing import Price
 from config import console
+from config.api import CONTROL_CHARACTERS, path_uuid
 from config.console import ConsoleForm, Dialog, ReadOnlyAdmin, display
 from config.imports import Plan, Report, read_lines
 from config.uploads import Upload, UploadsAdmin
 from endpoints import imports
 from endpoints import validation as live
 from endpoints.history import SHOWN, checks_table, events
-from endpoints.models import PrivateEndpoint, Validation
+from endpoints.models import (
+    InvalidBaseURL,
+    PrivateEndpoint,
+    Validation,
+    canonical_base_url,
+    require_base_url,
+)
 
 Status = PrivateEndpoint.Status
 _OUTCOMES: Final = {
@@ -38,10 +47,11 @@ _OUTCOMES: Final = {
 _STATES: Final = {"draft": "info", "active": "success", "disabled": "warning"}
 _DRIFT: Final = {"drifted": "danger"}
 _ACTIONS: Final[dict[str, set[str]]] = {
-    Status.DRAFT: {"validate", "activate", "remove"},
+    Status.DRAFT: {"edit", "validate", "activate", "remove"},
     Status.ACTIVE: {"disable", "remove"},
     Status.DISABLED: {"enable", "remove"},
 }
+_EDITED: Final = ("upstream_model_id", "base_url", "declared_region", "declared_zdr")
 _RATES: Final = ("prompt", "completion", "cache_read", "cache_write")
 
 
@@ -84,6 +94,78 @@ class ValidateDialog(Dialog):
         field.label_from_instance = lambda workspace: workspace.name
 
 
+class EditDialog(Dialog):
+    """Shows a draft's upstream and declarations as they are, to be put right."""
+
+    upstream_model_id = forms.CharField(
+        label="Upstream model ID", max_length=255, widget=console.TextWidget()
+    )
+    base_url = forms.CharField(
+        label="Base URL",
+        max_length=2048,
+        required=False,
+        empty_value=None,
+        widget=console.TextWidget(attrs={"inputmode": "url"}),
+        help_text="HTTPS up to the version; empty where the credential has it.",
+    )
+    declared_region = forms.TypedChoiceField(
+        choices=(("", "Not declared"), *Region.choices),
+        required=False,
+        empty_value=None,
+        widget=console.SelectWidget(),
+    )
+    declared_zdr = forms.TypedChoiceField(
+        label="Declared ZDR",
+        choices=(("", "Not declared"), ("true", "Yes"), ("false", "No")),
+        coerce=lambda text: text == "true",
+        required=False,
+        empty_value=None,
+        widget=console.SelectWidget(),
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        rows = PrivateEndpoint.objects.filter(deleted_at=None).select_related("provider")
+        try:
+            self._endpoint = rows.filter(pk=uuid.UUID(self.object_id)).first()
+        except ValueError:
+            self._endpoint = None
+        if self._endpoint is not None:
+            zdr = {None: "", True: "true", False: "false"}[self._endpoint.declared_zdr]
+            self.initial = {
+                name: getattr(self._endpoint, name)
+                for name in ("upstream_model_id", "base_url", "declared_region")
+            } | {"declared_zdr": zdr}
+
+    def clean_base_url(self) -> str | None:
+        text: str | None = self.cleaned_data["base_url"]
+        if self._endpoint is None:
+            return text
+        try:
+            base_url = canonical_base_url(text)
+            require_base_url(base_url, self._endpoint.provider)
+        except InvalidBaseURL as exc:
+            raise forms.ValidationError(exc.message) from None
+        return base_url
+
+
+class DisableDialog(Dialog):
+    """Asks why, where there is something to say."""
+
+    reason = forms.CharField(
+        required=False,
+        max_length=255,
+        widget=console.TextareaWidget(attrs={"rows": 2}),
+        help_text="The endpoint's history keeps it.",
+    )
+
+    def clean_reason(self) -> str:
+        reason = " ".join(self.cleaned_data["reason"].split())
+        if CONTROL_CHARACTERS.search(reason):
+            raise forms.ValidationError("Must not contain control characters.")
+        return reason
+
+
 class PrivateEndpointForm(ConsoleForm):
     """What makes a draft; without rates it takes the public list price."""
 
@@ -123,16 +205,17 @@ class PrivateEndpointAdmin(UploadsAdmin):
     form = PrivateEndpointForm
     list_display = (
         "model", "provider_name", "state", "validated", "validated_ago", "drift", "organization",
-        "region", "zdr", "upstream_model_id", "price_text",
+        "region", "zdr", "price_text",
     )  # fmt: skip
     list_select_related = ("organization", "model", "provider", "price", "validation")
     list_filter = ("status", "declared_region", "provider")
     search_fields = ("model__name", "model__slug", "provider_name", "upstream_model_id")
     uuid_search_fields = ("id", "organization_id")
-    ordering = ("-created_at", "id")
+    paginator = console.BoundedPaginator
+    ordering = ("-created_at", "-id")
     autocomplete_fields = ("organization", "model", "provider")
     actions = ("activate_selected", "disable_selected", "enable_selected", "remove_selected")
-    actions_detail = ("validate", "activate", "disable", "enable", "remove")
+    actions_detail = ("edit", "validate", "activate", "disable", "enable", "remove")
     empty_hint = (
         "Add an endpoint, or import a file of them; then validate it on its page and activate it."
     )
@@ -257,6 +340,21 @@ class PrivateEndpointAdmin(UploadsAdmin):
     def get_queryset(self, request: HttpRequest) -> Any:
         return super().get_queryset(request).filter(deleted_at=None)
 
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """Looks for the names of models among the models, which are far fewer than endpoints."""
+        if path_uuid(search_term.strip()) is not None:
+            return super().get_search_results(request, queryset, search_term)
+        for word in search_term.split():
+            models = LanguageModel.objects.filter(Q(name__icontains=word) | Q(slug__icontains=word))
+            queryset = queryset.filter(
+                Q(model__in=list(models.values_list("pk", flat=True)))
+                | Q(provider_name__icontains=word)
+                | Q(upstream_model_id__icontains=word)
+            )
+        return queryset, False
+
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
@@ -301,6 +399,20 @@ class PrivateEndpointAdmin(UploadsAdmin):
         return self.leave(request, self.page_of(request, obj))
 
     @console.transition(
+        description="Edit",
+        question="What is changed has to be validated anew.",
+        submit="Save the draft",
+        permission="operate",
+        icon="edit",
+        form=EditDialog,
+    )
+    def edit(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> console.Said:
+        endpoint.edit(
+            by=console.actor(request), **{name: form.cleaned_data[name] for name in _EDITED}
+        )
+        return messages.SUCCESS, "The draft is saved."
+
+    @console.transition(
         description="Validate",
         question="Makes a live plain and a streamed call with the workspace's BYOK credential.",
         submit="Validate now",
@@ -333,9 +445,10 @@ class PrivateEndpointAdmin(UploadsAdmin):
         submit="Disable",
         permission="operate",
         icon="pause",
+        form=DisableDialog,
     )
     def disable(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> console.Said:
-        endpoint.disable(by=console.actor(request))
+        endpoint.disable(by=console.actor(request), reason=form.cleaned_data["reason"])
         return messages.SUCCESS, "The endpoint is disabled."
 
     @console.transition(
@@ -400,7 +513,7 @@ class ValidationAdmin(ChecksMixin, ReadOnlyAdmin):
     search_fields = ("endpoint__upstream_model_id",)
     uuid_search_fields = ("id", "endpoint_id")
     paginator = console.BoundedPaginator
-    ordering = ("-created_at",)
+    ordering = ("-created_at", "-id")
     sortable_by = ()
     fieldsets = (
         (None, {"fields": (("result", "purpose", "cost", "duration"), "endpoint")}),

@@ -292,6 +292,11 @@ class PrivateEndpoint(StatefulModel):
                 condition=Q(deleted_at=None),
                 name="private_endpoint_list",
             ),
+            models.Index(
+                fields=("created_at", "id"),
+                condition=Q(deleted_at=None),
+                name="private_endpoint_latest",
+            ),
         ]
         constraints = [
             models.UniqueConstraint(
@@ -543,7 +548,10 @@ class Validation(BaseModel):
 
     class Meta:
         ordering = ("-created_at",)
-        indexes = [models.Index(fields=("endpoint", "-created_at"), name="validation_history")]
+        indexes = [
+            models.Index(fields=("endpoint", "-created_at"), name="validation_history"),
+            models.Index(fields=("created_at", "id"), name="validation_latest"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.outcome} at {self.created_at:%Y-%m-%d %H:%M:%S}"

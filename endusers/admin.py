@@ -10,12 +10,14 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
 
+from accounts.models import Organization
 from accounts.uploads import OrganizationExportForm, OrganizationUploadForm
 from config import console
-from config.api import CONTROL_CHARACTERS
+from config.api import CONTROL_CHARACTERS, path_uuid
 from config.console import ConsoleForm, display
 from config.imports import Plan, Report, read_lines
 from config.uploads import Upload, UploadsAdmin
@@ -60,10 +62,10 @@ class EndUserAdmin(UploadsAdmin):
     list_display = ("user", "organization", "state", "created_at")
     list_select_related = ("organization",)
     list_filter = ("is_active",)
-    search_fields = ("user__exact",)
-    search_help_text = "The whole tracking string, or an organization's id."
-    uuid_search_fields = ("id", "organization_id")
+    search_fields = ("user__startswith",)
+    search_help_text = "How the tracking string begins, or the id of an organization."
     paginator = console.BoundedPaginator
+    ordering = ("-created_at", "-id")
     sortable_by = ()
     autocomplete_fields = ("organization",)
     actions = ("activate_selected", "deactivate_selected")
@@ -86,6 +88,21 @@ class EndUserAdmin(UploadsAdmin):
     readonly_fields = (
         "id", "created_at", "updated_at", "last_used", "requests", "tokens", "spend", "byok_spend",
     )  # fmt: skip
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """Finds by what the term looks like, so that each search is one range of one index."""
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        wanted = path_uuid(term)
+        if wanted is None:
+            # In the order of the index: a whole string comes first.
+            return queryset.filter(user__startswith=term).order_by("user", "id"), False
+        if Organization.objects.filter(pk=wanted).exists():
+            return queryset.filter(organization_id=wanted), False
+        return queryset.filter(Q(pk=wanted) | Q(user=term)), False
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> Any:
         """Loads an end user together with what it used, which its page alone shows."""

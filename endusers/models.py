@@ -71,7 +71,11 @@ class EndUser(BaseModel):
             models.UniqueConstraint(fields=("organization", "user"), name="end_user_unique"),
             models.CheckConstraint(condition=~models.Q(user=""), name="end_user_not_empty"),
         ]
-        indexes = [models.Index(fields=("organization", "created_at", "id"), name="end_user_list")]
+        indexes = [
+            models.Index(fields=("organization", "created_at", "id"), name="end_user_list"),
+            models.Index(fields=("created_at", "id"), name="end_user_latest"),
+            models.Index(fields=("user", "id"), name="end_user_by_beginning"),
+        ]
 
     def __str__(self) -> str:
         return self.user

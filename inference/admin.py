@@ -22,10 +22,10 @@ from billing.models import Transfer
 from catalog.pricing import NANO
 from config import console
 from config.api import CONTROL_CHARACTERS
-from config.console import Dialog, ReadOnlyAdmin, display
+from config.console import ConsoleForm, Dialog, ReadOnlyAdmin, display
 from endusers.models import EndUser
 from inference.hours import first_id
-from inference.models import Feedback, Generation
+from inference.models import Feedback, Generation, Journal
 
 _STATES: Final = {
     "pending": "info",
@@ -81,17 +81,56 @@ class RefundDialog(Dialog):
         return note
 
 
+class GenerationForm(ConsoleForm):
+    """How the page names what its columns abbreviate; nothing of it is ever sent."""
+
+    class Meta:
+        labels = {
+            "id": "ID",
+            "request_id": "Request ID",
+            "api_key": "API key",
+            "session_id": "Session ID",
+            "http_referer": "HTTP referer",
+            "provider_name": "Provider",
+            "is_byok": "Own credential",
+            "upstream_id": "Upstream ID",
+            "is_estimated": "Estimated",
+            "latency_ms": "Latency, ms",
+            "duration_ms": "Duration, ms",
+        }
+        help_texts = {"is_estimated": "Counted here, for want of a report."}
+
+
+class StatusFilter(admin.SimpleListFilter):
+    """The statuses; what is under way is found by its journal, of which there are few."""
+
+    title = "status"
+    parameter_name = "status__exact"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(str(status), status.label) for status in Generation.Status]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        status = self.value()
+        if status is None:
+            return queryset
+        if status == Generation.Status.PENDING:
+            queryset = queryset.filter(pk__in=Journal.objects.values("pk"))
+        return queryset.filter(status=status)
+
+
 @admin.register(Generation)
 class GenerationAdmin(ReadOnlyAdmin):
     """What was asked, where it went and what it cost; newest first, by the time in their ids."""
 
+    form = GenerationForm
     list_display = (
         "created_at", "id", "state", "organization", "model", "provider_name", "tokens", "cost",
         "latency",
     )  # fmt: skip
-    list_display_links = ("id",)
+    list_display_links = ("created_at", "id")
     list_select_related = ("organization",)
-    list_filter = (SinceFilter, "status", "is_byok", "streamed")
+    list_filter = (SinceFilter, StatusFilter, "is_byok", "streamed")
     search_fields = ("id__startswith",)
     search_help_text = (
         "The beginning of a generation's id; the label, hash or id of a key; an end user; the id, "

@@ -91,7 +91,7 @@ WITH v AS (
         user_agent text, operation text, streamed bool, model text, private_endpoint_id uuid,
         model_endpoint_id uuid, provider_name text, price_id bigint, is_byok bool,
         attestation_id bigint, created_at timestamptz, request_id text, hold_nano bigint,
-        upstream_hold_nano bigint, routing_version bigint, catalog_version bigint
+        upstream_hold_nano bigint, images int, routing_version bigint, catalog_version bigint
     )
 ),
 there AS (SELECT id FROM inference_generation WHERE id = ANY(ARRAY(SELECT id FROM v))),
@@ -127,8 +127,9 @@ opened AS (
     RETURNING id
 ),
 journaled AS (
-    INSERT INTO inference_journal (generation_id, prompt_tokens, completion_tokens, beat_at)
-    SELECT id, 0, 0, now() FROM placed
+    INSERT INTO inference_journal
+        (generation_id, prompt_tokens, completion_tokens, images, beat_at)
+    SELECT id, 0, 0, coalesce(images, 0), now() FROM placed
 )
 SELECT id FROM opened UNION ALL SELECT id FROM there
 """
@@ -511,6 +512,7 @@ def _row(entry: Entry, admission: Admission) -> dict[str, Any]:
         "request_id": entry.request_id,
         "hold_nano": admission.hold_nano,
         "upstream_hold_nano": admission.upstream_hold_nano,
+        "images": admission.request.images,
         "routing_version": authority.routing_version,
         "catalog_version": authority.catalog_version,
     }

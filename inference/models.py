@@ -156,6 +156,7 @@ class Journal(models.Model):
     )
     prompt_tokens = models.BigIntegerField(help_text="As estimated.")
     completion_tokens = models.BigIntegerField(help_text="Delivered so far, as estimated.")
+    images = models.IntegerField(default=0, db_default=0, help_text="In the prompt.")
     beat_at = models.DateTimeField()
 
     def __str__(self) -> str:
@@ -278,6 +279,18 @@ class DailyUsage(models.Model):
                 fields=("organization", "end_user", "day"),
                 condition=Q(by_end_user=True),
                 name="daily_usage_of_end_user",
+            ),
+            models.Index(
+                fields=("day",),
+                include=("organization", "model", "requests", "cost_nano"),
+                condition=Q(by_end_user=False),
+                name="daily_usage_ranking",
+            ),
+            models.Index(
+                fields=("day",),
+                include=("organization", "end_user", "requests", "cost_nano"),
+                condition=Q(by_end_user=True, end_user__isnull=False),
+                name="daily_usage_of_end_users",
             ),
         ]
 

@@ -67,7 +67,11 @@ def _settlement(journal: Journal) -> Settlement:
     generation = journal.generation
     usage, cost, upstream_cost = None, 0, 0
     if journal.completion_tokens:
-        usage = Usage(prompt=journal.prompt_tokens, completion=journal.completion_tokens)
+        usage = Usage(
+            prompt=journal.prompt_tokens,
+            completion=journal.completion_tokens,
+            images=journal.images,
+        )
         cost = upstream_cost = nano_usd(total_cost(generation.price.price, usage))
         if generation.is_byok:
             cost = fee_nano(upstream_cost, settings.BYOK_FEE_PERCENT)

@@ -18,7 +18,7 @@ from tests.inference.processes import manage
 OURS = [
     config.label
     for config in apps.get_app_configs()
-    if Path(config.path).parent == settings.BASE_DIR and (Path(config.path) / "models.py").exists()
+    if Path(config.path).parent == settings.BASE_DIR and config.models_module is not None
 ]
 
 

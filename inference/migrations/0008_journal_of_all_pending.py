@@ -55,6 +55,11 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.RunSQL(JOURNALS, migrations.RunSQL.noop),
+        migrations.AddField(
+            "journal",
+            "images",
+            models.IntegerField(db_default=0, default=0, help_text="In the prompt."),
+        ),
         migrations.RunSQL(ROOM, NO_ROOM),
         migrations.RunSQL(
             "DROP INDEX CONCURRENTLY IF EXISTS inference_journal_generation_id_7375eac8_like",

@@ -41,6 +41,12 @@ _REQUESTS = re.compile(r"(\d+) requests in ([\d.]+)s")
 _BAD = re.compile(r"Non-2xx or 3xx responses: (\d+)")
 _LATENCY = re.compile(r"^\s+(50|99)%\s+([\d.]+)(us|ms|s|m) *$", re.MULTILINE)
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}
+_CROWD: Final = """
+from accounts.models import Organization
+Organization.objects.bulk_create(
+    (Organization(name=f"Crowd {number}") for number in range(100_000)), batch_size=5_000
+)
+"""
 _COLUMNS: Final = ("per second", "CPU µs", "p50 ms", "p99 ms", "failed")
 
 
@@ -80,6 +86,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peers", default="floor,nginx,portkey,litellm", metavar="NAMES")
+    parser.add_argument(
+        "--crowded",
+        action="store_true",
+        help="with 100,000 organizations and 20,000 endpoints besides those that are asked",
+    )
     parser.add_argument("--litellm", type=Path, help="an installed litellm, not to install one")
     parser.add_argument("--portkey", type=Path, help="a folder with @portkey-ai/gateway installed")
     options = parser.parse_args()
@@ -88,8 +99,8 @@ def main() -> None:
     os.sched_setaffinity(0, {OTHER_CORE})
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="causeway-bench-")))
-        upstream = stack.enter_context(_upstream())
-        systems = [stack.enter_context(_causeway(directory, upstream))]
+        upstream = stack.enter_context(upstream_provider())
+        systems = [stack.enter_context(causeway(directory, upstream, crowded=options.crowded))]
         peers: dict[str, AbstractContextManager[System]] = {
             "floor": _floor(upstream),
             "nginx": _nginx(directory, upstream),
@@ -122,11 +133,12 @@ def _print(systems: list[System]) -> None:
             rate = first["per second"] / (found["per second"] or 1)
             print(f"{rate:>12.2f}{found['CPU µs'] / first['CPU µs']:>12.2f}")
     for system in systems:
-        print(f"memory of {system.name}: {_memory(system.pid) / 1e6:,.0f} MB")
+        print(f"memory of {system.name}: {memory_of(system.pid) / 1e6:,.0f} MB")
 
 
 @contextlib.contextmanager
-def _upstream() -> Iterator[str]:
+def upstream_provider() -> Iterator[str]:
+    """Starts the provider on the second core and yields its address."""
     port = _free_port()
     command = [sys.executable, "-m", "tests.bench.upstream", str(port)]
     with _process(command, OTHER_CORE):
@@ -135,7 +147,8 @@ def _upstream() -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _causeway(directory: Path, upstream: str) -> Iterator[System]:
+def causeway(directory: Path, upstream: str, *, crowded: bool = False) -> Iterator[System]:
+    """Starts one worker of Causeway on the first core, its database on the second."""
     port = _free_port()
     environment = {
         "DATA_DIR": str(directory / "data"),
@@ -155,7 +168,10 @@ def _causeway(directory: Path, upstream: str) -> Iterator[System]:
         ).stdout
 
     manage("migrate", "--verbosity", "0")
-    manage("import_catalog", "-", data=json.dumps(_catalogue(upstream)))
+    others = 5_000 if crowded else 0
+    manage("import_catalog", "-", data=json.dumps(_catalogue(upstream, others)))
+    if crowded:
+        manage("shell", "-c", _CROWD)
     manage("set_provider_credential", "bench", data=UPSTREAM_KEY)
     made = json.loads(manage("create_organization", "Bench", "--json"))
     manage("grant_credits", made["organization_id"], "1000000")
@@ -266,13 +282,13 @@ def _measure(directory: Path, system: System, load: Load, *, seconds: int) -> di
         f'wrk.method = "POST"\nwrk.body = {json.dumps(json.dumps(body))}\n'
         + "".join(f'wrk.headers["{name}"] = "{value}"\n' for name, value in headers.items())
     )
-    before = _cpu(system.pid)
+    before = cpu_of(system.pid)
     output = subprocess.run(
         ["wrk", "-t1", f"-c{load.connections}", f"-d{seconds}s", "--latency", "--timeout", "30s",
          "-s", str(script), system.url],
         check=True, capture_output=True, text=True,
     ).stdout  # fmt: skip
-    spent = _cpu(system.pid) - before
+    spent = cpu_of(system.pid) - before
     match = _REQUESTS.search(output)
     assert match is not None, output
     count, elapsed = int(match[1]), float(match[2])
@@ -290,8 +306,11 @@ def _measure(directory: Path, system: System, load: Load, *, seconds: int) -> di
     }
 
 
-def _catalogue(upstream: str) -> dict[str, Any]:
+def _catalogue(upstream: str, others: int) -> dict[str, Any]:
+    """Returns what is asked, and so many other models with four endpoints each."""
     names = {f"bench/{load.model}": load.model for load in LOADS}
+    names["bench/bench-drip"] = "bench-drip"
+    crowd = [f"crowd/model-{number}" for number in range(others)]
     return {
         "providers": [
             {
@@ -308,14 +327,17 @@ def _catalogue(upstream: str) -> dict[str, Any]:
                     "modality": "text->text",
                 },
             }
-            for name in names
+            for name in (*names, *crowd)
         ],
         "endpoints": [
             {
                 "model": name, "provider": "bench", "upstream_model_id": upstream_model,
                 "pricing": {"prompt": "0.0000005", "completion": "0.0000015"},
             }
-            for name, upstream_model in names.items()
+            for name, upstream_model in [
+                *names.items(),
+                *((name, f"{name}-{place}") for name in crowd for place in range(4)),
+            ]
         ],
     }  # fmt: skip
 
@@ -362,13 +384,14 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _cpu(pid: int) -> float:
+def cpu_of(pid: int) -> float:
     """Returns the CPU seconds that a process has used, its threads included."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _memory(pid: int) -> int:
+def memory_of(pid: int) -> int:
+    """Returns the resident memory of a process in bytes."""
     match = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert match is not None
     return int(match[1]) * 1024

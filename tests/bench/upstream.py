@@ -3,7 +3,8 @@
 The simulated provider of ``config.simulator`` costs more than some gateways do, and it would have
 to share its core with PostgreSQL. This one does next to nothing: it finds where a request ends and
 writes bytes. A model whose name holds ``chunks`` is answered with a stream, an event a write; one
-that holds ``slow`` is answered after :data:`DELAY_SECONDS`.
+that holds ``slow`` is answered after :data:`DELAY_SECONDS`; one that holds ``drip`` with a stream
+that takes :data:`DRIP_SECONDS` from event to event.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import uvloop
 
 CHUNKS: Final = 50
 DELAY_SECONDS: Final = 0.05
+DRIP_SECONDS: Final = 0.5
 _USAGE: Final = {"prompt_tokens": 11, "completion_tokens": 4, "total_tokens": 15}
 _STREAM_HEAD: Final = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
@@ -83,16 +85,18 @@ class Provider(asyncio.Protocol):
             if len(self._pending) < end:
                 return
             request, self._pending = self._pending[head:end], self._pending[end:]
-            parts = iter(_EVENTS if b"chunks" in request else (_WHOLE,))
+            is_drip = b"drip" in request
+            parts = iter(_EVENTS if is_drip or b"chunks" in request else (_WHOLE,))
             delay = DELAY_SECONDS if b"slow" in request else 0
-            asyncio.get_running_loop().call_later(delay, self._answer, parts)
+            pause = DRIP_SECONDS if is_drip else 0
+            asyncio.get_running_loop().call_later(delay, self._answer, parts, pause)
 
-    def _answer(self, parts: Iterator[bytes]) -> None:
+    def _answer(self, parts: Iterator[bytes], pause: float) -> None:
         """Writes each part in a turn of the loop of its own, which makes it a packet of its own."""
         part = next(parts, None)
         if part is not None and not self._transport.is_closing():
             self._transport.write(part)
-            asyncio.get_running_loop().call_soon(self._answer, parts)
+            asyncio.get_running_loop().call_later(pause, self._answer, parts, pause)
 
 
 async def main() -> None:

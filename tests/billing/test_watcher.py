@@ -248,7 +248,7 @@ def test_a_second_payment_of_the_same_waits_for_an_operator(
 def test_an_amount_stays_reserved_until_no_payment_of_it_can_be_in_time(
     tenant: Tenant, chain: Chain, token: Contract, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("billing.models.MAX_TAIL", 1)
+    monkeypatch.setattr("billing.models.top_ups.MAX_TAIL", 1)
     top_up = ask(tenant, chain, token.payers[0])
     token.pay(top_up.units)
     look(chain)

@@ -449,6 +449,22 @@ def test_a_cost_that_fits_no_column_ends_its_hold_all_the_same(site: Site) -> No
     assert (sweep(), Journal.objects.exists()) == (0, False)
 
 
+def test_the_images_of_what_a_dead_worker_delivered_are_charged(site: Site) -> None:
+    site.publish(price=factories.make_price("0.000001", "0.000002", image="0.001"))
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    content = [{"type": "text", "text": "one"}, image, image]
+    messages = [{"role": "user", "content": content}]
+    found = admit(site, site.chat_body(messages=messages, max_tokens=100))
+    old = timezone.now() - timedelta(hours=1)
+    Journal.objects.update(prompt_tokens=5, completion_tokens=7, beat_at=old)
+    assert sweep() == 1
+    row = Generation.objects.get(pk=found.generation_id)
+    # Two images at a million nano-USD, 5 prompt tokens at a thousand, 7 more at two thousand.
+    assert (row.cost_nano, row.is_estimated, row.error_type) == (2_019_000, True, "abandoned")
+    assert available(site) == CREDITS - 2_019_000
+    assert_in_order()
+
+
 def test_a_free_model_is_served_though_holds_exceed_a_lowered_limit(site: Site) -> None:
     site.publish("sim-held")
     free = site.publish(

@@ -1,0 +1,200 @@
+"""Organizations' own credentials at providers."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from typing import Any, Final, Self
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models, transaction
+from django.db.models import Max, Q
+from django.utils import timezone
+
+from accounts.models.edits import refusal, write_fields
+from accounts.models.organizations import Organization, Workspace
+from accounts.models.terms import Region
+from config import secrets
+from config.errors import NotFound
+from config.models import BaseModel
+
+HOST_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.\-]{0,251}[a-z0-9])?")
+
+
+class CredentialNotFound(NotFound):
+    message = "The BYOK credential does not exist."
+
+
+class ByokCredentialQuerySet(models.QuerySet["ByokCredential"]):
+    def for_organization(self, organization_id: uuid.UUID) -> Self:
+        return self.filter(organization_id=organization_id, deleted_at=None)
+
+    def usable_in(self, workspace: Workspace, provider_slug: str) -> Self:
+        """Returns the credentials that a workspace may use at a provider, in order of trial."""
+        return (
+            self.for_organization(workspace.organization_id)
+            .filter(
+                Q(workspace=workspace) | Q(workspace=None),
+                provider_slug=provider_slug,
+                disabled=False,
+            )
+            .order_by("is_fallback", "sort_order", "created_at")
+        )
+
+
+class ByokCredentialManager(models.Manager.from_queryset(ByokCredentialQuerySet)):  # type: ignore[misc]
+    def store(
+        self,
+        *,
+        organization: Organization,
+        workspace: Workspace | None,
+        provider_slug: str,
+        secret: secrets.Secret,
+        **fields: Any,
+    ) -> ByokCredential:
+        """Seals a provider credential and appends it to the order of its provider."""
+        with transaction.atomic():
+            # The order is a sequence of the organization: two appends at once take turns.
+            Organization.objects.select_for_update(no_key=True).get(pk=organization.pk)
+            highest = (
+                self.for_organization(organization.pk)
+                .filter(provider_slug=provider_slug)
+                .aggregate(highest=Max("sort_order"))["highest"]
+            )
+            credential = ByokCredential(
+                organization=organization,
+                workspace=workspace,
+                provider_slug=provider_slug,
+                sort_order=0 if highest is None else highest + 1,
+                **fields,
+            )
+            credential.seal(secret)
+            credential.save(force_insert=True)
+        return credential
+
+
+class ByokCredential(BaseModel):
+    """An organization's own credential at a provider; the secret is write-only."""
+
+    organization = models.ForeignKey(
+        Organization, on_delete=models.CASCADE, related_name="byok_credentials", editable=False
+    )
+    workspace = models.ForeignKey(
+        Workspace,
+        on_delete=models.CASCADE,
+        related_name="byok_credentials",
+        null=True,
+        blank=True,
+        help_text="Empty: usable in every workspace.",
+    )
+    provider_slug = models.CharField(max_length=255)
+    name = models.CharField(max_length=255, null=True, blank=True)
+    label = models.CharField(max_length=32, editable=False)
+    sealed = models.BinaryField(editable=False)
+    version = models.PositiveIntegerField(default=1, editable=False)
+    sort_order = models.IntegerField(default=0)
+    disabled = models.BooleanField(default=False)
+    is_fallback = models.BooleanField(default=False)
+    is_required = models.BooleanField(default=False)
+    is_byok_only = models.BooleanField(default=False)
+    allowed_models = ArrayField(models.CharField(max_length=255), null=True, blank=True)
+    allowed_api_key_hashes = ArrayField(models.CharField(max_length=64), null=True, blank=True)
+    allowed_user_ids = ArrayField(models.CharField(max_length=255), null=True, blank=True)
+    allowed_hosts = ArrayField(
+        models.CharField(max_length=253),
+        null=True,
+        blank=True,
+        help_text="Hosts to which this credential may be sent; empty: any that the policy allows.",
+    )
+    declared_region = models.CharField(max_length=16, choices=Region, null=True, blank=True)
+    declared_zdr = models.BooleanField(null=True, blank=True)
+    deleted_at = models.DateTimeField(null=True, blank=True, editable=False)
+
+    objects = ByokCredentialManager()
+
+    class Meta:
+        verbose_name = "BYOK credential"
+        ordering = ("organization", "provider_slug", "sort_order")
+        indexes = [models.Index(fields=("organization", "provider_slug"), name="byok_lookup")]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(is_fallback=False) | Q(is_byok_only=False),
+                name="byok_fallback_is_not_byok_only",
+            ),
+            models.CheckConstraint(
+                condition=Q(deleted_at=None) | Q(sealed=b""), name="byok_deleted_is_wiped"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.provider_slug} {self.label}"
+
+    @property
+    def _associated(self) -> str:
+        return f"{self.pk}|{self.organization_id}|{self.workspace_id}|{self.provider_slug}"
+
+    def seal(self, secret: secrets.Secret) -> None:
+        """Puts the secret in, sealed to this row; the caller saves."""
+        self.sealed = secrets.seal(secret, associated=self._associated)
+        self.label = secret.label
+
+    def reveal(self) -> secrets.Secret:
+        """Opens the secret; raises :class:`config.secrets.DecryptionFailed`."""
+        return secrets.unseal(bytes(self.sealed), associated=self._associated)
+
+    def rotate(self, secret: secrets.Secret) -> None:
+        """Replaces the secret in place; validations made with the old one become stale."""
+        with transaction.atomic():
+            self._lock_present()
+            self.seal(secret)
+            self.version = self.version + 1
+            self.save_fields("sealed", "label", "version")
+
+    def edit(self, *, secret: secrets.Secret | None = None, **changes: Any) -> bool:
+        """Present, unchanged. Rotates to a secret that is given and writes the fields that differ.
+
+        Returns whether anything changed. Raises :class:`CredentialNotFound` for one that was
+        removed meanwhile, and :class:`InvalidRequest` for a fallback that is also BYOK only.
+        """
+        with transaction.atomic():
+            self._lock_present()
+            if secret is not None:
+                self.rotate(secret)
+            if changes.get("is_fallback", self.is_fallback) and changes.get(
+                "is_byok_only", self.is_byok_only
+            ):
+                raise refusal("is_fallback", "Cannot go with is_byok_only.")
+            return write_fields(self, changes) or secret is not None
+
+    def remove(self) -> None:
+        """Present → gone. Wipes the secret and keeps the row, which nothing shows or uses.
+
+        Raises :class:`CredentialNotFound` for one that is gone already.
+        """
+        with transaction.atomic():
+            self._lock_present()
+            self.sealed, self.deleted_at = b"", timezone.now()
+            self.save_fields("sealed", "deleted_at")
+
+    def _lock_present(self) -> None:
+        self.refresh_from_db(from_queryset=ByokCredential._base_manager.select_for_update())
+        if self.deleted_at is not None:
+            raise CredentialNotFound
+
+    def rewrap(self) -> bool:
+        """Puts the secret under the first credential key; returns whether that changed anything.
+
+        Raises :class:`config.secrets.DecryptionFailed` when no configured key opens it.
+        """
+        with transaction.atomic():
+            self.refresh_from_db(from_queryset=ByokCredential._base_manager.select_for_update())
+            sealed = bytes(self.sealed)
+            if not sealed or secrets.is_current(sealed):
+                return False
+            self.sealed = secrets.rewrap(sealed, associated=self._associated)
+            self.save_fields("sealed")
+        return True
+
+    def permits_host(self, host: str) -> bool:
+        """Tells whether the credential may travel to a host."""
+        return self.allowed_hosts is None or host in self.allowed_hosts

@@ -1,0 +1,50 @@
+"""The people of organizations."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Self
+
+from django.db import models
+
+from config.errors import NotFound
+from config.models import BaseModel
+
+
+class MemberNotFound(NotFound):
+    message = "The member does not exist."
+
+
+class MemberQuerySet(models.QuerySet["Member"]):
+    def for_organization(self, organization_id: uuid.UUID) -> Self:
+        return self.filter(organization_id=organization_id)
+
+
+class Member(BaseModel):
+    """A person of an organization, known by an address; not a login.
+
+    Keys that a member made fall under what is decided for the member.
+    """
+
+    class Role(models.TextChoices):
+        ADMIN = "admin", "admin"
+        MEMBER = "member", "member"
+
+    organization = models.ForeignKey(
+        "accounts.Organization", on_delete=models.CASCADE, related_name="members"
+    )
+    email = models.EmailField(max_length=254)
+    first_name = models.CharField(max_length=255, null=True, blank=True)
+    last_name = models.CharField(max_length=255, null=True, blank=True)
+    role = models.CharField(max_length=16, choices=Role, default=Role.MEMBER)
+
+    objects = MemberQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("organization", "email")
+        constraints = [
+            models.UniqueConstraint(fields=("organization", "email"), name="member_email_unique")
+        ]
+
+    def __str__(self) -> str:
+        return self.email

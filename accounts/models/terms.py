@@ -1,0 +1,54 @@
+"""The terms that several models share: regions, and the periods that limits count over."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from django.db import models
+
+
+class Region(models.TextChoices):
+    """Where a deployment processes data, as its owner declares it; ``global`` is not regional."""
+
+    GLOBAL = "global", "global"
+    EUROPE = "europe", "europe"
+    US = "us", "us"
+
+
+class LimitReset(models.TextChoices):
+    """When what a key has spent counts from zero again: at midnight UTC, weeks from Monday."""
+
+    DAILY = "daily", "daily"
+    WEEKLY = "weekly", "weekly"
+    MONTHLY = "monthly", "monthly"
+
+    def began_at(self, now: datetime) -> datetime:
+        """Returns the beginning of the period that holds a moment."""
+        midnight = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+        if self is LimitReset.DAILY:
+            return midnight
+        if self is LimitReset.WEEKLY:
+            return midnight - timedelta(days=midnight.weekday())
+        return midnight.replace(day=1)
+
+    def ends_at(self, now: datetime) -> datetime:
+        """Returns the beginning of the period after it."""
+        began = self.began_at(now)
+        if self is LimitReset.DAILY:
+            return began + timedelta(days=1)
+        if self is LimitReset.WEEKLY:
+            return began + timedelta(days=7)
+        return (began + timedelta(days=31)).replace(day=1)
+
+
+class BudgetInterval(models.TextChoices):
+    """Over which period a workspace's budget counts; ``lifetime`` is never reset."""
+
+    DAILY = "daily", "daily"
+    WEEKLY = "weekly", "weekly"
+    MONTHLY = "monthly", "monthly"
+    LIFETIME = "lifetime", "lifetime"
+
+    @property
+    def reset(self) -> LimitReset | None:
+        return None if self is BudgetInterval.LIFETIME else LimitReset(self.value)

@@ -1,0 +1,283 @@
+"""Accounts, the append-only transfers between them, and the meters that budgets read.
+
+All amounts are integers in nano-USD (10⁻⁹ USD). :mod:`billing.ledger` is the only writer of these.
+"""
+
+from __future__ import annotations
+
+import uuid
+from datetime import date
+from typing import Self
+
+from django.db import models, transaction
+from django.db.models import F, Q
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from accounts.models import Organization
+from config.errors import Conflict
+from config.models import StatefulModel
+
+
+class AccountQuerySet(models.QuerySet["Account"]):
+    def for_organization(self, organization_id: uuid.UUID) -> Self:
+        return self.filter(organization_id=organization_id)
+
+
+class Account(models.Model):
+    """One side of an organization's transfers; a trigger opens all five with the organization.
+
+    Credits come from ``grants`` and ``deposits`` and go to ``usage``; what usage cost beyond all
+    credits comes from ``write_off``. So the balances of an organization add up to zero, and no row
+    is shared between organizations, which would make all of them wait for each other.
+    """
+
+    class Kind(models.TextChoices):
+        CREDITS = "credits", "credits"
+        USAGE = "usage", "usage"
+        GRANTS = "grants", "grants"
+        DEPOSITS = "deposits", "deposits"
+        WRITE_OFF = "write_off", "write-off"
+
+    id = models.BigAutoField(primary_key=True)
+    organization = models.ForeignKey(
+        Organization,
+        on_delete=models.CASCADE,
+        related_name="accounts",
+        editable=False,
+        db_index=False,
+    )
+    kind = models.CharField(max_length=16, choices=Kind, editable=False)
+    posted_debits = models.BigIntegerField(default=0, db_default=0, editable=False)
+    posted_credits = models.BigIntegerField(default=0, db_default=0, editable=False)
+    pending_debits = models.BigIntegerField(default=0, db_default=0, editable=False)
+
+    objects = AccountQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("organization", "id")
+        constraints = [
+            models.UniqueConstraint(fields=("organization", "kind"), name="account_one_of_a_kind"),
+            models.CheckConstraint(
+                condition=Q(posted_debits__gte=0, posted_credits__gte=0, pending_debits__gte=0),
+                name="account_sums_not_negative",
+            ),
+            # The last word against an overdraft, whatever any code believes.
+            models.CheckConstraint(
+                condition=~Q(kind="credits")
+                | Q(posted_credits__gte=F("posted_debits") + F("pending_debits")),
+                name="account_not_overdrawn",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.organization}"
+
+    @property
+    def balance(self) -> int:
+        """What came in less what went out; holds count as still there."""
+        return self.posted_credits - self.posted_debits
+
+    @property
+    def available(self) -> int:
+        """What may still be promised: the balance less what is held."""
+        return self.balance - self.pending_debits
+
+
+class TransferQuerySet(models.QuerySet["Transfer"]):
+    def for_organization(self, organization_id: uuid.UUID) -> Self:
+        return self.filter(organization_id=organization_id)
+
+    def pending(self) -> Self:
+        return self.filter(status=Transfer.Status.PENDING)
+
+
+class Transfer(models.Model):
+    """An amount that moves from one account to another; never changed, but ended once.
+
+    PENDING → POSTED with ``posted_nano``, at most the amount, or PENDING → VOIDED. What needs no
+    hold is stored as posted. ``reference`` names what it was for, once for each kind: a generation
+    for usage and its refund, a deposit for a deposit.
+    """
+
+    class Kind(models.TextChoices):
+        USAGE = "usage", "usage"
+        EXCESS = "excess", "usage beyond its hold"
+        WRITE_OFF = "write_off", "usage beyond all credits"
+        REFUND = "refund", "refund"
+        GRANT = "grant", "grant"
+        DEPOSIT = "deposit", "deposit"
+
+    class Status(models.TextChoices):
+        PENDING = "pending", "pending"
+        POSTED = "posted", "posted"
+        VOIDED = "voided", "voided"
+
+    id = models.BigAutoField(primary_key=True)
+    organization = models.ForeignKey(
+        Organization,
+        on_delete=models.PROTECT,
+        related_name="transfers",
+        editable=False,
+        db_index=False,
+    )
+    kind = models.CharField(max_length=16, choices=Kind)
+    debit = models.ForeignKey(Account, on_delete=models.PROTECT, related_name="+", db_index=False)
+    credit = models.ForeignKey(Account, on_delete=models.PROTECT, related_name="+", db_index=False)
+    amount_nano = models.BigIntegerField(help_text="In nano-USD: at most so much moves.")
+    posted_nano = models.BigIntegerField(null=True, help_text="In nano-USD: so much moved.")
+    status = models.CharField(max_length=16, choices=Status)
+    reference = models.CharField(max_length=128, null=True, db_collation="C")
+    actor = models.CharField(max_length=255, default="", db_default="")
+    note = models.TextField(default="", db_default="")
+    created_at = models.DateTimeField(db_default=Now())
+    ended_at = models.DateTimeField(null=True)
+
+    objects = TransferQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("-id",)
+        indexes = [
+            # None has what ends a transfer: that update touches no index.
+            models.Index(fields=("organization", "-id"), name="transfer_list"),
+            models.Index(
+                fields=("kind", "-id"), condition=~Q(kind="usage"), name="transfer_by_kind"
+            ),
+        ]
+        constraints = [
+            models.UniqueConstraint(
+                fields=("reference", "kind"),
+                condition=Q(reference__isnull=False),
+                name="transfer_once",
+            ),
+            models.CheckConstraint(
+                condition=Q(amount_nano__gt=0)
+                & (
+                    Q(status="pending", posted_nano=None, ended_at=None)
+                    | Q(status="voided", posted_nano=None, ended_at__isnull=False)
+                    | Q(
+                        status="posted",
+                        posted_nano__gt=0,
+                        posted_nano__lte=F("amount_nano"),
+                        ended_at__isnull=False,
+                    )
+                ),
+                name="transfer_is_consistent",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"#{self.pk} {self.kind}"
+
+
+class SameOperator(Conflict):
+    """Who asks for a grant does not approve it."""
+
+    error_type = "same_operator"
+    message = "Another operator than the one who asked for the grant must approve it."
+
+
+class GrantRequest(StatefulModel):
+    """A grant above the operators' limit, which waits for a second one of them.
+
+    REQUESTED → APPROVED, in the transaction of its transfer, or REQUESTED → DECLINED.
+    """
+
+    class Status(models.TextChoices):
+        REQUESTED = "requested", "requested"
+        APPROVED = "approved", "approved"
+        DECLINED = "declined", "declined"
+
+    organization = models.ForeignKey(
+        Organization, on_delete=models.PROTECT, related_name="+", editable=False
+    )
+    amount_nano = models.BigIntegerField(editable=False, help_text="In nano-USD.")
+    note = models.TextField(default="", editable=False)
+    status = models.CharField(
+        max_length=16, choices=Status, default=Status.REQUESTED, editable=False
+    )
+    requested_by = models.CharField(max_length=255, editable=False)
+    decided_at = models.DateTimeField(null=True, editable=False)
+    decided_by = models.CharField(max_length=255, default="", editable=False)
+
+    class Meta:
+        ordering = ("-created_at",)
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(amount_nano__gt=0)
+                & (
+                    Q(status="requested", decided_at=None)
+                    | Q(status="declined", decided_at__isnull=False)
+                    | (
+                        Q(status="approved", decided_at__isnull=False)
+                        & ~Q(decided_by=F("requested_by"))
+                    )
+                ),
+                name="grant_request_is_consistent",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"grant to {self.organization}"
+
+    def approve(self, *, by: str) -> None:
+        """REQUESTED → APPROVED, by another operator; raises :class:`SameOperator` for the same."""
+        with transaction.atomic():
+            self.lock()
+            self.require_status(self.Status.REQUESTED)
+            if by == self.requested_by:
+                raise SameOperator
+            self._decide(self.Status.APPROVED, by)
+
+    def decline(self, *, by: str) -> None:
+        """REQUESTED → DECLINED, by anybody: who asked may take it back."""
+        with transaction.atomic():
+            self.lock()
+            self.require_status(self.Status.REQUESTED)
+            self._decide(self.Status.DECLINED, by)
+
+    def _decide(self, status: Status, by: str) -> None:
+        self.status = status
+        self.decided_at, self.decided_by = timezone.now(), by
+        self.save_fields("status", "decided_at", "decided_by")
+
+
+class Meter(models.Model):
+    """What one key, member or workspace has used; a trigger makes it with its subject.
+
+    ``cost…`` is what credits paid and ``byok…`` what its own credentials paid upstream: on ``day``
+    (UTC), in that day's week (from Monday) and month, and in all. What is held for requests under
+    way is apart. A period that ``day`` does not lie in has nothing yet.
+    """
+
+    subject_id = models.UUIDField(primary_key=True, editable=False)
+    organization = models.ForeignKey(
+        Organization, on_delete=models.CASCADE, related_name="+", editable=False
+    )
+    day = models.DateField(default=date.min, db_default=date.min)
+    cost_daily = models.BigIntegerField(default=0, db_default=0)
+    cost_weekly = models.BigIntegerField(default=0, db_default=0)
+    cost_monthly = models.BigIntegerField(default=0, db_default=0)
+    cost = models.BigIntegerField(default=0, db_default=0)
+    byok_daily = models.BigIntegerField(default=0, db_default=0)
+    byok_weekly = models.BigIntegerField(default=0, db_default=0)
+    byok_monthly = models.BigIntegerField(default=0, db_default=0)
+    byok = models.BigIntegerField(default=0, db_default=0)
+    held_cost = models.BigIntegerField(default=0, db_default=0)
+    held_byok = models.BigIntegerField(default=0, db_default=0)
+    requests = models.BigIntegerField(default=0, db_default=0)
+    minute = models.DateTimeField(null=True, help_text="The last one with a request.")
+    requests_before = models.BigIntegerField(
+        default=0, db_default=0, help_text="Requests before that minute."
+    )
+    last_used_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(held_cost__gte=0, held_byok__gte=0), name="meter_holds_not_negative"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return str(self.subject_id)

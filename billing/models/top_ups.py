@@ -1,0 +1,347 @@
+"""What organizations want to pay on a chain."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import secrets
+import uuid
+from datetime import datetime, timedelta
+from typing import Any, Final, Self
+
+from django.conf import settings
+from django.db import connection, models, transaction
+from django.db.models import Q
+from django.utils import timezone
+
+from accounts.models import Organization
+from billing.models.deposits import ChainState, Deposit, UnitsField, chain_name, token_text
+from config.chains import Chain
+from config.errors import GatewayError, InvalidRequest, Unprocessable
+from config.models import StatefulModel
+
+MAX_OPEN: Final = 5
+MAX_TAIL: Final = 9_999
+
+
+class TooManyTopUps(GatewayError):
+    """The organization has as many open top-ups as it may have."""
+
+    status = 429
+    error_type = "rate_limit_exceeded"
+    message = f"There are {MAX_OPEN} open top-ups. Pay one of them, or wait until one expires."
+
+
+class ChainNotOffered(GatewayError):
+    """Payments on a chain would not be seen now."""
+
+    status = 503
+    error_type = "top_up_unavailable"
+
+
+class IdempotencyKeyReused(Unprocessable):
+    """The key was used before, for a request that asked for something else."""
+
+    error_type = "idempotency_key_reused"
+    message = "idempotency_key_reused: this Idempotency-Key was used with a different request."
+
+
+class TopUpQuerySet(models.QuerySet["TopUp"]):
+    def for_organization(self, organization_id: uuid.UUID) -> Self:
+        return self.filter(organization_id=organization_id)
+
+    def open(self) -> Self:
+        """Returns those that wait for a payment and may still be paid."""
+        return self.filter(status=TopUp.Status.OPEN, expires_at__gt=timezone.now())
+
+
+class TopUpManager(models.Manager.from_queryset(TopUpQuerySet)):  # type: ignore[misc]
+    def request(
+        self,
+        *,
+        organization_id: uuid.UUID,
+        chain_id: int,
+        usd_cents: int,
+        sender: str,
+        idempotency_key: str | None = None,
+        by: str = "",
+    ) -> TopUp:
+        """(none) → OPEN. Asks for an exact amount that tells this payment from all others.
+
+        A repeated ``idempotency_key`` returns what its first request made, as it is now. Requests
+        of one organization take turns on its row. Raises :class:`IdempotencyKeyReused`,
+        :class:`InvalidRequest`, :class:`ChainNotOffered` and :class:`TooManyTopUps`.
+        """
+        fingerprint = hashlib.sha256(f"{chain_id}|{usd_cents}|{sender}".encode()).hexdigest()
+        with transaction.atomic():
+            organization = Organization.objects.select_for_update(no_key=True).get(
+                pk=organization_id
+            )
+            if idempotency_key is not None:
+                first: TopUp | None = self.filter(
+                    organization=organization, idempotency_key=idempotency_key
+                ).first()
+                if first is not None:
+                    if first.request_fingerprint != fingerprint:
+                        raise IdempotencyKeyReused
+                    return first
+            chain = _offered(chain_id)
+            now = timezone.now()
+            self._require_room(organization, now)
+            expires_at = now + timedelta(seconds=settings.TOP_UP_LIFETIME)
+            top_up = TopUp(
+                organization=organization,
+                chain_id=chain_id,
+                amount_nano=usd_cents * 10**7,
+                token=chain.token.contract,
+                token_symbol=chain.token.symbol,
+                token_decimals=chain.token.decimals,
+                sender=sender,
+                recipient=chain.recipient,
+                units=_free_units(chain, sender, chain.token.units_of(usd_cents)),
+                expires_at=expires_at,
+                payable_until=expires_at + timedelta(seconds=settings.TOP_UP_GRACE),
+                requested_by=by,
+                idempotency_key=idempotency_key,
+                request_fingerprint=fingerprint,
+            )
+            top_up.save(force_insert=True)
+        return top_up
+
+    def _require_room(self, organization: Organization, now: datetime) -> None:
+        present = list(
+            self.for_organization(organization.pk)
+            .open()
+            .order_by("expires_at")
+            .values_list("expires_at", flat=True)[:MAX_OPEN]
+        )
+        if len(present) == MAX_OPEN:
+            seconds = math.ceil((present[0] - now).total_seconds())
+            raise TooManyTopUps(headers={"Retry-After": str(max(seconds, 1))})
+
+
+class TopUp(StatefulModel):
+    """What an organization wants to pay on a chain: an exact amount, from one sender, until when.
+
+    The digits below a cent tell the payment. They stay reserved until no block can come any more
+    that is mined before ``payable_until``, so that a late or a repeated payment is nobody else's.
+    """
+
+    class Status(models.TextChoices):
+        OPEN = "open", "open"
+        SEEN = "seen", "seen"
+        CONFIRMED = "confirmed", "confirmed"
+        EXPIRED = "expired", "expired"
+        REVIEW = "review", "review"
+
+    organization = models.ForeignKey(
+        Organization, on_delete=models.PROTECT, related_name="top_ups", editable=False
+    )
+    status = models.CharField(max_length=16, choices=Status, default=Status.OPEN, editable=False)
+    amount_nano = models.BigIntegerField(editable=False, help_text="As asked for, in nano-USD.")
+    chain_id = models.BigIntegerField("chain ID", editable=False)
+    token = models.CharField(max_length=42, editable=False)
+    token_symbol = models.CharField(max_length=16, editable=False)
+    token_decimals = models.PositiveSmallIntegerField(editable=False)
+    sender = models.CharField(max_length=42, editable=False)
+    recipient = models.CharField(max_length=42, editable=False)
+    units = UnitsField(editable=False, help_text="To be paid, in the token's base units.")
+    expires_at = models.DateTimeField(editable=False)
+    payable_until = models.DateTimeField(
+        editable=False, help_text="A payment mined until then is credited."
+    )
+    is_reserved = models.BooleanField(default=True, editable=False)
+    tx_hash = models.CharField("transaction", max_length=66, default="", editable=False)
+    block_number = models.BigIntegerField("block", null=True, editable=False)
+    confirmed_at = models.DateTimeField(null=True, editable=False)
+    requested_by = models.CharField(max_length=255, default="", editable=False)
+    idempotency_key = models.CharField(max_length=255, null=True, editable=False)
+    request_fingerprint = models.CharField(max_length=64, editable=False)
+
+    objects = TopUpManager()
+
+    class Meta:
+        verbose_name = "top-up"
+        ordering = ("-created_at", "id")
+        indexes = [
+            models.Index(fields=("organization", "-created_at"), name="top_up_list"),
+            models.Index(fields=("chain_id", "sender", "units"), name="top_up_match"),
+            models.Index(
+                fields=("expires_at",), condition=Q(status__in=("open", "seen")), name="top_up_due"
+            ),
+            models.Index(
+                fields=("chain_id", "payable_until"),
+                condition=Q(is_reserved=True),
+                name="top_up_reserved",
+            ),
+        ]
+        constraints = [
+            models.UniqueConstraint(
+                fields=("organization", "idempotency_key"), name="top_up_idempotency"
+            ),
+            models.UniqueConstraint(
+                fields=("chain_id", "token", "sender", "units"),
+                condition=Q(is_reserved=True),
+                name="top_up_told_by_its_amount",
+            ),
+            models.CheckConstraint(
+                condition=Q(amount_nano__gt=0, units__gt=0), name="top_up_amount_positive"
+            ),
+            models.CheckConstraint(
+                condition=Q(status="confirmed", confirmed_at__isnull=False)
+                | (~Q(status="confirmed") & Q(confirmed_at=None)),
+                name="top_up_confirmation_stamp",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.amount_text} on {chain_name(self.chain_id)}"
+
+    @property
+    def amount_text(self) -> str:
+        """The exact amount to pay, in whole tokens."""
+        return token_text(self.units, self.token_decimals, self.token_symbol)
+
+    @property
+    def payment_uri(self) -> str:
+        """What a wallet's camera reads (EIP-681)."""
+        return (
+            f"ethereum:{self.token}@{self.chain_id}/transfer"
+            f"?address={self.recipient}&uint256={self.units}"
+        )
+
+    @property
+    def confirmations(self) -> int:
+        """How many blocks hold the payment: its own and those after it."""
+        if self.block_number is None:
+            return 0
+        latest = ChainState.objects.values_list("latest_number", flat=True).filter(
+            chain_id=self.chain_id
+        )
+        return max((latest.first() or 0) - self.block_number + 1, 1)
+
+    @property
+    def call_data(self) -> dict[str, Any]:
+        """The payment in the shape that the interface gives it; the server signs nothing."""
+        return {
+            "deadline": self.expires_at,
+            "fee_amount": "0",
+            "id": f"0x{self.pk.hex}",
+            "operator": self.recipient,
+            "prefix": "0x",
+            "recipient": self.recipient,
+            "recipient_amount": str(self.units),
+            "recipient_currency": self.token,
+            "refund_destination": self.sender,
+            "signature": "0x",
+        }
+
+    def see(self, *, tx_hash: str, block_number: int) -> bool:
+        """OPEN | EXPIRED → SEEN. The payment is mined, and may still be taken back.
+
+        Returns whether anything changed; a payment that moved to another block is seen there.
+        """
+        with transaction.atomic():
+            self.lock()
+            if self.status not in (self.Status.OPEN, self.Status.EXPIRED, self.Status.SEEN):
+                return False
+            there = (self.Status.SEEN, tx_hash, block_number)
+            if (self.status, self.tx_hash, self.block_number) == there:
+                return False
+            self.status, self.tx_hash, self.block_number = there
+            self.save_fields("status", "tx_hash", "block_number")
+        return True
+
+    def lose_sight(self) -> bool:
+        """SEEN → OPEN. The payment's block was replaced, and it is in no other yet."""
+        with transaction.atomic():
+            self.lock()
+            if self.status != self.Status.SEEN:
+                return False
+            self.status, self.tx_hash, self.block_number = self.Status.OPEN, "", None
+            self.save_fields("status", "tx_hash", "block_number")
+        return True
+
+    def confirm(self, deposit: Deposit) -> None:
+        """OPEN | SEEN | EXPIRED | REVIEW → CONFIRMED. Its caller credits the deposit with it."""
+        with transaction.atomic():
+            self.lock()
+            self.require_status(
+                self.Status.OPEN, self.Status.SEEN, self.Status.EXPIRED, self.Status.REVIEW
+            )
+            self.status = self.Status.CONFIRMED
+            self.confirmed_at = timezone.now()
+            self.tx_hash, self.block_number = deposit.tx_hash, deposit.block_number
+            self.save_fields("status", "confirmed_at", "tx_hash", "block_number")
+
+    def expire(self) -> bool:
+        """OPEN → EXPIRED. A payment that was mined in time, or in the grace, still counts."""
+        with transaction.atomic():
+            self.lock()
+            if self.status != self.Status.OPEN or self.expires_at > timezone.now():
+                return False
+            self.status = self.Status.EXPIRED
+            self.save_fields("status")
+        return True
+
+    def refer(self) -> bool:
+        """OPEN | SEEN | EXPIRED → REVIEW. An operator decides on a payment that is not as asked."""
+        with transaction.atomic():
+            self.lock()
+            if self.status in (self.Status.CONFIRMED, self.Status.REVIEW):
+                return False
+            self.status = self.Status.REVIEW
+            self.save_fields("status")
+        return True
+
+    def close_review(self) -> None:
+        """REVIEW → EXPIRED. No payment that was not as asked is left to decide on."""
+        with transaction.atomic():
+            self.lock()
+            self.require_status(self.Status.REVIEW)
+            self.status = self.Status.EXPIRED
+            self.save_fields("status")
+
+
+def _offered(chain_id: int) -> Chain:
+    """Returns a chain that payments are read from now."""
+    chains: dict[int, Chain] = settings.CHAINS
+    if not chains:
+        raise ChainNotOffered("Crypto top-ups are not configured here.")
+    chain = chains.get(chain_id)
+    if chain is None:
+        listed = ", ".join(map(str, chains))
+        raise InvalidRequest(
+            f"chain_id: must be one of: {listed}.", metadata={"fields": ["chain_id"]}
+        )
+    state = ChainState.objects.filter(chain_id=chain_id).first()
+    if state is None or state.cursor is None:
+        raise ChainNotOffered(f"Payments on {chain.name} are not watched yet. Try again shortly.")
+    if state.halted_at is not None:
+        raise ChainNotOffered(f"Payments on {chain.name} are halted until an operator looks.")
+    return chain
+
+
+def _free_units(chain: Chain, sender: str, units: int) -> int:
+    """Adds to base units a random tail that no other top-up of the sender has.
+
+    Requests that name one sender come one after another, whatever organizations they are of.
+    """
+    token = chain.token.contract
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))",
+            [f"top_up|{chain.chain_id}|{token}|{sender}"],
+        )
+    rows = TopUp.objects.filter(
+        chain_id=chain.chain_id,
+        token=token,
+        sender=sender,
+        is_reserved=True,
+        units__range=(units + 1, units + MAX_TAIL),
+    )
+    taken = set(rows.values_list("units", flat=True))
+    free = [tail for tail in range(1, MAX_TAIL + 1) if units + tail not in taken]
+    if not free:
+        raise TooManyTopUps("This sender has too many top-ups of this amount.")
+    return units + secrets.choice(free)

@@ -1,0 +1,87 @@
+"""Measures many slow streams at a time through one worker: python -m tests.bench.crowd
+
+Every stream gets an event each half second for half a minute. Prints how many ended as they should,
+the memory that a stream costs, the CPU that an event costs and how late events come.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+from tests.bench.__main__ import OTHER_CORE, System, causeway, cpu_of, memory_of, upstream_provider
+from tests.bench.upstream import CHUNKS, DRIP_SECONDS
+
+_HALFWAY: Final = CHUNKS * DRIP_SECONDS / 2
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--streams", type=int, default=2000)
+    options = parser.parse_args()
+    os.sched_setaffinity(0, {OTHER_CORE})
+    with contextlib.ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="causeway-bench-")))
+        upstream = stack.enter_context(upstream_provider())
+        system = stack.enter_context(causeway(directory, upstream))
+        asyncio.run(_crowd(system, options.streams))
+
+
+async def _crowd(system: System, streams: int) -> None:
+    await _stream(system)
+    memory, cpu = memory_of(system.pid), cpu_of(system.pid)
+    tasks = [asyncio.create_task(_stream(system)) for _ in range(streams)]
+    await asyncio.sleep(_HALFWAY)
+    grown = memory_of(system.pid) - memory
+    gaps = [gap for found in await asyncio.gather(*tasks) for gap in found]
+    spent = cpu_of(system.pid) - cpu
+    late = sorted(max(gap - DRIP_SECONDS, 0) * 1000 for gap in gaps)
+    whole = sum(1 for task in tasks if len(task.result()) == CHUNKS)
+    print(f"streams           {streams}, of which {whole} brought every event and [DONE]")
+    print(f"memory            {grown / streams / 1024:,.0f} KiB a stream, {grown / 1e6:,.0f} MB")
+    print(f"CPU               {spent / max(len(gaps), 1) * 1e6:,.0f} µs an event")
+    print(f"events come late  {late[len(late) // 2]:.1f} ms p50, {late[-len(late) // 100]:.1f} p99")
+
+
+async def _stream(system: System) -> list[float]:
+    """Asks for one stream and returns the seconds between its events; none for a broken one."""
+    address, _, path = system.url.removeprefix("http://").partition("/")
+    host, _, port = address.partition(":")
+    body = json.dumps(
+        {
+            "model": "bench/bench-drip",
+            "stream": True,
+            "messages": [{"role": "user", "content": "one two three four"}],
+            "max_tokens": 100,
+        }
+    ).encode()
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(
+        b"POST /%s HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer %s\r\n"
+        b"Content-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s"
+        % (path.encode(), system.key.encode(), len(body), body)
+    )
+    gaps: list[float] = []
+    last: float | None = None
+    is_done = False
+    while line := await reader.readline():
+        if line.startswith(b"data: [DONE]"):
+            is_done = True
+        elif line.startswith(b"data: "):
+            now = time.monotonic()
+            if last is not None:
+                gaps.append(now - last)
+            last = now
+    writer.close()
+    return gaps if is_done else []
+
+
+if __name__ == "__main__":
+    main()

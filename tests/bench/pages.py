@@ -1,0 +1,194 @@
+"""Measures the console's pages over a large database: python -m tests.bench.pages --scale 1
+
+Fills a database of its own with ``fill_demo``, or takes the one that ``--data-dir`` has from last
+time. Prints the queries and the milliseconds of a request, the whole of Django's chain and
+PostgreSQL included: the median of the rounds, after one that is not counted. What is slower than
+its target is marked, and what needs more than 15 queries.
+"""
+
+# ruff: noqa: E402
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+parser = argparse.ArgumentParser(prog="python -m tests.bench.pages", description=__doc__)
+parser.add_argument("--scale", default="0.01", help="as fill_demo takes it")
+parser.add_argument("--data-dir", type=Path, help="keeps the database there for the next time")
+parser.add_argument("--rounds", type=int, default=5)
+parser.add_argument("--only", default="", help="measures the pages whose names contain this")
+options = parser.parse_args()
+temporary = None if options.data_dir else tempfile.TemporaryDirectory(prefix="causeway-pages-")
+
+# The database is filled with what nobody asked for: never one that somebody named.
+os.environ.pop("DATABASE_URL", None)
+os.environ["DATA_DIR"] = str(options.data_dir or temporary.name)
+os.environ["ALLOWED_HOSTS"] = "testserver"
+os.environ["DJANGO_SETTINGS_MODULE"] = "config.settings"
+
+import django
+
+django.setup()
+
+from django.contrib import admin
+from django.contrib.auth.models import User
+from django.core.cache import cache
+from django.core.management import call_command
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from accounts.models import ApiKey, Organization
+from billing.models import Deposit, Transfer
+from endpoints.models import PrivateEndpoint
+from endusers.models import EndUser
+from inference.dashboard import RANGES
+from inference.models import Generation
+
+TARGET_MS = 300
+HOME_TARGET_MS = 500
+MAX_QUERIES = 15
+
+
+def main() -> None:
+    call_command("migrate", verbosity=0)
+    if not Generation.objects.exists():
+        began = time.monotonic()
+        call_command("fill_demo", "--scale", options.scale)
+        print(f"filled in {time.monotonic() - began:.1f} s")
+        # As the server's own vacuum would a minute later.
+        with connection.cursor() as cursor:
+            cursor.execute("VACUUM")
+        began = time.monotonic()
+        call_command("verify_ledger")
+        print(f"verified in {time.monotonic() - began:.1f} s")
+    user, _ = User.objects.get_or_create(
+        username="bench", defaults={"is_staff": True, "is_superuser": True}
+    )
+    client = Client(raise_request_exception=True)
+    client.force_login(user)
+    print(f"{'page':<64}{'queries':>8}{'ms':>9}")
+    for title, path, target in _pages():
+        if options.only in title:
+            _measure(client, title, path, target)
+    connection.close()
+
+
+def _pages() -> Iterator[tuple[str, str, int]]:
+    """Yields what to measure: its title, its address, and how long it may take."""
+    for name in RANGES:
+        yield f"home {name}", f"{reverse('admin:index')}?range={name}", HOME_TARGET_MS
+    for title, path in (*_lists(), *_views(), *_searches()):
+        yield title, path, TARGET_MS
+
+
+def _lists() -> Iterator[tuple[str, str]]:
+    for model in sorted(admin.site._registry, key=lambda model: model._meta.label_lower):
+        label = model._meta.label_lower
+        yield f"list {label}", reverse(f"admin:{label.replace('.', '_')}_changelist")
+
+
+def _views() -> Iterator[tuple[str, str]]:
+    """Yields the lists as filters and links of other pages narrow them."""
+    largest, *_, smallest = _organizations()
+    queries = {
+        "accounts.apikey": ("status=usable", "status=expired", "is_management__exact=1"),
+        "endpoints.privateendpoint": ("status__exact=draft", "status__exact=active", "p=15"),
+        "endpoints.validation": ("outcome__exact=failed", "outcome__in=failed,unreachable"),
+        "endusers.enduser": ("is_active__exact=0", "is_active__exact=1", "p=15"),
+        "inference.generation": (
+            "since=hour", "since=week", "status__exact=failed", "status__exact=pending",
+            "is_byok__exact=1", "streamed__exact=1", "status__exact=cancelled", "p=15",
+        ),
+        "inference.feedback": ("category__exact=latency",),
+        "billing.transfer": (
+            "kind__exact=usage", "kind__exact=deposit", "kind__exact=write_off",
+            "status__exact=voided", "status__exact=pending", "p=15",
+        ),
+        "billing.topup": ("status__exact=open", "status__exact=confirmed"),
+        "billing.deposit": ("status__exact=under", "chain_id__exact=8453"),
+        "config.auditentry": ("kind=endusers.enduser", "kind=accounts.apikey"),
+    }  # fmt: skip
+    for label, wanted in queries.items():
+        path = reverse(f"admin:{label.replace('.', '_')}_changelist")
+        for query in wanted:
+            yield f"list {label} {query}", f"{path}?{query}"
+        if label not in ("endpoints.validation", "inference.feedback", "config.auditentry"):
+            for size, owner in (("largest", largest), ("smallest", smallest)):
+                query = f"organization__id__exact={owner.pk}"
+                yield f"list {label} of the {size} organization", f"{path}?{query}"
+
+
+def _searches() -> Iterator[tuple[str, str]]:
+    organization = _organizations()[0]
+    end_user = EndUser.objects.filter(user__startswith="customer-").latest("created_at")
+    generation = Generation.objects.exclude(end_user=None).latest("id")
+    key = ApiKey.objects.filter(organization=organization).order_by("id")[0]
+    endpoint = PrivateEndpoint.objects.filter(status="active").order_by("id")[0]
+    deposit = Deposit.objects.order_by("id")[0]
+    transfer = Transfer.objects.exclude(reference=None).latest("id")
+    terms = {
+        "accounts.organization": (organization.name, organization.slug, organization.pk),
+        "accounts.workspace": ("production", organization.name),
+        "accounts.apikey": (key.name, key.label, key.digest, key.pk, organization.name),
+        "accounts.member": ("ada.", organization.name),
+        "catalog.languagemodel": ("claude", "nothing like it"),
+        "catalog.priceversion": (endpoint.price_id, endpoint.pk),
+        "endpoints.privateendpoint": (
+            endpoint.pk, organization.pk, organization.name, "openai", endpoint.upstream_model_id,
+            "nothing like it",
+        ),
+        "endpoints.validation": (endpoint.pk, endpoint.upstream_model_id, "nothing like it"),
+        "endusers.enduser": (
+            end_user.user, end_user.user[:-2], "customer-1", "nobody", end_user.pk, organization.pk,
+        ),
+        "inference.generation": (
+            generation.pk, generation.pk[:12], key.label, key.digest, key.pk, organization.name,
+            generation.end_user, "customer-1", "nobody", f"{generation.created_at:%Y-%m-%d}",
+        ),
+        "inference.feedback": (generation.pk, generation.pk[:9]),
+        "billing.account": (organization.name, organization.pk),
+        "billing.transfer": (transfer.reference, organization.pk, "nothing like it"),
+        "billing.topup": (deposit.sender, deposit.tx_hash, organization.name, "nothing like it"),
+        "billing.deposit": (deposit.sender, deposit.tx_hash, organization.name, "nothing like it"),
+        "config.auditentry": (end_user.pk, organization.pk, organization.name, "nobody"),
+    }  # fmt: skip
+    for label, wanted in terms.items():
+        path = reverse(f"admin:{label.replace('.', '_')}_changelist")
+        for term in wanted:
+            yield f"search {label} {str(term)[:32]}", f"{path}?q={str(term).replace(' ', '+')}"
+
+
+def _organizations() -> list[Organization]:
+    """Returns the organizations, that with most traffic first."""
+    return list(Organization.objects.order_by("created_at"))
+
+
+def _measure(client: Client, title: str, path: str, target: int) -> None:
+    times = []
+    queries = 0
+    for _ in range(options.rounds + 1):
+        cache.clear()
+        with CaptureQueriesContext(connection) as captured:
+            began = time.perf_counter()
+            response = client.get(path)
+            times.append((time.perf_counter() - began) * 1000)
+        assert response.status_code == 200, (path, response.status_code)
+        queries = len(captured)
+    median = statistics.median(times[1:])
+    notes = [
+        *(["slow"] if median > target else []),
+        *(["too many queries"] if queries > MAX_QUERIES else []),
+    ]
+    print(f"{title[:63]:<64}{queries:>8}{median:>9.1f}  {', '.join(notes)}".rstrip(), flush=True)
+
+
+if __name__ == "__main__":
+    main()
