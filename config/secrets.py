@@ -3,11 +3,13 @@
 API keys are high-entropy, so a keyed digest (HMAC-SHA256) is enough to store and look them up.
 Secrets that must be read again (provider credentials) are sealed with AES-256-GCM: a random data
 key for each row, wrapped by the first of ``CREDENTIAL_KEYS``; the row's identity is associated
-data, so a ciphertext copied to another row does not open.
+data, so a ciphertext copied to another row does not open. A secret that is a short random key
+itself (an operator's second factor) is wrapped as a data key is.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import json
@@ -129,6 +131,11 @@ def hash_end_user(organization_id: str, user: str) -> str:
     ]
 
 
+def digest_backup_code(user_id: int, code: str) -> str:
+    """Returns what is stored of an operator's backup code, 16 hexadecimal characters."""
+    return hmac.digest(_backup_code_pepper(), f"{user_id}\0{code}".encode(), "sha256").hex()[:16]
+
+
 @lru_cache(maxsize=1)
 def _api_key_pepper() -> bytes:
     return hmac.digest(settings.SECRET_KEY.encode(), b"causeway.api-key", "sha256")
@@ -137,6 +144,11 @@ def _api_key_pepper() -> bytes:
 @lru_cache(maxsize=1)
 def _end_user_pepper() -> bytes:
     return hmac.digest(settings.SECRET_KEY.encode(), b"causeway.end-user", "sha256")
+
+
+@lru_cache(maxsize=1)
+def _backup_code_pepper() -> bytes:
+    return hmac.digest(settings.SECRET_KEY.encode(), b"causeway.backup-code", "sha256")
 
 
 def _base62(number: int, length: int) -> str:
@@ -178,6 +190,30 @@ def rewrap(blob: bytes, *, associated: str) -> bytes:
     return _wrap(data_key, associated) + rest
 
 
+def seal_key(key: bytes, *, associated: str) -> str:
+    """Wraps a random key under the first credential key: 20 bytes become 76 characters."""
+    return base64.b64encode(_wrap(key, associated)).decode()
+
+
+def unseal_key(text: str, *, associated: str) -> bytes:
+    """Opens a key that :func:`seal_key` wrapped; raises :class:`DecryptionFailed`."""
+    blob = _decoded(text)
+    key, _ = _unwrap(blob, associated, wrapped_length=len(blob))
+    return key
+
+
+def is_current_key(text: str) -> bool:
+    """Tells whether the first credential key wraps this key already."""
+    return is_current(_decoded(text))
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        raise DecryptionFailed from None
+
+
 def is_current(blob: bytes) -> bool:
     """Tells whether the first credential key wraps this secret already."""
     return bytes(blob)[1 : 1 + _KEY_ID_LENGTH] == _key_id(settings.CREDENTIAL_KEYS[0])
@@ -190,12 +226,14 @@ def _wrap(data_key: bytes, associated: str) -> bytes:
     return _VERSION + _key_id(key) + nonce + wrapped
 
 
-def _unwrap(blob: bytes, associated: str) -> tuple[bytes, bytes]:
+def _unwrap(
+    blob: bytes, associated: str, *, wrapped_length: int = _WRAPPED_LENGTH
+) -> tuple[bytes, bytes]:
     head, key_id = blob[:1], blob[1 : 1 + _KEY_ID_LENGTH]
     start = 1 + _KEY_ID_LENGTH
     nonce = blob[start : start + _NONCE_LENGTH]
-    wrapped = blob[start + _NONCE_LENGTH : start + _NONCE_LENGTH + _WRAPPED_LENGTH]
-    rest = blob[start + _NONCE_LENGTH + _WRAPPED_LENGTH :]
+    wrapped = blob[start + _NONCE_LENGTH : start + _NONCE_LENGTH + wrapped_length]
+    rest = blob[start + _NONCE_LENGTH + wrapped_length :]
     key = next((key for key in settings.CREDENTIAL_KEYS if _key_id(key) == key_id), None)
     if head != _VERSION or key is None:
         raise DecryptionFailed

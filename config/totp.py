@@ -16,10 +16,12 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.forms import CharField, Form
 from django_otp.forms import OTPAuthenticationFormMixin
-from django_otp.plugins.otp_static.models import StaticDevice, StaticToken
-from django_otp.plugins.otp_totp.models import TOTPDevice, default_key
+from django_otp.plugins.otp_static.models import StaticToken
+from django_otp.plugins.otp_totp.models import default_key
 
 from config import console
+from config.models import BackupCodes, SecondFactor
+from config.secrets import DecryptionFailed, digest_backup_code
 
 if TYPE_CHECKING:
     from django.contrib.admin.forms import AdminAuthenticationForm as AuthenticationForm
@@ -41,9 +43,9 @@ class OfferExpired(Exception):
     """The page with the key was made too long ago, or for somebody else."""
 
 
-def device_of(user: User) -> TOTPDevice | None:
+def device_of(user: User) -> SecondFactor | None:
     """Returns the app of an operator who has enrolled."""
-    device: TOTPDevice | None = TOTPDevice.objects.filter(user=user, confirmed=True).first()
+    device: SecondFactor | None = SecondFactor.objects.filter(user=user, confirmed=True).first()
     return device
 
 
@@ -52,7 +54,7 @@ def offer(user: User) -> str:
     return signing.dumps([user.pk, default_key()], salt=_SALT)
 
 
-def offered(user: User, text: str) -> TOTPDevice:
+def offered(user: User, text: str) -> SecondFactor:
     """Returns the device that an offer describes, not stored; raises :class:`OfferExpired`."""
     try:
         owner, key = signing.loads(text, salt=_SALT, max_age=_OFFER_SECONDS)
@@ -60,22 +62,23 @@ def offered(user: User, text: str) -> TOTPDevice:
         raise OfferExpired from None
     if owner != user.pk:
         raise OfferExpired
-    return TOTPDevice(user=user, name="Authenticator app", key=key)
+    sealed = SecondFactor.sealed(bytes.fromhex(key), user_id=user.pk)
+    return SecondFactor(user=user, name="Authenticator app", key=sealed)
 
 
-def qr_code(device: TOTPDevice) -> str:
+def qr_code(device: SecondFactor) -> str:
     """Draws the address that an app scans, black on white in every theme."""
     code = segno.make(device.config_url, error="m", micro=False)
     return code.svg_inline(scale=4, light="#fff", omitsize=False)
 
 
-def readable_key(device: TOTPDevice) -> str:
+def readable_key(device: SecondFactor) -> str:
     """Returns the key as an app takes it from a keyboard, in groups of four."""
     text = b32encode(device.bin_key).decode()
     return " ".join(text[start : start + 4] for start in range(0, len(text), 4))
 
 
-def enrol(device: TOTPDevice, code: str) -> list[str]:
+def enrol(device: SecondFactor, code: str) -> list[str]:
     """Stores an offered device and returns its backup codes, which are shown this once.
 
     Raises :class:`WrongCode`, and stores nothing, when the app shows another code.
@@ -94,15 +97,15 @@ def renew_codes(user: User) -> list[str]:
     """Replaces the backup codes, used and unused."""
     with transaction.atomic():
         User.objects.select_for_update().get(pk=user.pk)
-        StaticDevice.objects.filter(user=user).delete()
+        BackupCodes.objects.filter(user=user).delete()
         return _new_codes(user)
 
 
 def forget(user: User) -> None:
     """Enrolled → not enrolled: takes away the app and the backup codes."""
     with transaction.atomic():
-        TOTPDevice.objects.filter(user=user).delete()
-        StaticDevice.objects.filter(user=user).delete()
+        SecondFactor.objects.filter(user=user).delete()
+        BackupCodes.objects.filter(user=user).delete()
 
 
 def codes_left(user: User) -> int:
@@ -112,9 +115,11 @@ def codes_left(user: User) -> int:
 
 
 def _new_codes(user: User) -> list[str]:
-    backup = StaticDevice.objects.create(user=user, name="Backup codes")
+    backup = BackupCodes.objects.create(user=user, name="Backup codes")
     codes = [StaticToken.random_token() for _ in range(BACKUP_CODES)]
-    StaticToken.objects.bulk_create(StaticToken(device=backup, token=code) for code in codes)
+    StaticToken.objects.bulk_create(
+        StaticToken(device=backup, token=digest_backup_code(user.pk, code)) for code in codes
+    )
     return codes
 
 
@@ -126,6 +131,7 @@ class _CodeMixin(OTPAuthenticationFormMixin):  # type: ignore[misc]
         "token_required": "Enter the code that your authenticator app shows, or a backup code.",
         "device_required": "There are no backup codes left.",
         "invalid_token": "The code is not valid, or was used already.",
+        "lost_key": "The key of the app does not open any more. Use a backup code.",
     }
     cleaned_data: dict[str, Any]
 
@@ -133,11 +139,14 @@ class _CodeMixin(OTPAuthenticationFormMixin):  # type: ignore[misc]
         """Raises ``ValidationError`` unless the field ``otp_token`` proves the second factor."""
         code = "".join(self.cleaned_data.get("otp_token", "").split()).lower()
         is_of_app = code.isdecimal() and len(code) == _DIGITS
-        kind = TOTPDevice if is_of_app or not code else StaticDevice
+        kind = SecondFactor if is_of_app or not code else BackupCodes
         device = kind.objects.filter(user=user, confirmed=True).first()
         self.cleaned_data["otp_token"] = code
         self.cleaned_data["otp_device"] = "" if device is None else device.persistent_id
-        self.clean_otp(user)
+        try:
+            self.clean_otp(user)
+        except DecryptionFailed:
+            raise ValidationError(self.otp_error_messages["lost_key"]) from None
 
     def _update_form(self, user: User) -> None:
         """The password is not sent back to the page, unlike in the class above."""

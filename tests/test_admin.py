@@ -845,7 +845,7 @@ def test_private_endpoint_page_offers_what_its_state_allows(
         actions = operator.get(page(endpoint)).context["actions_detail"]
         return [action["title"] for action in actions]
 
-    assert offered() == ["Validate", "Activate", "Delete"]
+    assert offered() == ["Edit", "Validate", "Activate", "Delete"]
     operator.post(page(endpoint, "validate"), {**SUBMIT, "workspace": str(tenant.workspace.pk)})
     operator.post(page(endpoint, "activate"), SUBMIT)
     assert offered() == ["Disable", "Delete"]

@@ -16,14 +16,9 @@ from playwright.sync_api import Page
 
 from inference.models import new_generation_id
 from tests import factories
-from tests.browser.test_console import CHROMIUM, PASSWORD, browse
+from tests.browser.driver import MARKS, OVERFLOW, PASSWORD, browse
 
-pytestmark = [
-    pytest.mark.slow,
-    # WhiteNoise hands its files to an asynchronous server by a synchronous iterator.
-    pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume synchronous:Warning"),
-    pytest.mark.skipif(not CHROMIUM.exists(), reason="needs Debian's chromium"),
-]
+pytestmark = [*MARKS]
 
 
 @pytest.mark.parametrize("width", [1440, 1024, 390])
@@ -49,7 +44,7 @@ def test_home_fits_and_draws(server: str, width: int) -> None:
 
     def look(page: Page) -> None:
         bars = page.locator("svg.cw-chart rect")
-        overflow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        overflow = page.evaluate(OVERFLOW)
         seen.append((bars.count() // 10, overflow))
 
     def visit(page: Page) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.utils import timezone
-from playwright.sync_api import Page, sync_playwright
 
 from billing import audit
 from billing.models import TopUp
@@ -17,45 +15,9 @@ from config.chains import Chain
 from tests import factories
 from tests.billing.conftest import ask, look
 from tests.billing.nodes import Contract, chain_of, deploy, start_eth_tester
-from tests.browser.test_console import CHROMIUM
+from tests.browser.driver import MARKS, OVERFLOW, page_of
 
-pytestmark = [
-    pytest.mark.slow,
-    # WhiteNoise hands its files to an asynchronous server by a synchronous iterator.
-    pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume synchronous:Warning"),
-    pytest.mark.skipif(not CHROMIUM.exists(), reason="needs Debian's chromium"),
-]
-
-
-@contextmanager
-def page_of(server: str, **options: Any) -> Iterator[tuple[Page, list[str]]]:
-    """Opens a browser; gives what it complained of or fetched from elsewhere."""
-    complaints: list[str] = []
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(
-            executable_path=CHROMIUM,
-            args=[
-                "--no-sandbox", "--disable-gpu", "--disable-background-networking",
-                "--disable-component-update", "--disable-sync", "--no-first-run",
-            ],
-        )  # fmt: skip
-        context = browser.new_context(base_url=server, **options)
-        page = context.new_page()
-        page.on(
-            "console",
-            lambda said: (
-                complaints.append(said.text) if said.type in ("error", "warning") else None
-            ),
-        )
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on(
-            "request",
-            lambda request: (
-                None if request.url.startswith(server) else complaints.append(request.url)
-            ),
-        )
-        yield page, complaints
-        browser.close()
+pytestmark = [*MARKS]
 
 
 @pytest.fixture
@@ -78,10 +40,7 @@ def test_the_page_fits_and_shows_the_payment(
     server: str, top_up: tuple[TopUp, Chain], width: int, scheme: str, tmp_path: Any
 ) -> None:
     asked, _ = top_up
-    with page_of(server, viewport={"width": width, "height": 900}, color_scheme=scheme) as (
-        page,
-        complaints,
-    ):
+    with page_of(server, width=width, color_scheme=scheme) as (page, complaints):
         page.goto(f"/pay/{asked.pk}")
         assert page.locator("h1").inner_text() == asked.amount_text
         assert page.locator("#said").inner_text() == "Waiting for the payment"
@@ -91,7 +50,7 @@ def test_the_page_fits_and_shows_the_payment(
             asked.payment_uri
         )
         page.locator("summary").click()
-        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") == 0
+        assert page.evaluate(OVERFLOW) == 0
         page.screenshot(path=tmp_path / f"pay-{width}-{scheme}.png", full_page=True)
         ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert complaints == []

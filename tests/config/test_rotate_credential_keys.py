@@ -6,10 +6,12 @@ from io import StringIO
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 
 from accounts.models import ByokCredential
 from catalog.models import Provider
+from config.models import SecondFactor
 from config.secrets import DecryptionFailed, Secret, is_current
 from tests import factories
 from tests.factories import Tenant
@@ -45,6 +47,24 @@ def test_every_secret_moves_to_the_first_key_and_stays_the_same(
     assert credential.reveal() == Secret("own-credential-01234567")
     assert provider.reveal_credential() == Secret("operator-credential-0123")
     assert credential.version == 1
+
+
+def test_second_factors_move_with_the_others(db: None, settings: Any) -> None:
+    user = User.objects.create_superuser("ann")
+    key = random.token_bytes(20)
+    device = SecondFactor.objects.create(
+        user=user, name="app", key=SecondFactor.sealed(key, user_id=user.pk), last_t=7
+    )
+    settings.CREDENTIAL_KEYS = [random.token_bytes(32), *settings.CREDENTIAL_KEYS]
+    assert rotate() == {"rotated": 1, "unchanged": 0, "failed": 0, "dry_run": False}
+    assert rotate() == {"rotated": 0, "unchanged": 1, "failed": 0, "dry_run": False}
+    settings.CREDENTIAL_KEYS = settings.CREDENTIAL_KEYS[:1]
+    device.refresh_from_db()
+    assert (device.bin_key, device.last_t) == (key, 7)
+
+    settings.CREDENTIAL_KEYS = [random.token_bytes(32)]
+    with pytest.raises(CommandError, match="1 secrets open with none"):
+        rotate()
 
 
 def test_a_dry_run_changes_nothing(stored: tuple[ByokCredential, Provider], settings: Any) -> None:

@@ -1,18 +1,22 @@
 from __future__ import annotations
 
 import re
+import secrets as random
 import time
+from importlib import import_module
 from typing import Any
 
 import pytest
+from django.apps import apps
 from django.contrib.auth.models import User
 from django.test import Client
 from django_otp.oath import totp as code_at
-from django_otp.plugins.otp_static.models import StaticToken
+from django_otp.plugins.otp_static.models import StaticDevice, StaticToken
 from django_otp.plugins.otp_totp.models import TOTPDevice
 
 from config import totp
-from config.models import AuditEntry
+from config.models import AuditEntry, SecondFactor
+from config.secrets import DecryptionFailed, digest_backup_code
 
 PASSWORD = "a long enough password"
 PAGE = "/admin/two-factor/"
@@ -33,7 +37,7 @@ def log_in(client: Client, **fields: str) -> Any:
     return client.post(LOGIN, {"username": "ann", "password": PASSWORD, **fields})
 
 
-def code_of(device: TOTPDevice, *, steps: int = 0) -> str:
+def code_of(device: SecondFactor, *, steps: int = 0) -> str:
     return f"{code_at(device.bin_key, t0=-steps * 30):06d}"
 
 
@@ -43,12 +47,16 @@ def offer_of(client: Client) -> str:
     return found[1]
 
 
-def enrol(client: Client, user: User) -> tuple[TOTPDevice, list[str]]:
+def enrol(client: Client, user: User) -> tuple[SecondFactor, list[str]]:
     offer = offer_of(client)
     device = totp.offered(user, offer)
     answer = client.post(PAGE, {"offer": offer, "otp_token": code_of(device)})
     codes = re.findall("<li>([a-z2-7]{8})</li>", answer.content.decode())
-    return TOTPDevice.objects.get(), codes
+    return SecondFactor.objects.get(), codes
+
+
+def digests(user: User, codes: list[str]) -> set[str]:
+    return {digest_backup_code(user.pk, code) for code in codes}
 
 
 def is_inside(client: Client) -> bool:
@@ -86,7 +94,7 @@ def test_enrolment_takes_the_code_of_its_key(user: User) -> None:
     device, codes = enrol(client, user)
 
     assert (device.user, device.confirmed, len(set(codes))) == (user, True, 10)
-    assert set(StaticToken.objects.values_list("token", flat=True)) == set(codes)
+    assert set(StaticToken.objects.values_list("token", flat=True)) == digests(user, codes)
     assert is_inside(client)
     for path in (PAGE, "/admin/", f"/admin/otp_totp/totpdevice/{device.pk}/change/"):
         text = client.get(path).content.decode()
@@ -206,12 +214,12 @@ def test_factor_is_changed_only_with_a_code(user: User) -> None:
     device, codes = enrol(client, user)
     for form in ({"action": "off"}, {"action": "codes", "otp_token": "wrongwro"}):
         client.post(PAGE, form)
-    assert (TOTPDevice.objects.get(), totp.codes_left(user)) == (device, 10)
+    assert (SecondFactor.objects.get(), totp.codes_left(user)) == (device, 10)
 
     TOTPDevice.objects.update(throttling_failure_count=0, throttling_failure_timestamp=None)
     answer = client.post(PAGE, {"action": "codes", "otp_token": code_of(device, steps=1)})
     fresh = re.findall("<li>([a-z2-7]{8})</li>", answer.content.decode())
-    assert set(StaticToken.objects.values_list("token", flat=True)) == set(fresh)
+    assert set(StaticToken.objects.values_list("token", flat=True)) == digests(user, fresh)
     assert set(fresh).isdisjoint(codes)
     client.post(PAGE, {"action": "off", "otp_token": fresh[0]})
     assert not TOTPDevice.objects.exists()
@@ -225,7 +233,7 @@ def test_required_factor_is_not_turned_off(user: User, required: None) -> None:
     device, codes = enrol(client, user)
     client.post(PAGE, {"action": "off", "otp_token": codes[0]})
 
-    assert TOTPDevice.objects.get() == device
+    assert SecondFactor.objects.get() == device
 
 
 def test_lost_factor_is_removed_by_another_operator(user: User) -> None:
@@ -240,6 +248,60 @@ def test_lost_factor_is_removed_by_another_operator(user: User) -> None:
     assert log_in(Client())["Location"] == "/admin/"
     found = AuditEntry.objects.get(kind="otp_totp.totpdevice", after__isnull=True)
     assert (found.actor, found.before["key"]) == ("operator bob", "********")
+
+
+def test_key_is_sealed_to_its_operator(user: User) -> None:
+    client = Client()
+    log_in(client)
+    device, _ = enrol(client, user)
+    stored = TOTPDevice.objects.get().key
+
+    assert (stored, len(stored)) == (device.key, 76)
+    assert len(device.bin_key) == 20
+    assert device.bin_key.hex() not in stored
+    bob = User.objects.create_superuser("bob")
+    for key in (stored, stored.swapcase(), "no base64", ""):
+        moved = SecondFactor.objects.create(user=bob, name="app", key=key)
+        with pytest.raises(DecryptionFailed):
+            _ = moved.bin_key
+
+
+def test_lost_credential_key_leaves_the_backup_codes(user: User, settings: Any) -> None:
+    client = Client()
+    log_in(client)
+    device, codes = enrol(client, user)
+    code = code_of(device, steps=1)
+    settings.CREDENTIAL_KEYS = [random.token_bytes(32)]
+    client = Client()
+
+    assert errors(log_in(client, otp_token=code)) == [
+        "The key of the app does not open any more. Use a backup code."
+    ]
+    assert not is_inside(client)
+    assert log_in(client, otp_token=codes[0])["Location"] == "/admin/"
+    assert is_inside(client)
+
+
+def test_migration_seals_what_stood_open(user: User) -> None:
+    device = TOTPDevice.objects.create(user=user, name="app")
+    backup = StaticDevice.objects.create(user=user, name="codes")
+    StaticToken.objects.create(device=backup, token="abcdefgh")
+    migration = import_module("config.migrations.0007_sealed_second_factors")
+
+    migration.seal(apps, None)
+    sealed = SecondFactor.objects.get()
+    assert sealed.key != device.key
+    assert sealed.bin_key == device.bin_key
+    assert log_in(Client(), otp_token=code_of(sealed))["Location"] == "/admin/"
+    [digest] = StaticToken.objects.values_list("token", flat=True)
+    assert re.fullmatch("[0-9a-f]{16}", digest)
+    assert errors(log_in(Client(), otp_token=digest)) == [
+        "The code is not valid, or was used already."
+    ]
+    StaticDevice.objects.update(throttling_failure_count=0, throttling_failure_timestamp=None)
+    assert log_in(Client(), otp_token="abcdefgh")["Location"] == "/admin/"
+    migration.unseal(apps, None)
+    assert TOTPDevice.objects.get().key == device.key
 
 
 def test_stranger_does_not_see_the_page(db: None) -> None:

@@ -143,3 +143,87 @@ def test_a_long_history_is_cut(tenant: Tenant) -> None:
 
 def test_an_empty_list_says_what_to_do(operator: Client) -> None:
     assert "then validate it on its page" in operator.get(reverse(LIST)).content.decode()
+
+
+def messages_of(response: Any) -> list[str]:
+    return [str(message) for message in response.context["messages"]]
+
+
+def test_a_draft_is_edited_in_a_dialog_that_shows_it(operator: Client, tenant: Tenant) -> None:
+    provider = factories.make_provider()
+    endpoint = factories.make_draft(
+        tenant, factories.make_model(), provider, declared_region="europe", declared_zdr=False
+    )
+    factories.make_validation(endpoint, factories.make_credential(tenant, provider))
+    shown = operator.get(url(endpoint, "edit")).context["form"].initial
+    assert shown == {
+        "upstream_model_id": "sim-echo",
+        "base_url": "https://llm.example.com/v1",
+        "declared_region": "europe",
+        "declared_zdr": "false",
+    }
+
+    same = operator.post(url(endpoint, "edit"), {**SUBMIT, **shown}, follow=True)
+    endpoint.refresh_from_db()
+    assert (messages_of(same), endpoint.validation is None) == (["The draft is saved."], False)
+    form = {**SUBMIT, **shown, "upstream_model_id": "falcon-9", "declared_zdr": ""}
+    operator.post(url(endpoint, "edit"), form)
+    endpoint.refresh_from_db()
+    assert (endpoint.upstream_model_id, endpoint.declared_region) == ("falcon-9", "europe")
+    assert (endpoint.declared_zdr, endpoint.validation) == (None, None)
+    assert endpoint.attestation is not None
+    assert endpoint.attestation.stated_by == "operator operator"
+
+
+@pytest.mark.parametrize(
+    ("base_url", "refusal"),
+    [
+        ("", "invalid_base_url: base_url is required for Acme AI."),
+        ("http://llm.example.com/v1", "invalid_base_url: "),
+        ("https://169.254.169.254/v1", "invalid_base_url: "),
+    ],
+)
+def test_an_edit_shows_the_refusal_at_its_field(
+    operator: Client, tenant: Tenant, base_url: str, refusal: str
+) -> None:
+    provider = factories.make_provider(name="Acme AI")
+    endpoint = factories.make_draft(tenant, factories.make_model(), provider)
+    before = PrivateEndpoint.objects.values().get()
+    form = {**SUBMIT, "upstream_model_id": "falcon-9", "base_url": base_url}
+
+    response = operator.post(url(endpoint, "edit"), form)
+
+    assert list(response.context["form"].errors) == ["base_url"]
+    assert response.context["form"].errors["base_url"][0].startswith(refusal)
+    assert PrivateEndpoint.objects.values().get() == before
+
+
+def test_what_is_active_is_not_edited(
+    operator: Client, tenant: Tenant, simulator: Simulator
+) -> None:
+    endpoint = factories.make_active(
+        tenant, factories.make_model(), factories.make_provider(), base_url=simulator.base_url
+    )
+    before = PrivateEndpoint.objects.values().get()
+    form = {**SUBMIT, "upstream_model_id": "falcon-9", "base_url": simulator.base_url}
+
+    response = operator.post(url(endpoint, "edit"), form, follow=True)
+
+    assert messages_of(response) == ["The private endpoint is active; this needs it to be draft."]
+    assert PrivateEndpoint.objects.values().get() == before
+
+
+def test_disable_keeps_the_reason(operator: Client, tenant: Tenant, simulator: Simulator) -> None:
+    endpoint = factories.make_active(
+        tenant, factories.make_model(), factories.make_provider(), base_url=simulator.base_url
+    )
+    refused = operator.post(url(endpoint, "disable"), {**SUBMIT, "reason": "a\x07b"})
+    endpoint.refresh_from_db()
+    assert list(refused.context["form"].errors) == ["reason"]
+    assert endpoint.status == PrivateEndpoint.Status.ACTIVE
+
+    operator.post(url(endpoint, "disable"), {**SUBMIT, "reason": " The contract\n ended. "})
+    endpoint.refresh_from_db()
+    assert endpoint.disabled_reason == "The contract ended."
+    latest = events(endpoint)[0]
+    assert (latest.title, latest.text) == ("disabled", "The contract ended.")

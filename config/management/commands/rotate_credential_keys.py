@@ -9,6 +9,7 @@ from accounts.models import ByokCredential
 from catalog.models import Provider
 from config.commands import Command as BaseCommand
 from config.commands import refuse
+from config.models import SecondFactor
 from config.secrets import DecryptionFailed
 
 
@@ -29,6 +30,7 @@ class Command(BaseCommand):
         rewraps = [
             *(row.rewrap for row in ByokCredential.objects.filter(deleted_at=None)),
             *(row.rewrap_credential for row in Provider.objects.exclude(sealed_credential=None)),
+            *(row.rewrap for row in SecondFactor.objects.all()),
         ]
         for rewrap in rewraps:
             with transaction.atomic():

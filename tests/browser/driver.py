@@ -1,0 +1,101 @@
+"""A real browser over the whole service, and how an operator uses its dialogs and lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from playwright.sync_api import Page, sync_playwright
+
+CHROMIUM: Final = Path("/usr/bin/chromium")
+PASSWORD: Final = "a long enough password"
+OVERFLOW: Final = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+# What lies beyond the right edge and cannot be scrolled to: each is named by tag and class.
+CUT_OFF: Final = """() => [...document.querySelectorAll('#main *')].filter(element => {
+    const place = element.getBoundingClientRect();
+    if (!place.width || !place.height || place.right <= innerWidth + 1) return false;
+    for (let above = element.parentElement; above; above = above.parentElement) {
+        if (['auto', 'scroll'].includes(getComputedStyle(above).overflowX)) return false;
+    }
+    return true;
+}).map(element => element.tagName + '.' + element.className)"""
+MARKS: Final = (
+    pytest.mark.slow,
+    # WhiteNoise hands its files to an asynchronous server by a synchronous iterator.
+    pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume synchronous:Warning"),
+    pytest.mark.skipif(not CHROMIUM.exists(), reason="needs Debian's chromium"),
+)
+_ARGUMENTS: Final = (
+    "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--no-first-run",
+)  # fmt: skip
+
+
+@contextmanager
+def page_of(server: str, *, width: int = 1440, **options: Any) -> Iterator[tuple[Page, list[str]]]:
+    """Opens a browser; gives its page, and what it complained of or fetched from elsewhere.
+
+    The database cannot be used inside: the driver runs an event loop in this thread.
+    """
+    complaints: list[str] = []
+
+    def complain(text: str, *, when: bool = True) -> None:
+        if when:
+            complaints.append(text)
+
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=_ARGUMENTS)
+        viewport = {"width": width, "height": 900}
+        page = browser.new_page(base_url=server, viewport=viewport, **options)
+        page.set_default_timeout(10_000)
+        page.on("console", lambda said: complain(said.text, when=said.type in ("error", "warning")))
+        page.on("pageerror", lambda error: complain(str(error)))
+        page.on(
+            "request",
+            lambda request: complain(request.url, when=not request.url.startswith(server)),
+        )
+        yield page, complaints
+        browser.close()
+
+
+def log_in(page: Page, *, code: str = "") -> None:
+    """Enters as the operator ``operator``, with the code of an app where one was set up."""
+    page.goto("/admin/login/?next=/admin/")
+    page.fill("#id_username", "operator")
+    page.fill("#id_password", PASSWORD)
+    page.fill("#id_otp_token", code)
+    page.click("button[type=submit]")
+    page.wait_for_url("**/admin/")
+
+
+def browse(server: str, visit: Callable[[Page], None], *, width: int = 1440) -> list[str]:
+    """Logs in, makes the visit, and returns what the browser complained of."""
+    with page_of(server, width=width) as (page, complaints):
+        log_in(page)
+        visit(page)
+    return complaints
+
+
+def press(page: Page, name: str) -> None:
+    """Sends a form by the button of this name."""
+    with page.expect_navigation():
+        page.get_by_role("button", name=name, exact=True).click()
+
+
+def submit_dialog(page: Page, title: str, **fields: str) -> None:
+    """Opens the dialog of an action, fills in its fields, and sends it."""
+    page.get_by_role("link", name=title, exact=False).first.click()
+    for name, value in fields.items():
+        page.locator(f"#dialog [name={name}]").fill(value)
+    with page.expect_navigation():
+        page.locator("#dialog button[type=submit]").click()
+
+
+def choose(page: Page, field: str, name: str) -> None:
+    """Searches a list for the first word of a name, and takes what has this name."""
+    page.locator(f"[aria-labelledby=select2-id_{field}-container]").click()
+    page.locator(".select2-search__field").press_sequentially(name.split()[0])
+    page.get_by_role("option", name=name, exact=True).click()

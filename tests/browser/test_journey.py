@@ -1,0 +1,444 @@
+"""An operator's whole way through the console in a real browser, and every page of it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import pytest
+import requests
+from django.contrib.auth.models import User
+from django.core.cache import cache
+from django.urls import reverse
+from django.utils import timezone
+from django_otp.oath import totp as code_at
+from playwright.sync_api import Page
+
+from accounts.models import ApiKey, Organization
+from billing.models import Account
+from config import audit, totp
+from config.models import AuditEntry
+from config.simulator import Simulator
+from endpoints import validation
+from endpoints.models import PrivateEndpoint, Validation
+from endusers.models import EndUser
+from inference.models import Generation, new_generation_id
+from tests import factories
+from tests.browser.driver import (
+    CUT_OFF,
+    MARKS,
+    OVERFLOW,
+    PASSWORD,
+    choose,
+    log_in,
+    page_of,
+    press,
+    submit_dialog,
+)
+from tests.factories import Tenant
+from tests.test_admin import SECOND_FACTOR, SECRET, STATUSES, listing, urls, world
+from tests.test_admin import page as change_page
+
+__all__ = ["world"]
+
+pytestmark = [*MARKS]
+
+PICTURES: Final = os.environ.get("CAUSEWAY_SCREENSHOTS", "")
+# Not pages: what a browser is handed as a file, as data, or by being sent on.
+NO_PAGES: Final = {"jsi18n", "autocomplete", "search", "logout", "login", "view_on_site", ""}
+
+
+def said(page: Page) -> str:
+    """Returns the message that the last step left."""
+    return page.locator("#main li > div.rounded-default").first.inner_text()
+
+
+def rows(page: Page) -> list[list[str]]:
+    """Returns the rows of a list, without the boxes that select them."""
+    found = []
+    for row in page.locator("#result_list tr:has(td)").all():
+        cells = (_timeless(text) for text in row.locator("td, th").all_inner_texts())
+        found.append([text for text in cells if text])
+    return found
+
+
+def shown(page: Page, *names: str) -> list[str]:
+    """Returns what a page shows, and does not let write, under these names."""
+    values = "xpath=//label[normalize-space()='{}']/../following-sibling::div[1]"
+    return [
+        page.locator(values.format(name)).locator(".readonly").inner_text().strip()
+        for name in names
+    ]
+
+
+def history(page: Page) -> list[list[str]]:
+    """Returns the events of an endpoint, latest first: what, by whom and why, and what failed."""
+    found = []
+    for event in page.locator("#history > li").all():
+        title = event.locator(".cw-what").inner_text()
+        texts = event.locator(".cw-by, .cw-text").all_inner_texts()
+        cells = event.locator("tr:has-text('failed') td").all_inner_texts()
+        failed = [text.strip() for text in cells if text.strip()]
+        found.append([title, *texts, " ".join(failed).strip()])
+    return [[_timeless(text) for text in event if text] for event in found]
+
+
+def _timeless(text: str) -> str:
+    return re.sub(r"\d+ ms", "N ms", re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "", text)).strip()
+
+
+def test_operator_takes_a_customer_from_nothing_to_traffic(
+    server: str,
+    simulator: Simulator,
+    settings: Any,
+    tmp_path: Path,
+    eventually: Callable[[Callable[[], bool]], None],
+) -> None:
+    settings.ADMIN_REQUIRES_TOTP = True
+    user = User.objects.create_superuser("operator", password=PASSWORD)
+    device = totp.offered(user, totp.offer(user))
+    totp.enrol(device, f"{code_at(device.bin_key):06d}")
+    # The code that enrolled was used by it.
+    code = f"{code_at(device.bin_key, t0=-device.step):06d}"
+    provider = factories.make_provider("acme-ai", name="Acme AI")
+    factories.make_endpoint(factories.make_model("acme/falcon", name="Falcon"), provider)
+    users = tmp_path / "customers.csv"
+    users.write_text("user,is_active\ncustomer-1,true\ncustomer-2,false\n")
+
+    with page_of(server) as (page, complaints):
+        page.goto("/admin/login/?next=/admin/")
+        page.fill("#id_username", "operator")
+        page.fill("#id_password", PASSWORD)
+        press(page, "Log in")
+        assert page.locator("[role=alert]").inner_text() == (
+            "Enter the code that your authenticator app shows, or a backup code."
+        )
+        log_in(page, code=code)
+        assert page.title() == "Overview | Causeway"
+
+        page.goto(reverse("admin:accounts_organization_add"))
+        page.fill("#id_name", "Globex")
+        press(page, "Save")
+        assert said(page) == "The organization “Globex” was added successfully."
+        assert rows(page) == [["Globex", "globex", "100 (default)"]]
+        page.locator("#result_list").get_by_role("link", name="Globex").click()
+        submit_dialog(page, "Grant credits", amount="25", note="The first month.")
+        assert said(page) == "$25 granted to Globex."
+        values = page.locator(".cw-title, .cw-value").all_inner_texts()
+        assert values == ["Balance", "$25", "Available", "$25", "Held", "$0", "Spent", "$0"]
+
+        page.goto(reverse("admin:endusers_enduser_changelist"))
+        page.get_by_role("link", name="Import file").click()
+        page.fill("#id_organization", "globex")
+        page.set_input_files("#id_file", users)
+        press(page, "Show what would change")
+        assert page.locator("form.cw-panel p, form.cw-panel li").all_inner_texts() == [
+            "Import customers.csv? Nothing has been changed yet.",
+            "end users: 2 new, 0 changed, 0 unchanged",
+        ]
+        assert page.locator(".cw-table td").all_inner_texts() == [
+            "customer-1", "CREATE end users", "customer-2", "CREATE end users",
+        ]  # fmt: skip
+        press(page, "Import")
+        assert said(page) == "The file is imported. end users: 2 new, 0 changed, 0 unchanged."
+        assert sorted(rows(page)) == [
+            ["customer-1", "Globex", "ACTIVE"],
+            ["customer-2", "Globex", "INACTIVE"],
+        ]
+
+        page.goto(reverse("admin:accounts_apikey_add"))
+        choose(page, "workspace", "Globex / Default")
+        page.fill("#id_name", "CI")
+        press(page, "Save")
+        key = page.locator("#api-key").inner_text()
+        label = f"{key[:9]}…{key[-3:]}"
+        assert re.fullmatch("sk-cw-[0-9A-Za-z]{49}", key)
+        assert page.get_by_text("Copy the key now.").inner_text() == (
+            "Copy the key now. It is not stored, and no page shows it again."
+        )
+        page.get_by_role("link", name="I have copied it").click()
+        page.wait_for_url("**/change/")
+        assert shown(page, "Label", "Type", "Status") == [label, "INFERENCE", "USABLE"]
+        assert key not in page.content()
+
+        page.goto(reverse("admin:accounts_byokcredential_add"))
+        choose(page, "owner", "Globex")
+        page.select_option("#id_provider", label="Acme AI")
+        page.fill("#id_secret", SECRET)
+        page.fill("#id_name", "Own deployment")
+        press(page, "Save")
+        assert said(page) == "The BYOK credential “acme-ai …3210” was added successfully."
+        assert rows(page) == [
+            ["acme-ai", "Own deployment", "…3210", "IN USE", "Globex", "every workspace", "-", "0"]
+        ]
+
+        page.goto(reverse("admin:endpoints_privateendpoint_add"))
+        choose(page, "organization", "Globex")
+        choose(page, "model", "Falcon")
+        choose(page, "provider", "Acme AI")
+        page.fill("#id_upstream_model_id", "sim-echo-key")
+        page.fill("#id_base_url", simulator.base_url)
+        press(page, "Save")
+        assert said(page) == "The private endpoint “Falcon at Acme AI” was added successfully."
+        assert shown(page, "Status", "Validation") == ["DRAFT", "NONE"]
+        failed = [
+            "VALIDATION FAILED",
+            "for activation, in Default, with acme-ai …3210, N ms, $0",
+            "completion FAILED upstream_error 401 Incorrect API key provided: Bearer ********.",
+        ]
+        submit_dialog(page, "Validate")
+        assert said(page) == "The validation failed: completion (upstream_error)."
+        assert shown(page, "Status", "Validation") == ["DRAFT", "FAILED"]
+        assert history(page) == [failed, ["CREATED"]]
+        submit_dialog(page, "Activate")
+        assert said(page) == "The endpoint has no passed validation: call validate first."
+        submit_dialog(page, "Edit", upstream_model_id="sim-echo")
+        assert said(page) == "The draft is saved."
+        assert shown(page, "Validation", "Upstream model ID") == ["NONE", "sim-echo"]
+        submit_dialog(page, "Validate")
+        assert said(page) == "The validation passed."
+        submit_dialog(page, "Activate")
+        assert said(page) == "The endpoint is active."
+        assert shown(page, "Status", "Validation") == ["ACTIVE", "PASSED"]
+        passed = [
+            "VALIDATION PASSED",
+            "for activation, in Default, with acme-ai …3210, N ms, $0.000044",
+        ]
+        activated = ["ACTIVATED", "by operator operator"]
+        assert history(page) == [activated, passed, failed, ["CREATED"]]
+        endpoint = page.url
+        endpoint_id = endpoint.split("/")[-3]
+
+        answer = requests.post(
+            f"{server}/api/v1/chat/completions",
+            json={
+                "model": "acme/falcon",
+                "messages": [{"role": "user", "content": "Over the causeway"}],
+                "user": "customer-1",
+            },
+            headers={"Authorization": f"Bearer {key}"},
+            timeout=10,
+        ).json()
+        assert answer["choices"][0]["message"]["content"] == "You said: Over the causeway"
+
+        def has_arrived() -> bool:
+            page.goto(reverse("admin:inference_generation_changelist"))
+            return [row[1] for row in rows(page)] == ["COMPLETED"]
+
+        eventually(has_arrived)
+        assert rows(page) == [
+            [answer["id"], "COMPLETED", "Globex", "acme/falcon", "Acme AI", "3 + 5", "$0", "N ms"]
+        ]
+        page.locator("#result_list").get_by_role("link", name=answer["id"]).click()
+        page.wait_for_url("**/change/")
+        assert shown(page, "Organization", "API key", "End user", "Private endpoint") == [
+            "Globex", f"CI ({label})", "customer-1", "Falcon at Acme AI",
+        ]  # fmt: skip
+        assert shown(page, "Cost", "Upstream cost") == ["$0", "$0.000013"]
+
+        page.goto(endpoint)
+        submit_dialog(page, "Disable", reason="The contract ended.")
+        assert said(page) == "The endpoint is disabled."
+        assert shown(page, "Status") == ["DISABLED"]
+        disabled = ["DISABLED", "by operator operator", "The contract ended."]
+        assert history(page) == [disabled, activated, passed, failed, ["CREATED"]]
+
+        page.goto(reverse("admin:config_auditentry_changelist"))
+        assert [row[-1].removeprefix("admin: ") for row in rows(page)] == [
+            "endpoints_privateendpoint_disable",
+            "endpoints_privateendpoint_activate",
+            "endpoints_privateendpoint_validate",
+            "endpoints_privateendpoint_edit",
+            "endpoints_privateendpoint_validate",
+            "endpoints_privateendpoint_add",
+            "endpoints_privateendpoint_add",
+            "accounts_byokcredential_add",
+            "accounts_apikey_add",
+            "import end users",
+            "accounts_organization_grant",
+            "accounts_organization_add",
+            "accounts_organization_add",
+        ]
+        assert {row[0] for row in rows(page)} == {"operator operator"}
+        assert [re.sub(r" \d+$", "", " ".join(row[1:3])) for row in rows(page)] == [
+            *[f"CHANGED private endpoint {endpoint_id[:8]}"] * 5,
+            f"CREATED private endpoint {endpoint_id[:8]}",
+            "CREATED price version",
+            "CREATED BYOK credential Own deployment",
+            "CREATED API key CI",
+            "CREATED import",
+            "CREATED transfer",
+            "CREATED workspace Default",
+            "CREATED organization Globex",
+        ]
+        page.locator("#result_list a").first.click()
+        page.wait_for_url("**/change/")
+        assert shown(page, "Actor", "Change", "Organization") == [
+            "operator operator", "CHANGED", "Globex",
+        ]  # fmt: skip
+        cells = page.locator(".cw-table td").all_inner_texts()
+        assert cells[3:] == [
+            "disabled_by", "", "operator operator",
+            "disabled_reason", "", "The contract ended.",
+            "status", "active", "disabled",
+        ]  # fmt: skip
+    assert complaints == []
+
+
+def test_every_page_fits_a_phone_and_tells_no_secret(
+    server: str, tenant: Tenant, world: dict[str, Any]
+) -> None:
+    User.objects.create_superuser("operator", password=PASSWORD)
+    # What people type has no place to break; nothing of it may widen a page.
+    Organization.objects.update(name="Unbroken" * 20)
+    failed = {"name": "model", "passed": False, "reason": "model_mismatch"}
+    told = {"upstream_status": 404, "upstream_message": "x" * 512, "actual_model": "y" * 255}
+    Validation.objects.update(outcome="failed", checks=[failed | told])
+    paths = [
+        path
+        for name, path in urls(world)
+        if name not in NO_PAGES and STATUSES.get(name, 200) == 200
+    ]
+    hidden = (SECRET, SECOND_FACTOR, tenant.api_key, tenant.management_key)
+    wide, telling = [], []
+
+    with page_of(server, width=390) as (page, complaints):
+        # A dialog is a part of a page when it is asked for alone, and names no icon.
+        page.route("**/favicon.ico", lambda route: route.fulfill(status=204))
+        log_in(page)
+        for path in paths:
+            if path.endswith("/export/") and _is_file(page, path):
+                continue
+            answer = page.goto(path)
+            assert (path, answer and answer.status) == (path, 200)
+            if page.evaluate(OVERFLOW) > 0 or page.evaluate(CUT_OFF):
+                wide.append((path, page.evaluate(OVERFLOW), page.evaluate(CUT_OFF)))
+            if any(secret in page.content() for secret in hidden):
+                telling.append(path)
+
+    assert (complaints, wide) == ([], [])
+    assert telling == []
+    assert {"/admin/", change_page(world["endpoints.privateendpoint"])} <= set(paths)
+
+
+def _is_file(page: Page, path: str) -> bool:
+    return "attachment" in page.request.get(path).headers.get("content-disposition", "")
+
+
+@pytest.mark.skipif(not PICTURES, reason="takes pictures of the console where they are asked for")
+def test_pictures_of_the_main_pages_are_taken(server: str, simulator: Simulator) -> None:
+    """``CAUSEWAY_SCREENSHOTS=DIR pytest tests/browser/test_journey.py -k pictures`` fills DIR.
+
+    Each picture is as high as its page, and its name says what it shows, how wide and in which
+    light: ``home-390-dark.png``.
+    """
+    paths = _scene(simulator)
+    for width, scheme in itertools.product((1440, 1024, 390), ("light", "dark")):
+        with page_of(server, width=width, color_scheme=scheme) as (page, complaints):
+            page.goto("/admin/login/")
+            page.screenshot(path=Path(PICTURES) / f"login-{width}-{scheme}.png")
+            log_in(page)
+            for name, path in paths.items():
+                page.set_viewport_size({"width": width, "height": 900})
+                page.goto(path)
+                height = page.evaluate("document.documentElement.scrollHeight")
+                # What sticks to the edges of the window would lie over the middle of the page.
+                page.set_viewport_size({"width": width, "height": max(height, 900)})
+                page.screenshot(path=Path(PICTURES) / f"{name}-{width}-{scheme}.png")
+        assert complaints == []
+
+
+def _scene(simulator: Simulator) -> dict[str, str]:
+    """Makes a day of two customers' traffic; returns the pages that show it, by short names."""
+    cache.clear()
+    User.objects.create_superuser("operator", password=PASSWORD)
+    globex, initech = factories.make_tenant("Globex"), factories.make_tenant("Initech")
+    factories.make_tenant("Hooli", credits_usd=3)
+    acme = factories.make_provider("acme-ai", name="Acme AI")
+    models = [
+        factories.make_model(f"acme/{slug}", name=f"Acme: {slug.title()}", created=1_780_272_000)
+        for slug in ("falcon", "heron", "swift")
+    ]
+    public = [factories.make_endpoint(model, acme) for model in models]
+    chance = Random(7)
+    made = timezone.now()
+    for number in range(120):
+        made -= timedelta(minutes=4 + 16 * chance.random() ** 2 + 6 * (60 < number < 90))
+        chosen = chance.choices(range(3), (5, 3, 1))[0]
+        prompt, completion = chance.randrange(400, 2_400), chance.randrange(40, 400)
+        is_failed = chance.random() < 0.04
+        cost = 0 if is_failed else 1_000 * prompt + 2_000 * completion
+        factories.make_generation(
+            chance.choice((globex, globex, initech)),
+            id=f"gen-{int(made.timestamp())}-{new_generation_id().rsplit('-', 1)[1]}",
+            created_at=made,
+            model=models[chosen].slug,
+            model_endpoint=public[chosen],
+            status="failed" if is_failed else "completed",
+            error_type="upstream_error" if is_failed else None,
+            cost_nano=cost,
+            upstream_cost_nano=cost,
+            prompt_tokens=prompt,
+            completion_tokens=0 if is_failed else completion,
+            end_user=f"customer-{chance.choices(range(5), (5, 4, 2, 1, 1))[0]}",
+            latency_ms=chance.randrange(90, 420),
+            duration_ms=700,
+        )
+    for user in range(5):
+        EndUser.objects.register(organization_id=globex.organization.pk, user=f"customer-{user}")
+    with audit.acting_as("operator ann", "admin: endpoints_privateendpoint_edit"):
+        factories.make_credential(globex, acme)
+        falcon = factories.make_draft(
+            globex,
+            models[0],
+            acme,
+            base_url=simulator.base_url,
+            upstream_model_id="sim-wrong-model",
+            declared_region="europe",
+            declared_zdr=True,
+            by="operator ann",
+        )
+        validation.run(falcon, workspace_id=globex.workspace.pk)
+        falcon.edit(
+            upstream_model_id="falcon-9",
+            declared_region="europe",
+            declared_zdr=True,
+            by="operator ann",
+        )
+        validation.run(falcon, workspace_id=globex.workspace.pk)
+        falcon.activate(by="operator ann")
+        heron = factories.make_draft(
+            globex,
+            models[1],
+            acme,
+            base_url=simulator.base_url,
+            upstream_model_id="sim-no-usage",
+        )
+        validation.run(heron, workspace_id=globex.workspace.pk)
+        swift = factories.make_active(initech, models[2], acme, base_url=simulator.base_url)
+        swift.disable(by="operator ann", reason="The contract ended.")
+    key = ApiKey.objects.get(organization=globex.organization, is_management=False)
+    generation = Generation.objects.filter(organization=globex.organization)[0]
+    entry = AuditEntry.objects.filter(kind="endpoints.privateendpoint").order_by("-id")[0]
+    shown = (globex.organization, key, falcon, generation, entry)
+    return {
+        "home": "/admin/",
+        "organizations": listing(Organization),
+        **{row._meta.model_name: change_page(row) for row in shown},
+        "draft": change_page(heron),
+        "endpoints": listing(PrivateEndpoint),
+        "add": listing(PrivateEndpoint, "add"),
+        "generations": listing(Generation),
+        "validations": listing(Validation),
+        "end-users": listing(EndUser),
+        "import": reverse("admin:endusers_enduser_import_file"),
+        "audit": listing(AuditEntry),
+        "accounts": listing(Account),
+        "two-factor": reverse("admin:two_factor"),
+    }
