@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from django.db.models import Q, QuerySet
 from django.template.loader import render_to_string
 
 from config import console
@@ -18,6 +19,7 @@ _PASSED: Final = {
     Validation.Outcome.PASSED: "success",
     Validation.Outcome.TIMED_OUT: "warning",
 }
+_UPSTREAM: Final = {"upstream_model_id": "upstream model", "base_url": "base URL"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,7 @@ def events(endpoint: PrivateEndpoint) -> list[Event]:
     found = [
         *_validations(endpoint),
         *_declarations(endpoint),
+        *_edits(endpoint),
         *_transitions(endpoint),
     ]
     if endpoint.drifted_at is not None:
@@ -90,16 +93,30 @@ def _declarations(endpoint: PrivateEndpoint) -> Iterator[Event]:
         )
 
 
+def _edits(endpoint: PrivateEndpoint) -> Iterator[Event]:
+    """Yields the changes of the upstream; what is declared with one stands beside it."""
+    for entry in _audited(endpoint, Q(after__has_any_keys=list(_UPSTREAM))):
+        after: dict[str, Any] = entry.after or {}
+        parts = [f"{label} {after[name]}" for name, label in _UPSTREAM.items() if after.get(name)]
+        yield Event(at=entry.at, title="edited", kind="info", by=entry.actor, text=", ".join(parts))
+
+
+def _audited(endpoint: PrivateEndpoint, wanted: Q) -> QuerySet[AuditEntry]:
+    """Returns the last changes of some fields that the audit log has."""
+    rows = AuditEntry.objects.filter(
+        wanted,
+        kind=PrivateEndpoint._meta.label_lower,
+        object_id=str(endpoint.pk),
+        before__isnull=False,
+    )
+    return rows.order_by("-id")[:SHOWN]
+
+
 def _transitions(endpoint: PrivateEndpoint) -> Iterator[Event]:
     """Yields what the audit log has, and the stamps of the row for what nobody did by name."""
     told = set()
-    rows = AuditEntry.objects.filter(
-        kind=PrivateEndpoint._meta.label_lower, object_id=str(endpoint.pk), after__has_key="status"
-    )
-    for entry in rows.order_by("-id")[:SHOWN]:
+    for entry in _audited(endpoint, Q(after__has_key="status")):
         after: dict[str, Any] = entry.after or {}
-        if entry.before is None:
-            continue
         title = _title(after)
         stamp = after.get(f"{title}_at")
         told.add((title, None if stamp is None else datetime.fromisoformat(stamp)))

@@ -211,7 +211,8 @@ def test_operator_takes_a_customer_from_nothing_to_traffic(
             "for activation, in Default, with acme-ai …3210, N ms, $0.000044",
         ]
         activated = ["ACTIVATED", "by operator operator"]
-        assert history(page) == [activated, passed, failed, ["CREATED"]]
+        edited = ["EDITED", "by operator operator", "upstream model sim-echo"]
+        assert history(page) == [activated, passed, edited, failed, ["CREATED"]]
         endpoint = page.url
         endpoint_id = endpoint.split("/")[-3]
 
@@ -247,7 +248,7 @@ def test_operator_takes_a_customer_from_nothing_to_traffic(
         assert said(page) == "The endpoint is disabled."
         assert shown(page, "Status") == ["DISABLED"]
         disabled = ["DISABLED", "by operator operator", "The contract ended."]
-        assert history(page) == [disabled, activated, passed, failed, ["CREATED"]]
+        assert history(page) == [disabled, activated, passed, edited, failed, ["CREATED"]]
 
         page.goto(reverse("admin:config_auditentry_changelist"))
         assert [row[-1].removeprefix("admin: ") for row in rows(page)] == [

@@ -173,6 +173,8 @@ def test_a_draft_is_edited_in_a_dialog_that_shows_it(operator: Client, tenant: T
     assert (endpoint.declared_zdr, endpoint.validation) == (None, None)
     assert endpoint.attestation is not None
     assert endpoint.attestation.stated_by == "operator operator"
+    told = [(event.title, event.by, event.text) for event in events(endpoint)]
+    assert ("edited", "operator operator", "upstream model falcon-9") in told
 
 
 @pytest.mark.parametrize(
