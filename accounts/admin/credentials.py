@@ -1,0 +1,221 @@
+"""The pages of organizations' own credentials at providers."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin.widgets import AutocompleteSelect
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest
+
+from accounts.models import HOST_NAME, ApiKey, ByokCredential, Member, Organization
+from catalog import dialects
+from catalog.dialects.credentials import InvalidCredential
+from catalog.models import Provider
+from config import console
+from config.api import path_uuid
+from config.console import ConsoleAdmin, ConsoleForm, Dialog, display
+from endpoints import rotation
+
+
+class ByokForm(ConsoleForm):
+    """What may be changed of a stored credential; its secret is replaced by a rotation."""
+
+    class Meta:
+        labels = {
+            "is_fallback": "Fallback",
+            "is_required": "Required",
+            "is_byok_only": "BYOK only",
+            "allowed_api_key_hashes": "Allowed API key hashes",
+            "allowed_user_ids": "Allowed user IDs",
+            "declared_zdr": "Declared ZDR",
+        }
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean()
+        if cleaned.get("is_fallback") and cleaned.get("is_byok_only"):
+            self.add_error("is_fallback", "Cannot go with is_byok_only.")
+        if any(not HOST_NAME.fullmatch(host) for host in cleaned.get("allowed_hosts") or ()):
+            self.add_error("allowed_hosts", "Must be lower-case host names without port or path.")
+        organization = cleaned.get("owner") or getattr(self.instance, "organization", None)
+        hashes = set(cleaned.get("allowed_api_key_hashes") or ())
+        if hashes and organization is not None:
+            own = ApiKey.objects.for_organization(organization.pk).filter(digest__in=hashes)
+            if own.count() != len(hashes):
+                self.add_error(
+                    "allowed_api_key_hashes", "Names a key that is not the organization's."
+                )
+        self._check_members(organization, set(cleaned.get("allowed_user_ids") or ()))
+        return cleaned
+
+    def _check_members(self, organization: Organization | None, texts: set[str]) -> None:
+        members = {path_uuid(text) for text in texts}
+        if members and organization is not None:
+            people = Member.objects.for_organization(organization.pk)
+            if people.filter(pk__in=list(filter(None, members))).count() != len(members):
+                self.add_error("allowed_user_ids", "Names a member who is not the organization's.")
+
+
+class ByokAddForm(ByokForm):
+    # Not "organization": Django refuses the name of a field that the model calls not editable.
+    owner = forms.ModelChoiceField(
+        label="Organization",
+        queryset=Organization.objects.all(),
+        widget=AutocompleteSelect(ByokCredential._meta.get_field("organization"), admin.site),
+    )
+    provider = forms.ModelChoiceField(
+        queryset=Provider.objects.filter(is_listed=True), widget=console.SelectWidget()
+    )
+    secret = console.SecretField(
+        help_text="One bare key, or one JSON object where the provider needs more; never shown."
+    )
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean()
+        workspace, organization = cleaned.get("workspace"), cleaned.get("owner")
+        if workspace and organization and workspace.organization_id != organization.pk:
+            self.add_error("workspace", ValidationError("Belongs to another organization."))
+        if cleaned.get("secret") and cleaned.get("provider"):
+            try:
+                dialects.check_credential(cleaned["provider"].dialect, cleaned["secret"])
+            except InvalidCredential as exc:
+                self.add_error("secret", str(exc))
+        return cleaned
+
+
+class RotateDialog(Dialog):
+    """Asks for the new secret, and whether to try it first."""
+
+    secret = console.SecretField(label="New secret", help_text="It is never shown again.")
+    revalidate = forms.BooleanField(
+        required=False,
+        label="Try it on the dependent endpoints first",
+        help_text="Nothing changes unless all of them pass; they stay validated.",
+    )
+
+
+_BYOK_FLAGS: Final = (
+    "disabled", "is_fallback", "is_required", "is_byok_only",
+)  # fmt: skip
+_BYOK_LIMITS: Final = (
+    "allowed_models", "allowed_api_key_hashes", "allowed_user_ids", "allowed_hosts",
+)  # fmt: skip
+_BYOK_DECLARED: Final = ("declared_region", "declared_zdr")
+
+
+@admin.register(ByokCredential)
+class ByokCredentialAdmin(ConsoleAdmin):
+    """Organizations' own credentials at providers; a secret goes in and never comes out."""
+
+    form = ByokForm
+    list_display = (
+        "provider_slug", "name", "label", "status", "organization", "scope", "use",
+        "sort_order", "created_at",
+    )  # fmt: skip
+    list_select_related = ("organization", "workspace")
+    list_filter = ("disabled", "is_fallback")
+    search_fields = ("provider_slug", "name", "organization__name")
+    uuid_search_fields = ("id", "organization_id", "workspace_id")
+    autocomplete_fields = ("workspace",)
+    actions_detail = ("rotate", "remove")
+    add_fieldsets = (
+        (None, {"fields": ("owner", "workspace", "provider", "secret", "name")}),
+        ("Use", {"fields": _BYOK_FLAGS}),
+        ("Limits", {"fields": _BYOK_LIMITS, "description": "Comma lists; empty: no limit."}),
+        ("Declarations", {"fields": _BYOK_DECLARED}),
+    )
+    fieldsets = (
+        (None, {"fields": ("name", ("label", "version"), "dependants")}),
+        ("Place", {"fields": ("organization", "workspace", "provider_slug", "sort_order")}),
+        ("Use", {"fields": _BYOK_FLAGS}),
+        ("Limits", {"fields": _BYOK_LIMITS, "description": "Comma lists; empty: no limit."}),
+        ("Declarations", {"fields": _BYOK_DECLARED}),
+        ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
+    )
+    readonly_fields = ("label", "version", "dependants", "id", "created_at", "updated_at")
+
+    @display(
+        description="Status", ordering="disabled", label={"in use": "success", "off": "warning"}
+    )
+    def status(self, credential: ByokCredential) -> str:
+        return "off" if credential.disabled else "in use"
+
+    @display(description="Use", label=True)
+    def use(self, credential: ByokCredential) -> list[str]:
+        flags = ("is_fallback", "is_required", "is_byok_only")
+        return [name.removeprefix("is_") for name in flags if getattr(credential, name)]
+
+    @display(description="Workspace", ordering="workspace__name")
+    def scope(self, credential: ByokCredential) -> str:
+        return credential.workspace.name if credential.workspace else "every workspace"
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        return super().get_queryset(request).filter(deleted_at=None)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        if obj is None:
+            return self.readonly_fields
+        # What the ciphertext is bound to cannot move from under it.
+        return (*self.readonly_fields, "organization", "workspace", "provider_slug")
+
+    def get_form(
+        self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any
+    ) -> Any:
+        if obj is None:
+            kwargs["form"] = ByokAddForm
+        return super().get_form(request, obj, change=change, **kwargs)
+
+    def create(self, request: HttpRequest, obj: Any, form: Any) -> ByokCredential:
+        given = form.cleaned_data
+        return ByokCredential.objects.store(
+            organization=given["owner"],
+            workspace=given["workspace"],
+            provider_slug=given["provider"].slug,
+            secret=given["secret"],
+            **{
+                name: given[name] for name in ("name", *_BYOK_FLAGS, *_BYOK_LIMITS, *_BYOK_DECLARED)
+            },
+        )
+
+    def has_remove_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("accounts.delete_byokcredential")
+
+    @console.transition(
+        description="Delete",
+        question="The secret is wiped, and nothing is sent with it any more. It cannot be undone.",
+        submit="Delete the credential",
+        permission="remove",
+        icon="delete",
+        danger=True,
+    )
+    def remove(self, request: HttpRequest, credential: ByokCredential, form: Any) -> console.Said:
+        credential.remove()
+        return messages.SUCCESS, f"{credential} is deleted."
+
+    def has_rotate_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("accounts.change_byokcredential")
+
+    @console.transition(
+        description="Rotate",
+        question="Replaces the secret. Validations made with the old one become stale.",
+        submit="Replace the secret",
+        permission="rotate",
+        icon="autorenew",
+        form=RotateDialog,
+    )
+    def rotate(self, request: HttpRequest, credential: ByokCredential, form: Any) -> console.Said:
+        secret = form.cleaned_data["secret"]
+        provider = Provider.objects.filter(slug=credential.provider_slug).first()
+        if provider is not None:
+            try:
+                dialects.check_credential(provider.dialect, secret)
+            except InvalidCredential as exc:
+                return messages.ERROR, f"{exc} Nothing was changed."
+        made = rotation.rotate(credential, secret, revalidate=form.cleaned_data["revalidate"])
+        return messages.SUCCESS, f"The secret is replaced; {len(made)} endpoints passed with it."
+
+    @display(description="Dependent endpoints")
+    def dependants(self, credential: ByokCredential) -> str:
+        return ", ".join(map(str, rotation.dependants(credential)[:20])) or "none"

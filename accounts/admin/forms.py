@@ -1,0 +1,52 @@
+"""What the forms of several pages ask for alike: names of the catalogue, and dollars."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any, cast
+
+from django import forms
+from rest_framework.exceptions import ValidationError as NotInCatalogue
+
+from accounts.governance_serializers import canonical_models, known_providers
+from config import console
+from config.console import ConsoleForm
+
+
+class CatalogueForm(ConsoleForm):
+    """A form whose lists name models and providers of the catalogue."""
+
+    catalogue_fields: dict[str, Callable[[Any], Any]] = {
+        "allowed_models": canonical_models,
+        "ignored_models": canonical_models,
+        "allowed_providers": known_providers,
+        "ignored_providers": known_providers,
+    }
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean()
+        for name, known in self.catalogue_fields.items():
+            try:
+                if cleaned.get(name) is not None:
+                    cleaned[name] = known(cleaned[name])
+            except NotInCatalogue as exc:
+                self.add_error(name, [str(text) for text in cast("list[str]", exc.detail)])
+        return cleaned
+
+
+class DollarsField(forms.DecimalField):
+    """USD, to the nano-USD."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(
+            min_value=0,
+            max_value=1_000_000_000,
+            decimal_places=9,
+            widget=console.TextWidget(attrs={"inputmode": "decimal"}),
+            **kwargs,
+        )
+
+
+def nano_of(dollars: Decimal | None) -> int | None:
+    return None if dollars is None else int(dollars.scaleb(9))

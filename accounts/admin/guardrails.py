@@ -1,0 +1,237 @@
+"""The pages of guardrails and of whom they are assigned to."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any, ClassVar, Final
+
+from django import forms
+from django.contrib import admin, messages
+from django.http import HttpRequest
+
+from accounts.admin.forms import CatalogueForm, DollarsField, nano_of
+from accounts.models import (
+    ApiKey,
+    ApiKeyNotFound,
+    Guardrail,
+    KeyAssignment,
+    Member,
+    MemberAssignment,
+    MemberNotFound,
+)
+from config import console
+from config.console import ConsoleAdmin, Dialog, display
+
+
+class GuardrailForm(CatalogueForm):
+    """What a guardrail limits; its content filters are written through the API alone."""
+
+    limit = DollarsField(required=False, label="Budget, USD", help_text="Per key or member.")
+
+    class Meta:
+        labels = {"enforce_zdr": "Enforce ZDR (deprecated)"}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        nano = self.instance.limit_nano
+        if nano is not None and "limit" in self.fields:
+            self.initial["limit"] = console.plain_digits(Decimal(nano).scaleb(-9))
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """The fields of the model that the form changes."""
+        named = {name: self.cleaned_data[name] for name in self.changed_data}
+        if "limit" in named:
+            named["limit_nano"] = nano_of(named.pop("limit"))
+        return named
+
+
+class KeyAssignmentInline(console.ReadOnlyInline, console.TabularInline):
+    model = KeyAssignment
+    verbose_name_plural = "keys"
+    fields = ("api_key", "assigned_by", "created_at")
+    readonly_fields = ("created_at", "assigned_by")
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        rows = super().get_queryset(request).filter(api_key__deleted_at=None)
+        return rows.select_related("api_key")
+
+
+class MemberAssignmentInline(console.ReadOnlyInline, console.TabularInline):
+    model = MemberAssignment
+    verbose_name_plural = "members"
+    fields = ("member", "assigned_by", "created_at")
+    readonly_fields = ("created_at", "assigned_by")
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        return super().get_queryset(request).select_related("member")
+
+
+class _SubjectsDialog(Dialog):
+    """Asks of whom, and whether they get the guardrail or lose it."""
+
+    verb = forms.ChoiceField(
+        choices=(("assign", "Assign"), ("unassign", "Take away")),
+        widget=console.SelectWidget(),
+        label="What to do",
+    )
+
+
+class KeysDialog(_SubjectsDialog):
+    keys = forms.CharField(
+        label="Hashes of API keys",
+        widget=console.TextareaWidget(attrs={"rows": 4}),
+        help_text="Separated by white space. A key has one guardrail: any other is replaced.",
+    )
+
+
+class MembersDialog(_SubjectsDialog):
+    members = forms.CharField(
+        label="Addresses of members",
+        widget=console.TextareaWidget(attrs={"rows": 4}),
+        help_text="Separated by white space. A member has one guardrail: any other is replaced.",
+    )
+
+
+_GUARDRAIL_LISTS: Final = (
+    ("allowed_models", "ignored_models"), ("allowed_providers", "ignored_providers"),
+    "allowed_data_regions",
+)  # fmt: skip
+_GUARDRAIL_SWITCHES: Final = (
+    ("enforce_zdr", "enforce_zdr_anthropic", "enforce_zdr_google"),
+    ("enforce_zdr_openai", "enforce_zdr_xai", "enforce_zdr_other"),
+    ("allow_safety_retention_google", "allow_safety_retention_other"),
+    ("enable_free_model_publication", "enable_free_model_training", "enable_paid_model_training"),
+)  # fmt: skip
+
+
+@admin.register(Guardrail)
+class GuardrailAdmin(ConsoleAdmin):
+    """What limits the keys and members that it is assigned to, or a whole workspace."""
+
+    form = GuardrailForm
+    list_display = ("name", "organization", "workspace_name", "holds_for", "budget", "created_at")
+    list_select_related = ("organization", "workspace")
+    search_fields = ("name", "organization__name")
+    uuid_search_fields = ("id", "organization_id", "workspace_id")
+    autocomplete_fields = ("workspace",)
+    inlines = (KeyAssignmentInline, MemberAssignmentInline)
+    actions_detail = ("assign_keys", "assign_members", "remove")
+    _limits = (
+        ("Lists", {"fields": _GUARDRAIL_LISTS, "description": "Comma lists; empty: no limit."}),
+        ("Switches", {"fields": _GUARDRAIL_SWITCHES}),
+        ("Budget", {"fields": (("limit", "reset_interval"), "include_byok_in_budgets")}),
+    )
+    add_fieldsets = ((None, {"fields": ("workspace", "name", "description")}), *_limits)
+    fieldsets: ClassVar[Any] = (
+        (None, {"fields": ("name", "description", ("organization", "workspace", "holds_for"))}),
+        *_limits,
+        ("Content filters", {"fields": ("content_filters", "content_filter_builtins")}),
+        ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
+    )
+    readonly_fields = (
+        "organization", "holds_for", "content_filters", "content_filter_builtins", "id",
+        "created_at", "updated_at",
+    )  # fmt: skip
+
+    @display(description="Workspace", ordering="workspace__name")
+    def workspace_name(self, guardrail: Guardrail) -> str | None:
+        return guardrail.workspace.name if guardrail.workspace else None
+
+    @display(description="Holds for")
+    def holds_for(self, guardrail: Guardrail) -> str:
+        workspace = guardrail.workspace
+        is_default = workspace is not None and workspace.default_guardrail_id == guardrail.pk
+        return "its whole workspace" if is_default else "those assigned"
+
+    @display(description="Budget")
+    def budget(self, guardrail: Guardrail) -> str | None:
+        if guardrail.limit_nano is None:
+            return None
+        return f"{console.nano_dollars(guardrail.limit_nano)} {guardrail.reset_interval}"
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return (*self.readonly_fields, "workspace") if obj else self.readonly_fields
+
+    def get_inlines(self, request: HttpRequest, obj: Any) -> Any:
+        return self.inlines if obj else ()
+
+    def get_form(
+        self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any
+    ) -> Any:
+        form = super().get_form(request, obj, change=change, **kwargs)
+        if "workspace" in form.base_fields:
+            form.base_fields["workspace"].required = True
+        return form
+
+    def create(self, request: HttpRequest, obj: Any, form: Any) -> Guardrail:
+        fields = form.changes
+        guardrail: Guardrail = Guardrail.objects.establish(
+            workspace=fields.pop("workspace"), name=fields.pop("name"), **fields
+        )
+        return guardrail
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        if not change:
+            super().save_model(request, obj, form, change)
+            return
+        Guardrail.objects.get(pk=obj.pk).edit(**form.changes)
+
+    def has_assign_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("accounts.change_guardrail")
+
+    @console.transition(
+        description="Keys",
+        question="The guardrail holds for these inference keys, from their next request on.",
+        submit="Do so",
+        permission="assign",
+        icon="key",
+        form=KeysDialog,
+    )
+    def assign_keys(self, request: HttpRequest, guardrail: Guardrail, form: Any) -> console.Said:
+        wanted = set(form.cleaned_data["keys"].split())
+        rows = ApiKey.objects.for_organization(guardrail.organization_id).for_inference()
+        keys = list(rows.filter(digest__in=wanted))
+        if len(keys) != len(wanted):
+            raise ApiKeyNotFound("One of them is no inference key of the organization.")
+        if form.cleaned_data["verb"] == "assign":
+            changed = guardrail.assign_keys(keys, by=console.actor(request))
+            return messages.SUCCESS, f"{changed} keys have got the guardrail."
+        return messages.SUCCESS, f"{guardrail.unassign_keys(keys)} keys have lost the guardrail."
+
+    @console.transition(
+        description="Members",
+        question="The guardrail holds for every key that these members made.",
+        submit="Do so",
+        permission="assign",
+        icon="group",
+        form=MembersDialog,
+    )
+    def assign_members(self, request: HttpRequest, guardrail: Guardrail, form: Any) -> console.Said:
+        wanted = set(form.cleaned_data["members"].split())
+        rows = Member.objects.for_organization(guardrail.organization_id)
+        members = list(rows.filter(email__in=wanted))
+        if len(members) != len(wanted):
+            raise MemberNotFound("One of them is no member of the organization.")
+        if form.cleaned_data["verb"] == "assign":
+            changed = guardrail.assign_members(members, by=console.actor(request))
+            return messages.SUCCESS, f"{changed} members have got the guardrail."
+        lost = guardrail.unassign_members(members)
+        return messages.SUCCESS, f"{lost} members have lost the guardrail."
+
+    def has_remove_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("accounts.delete_guardrail")
+
+    @console.transition(
+        description="Delete",
+        question="It goes with its assignments: what it governed is governed no more.",
+        submit="Delete the guardrail",
+        permission="remove",
+        icon="delete",
+        danger=True,
+    )
+    def remove(self, request: HttpRequest, guardrail: Guardrail, form: Any) -> console.Said:
+        text = f"{guardrail} is deleted."
+        # The page looks for the row afterwards, by the key that a deleted instance loses.
+        Guardrail.objects.get(pk=guardrail.pk).remove()
+        return messages.SUCCESS, text

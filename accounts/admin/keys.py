@@ -1,0 +1,203 @@
+"""The pages of API keys, one of which shows a new key once."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django.contrib import admin, messages
+from django.contrib.admin.utils import unquote
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.utils import timezone
+
+from accounts.models import ApiKey
+from accounts.preview import preview
+from config import console
+from config.console import ConsoleAdmin, ConsoleForm, display
+from config.regions import region_of_host
+from config.secrets import Secret
+
+_KINDS: Final = {"management": "info"}
+_KEY_STATES: Final = {
+    "usable": "success", "expired": "warning", "disabled": "warning", "revoked": "danger",
+}  # fmt: skip
+
+
+class ApiKeyStatusFilter(admin.SimpleListFilter):
+    title = "status"
+    parameter_name = "status"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(state, state) for state in _KEY_STATES]
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        expired = queryset.filter(disabled=False, expires_at__lte=timezone.now())
+        match self.value():
+            case "revoked":
+                return queryset.exclude(deleted_at=None)
+            case "disabled":
+                return queryset.filter(disabled=True, deleted_at=None)
+            case "expired":
+                return expired
+            case "usable":
+                return queryset.filter(disabled=False).exclude(expires_at__lte=timezone.now())
+            case _:
+                return queryset
+
+
+class ApiKeyForm(ConsoleForm):
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean()
+        workspace, creator = cleaned.get("workspace"), cleaned.get("creator")
+        if workspace and creator and workspace.organization_id != creator.organization_id:
+            self.add_error("creator", "Belongs to another organization.")
+        return cleaned
+
+
+@admin.register(ApiKey)
+class ApiKeyAdmin(ConsoleAdmin):
+    """Bearer keys; the key itself is on the page that answers its creation, and nowhere else."""
+
+    list_display = (
+        "name", "label", "kind", "status", "organization", "workspace_name", "expires_at",
+        "created_at",
+    )  # fmt: skip
+    list_select_related = ("organization", "workspace")
+    form = ApiKeyForm
+    list_filter = (ApiKeyStatusFilter, "is_management")
+    search_fields = ("name", "label", "digest__exact")
+    uuid_search_fields = ("id", "organization_id", "workspace_id")
+    autocomplete_fields = ("workspace", "creator")
+    actions = ("revoke_selected",)
+    actions_detail = ("revoke",)
+    empty_hint = "Add a key: choose its workspace, and copy what is shown once."
+    change_form_outer_after_template = "admin/accounts/apikey/preview.html"
+    add_fieldsets = (
+        (None, {"fields": ("workspace", "name", "is_management", "expires_at", "creator")}),
+    )
+    fieldsets = (
+        (None, {"fields": ("name", "expires_at")}),
+        ("Key", {"fields": (("label", "kind", "status"), ("organization", "workspace"))}),
+        (
+            "Use",
+            {
+                "fields": (
+                    ("limit", "limit_reset", "include_byok_in_limit"),
+                    ("external_user", "creator"),
+                )
+            },
+        ),
+        (
+            "Record",
+            {"classes": ["collapse"], "fields": ("id", "digest", ("created_at", "updated_at"))},
+        ),
+    )
+    readonly_fields = (
+        "label", "kind", "status", "organization", "limit", "limit_reset", "include_byok_in_limit",
+        "external_user", "id", "digest", "created_at", "updated_at",
+    )  # fmt: skip
+
+    readonly_preprocess_fields = {
+        "kind": console.chips(_KINDS),
+        "status": console.chips(_KEY_STATES),
+    }
+
+    @display(description="Type", ordering="is_management", label=_KINDS)
+    def kind(self, key: ApiKey) -> str:
+        return "management" if key.is_management else "inference"
+
+    @display(description="Status", label=_KEY_STATES)
+    def status(self, key: ApiKey) -> str:
+        if key.deleted_at is not None:
+            return "revoked"
+        if key.disabled:
+            return "disabled"
+        return "usable" if key.is_usable else "expired"
+
+    @display(description="Limit")
+    def limit(self, key: ApiKey) -> str | None:
+        return None if key.limit_nano is None else console.nano_dollars(key.limit_nano)
+
+    @display(description="Workspace", ordering="workspace__name")
+    def workspace_name(self, key: ApiKey) -> str:
+        return key.workspace.name
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return (*self.readonly_fields, "workspace", "creator") if obj else self.readonly_fields
+
+    def changeform_view(
+        self,
+        request: HttpRequest,
+        object_id: str | None = None,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> Any:
+        context = dict(extra_context or {})
+        if object_id and request.method == "GET":
+            key = self.get_object(request, unquote(object_id))
+            if key is not None and key.deleted_at is None and not key.is_management:
+                region = region_of_host(request.get_host())
+                context["preview"] = preview(key, request.GET, region=region)
+        return super().changeform_view(request, object_id, form_url, context)
+
+    def has_revoke_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("accounts.change_apikey")
+
+    def create(self, request: HttpRequest, obj: Any, form: Any) -> ApiKey:
+        key, secret = ApiKey.objects.issue(
+            workspace=obj.workspace,
+            name=obj.name,
+            is_management=obj.is_management,
+            expires_at=obj.expires_at,
+            creator=obj.creator,
+        )
+        # The answer to this very request is the only page that has it; see response_add.
+        obj.issued_secret = secret
+        return key
+
+    def response_add(
+        self, request: HttpRequest, obj: Any, post_url_continue: str | None = None
+    ) -> HttpResponse:
+        # A message would put the secret into a cookie or a session row, and a redirect needs one.
+        secret: Secret = obj.__dict__.pop("issued_secret")
+        context = {
+            **self.admin_site.each_context(request),
+            "title": "API key created",
+            "opts": self.opts,
+            "key": obj,
+            "kind": "Management" if obj.is_management else "Inference",
+            "secret": secret.reveal(),
+            "next": self.page_of(request, obj),
+        }
+        return TemplateResponse(
+            request,
+            "admin/accounts/apikey/issued.html",
+            context,
+            headers={"Cache-Control": "no-store"},
+        )
+
+    @console.transition(
+        description="Revoke",
+        question="Every request with this key is refused from now on. It cannot be undone.",
+        submit="Revoke the key",
+        permission="revoke",
+        icon="key_off",
+        danger=True,
+    )
+    def revoke(self, request: HttpRequest, key: ApiKey, form: Any) -> console.Said:
+        if key.revoke():
+            return messages.SUCCESS, "The key is revoked."
+        return messages.INFO, "The key was revoked already."
+
+    @console.bulk(
+        description="Revoke",
+        question="Revoke these keys? Every request with them is refused from now on.",
+        permission="revoke",
+    )
+    def revoke_selected(self, request: HttpRequest, key: ApiKey) -> None:
+        key.revoke()
+
+    def get_actions_detail(self, request: HttpRequest, object_id: Any) -> Any:
+        actions = super().get_actions_detail(request, object_id)  # type: ignore[misc]
+        key = self.get_object(request, str(object_id))
+        return [] if key is None or key.deleted_at is not None else actions

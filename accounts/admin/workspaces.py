@@ -1,0 +1,113 @@
+"""The pages of workspaces and their budgets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest
+
+from accounts.admin.forms import DollarsField, nano_of
+from accounts.models import WORKSPACE_SLUG, BudgetInterval, Workspace, WorkspaceBudget
+from config import console
+from config.console import ConsoleAdmin, ConsoleForm, Dialog, display
+
+
+class BudgetInline(console.ReadOnlyInline, console.TabularInline):
+    model = WorkspaceBudget
+    fields = ("interval", "limit", "updated_at")
+    readonly_fields = ("limit", "updated_at")
+    ordering = ("interval",)
+
+    @display(description="Limit")
+    def limit(self, budget: WorkspaceBudget) -> str:
+        return console.nano_dollars(budget.limit_nano)
+
+
+class BudgetDialog(Dialog):
+    """Asks how much, and for how long."""
+
+    interval = forms.ChoiceField(choices=BudgetInterval.choices, widget=console.SelectWidget())
+    limit = DollarsField(required=False, label="USD", help_text="Empty takes the budget away.")
+
+
+class WorkspaceForm(ConsoleForm):
+    def clean_slug(self) -> str:
+        slug: str = self.cleaned_data["slug"]
+        if not WORKSPACE_SLUG.fullmatch(slug):
+            raise ValidationError("Must be lower-case letters and digits, with single hyphens.")
+        return slug
+
+
+@admin.register(Workspace)
+class WorkspaceAdmin(ConsoleAdmin):
+    """The parts of organizations."""
+
+    form = WorkspaceForm
+    inlines = (BudgetInline,)
+    actions_detail = ("budget",)
+    list_display = ("name", "organization", "slug", "is_default", "created_at")
+    list_select_related = ("organization",)
+    list_filter = ("is_default",)
+    search_fields = ("name", "slug", "organization__name")
+    uuid_search_fields = ("id", "organization_id")
+    autocomplete_fields = ("organization",)
+    prepopulated_fields = {"slug": ("name",)}
+    add_fieldsets = ((None, {"fields": ("organization", "name", "slug")}),)
+    fieldsets = (
+        (None, {"fields": ("organization", "name", "slug", "is_default")}),
+        ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
+    )
+    readonly_fields = ("id", "is_default", "created_at", "updated_at")
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        # An autocomplete shows a workspace with its organization's name.
+        rows = super().get_queryset(request).filter(deleted_at=None)
+        return rows.select_related("organization")
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return (*self.readonly_fields, "organization") if obj else self.readonly_fields
+
+    def get_inlines(self, request: HttpRequest, obj: Any) -> Any:
+        return self.inlines if obj else ()
+
+    def create(self, request: HttpRequest, obj: Any, form: Any) -> Workspace:
+        workspace: Workspace = Workspace.objects.open(
+            organization_id=obj.organization_id,
+            name=obj.name,
+            slug=obj.slug,
+            created_by=console.actor(request),
+        )
+        return workspace
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        if not change:
+            super().save_model(request, obj, form, change)
+            return
+        stored = Workspace.objects.get(pk=obj.pk)
+        stored.edit(**{name: form.cleaned_data[name] for name in form.changed_data})
+
+    def has_budget_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("accounts.change_workspace")
+
+    @console.transition(
+        description="Budget",
+        question="What the whole workspace may spend, less than in every longer interval.",
+        submit="Set the budget",
+        permission="budget",
+        icon="savings",
+        form=BudgetDialog,
+    )
+    def budget(self, request: HttpRequest, workspace: Workspace, form: Any) -> console.Said:
+        interval = BudgetInterval(form.cleaned_data["interval"])
+        nano = nano_of(form.cleaned_data["limit"])
+        if nano is None:
+            had = workspace.lift_budget(interval)
+            said = f"The {interval} budget is gone." if had else f"There was no {interval} budget."
+            return messages.SUCCESS if had else messages.INFO, said
+        if nano == 0:
+            return messages.ERROR, "A budget must be more than 0. Nothing was changed."
+        workspace.set_budget(interval, limit_nano=nano)
+        return messages.SUCCESS, f"The {interval} budget is {console.nano_dollars(nano)}."

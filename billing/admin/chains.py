@@ -1,0 +1,138 @@
+"""The page of the chains that payments are read from."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django import forms
+from django.conf import settings
+from django.contrib import admin, messages
+from django.http import HttpRequest
+
+from billing.admin.cells import wrapped
+from billing.chain import ChainError, Cursor, Node
+from billing.models import ChainState, Deposit
+from config import console
+from config.console import Dialog, ReadOnlyAdmin, display
+from config.errors import Unavailable, Unprocessable
+
+_CHAIN_STATES: Final = {
+    "reading": "success", "starting": "info", "failing": "warning", "halted": "danger",
+    "not configured": "warning",
+}  # fmt: skip
+_RESCAN: Final = 1_000
+
+
+class ResumeDialog(Dialog):
+    """Asks from which block on the payments are read again."""
+
+    block = forms.IntegerField(
+        min_value=0,
+        widget=console.TextWidget(attrs={"inputmode": "numeric"}),
+        help_text="Payments after this block are read again; known ones are not counted twice.",
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.object_id.isdecimal() and self.object_id.isascii():
+            state = ChainState.objects.filter(chain_id=int(self.object_id)).first()
+            if state is not None and state.number is not None:
+                self.fields["block"].initial = max(state.number - _RESCAN, 0)
+
+
+@admin.register(ChainState)
+class ChainStateAdmin(ReadOnlyAdmin):
+    """How far each chain is read, and what is in the way."""
+
+    list_display = (
+        "chain", "state", "number", "latest_number", "waiting", "scanned_at", "failure",
+    )  # fmt: skip
+    uuid_search_fields = ()
+    sortable_by = ()
+    actions_detail = ("resume",)
+    fieldsets = (
+        (None, {"fields": (("chain", "state"), ("number", "latest_number"), "hash_of_block")}),
+        ("Taken", {"fields": ("token", "recipient", "confirmations")}),
+        (
+            "Reading",
+            {
+                "fields": (
+                    ("scanned_at", "waiting"),
+                    ("failures", "failure", "retry_at"),
+                    ("halted_at", "halt_reason"),
+                    ("resumed_at", "resumed_by"),
+                )
+            },
+        ),
+    )
+    readonly_fields = (
+        "chain", "state", "number", "latest_number", "hash_of_block", "token", "recipient",
+        "confirmations", "scanned_at", "waiting", "failures", "failure", "retry_at", "halted_at",
+        "halt_reason", "resumed_at", "resumed_by",
+    )  # fmt: skip
+    readonly_preprocess_fields = {"state": console.chips(_CHAIN_STATES)}
+
+    @display(description="Chain", ordering="chain_id")
+    def chain(self, state: ChainState) -> str:
+        return f"{state} ({state.chain_id})"
+
+    @display(description="State", label=_CHAIN_STATES)
+    def state(self, state: ChainState) -> str:
+        if state.halted_at is not None:
+            return "halted"
+        if state.chain_id not in settings.CHAINS:
+            return "not configured"
+        if state.failures:
+            return "failing"
+        return "starting" if state.cursor is None else "reading"
+
+    @display(description="Block hash")
+    def hash_of_block(self, state: ChainState) -> str:
+        return wrapped(state.block_hash or "")
+
+    @display(description="In review")
+    def waiting(self, state: ChainState) -> str:
+        return str(Deposit.objects.in_review().filter(chain_id=state.chain_id).count())
+
+    @display(description="Token")
+    def token(self, state: ChainState) -> str:
+        chain = settings.CHAINS.get(state.chain_id)
+        return "" if chain is None else wrapped(f"{chain.token.symbol} {chain.token.contract}")
+
+    @display(description="Recipient")
+    def recipient(self, state: ChainState) -> str:
+        chain = settings.CHAINS.get(state.chain_id)
+        return "" if chain is None else wrapped(chain.recipient)
+
+    @display(description="Confirmations")
+    def confirmations(self, state: ChainState) -> str:
+        chain = settings.CHAINS.get(state.chain_id)
+        return "" if chain is None else str(chain.confirmations)
+
+    def has_resume_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        return request.user.has_perm("billing.change_chainstate")
+
+    def get_actions_detail(self, request: HttpRequest, object_id: Any) -> Any:
+        state = self.get_object(request, str(object_id))
+        if state is None or state.halted_at is None:
+            return []
+        return super().get_actions_detail(request, object_id)  # type: ignore[misc]
+
+    @console.transition(
+        description="Resume",
+        question="Look first at what was credited from the blocks that were replaced.",
+        submit="Resume",
+        permission="resume",
+        icon="play_arrow",
+        form=ResumeDialog,
+    )
+    def resume(self, request: HttpRequest, state: ChainState, form: Any) -> console.Said:
+        chain = settings.CHAINS.get(state.chain_id)
+        if chain is None:
+            raise Unprocessable("The chain is not configured.")
+        try:
+            block = Node(chain, settings.EGRESS_POLICY).block(form.cleaned_data["block"])
+        except ChainError as exc:
+            raise Unavailable(str(exc)) from None
+        state.resume(Cursor(block.number, block.hash), by=console.actor(request))
+        return messages.SUCCESS, f"{state} is read again from block {block.number}."

@@ -1,0 +1,190 @@
+"""The pages of the ledger: accounts, transfers and the grants that wait for approval."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.http import HttpRequest
+
+from billing import grants
+from billing.models import Account, GrantRequest, Transfer
+from config import console
+from config.console import ReadOnlyAdmin, display
+from inference.models import Journal
+
+_TRANSFERS: Final = {"pending": "info", "posted": "success", "voided": "warning"}
+_GRANTS: Final = {"requested": "info", "approved": "success", "declined": "warning"}
+
+
+@admin.register(Account)
+class AccountAdmin(ReadOnlyAdmin):
+    """What each organization has and had, by kind; the ledger alone writes it."""
+
+    list_display = ("organization", "kind", "balance", "available", "held", "debits", "credits")
+    list_display_links = ("organization", "kind")
+    list_select_related = ("organization",)
+    list_filter = ("kind",)
+    search_fields = ("organization__name",)
+    uuid_search_fields = ("organization_id",)
+    paginator = console.BoundedPaginator
+    ordering = ("id",)
+    sortable_by = ()
+    fieldsets = (
+        (None, {"fields": (("organization", "kind"), ("balance", "available", "held"))}),
+        ("Posted", {"fields": (("debits", "credits"),)}),
+    )
+    readonly_fields = (
+        "organization", "kind", "balance", "available", "held", "debits", "credits",
+    )  # fmt: skip
+
+    @display(description="Balance")
+    def balance(self, account: Account) -> str:
+        return console.nano_dollars(account.balance)
+
+    @display(description="Available")
+    def available(self, account: Account) -> str:
+        is_purse = account.kind == Account.Kind.CREDITS
+        return console.nano_dollars(account.available) if is_purse else ""
+
+    @display(description="Held")
+    def held(self, account: Account) -> str:
+        return console.nano_dollars(account.pending_debits)
+
+    @display(description="Debits")
+    def debits(self, account: Account) -> str:
+        return console.nano_dollars(account.posted_debits)
+
+    @display(description="Credits")
+    def credits(self, account: Account) -> str:
+        return console.nano_dollars(account.posted_credits)
+
+
+class TransferStatusFilter(admin.SimpleListFilter):
+    """The statuses; holds are those of generations under way, of which there are few."""
+
+    title = "status"
+    parameter_name = "status__exact"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(str(status), status.label) for status in Transfer.Status]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        status = self.value()
+        if status is None:
+            return queryset
+        if status == Transfer.Status.PENDING:
+            queryset = queryset.filter(reference__in=Journal.objects.values("pk"))
+        return queryset.filter(status=status)
+
+
+@admin.register(Transfer)
+class TransferAdmin(ReadOnlyAdmin):
+    """Every amount that moved or is held, latest first."""
+
+    list_display = (
+        "created_at", "id", "kind", "state", "organization", "amount", "posted", "reference",
+        "actor",
+    )  # fmt: skip
+    list_display_links = ("id",)
+    list_select_related = ("organization",)
+    list_filter = ("kind", TransferStatusFilter)
+    search_fields = ("reference__exact",)
+    search_help_text = "A reference, such as a generation's id, or the id of an organization."
+    uuid_search_fields = ("organization_id",)
+    paginator = console.BoundedPaginator
+    # The table grows without end, and only the primary key is in the order of time.
+    ordering = ("-id",)
+    sortable_by = ()
+    fieldsets = (
+        (None, {"fields": (("id", "kind", "state"), ("amount", "posted"), "organization")}),
+        ("Between", {"fields": (("debit", "credit"),)}),
+        ("Reason", {"fields": (("reference", "actor"), "note", ("created_at", "ended_at"))}),
+    )
+    readonly_fields = (
+        "id", "kind", "state", "amount", "posted", "organization", "debit", "credit", "reference",
+        "actor", "note", "created_at", "ended_at",
+    )  # fmt: skip
+    readonly_preprocess_fields = {"state": console.chips(_TRANSFERS)}
+
+    @display(description="Status", label=_TRANSFERS)
+    def state(self, transfer: Transfer) -> str:
+        return str(transfer.status)
+
+    @display(description="At most")
+    def amount(self, transfer: Transfer) -> str:
+        return console.nano_dollars(transfer.amount_nano)
+
+    @display(description="Moved")
+    def posted(self, transfer: Transfer) -> str:
+        return "" if transfer.posted_nano is None else console.nano_dollars(transfer.posted_nano)
+
+
+@admin.register(GrantRequest)
+class GrantRequestAdmin(ReadOnlyAdmin):
+    """Grants above the limit, latest first; each waits for another operator than who asked."""
+
+    list_display = ("created_at", "state", "organization", "amount", "requested_by", "decided_by")
+    list_select_related = ("organization",)
+    list_filter = ("status",)
+    search_fields = ("organization__name",)
+    uuid_search_fields = ("id", "organization_id")
+    empty_hint = (
+        "Grants above GRANT_APPROVAL_LIMIT wait here. They are asked for on an organization's page."
+    )
+    ordering = ("-created_at",)
+    sortable_by = ()
+    actions_detail = ("approve", "decline")
+    fieldsets = (
+        (None, {"fields": (("state", "amount"), "organization", "note")}),
+        ("Who", {"fields": (("requested_by", "created_at"), ("decided_by", "decided_at"))}),
+        ("Record", {"classes": ["collapse"], "fields": ("id",)}),
+    )
+    readonly_fields = (
+        "state", "amount", "organization", "note", "requested_by", "created_at", "decided_by",
+        "decided_at", "id",
+    )  # fmt: skip
+    readonly_preprocess_fields = {"state": console.chips(_GRANTS)}
+
+    @display(description="Status", label=_GRANTS)
+    def state(self, wanted: GrantRequest) -> str:
+        return str(wanted.status)
+
+    @display(description="Amount")
+    def amount(self, wanted: GrantRequest) -> str:
+        return console.nano_dollars(wanted.amount_nano)
+
+    def has_decide_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        return request.user.has_perm("billing.add_transfer")
+
+    def get_actions_detail(self, request: HttpRequest, object_id: Any) -> Any:
+        """Offers a decision while one is due; the model decides once more."""
+        wanted = self.get_object(request, str(object_id))
+        if wanted is None or wanted.status != GrantRequest.Status.REQUESTED:
+            return []
+        return super().get_actions_detail(request, object_id)  # type: ignore[misc]
+
+    @console.transition(
+        description="Approve",
+        question="The organization can spend the credits at once. It cannot be undone.",
+        submit="Grant the credits",
+        permission="decide",
+        icon="add_card",
+    )
+    def approve(self, request: HttpRequest, wanted: GrantRequest, form: Any) -> console.Said:
+        grants.approve(wanted, by=console.actor(request))
+        amount = console.nano_dollars(wanted.amount_nano)
+        return messages.SUCCESS, f"{amount} granted to {wanted.organization}."
+
+    @console.transition(
+        description="Decline",
+        question="Nothing is granted. It cannot be undone, but asked for again.",
+        submit="Decline the grant",
+        permission="decide",
+        icon="block",
+        danger=True,
+    )
+    def decline(self, request: HttpRequest, wanted: GrantRequest, form: Any) -> console.Said:
+        wanted.decline(by=console.actor(request))
+        return messages.SUCCESS, "The grant is declined."

@@ -1,0 +1,301 @@
+"""The pages of top-ups and of the deposits that came in for them, or for nobody."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django import forms
+from django.contrib import admin, messages
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest
+
+from accounts.models import Organization
+from billing import matching
+from billing.admin.cells import explorer, short, wrapped
+from billing.models import Deposit, TopUp, chain_name
+from config import console
+from config.api import CONTROL_CHARACTERS
+from config.console import Dialog, ReadOnlyAdmin, display
+
+_STATES: Final = {
+    "open": "info", "seen": "info", "confirmed": "success", "expired": "warning",
+    "review": "danger",
+}  # fmt: skip
+_FINDINGS: Final = {
+    "received": "info", "credited": "success", "unmatched": "danger", "under": "danger",
+    "over": "danger", "late": "danger", "dismissed": "warning",
+}  # fmt: skip
+
+
+class PaymentMixin:
+    """How what is paid on a chain shows itself, asked for or come in."""
+
+    @display(description="Amount")
+    def amount(self, row: TopUp | Deposit) -> str:
+        return row.amount_text
+
+    @display(description="Chain", ordering="chain_id")
+    def chain(self, row: TopUp | Deposit) -> str:
+        return f"{chain_name(row.chain_id)} ({row.chain_id})"
+
+    @display(description="Value")
+    def value(self, row: TopUp | Deposit) -> str:
+        return console.nano_dollars(row.amount_nano)
+
+    @display(description="From")
+    def paid_from(self, row: TopUp | Deposit) -> str:
+        return explorer(row.chain_id, "address", row.sender)
+
+    @display(description="To")
+    def paid_to(self, row: TopUp | Deposit) -> str:
+        return explorer(row.chain_id, "address", row.recipient)
+
+    @display(description="Token")
+    def paid_in(self, row: TopUp | Deposit) -> str:
+        return explorer(row.chain_id, "token", row.token)
+
+    @display(description="Transaction")
+    def transaction(self, row: TopUp | Deposit) -> str:
+        return explorer(row.chain_id, "tx", row.tx_hash)
+
+    @display(description="From")
+    def short_sender(self, row: TopUp | Deposit) -> str:
+        return short(row.sender)
+
+    @display(description="Transaction")
+    def short_transaction(self, row: TopUp | Deposit) -> str:
+        return short(row.tx_hash)
+
+    @display(description="Block")
+    def block(self, row: TopUp | Deposit) -> str:
+        return (
+            ""
+            if row.block_number is None
+            else explorer(row.chain_id, "block", str(row.block_number))
+        )
+
+
+class DepositInline(PaymentMixin, console.ReadOnlyInline, console.TabularInline):
+    """What came in for a top-up, also what was not as asked."""
+
+    model = Deposit
+    fk_name = "top_up"
+    fields = ("state", "amount", "mined_at", "short_transaction")
+    readonly_fields = fields
+    show_change_link = True
+
+    @display(description="Status")
+    def state(self, deposit: Deposit) -> str:
+        return str(deposit.status)
+
+
+@admin.register(TopUp)
+class TopUpAdmin(PaymentMixin, ReadOnlyAdmin):
+    """What organizations asked to pay, latest first."""
+
+    list_display = (
+        "created_at", "state", "organization", "amount", "chain", "short_sender", "expires_at",
+        "confirmed_at",
+    )  # fmt: skip
+    list_select_related = ("organization",)
+    list_filter = ("status", "chain_id")
+    search_fields = ("sender__iexact", "tx_hash", "organization__name")
+    uuid_search_fields = ("id", "organization_id")
+    paginator = console.BoundedPaginator
+    ordering = ("-created_at",)
+    sortable_by = ()
+    inlines = (DepositInline,)
+    fieldsets = (
+        (None, {"fields": (("state", "amount", "value"), "organization")}),
+        ("Payment", {"fields": ("paid_from", "paid_to", "paid_in", ("chain", "units"))}),
+        (
+            "Progress",
+            {
+                "fields": (
+                    "transaction",
+                    ("block", "blocks"),
+                    ("expires_at", "payable_until", "confirmed_at"),
+                )
+            },
+        ),
+        (
+            "Record",
+            {
+                "classes": ["collapse"],
+                "fields": (
+                    ("created_at", "updated_at"), "id", ("requested_by", "idempotency_key"),
+                    "is_reserved",
+                ),
+            },
+        ),
+    )  # fmt: skip
+    readonly_fields = (
+        "state", "amount", "value", "chain", "paid_in", "paid_from", "paid_to", "transaction",
+        "block", "blocks", "units", "expires_at", "payable_until", "confirmed_at", "created_at",
+        "updated_at", "id", "requested_by", "idempotency_key", "is_reserved", "organization",
+    )  # fmt: skip
+    readonly_preprocess_fields = {"state": console.chips(_STATES)}
+
+    @display(description="Status", label=_STATES)
+    def state(self, top_up: TopUp) -> str:
+        return str(top_up.status)
+
+    @display(description="Confirmations")
+    def blocks(self, top_up: TopUp) -> str:
+        return str(top_up.confirmations)
+
+
+class CreditDialog(Dialog):
+    """Asks whom a deposit belongs to."""
+
+    organization = forms.ModelChoiceField(
+        queryset=Organization.objects.all(),
+        widget=console.TextWidget(),
+        label="Organization ID",
+        error_messages={"invalid_choice": "There is no such organization."},
+    )
+    note = forms.CharField(
+        max_length=1_000,
+        widget=console.TextareaWidget(attrs={"rows": 2}),
+        help_text="Why it is theirs.",
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        deposit = _deposit(self.object_id)
+        if deposit is not None and deposit.top_up is not None:
+            self.fields["organization"].initial = deposit.top_up.organization_id
+
+    def clean_note(self) -> str:
+        return _plain(self.cleaned_data["note"])
+
+
+class DismissDialog(Dialog):
+    """Asks why nobody is credited."""
+
+    note = forms.CharField(
+        max_length=1_000,
+        widget=console.TextareaWidget(attrs={"rows": 2}),
+        help_text="What became of the money.",
+    )
+
+    def clean_note(self) -> str:
+        return _plain(self.cleaned_data["note"])
+
+
+def _deposit(object_id: str) -> Deposit | None:
+    try:
+        return Deposit.objects.select_related("top_up").filter(pk=object_id).first()
+    except ValidationError:
+        return None
+
+
+def _plain(note: str) -> str:
+    note = " ".join(note.split())
+    if CONTROL_CHARACTERS.search(note):
+        raise ValidationError("Must not contain control characters.")
+    return note
+
+
+@admin.register(Deposit)
+class DepositAdmin(PaymentMixin, ReadOnlyAdmin):
+    """What came in, latest first; what was not as asked is resolved here, once."""
+
+    list_display = (
+        "mined_at", "state", "found", "amount", "value", "chain", "short_sender", "organization",
+        "short_transaction",
+    )  # fmt: skip
+    list_select_related = ("organization", "top_up")
+    list_filter = ("status", "finding", "chain_id")
+    search_fields = ("tx_hash", "sender__iexact", "organization__name")
+    uuid_search_fields = ("id", "organization_id", "top_up_id")
+    paginator = console.BoundedPaginator
+    ordering = ("-created_at",)
+    sortable_by = ()
+    actions_detail = ("credit", "dismiss")
+    fieldsets = (
+        (None, {"fields": (("state", "found"), ("amount", "value"), ("organization", "top_up"))}),
+        (
+            "Transaction",
+            {
+                "fields": (
+                    "transaction",
+                    ("block", "ordinal", "mined_at"),
+                    "hash_of_block",
+                    "paid_from",
+                    "paid_to",
+                    "paid_in",
+                    ("chain", "units"),
+                )
+            },
+        ),
+        ("Resolution", {"fields": (("resolved_at", "resolved_by"), "note")}),
+        (
+            "Record",
+            {"classes": ["collapse"], "fields": (("created_at", "updated_at"), "id")},
+        ),
+    )
+    readonly_fields = (
+        "state", "found", "amount", "value", "organization", "top_up", "transaction", "ordinal",
+        "block", "mined_at", "hash_of_block", "chain", "paid_in", "paid_from", "paid_to", "units",
+        "resolved_at", "resolved_by", "note", "created_at", "updated_at", "id",
+    )  # fmt: skip
+    readonly_preprocess_fields = {
+        "state": console.chips(_FINDINGS),
+        "found": console.chips(_FINDINGS),
+    }
+
+    @display(description="Status", label=_FINDINGS)
+    def state(self, deposit: Deposit) -> str:
+        return str(deposit.status)
+
+    @display(description="Found to be", label=_FINDINGS)
+    def found(self, deposit: Deposit) -> str:
+        return str(deposit.finding)
+
+    @display(description="Block hash")
+    def hash_of_block(self, deposit: Deposit) -> str:
+        return wrapped(deposit.block_hash)
+
+    def has_resolve_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        return request.user.has_perm("billing.change_deposit")
+
+    def get_actions_detail(self, request: HttpRequest, object_id: Any) -> Any:
+        """Offers a resolution of what waits for one; the model decides once more."""
+        deposit = self.get_object(request, str(object_id))
+        if deposit is None or deposit.status not in Deposit.REVIEWED:
+            return []
+        return super().get_actions_detail(request, object_id)  # type: ignore[misc]
+
+    @console.transition(
+        description="Credit",
+        question="The organization gets the whole value as credits. This cannot be undone.",
+        submit="Credit the deposit",
+        permission="resolve",
+        icon="add_card",
+        form=CreditDialog,
+    )
+    def credit(self, request: HttpRequest, deposit: Deposit, form: Any) -> console.Said:
+        organization = form.cleaned_data["organization"]
+        matching.credit(
+            deposit,
+            organization.pk,
+            by=console.actor(request),
+            note=form.cleaned_data["note"],
+        )
+        value = console.nano_dollars(deposit.amount_nano)
+        return messages.SUCCESS, f"{value} credited to {organization}."
+
+    @console.transition(
+        description="Dismiss",
+        question="Nobody is credited, for instance because it was paid back. "
+        "This cannot be undone.",
+        submit="Dismiss the deposit",
+        permission="resolve",
+        icon="block",
+        danger=True,
+        form=DismissDialog,
+    )
+    def dismiss(self, request: HttpRequest, deposit: Deposit, form: Any) -> console.Said:
+        matching.dismiss(deposit, by=console.actor(request), note=form.cleaned_data["note"])
+        return messages.SUCCESS, "The deposit is dismissed."
