@@ -17,14 +17,11 @@ from django.db import connection
 
 from config.errors import Unavailable
 
-# What both drivers read; psycopg and libpq know more, which says how to behave rather than where
-# to go.
-_COMMON: Final = frozenset(
-    (
-        "host", "port", "dbname", "user", "password", "passfile", "service", "options",
-        "sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl", "sslpassword",
-        "ssl_min_protocol_version", "ssl_max_protocol_version", "target_session_attrs",
-    )
+# What asyncpg reads of a URL as libpq does. libpq knows more, which says how to behave rather than
+# where to go.
+_IN_URL: Final = (
+    "passfile", "service", "options", "sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl",
+    "sslpassword", "ssl_min_protocol_version", "ssl_max_protocol_version", "target_session_attrs",
 )  # fmt: skip
 
 # The statements are few and always the same: planning them anew costs more than running them. All
@@ -101,13 +98,18 @@ class Store:
 
 
 async def _connect() -> asyncpg.Connection:
-    parameters = {
-        name: value for name, value in connection.get_connection_params().items() if name in _COMMON
-    }
-    parameters["options"] = f"{parameters.get('options', '')} {_OPTIONS}".strip()
+    given = connection.get_connection_params()
+    given["options"] = f"{given.get('options', '')} {_OPTIONS}".strip()
+    url = urlencode({name: given[name] for name in _IN_URL if name in given})
+    ports = [int(port) for port in str(given.get("port") or "").split(",") if port]
     try:
         return await asyncpg.connect(
-            f"postgresql://?{urlencode(parameters)}",
+            f"postgresql://?{url}",
+            host=given["host"].split(",") if given.get("host") else None,
+            port=ports or None,
+            user=given.get("user"),
+            password=given.get("password"),
+            database=given.get("dbname"),
             timeout=_CONNECT_SECONDS,
             server_settings={"application_name": "causeway-data-plane"},
         )
