@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
@@ -54,6 +55,10 @@ class Snapshots:
         """Returns the catalogue, loaded anew unless the copy has this version."""
         if self._catalog.version != version:
             self._catalog = await _load(_load_catalog, version)
+            # It lives long and has no cycles: the collector need not walk it again and again. What
+            # is young and dead goes first, or it would stay for ever.
+            gc.collect(1)
+            gc.freeze()
         return self._catalog
 
     async def organization(

@@ -44,7 +44,7 @@ _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}
 _CROWD: Final = """
 from accounts.models import Organization
 Organization.objects.bulk_create(
-    (Organization(name=f"Crowd {number}") for number in range(100_000)), batch_size=5_000
+    (Organization(name=f"Crowd {n}", slug=f"crowd-{n}") for n in range(100_000)), batch_size=5_000
 )
 """
 _COLUMNS: Final = ("per second", "CPU µs", "p50 ms", "p99 ms", "failed")
