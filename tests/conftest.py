@@ -25,6 +25,13 @@ from tests.embedded import CLOUD_HOSTS, CLOUD_PORT
 from tests.factories import Tenant
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begins with the modules that have slow tests, so that none of them is left for the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture(scope="session")
 def simulator() -> Iterator[Simulator]:
     """A simulated upstream over TLS, shared; tests that read its records call ``clear`` first."""

@@ -37,6 +37,8 @@ from inference.settlement import SETTLE, Settlement, encoded
 from inference.sweeper import sweep
 from tests import factories
 
+pytestmark = pytest.mark.slow
+
 _KINDS: Final = ("cost", "byok")
 _LONG_AGO: Final = timedelta(hours=2)
 amounts = st.integers(1, 1_000)

@@ -30,6 +30,7 @@ from tests.factories import Tenant
 from tests.inference.conftest import CHAT, Site
 from tests.inference.processes import Served, serve
 
+pytestmark = pytest.mark.slow
 Together = Callable[..., list[Any]]
 
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
+import pytest
 import requests
 
 from billing.models import Account, Transfer
@@ -18,6 +19,8 @@ from tests import factories
 from tests.books import assert_in_order
 from tests.inference.conftest import CHAT, Site
 from tests.inference.processes import manage, serve
+
+pytestmark = pytest.mark.slow
 
 KILLS = 30
 AT_ONCE = 5

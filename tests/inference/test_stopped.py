@@ -27,6 +27,8 @@ from config.simulator import Simulator
 from tests.inference.conftest import CHAT, content_of, events_of
 from tests.inference.processes import MANAGE, free_port
 
+pytestmark = pytest.mark.slow
+
 AWAY_SECONDS = 20
 # One that ends while the database is away, and one that ends after it has returned.
 SHORT, LONG = 8, 60

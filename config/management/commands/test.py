@@ -15,7 +15,7 @@ class Command(BaseCommand):
     def run_from_argv(self, argv: list[str]) -> None:
         """Becomes pytest, so that its arguments, signals and exit code are its own."""
         os.chdir(settings.BASE_DIR)
-        arguments = argv[2:] or ["-n", "2", "--dist", "loadfile"]
+        arguments = argv[2:] or ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
         os.execv(sys.executable, [sys.executable, "-m", "pytest", *arguments])
 
     def handle(self, *args: Any, **options: Any) -> None:
