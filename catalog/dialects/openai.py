@@ -183,7 +183,7 @@ class _StreamParser:
         except EventTooLarge:
             raise InvalidStream("An event of the stream is too large.") from None
         for event in events:
-            if event.strip() == b"[DONE]":
+            if event[:1] != b"{" and event.strip() == b"[DONE]":
                 self._is_done = True
                 chunks.append(Chunk(fields={}, is_done=True))
                 break

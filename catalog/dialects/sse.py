@@ -37,6 +37,8 @@ class EventDecoder:
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Returns the events that this chunk completes; raises :class:`EventTooLarge`."""
+        if (events := self._whole(chunk)) is not None:
+            return events
         if not self._started:
             chunk = b"".join(self._line) + chunk
             if len(chunk) < len(_BOM) and _BOM.startswith(chunk):
@@ -66,6 +68,23 @@ class EventDecoder:
         if self._size > self._limit + len(b"data: "):
             raise EventTooLarge
         return events
+
+    def _whole(self, chunk: bytes) -> list[bytes] | None:
+        """Reads whole events of one line each, which is how most come; ``None`` for all others."""
+        if (
+            not self._started
+            or self._line
+            or self._data
+            or self._skip_newline
+            or not chunk.startswith(b"data: ")
+            or not chunk.endswith(b"\n\n")
+            or b"\r" in chunk
+            or len(chunk) > self._limit
+        ):
+            return None
+        events = chunk[6:-2].split(b"\n\ndata: ")
+        # No line ends but those between the events.
+        return events if chunk.count(b"\n") == 2 * len(events) else None
 
     def _events(self, lines: list[bytes]) -> list[bytes]:
         events: list[bytes] = []
