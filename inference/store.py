@@ -98,7 +98,7 @@ class Store:
 
 
 async def _connect() -> asyncpg.Connection:
-    given = connection.get_connection_params()
+    given: dict[str, Any] = {**connection.get_connection_params()}
     given["options"] = f"{given.get('options', '')} {_OPTIONS}".strip()
     url = urlencode({name: given[name] for name in _IN_URL if name in given})
     ports = [int(port) for port in str(given.get("port") or "").split(",") if port]
