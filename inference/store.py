@@ -19,7 +19,7 @@ from config.errors import Unavailable
 
 # What asyncpg reads of a URL as libpq does. libpq knows more, which says how to behave rather than
 # where to go.
-_IN_URL: Final = (
+_IN_URL: Final[tuple[str, ...]] = (
     "passfile", "service", "options", "sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl",
     "sslpassword", "ssl_min_protocol_version", "ssl_max_protocol_version", "target_session_attrs",
 )  # fmt: skip
@@ -98,7 +98,7 @@ class Store:
 
 
 async def _connect() -> asyncpg.Connection:
-    given: dict[str, Any] = {**connection.get_connection_params()}
+    given = connection.get_connection_params()
     given["options"] = f"{given.get('options', '')} {_OPTIONS}".strip()
     url = urlencode({name: given[name] for name in _IN_URL if name in given})
     ports = [int(port) for port in str(given.get("port") or "").split(",") if port]
