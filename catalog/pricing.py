@@ -58,17 +58,24 @@ def decimal_text(value: Decimal) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def prompt_cost(price: Price, usage: Usage) -> Decimal:
-    """Returns the exact USD cost of the prompt, cached tokens at their own rates."""
+def prompt_parts(price: Price, usage: Usage) -> tuple[tuple[int, Decimal], ...]:
+    """Returns tokens and rate of the prompt's parts: plain, read from a cache, written to one."""
     cached = min(usage.cached, usage.prompt)
     written = min(usage.cache_write, usage.prompt - cached)
-    total = _EXACT.multiply(price.prompt, Decimal(usage.prompt - cached - written))
-    if not cached and not written:
-        return total
-    read_rate = price.prompt if price.cache_read is None else price.cache_read
-    write_rate = price.prompt if price.cache_write is None else price.cache_write
-    total = _EXACT.add(total, _EXACT.multiply(read_rate, Decimal(cached)))
-    return _EXACT.add(total, _EXACT.multiply(write_rate, Decimal(written)))
+    return (
+        (usage.prompt - cached - written, price.prompt),
+        (cached, price.prompt if price.cache_read is None else price.cache_read),
+        (written, price.prompt if price.cache_write is None else price.cache_write),
+    )
+
+
+def prompt_cost(price: Price, usage: Usage) -> Decimal:
+    """Returns the exact USD cost of the prompt, cached tokens at their own rates."""
+    total = _ZERO
+    for tokens, rate in prompt_parts(price, usage):
+        if tokens:
+            total = _EXACT.add(total, _EXACT.multiply(rate, Decimal(tokens)))
+    return total
 
 
 def completion_cost(price: Price, usage: Usage) -> Decimal:

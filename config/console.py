@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable
 from decimal import Context, Decimal
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, TypeVar
 
 from csp.middleware import CSPMiddleware, PolicyParts
 from django import forms
@@ -23,7 +23,7 @@ from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.forms import SimpleArrayField
 from django.core.exceptions import ValidationError
 from django.core.paginator import Paginator
-from django.db.models import Q, QuerySet, URLField
+from django.db.models import Q, QuerySet, TextChoices, URLField
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.template.loader import render_to_string
@@ -313,6 +313,27 @@ class BoundedPaginator(Paginator):  # type: ignore[type-arg]
         if isinstance(rows, QuerySet):
             return rows.order_by()[: _COUNTED + 1].count()
         return len(rows)
+
+
+class StatusFilter(admin.SimpleListFilter):
+    """The statuses of a table that grows; few rows of it are pending, and they are looked up."""
+
+    title = "status"
+    parameter_name = "status__exact"
+    statuses: ClassVar[type[TextChoices]]
+
+    def pending(self, rows: QuerySet[Any]) -> QuerySet[Any]:
+        """Narrows to rows among which are all that are pending."""
+        raise NotImplementedError
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(str(status), str(status.label)) for status in self.statuses]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        status = self.value()
+        if status is None:
+            return queryset
+        return (self.pending(queryset) if status == "pending" else queryset).filter(status=status)
 
 
 @method_decorator(sensitive_post_parameters(), name="changeform_view")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
@@ -19,7 +20,7 @@ from django.utils.html import format_html
 from accounts.models import ApiKey, Organization
 from billing import ledger
 from billing.models import Transfer
-from catalog.pricing import NANO
+from catalog.pricing import NANO, Usage, prompt_parts
 from config import console
 from config.api import CONTROL_CHARACTERS
 from config.console import ConsoleForm, Dialog, ReadOnlyAdmin, display
@@ -101,22 +102,11 @@ class GenerationForm(ConsoleForm):
         help_texts = {"is_estimated": "Counted here, for want of a report."}
 
 
-class StatusFilter(admin.SimpleListFilter):
-    """The statuses; what is under way is found by its journal, of which there are few."""
+class StatusFilter(console.StatusFilter):
+    statuses = Generation.Status
 
-    title = "status"
-    parameter_name = "status__exact"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(str(status), status.label) for status in Generation.Status]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        status = self.value()
-        if status is None:
-            return queryset
-        if status == Generation.Status.PENDING:
-            queryset = queryset.filter(pk__in=Journal.objects.values("pk"))
-        return queryset.filter(status=status)
+    def pending(self, rows: QuerySet[Any]) -> QuerySet[Any]:
+        return rows.filter(pk__in=Journal.objects.values("pk"))
 
 
 @admin.register(Generation)
@@ -227,14 +217,16 @@ class GenerationAdmin(ReadOnlyAdmin):
         if generation.prompt_tokens is None and generation.completion_tokens is None:
             return "Nothing was used."
         price = generation.price.price
-        prompt = generation.prompt_tokens or 0
-        cached = min(generation.cached_tokens or 0, prompt)
-        written = min(generation.cache_write_tokens or 0, prompt - cached)
-        kinds = [
-            ("Prompt", prompt - cached - written, price.prompt),
-            ("Prompt, read from cache", cached, _or(price.cache_read, price.prompt)),
-            ("Prompt, written to cache", written, _or(price.cache_write, price.prompt)),
-            (_completion(generation), generation.completion_tokens or 0, price.completion),
+        usage = Usage(
+            prompt=generation.prompt_tokens or 0,
+            completion=generation.completion_tokens or 0,
+            cached=generation.cached_tokens or 0,
+            cache_write=generation.cache_write_tokens or 0,
+        )
+        names = ("Prompt", "Prompt, read from cache", "Prompt, written to cache")
+        kinds: list[tuple[str, int, Decimal]] = [
+            *((name, *part) for name, part in zip(names, prompt_parts(price, usage), strict=True)),
+            (_completion(generation), usage.completion, price.completion),
             ("Request", 1, price.request),
         ]
         rows = [
@@ -384,10 +376,6 @@ def _id_at(moment: datetime) -> str:
 def _completion(generation: Generation) -> str:
     reasoning = generation.reasoning_tokens
     return f"Completion, {reasoning:,} of it reasoning" if reasoning else "Completion"
-
-
-def _or(rate: Any, otherwise: Any) -> Any:
-    return otherwise if rate is None else rate
 
 
 def _table(headers: tuple[str, ...], rows: list[Any], nothing: str) -> str:

@@ -167,9 +167,6 @@ def _url(name: str, **query: str) -> str:
     return f"{url}?{urlencode(query)}" if query else url
 
 
-# --- What waits -------------------------------------------------------------------------------
-
-
 def _endpoint_cards(since: datetime) -> Iterable[Card]:
     status = PrivateEndpoint.Status
     present = PrivateEndpoint.objects.filter(deleted_at=None)
@@ -242,9 +239,6 @@ def _alert_card(alerts: Sequence[Any]) -> Card:
         f"below {console.nano_dollars(settings.BALANCE_ALERT_NANO)}",
         is_alarming=bool(alerts),
     )
-
-
-# --- Traffic ----------------------------------------------------------------------------------
 
 
 def _traffic(chosen: Range) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any, Final, Literal
 
-from asgiref.sync import async_to_sync
 from django.conf import settings
 from django.db import connection
 
@@ -25,7 +24,7 @@ from inference.health import HealthBoard, Standing
 from inference.purses import LimitSpent, Purses
 from inference.routing import Candidate, Plan, Snapshot, consider
 from inference.schemas import InferenceRequest
-from inference.snapshots import OrganizationCopy, Snapshots
+from inference.snapshots import OrganizationCopy, load_catalog, load_organization
 
 _RATES: Final[tuple[Literal["prompt", "completion", "request", "image"], ...]] = (
     "prompt", "completion", "request", "image",
@@ -72,10 +71,8 @@ def explain(key: ApiKey, wanted: InferenceRequest, *, region: str | None) -> dic
 def _snapshots(key: ApiKey) -> tuple[Snapshot, OrganizationCopy]:
     """Loads what the router would know; not from a worker's copy, which is another thread's."""
     version = CatalogVersion.objects.values_list("version", flat=True).first() or 0
-    snapshots = Snapshots()
-    return async_to_sync(snapshots.catalog)(version), async_to_sync(snapshots.organization)(
-        key.organization_id, key.organization.routing_version, version
-    )
+    own = load_organization(key.organization_id, key.organization.routing_version, version)
+    return load_catalog(version), own
 
 
 def _board() -> HealthBoard:

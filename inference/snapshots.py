@@ -54,7 +54,7 @@ class Snapshots:
     async def catalog(self, version: int) -> Snapshot:
         """Returns the catalogue, loaded anew unless the copy has this version."""
         if self._catalog.version != version:
-            self._catalog = await _load(_load_catalog, version)
+            self._catalog = await _apart(load_catalog, version)
             # It lives long and has no cycles: the collector need not walk it again and again. What
             # is young and dead goes first, or it would stay for ever.
             gc.collect(1)
@@ -70,7 +70,7 @@ class Snapshots:
             version,
             catalog_version,
         ):
-            found = await _load(_load_organization, organization_id, version, catalog_version)
+            found = await _apart(load_organization, organization_id, version, catalog_version)
             self._organizations[organization_id] = found
             if len(self._organizations) > _ORGANIZATIONS:
                 self._organizations.popitem(last=False)
@@ -79,117 +79,121 @@ class Snapshots:
         return found
 
 
-async def _load(read: Callable[..., Loaded], *arguments: Any) -> Loaded:
+async def _apart(read: Callable[..., Loaded], *arguments: Any) -> Loaded:
+    """Reads in a thread of its own, whose connection nobody needs afterwards."""
+
+    def reading() -> Loaded:
+        try:
+            return read(*arguments)
+        finally:
+            connection.close()
+
     try:
-        return await sync_to_async(read, thread_sensitive=False)(*arguments)
+        return await sync_to_async(reading, thread_sensitive=False)()
     except (OperationalError, InterfaceError):
         raise Unavailable from None
 
 
-def _load_catalog(version: int) -> Snapshot:
+def load_catalog(version: int) -> Snapshot:
+    """Reads what can be routed of the catalogue, on this thread's connection."""
     # The version was read before these rows: newer rows under an older version are loaded again
     # at the next admission, older rows under a newer version cannot happen.
-    try:
-        secrets: dict[uuid.UUID, Secret | None] = {}
-        for provider in Provider.objects.all():
-            secrets[provider.pk] = _open_operator_secret(provider)
-        routes = [
-            Route(
-                endpoint_id=endpoint.pk,
-                is_private=False,
-                model_slug=endpoint.model.slug,
-                model_permaslug=endpoint.model.canonical_slug,
-                facts=EndpointFacts(
-                    endpoint.provider.slug,
-                    endpoint.provider.name,
-                    endpoint.zdr,
-                    endpoint.provider.trains_on_prompts,
-                    endpoint.model.slug,
-                    endpoint.model.canonical_slug,
-                    endpoint.region,
-                    endpoint.price.price.is_free,
-                ),
-                dialect=_spoken(endpoint.provider, endpoint.provider.base_url),
-                operations=_operations(endpoint.provider),
-                base_url=endpoint.provider.base_url,
-                host=_host(endpoint.provider.base_url),
-                upstream_model_id=endpoint.upstream_model_id,
-                price_id=endpoint.price_id,
-                price=endpoint.price.price,
-                secret=secrets[endpoint.provider_id],
-                quantization=endpoint.quantization or "unknown",
-                context_length=endpoint.context_length,
-                max_completion_tokens=endpoint.max_completion_tokens,
-                supported_parameters=frozenset(endpoint.supported_parameters) or None,
-            )
-            for endpoint in ModelEndpoint.objects.routable().select_related(
-                "model", "provider", "price"
-            )
-        ]
-        slugs = {
-            name: model.slug
-            for model in LanguageModel.objects.listed().only("slug", "canonical_slug")
-            for name in (model.canonical_slug, model.slug)
-        }
-        return Snapshot(version=version, routes=_by_name(routes), slugs=slugs)
-    finally:
-        connection.close()
+    secrets: dict[uuid.UUID, Secret | None] = {}
+    for provider in Provider.objects.all():
+        secrets[provider.pk] = _open_operator_secret(provider)
+    routes = [
+        Route(
+            endpoint_id=endpoint.pk,
+            is_private=False,
+            model_slug=endpoint.model.slug,
+            model_permaslug=endpoint.model.canonical_slug,
+            facts=EndpointFacts(
+                endpoint.provider.slug,
+                endpoint.provider.name,
+                endpoint.zdr,
+                endpoint.provider.trains_on_prompts,
+                endpoint.model.slug,
+                endpoint.model.canonical_slug,
+                endpoint.region,
+                endpoint.price.price.is_free,
+            ),
+            dialect=_spoken(endpoint.provider, endpoint.provider.base_url),
+            operations=_operations(endpoint.provider),
+            base_url=endpoint.provider.base_url,
+            host=_host(endpoint.provider.base_url),
+            upstream_model_id=endpoint.upstream_model_id,
+            price_id=endpoint.price_id,
+            price=endpoint.price.price,
+            secret=secrets[endpoint.provider_id],
+            quantization=endpoint.quantization or "unknown",
+            context_length=endpoint.context_length,
+            max_completion_tokens=endpoint.max_completion_tokens,
+            supported_parameters=frozenset(endpoint.supported_parameters) or None,
+        )
+        for endpoint in ModelEndpoint.objects.routable().select_related(
+            "model", "provider", "price"
+        )
+    ]
+    slugs = {
+        name: model.slug
+        for model in LanguageModel.objects.listed().only("slug", "canonical_slug")
+        for name in (model.canonical_slug, model.slug)
+    }
+    return Snapshot(version=version, routes=_by_name(routes), slugs=slugs)
 
 
-def _load_organization(
+def load_organization(
     organization_id: uuid.UUID, version: int, catalog_version: int
 ) -> OrganizationCopy:
-    try:
-        routes = [
-            Route(
-                endpoint_id=endpoint.pk,
-                is_private=True,
-                model_slug=endpoint.model.slug,
-                model_permaslug=endpoint.model.canonical_slug,
-                facts=EndpointFacts(
-                    endpoint.provider.slug,
-                    endpoint.provider_name,
-                    bool(endpoint.declared_zdr),
-                    False,
-                    endpoint.model.slug,
-                    endpoint.model.canonical_slug,
-                    endpoint.declared_region,
-                ),
-                dialect=_spoken(endpoint.provider, endpoint.base_url),
-                operations=_operations(endpoint.provider),
-                base_url=endpoint.base_url,
-                host=_host(endpoint.base_url),
-                upstream_model_id=endpoint.upstream_model_id,
-                price_id=endpoint.price_id,
-                price=endpoint.price.price,
-                attestation_id=endpoint.attestation_id,
-                context_length=endpoint.model.context_length,
-            )
-            for endpoint in PrivateEndpoint.objects.for_organization(organization_id)
-            .routable()
-            .select_related("model", "provider", "price")
-        ]
-        clouds = {
-            provider.slug: provider.dialect
-            for provider in Provider.objects.filter(dialect__in=_CLOUDS).only("slug", "dialect")
-        }
-        credentials = tuple(
-            _credential(row, clouds)
-            for row in ByokCredential.objects.for_organization(organization_id)
-            .filter(disabled=False)
-            .order_by("provider_slug", "sort_order", "created_at")
-        )
-        return OrganizationCopy(
-            OrganizationSnapshot(
-                version=version,
-                catalog_version=catalog_version,
-                routes=_by_name(routes),
-                credentials=credentials,
+    """Reads an organization's endpoints, credentials and decisions, on this thread's connection."""
+    routes = [
+        Route(
+            endpoint_id=endpoint.pk,
+            is_private=True,
+            model_slug=endpoint.model.slug,
+            model_permaslug=endpoint.model.canonical_slug,
+            facts=EndpointFacts(
+                endpoint.provider.slug,
+                endpoint.provider_name,
+                bool(endpoint.declared_zdr),
+                False,
+                endpoint.model.slug,
+                endpoint.model.canonical_slug,
+                endpoint.declared_region,
             ),
-            governance.load(organization_id),
+            dialect=_spoken(endpoint.provider, endpoint.base_url),
+            operations=_operations(endpoint.provider),
+            base_url=endpoint.base_url,
+            host=_host(endpoint.base_url),
+            upstream_model_id=endpoint.upstream_model_id,
+            price_id=endpoint.price_id,
+            price=endpoint.price.price,
+            attestation_id=endpoint.attestation_id,
+            context_length=endpoint.model.context_length,
         )
-    finally:
-        connection.close()
+        for endpoint in PrivateEndpoint.objects.for_organization(organization_id)
+        .routable()
+        .select_related("model", "provider", "price")
+    ]
+    clouds = {
+        provider.slug: provider.dialect
+        for provider in Provider.objects.filter(dialect__in=_CLOUDS).only("slug", "dialect")
+    }
+    credentials = tuple(
+        _credential(row, clouds)
+        for row in ByokCredential.objects.for_organization(organization_id)
+        .filter(disabled=False)
+        .order_by("provider_slug", "sort_order", "created_at")
+    )
+    return OrganizationCopy(
+        OrganizationSnapshot(
+            version=version,
+            catalog_version=catalog_version,
+            routes=_by_name(routes),
+            credentials=credentials,
+        ),
+        governance.load(organization_id),
+    )
 
 
 def _by_name(routes: Iterable[Route]) -> dict[str, tuple[Route, ...]]:

@@ -40,6 +40,7 @@ _AWAY: Final = (
     asyncpg.InsufficientResourcesError,
     asyncpg.InvalidTransactionStateError,
     asyncpg.ObjectNotInPrerequisiteStateError,
+    asyncpg.PostgresSystemError,
     asyncpg.TransactionRollbackError,
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,

@@ -61,22 +61,13 @@ class AccountAdmin(ReadOnlyAdmin):
         return console.nano_dollars(account.posted_credits)
 
 
-class TransferStatusFilter(admin.SimpleListFilter):
-    """The statuses; holds are those of generations under way, of which there are few."""
+class StatusFilter(console.StatusFilter):
+    """Holds are those of generations under way."""
 
-    title = "status"
-    parameter_name = "status__exact"
+    statuses = Transfer.Status
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(str(status), status.label) for status in Transfer.Status]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        status = self.value()
-        if status is None:
-            return queryset
-        if status == Transfer.Status.PENDING:
-            queryset = queryset.filter(reference__in=Journal.objects.values("pk"))
-        return queryset.filter(status=status)
+    def pending(self, rows: QuerySet[Any]) -> QuerySet[Any]:
+        return rows.filter(reference__in=Journal.objects.values("pk"))
 
 
 @admin.register(Transfer)
@@ -89,7 +80,7 @@ class TransferAdmin(ReadOnlyAdmin):
     )  # fmt: skip
     list_display_links = ("id",)
     list_select_related = ("organization",)
-    list_filter = ("kind", TransferStatusFilter)
+    list_filter = ("kind", StatusFilter)
     search_fields = ("reference__exact",)
     search_help_text = "A reference, such as a generation's id, or the id of an organization."
     uuid_search_fields = ("organization_id",)
