@@ -234,7 +234,8 @@ class GenerationAdmin(ReadOnlyAdmin):
             for kind, count, rate in kinds
             if count and (rate or kind != "Request")
         ]
-        rest = generation.upstream_cost_nano - sum(rate * count * NANO for _, count, rate in kinds)
+        parts = sum((rate * count for _, count, rate in kinds), Decimal(0))
+        rest = generation.upstream_cost_nano - parts * NANO
         if abs(rest) >= 1:
             kind = "Images" if rest > 0 else "Waived"
             rows.append((kind, "", "", console.nano_dollars(round(rest))))

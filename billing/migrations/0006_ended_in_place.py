@@ -1,6 +1,7 @@
 """Drops the indexes that others do as well, and those that every ended transfer had to touch."""
 
 import django.db.models.deletion
+from django.contrib.postgres.operations import RemoveIndexConcurrently
 from django.db import migrations, models
 
 # Room for the version that is current beside the one before it.
@@ -14,11 +15,6 @@ NO_ROOM = """
 ALTER TABLE billing_meter RESET (fillfactor);
 ALTER TABLE billing_account RESET (fillfactor);
 ALTER TABLE billing_transfer RESET (fillfactor);
-"""
-
-PENDING = """
-CREATE INDEX CONCURRENTLY transfer_pending
-ON billing_transfer (created_at) WHERE status = 'pending'
 """
 
 
@@ -39,12 +35,7 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.RunSQL(ROOM, NO_ROOM),
-        migrations.SeparateDatabaseAndState(
-            database_operations=[
-                migrations.RunSQL("DROP INDEX CONCURRENTLY IF EXISTS transfer_pending", PENDING)
-            ],
-            state_operations=[migrations.RemoveIndex("transfer", "transfer_pending")],
-        ),
+        RemoveIndexConcurrently("transfer", "transfer_pending"),
         migrations.SeparateDatabaseAndState(
             database_operations=[
                 drop("billing_account", "billing_account_organization_id_3edcf266"),

@@ -4,6 +4,7 @@ So no index has what settlement changes, and its update touches no index.
 """
 
 import django.db.models.deletion
+from django.contrib.postgres.operations import RemoveIndexConcurrently
 from django.db import migrations, models
 
 JOURNALS = """
@@ -39,11 +40,6 @@ CREATE INDEX CONCURRENTLY inference_journal_generation_id_7375eac8_like
 ON inference_journal (generation_id varchar_pattern_ops)
 """
 
-PENDING = """
-CREATE INDEX CONCURRENTLY generation_pending
-ON inference_generation (created_at) WHERE status = 'pending'
-"""
-
 
 class Migration(migrations.Migration):
     atomic = False
@@ -65,12 +61,7 @@ class Migration(migrations.Migration):
             "DROP INDEX CONCURRENTLY IF EXISTS inference_journal_generation_id_7375eac8_like",
             BY_BEGINNING,
         ),
-        migrations.SeparateDatabaseAndState(
-            database_operations=[
-                migrations.RunSQL("DROP INDEX CONCURRENTLY IF EXISTS generation_pending", PENDING)
-            ],
-            state_operations=[migrations.RemoveIndex("generation", "generation_pending")],
-        ),
+        RemoveIndexConcurrently("generation", "generation_pending"),
         migrations.SeparateDatabaseAndState(
             database_operations=[
                 # What generation_by_organization finds as well.

@@ -1,19 +1,7 @@
 """Lets the console rank models, organizations and end users by indexes alone."""
 
+from django.contrib.postgres.operations import AddIndexConcurrently
 from django.db import migrations, models
-
-
-def index(model, state, on):
-    """Makes an index while rows are written, which it never blocks."""
-    return migrations.SeparateDatabaseAndState(
-        database_operations=[
-            migrations.RunSQL(
-                f"CREATE INDEX CONCURRENTLY {state.name} ON {on}",
-                f"DROP INDEX CONCURRENTLY {state.name}",
-            )
-        ],
-        state_operations=[migrations.AddIndex(model, state)],
-    )
 
 
 class Migration(migrations.Migration):
@@ -22,7 +10,7 @@ class Migration(migrations.Migration):
     dependencies = [("inference", "0008_journal_of_all_pending")]
 
     operations = [
-        index(
+        AddIndexConcurrently(
             "dailyusage",
             models.Index(
                 condition=models.Q(("by_end_user", False)),
@@ -30,9 +18,8 @@ class Migration(migrations.Migration):
                 include=["organization", "model", "requests", "cost_nano"],
                 name="daily_usage_ranking",
             ),
-            "inference_dailyusage (day) INCLUDE (organization_id, model, requests, cost_nano) WHERE NOT by_end_user",
         ),
-        index(
+        AddIndexConcurrently(
             "dailyusage",
             models.Index(
                 condition=models.Q(("by_end_user", True), ("end_user__isnull", False)),
@@ -40,6 +27,5 @@ class Migration(migrations.Migration):
                 include=["organization", "end_user", "requests", "cost_nano"],
                 name="daily_usage_of_end_users",
             ),
-            "inference_dailyusage (day) INCLUDE (organization_id, end_user, requests, cost_nano) WHERE by_end_user AND end_user IS NOT NULL",
         ),
     ]
