@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 import uvicorn
+from django.contrib.auth.models import Permission, User
 from django.db import connections
+from django.test import Client
 from rest_framework.test import APIClient
 
 from config.limits import HttpProtocol
@@ -61,6 +63,24 @@ def clouds(_clouds: Simulator) -> Simulator:
 def tenant(db: None) -> Tenant:
     """An organization with its keys."""
     return factories.make_tenant()
+
+
+@pytest.fixture
+def operator(db: None) -> Client:
+    """A browser of an operator who may do everything."""
+    client = Client()
+    client.force_login(User.objects.create_superuser("operator"))
+    return client
+
+
+@pytest.fixture
+def viewer(db: None) -> Client:
+    """A browser of an operator who may look at everything and touch nothing."""
+    user = User.objects.create_user("viewer", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__startswith="view_"))
+    client = Client()
+    client.force_login(user)
+    return client
 
 
 @pytest.fixture

@@ -103,24 +103,6 @@ STATUSES = {
 
 
 @pytest.fixture
-def operator(db: None) -> Client:
-    """A browser of an operator who may do everything."""
-    client = Client()
-    client.force_login(User.objects.create_superuser("operator"))
-    return client
-
-
-@pytest.fixture
-def viewer(db: None) -> Client:
-    """A browser of an operator who may look at everything and touch nothing."""
-    user = User.objects.create_user("viewer", is_staff=True)
-    user.user_permissions.set(Permission.objects.filter(codename__startswith="view_"))
-    client = Client()
-    client.force_login(user)
-    return client
-
-
-@pytest.fixture
 def world(tenant: Tenant) -> dict[str, Any]:
     """A row of every kind that has a page; secrets are the canary."""
     model, provider = factories.make_model(), factories.make_provider()

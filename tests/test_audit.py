@@ -32,13 +32,6 @@ SUBMIT = {"_form_submitted": "True"}
 LIST = "/admin/config/auditentry/"
 
 
-@pytest.fixture
-def operator(db: None) -> Client:
-    client = Client()
-    client.force_login(User.objects.create_superuser("operator"))
-    return client
-
-
 def page(row: Any, verb: str = "change") -> str:
     return reverse(f"admin:{row._meta.app_label}_{row._meta.model_name}_{verb}", args=[str(row.pk)])
 

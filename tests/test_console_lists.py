@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-from django.contrib.auth.models import User
 from django.db import connection
 from django.db.models import QuerySet
 from django.test import Client
@@ -17,13 +15,6 @@ from endusers.models import EndUser
 from inference.models import Generation
 from tests import factories
 from tests.factories import Tenant
-
-
-@pytest.fixture
-def operator(db: None) -> Client:
-    client = Client()
-    client.force_login(User.objects.create_superuser("operator"))
-    return client
 
 
 def listed(client: Client, name: str, **query: Any) -> list[Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
-from django.contrib.auth.models import Permission, User
+from django.contrib.auth.models import User
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import connections
 from django.test import AsyncClient, Client
@@ -28,22 +28,6 @@ PAGES = (
     "catalog_modelendpoint",
 )  # fmt: skip
 USERS = b"user,is_active\r\nann,false\r\nbob,\r\n"
-
-
-@pytest.fixture
-def operator(db: None) -> Client:
-    client = Client()
-    client.force_login(User.objects.create_superuser("operator"))
-    return client
-
-
-@pytest.fixture
-def viewer(db: None) -> Client:
-    user = User.objects.create_user("viewer", is_staff=True)
-    user.user_permissions.set(Permission.objects.filter(codename__startswith="view_"))
-    client = Client()
-    client.force_login(user)
-    return client
 
 
 def url(page: str, verb: str) -> str:

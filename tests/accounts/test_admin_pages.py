@@ -25,22 +25,6 @@ from tests.factories import Tenant
 SUBMIT = {"_form_submitted": "True"}
 
 
-@pytest.fixture
-def operator(db: None) -> Client:
-    client = Client()
-    client.force_login(User.objects.create_superuser("operator"))
-    return client
-
-
-@pytest.fixture
-def viewer(db: None) -> Client:
-    user = User.objects.create_user("viewer", is_staff=True)
-    user.user_permissions.set(Permission.objects.filter(codename__startswith="view_"))
-    client = Client()
-    client.force_login(user)
-    return client
-
-
 def url(tenant: Tenant, verb: str = "change") -> str:
     return reverse(f"admin:accounts_organization_{verb}", args=[tenant.organization.pk])
 

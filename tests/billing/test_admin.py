@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
-from django.contrib.auth.models import Permission, User
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -21,22 +20,6 @@ from tests.billing.nodes import Contract, EthTester
 from tests.factories import Tenant
 
 SUBMIT = {"_form_submitted": "True"}
-
-
-@pytest.fixture
-def operator(db: None) -> Client:
-    client = Client()
-    client.force_login(User.objects.create_superuser("operator"))
-    return client
-
-
-@pytest.fixture
-def viewer(db: None) -> Client:
-    user = User.objects.create_user("viewer", is_staff=True)
-    user.user_permissions.set(Permission.objects.filter(codename__startswith="view_"))
-    client = Client()
-    client.force_login(user)
-    return client
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -21,13 +20,6 @@ from tests.factories import Tenant
 
 SUBMIT = {"_form_submitted": "True"}
 LIST = "admin:endpoints_privateendpoint_changelist"
-
-
-@pytest.fixture
-def operator(db: None) -> Client:
-    client = Client()
-    client.force_login(User.objects.create_superuser("operator"))
-    return client
 
 
 def url(endpoint: PrivateEndpoint, verb: str = "change") -> str:

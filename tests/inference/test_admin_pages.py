@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Permission, User
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -22,22 +21,6 @@ from tests.factories import Tenant
 
 SUBMIT = {"_form_submitted": "True"}
 LIST = "admin:inference_generation_changelist"
-
-
-@pytest.fixture
-def operator(db: None) -> Client:
-    client = Client()
-    client.force_login(User.objects.create_superuser("operator"))
-    return client
-
-
-@pytest.fixture
-def viewer(db: None) -> Client:
-    user = User.objects.create_user("viewer", is_staff=True)
-    user.user_permissions.set(Permission.objects.filter(codename__startswith="view_"))
-    client = Client()
-    client.force_login(user)
-    return client
 
 
 def url(generation: Generation, verb: str = "change") -> str:

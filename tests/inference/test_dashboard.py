@@ -32,13 +32,6 @@ def _fresh() -> Iterator[None]:
     cache.clear()
 
 
-@pytest.fixture
-def operator(db: None) -> Client:
-    client = Client()
-    client.force_login(User.objects.create_superuser("operator"))
-    return client
-
-
 def make(tenant: Tenant, created_at: datetime, **fields: Any) -> Generation:
     """A generation of that moment, with an id of that moment."""
     number = new_generation_id().rsplit("-", 1)[1]
