@@ -34,6 +34,7 @@ from django.utils.functional import cached_property
 from django.utils.text import slugify
 from django.views.decorators.debug import sensitive_post_parameters
 
+from config.api import CONTROL_CHARACTERS
 from config.errors import GatewayError
 from config.secrets import MAX_CREDENTIAL_LENGTH, NotACredential, parse_credential
 
@@ -265,6 +266,19 @@ class SecretField(forms.CharField):
             return parse_credential(text)
         except NotACredential as exc:
             raise ValidationError(str(exc)) from None
+
+
+class NoteField(forms.CharField):
+    """Why something is done, as one line; a history or the ledger keeps it."""
+
+    def __init__(self, *, max_length: int = 1_000, **kwargs: Any) -> None:
+        super().__init__(max_length=max_length, widget=TextareaWidget(attrs={"rows": 2}), **kwargs)
+
+    def clean(self, value: Any) -> str:
+        note = " ".join(super().clean(value).split())
+        if CONTROL_CHARACTERS.search(note):
+            raise ValidationError("Must not contain control characters.")
+        return note
 
 
 class RateField(forms.DecimalField):

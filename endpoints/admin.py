@@ -21,7 +21,7 @@ from accounts.uploads import OrganizationExportForm, OrganizationUploadForm
 from catalog.models import LanguageModel
 from catalog.pricing import Price
 from config import console
-from config.api import CONTROL_CHARACTERS, path_uuid
+from config.api import path_uuid
 from config.console import ConsoleForm, Dialog, ReadOnlyAdmin, display
 from config.imports import Plan, Report, read_lines
 from config.uploads import Upload, UploadsAdmin
@@ -152,18 +152,9 @@ class EditDialog(Dialog):
 class DisableDialog(Dialog):
     """Asks why, where there is something to say."""
 
-    reason = forms.CharField(
-        required=False,
-        max_length=255,
-        widget=console.TextareaWidget(attrs={"rows": 2}),
-        help_text="The endpoint's history keeps it.",
+    reason = console.NoteField(
+        required=False, max_length=255, help_text="The endpoint's history keeps it."
     )
-
-    def clean_reason(self) -> str:
-        reason = " ".join(self.cleaned_data["reason"].split())
-        if CONTROL_CHARACTERS.search(reason):
-            raise forms.ValidationError("Must not contain control characters.")
-        return reason
 
 
 class PrivateEndpointForm(ConsoleForm):

@@ -8,9 +8,7 @@ from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
-from django import forms
 from django.contrib import admin, messages
-from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.template.loader import render_to_string
@@ -22,7 +20,6 @@ from billing import ledger
 from billing.models import Transfer
 from catalog.pricing import NANO, Usage, prompt_parts
 from config import console
-from config.api import CONTROL_CHARACTERS
 from config.console import ConsoleForm, Dialog, ReadOnlyAdmin, display
 from endusers.models import EndUser
 from inference.hours import first_id
@@ -69,17 +66,7 @@ class SinceFilter(admin.SimpleListFilter):
 class RefundDialog(Dialog):
     """Asks why."""
 
-    note = forms.CharField(
-        max_length=1_000,
-        widget=console.TextareaWidget(attrs={"rows": 2}),
-        help_text="Why; the ledger keeps it.",
-    )
-
-    def clean_note(self) -> str:
-        note = " ".join(self.cleaned_data["note"].split())
-        if CONTROL_CHARACTERS.search(note):
-            raise ValidationError("Must not contain control characters.")
-        return note
+    note = console.NoteField(help_text="Why; the ledger keeps it.")
 
 
 class GenerationForm(ConsoleForm):

@@ -6,7 +6,6 @@ from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
-from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import ValidationError
@@ -18,7 +17,7 @@ from accounts.models import Member, Organization, Workspace
 from billing import grants
 from billing.models import Account
 from config import console
-from config.api import CONTROL_CHARACTERS, path_uuid
+from config.api import path_uuid
 from config.console import ConsoleAdmin, Dialog, display
 
 
@@ -37,24 +36,13 @@ class GrantDialog(Dialog):
     """Asks how much an organization gets, and why."""
 
     amount = DollarsField(label="USD", help_text="With at most nine decimals.")
-    note = forms.CharField(
-        required=False,
-        max_length=1_000,
-        widget=console.TextareaWidget(attrs={"rows": 2}),
-        help_text="Why; the ledger keeps it.",
-    )
+    note = console.NoteField(required=False, help_text="Why; the ledger keeps it.")
 
     def clean_amount(self) -> Decimal:
         amount: Decimal = self.cleaned_data["amount"]
         if not amount:
             raise ValidationError("Must be more than 0.")
         return amount
-
-    def clean_note(self) -> str:
-        note = " ".join(self.cleaned_data["note"].split())
-        if CONTROL_CHARACTERS.search(note):
-            raise ValidationError("Must not contain control characters.")
-        return note
 
 
 # What an organization has, by the permission that shows it.

@@ -14,7 +14,6 @@ from billing import matching
 from billing.admin.cells import explorer, short, wrapped
 from billing.models import Deposit, TopUp, chain_name
 from config import console
-from config.api import CONTROL_CHARACTERS
 from config.console import Dialog, ReadOnlyAdmin, display
 
 _STATES: Final = {
@@ -154,11 +153,7 @@ class CreditDialog(Dialog):
         label="Organization ID",
         error_messages={"invalid_choice": "There is no such organization."},
     )
-    note = forms.CharField(
-        max_length=1_000,
-        widget=console.TextareaWidget(attrs={"rows": 2}),
-        help_text="Why it is theirs.",
-    )
+    note = console.NoteField(help_text="Why it is theirs.")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -166,21 +161,11 @@ class CreditDialog(Dialog):
         if deposit is not None and deposit.top_up is not None:
             self.fields["organization"].initial = deposit.top_up.organization_id
 
-    def clean_note(self) -> str:
-        return _plain(self.cleaned_data["note"])
-
 
 class DismissDialog(Dialog):
     """Asks why nobody is credited."""
 
-    note = forms.CharField(
-        max_length=1_000,
-        widget=console.TextareaWidget(attrs={"rows": 2}),
-        help_text="What became of the money.",
-    )
-
-    def clean_note(self) -> str:
-        return _plain(self.cleaned_data["note"])
+    note = console.NoteField(help_text="What became of the money.")
 
 
 def _deposit(object_id: str) -> Deposit | None:
@@ -188,13 +173,6 @@ def _deposit(object_id: str) -> Deposit | None:
         return Deposit.objects.select_related("top_up").filter(pk=object_id).first()
     except ValidationError:
         return None
-
-
-def _plain(note: str) -> str:
-    note = " ".join(note.split())
-    if CONTROL_CHARACTERS.search(note):
-        raise ValidationError("Must not contain control characters.")
-    return note
 
 
 @admin.register(Deposit)
