@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import uvicorn
 from django.contrib.auth.models import Permission, User
-from django.db import connections
+from django.db import connection, connections
 from django.test import Client
 from rest_framework.test import APIClient
 
@@ -123,9 +123,14 @@ def _running_server(django_db_setup: None, django_db_blocker: Any) -> Iterator[s
 
 
 @pytest.fixture
-def server(transactional_db: None, _running_server: str) -> str:
+def server(transactional_db: None, _running_server: str) -> Iterator[str]:
     """The whole service on a real socket, over the test's database; its address."""
-    return _running_server
+    yield _running_server
+    # The tables are emptied while the service may still store how the last requests ended: of two
+    # that wait for each other, PostgreSQL ends the one that looks first, and the service tries
+    # again.
+    with connection.cursor() as cursor:
+        cursor.execute("SET deadlock_timeout = '1min'")
 
 
 @pytest.fixture
