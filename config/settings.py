@@ -385,7 +385,6 @@ LOGGING = {
         "uvicorn.access": {"level": "WARNING"},
         # Every scanner of the internet sends host names that are not served here.
         "django.security.DisallowedHost": {"level": "CRITICAL"},
-        "aiohttp": {"level": "WARNING"},
         # It would log the path of a node's URL, which is often the key to it.
         "urllib3": {"level": "WARNING"},
     },

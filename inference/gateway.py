@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, TypeVar
@@ -397,8 +397,7 @@ class Exchange:
                 yield self._usage_event() + sse.DONE
                 # Before the goodbye: a caller that leaves now has had everything.
                 self.settle()
-                with suppress(TimeoutError, egress.EgressError):
-                    await asyncio.wait_for(stream.response.readany(), _GOODBYE_SECONDS)
+                stream.response.close(linger=_GOODBYE_SECONDS)
                 return
             if not (data := await stream.response.readany()):
                 stream.parser.finish()

@@ -11,6 +11,7 @@ from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
+import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -94,12 +95,24 @@ def through_door(
     policy: EgressPolicy,
     resolve: Callable[[str, int], Sequence[str]] = to_loopback,
 ) -> Answer:
-    async def run() -> Answer:
-        async with Door(policy, resolve=asynchronous(resolve)) as door:
-            response = await door.send(request, first_byte_timeout=0.5, idle_timeout=0.5)
-            return response.status, response.headers, await response.read()
+    return asyncio.run(_answered(request, policy, resolve))
 
-    return asyncio.run(run())
+
+def through_uvloop_door(
+    request: OutboundRequest,
+    policy: EgressPolicy,
+    resolve: Callable[[str, int], Sequence[str]] = to_loopback,
+) -> Answer:
+    """What `serve` runs on, whose transports are not those of the standard library."""
+    return uvloop.run(_answered(request, policy, resolve))
+
+
+async def _answered(
+    request: OutboundRequest, policy: EgressPolicy, resolve: Callable[[str, int], Sequence[str]]
+) -> Answer:
+    async with Door(policy, resolve=asynchronous(resolve)) as door:
+        response = await door.send(request, first_byte_timeout=0.5, idle_timeout=0.5)
+        return response.status, response.headers, await response.read()
 
 
 def through_fetch(
@@ -110,7 +123,9 @@ def through_fetch(
     return fetch(request, policy, 1.0, resolve=resolve)
 
 
-@pytest.fixture(params=[through_door, through_fetch], ids=["door", "fetch"])
+@pytest.fixture(
+    params=[through_door, through_uvloop_door, through_fetch], ids=["door", "uvloop", "fetch"]
+)
 def client(request: pytest.FixtureRequest) -> Client:
     chosen: Client = request.param
     return chosen
@@ -500,7 +515,7 @@ def test_an_ipv6_literal_is_dialled_when_its_network_is_allowed(
 def test_the_platform_resolver_is_judged_too(client: Client, canary: socket.socket) -> None:
     url = f"https://localhost:{canary.getsockname()[1]}"
     with pytest.raises(AddressRefused) as caught:
-        if client is through_door:
+        if client is not through_fetch:
             asyncio.run(send_with_platform_resolver(url))
         else:
             fetch(post(url), STRICT, 1.0)
@@ -739,6 +754,223 @@ def test_a_broken_answer_has_its_own_error(
     assert type(caught.value) is error
 
 
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n"
+HELLO = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
+
+
+@pytest.mark.parametrize("door", [through_door, through_uvloop_door], ids=["door", "uvloop"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        HELLO + HELLO,
+        HELLO + b"surplus",
+        b"HTTP/1.1 204 No Content\r\n\r\nsurplus",
+        CHUNKED + b"Content-Length: 5\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello!",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\nConnection: close\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nContent-Length : 5\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\nContent-Length: 5\n\nhello",
+        b"HTTP/1.1 200 OK\r\nX: a\0b\r\nContent-Length: 5\r\n\r\nhello",
+        CHUNKED + b"\r\n5\r\nhelloX\r\n0\r\n\r\n",
+        CHUNKED + b"\r\n5\r\nhello\r\n0\r\nX: " + b"x" * 1_000_000 + b"\r\n\r\n",
+        b"HTTP/1.1 102 Processing\r\n\r\n" * 50_000 + HELLO,
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+    ],
+    ids=[
+        "two answers",
+        "surplus",
+        "surplus after none",
+        "length and chunks",
+        "two lengths",
+        "negative length",
+        "coded chunks",
+        "coded",
+        "blank before the colon",
+        "bare line feeds",
+        "NUL in a header",
+        "long chunk",
+        "long trailer",
+        "interim answers without end",
+        "another protocol",
+    ],
+)
+def test_an_answer_whose_end_is_in_doubt_is_refused(
+    door: Client, policy: EgressPolicy, answer: bytes
+) -> None:
+    with serving(sending(answer)) as server, pytest.raises(BadResponse):
+        door(post(upstream(server)), policy)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_an_answer_is_the_same_however_it_is_cut(policy: EgressPolicy, size: int) -> None:
+    answer = (
+        b"HTTP/1.1 100 Continue\r\n\r\n" + CHUNKED + b"X-A: 1\r\nx-a: 2\r\nX-B:\r\n\r\n"
+        b"5;name=value\r\nhello\r\n1\r\n \r\n5\r\nworld\r\n0\r\nX-Trailer: 3\r\n\r\n"
+    )
+
+    def script(line: socket.socket, head: bytes, body: bytes) -> bool:
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for start in range(0, len(answer), size):
+            line.sendall(answer[start : start + size])
+            time.sleep(0.0005)
+        return True
+
+    with serving(script) as server:
+        status, headers, body = through_uvloop_door(post(upstream(server)), policy)
+    assert (status, dict(headers), body) == (
+        200,
+        {"transfer-encoding": "chunked", "x-a": "1, 2", "x-b": ""},
+        b"hello world",
+    )
+
+
+def test_what_an_upstream_says_unasked_is_no_answer(policy: EgressPolicy) -> None:
+    """A forged answer waits on the kept connection for the next request, of somebody else."""
+    forged = HELLO.replace(b"hello", b"FALSE")
+
+    def script(line: socket.socket, head: bytes, body: bytes) -> bool:
+        line.sendall(HELLO)
+        time.sleep(0.05)
+        line.sendall(forged)
+        return True
+
+    async def run(url: str) -> list[bytes]:
+        async with through(policy) as door:
+            bodies = []
+            for _ in range(2):
+                response = await door.send(post(url), first_byte_timeout=1, idle_timeout=1)
+                bodies.append(await response.read())
+                await asyncio.sleep(0.2)
+            return bodies
+
+    with serving(script) as server:
+        assert uvloop.run(run(upstream(server))) == [b"hello", b"hello"]
+        assert server.connections == 2
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello",
+        b"HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+        HELLO,
+    ],
+    ids=["close", "HTTP/1.0", "closed while idle"],
+)
+def test_a_connection_that_is_not_kept_is_not_used_again(
+    policy: EgressPolicy, answer: bytes
+) -> None:
+    async def run(url: str) -> list[bytes]:
+        async with through(policy) as door:
+            bodies = []
+            for _ in range(2):
+                response = await door.send(post(url), first_byte_timeout=1, idle_timeout=1)
+                bodies.append(await response.read())
+                await asyncio.sleep(0.1)
+            return bodies
+
+    def script(line: socket.socket, head: bytes, body: bytes) -> bool:
+        line.sendall(answer)
+        return answer != HELLO
+
+    with serving(script) as server:
+        assert uvloop.run(run(upstream(server))) == [b"hello", b"hello"]
+        assert (server.connections, len(server.requests)) == (2, 2)
+
+
+def test_a_refusal_in_the_middle_of_an_upload_is_an_answer(policy: EgressPolicy) -> None:
+    refusal = b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 3\r\n\r\nbig"
+
+    def refuse() -> None:
+        line, _ = listener.accept()
+        with line:
+            line.recv(1000)
+            line.sendall(refusal)
+            time.sleep(0.5)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        url = f"http://upstream.test:{listener.getsockname()[1]}"
+        status, _, body = through_uvloop_door(post(url, b"x" * (32 << 20)), policy)
+        thread.join(5)
+    assert (status, body) == (413, b"big")
+
+
+def test_an_upstream_that_ends_late_keeps_its_connection_and_its_reader_free(
+    policy: EgressPolicy, context: ssl.SSLContext
+) -> None:
+    def script(line: socket.socket, head: bytes, body: bytes) -> bool:
+        line.sendall(CHUNKED + b"\r\n5\r\nhello\r\n")
+        time.sleep(0.05 if b"/late " in head else 1)
+        line.sendall(b"3\r\nend\r\n0\r\n\r\n")
+        return True
+
+    async def run(base: str) -> None:
+        async with through(policy) as door:
+            for path, connections in (("/late", 1), ("/late", 1), ("/never", 1), ("/late", 2)):
+                request = post(f"{base}{path}")
+                response = await door.send(request, first_byte_timeout=1, idle_timeout=1)
+                assert await response.readany() == b"hello"
+                response.close(linger=0.2)
+                assert await response.readany() == b""
+                await asyncio.sleep(0.3)
+                assert server.connections == connections
+
+    with serving(script, context) as server:
+        uvloop.run(run(upstream(server, "")))
+
+
+def test_a_name_is_looked_up_once_for_all_who_wait(
+    policy: EgressPolicy, context: ssl.SSLContext
+) -> None:
+    asked: list[str] = []
+
+    async def resolve(host: str, port: int) -> list[str]:
+        asked.append(host)
+        await asyncio.sleep(0.05)
+        return [] if len(asked) == 1 else ["127.0.0.1"]
+
+    async def one(door: Door, url: str) -> bytes:
+        response = await door.send(post(url), first_byte_timeout=1, idle_timeout=1)
+        return await response.read()
+
+    async def run(url: str) -> None:
+        async with Door(policy, resolve=resolve) as door:
+            nothing = await asyncio.gather(
+                *(one(door, url) for _ in range(5)), return_exceptions=True
+            )
+            assert {type(problem) for problem in nothing} == {ConnectFailed}
+            assert await asyncio.gather(*(one(door, url) for _ in range(5))) == [b"hello"] * 5
+            assert len(asked) == 2
+
+    with serving(answering(), context) as server:
+        uvloop.run(run(upstream(server)))
+
+
+def test_an_address_that_is_silent_gives_way_to_the_next(
+    policy: EgressPolicy, context: ssl.SSLContext
+) -> None:
+    policy = replace(policy, allowed_networks=(ip_network("127.0.0.0/8"),), connect_timeout=5)
+    with (
+        serving(answering(), context) as server,
+        socket.socket() as full,
+        socket.socket() as first,
+        socket.socket() as second,
+    ):
+        # A full backlog takes no connection and refuses none.
+        full.bind(("127.0.0.2", server.port))
+        full.listen(0)
+        for line in (first, second):
+            line.setblocking(False)
+            line.connect_ex(("127.0.0.2", server.port))
+        answers = ["127.0.0.2", "127.0.0.1"]
+        found = through_uvloop_door(post(upstream(server)), policy, lambda host, port: answers)
+    assert found[2] == b"hello"
+
+
 @pytest.mark.parametrize(
     ("head", "error"),
     [(b"", ConnectFailed), (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc", BadResponse)],
@@ -792,7 +1024,7 @@ def test_a_late_answer_times_out(
 ) -> None:
     with serving(script, context) as server, pytest.raises(TimedOut) as caught:
         client(post(upstream(server)), policy)
-    assert caught.value.phase == (door_phase if client is through_door else "total")
+    assert caught.value.phase == (door_phase if client is not through_fetch else "total")
     assert caught.value.public == "The upstream did not answer in time."
 
 
@@ -1110,13 +1342,8 @@ def assert_no_secret(error: EgressError) -> None:
     seen = [str(error), repr(error), repr(error.args), error.public]
     seen += traceback.format_exception(error)
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        if (
-            frame.f_code.co_filename.endswith("egress.py")
-            and "tests" not in frame.f_code.co_filename
-        ):
+        if "/config/egress/" in frame.f_code.co_filename:
             seen += [repr(value) for value in frame.f_locals.values()]
-        elif "site-packages/aiohttp" in frame.f_code.co_filename:
-            seen.append(KEY)
     assert not [text for text in seen if KEY in text]
 
 
@@ -1176,6 +1403,7 @@ def test_a_closed_door_sends_nothing(policy: EgressPolicy, context: ssl.SSLConte
 
 
 CLIENTS = {
+    "aiohappyeyeballs",
     "aiohttp",
     "ftplib",
     "http.client",
@@ -1187,7 +1415,7 @@ CLIENTS = {
     "websockets",
 }
 # Beside the door: what runs next to the gateway in demo and tests.
-EXEMPT = {"config/egress.py", "config/postgres.py", "config/simulator.py"}
+EXEMPT = {"config/postgres.py", "config/simulator.py"}
 APPS = ("accounts", "billing", "catalog", "config", "endpoints", "endusers", "inference")
 
 
@@ -1204,7 +1432,7 @@ def test_no_other_module_opens_connections() -> None:
     found = []
     for path in sorted(path for app in APPS for path in (root / app).rglob("*.py")):
         name = path.relative_to(root).as_posix()
-        if name in EXEMPT:
+        if name in EXEMPT or name.startswith("config/egress/"):
             continue
         nodes = list(ast.walk(ast.parse(path.read_text())))
         modules = {module for node in nodes for module in imported(node)}

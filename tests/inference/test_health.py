@@ -271,7 +271,8 @@ def exchange(board: HealthBoard, now: float) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         rows = msgspec.json.encode(board.outgoing()).decode()
         cursor.execute(EXCHANGE, [rows, oldest(now), oldest(now)])
-        found: list[tuple[Any, ...]] = cursor.fetchall()
+        # A service that other tests had may still tell of theirs.
+        found = [row for row in cursor.fetchall() if row[0] in (ONE, TWO)]
     board.merge(found)
     return found
 
@@ -294,7 +295,8 @@ def test_a_slot_of_the_ring_is_taken_over_and_late_news_is_dropped(db: None) -> 
     exchange(late, START + 60)
     with connection.cursor() as cursor:
         cursor.execute(READ, [oldest(START + 60)])
-        assert [row[1:4] for row in cursor.fetchall()] == [(int(START + 60) // 5, 0, 2)]
+        found = [row[1:4] for row in cursor.fetchall() if row[0] == ONE]
+    assert found == [(int(START + 60) // 5, 0, 2)]
 
 
 def test_the_table_keeps_as_few_samples_as_a_worker(db: None) -> None:
