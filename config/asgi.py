@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 
 _django = bounded(_application)
+
+# New objects between two walks of the collector through the young ones; Python's own is 700.
+_COLLECTED: Final = 20_000
 
 
 class Application:
@@ -55,9 +58,11 @@ class Application:
                 await self._gateway.open()
                 self._inference = Inference(self._gateway)
                 # What was loaded until now lives as long as the worker: the collector need not
-                # walk it again and again, in the middle of everybody's streams.
+                # walk it again and again, in the middle of everybody's streams. Requests leave
+                # few cycles, and those may wait for some more of them.
                 gc.collect()
                 gc.freeze()
+                gc.set_threshold(_COLLECTED)
                 await send({"type": "lifespan.startup.complete"})
             elif message["type"] == "lifespan.shutdown":
                 if self._gateway is not None:

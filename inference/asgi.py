@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from contextlib import aclosing
 from typing import Any, Final
 
 import msgspec
@@ -23,7 +22,7 @@ from config.limits import ClientGone, Receive, Scope, Send, gather
 from config.regions import region_of_host
 from inference import metrics, schemas, sse
 from inference.admission import Entry
-from inference.gateway import Exchange, Gateway
+from inference.gateway import Gateway
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +89,8 @@ class Inference:
         try:
             async with connection.watched():
                 if request.stream:
-                    await _stream(connection, exchange)
+                    await exchange.stream(connection.send_events)
+                    await connection.end_events()
                 else:
                     await connection.respond(200, await exchange.reply())
         finally:
@@ -101,13 +101,6 @@ class Inference:
 def _noted(text: str | None, length: int) -> str | None:
     """Cuts what a caller says of itself to its column."""
     return None if text is None else text.replace("\0", "")[:length]
-
-
-async def _stream(connection: _Connection, exchange: Exchange) -> None:
-    async with aclosing(exchange.events()) as events:
-        async for data in events:
-            await connection.send_events(data)
-    await connection.end_events()
 
 
 class _Connection:
@@ -122,9 +115,10 @@ class _Connection:
         self.request_id = logs.new_request_id(self.header(b"x-request-id"))
         self.generation_id = ""
         self._has_begun = False
-        # Events and keep-alives take turns, also where a slow caller makes one of them wait.
-        self._sending = asyncio.Lock()
+        self._is_sending = False
         self._last_sent = 0.0
+        self._comments: asyncio.TimerHandle | None = None
+        self._commenting: asyncio.Task[None] | None = None
 
     def authorization(self) -> str | None:
         """Returns the one ``Authorization`` header; raises :class:`Unauthenticated` for two."""
@@ -176,44 +170,60 @@ class _Connection:
 
     async def send_events(self, data: bytes) -> None:
         """Sends events; the first ones commit the status 200."""
-        async with self._sending:
-            if not self._has_begun:
-                self._has_begun = True
-                await self._send(
-                    {
-                        "type": "http.response.start",
-                        "status": 200,
-                        "headers": [
-                            (b"content-type", b"text/event-stream; charset=utf-8"),
-                            (b"cache-control", b"no-cache"),
-                            (b"x-accel-buffering", b"no"),
-                            *self._common_headers(),
-                        ],
-                    }
-                )
-            self._last_sent = time.monotonic()
-            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        if not self._has_begun:
+            self._has_begun = True
+            await self._send(
+                {
+                    "type": "http.response.start",
+                    "status": 200,
+                    "headers": [
+                        (b"content-type", b"text/event-stream; charset=utf-8"),
+                        (b"cache-control", b"no-cache"),
+                        (b"x-accel-buffering", b"no"),
+                        *self._common_headers(),
+                    ],
+                }
+            )
+            self._keep_alive()
+        self._last_sent = time.monotonic()
+        # Meanwhile no comments: they would gather behind what a slow caller does not take.
+        self._is_sending = True
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        self._is_sending = False
 
     async def end_events(self) -> None:
-        async with self._sending:
-            self._last_sent = 0.0
-            await self._send({"type": "http.response.body", "body": b""})
+        self.close()
+        await self._send({"type": "http.response.body", "body": b""})
+
+    def close(self) -> None:
+        """Ends the comments."""
+        if self._comments is not None:
+            self._comments.cancel()
+            self._comments = None
 
     async def watch(self, task: asyncio.Task[Any]) -> None:
-        """Keeps a quiet stream alive with comments; cancels the task when the caller is gone."""
-        interval = settings.STREAM_KEEPALIVE_INTERVAL or None
-        while True:
-            try:
-                async with asyncio.timeout(interval):
-                    message = await self._receive()
-            except TimeoutError:
-                is_open = self._last_sent and not self._sending.locked()
-                if is_open and interval and time.monotonic() - self._last_sent >= interval:
-                    await self.send_events(sse.KEEPALIVE)
-                continue
-            if message["type"] == "http.disconnect":
-                task.cancel()
-                return
+        """Cancels the task when the caller is gone."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        task.cancel()
+
+    def _keep_alive(self) -> None:
+        """Sends a comment on a stream that has been quiet, and looks again when the next is due."""
+        interval = settings.STREAM_KEEPALIVE_INTERVAL
+        if not interval:
+            return
+        loop = asyncio.get_running_loop()
+        left = interval
+        if self._last_sent and not self._is_sending:
+            left = self._last_sent + interval - time.monotonic()
+            if left <= 0:
+                self._commenting = loop.create_task(self._comment())
+                left = interval
+        self._comments = loop.call_later(left, self._keep_alive)
+
+    async def _comment(self) -> None:
+        if self._comments is not None:
+            await self.send_events(sse.KEEPALIVE)
 
     def _common_headers(self) -> list[tuple[bytes, bytes]]:
         headers = [(b"x-request-id", self.request_id.encode())]
@@ -241,6 +251,7 @@ class _Watch:
         self._watcher = asyncio.create_task(self._connection.watch(task))
 
     async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        self._connection.close()
         is_gone = self._watcher.done()
         self._watcher.cancel()
         if is_gone and kind is not None and issubclass(kind, asyncio.CancelledError):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, TypeVar
@@ -209,24 +208,22 @@ class Exchange:
         finally:
             self.settle(error)
 
-    async def events(self) -> AsyncGenerator[bytes, None]:
-        """Yields the events of a streamed answer, from the moment when the upstream's first came.
+    async def stream(self, deliver: Callable[[bytes], Awaitable[None]]) -> None:
+        """Hands events to ``deliver`` from the moment when the upstream's first came; settles.
 
-        An error before the first event is raised; one after it becomes the last event. Closing the
-        iterator early ends the upstream call and settles what was delivered.
+        An error before the first event is raised; one after it becomes the last event. Cancelling
+        it ends the upstream call and settles what was delivered.
         """
         error: BaseException | None = None
         stream: _Stream | None = None
         try:
             stream = await self._first_success(self._opened)
             try:
-                async with aclosing(self._relayed(stream)) as relayed:
-                    async for events in relayed:
-                        yield events
+                await self._relay(stream, deliver)
             except _FAILURES as exc:
                 error = translated = upstream.translate(exc, self._candidate.secret)
                 self._report(self._candidate, translated)
-                yield self._error_event(translated)
+                await deliver(self._error_event(translated))
         except BaseException as exc:
             error = exc
             raise
@@ -383,19 +380,19 @@ class Exchange:
         self._is_taken = True
         return response
 
-    async def _relayed(self, stream: _Stream) -> AsyncGenerator[bytes, None]:
-        """Yields what each read of the upstream makes of events, to the usage and the end mark."""
+    async def _relay(self, stream: _Stream, deliver: Callable[[bytes], Awaitable[None]]) -> None:
+        """Delivers what every read of the upstream makes of events, to the end mark."""
         chunks = stream.chunks
         fault: Exception | None = None
         while True:
             if events := b"".join(map(self._rendered_chunk, chunks)):
-                yield events
+                await deliver(events)
             if fault is not None:
                 raise fault
             if chunks and chunks[-1].is_done:
                 self._report_speed()
-                yield self._usage_event() + sse.DONE
-                # Before the goodbye: a caller that leaves now has had everything.
+                await deliver(self._usage_event() + sse.DONE)
+                # A caller that leaves from now on has had everything.
                 self.settle()
                 stream.response.close(linger=_GOODBYE_SECONDS)
                 return
@@ -440,9 +437,10 @@ class Exchange:
 
     def _rendered_chunk(self, chunk: Chunk) -> bytes:
         """Encodes a chunk under our identity; usage waits for the end, where the cost joins it."""
-        if chunk.alike is not None:
+        if chunk.alike:
             self._output_bytes += chunk.output_bytes
-            return b"".join((self._before_choices(), chunk.alike, b"}\n\n"))
+            before = self._before_choices()
+            return before + (b"}\n\n" + before).join(chunk.alike) + b"}\n\n"
         self._note(chunk)
         fields = chunk.fields
         if chunk.is_done:
@@ -542,7 +540,7 @@ class Exchange:
         """
         if error is None:
             status = Status.COMPLETED
-        elif isinstance(error, asyncio.CancelledError | GeneratorExit):
+        elif isinstance(error, asyncio.CancelledError):
             status = Status.CANCELLED
         else:
             status = Status.FAILED

@@ -102,8 +102,9 @@ class Reply(msgspec.Struct):
 class Chunk(msgspec.Struct):
     """One event of a stream, or its end mark (``is_done``, no fields).
 
-    A chunk without choices carries something else, usage for instance. Where ``alike`` is given, it
-    is the JSON of the choices, everything else is as in the chunk before, and ``fields`` is empty.
+    A chunk without choices carries something else, usage for instance. With ``alike`` it stands
+    for so many events that are as the chunk before but for their choices, whose JSON this is;
+    ``fields`` is empty then.
     """
 
     fields: Fields
@@ -114,7 +115,7 @@ class Chunk(msgspec.Struct):
     has_choices: bool = False
     is_done: bool = False
     upstream_id: str | None = None
-    alike: bytes | None = None
+    alike: list[bytes] = []
 
 
 class StreamParser(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -81,6 +82,13 @@ _decode_choices = msgspec.json.Decoder(list[_Choice]).decode
 _decode_embeddings = msgspec.json.Decoder(list[_Embedding]).decode
 _decode_usage = msgspec.json.Decoder(_Usage | None).decode
 _decode_text: Final = msgspec.json.Decoder(str).decode
+# The value of a member that holds output, where it is a text.
+_OUTPUT: Final = re.compile(
+    rb'"(?:content|reasoning|reasoning_content|text)": ?("(?:[^"\\]|\\.)*+")'
+)
+# How often the parser of a stream learns where the text is: answers change from one kind of output
+# to another, but those of some never have it in one place.
+_LESSONS: Final = 8
 
 
 def host(base_url: str | None, secret: Secret) -> str:
@@ -161,16 +169,36 @@ def stream_parser(operation: Operation) -> _StreamParser:
 class _StreamParser:
     """Reads the events of one stream; nothing after ``[DONE]`` counts.
 
-    Most events differ from the one before in their choices alone: those are found between the same
-    bytes, and nothing else is read again.
+    Most events differ from the one before in their choices alone, and most of those in one text of
+    theirs: what differs is found between the same bytes, and nothing else is read again.
     """
 
-    __slots__ = ("_after", "_before", "_decoder", "_is_done", "pending")
+    __slots__ = (
+        "_after",
+        "_before",
+        "_choices",
+        "_decoder",
+        "_head",
+        "_is_done",
+        "_lessons",
+        "_others",
+        "_tail",
+        "_text",
+        "pending",
+    )
 
     def __init__(self) -> None:
         self._decoder = EventDecoder()
         self._is_done = False
+        # What stands around the choices, and where they are between them.
         self._before = self._after = b""
+        self._choices = slice(0)
+        # What stands around the text in the choices, its quotes included, and where it is with
+        # these; then the output in the choices besides that text.
+        self._head = self._tail = b""
+        self._text = slice(0)
+        self._others = 0
+        self._lessons = _LESSONS
         self.pending: list[Chunk] = []
 
     def feed(self, data: bytes) -> list[Chunk]:
@@ -182,7 +210,16 @@ class _StreamParser:
             events = self._decoder.feed(data)
         except EventTooLarge:
             raise InvalidStream("An event of the stream is too large.") from None
+        alike: Chunk | None = None
         for event in events:
+            if (size := self._size_of_alike(event)) is not None:
+                if alike is None:
+                    alike = Chunk(fields={}, has_choices=True, alike=[])
+                    chunks.append(alike)
+                alike.alike.append(event[self._choices])
+                alike.output_bytes += size
+                continue
+            alike = None
             if event[:1] != b"{" and event.strip() == b"[DONE]":
                 self._is_done = True
                 chunks.append(Chunk(fields={}, is_done=True))
@@ -197,12 +234,20 @@ class _StreamParser:
             raise InvalidStream("The stream was cut off inside an event.")
         raise InvalidStream("The stream ended without its end mark.")
 
-    def _alike(self, event: bytes) -> Chunk | None:
-        """Reads an event that is like the last one but for its choices; ``None`` for others."""
+    def _size_of_alike(self, event: bytes) -> int | None:
+        """Reads the output in an event that is like the last one but for its choices.
+
+        ``None`` for all others.
+        """
+        if self._head and event.startswith(self._head) and event.endswith(self._tail):
+            try:
+                return self._others + _bytes(_decode_text(event[self._text]))
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                pass
         before, after = self._before, self._after
         if not before or not event.startswith(before) or not event.endswith(after):
             return None
-        raw = event[len(before) : len(event) - len(after)]
+        raw = event[self._choices]
         try:
             choices = _decode_choices(raw)
             if not raw.isascii():
@@ -212,19 +257,42 @@ class _StreamParser:
             return None
         if not choices or _finish_reason(choices) is not None or b"\n" in raw:
             return None
-        return Chunk(fields={}, output_bytes=_size(choices), has_choices=True, alike=raw)
+        size = _size(choices)
+        if self._lessons:
+            self._lessons -= 1
+            self._learn(raw, size)
+        return size
+
+    def _learn(self, raw: bytes, size: int) -> None:
+        """Notes what stands around the text in the choices, if they have one that counts.
+
+        What follows a key and begins with a quote is one text, whatever object it is in; another
+        text in its place tells whether it counts, and by how much.
+        """
+        self._head = b""
+        for found in _OUTPUT.finditer(raw):
+            start, end = found.span(1)
+            try:
+                others = _size(_decode_choices(raw[:start] + b'""' + raw[end:]))
+                length = _bytes(_decode_text(found[1]))
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                continue
+            if length and others + length == size:
+                self._head = self._before + raw[: start + 1]
+                self._tail = raw[end - 1 :] + self._after
+                self._text = slice(len(self._head) - 1, 1 - len(self._tail) or None)
+                self._others = others
 
     def _remember(self, event: bytes, fields: dict[str, msgspec.Raw]) -> None:
         """Notes what stands around the choices of an event that carries nothing else of note."""
-        self._before = b""
+        self._before = self._head = b""
         if fields.get("usage", _NULL) == _NULL:
             before, choices, after = event.partition(bytes(fields["choices"]))
             if before.rstrip().endswith(b'"choices":') and choices:
                 self._before, self._after = before, after
+                self._choices = slice(len(before), -len(after) or None)
 
     def _chunk(self, event: bytes) -> Chunk:
-        if (alike := self._alike(event)) is not None:
-            return alike
         fields = decode_object(event)
         if fields is None:
             raise InvalidStream("An event of the stream is not a JSON object.")

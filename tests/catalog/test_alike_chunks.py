@@ -29,9 +29,9 @@ def read(*events: bytes) -> list[Chunk]:
 @pytest.mark.parametrize("after", [{}, {"usage": None}, {"x": {"choices": []}}])
 def test_an_event_like_the_one_before_is_its_choices(after: dict[str, Any]) -> None:
     first, second = read(event("a", **after), event("bc", **after))
-    assert first.alike is None
+    assert first.alike == []
     assert first.model == "m"
-    assert second.alike == b'[{"index":0,"delta":{"content":"bc"},"finish_reason":null}]'
+    assert second.alike == [b'[{"index":0,"delta":{"content":"bc"},"finish_reason":null}]']
     assert (second.fields, second.output_bytes, second.has_choices) == ({}, 2, True)
 
 
@@ -46,13 +46,13 @@ def test_an_event_like_the_one_before_is_its_choices(after: dict[str, Any]) -> N
     ],
 )
 def test_an_event_that_differs_is_read_whole(other: bytes) -> None:
-    assert [chunk.alike for chunk in read(event("a"), other)] == [None, None]
+    assert [chunk.alike for chunk in read(event("a"), other)] == [[], []]
 
 
 def test_usage_is_never_repeated() -> None:
     counted = event("a", usage={"prompt_tokens": 1, "completion_tokens": 1})
     assert [chunk.usage is not None for chunk in read(counted, counted)] == [True, True]
-    assert [chunk.alike for chunk in read(counted, counted)] == [None, None]
+    assert [chunk.alike for chunk in read(counted, counted)] == [[], []]
 
 
 @pytest.mark.parametrize(
@@ -68,11 +68,90 @@ def test_a_broken_event_is_refused_all_the_same(broken: bytes) -> None:
         read(event("a"), broken)
 
 
-@given(st.lists(st.text(max_size=20), min_size=2, max_size=6))
-def test_both_ways_count_the_same_output(texts: list[str]) -> None:
-    together = read(*map(event, texts))
-    apart = [chunk for text in texts for chunk in read(event(text))]
-    assert [c.output_bytes for c in together] == [c.output_bytes for c in apart]
-    assert [json.loads(c.alike) for c in together[1:] if c.alike] == [
-        json.loads(bytes(c.fields["choices"])) for c in apart[1:]
+def choices_of(chunk: Chunk) -> Any:
+    [raw] = chunk.alike or [bytes(chunk.fields["choices"])]
+    return json.loads(raw)
+
+
+@given(st.lists(st.text(max_size=5), min_size=3, max_size=9), st.integers(0, 9))
+def test_events_of_one_read_make_one_chunk(texts: list[str], other: int) -> None:
+    """Around an event of another kind, which is read whole, as the one after it is."""
+    events = [*map(event, texts)]
+    events.insert(other + 1, event("", usage={"prompt_tokens": 1, "completion_tokens": 1}))
+    apart = read(*events)[1:]
+    together = read(events[0], b"".join(events[1:]))[1:]
+    assert len(together) <= 4
+    assert sum(c.output_bytes for c in together) == sum(c.output_bytes for c in apart)
+    assert [raw for c in together for raw in c.alike or [bytes(c.fields["choices"])]] == [
+        raw for c in apart for raw in c.alike or [bytes(c.fields["choices"])]
     ]
+
+
+def chunk_of(choice: dict[str, Any], **after: Any) -> bytes:
+    body = {**HEAD, "choices": [{"index": 0, **choice, "finish_reason": None}], **after}
+    return b"data: " + json.dumps(body, ensure_ascii=False).encode() + b"\n\n"
+
+
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=12) | st.sampled_from(
+    ['"', "\\", '\\"', 'a","b":"c', '"}}]', "\u2028", "é", "\n\n", "data: x", '"content": "x"']
+)
+CHOICES = st.one_of(
+    TEXTS.map(lambda text: {"delta": {"content": text}}),
+    TEXTS.map(lambda text: {"delta": {"role": "assistant", "content": text, "refusal": None}}),
+    TEXTS.map(lambda text: {"delta": {"content": "", "reasoning": text}}),
+    TEXTS.map(lambda text: {"delta": {"reasoning_content": text, "content": None}}),
+    TEXTS.map(lambda text: {"delta": {"content": "x", "annotations": [{"content": text}]}}),
+    TEXTS.map(lambda text: {"delta": {"content": "x"}, "logprobs": {"text": text}}),
+    TEXTS.map(lambda text: {"delta": {"tool_calls": [{"function": {"arguments": text}}]}}),
+    TEXTS.map(lambda text: {"delta": {"content": text, 'a"content': text}}),
+    TEXTS.map(lambda text: {"text": text}),
+)
+
+
+@given(st.lists(CHOICES, min_size=2, max_size=14))
+def test_all_ways_count_the_same_output(choices: list[dict[str, Any]]) -> None:
+    together = read(*map(chunk_of, choices))
+    apart = [chunk for choice in choices for chunk in read(chunk_of(choice))]
+    assert [c.output_bytes for c in together] == [c.output_bytes for c in apart]
+    assert [choices_of(c) for c in together] == [
+        json.loads(bytes(c.fields["choices"])) for c in apart
+    ]
+
+
+@pytest.mark.parametrize("text", ["b", "", '"', "é\u2028\U0001f600", "\\u0041\t"])
+def test_an_event_that_differs_in_its_text_alone_is_read_by_it(text: str) -> None:
+    """The third event is read by what the second taught."""
+    third = read(event("a"), event("abc"), event(text))[2]
+    assert choices_of(third)[0]["delta"]["content"] == text
+    assert third.output_bytes == len(text.encode())
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        event("b").replace(b'"b"', b'"b","x":"y"'),
+        event("b").replace(b'"b"', b'"b"}},{"delta":{"content":"c"'),
+        event("b").replace(b'"b"', b'["b"]'),
+        event("b").replace(b'"b"', b"null"),
+    ],
+)
+def test_a_text_that_goes_beyond_its_quotes_is_read_with_its_choices(other: bytes) -> None:
+    third = read(event("a"), event("abc"), other)[2]
+    [alone] = read(other)
+    assert choices_of(third) == json.loads(bytes(alone.fields["choices"]))
+    assert third.output_bytes == alone.output_bytes
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        event("\0").replace(b"\\u0000", b"\xff"),
+        event("b").replace(b'"b"', b'"b'),
+        event("b").replace(b'"b"', b'"b""'),
+        event("b").replace(b'"b"', b'"b\\"'),
+        event("b").replace(b'"b"', b'"'),
+    ],
+)
+def test_a_broken_text_is_refused_all_the_same(broken: bytes) -> None:
+    with pytest.raises(InvalidStream):
+        read(event("a"), event("abc"), broken)
