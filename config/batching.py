@@ -13,6 +13,7 @@ Result = TypeVar("Result")
 class Batcher(Generic[Item, Result]):
     """Collects items while one flush runs, and gives the next flush all that gathered.
 
+    With ``pause`` each flush waits so many seconds first: for work that nobody waits for.
     ``flush`` gets the items in order and returns as many results; an exception in place of a result
     is raised to that item's waiter alone, and one raised by ``flush`` to all of its batch.
     """
@@ -22,8 +23,10 @@ class Batcher(Generic[Item, Result]):
         flush: Callable[[list[Item]], Awaitable[Sequence[Result | BaseException]]],
         *,
         limit: int = 256,
+        pause: float = 0,
     ) -> None:
         self._flush = flush
+        self._pause = pause
         self._limit = limit
         self._waiting: list[tuple[Item, asyncio.Future[Result]]] = []
         self._worker: asyncio.Task[None] | None = None
@@ -45,6 +48,8 @@ class Batcher(Generic[Item, Result]):
     async def _run(self) -> None:
         try:
             while self._waiting:
+                if self._pause and len(self._waiting) < self._limit:
+                    await asyncio.sleep(self._pause)
                 batch, self._waiting = (
                     self._waiting[: self._limit],
                     self._waiting[self._limit :],

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -27,7 +28,7 @@ from inference.filters import Filters, Finding, Screened, screen_at_once
 from inference.governance import WorkspaceRules
 from inference.health import HealthBoard, State
 from inference.models import new_generation_id
-from inference.purses import Bearable, Purses
+from inference.purses import Bearable, Outdated, Purses
 from inference.routing import Candidate, OrganizationSnapshot, Plan, plan
 from inference.schemas import InferenceRequest
 from inference.snapshots import Snapshots
@@ -36,8 +37,8 @@ from inference.store import Rejected, Store
 logger = logging.getLogger(__name__)
 
 _AUTHORITY: Final = """
-SELECT k.digest, k.id, k.organization_id, k.workspace_id, k.creator_id, k.is_management,
-       k.disabled, k.expires_at, o.routing_version,
+SELECT k.digest, k.id, k.xmin::text::bigint, k.organization_id, k.workspace_id, k.creator_id,
+       k.is_management, k.disabled, k.expires_at, o.routing_version,
        COALESCE((SELECT version FROM catalog_catalogversion), 0),
        k.limit_nano, k.limit_reset, k.include_byok_in_limit,
        a.posted_credits - a.posted_debits - a.pending_debits, kg.guardrail_id, mg.guardrail_id
@@ -49,8 +50,8 @@ LEFT JOIN accounts_memberassignment mg ON mg.member_id = k.creator_id
 WHERE k.digest = ANY(%s)
 """
 
-# Asked for the subjects of budgets alone. The time is the database's, which is what meters go by:
-# where a host's clock is apart from it, a day or a minute would begin twice.
+# The time is the database's, which is what meters go by: where a host's clock is apart from it, a
+# day or a minute would begin twice.
 _METERS: Final = f"""
 SELECT now(), {", ".join(Reading._fields)} FROM billing_meter WHERE subject_id = ANY(%s)
 """
@@ -60,7 +61,7 @@ SELECT now(), {", ".join(Reading._fields)} FROM billing_meter WHERE subject_id =
 # change these rows: they come to their organization's last, when they commit.
 _HELD: Final = """
 keys AS MATERIALIZED (
-    SELECT k.id FROM accounts_apikey k
+    SELECT k.id, k.xmin::text::bigint AS version FROM accounts_apikey k
     WHERE k.id = ANY(ARRAY(SELECT api_key_id FROM v)) AND NOT k.disabled
     ORDER BY k.id FOR SHARE
 ),
@@ -91,7 +92,8 @@ WITH v AS (
         user_agent text, operation text, streamed bool, model text, private_endpoint_id uuid,
         model_endpoint_id uuid, provider_name text, price_id bigint, is_byok bool,
         attestation_id bigint, created_at timestamptz, request_id text, hold_nano bigint,
-        upstream_hold_nano bigint, images int, routing_version bigint, catalog_version bigint
+        upstream_hold_nano bigint, images int, key_version bigint, routing_version bigint,
+        catalog_version bigint
     )
 ),
 there AS (SELECT id FROM inference_generation WHERE id = ANY(ARRAY(SELECT id FROM v))),
@@ -101,7 +103,7 @@ wanted AS MATERIALIZED (
            array_remove(ARRAY[v.api_key_id, v.workspace_id, v.member_id], NULL) AS subjects
     FROM v
     JOIN owners o ON o.id = v.organization_id AND o.routing_version = v.routing_version
-    JOIN keys k ON k.id = v.api_key_id
+    JOIN keys k ON k.id = v.api_key_id AND k.version = v.key_version
     WHERE v.catalog_version = COALESCE((SELECT version FROM catalog_catalogversion), 0)
       AND NOT EXISTS (SELECT FROM there t WHERE t.id = v.id)
 ),
@@ -157,6 +159,8 @@ RETURNING g.id
 
 # A change at every try is no accident; the caller may try again.
 _TRIES: Final = 8
+# Keys that a worker remembers.
+_REMEMBERED: Final = 20_000
 _encode = msgspec.json.Encoder().encode
 
 
@@ -197,9 +201,14 @@ class Admission(msgspec.Struct):
 
 
 class Authority(msgspec.Struct, frozen=True):
-    """What a key may do, as PostgreSQL says it now."""
+    """What a key may do, as PostgreSQL said it.
+
+    It holds as long as the versions do: the key's row has one of its own, who is assigned to which
+    guardrail moves the organization's. What is available is known for a moment alone.
+    """
 
     key_id: UUID
+    key_version: int
     organization_id: UUID
     workspace_id: UUID
     member_id: UUID | None
@@ -235,10 +244,20 @@ class _Known:
     filters: Filters
 
 
-class AdmissionIsland:
-    """Admits batches with two statements: one reads all authority, one stores all that is decided.
+class _Memory(msgspec.Struct, frozen=True):
+    """What was read for a key, and when by the database's clock."""
 
-    A third reads meters, where a key has budgets.
+    authority: Authority
+    readings: Mapping[UUID, Reading]
+    read_at: datetime
+
+
+class AdmissionIsland:
+    """Admits batches with one statement, which stores all that is decided while it still holds.
+
+    What is decided rests on what was read before, of keys that were not seen yet and wherever the
+    memory would refuse or bound a request: then one statement reads all authority, and another one
+    meters, where a key has budgets.
     """
 
     def __init__(self, board: HealthBoard) -> None:
@@ -248,6 +267,7 @@ class AdmissionIsland:
         self._repins = Store()
         self._repinning = asyncio.Lock()
         self._snapshots = Snapshots()
+        self._memory: OrderedDict[str, _Memory] = OrderedDict()
 
     async def close(self) -> None:
         await self._store.close()
@@ -256,14 +276,16 @@ class AdmissionIsland:
     async def admit(self, batch: list[Entry]) -> Sequence[Admission | BaseException]:
         """Returns an admission, or the error that refuses it, for each entry in order.
 
-        Keys, balances, budgets and the versions of all that routing knows are read here, so that a
-        revocation, a spent budget or a disabled endpoint counts from the next request on. What
-        changes between reading and storing is decided again.
+        The statement that stores compares keys, balances, budgets and the versions of all that
+        routing knows, so that a revocation, a spent budget or a disabled endpoint counts from the
+        next request on. What has changed since it was read is read, and decided, again.
         """
         results: list[Admission | BaseException] = [Unavailable() for _ in batch]
         waiting = list(range(len(batch)))
-        for _ in range(_TRIES):
-            decided = await self._admit([batch[index] for index in waiting])
+        for attempt in range(_TRIES):
+            decided = await self._admit(
+                [batch[index] for index in waiting], may_recall=attempt == 0
+            )
             for index, result in zip(waiting, decided, strict=True):
                 if result is not None:
                     results[index] = result
@@ -274,16 +296,27 @@ class AdmissionIsland:
                 break
         return results
 
-    async def _admit(self, batch: list[Entry]) -> list[Admission | BaseException | None]:
-        """Reads, decides and stores once; ``None`` where what was decided held no more."""
-        known = await self._known({entry.key_digest for entry in batch})
-        purses = await self._purses(known.values())
+    async def _admit(
+        self, batch: list[Entry], *, may_recall: bool
+    ) -> list[Admission | BaseException | None]:
+        """Reads or recalls, decides and stores once; ``None`` where that held no more."""
+        digests = {entry.key_digest for entry in batch}
+        memories = self._recalled(digests) if may_recall else None
+        is_current = memories is None
+        if memories is None:
+            memories = await self._read(digests)
+        known = {
+            digest: await self._governed(memory.authority) for digest, memory in memories.items()
+        }
+        purses = _purses(memories.values(), is_current=is_current)
         results: list[Admission | BaseException | None] = []
         for entry in batch:
             try:
                 results.append(await self._decide(entry, known.get(entry.key_digest), purses))
+            except Outdated:
+                results.append(None)
             except GatewayError as exc:
-                results.append(exc)
+                results.append(exc if is_current else None)
             except Exception:
                 # One request's bug must not refuse those that happen to wait beside it.
                 logger.exception("a request cannot be decided")
@@ -336,63 +369,81 @@ class AdmissionIsland:
         async with self._repinning:
             return bool(await self._repins.execute(_REPIN, parameters))
 
-    async def _known(self, digests: Collection[str]) -> dict[str, _Known | GatewayError]:
-        """Reads the authority of every key of a batch, and what it is subject to."""
-        rows = await self._store.execute(_AUTHORITY, [list(digests)])
-        known: dict[str, _Known | GatewayError] = {}
-        for digest, *columns in rows:
-            authority = Authority(*columns)
-            try:
-                own = await self._snapshots.organization(
-                    authority.organization_id, authority.routing_version, authority.catalog_version
-                )
-            except GatewayError as exc:
-                known[digest] = exc
-                continue
-            workspace = own.governance.workspaces.get(authority.workspace_id)
-            if workspace is None:
-                # It is a moment younger than the copy: the next try has both.
-                known[digest] = Unavailable()
-                continue
-            governing = own.governance.governing(
-                authority.workspace_id, authority.member_guardrail_id, authority.key_guardrail_id
-            )
-            known[digest] = _Known(
-                authority,
-                own.routes,
-                workspace,
-                governing.policy,
-                governance.budgets(
-                    governing.rules,
-                    authority.key_id,
-                    authority.workspace_id,
-                    authority.member_id,
-                    governance.limit(
-                        authority.key_id,
-                        authority.limit_nano,
-                        authority.limit_reset,
-                        include_byok=authority.include_byok_in_limit,
-                    ),
-                ),
-                governing.filters,
-            )
-        return known
+    def _recalled(self, digests: Collection[str]) -> dict[str, _Memory] | None:
+        """Returns what was read for these keys, unless something is missing."""
+        memories: dict[str, _Memory] = {}
+        for digest in digests:
+            memory = self._memory.get(digest)
+            if memory is None or not self._snapshots.hold(
+                memory.authority.organization_id,
+                memory.authority.routing_version,
+                memory.authority.catalog_version,
+            ):
+                return None
+            self._memory.move_to_end(digest)
+            memories[digest] = memory
+        return memories
 
-    async def _purses(self, known: Iterable[_Known | GatewayError]) -> Purses:
-        """Reads the meters of everyone who has a budget."""
-        found = [item for item in known if isinstance(item, _Known)]
-        subjects = {budget.subject_id for item in found for budget in item.budgets}
-        if settings.REQUESTS_PER_MINUTE:
-            subjects.update(item.authority.key_id for item in found)
-        rows: Sequence[Any] = ()
+    async def _read(self, digests: Collection[str]) -> dict[str, _Memory]:
+        """Reads the authority of every key, and the meters of everyone who may have a budget."""
+        rows = await self._store.execute(_AUTHORITY, [list(digests)])
+        authorities = {digest: Authority(*columns) for digest, *columns in rows}
+        readings: dict[UUID, Reading] = {}
+        read_at = datetime.now(UTC)
+        subjects = {subject for each in authorities.values() for subject in each.subjects}
         if subjects:
-            rows = await self._store.execute(_METERS, [list(subjects)])
-        return Purses(
-            balances={
-                item.authority.organization_id: item.authority.available_nano for item in found
-            },
-            readings={row[1]: Reading(*row[1:]) for row in rows},
-            now=rows[0][0].astimezone(UTC) if rows else datetime.now(UTC),
+            for now, *columns in await self._store.execute(_METERS, [list(subjects)]):
+                reading = Reading(*columns)
+                readings[reading.subject_id], read_at = reading, now.astimezone(UTC)
+        for digest in digests:
+            self._memory.pop(digest, None)
+        memories = {
+            digest: _Memory(
+                authority,
+                {each: readings[each] for each in authority.subjects if each in readings},
+                read_at,
+            )
+            for digest, authority in authorities.items()
+        }
+        self._memory.update(memories)
+        while len(self._memory) > _REMEMBERED:
+            self._memory.popitem(last=False)
+        return memories
+
+    async def _governed(self, authority: Authority) -> _Known | GatewayError:
+        """Returns a key's authority with what it is subject to, or why there is none."""
+        try:
+            own = await self._snapshots.organization(
+                authority.organization_id, authority.routing_version, authority.catalog_version
+            )
+        except GatewayError as exc:
+            return exc
+        workspace = own.governance.workspaces.get(authority.workspace_id)
+        if workspace is None:
+            # It is a moment younger than the copy: the next try has both.
+            return Unavailable()
+        governing = own.governance.governing(
+            authority.workspace_id, authority.member_guardrail_id, authority.key_guardrail_id
+        )
+        limit = governance.limit(
+            authority.key_id,
+            authority.limit_nano,
+            authority.limit_reset,
+            include_byok=authority.include_byok_in_limit,
+        )
+        return _Known(
+            authority,
+            own.routes,
+            workspace,
+            governing.policy,
+            governance.budgets(
+                governing.rules,
+                authority.key_id,
+                authority.workspace_id,
+                authority.member_id,
+                limit,
+            ),
+            governing.filters,
         )
 
     async def _decide(
@@ -484,6 +535,24 @@ class AdmissionIsland:
         return {row[0] for row in rows}
 
 
+def _purses(memories: Collection[_Memory], *, is_current: bool) -> Purses:
+    """Returns the balances and meters that were read.
+
+    Of several times the last one counts: by it, an old reading is of a period that has ended, and
+    whatever was spent since counts against the next.
+    """
+    return Purses(
+        balances={
+            memory.authority.organization_id: memory.authority.available_nano for memory in memories
+        },
+        readings={
+            subject: reading for memory in memories for subject, reading in memory.readings.items()
+        },
+        now=max((memory.read_at for memory in memories), default=datetime.now(UTC)),
+        is_current=is_current,
+    )
+
+
 def _row(entry: Entry, admission: Admission) -> dict[str, Any]:
     candidate = admission.bearable[0].candidate
     route, authority = candidate.route, admission.authority
@@ -513,6 +582,7 @@ def _row(entry: Entry, admission: Admission) -> dict[str, Any]:
         "hold_nano": admission.hold_nano,
         "upstream_hold_nano": admission.upstream_hold_nano,
         "images": admission.request.images,
+        "key_version": authority.key_version,
         "routing_version": authority.routing_version,
         "catalog_version": authority.catalog_version,
     }

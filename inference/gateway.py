@@ -53,6 +53,9 @@ _BYTES_PER_TOKEN: Final = 4
 _GOODBYE_SECONDS: Final = 0.05
 # How many long prompts a worker reads with content filters at a time.
 _READERS: Final = 2
+# How long the end of a generation waits for that of others. Until it is stored the hold stands, and
+# the journal knows what was delivered.
+_SETTLING_SECONDS: Final = 0.01
 # How long a worker that stops waits for the database to take its last settlements.
 _FAREWELL_SECONDS: Final = 15.0
 _KINDS: Final = {
@@ -82,7 +85,9 @@ class Gateway:
         self._admission = AdmissionIsland(self.board)
         self._settlement = SettlementIsland()
         self._admissions: Batcher[Entry, Admission] = Batcher(self._admission.admit)
-        self._settlements: Batcher[Settlement, None] = Batcher(self._settlement.settle)
+        self._settlements: Batcher[Settlement, None] = Batcher(
+            self._settlement.settle, pause=_SETTLING_SECONDS
+        )
         self._pulse = Pulse(self._beats, self.board)
         self._under_way: set[Exchange] = set()
         # A few, so that long prompts keep no other work of the worker from its threads.

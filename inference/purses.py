@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
@@ -44,6 +44,10 @@ class LimitSpent(Forbidden):
     """What may be spent is spent: until its budget is reset, or raised."""
 
 
+class Outdated(Exception):
+    """What was read some time ago would bound a request: it must be read again."""
+
+
 class Bearable(msgspec.Struct, frozen=True):
     """A candidate that can be paid: what it costs at most, in nano-USD, and with which bound.
 
@@ -77,12 +81,15 @@ class Ceiling(msgspec.Struct):
 class Purses:
     """The balances and budgets of a batch, which every admission makes smaller.
 
-    Read once for the batch; what others took meanwhile is found when the batch is stored.
+    What others took since they were read is found when the batch is stored: a ceiling is where a
+    budget ends, so it is the same, or lower, by an older reading. Purses that are not current may
+    refuse nothing and bound nothing. The time is the database's.
     """
 
     balances: dict[UUID, int]
-    readings: Mapping[UUID, Reading]
+    readings: dict[UUID, Reading]
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
+    is_current: bool = True
     taken: dict[UUID, tuple[int, int]] = field(default_factory=dict)
     requests: Counter[UUID] = field(default_factory=Counter)
     ceilings: dict[UUID, Ceiling] = field(default_factory=dict)
@@ -123,7 +130,7 @@ class Purses:
         """Returns the candidates that the balance and every budget bear, in order.
 
         Where the caller set no bound on the answer, one is set that can be paid. Raises
-        :class:`PaymentRequired` when none is left.
+        :class:`PaymentRequired` when none is left, and :class:`Outdated`.
         """
         found = [
             bearable
@@ -185,6 +192,8 @@ class Purses:
         room = self._room(candidate, organization_id, budgets, fee_percent)
         max_tokens = None
         if worst > max(room, 0):
+            if not self.is_current:
+                raise Outdated
             if request.max_tokens is not None:
                 return None
             max_tokens = affordable_tokens(request, candidate, room)

@@ -51,6 +51,15 @@ class Snapshots:
         self._catalog = Snapshot(version=-1, routes={}, slugs={})
         self._organizations: OrderedDict[uuid.UUID, OrganizationCopy] = OrderedDict()
 
+    def hold(self, organization_id: uuid.UUID, version: int, catalog_version: int) -> bool:
+        """Tells whether there are copies of these versions."""
+        found = self._organizations.get(organization_id)
+        return (
+            found is not None
+            and self._catalog.version == found.routes.catalog_version == catalog_version
+            and found.routes.version == version
+        )
+
     async def catalog(self, version: int) -> Snapshot:
         """Returns the catalogue, loaded anew unless the copy has this version."""
         if self._catalog.version != version:

@@ -2,7 +2,6 @@
 
 from django.db import migrations
 
-# Who is assigned to which guardrail is read at every admission, and moves no version.
 FORWARD = """
 CREATE FUNCTION causeway_settings_changed() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

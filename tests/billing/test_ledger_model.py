@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 
 import pytest
 from django.db import connection, transaction
+from django.db.models.expressions import RawSQL
 from django.utils import timezone
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -117,6 +118,7 @@ class Stage:
     organizations: Sequence[uuid.UUID]
     endpoint: ModelEndpoint
     catalog_version: int
+    key_versions: Mapping[uuid.UUID, int]
 
 
 wishes = st.lists(
@@ -286,6 +288,7 @@ class LedgerMachine(RuleBasedStateMachine):
             "request_id": "r",
             "hold_nano": made.hold,
             "upstream_hold_nano": made.byok_hold,
+            "key_version": self.stage.key_versions[key.pk],
             "routing_version": version - 1 if is_stale else version,
             "catalog_version": self.stage.catalog_version,
         }
@@ -509,6 +512,11 @@ def test_the_ledger_does_what_its_model_says(db: None) -> None:
         organizations,
         endpoint,
         sum(CatalogVersion.objects.values_list("version", flat=True)),
+        dict(
+            ApiKey.objects.annotate(version=RawSQL("xmin::text::bigint", ())).values_list(
+                "pk", "version"
+            )
+        ),
     )
     machine = type("StagedLedger", (LedgerMachine,), {"stage": stage})
     with transaction.atomic():
