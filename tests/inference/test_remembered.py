@@ -1,0 +1,204 @@
+"""What a worker remembers of keys and meters: it spares statements, and never permits more."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accounts.models import ApiKey, Guardrail, LimitReset
+from billing.budgets import Budget, Reading, Scope
+from catalog.dialects.base import Operation
+from config.errors import GatewayError
+from config.secrets import digest_api_key
+from inference import schemas
+from inference.admission import Admission, AdmissionIsland, Entry
+from inference.health import HealthBoard
+from inference.models import Generation
+from inference.purses import Purses
+from inference.settlement import Settlement, SettlementIsland
+from inference.store import Store
+from tests import factories
+from tests.accounts.governance import make_member
+from tests.inference.conftest import Site
+
+SUBJECT = UUID(int=1)
+ORGANIZATION = UUID(int=2)
+
+
+def admitted(site: Site, count: int, monkeypatch: pytest.MonkeyPatch, **fields: Any) -> list[int]:
+    """Admits so many batches of one request; how many statements each of them took."""
+    request = schemas.parse(Operation.CHAT, json.dumps(site.chat_body(**fields)).encode())
+    digest = digest_api_key(site.tenant.api_key)
+    statements: list[int] = []
+    execute = Store.execute
+
+    async def counted(self: Store, query: str, parameters: Sequence[Any]) -> list[Sequence[Any]]:
+        statements[-1] += 1
+        return await execute(self, query, parameters)
+
+    async def run() -> None:
+        island, settlements = AdmissionIsland(HealthBoard()), SettlementIsland()
+        for _ in range(count):
+            monkeypatch.setattr(Store, "execute", counted)
+            statements.append(0)
+            [found] = await island.admit([Entry(digest, request, "r")])
+            monkeypatch.undo()
+            if isinstance(found, Admission):
+                await settlements.settle([Settlement(found.generation_id, "cancelled")])
+            elif isinstance(found, GatewayError):
+                statements[-1] = -statements[-1]
+        await island.close()
+        await settlements.close()
+
+    asyncio.run(run())
+    return statements
+
+
+def test_a_key_that_was_seen_takes_one_statement(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.publish()
+    assert admitted(site, 3, monkeypatch) == [3, 1, 1]
+
+
+def test_a_key_with_budgets_that_was_seen_takes_one_statement(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.publish(price=factories.make_price("0.000001", "0.000001"))
+    ApiKey.objects.filter(name="inference").update(limit_nano=10**12, limit_reset="daily")
+    assert admitted(site, 3, monkeypatch, max_tokens=5) == [3, 1, 1]
+
+
+def test_a_refusal_never_rests_on_memory(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key without money: everything is read again for each refusal."""
+    site.publish(price=factories.make_price("1", "1"))
+    ApiKey.objects.filter(name="inference").update(limit_nano=10**9)
+    assert admitted(site, 3, monkeypatch, max_tokens=5000) == [-2, -2, -2]
+
+
+@pytest.mark.parametrize("change", ["limit", "expiry", "disabled", "member"])
+def test_a_change_of_a_remembered_key_counts_from_the_next_request_on(
+    site: Site, change: str
+) -> None:
+    site.publish(price=factories.make_price("0.000001", "0.000001"))
+    key = ApiKey.objects.get(name="inference")
+    key.creator = make_member(site.tenant.organization)
+    key.save_fields("creator")
+    assert [site.chat().status_code for _ in range(2)] == [200, 200]
+    site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    match change:
+        case "limit":
+            ApiKey.objects.filter(pk=key.pk).update(limit_nano=1)
+        case "expiry":
+            ApiKey.objects.filter(pk=key.pk).update(expires_at=datetime(2020, 1, 1, tzinfo=UTC))
+        case "disabled":
+            ApiKey.objects.filter(pk=key.pk).update(disabled=True)
+        case "member":
+            closed = Guardrail.objects.establish(
+                workspace=site.tenant.workspace, name="closed", allowed_providers=["other"]
+            )
+            closed.assign_members([key.creator], by="test")
+    refused = site.chat()
+    assert refused.status_code in (401, 403, 404)
+    assert len(site.dialled()) == 2
+
+    if change == "member":
+        closed.unassign_members([key.creator])
+    else:
+        ApiKey.objects.filter(pk=key.pk).update(limit_nano=None, expires_at=None, disabled=False)
+    assert site.chat().status_code == 200
+
+
+def settled(meter: Reading, today: date, cost: int, hold: int) -> Reading:
+    """Moves a meter as a settlement does."""
+    day = max(meter.day, today)
+    starts = {
+        "cost_daily": today,
+        "cost_weekly": today - timedelta(days=today.weekday()),
+        "cost_monthly": today.replace(day=1),
+    }
+    periods = {
+        name: (getattr(meter, name) if meter.day >= start else 0) + cost
+        for name, start in starts.items()
+    }
+    return meter._replace(
+        day=day, cost=meter.cost + cost, held_cost=meter.held_cost - hold, **periods
+    )
+
+
+def requested(meter: Reading, now: datetime, hold: int) -> Reading:
+    """Moves a meter as an admission does."""
+    minute = now.replace(second=0, microsecond=0)
+    before = meter.requests_before if meter.minute == minute else meter.requests
+    return meter._replace(
+        held_cost=meter.held_cost + hold,
+        requests=meter.requests + 1,
+        minute=minute,
+        requests_before=before,
+    )
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["wait", "request", "settle"]),
+        st.integers(0, 40),
+        st.sampled_from([1, 25, 70, 3_600, 90_000, 700_000, 3_000_000]),
+    ),
+    max_size=12,
+)
+
+
+@given(EVENTS, EVENTS, st.sampled_from([None, *LimitReset]), st.integers(1, 60), st.integers(1, 5))
+def test_an_old_reading_permits_nothing_that_a_new_one_refuses(
+    earlier: list[tuple[str, int, int]],
+    later: list[tuple[str, int, int]],
+    reset: LimitReset | None,
+    hold: int,
+    pace: int,
+) -> None:
+    now = datetime(2026, 1, 30, 23, 58, 50, tzinfo=UTC)
+    meter = Reading(SUBJECT, now.date(), *[0] * 10, 0, None, 0)
+    held: list[int] = []
+
+    def happen(events: list[tuple[str, int, int]]) -> None:
+        nonlocal now, meter
+        for kind, amount, seconds in events:
+            if kind == "wait":
+                now += timedelta(seconds=seconds)
+            elif kind == "request":
+                meter = requested(meter, now, amount)
+                held.append(amount)
+            elif held:
+                taken = held.pop(0)
+                meter = settled(meter, now.date(), amount, taken)
+
+    def decided(reading: Reading, at: datetime) -> Purses | None:
+        purses = Purses({ORGANIZATION: 10**9}, {SUBJECT: reading}, now=at)
+        budget = Budget(Scope.API_KEY, SUBJECT, 100, reset, include_byok=False)
+        try:
+            purses.require_pace(SUBJECT, pace)
+            purses.require_unspent([budget])
+        except GatewayError:
+            return None
+        left = 100 - budget.spent(reading, at.date()) - budget.held(reading)
+        if left < hold:
+            return None
+        purses.take(ORGANIZATION, [SUBJECT], [budget], credits_nano=hold, upstream_nano=0)
+        return purses
+
+    happen(earlier)
+    old = decided(meter, now)
+    happen(later)
+    if old is None or decided(meter, now) is not None:
+        return
+    ceiling = old.ceilings[SUBJECT]
+    used = meter.cost + meter.held_cost
+    assert used > ceiling.cost or meter.requests > ceiling.requests
