@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from ipaddress import ip_network
 from typing import Literal
 
-from Crypto.Hash import keccak
-
 from config.addresses import EgressPolicy, InvalidURL, parse_target
 
 # The node is the operator's own choice, so any scheme and any address.
@@ -31,6 +29,9 @@ _SYMBOL = re.compile(r"[A-Za-z0-9.$₮]{1,16}")
 
 def checksummed(address: bytes) -> str:
     """Returns the EIP-55 text of the 20 bytes of an address."""
+    # Five megabytes that only those need who take payments.
+    from Crypto.Hash import keccak
+
     text = address.hex()
     digest = keccak.new(digest_bits=256, data=text.encode()).hexdigest()
     return "0x" + "".join(

@@ -8,25 +8,30 @@ OpenAI's completion objects, which is what callers of this service speak.
 
 from __future__ import annotations
 
-from typing import Final
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, cast
 
-from catalog.dialects import anthropic, azure, bedrock, gemini, openai, vertex
 from catalog.dialects.base import Dialect
 from config.secrets import Secret
 
-_DIALECTS: Final[dict[str, Dialect]] = {
-    "openai": openai,
-    "anthropic": anthropic,
-    "gemini": gemini,
-    "azure": azure,
-    "bedrock": bedrock,
-    "vertex": vertex,
-}
+if TYPE_CHECKING:
+    from catalog.dialects import anthropic, azure, bedrock, gemini, openai, vertex
+
+    _: list[Dialect] = [anthropic, azure, bedrock, gemini, openai, vertex]
+
+_NAMES: Final = frozenset(("openai", "anthropic", "gemini", "azure", "bedrock", "vertex"))
 
 
 def get(name: str) -> Dialect | None:
     """Returns the dialect of that name, or ``None`` while this release does not speak it."""
-    return _DIALECTS.get(name)
+    return _imported(name) if name in _NAMES else None
+
+
+@cache
+def _imported(name: str) -> Dialect:
+    """Imports a dialect when it is spoken first: those of clouds need ten megabytes of theirs."""
+    return cast(Dialect, import_module(f"{__name__}.{name}"))
 
 
 def check_credential(name: str, secret: Secret) -> None:

@@ -4,6 +4,8 @@ The system under test has the first core; PostgreSQL, the load generator (Debian
 provider (``tests.bench.upstream``: plain HTTP) share the second. Rounds alternate between the
 systems, and medians are printed, because a shared machine drifts; every figure has its ratio to
 that of Causeway. The systems: Causeway with keys, policy, exact ledger and durable commits;
+``direct``, the provider itself, whose latency is what the load generator and the timer of the
+provider make of it: what a gateway adds is the difference;
 ``floor``, the least that Python does (``tests.bench.floor``); nginx as a reverse proxy, where it is
 installed; LiteLLM's proxy and Portkey's gateway without keys, database or ledger of their own,
 installed from the package registries. Loads: plain and streamed answers at 64 connections, and
@@ -85,7 +87,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--peers", default="floor,nginx,portkey,litellm", metavar="NAMES")
+    parser.add_argument("--peers", default="direct,floor,nginx,portkey,litellm", metavar="NAMES")
     parser.add_argument(
         "--crowded",
         action="store_true",
@@ -102,6 +104,7 @@ def main() -> None:
         upstream = stack.enter_context(upstream_provider())
         systems = [stack.enter_context(causeway(directory, upstream, crowded=options.crowded))]
         peers: dict[str, AbstractContextManager[System]] = {
+            "direct": _direct(upstream),
             "floor": _floor(upstream),
             "nginx": _nginx(directory, upstream),
             "portkey": _portkey(directory, upstream, options.portkey),
@@ -133,6 +136,8 @@ def _print(systems: list[System]) -> None:
             rate = first["per second"] / (found["per second"] or 1)
             print(f"{rate:>12.2f}{found['CPU µs'] / first['CPU µs']:>12.2f}")
     for system in systems:
+        if system.name == "direct":
+            continue
         print(f"memory of {system.name}: {memory_of(system.pid) / 1e6:,.0f} MB")
 
 
@@ -182,6 +187,11 @@ def causeway(directory: Path, upstream: str, *, crowded: bool = False) -> Iterat
         _move_database(OTHER_CORE)
         url = f"http://127.0.0.1:{port}/api/v1/chat/completions"
         yield System("causeway", url, process.pid, key, author="bench/")
+
+
+@contextlib.contextmanager
+def _direct(upstream: str) -> Iterator[System]:
+    yield System("direct", f"{upstream}/chat/completions", os.getpid())
 
 
 @contextlib.contextmanager
