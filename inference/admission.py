@@ -159,8 +159,8 @@ RETURNING g.id
 
 # A change at every try is no accident; the caller may try again.
 _TRIES: Final = 8
-# Keys that a worker remembers.
-_REMEMBERED: Final = 20_000
+# Keys that a worker remembers, at two kilobytes each.
+_REMEMBERED: Final = 5_000
 _encode = msgspec.json.Encoder().encode
 
 
