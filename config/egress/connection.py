@@ -131,7 +131,7 @@ class Connection(asyncio.Protocol):
         self.is_open = True
 
     def data_received(self, data: bytes) -> None:
-        if self.is_complete:
+        if self.is_complete or not self.is_open:
             # Nobody asked: what is said now must never be taken for an answer to what comes next.
             self.abort()
             return
@@ -151,6 +151,10 @@ class Connection(asyncio.Protocol):
             self.transport.pause_reading()
         if self._has_head:
             self._wake()
+
+    def eof_received(self) -> None:
+        # It is closed in a moment, and must not be taken for a new request until then.
+        self.is_open = False
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_open = False

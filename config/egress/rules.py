@@ -21,7 +21,11 @@ from config.egress.errors import (
     RedirectRefused,
 )
 
-DEFAULT_HEADERS: Final = {"User-Agent": "Causeway", "Accept-Encoding": "identity"}
+DEFAULT_HEADERS: Final = {
+    "User-Agent": "Causeway",
+    "Accept": "*/*",
+    "Accept-Encoding": "identity",
+}
 # RFC 9110, section 5.6.2.
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
