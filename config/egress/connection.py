@@ -70,6 +70,10 @@ class Connection(asyncio.Protocol):
     def send(self, head: bytes, body: bytes) -> None:
         """Begin an exchange: send a request, the beginning of a long one."""
         self._reset()
+        if not self.is_open:
+            # It was lost before there was anything to tell of it.
+            self.problem = ConnectFailed("closed before the answer")
+            return
         self.transport.write(head + body[:_PIECE_BYTES])
         self._unsent = memoryview(body)[_PIECE_BYTES:]
 

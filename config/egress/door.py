@@ -273,7 +273,8 @@ class Door:
         except BaseException:
             line.close()
             raise
-        self._connections.add(connection)
+        if connection.is_open:
+            self._connections.add(connection)
         return connection
 
     async def _resolve_in_thread(self, host: str, port: int) -> Sequence[str]:

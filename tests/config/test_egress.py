@@ -899,6 +899,25 @@ def test_a_refusal_in_the_middle_of_an_upload_is_an_answer(policy: EgressPolicy)
     assert (status, body) == (413, b"big")
 
 
+def test_a_connection_that_is_closed_at_once_fails_to_connect(
+    client: Client, policy: EgressPolicy
+) -> None:
+    def hang_up() -> None:
+        for _ in range(20):
+            line, _ = listener.accept()
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+            line.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        url = f"http://upstream.test:{listener.getsockname()[1]}"
+        for _ in range(20):
+            with pytest.raises(ConnectFailed):
+                client(post(url), policy)
+        thread.join(5)
+
+
 def test_an_upstream_that_ends_late_keeps_its_connection_and_its_reader_free(
     policy: EgressPolicy, context: ssl.SSLContext
 ) -> None:
