@@ -255,9 +255,8 @@ class _Memory(msgspec.Struct, frozen=True):
 class AdmissionIsland:
     """Admits batches with one statement, which stores all that is decided while it still holds.
 
-    What is decided rests on what was read before, of keys that were not seen yet and wherever the
-    memory would refuse or bound a request: then one statement reads all authority, and another one
-    meters, where a key has budgets.
+    What is decided rests on what was read before. For keys that were not seen yet, and where memory
+    would refuse or bound a request, one statement reads all authority and another one the meters.
     """
 
     def __init__(self, board: HealthBoard) -> None:
@@ -385,7 +384,7 @@ class AdmissionIsland:
         return memories
 
     async def _read(self, digests: Collection[str]) -> dict[str, _Memory]:
-        """Reads the authority of every key, and the meters of everyone who may have a budget."""
+        """Reads, and remembers, the authority of every key and the meters that it moves."""
         rows = await self._store.execute(_AUTHORITY, [list(digests)])
         authorities = {digest: Authority(*columns) for digest, *columns in rows}
         readings: dict[UUID, Reading] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
@@ -87,7 +87,7 @@ class Purses:
     """
 
     balances: dict[UUID, int]
-    readings: dict[UUID, Reading]
+    readings: Mapping[UUID, Reading]
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
     is_current: bool = True
     taken: dict[UUID, tuple[int, int]] = field(default_factory=dict)

@@ -60,7 +60,8 @@ class Connection(asyncio.Protocol):
     @property
     def is_reusable(self) -> bool:
         """Tell whether another exchange may follow this one."""
-        return self._is_reusable and not self._unsent and self.is_open
+        # Paused with what nobody has read, it would never hear the next answer.
+        return self._is_reusable and not self._unsent and not self._is_paused and self.is_open
 
     @property
     def has_news(self) -> bool:

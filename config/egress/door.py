@@ -41,7 +41,7 @@ _NEXT_ADDRESS_SECONDS: Final = 0.25
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """Is where a URL leads, and the part of a request's head that is the same every time."""
+    """Is where a URL leads: whom to dial, and what to ask for there."""
 
     origin: Origin
     path: str
@@ -49,11 +49,9 @@ class _Target:
 
     def head(self, request: OutboundRequest) -> bytes:
         """Return the request line and the headers, which were checked."""
-        headers = request.headers
+        headers = {**rules.DEFAULT_HEADERS, **request.headers}
         lines = [f"{request.method} {self.path} HTTP/1.1\r\nHost: {self.authority}"]
-        lines += [
-            f"{name}: {value}" for name, value in {**rules.DEFAULT_HEADERS, **headers}.items()
-        ]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
         if request.body or request.method != "GET":
             lines.append(f"Content-Length: {len(request.body)}")
         return ("\r\n".join(lines) + "\r\n\r\n").encode("ascii")
@@ -241,7 +239,6 @@ class Door:
 
     async def _connected(self, scheme: str, host: str, port: int) -> Connection:
         addresses: Sequence[str]
-        name = host
         if (pinned := self._policy.pinned(host, port)) is not None:
             addresses, port = [pinned[0]], pinned[1]
         elif is_address(host):
@@ -268,7 +265,7 @@ class Door:
                 partial(Connection, self._connections.discard),
                 sock=line,
                 ssl=None if is_plain else self._tls,
-                server_hostname=None if is_plain else name,
+                server_hostname=None if is_plain else host,
             )
         except BaseException:
             line.close()

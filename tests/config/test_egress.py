@@ -826,6 +826,17 @@ def test_an_answer_is_the_same_however_it_is_cut(policy: EgressPolicy, size: int
     )
 
 
+async def twice(policy: EgressPolicy, url: str) -> list[bytes]:
+    """Asks for two answers of one door, with a pause in which the upstream may do as it likes."""
+    async with through(policy) as door:
+        bodies = []
+        for _ in range(2):
+            response = await door.send(post(url), first_byte_timeout=1, idle_timeout=1)
+            bodies.append(await response.read())
+            await asyncio.sleep(0.2)
+        return bodies
+
+
 def test_what_an_upstream_says_unasked_is_no_answer(policy: EgressPolicy) -> None:
     """A forged answer waits on the kept connection for the next request, of somebody else."""
     forged = HELLO.replace(b"hello", b"FALSE")
@@ -836,17 +847,8 @@ def test_what_an_upstream_says_unasked_is_no_answer(policy: EgressPolicy) -> Non
         line.sendall(forged)
         return True
 
-    async def run(url: str) -> list[bytes]:
-        async with through(policy) as door:
-            bodies = []
-            for _ in range(2):
-                response = await door.send(post(url), first_byte_timeout=1, idle_timeout=1)
-                bodies.append(await response.read())
-                await asyncio.sleep(0.2)
-            return bodies
-
     with serving(script) as server:
-        assert uvloop.run(run(upstream(server))) == [b"hello", b"hello"]
+        assert uvloop.run(twice(policy, upstream(server))) == [b"hello", b"hello"]
         assert server.connections == 2
 
 
@@ -862,22 +864,30 @@ def test_what_an_upstream_says_unasked_is_no_answer(policy: EgressPolicy) -> Non
 def test_a_connection_that_is_not_kept_is_not_used_again(
     policy: EgressPolicy, answer: bytes
 ) -> None:
-    async def run(url: str) -> list[bytes]:
-        async with through(policy) as door:
-            bodies = []
-            for _ in range(2):
-                response = await door.send(post(url), first_byte_timeout=1, idle_timeout=1)
-                bodies.append(await response.read())
-                await asyncio.sleep(0.1)
-            return bodies
-
     def script(line: socket.socket, head: bytes, body: bytes) -> bool:
         line.sendall(answer)
         return answer != HELLO
 
     with serving(script) as server:
-        assert uvloop.run(run(upstream(server))) == [b"hello", b"hello"]
+        assert uvloop.run(twice(policy, upstream(server))) == [b"hello", b"hello"]
         assert (server.connections, len(server.requests)) == (2, 2)
+
+
+def test_an_answer_that_nobody_reads_spoils_nobody_elses(policy: EgressPolicy) -> None:
+    """It is whole, and larger than what waits for a reader: reading was stopped behind it."""
+
+    async def run(url: str) -> bytes:
+        async with through(policy) as door:
+            response = await door.send(post(url), first_byte_timeout=1, idle_timeout=1)
+            await asyncio.sleep(0.2)
+            response.close()
+            response = await door.send(post(url), first_byte_timeout=1, idle_timeout=1)
+            return await response.read()
+
+    body = b"x" * 100_000
+    with serving(answering(body)) as server:
+        assert uvloop.run(run(upstream(server))) == body
+        assert len(server.requests) == 2
 
 
 def test_a_refusal_in_the_middle_of_an_upload_is_an_answer(policy: EgressPolicy) -> None:
