@@ -155,10 +155,10 @@ def together() -> Callable[..., list[Any]]:
 
 @pytest.fixture
 def eventually() -> Callable[[Callable[[], bool]], None]:
-    """Waits for what happens just after an answer, a settlement for instance; fails after 5 s."""
+    """Waits for what happens just after an answer, a settlement for instance; fails after 30 s."""
 
     def wait(condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 30
         while not condition():
             assert time.monotonic() < deadline, "it did not happen"
             time.sleep(0.01)

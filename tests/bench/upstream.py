@@ -89,14 +89,21 @@ class Provider(asyncio.Protocol):
             parts = iter(_EVENTS if is_drip or b"chunks" in request else (_WHOLE,))
             delay = DELAY_SECONDS if b"slow" in request else 0
             pause = DRIP_SECONDS if is_drip else 0
-            asyncio.get_running_loop().call_later(delay, self._answer, parts, pause)
+            if delay:
+                asyncio.get_running_loop().call_later(delay, self._answer, parts, pause)
+            else:
+                self._answer(parts, pause)
 
     def _answer(self, parts: Iterator[bytes], pause: float) -> None:
         """Writes each part in a turn of the loop of its own, which makes it a packet of its own."""
         part = next(parts, None)
         if part is not None and not self._transport.is_closing():
             self._transport.write(part)
-            asyncio.get_running_loop().call_later(pause, self._answer, parts, pause)
+            loop = asyncio.get_running_loop()
+            if pause:
+                loop.call_later(pause, self._answer, parts, pause)
+            else:
+                loop.call_soon(self._answer, parts, pause)
 
 
 async def main() -> None:

@@ -197,6 +197,9 @@ def test_a_stopped_database_loses_nothing(standing: Standing) -> None:
         assert all(stream.done() for stream in streams[:4])
         assert not any(stream.done() for stream in streams[4:])
         postgres.ensure_running(standing.data_dir, durable=False)
+        with psycopg.connect(standing.environment["DATABASE_URL"]) as outage:
+            # As after one that was longer than the lease.
+            outage.execute("UPDATE inference_journal SET beat_at = beat_at - interval '2 minutes'")
         run(standing.environment, "work", "--once")
         for stream, words in zip(streams, [SHORT] * 4 + [LONG] * 4, strict=True):
             events = events_of(stream.result().text)

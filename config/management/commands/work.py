@@ -26,6 +26,7 @@ _PAUSE_SECONDS: Final = 5.0
 # After an outage the workers come first: they tell that they live, and what they have to settle,
 # before anyone takes them for dead.
 _RECOVERY_SECONDS: Final = 15.0
+_HAS_RECOVERED: Final = "SELECT now() - pg_postmaster_start_time() > make_interval(secs => %s)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +38,20 @@ class Duty:
     run: Callable[[], int]
 
 
+def _sweep_generations() -> int:
+    """Sweeps, but where PostgreSQL was started a moment ago: it has heard nobody before."""
+    with connection.cursor() as cursor:
+        cursor.execute(_HAS_RECOVERED, [_RECOVERY_SECONDS])
+        [has_recovered] = cursor.fetchone()
+    return sweep() if has_recovered else 0
+
+
 def _clear_sessions() -> int:
     return Session.objects.filter(expire_date__lt=timezone.now()).delete()[0]
 
 
 DUTIES: Final = (
-    Duty("sweep_generations", 15.0, sweep),
+    Duty("sweep_generations", 15.0, _sweep_generations),
     Duty("watch_endpoints", 60.0, watch_due),
     Duty("watch_chains", 5.0, watcher.watch_due),
     Duty("roll_up_usage", 300.0, roll_up_usage),
