@@ -3,8 +3,9 @@
 The simulated provider of ``config.simulator`` costs more than some gateways do, and it would have
 to share its core with PostgreSQL. This one does next to nothing: it finds where a request ends and
 writes bytes. A model whose name holds ``chunks`` is answered with a stream, an event a write; one
-that holds ``slow`` is answered after :data:`DELAY_SECONDS`; one that holds ``drip`` with a stream
-that takes :data:`DRIP_SECONDS` from event to event.
+that holds ``bursts`` with the same stream, :data:`BURST` events a write; one that holds ``slow`` is
+answered after :data:`DELAY_SECONDS`; one that holds ``drip`` with a stream that takes
+:data:`DRIP_SECONDS` from event to event.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Final, cast
 import uvloop
 
 CHUNKS: Final = 50
+BURST: Final = 10
 DELAY_SECONDS: Final = 0.05
 DRIP_SECONDS: Final = 0.5
 _USAGE: Final = {"prompt_tokens": 11, "completion_tokens": 4, "total_tokens": 15}
@@ -67,6 +69,7 @@ def _events() -> list[bytes]:
 
 _WHOLE: Final = _whole()
 _EVENTS: Final = _events()
+_BURSTS: Final = [b"".join(_EVENTS[at : at + BURST]) for at in range(0, len(_EVENTS), BURST)]
 
 
 class Provider(asyncio.Protocol):
@@ -85,14 +88,19 @@ class Provider(asyncio.Protocol):
             if len(self._pending) < end:
                 return
             request, self._pending = self._pending[head:end], self._pending[end:]
-            is_drip = b"drip" in request
-            parts = iter(_EVENTS if is_drip or b"chunks" in request else (_WHOLE,))
-            delay = DELAY_SECONDS if b"slow" in request else 0
-            pause = DRIP_SECONDS if is_drip else 0
-            if delay:
-                asyncio.get_running_loop().call_later(delay, self._answer, parts, pause)
-            else:
-                self._answer(parts, pause)
+            self._begin(request)
+
+    def _begin(self, request: bytes) -> None:
+        if b"drip" in request:
+            self._answer(iter(_EVENTS), DRIP_SECONDS)
+        elif b"chunks" in request:
+            self._answer(iter(_EVENTS), 0)
+        elif b"bursts" in request:
+            self._answer(iter(_BURSTS), 0)
+        elif b"slow" in request:
+            asyncio.get_running_loop().call_later(DELAY_SECONDS, self._answer, iter((_WHOLE,)), 0)
+        else:
+            self._transport.write(_WHOLE)
 
     def _answer(self, parts: Iterator[bytes], pause: float) -> None:
         """Writes each part in a turn of the loop of its own, which makes it a packet of its own."""
