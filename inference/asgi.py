@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -22,7 +23,7 @@ from config.limits import ClientGone, Receive, Scope, Send, gather
 from config.regions import region_of_host
 from inference import metrics, schemas, sse
 from inference.admission import Entry
-from inference.gateway import Gateway
+from inference.gateway import CallerStuck, Gateway
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +52,8 @@ class Inference:
             await self._serve(connection)
         except ClientGone:
             pass
+        except CallerStuck:
+            await connection.abort()
         except GatewayError as error:
             if not connection.generation_id:
                 metrics.refused(error.status)
@@ -112,6 +115,7 @@ class _Connection:
         self._headers: list[tuple[bytes, bytes]] = scope["headers"]
         self._receive = receive
         self._send = send
+        self._abort: Callable[[], None] = scope["causeway.abort"]
         self.request_id = logs.new_request_id(self.header(b"x-request-id"))
         self.generation_id = ""
         self._has_begun = False
@@ -201,11 +205,19 @@ class _Connection:
             self._comments.cancel()
             self._comments = None
 
+    async def abort(self) -> None:
+        """Closes the connection in the middle of an answer."""
+        self._abort()
+        await self._gone()
+
     async def watch(self, task: asyncio.Task[Any]) -> None:
         """Cancels the task when the caller is gone."""
+        await self._gone()
+        task.cancel()
+
+    async def _gone(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        task.cancel()
 
     def _keep_alive(self) -> None:
         """Sends a comment on a stream that has been quiet, and looks again when the next is due."""
