@@ -57,11 +57,19 @@ def bearer_digest(authorization: str | None) -> str:
     return secrets.digest_api_key(match[1])
 
 
-def require_usable(*, disabled: bool, expires_at: datetime | None) -> None:
-    """Raises :class:`Unauthenticated` for a key that was revoked or has expired."""
+def require_usable(
+    *, disabled: bool, expires_at: datetime | None, now: datetime | None = None
+) -> None:
+    """Raises :class:`Unauthenticated` for a key that was revoked or has expired.
+
+    ``now`` is the time by another clock: the later one counts.
+    """
     if disabled:
         raise Unauthenticated("The API key is disabled.")
-    if expires_at is not None and expires_at <= timezone.now():
+    if expires_at is None:
+        return
+    here = timezone.now()
+    if expires_at <= (here if now is None else max(here, now)):
         raise Unauthenticated("The API key has expired.")
 
 
