@@ -286,12 +286,14 @@ class _Blocks:
 
     def think(self, detail: Detail) -> None:
         if detail.data is not None:
-            self._add(self._begin(("data", None), _redacted(detail)), None)
+            self._begin(("data", None), _redacted(detail))
             return
-        block = self._last(("thinking", detail.index)) or self._begin(
-            ("thinking", detail.index), {"type": "thinking", "thinking": "", "signature": ""}
-        )
-        if text := detail.text or detail.summary:
+        text = detail.text or detail.summary
+        key = ("thinking", detail.index)
+        block = self._last(key) if text else self._last_thought()
+        if block is None:
+            block = self._begin(key, {"type": "thinking", "thinking": "", "signature": ""})
+        if text:
             self._add(block, {"type": "thinking_delta", "thinking": text})
         if detail.signature is not None:
             delta = {"type": "signature_delta", "signature": thoughts.sealed(detail)}
@@ -323,6 +325,12 @@ class _Blocks:
         block = self._queue[-1] if self._queue else None
         return None if block is None or block.key != key or block.is_ended else block
 
+    def _last_thought(self) -> _Block | None:
+        """Returns the block that a signature without text belongs to."""
+        block = self._queue[-1] if self._queue else None
+        is_open = block is not None and block.key[0] == "thinking" and not block.is_ended
+        return block if is_open else None
+
     def _begin(self, key: tuple[str, Any], begun: dict[str, Any]) -> _Block:
         block = _Block(self._count, key, begun)
         self._count += 1
@@ -332,10 +340,9 @@ class _Blocks:
         self._advance()
         return block
 
-    def _add(self, block: _Block, delta: dict[str, Any] | None) -> None:
-        if delta is not None:
-            block.waiting.append(delta)
-        if self._queue and block is self._queue[0]:
+    def _add(self, block: _Block, delta: dict[str, Any]) -> None:
+        block.waiting.append(delta)
+        if block is self._queue[0]:
             self._flush(block)
         self._advance()
 
