@@ -35,14 +35,14 @@ from inference.messages.request import to_chat
 
 logger = logging.getLogger(__name__)
 
+MESSAGES: Final = "/api/v1/messages"
 ROUTES: Final = {
     "/api/v1/chat/completions": Operation.CHAT,
     "/api/v1/completions": Operation.TEXT,
     "/api/v1/embeddings": Operation.EMBEDDINGS,
-    "/api/v1/messages": Operation.CHAT,
+    # Chat in other words.
+    MESSAGES: Operation.CHAT,
 }
-MESSAGES: Final = "/api/v1/messages"
-
 
 # The second is the older name.
 _METADATA_HEADERS: Final = (b"x-openrouter-metadata", b"x-openrouter-experimental-metadata")
@@ -217,7 +217,7 @@ class _Connection:
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
         self._is_sending = False
 
-    # Whatever the gateway hands over is already in the words of chat.
+    # What an exchange hands over is in the caller's words already.
     deliver = send_events
 
     async def end_events(self) -> None:

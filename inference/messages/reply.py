@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -15,8 +16,8 @@ from inference.messages.thoughts import Detail
 
 PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
 
-# An event of an upstream, and what the gateway adds to it.
-_EVENT_BYTES: Final = 2_097_152
+# Far above what any dialect lets through: these events are our own.
+_EVENT_BYTES: Final = 67_108_864
 _STOPS: Final = {
     "stop": "end_turn",
     "length": "max_tokens",
@@ -48,7 +49,7 @@ _encode = msgspec.json.Encoder().encode
 
 class _Function(msgspec.Struct):
     name: str | None = None
-    arguments: str | None = None
+    arguments: Any = None
 
 
 class _Call(msgspec.Struct):
@@ -56,13 +57,21 @@ class _Call(msgspec.Struct):
     id: str | None = None
     function: _Function | None = None
 
+    @property
+    def arguments(self) -> str:
+        """Returns the arguments as text; some servers send the object itself."""
+        given = None if self.function is None else self.function.arguments
+        if given is None or isinstance(given, str):
+            return given or ""
+        return _encode(given).decode()
+
 
 class _Said(msgspec.Struct):
     content: Any = None
     refusal: Any = None
     reasoning: Any = None
     reasoning_content: Any = None
-    reasoning_details: list[Detail] | None = None
+    reasoning_details: Any = None
     tool_calls: list[_Call] | None = None
 
     @property
@@ -72,13 +81,21 @@ class _Said(msgspec.Struct):
     @property
     def details(self) -> list[Detail]:
         """Returns the reasoning in parts; servers that know no parts give a text alone."""
-        details = self.reasoning_details or []
+        given = self.reasoning_details
+        details = list(_details(given)) if isinstance(given, list) else []
         if any(detail.text or detail.summary for detail in details):
             return details
         for text in (self.reasoning, self.reasoning_content):
             if isinstance(text, str) and text:
                 return [Detail(type="reasoning.text", text=text), *details]
         return details
+
+
+def _details(given: list[Any]) -> Iterator[Detail]:
+    """Yields the parts that have the common shape; nobody could send back any other."""
+    for item in given:
+        with contextlib.suppress(msgspec.ValidationError):
+            yield msgspec.convert(item, Detail)
 
 
 class _Choice(msgspec.Struct):
@@ -310,7 +327,7 @@ class _Blocks:
         if block is None or (call.id and call.id != block.begun["id"]):
             block = self._begin(("call", number), {**_begun_call(call, number), "input": {}})
             self._calls[number] = block
-        arguments = None if call.function is None else call.function.arguments
+        arguments = call.arguments
         if not arguments or block.is_ended:
             return
         assert block.arguments is not None
@@ -458,6 +475,6 @@ def _begun_call(call: _Call, number: int) -> dict[str, Any]:
 
 def _input(call: _Call) -> dict[str, Any]:
     """Returns the arguments as an object; text that is none goes on, for the tool to refuse."""
-    text = "" if call.function is None else call.function.arguments or ""
+    text = call.arguments
     found = decode_object(text.encode() or b"{}")
     return {"arguments": text} if found is None else found

@@ -506,7 +506,7 @@ def test_why_an_answer_ended(choice: dict[str, Any], stop: tuple[str, str | None
     assert (found["stop_reason"], found["stop_sequence"]) == stop
 
 
-def called(arguments: str, call_id: str | None = "a") -> dict[str, Any]:
+def called(arguments: Any, call_id: str | None = "a") -> dict[str, Any]:
     function = {"name": "get_weather", "arguments": arguments}
     return {"id": call_id, "type": "function", "function": function}
 
@@ -521,9 +521,15 @@ def test_an_answer_that_calls_is_one_whatever_the_server_says() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "given"),
-    [("", {}), ("{}", {}), ('{"a":', {"arguments": '{"a":'}), ("[1]", {"arguments": "[1]"})],
+    [
+        ("", {}),
+        ("{}", {}),
+        ({"a": 1}, {"a": 1}),
+        ('{"a":', {"arguments": '{"a":'}),
+        ("[1]", {"arguments": "[1]"}),
+    ],
 )
-def test_arguments_are_an_object(arguments: str, given: dict[str, Any]) -> None:
+def test_arguments_are_an_object(arguments: Any, given: dict[str, Any]) -> None:
     [block] = answer({"tool_calls": [called(arguments, None)]})["content"]
     assert (block["id"], block["input"]) == ("call_0", given)
 
@@ -564,7 +570,7 @@ def test_arguments_are_an_object(arguments: str, given: dict[str, Any]) -> None:
                 {"type": "redacted_thinking", "data": "c2VjcmV0"},
             ],
         ),
-        ({"content": [text("in parts")]}, []),
+        ({"content": [text("in parts")], "reasoning_details": [{"index": "x"}, 5]}, []),
     ],
 )
 def test_what_was_thought_comes_first(said: dict[str, Any], blocks: list[Any]) -> None:
@@ -823,7 +829,7 @@ def test_an_event_that_is_malformed_ends_the_stream() -> None:
     with pytest.raises(InvalidStream):
         turned(event({"tool_calls": 5}))
     with pytest.raises(InvalidStream):
-        turned(b"data: " + b"x" * 2_200_000)
+        turned(b"data: " + b"x" * 67_200_000)
 
 
 @pytest.mark.parametrize(
