@@ -18,6 +18,9 @@ PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
 
 # Far above what any dialect lets through: these events are our own.
 _EVENT_BYTES: Final = 67_108_864
+# How much of a stream is kept while other blocks have their turn: far above what a model says.
+_HELD_BYTES: Final = 16_777_216
+_BLOCK_BYTES: Final = 1_024
 _STOPS: Final = {
     "stop": "end_turn",
     "length": "max_tokens",
@@ -270,7 +273,7 @@ class Events:
 class _Block:
     """A content block of a stream, and the deltas that wait until its turn has come."""
 
-    __slots__ = ("arguments", "begun", "index", "is_ended", "key", "waiting")
+    __slots__ = ("_is_judged", "arguments", "begun", "index", "is_ended", "key", "waiting")
 
     def __init__(self, index: int, key: tuple[str, Any], begun: dict[str, Any]) -> None:
         self.index = index
@@ -278,13 +281,22 @@ class _Block:
         self.begun = begun
         self.waiting: list[dict[str, Any]] = []
         # Of a tool call all of them: only so it is known to be complete.
-        self.arguments: list[str] | None = [] if begun["type"] == "tool_use" else None
+        self.arguments: list[str] = []
         self.is_ended = False
+        self._is_judged = False
 
-    @property
-    def is_complete(self) -> bool:
-        """Tells whether nothing more can come of it, once another block has begun."""
-        return self.arguments is None or decode_object("".join(self.arguments).encode()) is not None
+    def ends(self) -> bool:
+        """Tells whether the block is complete, now that another one waits behind it.
+
+        A call is asked once: reading its arguments again with every piece would take a time that
+        grows with the square. One that goes on then lasts to the end of the stream.
+        """
+        if self.begun["type"] != "tool_use":
+            return True
+        if self._is_judged:
+            return False
+        self._is_judged = True
+        return decode_object("".join(self.arguments).encode()) is not None
 
 
 class _Blocks:
@@ -293,13 +305,14 @@ class _Blocks:
     Chat may take turns between tool calls; what belongs to a later block waits meanwhile.
     """
 
-    __slots__ = ("_calls", "_count", "_out", "_queue")
+    __slots__ = ("_calls", "_count", "_held", "_out", "_queue")
 
     def __init__(self, out: list[bytes]) -> None:
         self._out = out
         self._queue: deque[_Block] = deque()
         self._calls: dict[int, _Block] = {}
         self._count = 0
+        self._held = 0
 
     def think(self, detail: Detail) -> None:
         if detail.data is not None:
@@ -325,14 +338,14 @@ class _Blocks:
     def call(self, call: _Call, number: int) -> None:
         block = self._calls.get(number)
         if block is None or (call.id and call.id != block.begun["id"]):
+            self._hold(_BLOCK_BYTES)
             block = self._begin(("call", number), {**_begun_call(call, number), "input": {}})
             self._calls[number] = block
         arguments = call.arguments
-        if not arguments or block.is_ended:
-            return
-        assert block.arguments is not None
-        block.arguments.append(arguments)
-        self._add(block, {"type": "input_json_delta", "partial_json": arguments})
+        if arguments and not block.is_ended:
+            self._hold(len(arguments))
+            block.arguments.append(arguments)
+            self._add(block, {"type": "input_json_delta", "partial_json": arguments})
 
     def end(self) -> None:
         while self._queue:
@@ -352,24 +365,33 @@ class _Blocks:
         block = _Block(self._count, key, begun)
         self._count += 1
         self._queue.append(block)
-        if len(self._queue) == 1:
+        if block is self._queue[0]:
             self._start(block)
         self._advance()
+        if block is not self._queue[0]:
+            self._hold(_BLOCK_BYTES + len(begun.get("data", "")))
         return block
 
     def _add(self, block: _Block, delta: dict[str, Any]) -> None:
         block.waiting.append(delta)
         if block is self._queue[0]:
             self._flush(block)
-        self._advance()
+        else:
+            self._hold(sum(map(len, delta.values())))
+
+    def _hold(self, size: int) -> None:
+        self._held += size
+        if self._held > _HELD_BYTES:
+            raise InvalidStream("The tool calls of the stream are too large.")
 
     def _advance(self) -> None:
-        while len(self._queue) > 1 and self._queue[0].is_complete:
+        while len(self._queue) > 1 and self._queue[0].ends():
             self._close()
 
     def _close(self) -> None:
         block = self._queue.popleft()
         block.is_ended = True
+        block.arguments.clear()
         self._out.append(_event({"type": "content_block_stop", "index": block.index}))
         if self._queue:
             self._start(self._queue[0])

@@ -786,6 +786,25 @@ def test_a_call_without_arguments_that_nothing_completes_ends_with_the_stream() 
     ]
 
 
+ENCRYPTED = {"type": "reasoning.encrypted", "format": "anthropic-claude-v1"}
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        call_piece(0, "x" * 1_000_000),
+        event({"content": "x" * 1_000_000}),
+        event({"reasoning_details": [{**ENCRYPTED, "data": "x" * 1_000_000}]}),
+    ],
+)
+def test_only_so_much_is_kept_of_what_waits(piece: bytes) -> None:
+    begun = call_piece(0, '{"x":', id="a", name="f")
+    assert len(turned(begun, *[piece] * 16)) > 1
+    with pytest.raises(InvalidStream) as error:
+        turned(begun, *[piece] * 17)
+    assert str(error.value) == "The tool calls of the stream are too large."
+
+
 def test_encrypted_reasoning_is_a_block_of_its_own() -> None:
     kind = {"format": "anthropic-claude-v1"}
     details: list[Any] = [
