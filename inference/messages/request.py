@@ -422,7 +422,8 @@ def _user(request: MessagesRequest) -> str | None:
 def _invalid(text: str) -> InvalidRequest:
     """Names the field itself, where the decoder names the object around it."""
     if match := _FIELD.fullmatch(text):
-        path = f"{match['path']}.{match['name']}" if match["path"] else match["name"]
+        name = match["name"][:100]
+        path = f"{match['path']}.{name}" if match["path"] else name
         is_unknown = match["what"] == "contains unknown"
         return schemas.named(path, "Unknown field.") if is_unknown else schemas.required(path)
     if match := _TOOL_TYPE.fullmatch(text):
