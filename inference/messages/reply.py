@@ -440,8 +440,9 @@ def _stop(choice: _Choice, *, has_calls: bool) -> tuple[str, str | None]:
     reason = choice.finish_reason or "stop"
     if has_calls and reason == "stop":
         return "tool_use", None
-    if choice.native_finish_reason in _NATIVE_STOPS:
-        return choice.native_finish_reason, None
+    native = choice.native_finish_reason
+    if isinstance(native, str) and native in _NATIVE_STOPS:
+        return native, None
     if reason == "stop" and isinstance(choice.stop_reason, str):
         return "stop_sequence", choice.stop_reason
     return _STOPS.get(reason, "end_turn"), None

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import socket
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,10 +21,12 @@ from catalog.dialects.anthropic import build
 from catalog.dialects.base import Call, InvalidReply, InvalidStream, Operation
 from config.errors import InvalidRequest
 from config.secrets import Secret
+from config.simulator import ensure_certificates
 from inference import schemas
 from inference.messages import reply
 from inference.messages.request import to_chat
 from tests import factories
+from tests.config.tls import serving
 from tests.inference.conftest import Site
 
 MESSAGES = "/api/v1/messages"
@@ -497,6 +503,7 @@ def test_an_answer_is_a_message() -> None:
             },
             ("model_context_window_exceeded", None),
         ),
+        ({"native_finish_reason": ["stop_sequence"]}, ("end_turn", None)),
         ({"stop_reason": "END"}, ("stop_sequence", "END")),
         ({"finish_reason": "length", "stop_reason": "END"}, ("max_tokens", None)),
     ],
@@ -970,6 +977,61 @@ def test_a_stream_that_breaks_off_ends_in_an_error(site: Site) -> None:
     ]
     assert events[-1]["error"]["type"] == "api_error"
     assert events[-1]["error"]["details"]["error_code"] == "provider_unavailable"
+    assert site.settled().status == "failed"
+
+
+@pytest.fixture
+def strange(site: Site) -> Iterator[None]:
+    """Serves the model where calls of tools are no list."""
+    message = {"role": "assistant", "tool_calls": {"name": "f"}}
+    events = [
+        {"id": "a", "choices": [{"index": 0, "delta": {"content": "Hi"}}]},
+        {"id": "a", "choices": [{"index": 0, "delta": message}]},
+    ]
+    whole = {"id": "a", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+
+    def script(line: socket.socket, head: bytes, body: bytes) -> bool:
+        is_streamed = b'"stream":true' in body
+        data = json.dumps(whole).encode()
+        if is_streamed:
+            data = b"".join(b"data: %b\n\n" % json.dumps(one).encode() for one in events)
+        kind = b"text/event-stream" if is_streamed else b"application/json"
+        line.sendall(
+            b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nContent-Length: %d\r\n\r\n%b"
+            % (kind, len(data), data)
+        )
+        return True
+
+    certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
+    with serving(script, certificates.server_context()) as server:
+        site.provider.base_url = f"https://127.0.0.1:{server.port}/v1"
+        site.provider.save_fields("base_url")
+        site.publish("m")
+        yield
+
+
+@pytest.mark.usefixtures("strange")
+def test_an_answer_that_no_message_can_hold_is_the_providers_fault(site: Site) -> None:
+    found = send(site)
+    assert found.status_code == 502
+    assert found.json()["error"]["type"] == "api_error"
+    assert found.json()["error"]["message"] == (
+        "The upstream provider's answer is not valid: A choice of the answer is malformed."
+    )
+
+
+@pytest.mark.usefixtures("strange")
+def test_a_stream_that_no_message_can_hold_ends_in_an_error(site: Site) -> None:
+    events = events_of(send(site, stream=True).content)
+    assert [each["type"] for each in events] == [
+        "message_start",
+        "content_block_start",
+        "content_block_delta",
+        "error",
+    ]
+    assert events[-1]["error"]["message"] == (
+        "The upstream provider's answer is not valid: A choice of the stream is malformed."
+    )
     assert site.settled().status == "failed"
 
 
