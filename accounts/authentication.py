@@ -44,7 +44,7 @@ class Caller:
 
 
 def bearer_digest(authorization: str | None) -> str:
-    """Returns the digest by which a key is looked up; the only place that reads the header.
+    """Returns the digest by which a key is looked up; the only place that reads a key.
 
     Two headers arrive joined by a comma, which no key contains. A typo fails the checksum and
     costs no query. Raises :class:`Unauthenticated`.
@@ -55,6 +55,20 @@ def bearer_digest(authorization: str | None) -> str:
     if match is None or not secrets.is_well_formed(match[1]):
         raise Unauthenticated("The API key is not valid.")
     return secrets.digest_api_key(match[1])
+
+
+def key_digest(authorization: str | None, api_key: str | None) -> str:
+    """Returns the digest of a key that may come as ``x-api-key``, as Anthropic's clients send it.
+
+    Where both headers come and differ, nobody knows who shall pay: that raises
+    :class:`Unauthenticated`, as does a key that is none.
+    """
+    if not api_key:
+        return bearer_digest(authorization)
+    digest = bearer_digest(f"Bearer {api_key}")
+    if authorization is not None and bearer_digest(authorization) != digest:
+        raise Unauthenticated("Authorization and x-api-key hold different keys; send one of them.")
+    return digest
 
 
 def require_usable(

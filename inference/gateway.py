@@ -234,7 +234,8 @@ class Exchange:
                 async with asyncio.timeout(self._deadline - time.monotonic()):
                     await self._relay(stream, deliver)
             except _FAILURES as exc:
-                if self._is_delivering:
+                # A face may refuse to put what came into its words; only time ends a delivery.
+                if self._is_delivering and isinstance(exc, TimeoutError):
                     raise CallerStuck from None
                 error = translated = upstream.translate(exc, self._candidate.secret)
                 self._report(self._candidate, translated)
