@@ -26,7 +26,7 @@ def read(*events: bytes) -> list[Chunk]:
     return [chunk for each in events for chunk in parser.feed(each)]
 
 
-@pytest.mark.parametrize("after", [{}, {"usage": None}, {"x": {"choices": []}}])
+@pytest.mark.parametrize("after", [{}, {"usage": None}, {"x": []}])
 def test_an_event_like_the_one_before_is_its_choices(after: dict[str, Any]) -> None:
     first, second = read(event("a", **after), event("bc", **after))
     assert first.alike == []
@@ -47,6 +47,14 @@ def test_an_event_like_the_one_before_is_its_choices(after: dict[str, Any]) -> N
 )
 def test_an_event_that_differs_is_read_whole(other: bytes) -> None:
     assert [chunk.alike for chunk in read(event("a"), other)] == [[], []]
+
+
+@pytest.mark.parametrize("twice", [b'"choices":[],"id"', b'"x":{"choices":[]},"id"'])
+def test_choices_that_are_there_twice_are_read_whole(twice: bytes) -> None:
+    """By the last ones, which are those that count."""
+    chunks = read(*(event(text).replace(b'"id"', twice) for text in ("a", "b")))
+    assert [chunk.alike for chunk in chunks] == [[], []]
+    assert [choices_of(chunk)[0]["delta"]["content"] for chunk in chunks] == ["a", "b"]
 
 
 def test_usage_is_never_repeated() -> None:

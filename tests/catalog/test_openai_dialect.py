@@ -165,7 +165,6 @@ def test_all_that_the_model_wrote_counts_as_output(message: dict[str, Any], size
         b'{"choices":[{"message":{"content":"\xff"}}]}',
         b'{"choices":[{"message":{}}],"x":"\xff"}',
         b'{"choices":[{"message":{}}],"x":"\xff","y":NaN}',
-        b'{"choices":[{"message":{}}],"x":"\\ud800","y":NaN}',
         b'{"choices":' + b"[" * 5000 + b"]" * 5000 + b"}",
         b'{"choices":[{"message":{}}],"x":' + b"[" * 5000 + b"]" * 5000 + b"}",
         b'{"choices":[{"message":{}}],"y":NaN,"x":' + b"[" * 5000 + b"]" * 5000 + b"}",
@@ -175,6 +174,23 @@ def test_all_that_the_model_wrote_counts_as_output(message: dict[str, Any], size
 def test_parse_reply_refuses_what_is_no_completion(body: bytes) -> None:
     with pytest.raises(InvalidReply):
         openai.parse_reply(Operation.CHAT, body)
+
+
+@pytest.mark.parametrize(
+    ("said", "read"),
+    [
+        (rb"\ud800", "\ufffd"),
+        (rb"\uDC00\ud83d", "\ufffd\ufffd"),
+        (rb"\ud83d\ude00", "\U0001f600"),
+        (rb"\\ud83d", r"\ud83d"),
+        (rb"\\\ud83dx", "\\\ufffdx"),
+    ],
+)
+def test_half_a_character_is_read_as_the_mark_of_one(said: bytes, read: str) -> None:
+    body = b'{"choices":[{"message":{"content":"%b"}}],"y":NaN}' % said
+    reply = openai.parse_reply(Operation.CHAT, body)
+    [choice] = json.loads(bytes(reply.fields["choices"]))
+    assert choice["message"]["content"] == read
 
 
 def test_a_chat_message_is_no_text_completion() -> None:
