@@ -15,8 +15,19 @@ from config.errors import InvalidRequest
 
 # Meant for the gateway: a deployment would refuse or misread them.
 _GATEWAY_FIELDS: Final = frozenset(
-    ("model", "models", "provider", "route", "session_id", "trace", "transforms", "debug", "user")
-)
+    (
+        "model", "models", "provider", "plugins", "route", "session_id", "trace", "transforms",
+        "debug", "deferred_tools", "stop_server_tools_when", "usage", "user",
+    )
+)  # fmt: skip
+# Plugins that may be left out: they help with what fits anyway, or choose among models that are not
+# here. Whatever else is a promise about the answer, and nobody here would keep it.
+_IDLE_PLUGINS: Final = frozenset(
+    (
+        "auto-beta-router", "auto-router", "context-compression", "file-parser", "jev-router",
+        "pareto-router", "response-healing", "switchyard-router",
+    )
+)  # fmt: skip
 _PLACE: Final = re.compile(r"(?P<what>.*?)(?: - at (?:`key` in )?`\$(?P<path>.*)`)?", re.DOTALL)
 
 # The vocabulary of ``supported_parameters``.
@@ -133,10 +144,16 @@ class ProviderPreferences(msgspec.Struct):
     options: Annotated[_Options, msgspec.Meta(max_length=32)] | None = None
 
 
+class _Plugin(msgspec.Struct):
+    id: str
+    enabled: bool | None = None
+
+
 class _Common(msgspec.Struct, kw_only=True):
     model: _Slug | None = None
     models: _Slugs | None = None
     provider: ProviderPreferences | None = None
+    plugins: Annotated[list[_Plugin], msgspec.Meta(max_length=32)] | None = None
     user: Annotated[str, msgspec.Meta(max_length=512)] | None = None
     session_id: Annotated[str, msgspec.Meta(max_length=_SESSION_LENGTH)] | None = None
     stream: bool | None = None
@@ -280,6 +297,8 @@ def parse(operation: Operation, body: bytes, *, session_id: str | None = None) -
     for slug, options in (preferences.options or {}).items():
         for name in sorted(_RESERVED.intersection(options)):
             raise _named(f"provider.options.{slug}.{name}", "Set it in the body itself.")
+    if "plugins" in fields and not isinstance(request, EmbeddingsRequest):
+        _check_plugins(request.plugins or ())
     for name in _GATEWAY_FIELDS.intersection(fields):
         del fields[name]
     bound, images = _prompt_bound(request, fields)
@@ -302,6 +321,13 @@ def parse(operation: Operation, body: bytes, *, session_id: str | None = None) -
 def required(name: str) -> InvalidRequest:
     """Returns the error that a field is missing."""
     return _named(name, "This field is required.")
+
+
+def _check_plugins(plugins: Iterable[_Plugin]) -> None:
+    """Raises :class:`InvalidRequest` for a plugin whose absence would change the answer."""
+    for index, plugin in enumerate(plugins):
+        if plugin.enabled is not False and plugin.id not in _IDLE_PLUGINS:
+            raise _named(f"plugins[{index}].id", "This service does not run the plugin.")
 
 
 def _models(request: _Body) -> tuple[str, ...]:

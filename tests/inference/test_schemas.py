@@ -51,6 +51,7 @@ COMMON: list[tuple[str, list[Any], list[Any]]] = [
     ("n", [1, 2, 128, None], [0, 129, 1.5, "1"]),
     ("provider", [{}, None], [[], "acme", 5]),
     ("models", [["a"], ["a"] * 32, [], None], [["a"] * 33, "a", {}]),
+    ("plugins", [[], [{"id": "auto-router"}] * 32, None], [[{"id": "auto-router"}] * 33, {}, "x"]),
 ]
 CHAT: list[tuple[str, list[Any], list[Any]]] = [
     ("messages", [[{"role": "user"}], [{"role": "r" * 32, "content": []}]], [[], None, {}, "Hi"]),
@@ -119,6 +120,9 @@ def test_a_field_is_held_to_its_bounds_and_named(
         ({"models": ["a" * 256]}, "models[0]"),
         ({"models": [5]}, "models[0]"),
         ({"tools": [5]}, "tools[0]"),
+        ({"plugins": ["web"]}, "plugins[0]"),
+        ({"plugins": [{"id": 5}]}, "plugins[0].id"),
+        ({"plugins": [{"id": "web", "enabled": "no"}]}, "plugins[0].enabled"),
         ({"provider": {"order": "acme"}}, "provider.order"),
         ({"provider": {"only": ["x"] * 33}}, "provider.only"),
         ({"provider": {"ignore": [""]}}, "provider.ignore[0]"),
@@ -190,14 +194,48 @@ def test_fields_meant_for_the_gateway_do_not_travel() -> None:
         route="fallback",
         session_id="s",
         trace={},
-        transforms=[],
+        transforms=["middle-out"],
         debug={},
+        deferred_tools={},
+        stop_server_tools_when=[],
+        usage={"include": True},
+        plugins=[],
         user="ada",
         seed=5,
     )
     assert set(request.fields) == {"messages", "seed"}
     assert request.user == "ada"
     assert request.preferences.zdr is True
+
+
+@pytest.mark.parametrize("operation", [Operation.CHAT, Operation.TEXT])
+@pytest.mark.parametrize(
+    "plugin",
+    [
+        {"id": "context-compression", "engine": "middle-out"},
+        {"id": "response-healing"},
+        {"id": "file-parser", "pdf": {"engine": "native"}},
+        {"id": "auto-router", "enabled": True},
+        {"id": "web", "enabled": False},
+        {"id": "moderation", "enabled": False},
+    ],
+)
+def test_a_plugin_that_may_be_left_out_does_not_travel(
+    operation: Operation, plugin: dict[str, Any]
+) -> None:
+    assert "plugins" not in parsed(operation, plugins=[plugin]).fields
+
+
+@pytest.mark.parametrize("operation", [Operation.CHAT, Operation.TEXT])
+@pytest.mark.parametrize("name", ["web", "web-fetch", "moderation", "armor", "alignment", "x", ""])
+@pytest.mark.parametrize("extra", [{}, {"enabled": True}, {"enabled": None}])
+def test_a_plugin_that_nobody_here_runs_is_refused(
+    operation: Operation, name: str, extra: dict[str, Any]
+) -> None:
+    plugins = [{"id": "response-healing"}, {"id": name, **extra}]
+    found, message = refused(operation, plugins=plugins)
+    assert message == "plugins[1].id: This service does not run the plugin."
+    assert found == "plugins[1].id"
 
 
 def test_unknown_fields_travel_byte_for_byte() -> None:
