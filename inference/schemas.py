@@ -74,9 +74,31 @@ _Slug = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 _Slugs = Annotated[list[_Slug], msgspec.Meta(max_length=32)]
 
 
-class _Message(msgspec.Struct):
-    role: Annotated[str, msgspec.Meta(min_length=1, max_length=32)]
-    content: str | list[dict[str, msgspec.Raw]] | None = None
+_Content = str | list[dict[str, msgspec.Raw]]
+
+
+class _UserMessage(msgspec.Struct, tag_field="role", tag="user"):
+    content: _Content
+
+
+class _SystemMessage(msgspec.Struct, tag_field="role", tag="system"):
+    content: _Content
+
+
+class _DeveloperMessage(msgspec.Struct, tag_field="role", tag="developer"):
+    content: _Content
+
+
+class _ToolMessage(msgspec.Struct, tag_field="role", tag="tool"):
+    content: _Content
+    tool_call_id: str
+
+
+class _AssistantMessage(msgspec.Struct, tag_field="role", tag="assistant"):
+    content: _Content | None = None
+
+
+_Message = _UserMessage | _SystemMessage | _DeveloperMessage | _ToolMessage | _AssistantMessage
 
 
 _Amount = (
@@ -420,12 +442,13 @@ def _invalid(text: str) -> InvalidRequest:
     match = _PLACE.fullmatch(text)
     assert match is not None
     what = match["what"].replace("`", "")
-    if not match["path"]:
-        missing = re.search(r"missing required field (\w+)", what)
-        if missing:
-            return _named(missing[1], "This field is required.")
+    path = (match["path"] or "").lstrip(".").replace("[...]", "[]")
+    missing = re.search(r"missing required field (\w+)", what)
+    if missing:
+        return _named(f"{path}.{missing[1]}".lstrip("."), "This field is required.")
+    if not path:
         return InvalidRequest(f"The body must be a JSON object. ({what})")
-    return _named(match["path"].lstrip(".").replace("[...]", "[]"), f"{what}.")
+    return _named(path, f"{what}.")
 
 
 def _named(name: str, text: str) -> InvalidRequest:

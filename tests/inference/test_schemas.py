@@ -54,7 +54,7 @@ COMMON: list[tuple[str, list[Any], list[Any]]] = [
     ("plugins", [[], [{"id": "auto-router"}] * 32, None], [[{"id": "auto-router"}] * 33, {}, "x"]),
 ]
 CHAT: list[tuple[str, list[Any], list[Any]]] = [
-    ("messages", [[{"role": "user"}], [{"role": "r" * 32, "content": []}]], [[], None, {}, "Hi"]),
+    ("messages", [[{"role": "user", "content": []}]], [[], None, {}, "Hi"]),
     ("max_completion_tokens", [1, 100_000_000, None], [0, 100_000_001, "5"]),
     ("top_k", [0, 1, None], [-1, 1.5, "1"]),
     ("min_p", [0, 1, None], [-0.001, 1.001]),
@@ -110,10 +110,28 @@ def test_a_field_is_held_to_its_bounds_and_named(
     ("fields", "name"),
     [
         ({"messages": [5]}, "messages[0]"),
-        ({"messages": [{}]}, "messages[0]"),
-        ({"messages": [{"role": ""}]}, "messages[0].role"),
-        ({"messages": [{"role": "r" * 33}]}, "messages[0].role"),
-        ({"messages": [{"role": 5}]}, "messages[0].role"),
+        ({"messages": [{}]}, "messages[0].role"),
+        ({"messages": [{"content": "Hi"}]}, "messages[0].role"),
+        ({"messages": [*MESSAGES, *MESSAGES, {"role": "critic"}]}, "messages[2].role"),
+        *[
+            ({"messages": [{"role": role, "content": "Hi"}]}, "messages[0].role")
+            for role in ("", "User", "user ", "function", "model", "r" * 33, 5, None, ["user"])
+        ],
+        *[
+            ({"messages": [*MESSAGES, {"role": role, "tool_call_id": "x", **content}]}, path)
+            for role in ("user", "system", "developer", "tool")
+            for content, path in (
+                ({}, "messages[1].content"),
+                ({"content": None}, "messages[1].content"),
+                ({"content": 5}, "messages[1].content"),
+                ({"content": {}}, "messages[1].content"),
+            )
+        ],
+        *[
+            ({"messages": [{"role": "tool", "content": "x", **call}]}, "messages[0].tool_call_id")
+            for call in ({}, {"tool_call_id": None}, {"tool_call_id": 5})
+        ],
+        ({"messages": [{"role": "assistant", "content": 5}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": ["x"]}]}, "messages[0].content[0]"),
         ({"models": [""]}, "models[0]"),
@@ -134,6 +152,24 @@ def test_a_field_is_held_to_its_bounds_and_named(
 )
 def test_a_field_inside_another_is_named_by_its_path(fields: dict[str, Any], name: str) -> None:
     assert refused(**fields)[0] == name
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": ""},
+        {"role": "user", "content": [{"type": "unheard_of", "x": 1}], "name": "Ada", "x": 1},
+        {"role": "system", "content": [{"type": "text", "text": "x"}]},
+        {"role": "developer", "content": "x", "configuration_update": None},
+        {"role": "tool", "content": [], "tool_call_id": ""},
+        {"role": "assistant"},
+        {"role": "assistant", "content": None, "tool_calls": []},
+        {"role": "assistant", "content": "x", "refusal": None, "images": []},
+    ],
+)
+def test_a_message_of_each_role_travels_as_it_is(message: dict[str, Any]) -> None:
+    request = parsed(messages=[message])
+    assert json.loads(bytes(request.fields["messages"])) == [message]
 
 
 @pytest.mark.parametrize(
@@ -159,7 +195,7 @@ def test_a_missing_field_is_named(operation: Operation, body: bytes, name: str) 
         (b"", "The body is not valid JSON."),
         (b"{", "The body is not valid JSON."),
         (
-            b'{"model":"a","prompt":"","input":"","messages":[{"role":"user"}]}x',
+            b'{"model":"a","prompt":"","input":"","messages":[{"role":"assistant"}]}x',
             "The body is not valid JSON.",
         ),
         (b'{"model":NaN}', "The body is not valid JSON."),
@@ -248,11 +284,22 @@ def test_unknown_fields_travel_byte_for_byte() -> None:
 
 
 def test_of_two_members_with_one_name_the_last_counts_everywhere() -> None:
-    body = b'{"model":"a","mod\\u0065l":"b","messages":[{"role":"x"}],"messages":[{"role":"user"}]}'
+    body = (
+        b'{"model":"a","mod\\u0065l":"b","messages":[{"role":"user","content":"x"}],'
+        b'"messages":[{"role":"assistant"}]}'
+    )
     request = schemas.parse(Operation.CHAT, body)
     assert request.models == ("b",)
     assert "model" not in request.fields
-    assert bytes(request.fields["messages"]) == b'[{"role":"user"}]'
+    assert bytes(request.fields["messages"]) == b'[{"role":"assistant"}]'
+
+
+@pytest.mark.parametrize("other", ["critic", "assistant", 5])
+def test_a_message_has_one_role(other: Any) -> None:
+    message = b'{"role":"user","content":"x","role":%s}' % json.dumps(other).encode()
+    with pytest.raises(InvalidRequest) as error:
+        schemas.parse(Operation.CHAT, b'{"model":"a","messages":[%s]}' % message)
+    assert [*error.value.metadata["fields"]] == ["messages[0].role"]
 
 
 @pytest.mark.parametrize(("stream", "expected"), [(True, True), (False, False), (None, False)])
@@ -438,7 +485,7 @@ def test_tools_that_are_no_functions_are_known_by_name(
 
 def test_an_escaped_name_of_a_tool_is_the_same_name() -> None:
     body = (
-        b'{"model":"a","messages":[{"role":"user"}],"tools":[{"type":"openrouter\\u003abash"},'
+        b'{"model":"a","messages":[{"role":"assistant"}],"tools":[{"type":"openrouter\\u003abash"},'
         b'{"type":"\\u0066unction"}]}'
     )
     assert schemas.parse(Operation.CHAT, body).tools == {"openrouter:bash"}
