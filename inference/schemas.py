@@ -64,7 +64,6 @@ _MEDIA: Final = frozenset(
 # Types of parts that are text; a part that names no type is taken for one.
 _TEXTS: Final = frozenset((b"", b'"text"', b'"refusal"'))
 _SESSION_LENGTH: Final = 256
-_FUNCTION: Final = msgspec.Raw(b'"function"')
 # OpenAI's names for the one tool, which mean ours here.
 _WEB_SEARCH: Final = "openrouter:web_search"
 
@@ -171,6 +170,20 @@ class _Plugin(msgspec.Struct):
     enabled: bool | None = None
 
 
+class _Function(msgspec.Struct):
+    name: Annotated[str, msgspec.Meta(max_length=64, pattern=r"^[a-zA-Z0-9_-]+\Z")]
+
+
+class _Tool(msgspec.Struct):
+    type: Any = None
+    function: _Function | None = None
+
+
+_Metadata = dict[
+    Annotated[str, msgspec.Meta(max_length=64)], Annotated[str, msgspec.Meta(max_length=512)]
+]
+
+
 class _Common(msgspec.Struct, kw_only=True):
     model: _Slug | None = None
     models: _Slugs | None = None
@@ -194,12 +207,14 @@ class ChatRequest(_Common, kw_only=True):
 
     messages: Annotated[list[_Message], msgspec.Meta(min_length=1)]
     max_completion_tokens: _Tokens | None = None
+    stop: str | Annotated[list[str], msgspec.Meta(max_length=4)] | None = None
+    metadata: Annotated[_Metadata, msgspec.Meta(max_length=16)] | None = None
     top_k: Annotated[int, msgspec.Meta(ge=0)] | None = None
     min_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None
-    tools: list[dict[str, msgspec.Raw]] | None = None
+    tools: list[_Tool] | None = None
     parallel_tool_calls: bool | None = None
     response_format: dict[str, msgspec.Raw] | None = None
 
@@ -244,7 +259,6 @@ _DECODERS: Final = {
     operation: msgspec.json.Decoder(shape).decode for operation, shape in SHAPES.items()
 }
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_decode_type = msgspec.json.Decoder(str).decode
 _NO_PREFERENCES: Final = ProviderPreferences()
 
 
@@ -417,17 +431,11 @@ def _other_parts(request: _Body) -> Iterable[dict[str, msgspec.Raw]]:
 def _tools(request: _Body) -> frozenset[str]:
     if not isinstance(request, ChatRequest) or not request.tools:
         return frozenset()
-    names = {_tool_type(tool["type"]) for tool in request.tools if "type" in tool}
+    # What is no name is no tool either; whoever runs tools will say so.
+    names = {tool.type for tool in request.tools if isinstance(tool.type, str)}
     if any(name.startswith("web_search") for name in names):
         names.add(_WEB_SEARCH)
     return frozenset(names - {"function"})
-
-
-def _tool_type(raw: msgspec.Raw) -> str:
-    try:
-        return "function" if raw == _FUNCTION else _decode_type(raw)
-    except msgspec.DecodeError:
-        return "function"  # no name of a tool; whoever runs tools will say so
 
 
 def _text_bytes(message: _Message) -> int:

@@ -47,7 +47,6 @@ COMMON: list[tuple[str, list[Any], list[Any]]] = [
     ("frequency_penalty", [-2, 2, 0, None], [-2.001, 2.001, "1"]),
     ("presence_penalty", [-2, 2, 0, None], [-2.001, 2.001, "1"]),
     ("seed", [0, -1, 2**63, None], [1.5, "5", True]),
-    ("stop", ["x", ["x"] * 16, [], None], [["x"] * 17, 5, [5], {}]),
     ("n", [1, 2, 128, None], [0, 129, 1.5, "1"]),
     ("provider", [{}, None], [[], "acme", 5]),
     ("models", [["a"], ["a"] * 32, [], None], [["a"] * 33, "a", {}]),
@@ -55,17 +54,42 @@ COMMON: list[tuple[str, list[Any], list[Any]]] = [
 ]
 CHAT: list[tuple[str, list[Any], list[Any]]] = [
     ("messages", [[{"role": "user", "content": []}]], [[], None, {}, "Hi"]),
+    ("stop", ["x", ["x"] * 3, ["x"] * 4, [], None], [["x"] * 5, 5, [5], {}]),
+    (
+        "metadata",
+        [
+            {},
+            None,
+            *({str(each): "x" for each in range(count)} for count in (15, 16)),
+            *({"k" * length: "x"} for length in (63, 64)),
+            *({"ü" * 64: "ü" * length} for length in (0, 511, 512)),
+        ],
+        [{str(each): "x" for each in range(17)}, {"k" * 65: "x"}, [], "x", 5],
+    ),
     ("max_completion_tokens", [1, 100_000_000, None], [0, 100_000_001, "5"]),
     ("top_k", [0, 1, None], [-1, 1.5, "1"]),
     ("min_p", [0, 1, None], [-0.001, 1.001]),
     ("repetition_penalty", [0, 2, None], [-0.001, 2.001]),
     ("logprobs", [True, False, None], [1, "true"]),
     ("top_logprobs", [0, 20, None], [-1, 21, 1.5]),
-    ("tools", [[], [{"type": "function"}], None], [{}, "x", 5]),
+    (
+        "tools",
+        [
+            [],
+            [{"type": "function"}],
+            *(
+                [{"type": "function", "function": {"name": name, "strict": True}}]
+                for name in ("f", "f" * 63, "f" * 64, "Look_up-2")
+            ),
+            None,
+        ],
+        [{}, "x", 5],
+    ),
     ("parallel_tool_calls", [True, None], ["x", 1]),
     ("response_format", [{"type": "text"}, None], [[], "text"]),
 ]
 TEXT: list[tuple[str, list[Any], list[Any]]] = [
+    ("stop", ["x", ["x"] * 16, [], None], [["x"] * 17, 5, [5], {}]),
     ("prompt", ["", "Hi", ["a", "b"], [1, 2], [[1], [2]], []], [None, 5, {}, [None]]),
     ("suffix", ["", "x", None], [5, []]),
     ("echo", [True, False, None], [1, "true"]),
@@ -138,6 +162,17 @@ def test_a_field_is_held_to_its_bounds_and_named(
         ({"models": ["a" * 256]}, "models[0]"),
         ({"models": [5]}, "models[0]"),
         ({"tools": [5]}, "tools[0]"),
+        ({"tools": [{"type": "function", "function": "f"}]}, "tools[0].function"),
+        *[
+            ({"tools": [{}, {"type": "function", "function": function}]}, "tools[1].function.name")
+            for function in (
+                {},
+                *({"name": name} for name in ("", "f" * 65, "a b", "a.b", "é", "f\n", 5, None)),
+            )
+        ],
+        ({"metadata": {"k": "x" * 513}}, "metadata[]"),
+        ({"metadata": {"k": 5}}, "metadata[]"),
+        ({"metadata": {"k": None}}, "metadata[]"),
         ({"plugins": ["web"]}, "plugins[0]"),
         ({"plugins": [{"id": 5}]}, "plugins[0].id"),
         ({"plugins": [{"id": "web", "enabled": "no"}]}, "plugins[0].enabled"),
@@ -467,7 +502,7 @@ def test_no_text_has_more_bytes_than_the_bound(text: str, arguments: str) -> Non
     ("tools", "names"),
     [
         ([], []),
-        ([{"type": "function", "function": {"name": "openrouter:bash"}}], []),
+        ([{"type": "function", "function": {"name": "web_search"}}], []),
         ([{"type": "openrouter:bash"}, {"type": "function"}], ["openrouter:bash"]),
         ([{"type": "web_search"}], ["openrouter:web_search", "web_search"]),
         (
