@@ -179,6 +179,10 @@ class _Tool(msgspec.Struct):
     function: _Function | None = None
 
 
+class _Reasoning(msgspec.Struct):
+    effort: str | None = None
+
+
 _Metadata = dict[
     Annotated[str, msgspec.Meta(max_length=64)], Annotated[str, msgspec.Meta(max_length=512)]
 ]
@@ -217,6 +221,8 @@ class ChatRequest(_Common, kw_only=True):
     tools: list[_Tool] | None = None
     parallel_tool_calls: bool | None = None
     response_format: dict[str, msgspec.Raw] | None = None
+    reasoning: _Reasoning | None = None
+    reasoning_effort: str | None = None
 
 
 class TextRequest(_Common, kw_only=True):
@@ -333,6 +339,8 @@ def parse(operation: Operation, body: bytes, *, session_id: str | None = None) -
     for slug, options in (preferences.options or {}).items():
         for name in sorted(_RESERVED.intersection(options)):
             raise _named(f"provider.options.{slug}.{name}", "Set it in the body itself.")
+    if "reasoning_effort" in fields and isinstance(request, ChatRequest):
+        _check_effort(request)
     if "plugins" in fields and not isinstance(request, EmbeddingsRequest):
         _check_plugins(request.plugins or ())
     for name in _GATEWAY_FIELDS.intersection(fields):
@@ -357,6 +365,13 @@ def parse(operation: Operation, body: bytes, *, session_id: str | None = None) -
 def required(name: str) -> InvalidRequest:
     """Returns the error that a field is missing."""
     return _named(name, "This field is required.")
+
+
+def _check_effort(request: ChatRequest) -> None:
+    """Raises :class:`InvalidRequest` where the two members for one effort contradict each other."""
+    effort = request.reasoning and request.reasoning.effort
+    if effort and request.reasoning_effort and effort != request.reasoning_effort:
+        raise _named("reasoning_effort", "Contradicts reasoning.effort.")
 
 
 def _check_plugins(plugins: Iterable[_Plugin]) -> None:

@@ -86,6 +86,8 @@ CHAT: list[tuple[str, list[Any], list[Any]]] = [
         [{}, "x", 5],
     ),
     ("parallel_tool_calls", [True, None], ["x", 1]),
+    ("reasoning", [{}, {"effort": None, "enabled": True, "x": 1}, None], [[], "high", 5]),
+    ("reasoning_effort", ["high", "unheard of", None], [5, {}, True]),
     ("response_format", [{"type": "text"}, None], [[], "text"]),
 ]
 TEXT: list[tuple[str, list[Any], list[Any]]] = [
@@ -170,6 +172,7 @@ def test_a_field_is_held_to_its_bounds_and_named(
                 *({"name": name} for name in ("", "f" * 65, "a b", "a.b", "é", "f\n", 5, None)),
             )
         ],
+        ({"reasoning": {"effort": 5}}, "reasoning.effort"),
         ({"metadata": {"k": "x" * 513}}, "metadata[]"),
         ({"metadata": {"k": 5}}, "metadata[]"),
         ({"metadata": {"k": None}}, "metadata[]"),
@@ -277,6 +280,31 @@ def test_fields_meant_for_the_gateway_do_not_travel() -> None:
     assert set(request.fields) == {"messages", "seed"}
     assert request.user == "ada"
     assert request.preferences.zdr is True
+
+
+@pytest.mark.parametrize(
+    ("reasoning", "effort"),
+    [
+        ({"effort": "high"}, "high"),
+        ({"effort": None}, "high"),
+        ({"effort": "high"}, None),
+        ({"max_tokens": 5}, "high"),
+        (None, "high"),
+    ],
+)
+def test_an_effort_may_be_said_twice(reasoning: Any, effort: str | None) -> None:
+    request = parsed(reasoning=reasoning, reasoning_effort=effort)
+    assert json.loads(bytes(request.fields["reasoning"])) == reasoning
+    assert json.loads(bytes(request.fields["reasoning_effort"])) == effort
+
+
+@pytest.mark.parametrize(
+    ("effort", "other"), [("high", "low"), ("none", "high"), ("high", "none"), ("high", "High")]
+)
+def test_efforts_that_contradict_each_other_are_refused(effort: str, other: str) -> None:
+    found, message = refused(reasoning={"effort": effort}, reasoning_effort=other)
+    assert found == "reasoning_effort"
+    assert message == "reasoning_effort: Contradicts reasoning.effort."
 
 
 @pytest.mark.parametrize("operation", [Operation.CHAT, Operation.TEXT])
