@@ -9,15 +9,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
 from django.conf import settings
+from django.core.exceptions import DisallowedHost
+from django.http import HttpRequest
 
 from accounts.authentication import bearer_digest
 from catalog.dialects.base import Operation
 from config import logs
-from config.errors import GatewayError, MethodNotAllowed, PayloadTooLarge, Unauthenticated
+from config.errors import (
+    GatewayError,
+    HostNotServed,
+    MethodNotAllowed,
+    PayloadTooLarge,
+    Unauthenticated,
+)
 from config.limits import ClientGone, Receive, Scope, Send, gather
 from config.regions import region_of_host
 from inference import metrics, schemas, sse
@@ -62,6 +71,9 @@ class Inference:
             logs.request_id.reset(token)
 
     async def _serve(self, connection: _Connection) -> None:
+        host = connection.host()
+        if not _is_served(host):
+            raise HostNotServed
         if connection.method != "POST":
             raise MethodNotAllowed(headers={"Allow": "POST"})
         digest = bearer_digest(connection.authorization())
@@ -75,7 +87,7 @@ class Inference:
                 digest,
                 request,
                 connection.request_id,
-                region=region_of_host(connection.header(b"host")),
+                region=region_of_host(host),
                 http_referer=_noted(connection.header(b"http-referer"), 512),
                 app_title=_noted(connection.header(b"x-openrouter-title"), 255),
                 user_agent=_noted(connection.header(b"user-agent"), 255),
@@ -98,6 +110,18 @@ class Inference:
             logs.generation_id.reset(token)
 
 
+@lru_cache(maxsize=64)
+def _is_served(host: str) -> bool:
+    """Applies Django's own rule for a ``Host``, which is dear, once to each."""
+    request = HttpRequest()
+    request.META["HTTP_HOST"] = host
+    try:
+        request.get_host()
+    except DisallowedHost:
+        return False
+    return True
+
+
 def _noted(text: str | None, length: int) -> str | None:
     """Cuts what a caller says of itself to its column."""
     return None if text is None else text.replace("\0", "")[:length]
@@ -110,6 +134,7 @@ class _Connection:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self._headers: list[tuple[bytes, bytes]] = scope["headers"]
+        self._server = scope.get("server")
         self._receive = receive
         self._send = send
         self.request_id = logs.new_request_id(self.header(b"x-request-id"))
@@ -126,6 +151,13 @@ class _Connection:
         if len(values) > 1:
             raise Unauthenticated("Send one Authorization header.")
         return values[0].decode("latin-1") if values else None
+
+    def host(self) -> str:
+        """Returns what Django would take for the host: of several, none that can be served."""
+        values = [value for name, value in self._headers if name == b"host"]
+        if not values and self._server:
+            return str(self._server[0])
+        return b",".join(values).decode("latin-1")
 
     async def body(self) -> bytes:
         """Reads the request body; raises :class:`PayloadTooLarge`."""
