@@ -44,7 +44,7 @@ class Caller:
 
 
 def bearer_digest(authorization: str | None) -> str:
-    """Returns the digest by which a key is looked up; the only place that reads the header.
+    """Returns the digest by which a key is looked up; the only place that reads a key.
 
     Two headers arrive joined by a comma, which no key contains. A typo fails the checksum and
     costs no query. Raises :class:`Unauthenticated`.
@@ -57,11 +57,33 @@ def bearer_digest(authorization: str | None) -> str:
     return secrets.digest_api_key(match[1])
 
 
-def require_usable(*, disabled: bool, expires_at: datetime | None) -> None:
-    """Raises :class:`Unauthenticated` for a key that was revoked or has expired."""
+def key_digest(authorization: str | None, api_key: str | None) -> str:
+    """Returns the digest of a key that may come as ``x-api-key``, as Anthropic's clients send it.
+
+    Where both headers come and differ, nobody knows who shall pay: that raises
+    :class:`Unauthenticated`, as does a key that is none.
+    """
+    if not api_key:
+        return bearer_digest(authorization)
+    digest = bearer_digest(f"Bearer {api_key}")
+    if authorization is not None and bearer_digest(authorization) != digest:
+        raise Unauthenticated("Authorization and x-api-key hold different keys; send one of them.")
+    return digest
+
+
+def require_usable(
+    *, disabled: bool, expires_at: datetime | None, now: datetime | None = None
+) -> None:
+    """Raises :class:`Unauthenticated` for a key that was revoked or has expired.
+
+    ``now`` is the time by another clock: the later one counts.
+    """
     if disabled:
         raise Unauthenticated("The API key is disabled.")
-    if expires_at is not None and expires_at <= timezone.now():
+    if expires_at is None:
+        return
+    here = timezone.now()
+    if expires_at <= (here if now is None else max(here, now)):
         raise Unauthenticated("The API key has expired.")
 
 

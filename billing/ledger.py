@@ -5,6 +5,7 @@ module gives the parts of those statements, common table expressions that the is
 before; everything that changes an account, a transfer or a meter stands here.
 
 Lock order everywhere: the generations or the deposit, then accounts by key, then meters by key.
+Admission has the keys, endpoints and organizations that it rests on between accounts and meters.
 
 A statement is planned once, perhaps while its tables are empty. Rows are therefore asked for by an
 array of their keys, which no plan answers but by the index on it.
@@ -21,26 +22,32 @@ from django.utils import timezone
 from billing.models import Account, Transfer
 from config.errors import Conflict, InvalidRequest, NotFound
 
-# Expects ``wanted`` (reference text, organization_id uuid, subjects uuid[], hold_nano bigint,
-# byok_hold_nano bigint) and ``ceilings`` (subject_id uuid, cost bigint, total bigint, requests
-# bigint): how far a meter may have come before the batch, since its subject was first used: credits
-# alone, together with own credentials, and in requests.
-# Gives ``placed``: of ``wanted`` all that rest on accounts and meters which bear the whole batch.
-# A row whose purse was emptied a moment ago is left out, for its caller to decide again.
-PLACE: Final = """
+# Expects ``v``, whose ``organization_id`` (uuid) are those that pay. This lock excludes others, and
+# comes before all that are shared: whoever waits for those to end waits for one batch of an
+# organization, and not for one after another that passes by.
+TAKE_TURNS: Final = """
 open_accounts AS MATERIALIZED (
     SELECT a.id, a.organization_id,
            a.posted_credits - a.posted_debits - a.pending_debits AS available
     FROM billing_account a
     WHERE a.kind = 'credits'
-      AND a.organization_id = ANY(ARRAY(SELECT organization_id FROM wanted WHERE hold_nano > 0))
+      AND a.organization_id = ANY(ARRAY(SELECT organization_id FROM v))
     ORDER BY a.id FOR NO KEY UPDATE
-),
+)"""
+
+# Expects ``open_accounts``, ``wanted`` (reference text, organization_id uuid, subjects uuid[],
+# hold_nano bigint, byok_hold_nano bigint) and ``ceilings`` (subject_id uuid, cost bigint, total
+# bigint, requests bigint, spent bigint, spent_total bigint): how far a meter may have come before
+# the batch, since its subject was first used: credits alone, together with own credentials, in
+# requests, and the first two again without what is only held.
+# Gives ``placed``: of ``wanted`` all that rest on accounts and meters which bear the whole batch.
+# A row whose purse was emptied a moment ago is left out, for its caller to decide again.
+PLACE: Final = """
 open_meters AS MATERIALIZED (
-    SELECT m.subject_id, m.cost + m.held_cost AS cost, m.byok + m.held_byok AS byok, m.requests
+    SELECT m.subject_id, m.cost + m.held_cost AS cost, m.byok + m.held_byok AS byok, m.requests,
+           m.cost AS spent, m.byok AS spent_byok
     FROM billing_meter m
     WHERE m.subject_id = ANY(ARRAY(SELECT unnest(subjects) FROM wanted))
-      AND (SELECT count(*) FROM open_accounts) >= 0
     ORDER BY m.subject_id FOR NO KEY UPDATE
 ),
 overdrawn AS MATERIALIZED (
@@ -53,6 +60,7 @@ overdrawn AS MATERIALIZED (
     SELECT m.subject_id
     FROM open_meters m JOIN ceilings c USING (subject_id)
     WHERE m.cost > c.cost OR m.cost + m.byok > c.total OR m.requests > c.requests
+       OR m.spent > c.spent OR m.spent + m.spent_byok > c.spent_total
 ),
 placed AS MATERIALIZED (
     SELECT w.* FROM wanted w
@@ -88,9 +96,9 @@ held_meters AS (
     UPDATE billing_meter m
     SET held_cost = m.held_cost + p.cost, held_byok = m.held_byok + p.byok,
         requests = m.requests + p.requests, last_used_at = now(),
-        requests_before = CASE WHEN m.minute = date_trunc('minute', now())
+        requests_before = CASE WHEN m.minute >= date_trunc('minute', now())
                                THEN m.requests_before ELSE m.requests END,
-        minute = date_trunc('minute', now())
+        minute = greatest(m.minute, date_trunc('minute', now()))
     FROM (
         SELECT subject_id, sum(hold_nano) AS cost, sum(byok_hold_nano) AS byok,
                count(*) AS requests

@@ -39,6 +39,11 @@ class HttpProtocol(HttpToolsProtocol):
         if self._is_in_head and self._head_bytes > MAX_HEADER_BYTES:
             self._refuse(HeadersTooLarge())
 
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        # Closing waits for the caller to take what was written, which some never do.
+        self.scope["causeway.abort"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
+
     def on_headers_complete(self) -> None:
         self._is_in_head = False
         super().on_headers_complete()

@@ -56,13 +56,16 @@ _METERS: Final = f"""
 SELECT now(), {", ".join(Reading._fields)} FROM billing_meter WHERE subject_id = ANY(%s)
 """
 
-# Whoever revokes or disables waits for the statement that has this, however long that waits for
-# others: what is acknowledged has begun before, or does not begin. The order is that of those who
-# change these rows: they come to their organization's last, when they commit.
+# Whoever revokes, disables or delists waits for the statement that has this, however long that
+# waits for others: what is acknowledged has begun before, or does not begin. The order is that of
+# those who change these rows: they come to their organization's last, when they commit, and to the
+# catalogue's version.
 _HELD: Final = """
 keys AS MATERIALIZED (
     SELECT k.id, k.xmin::text::bigint AS version FROM accounts_apikey k
     WHERE k.id = ANY(ARRAY(SELECT api_key_id FROM v)) AND NOT k.disabled
+      AND (k.expires_at IS NULL OR k.expires_at > now())
+      AND (SELECT count(*) FROM {first}) >= 0
     ORDER BY k.id FOR SHARE
 ),
 served AS MATERIALIZED (
@@ -76,6 +79,9 @@ owners AS MATERIALIZED (
     WHERE o.id = ANY(ARRAY(SELECT organization_id FROM v))
       AND (SELECT count(*) FROM served) >= 0
     ORDER BY o.id FOR SHARE
+),
+catalog AS MATERIALIZED (
+    SELECT causeway_hold_catalog() AS version WHERE (SELECT count(*) FROM owners) >= 0
 )"""
 
 # One JSON text for the whole batch: a fraction of what an array for each column costs to build.
@@ -97,19 +103,21 @@ WITH v AS (
     )
 ),
 there AS (SELECT id FROM inference_generation WHERE id = ANY(ARRAY(SELECT id FROM v))),
-{_HELD},
+{ledger.TAKE_TURNS},
+{_HELD.format(first="open_accounts")},
 wanted AS MATERIALIZED (
     SELECT v.*, v.id AS reference, v.upstream_hold_nano AS byok_hold_nano,
            array_remove(ARRAY[v.api_key_id, v.workspace_id, v.member_id], NULL) AS subjects
     FROM v
     JOIN owners o ON o.id = v.organization_id AND o.routing_version = v.routing_version
     JOIN keys k ON k.id = v.api_key_id AND k.version = v.key_version
-    WHERE v.catalog_version = COALESCE((SELECT version FROM catalog_catalogversion), 0)
-      AND NOT EXISTS (SELECT FROM there t WHERE t.id = v.id)
+    JOIN catalog c ON c.version = v.catalog_version
+    WHERE NOT EXISTS (SELECT FROM there t WHERE t.id = v.id)
 ),
 ceilings AS (
     SELECT * FROM json_to_recordset(%s::json) AS c(
-        subject_id uuid, cost bigint, total bigint, requests bigint
+        subject_id uuid, cost bigint, total bigint, requests bigint, spent bigint,
+        spent_total bigint
     )
 ),
 {ledger.PLACE},
@@ -144,7 +152,7 @@ WITH v AS (
            %s::bigint AS attestation_id, %s::text AS model, %s::bigint AS routing_version,
            %s::bigint AS catalog_version
 ),
-{_HELD}
+{_HELD.format(first="v")}
 UPDATE inference_generation g
 SET private_endpoint_id = v.private_endpoint_id, model_endpoint_id = v.model_endpoint_id,
     provider_name = v.provider_name, price_id = v.price_id, is_byok = v.is_byok,
@@ -152,8 +160,8 @@ SET private_endpoint_id = v.private_endpoint_id, model_endpoint_id = v.model_end
 FROM v
 JOIN owners o ON o.id = v.organization_id AND o.routing_version = v.routing_version
 JOIN keys k ON k.id = v.api_key_id
+JOIN catalog c ON c.version = v.catalog_version
 WHERE g.id = v.id AND g.status = 'pending'
-  AND v.catalog_version = COALESCE((SELECT version FROM catalog_catalogversion), 0)
 RETURNING g.id
 """
 
@@ -453,7 +461,7 @@ class AdmissionIsland:
         if isinstance(known, GatewayError):
             raise known
         authority, request = known.authority, entry.request
-        require_usable(disabled=authority.disabled, expires_at=authority.expires_at)
+        require_usable(disabled=authority.disabled, expires_at=authority.expires_at, now=purses.now)
         if authority.is_management:
             raise Forbidden("Management keys cannot call inference; use an inference key.")
         require_entrance(known.policy, entry.region)

@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 from django.conf import settings
 from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest
 
-from accounts.authentication import bearer_digest
-from catalog.dialects.base import Operation
+from accounts.authentication import bearer_digest, key_digest
+from catalog.dialects.base import InvalidReply, Operation
 from config import logs
 from config.errors import (
     GatewayError,
@@ -26,21 +27,26 @@ from config.errors import (
     MethodNotAllowed,
     PayloadTooLarge,
     Unauthenticated,
+    UpstreamError,
 )
 from config.limits import ClientGone, Receive, Scope, Send, gather
 from config.regions import region_of_host
 from inference import metrics, schemas, sse
 from inference.admission import Entry
-from inference.gateway import Gateway
+from inference.gateway import CallerStuck, Gateway
+from inference.messages import reply as message
+from inference.messages.request import to_chat
 
 logger = logging.getLogger(__name__)
 
+MESSAGES: Final = "/api/v1/messages"
 ROUTES: Final = {
     "/api/v1/chat/completions": Operation.CHAT,
     "/api/v1/completions": Operation.TEXT,
     "/api/v1/embeddings": Operation.EMBEDDINGS,
+    # Chat in other words.
+    MESSAGES: Operation.CHAT,
 }
-
 
 # The second is the older name.
 _METADATA_HEADERS: Final = (b"x-openrouter-metadata", b"x-openrouter-experimental-metadata")
@@ -54,12 +60,15 @@ class Inference:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request; every error leaves in the one envelope."""
-        connection = _Connection(scope, receive, send)
+        kind = _MessagesConnection if scope["path"] == MESSAGES else _Connection
+        connection = kind(scope, receive, send)
         token = logs.request_id.set(connection.request_id)
         try:
             await self._serve(connection)
         except ClientGone:
             pass
+        except CallerStuck:
+            await connection.abort()
         except GatewayError as error:
             if not connection.generation_id:
                 metrics.refused(error.status)
@@ -76,7 +85,7 @@ class Inference:
             raise HostNotServed
         if connection.method != "POST":
             raise MethodNotAllowed(headers={"Allow": "POST"})
-        digest = bearer_digest(connection.authorization())
+        digest = connection.digest()
         request = schemas.parse(
             ROUTES[connection.path],
             await connection.body(),
@@ -101,10 +110,10 @@ class Inference:
         try:
             async with connection.watched():
                 if request.stream:
-                    await exchange.stream(connection.send_events)
+                    await exchange.stream(connection.deliver)
                     await connection.end_events()
                 else:
-                    await connection.respond(200, await exchange.reply())
+                    await connection.respond(200, connection.rendered(await exchange.reply()))
         finally:
             exchange.settle(asyncio.CancelledError())
             logs.generation_id.reset(token)
@@ -130,6 +139,8 @@ def _noted(text: str | None, length: int) -> str | None:
 class _Connection:
     """One HTTP exchange over ASGI: its body read once, its answer begun once."""
 
+    keepalive: ClassVar = sse.KEEPALIVE
+
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
@@ -137,6 +148,7 @@ class _Connection:
         self._server = scope.get("server")
         self._receive = receive
         self._send = send
+        self._abort: Callable[[], None] = scope["causeway.abort"]
         self.request_id = logs.new_request_id(self.header(b"x-request-id"))
         self.generation_id = ""
         self._has_begun = False
@@ -145,12 +157,13 @@ class _Connection:
         self._comments: asyncio.TimerHandle | None = None
         self._commenting: asyncio.Task[None] | None = None
 
+    def digest(self) -> str:
+        """Returns the digest of the caller's key; raises :class:`Unauthenticated`."""
+        return bearer_digest(self.authorization())
+
     def authorization(self) -> str | None:
         """Returns the one ``Authorization`` header; raises :class:`Unauthenticated` for two."""
-        values = [value for name, value in self._headers if name == b"authorization"]
-        if len(values) > 1:
-            raise Unauthenticated("Send one Authorization header.")
-        return values[0].decode("latin-1") if values else None
+        return self._only(b"authorization", "Send one Authorization header.")
 
     def host(self) -> str:
         """Returns what Django would take for the host: of several, none that can be served."""
@@ -166,6 +179,14 @@ class _Connection:
         if length is not None and length.isascii() and length.isdigit() and int(length) > limit:
             raise PayloadTooLarge
         return await gather(self._receive)
+
+    def rendered(self, reply: bytes) -> bytes:
+        """Returns the body of a whole answer in the caller's words."""
+        return reply
+
+    def error_body(self, error: GatewayError) -> dict[str, Any]:
+        """Returns the body of an error in the caller's words."""
+        return error.body()
 
     def watched(self) -> _Watch:
         """Returns a context in which a caller that hangs up ends the work."""
@@ -198,7 +219,7 @@ class _Connection:
             (name.lower().encode(), value.encode("latin-1"))
             for name, value in error.headers.items()
         ]
-        await self.respond(error.status, msgspec.json.encode(error.body()), headers)
+        await self.respond(error.status, msgspec.json.encode(self.error_body(error)), headers)
 
     async def send_events(self, data: bytes) -> None:
         """Sends events; the first ones commit the status 200."""
@@ -223,6 +244,9 @@ class _Connection:
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
         self._is_sending = False
 
+    # What an exchange hands over is in the caller's words already.
+    deliver = send_events
+
     async def end_events(self) -> None:
         self.close()
         await self._send({"type": "http.response.body", "body": b""})
@@ -233,11 +257,19 @@ class _Connection:
             self._comments.cancel()
             self._comments = None
 
+    async def abort(self) -> None:
+        """Closes the connection in the middle of an answer."""
+        self._abort()
+        await self._gone()
+
     async def watch(self, task: asyncio.Task[Any]) -> None:
         """Cancels the task when the caller is gone."""
+        await self._gone()
+        task.cancel()
+
+    async def _gone(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        task.cancel()
 
     def _keep_alive(self) -> None:
         """Sends a comment on a stream that has been quiet, and looks again when the next is due."""
@@ -255,7 +287,7 @@ class _Connection:
 
     async def _comment(self) -> None:
         if self._comments is not None:
-            await self.send_events(sse.KEEPALIVE)
+            await self.send_events(self.keepalive)
 
     def _common_headers(self) -> list[tuple[bytes, bytes]]:
         headers = [(b"x-request-id", self.request_id.encode())]
@@ -268,6 +300,46 @@ class _Connection:
             if name == wanted:
                 return value.decode("latin-1")
         return None
+
+    def _only(self, wanted: bytes, message: str) -> str | None:
+        values = [value for name, value in self._headers if name == wanted]
+        if len(values) > 1:
+            raise Unauthenticated(message)
+        return values[0].decode("latin-1") if values else None
+
+
+class _MessagesConnection(_Connection):
+    """The same exchange in the words of Anthropic's Messages."""
+
+    keepalive = message.PING
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        super().__init__(scope, receive, send)
+        self._events = message.Events(self.request_id)
+
+    def digest(self) -> str:
+        api_key = self._only(b"x-api-key", "Send one x-api-key header.")
+        return key_digest(self.authorization(), api_key)
+
+    async def body(self) -> bytes:
+        return to_chat(await super().body())
+
+    def rendered(self, reply: bytes) -> bytes:
+        try:
+            return message.reply(reply)
+        except InvalidReply as exc:
+            raise UpstreamError(f"The upstream provider's answer is not valid: {exc}") from None
+
+    def error_body(self, error: GatewayError) -> dict[str, Any]:
+        return message.error_body(error.body(), self.request_id)
+
+    async def deliver(self, data: bytes) -> None:
+        if events := self._events.feed(data):
+            await self.send_events(events)
+
+    def _common_headers(self) -> list[tuple[bytes, bytes]]:
+        # The clients of this interface read the identifier by its name there.
+        return [(b"request-id", self.request_id.encode()), *super()._common_headers()]
 
 
 class _Watch:

@@ -30,7 +30,7 @@ from catalog.dialects.base import (
 from catalog.pricing import Usage, completion_cost, nano_usd, prompt_cost, total_cost, usd
 from config import egress
 from config.batching import Batcher
-from config.errors import GatewayError, UpstreamError, UpstreamTimeout
+from config.errors import GatewayError, UpstreamError
 from inference import metrics, sse, upstream
 from inference.admission import Admission, AdmissionIsland, Entry
 from inference.filters import ContentBlocked, Unscreened, screen
@@ -51,6 +51,8 @@ Status = Generation.Status
 _BYTES_PER_TOKEN: Final = 4
 # How long a finished stream may take to close in good order, so that its connection is kept.
 _GOODBYE_SECONDS: Final = 0.05
+# How long a caller may take over the event that tells of a failure.
+_PARTING_SECONDS: Final = 5.0
 # How many long prompts a worker reads with content filters at a time.
 _READERS: Final = 2
 # How long the end of a generation waits for that of others. Until it is stored the hold stands, and
@@ -74,6 +76,10 @@ _FAILURES: Final = (
     egress.EgressError,
 )
 _encode = msgspec.json.Encoder().encode
+
+
+class CallerStuck(Exception):
+    """The caller takes nothing more, for longer than any exchange may last: as good as gone."""
 
 
 class Gateway:
@@ -199,6 +205,7 @@ class Exchange:
         self._tail: dict[str, Any] = {}
         self._is_settled = False
         self._is_taken = False
+        self._is_delivering = False
 
     async def reply(self) -> bytes:
         """Returns the body of a whole answer and settles; raises :class:`GatewayError`."""
@@ -217,18 +224,22 @@ class Exchange:
         """Hands events to ``deliver`` from the moment when the upstream's first came; settles.
 
         An error before the first event is raised; one after it becomes the last event. Cancelling
-        it ends the upstream call and settles what was delivered.
+        it ends the upstream call and settles what was delivered; so does :class:`CallerStuck`.
         """
         error: BaseException | None = None
         stream: _Stream | None = None
         try:
             stream = await self._first_success(self._opened)
             try:
-                await self._relay(stream, deliver)
+                async with asyncio.timeout(self._deadline - time.monotonic()):
+                    await self._relay(stream, deliver)
             except _FAILURES as exc:
+                # A face may refuse to put what came into its words; only time ends a delivery.
+                if self._is_delivering and isinstance(exc, TimeoutError):
+                    raise CallerStuck from None
                 error = translated = upstream.translate(exc, self._candidate.secret)
                 self._report(self._candidate, translated)
-                await deliver(self._error_event(translated))
+                await self._take_leave(deliver, self._error_event(translated))
         except BaseException as exc:
             error = exc
             raise
@@ -391,7 +402,9 @@ class Exchange:
         fault: Exception | None = None
         while True:
             if events := b"".join(map(self._rendered_chunk, chunks)):
+                self._is_delivering = True
                 await deliver(events)
+                self._is_delivering = False
             if fault is not None:
                 raise fault
             if chunks and chunks[-1].is_done:
@@ -404,12 +417,18 @@ class Exchange:
             if not (data := await stream.response.readany()):
                 stream.parser.finish()
                 raise InvalidStream("The stream ended without its end mark.")
-            if time.monotonic() > self._deadline:
-                raise UpstreamTimeout
             try:
                 chunks = stream.parser.feed(data)
             except (InvalidStream, ProviderFailure) as exc:
                 chunks, fault = stream.parser.pending, exc
+
+    async def _take_leave(self, deliver: Callable[[bytes], Awaitable[None]], event: bytes) -> None:
+        """Delivers the last event after a failure; nobody waits long for it to be taken."""
+        try:
+            async with asyncio.timeout(_PARTING_SECONDS):
+                await deliver(event)
+        except TimeoutError:
+            raise CallerStuck from None
 
     def _note(self, part: Reply | Chunk) -> None:
         """Taps what settlement needs; the first final usage counts, an interim one until then."""
@@ -454,7 +473,8 @@ class Exchange:
             fields.pop("system_fingerprint", None)
         if not self._head:
             self._head = self._identity(fields)
-        if fields.pop("usage", None) is not None and not chunk.has_choices:
+        usage = fields.pop("usage", None)
+        if not (usage is None or _is_null(usage) or chunk.has_choices):
             self._tail.update(fields)
             return b""
         fields.update(self._head)
@@ -505,9 +525,8 @@ class Exchange:
         usage, _ = self._counted()
         cost, upstream_cost = self._costs(None if self._is_nothing(usage) else usage)
         price = self._candidate.route.price
-        body = _decoded(self._raw_usage)
         return {
-            **_without_nulls(body if isinstance(body, dict) else {}),
+            **_members(self._raw_usage),
             "prompt_tokens": usage.prompt,
             **self._completion_count(usage),
             "total_tokens": usage.prompt + usage.completion,
@@ -545,7 +564,7 @@ class Exchange:
         """
         if error is None:
             status = Status.COMPLETED
-        elif isinstance(error, asyncio.CancelledError):
+        elif isinstance(error, asyncio.CancelledError | CallerStuck):
             status = Status.CANCELLED
         else:
             status = Status.FAILED
@@ -612,12 +631,13 @@ def _dialect(candidate: Candidate) -> Dialect:
     return dialect
 
 
-def _decoded(raw: Any) -> Any:
+def _members(raw: Any) -> dict[str, Any]:
     """Decodes a usage that was read before; what only a reader of the whole refuses is left out."""
     try:
-        return {} if raw is None else msgspec.json.decode(raw)
-    except msgspec.DecodeError:
+        body = {} if raw is None else _without_nulls(msgspec.json.decode(raw))
+    except (msgspec.DecodeError, RecursionError):
         return {}
+    return body if isinstance(body, dict) else {}
 
 
 def _integer(raw: Any) -> int | None:

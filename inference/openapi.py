@@ -6,9 +6,11 @@ from typing import Any, Final
 
 import msgspec
 
-from inference.asgi import ROUTES
+from inference.asgi import MESSAGES, ROUTES
+from inference.messages.request import MessagesRequest
 from inference.schemas import SHAPES
 
+_PREFIX: Final = "/api/v1/"
 _REFERENCE: Final = "#/components/schemas/{name}"
 _STATUSES: Final = (
     "400",
@@ -28,6 +30,7 @@ _SUMMARIES: Final = {
     "chat/completions": "Sends a chat completion to the best endpoint that the caller may use.",
     "completions": "Sends a text completion to the best endpoint that the caller may use.",
     "embeddings": "Sends texts to the best endpoint that the caller may use, for their embeddings.",
+    "messages": "Sends a message of Anthropic's to the best endpoint that the caller may use.",
 }
 # Of each operation: its name, its tag, the shape of its answer and that of an event.
 _NAMES: Final = {
@@ -38,11 +41,18 @@ _NAMES: Final = {
         "createCompletion", "text-completions", "CompletionResponse", "CompletionResponse",
     ),
     "embeddings": ("createEmbeddings", "embeddings", "EmbeddingsResponse", None),
+    "messages": ("createMessages", "anthropic-messages", "MessagesResult", "MessagesStreamEvent"),
 }  # fmt: skip
 _STREAM: Final = (
     "With `stream`, server-sent events: `data: {chunk}` lines, a last chunk with `usage` and its "
     "`cost`, then `data: [DONE]`; lines that begin with `:` are comments. A failure after the "
     "first event is one chunk with `error` and `finish_reason: error`, which ends the stream."
+)
+_MESSAGES: Final = (
+    "The key may come as `x-api-key` instead. Any model answers: the request is one of chat in "
+    "other words, and what chat cannot say is refused. `context_management` has no effect. With "
+    "`stream`, Anthropic's events; a failure after the first is an event `error`, which ends the "
+    "stream."
 )
 
 
@@ -50,15 +60,18 @@ def document_inference_routes(
     result: dict[str, Any], generator: Any, request: Any, public: bool
 ) -> dict[str, Any]:
     """Adds the data plane's operations, which Django never routes, to the document."""
-    _, shapes = msgspec.json.schema_components(SHAPES.values(), ref_template=_REFERENCE)
+    requests: dict[str, type[msgspec.Struct]] = {
+        **{path: SHAPES[operation] for path, operation in ROUTES.items()},
+        MESSAGES: MessagesRequest,
+    }
+    _, shapes = msgspec.json.schema_components(requests.values(), ref_template=_REFERENCE)
     components = result["components"]["schemas"]
     for name, shape in shapes.items():
         components[name.lstrip("_")] = _renamed(shape)
     components.update(_RESPONSES)
-    for path, operation in ROUTES.items():
-        result["paths"][path.removeprefix("/api/v1")] = {
-            "post": _operation(operation.value, SHAPES[operation].__name__)
-        }
+    for path, shape in requests.items():
+        name = path.removeprefix(_PREFIX)
+        result["paths"][f"/{name}"] = {"post": _operation(name, shape.__name__)}
     result["components"]["schemas"] = dict(sorted(components.items()))
     result["paths"] = dict(sorted(result["paths"].items()))
     return result
@@ -69,14 +82,18 @@ def _operation(name: str, request: str) -> dict[str, Any]:
     content = {"application/json": {"schema": _reference(answer)}}
     if chunk is not None:
         content["text/event-stream"] = {"schema": _reference(chunk)}
+    is_messages = name == MESSAGES.removeprefix(_PREFIX)
+    stream = _MESSAGES if is_messages else _STREAM
     error = {
         "description": "An error, in the one envelope.",
-        "content": {"application/json": {"schema": _reference("Error")}},
+        "content": {
+            "application/json": {"schema": _reference("MessagesError" if is_messages else "Error")}
+        },
     }
     return {
         "operationId": operation_id,
         "summary": _SUMMARIES[name],
-        "description": f"Needs an inference key. {_STREAM}" if chunk else "Needs an inference key.",
+        "description": f"Needs an inference key. {stream}" if chunk else "Needs an inference key.",
         "tags": [tag],
         "security": [{"apiKey": []}],
         "requestBody": {
@@ -107,7 +124,7 @@ def _renamed(shape: Any) -> Any:
     """Gives the parser's private types public names."""
     if isinstance(shape, dict):
         return {
-            key: value.lstrip("_") if key == "title" else _renamed(value)
+            key: value.lstrip("_") if key == "title" and isinstance(value, str) else _renamed(value)
             for key, value in shape.items()
         }
     if isinstance(shape, str):
@@ -130,6 +147,7 @@ _INTEGER: Final = {"type": "integer"}
 _NUMBER: Final = {"type": "number"}
 _BOOLEAN: Final = {"type": "boolean"}
 _NULLABLE_STRING: Final = {"type": ["string", "null"]}
+_OBJECT: Final = {"type": "object"}
 _IDENTITY: Final = {
     "id": {"type": "string", "description": "Our generation id, `gen-…`."},
     "created": {"type": "integer", "description": "Unix seconds."},
@@ -216,6 +234,78 @@ _RESPONSES: Final = {
             },
         },
         {"id": _IDENTITY["id"], "provider": _PROVIDER, "usage": {"type": "object"}},
+    ),
+    "MessagesUsage": _object(
+        {
+            "input_tokens": {"type": "integer", "description": "Without those of the cache."},
+            "cache_creation_input_tokens": _INTEGER,
+            "cache_read_input_tokens": _INTEGER,
+            "output_tokens": _INTEGER,
+        },
+        {
+            "output_tokens_details": _OBJECT,
+            "cost": {"type": "number", "description": "What credits pay, in USD."},
+            "is_byok": _BOOLEAN,
+            "cost_details": _OBJECT,
+        },
+    ),
+    "MessagesResult": _object(
+        {
+            "id": _IDENTITY["id"],
+            "type": {"const": "message"},
+            "role": {"const": "assistant"},
+            "model": _IDENTITY["model"],
+            "content": {"type": "array", "items": _object({"type": _STRING})},
+            "stop_reason": _NULLABLE_STRING,
+            "stop_sequence": _NULLABLE_STRING,
+            "usage": _reference("MessagesUsage"),
+        },
+        {"provider": _PROVIDER},
+    ),
+    "MessagesStreamEvent": _object(
+        {
+            "type": {
+                "enum": [
+                    "message_start",
+                    "content_block_start",
+                    "content_block_delta",
+                    "content_block_stop",
+                    "message_delta",
+                    "message_stop",
+                    "ping",
+                    "error",
+                ]
+            }
+        },
+        {
+            "message": _reference("MessagesResult"),
+            "index": _INTEGER,
+            "content_block": _OBJECT,
+            "delta": _OBJECT,
+            "usage": _reference("MessagesUsage"),
+            "error": _OBJECT,
+            "request_id": _STRING,
+        },
+    ),
+    "MessagesError": _object(
+        {
+            "type": {"const": "error"},
+            "error": _object(
+                {
+                    "type": _STRING,
+                    "message": _STRING,
+                    "details": _object(
+                        {
+                            "error_code": {
+                                "type": "string",
+                                "description": "What other routes call `error_type`.",
+                            }
+                        }
+                    ),
+                }
+            ),
+            "request_id": _STRING,
+        }
     ),
     "CompletionResponse": _object(
         {

@@ -69,12 +69,18 @@ def fee_nano(upstream_nano: int, fee_percent: Decimal, *, round_up: bool = False
 
 
 class Ceiling(msgspec.Struct):
-    """How far a meter may have come, in all, before what was decided about it holds no more."""
+    """How far a meter may have come, in all, before what was decided about it holds no more.
+
+    ``cost`` and ``total`` are with what is held for requests under way, ``spent`` and
+    ``spent_total`` without.
+    """
 
     subject_id: UUID
     cost: int = _UNLIMITED
     total: int = _UNLIMITED
     requests: int = _UNLIMITED
+    spent: int = _UNLIMITED
+    spent_total: int = _UNLIMITED
 
 
 @dataclass(slots=True)
@@ -159,6 +165,8 @@ class Purses:
             counted = credits_nano + upstream_nano if budget.include_byok else credits_nano
             if counted:
                 self._set_ceiling(budget, counted)
+            else:
+                self._set_unspent(budget)
         self.balances[organization_id] -= credits_nano
         for subject in subjects:
             self.requests[subject] += 1
@@ -213,18 +221,22 @@ class Purses:
         fee_percent: Decimal,
     ) -> int:
         """Returns the highest price, in nano-USD, that the balance and the budgets bear."""
-        balance = self.balances[organization_id]
+        room = self._price_within(self.balances[organization_id], candidate, fee_percent)
+        for budget in budgets:
+            room = min(room, self._price_within(self._left(budget), candidate, fee_percent, budget))
+        return room
+
+    @staticmethod
+    def _price_within(
+        nano: int, candidate: Candidate, fee_percent: Decimal, budget: Budget | None = None
+    ) -> int:
+        """Returns the highest price that comes to an amount, by what counts against the budget."""
         if not candidate.is_byok:
-            return min([balance, *(self._left(budget) for budget in budgets)])
-        rooms = [_before_fee(balance, fee_percent)]
-        rooms.extend(
-            # Price and fee both count against such a budget.
-            _before_fee(self._left(budget), fee_percent + _HUNDRED)
-            if budget.include_byok
-            else _before_fee(self._left(budget), fee_percent)
-            for budget in budgets
-        )
-        return min(rooms)
+            return nano
+        if budget is not None and budget.include_byok:
+            # Price and fee both.
+            return _before_fee(nano, fee_percent + _HUNDRED)
+        return _before_fee(nano, fee_percent)
 
     def _left(self, budget: Budget) -> int:
         meter = self.readings[budget.subject_id]
@@ -247,6 +259,16 @@ class Purses:
         else:
             ceiling.cost = min(ceiling.cost, used + left)
 
+    def _set_unspent(self, budget: Budget) -> None:
+        """Notes how far the meter may have come before a budget ends of which nothing is taken."""
+        meter = self.readings[budget.subject_id]
+        left = budget.limit_nano - budget.spent(meter, self.now.date()) - 1
+        ceiling = self._ceiling(budget.subject_id)
+        if budget.include_byok:
+            ceiling.spent_total = min(ceiling.spent_total, meter.cost + meter.byok + left)
+        else:
+            ceiling.spent = min(ceiling.spent, meter.cost + left)
+
     def _ceiling(self, subject_id: UUID) -> Ceiling:
         return self.ceilings.setdefault(subject_id, Ceiling(subject_id))
 
@@ -260,10 +282,22 @@ class Purses:
     ) -> PaymentRequired:
         """Says what is missing where: the balance, the estimate, and what could be paid."""
         room = self._room(candidate, organization_id, budgets, fee_percent)
-        worst = worst_case_nano(request, candidate)
+        price = worst_case_nano(request, candidate)
         affordable = max(affordable_tokens(request, candidate, room), 0)
         balance = self.balances[organization_id]
-        tightest = min(budgets, key=self._left, default=None)
+        tightest = next(
+            (
+                budget
+                for budget in sorted(budgets, key=self._left)
+                if self._price_within(self._left(budget), candidate, fee_percent, budget) <= room
+            ),
+            None,
+        )
+        worst = price
+        if candidate.is_byok:
+            worst = fee_nano(price, fee_percent, round_up=True)
+            if tightest is not None and tightest.include_byok:
+                worst += price
         metadata: dict[str, Any] = {
             "balance_usd": usd(balance),
             "estimate_usd": usd(worst),
@@ -271,7 +305,7 @@ class Purses:
             "limit": "balance",
         }
         text = f"The balance is ${_text(balance)}"
-        if tightest is not None and self._left(tightest) <= room:
+        if tightest is not None:
             metadata |= {"limit": tightest.scope.value, "budget": self.shown(tightest)}
             text = f"{_NAMES[tightest.scope]} has ${_text(max(self._left(tightest), 0))} left"
         text += f", and this request may cost ${_text(worst)}."

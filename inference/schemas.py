@@ -322,23 +322,23 @@ def parse(operation: Operation, body: bytes, *, session_id: str | None = None) -
     except UnicodeDecodeError:
         raise InvalidRequest("The body is not valid UTF-8.") from None
     except msgspec.ValidationError as exc:
-        raise _invalid(str(exc)) from None
+        raise invalid(str(exc)) from None
     except (msgspec.DecodeError, RecursionError):
         raise InvalidRequest("The body is not valid JSON.") from None
     session_id = request.session_id or session_id
     if session_id is not None and len(session_id) > _SESSION_LENGTH:
-        raise _named("session_id", f"Expected str of length <= {_SESSION_LENGTH}.")
+        raise named("session_id", f"Expected str of length <= {_SESSION_LENGTH}.")
     for name, text in (("user", request.user), ("session_id", session_id)):
         if text is not None and CONTROL_CHARACTERS.search(text):
-            raise _named(name, "Must not contain control characters.")
+            raise named(name, "Must not contain control characters.")
     if operation is Operation.EMBEDDINGS and request.stream:
-        raise _named("stream", "Embeddings cannot be streamed.")
+        raise named("stream", "Embeddings cannot be streamed.")
     preferences = request.provider or _NO_PREFERENCES
     if preferences.enforce_distillable_text:
-        raise _named("provider.enforce_distillable_text", "No endpoint here is known to allow it.")
+        raise named("provider.enforce_distillable_text", "No endpoint here is known to allow it.")
     for slug, options in (preferences.options or {}).items():
         for name in sorted(_RESERVED.intersection(options)):
-            raise _named(f"provider.options.{slug}.{name}", "Set it in the body itself.")
+            raise named(f"provider.options.{slug}.{name}", "Set it in the body itself.")
     if "reasoning_effort" in fields and isinstance(request, ChatRequest):
         _check_effort(request)
     if "plugins" in fields and not isinstance(request, EmbeddingsRequest):
@@ -364,21 +364,21 @@ def parse(operation: Operation, body: bytes, *, session_id: str | None = None) -
 
 def required(name: str) -> InvalidRequest:
     """Returns the error that a field is missing."""
-    return _named(name, "This field is required.")
+    return named(name, "This field is required.")
 
 
 def _check_effort(request: ChatRequest) -> None:
     """Raises :class:`InvalidRequest` where the two members for one effort contradict each other."""
     effort = request.reasoning and request.reasoning.effort
     if effort and request.reasoning_effort and effort != request.reasoning_effort:
-        raise _named("reasoning_effort", "Contradicts reasoning.effort.")
+        raise named("reasoning_effort", "Contradicts reasoning.effort.")
 
 
 def _check_plugins(plugins: Iterable[_Plugin]) -> None:
     """Raises :class:`InvalidRequest` for a plugin whose absence would change the answer."""
     for index, plugin in enumerate(plugins):
         if plugin.enabled is not False and plugin.id not in _IDLE_PLUGINS:
-            raise _named(f"plugins[{index}].id", "This service does not run the plugin.")
+            raise named(f"plugins[{index}].id", "This service does not run the plugin.")
 
 
 def _models(request: _Body) -> tuple[str, ...]:
@@ -461,18 +461,20 @@ def _text_bytes(message: _Message) -> int:
     )
 
 
-def _invalid(text: str) -> InvalidRequest:
+def invalid(text: str) -> InvalidRequest:
+    """Returns the error for what a decoder says, which names a type and a place."""
     match = _PLACE.fullmatch(text)
     assert match is not None
     what = match["what"].replace("`", "")
     path = (match["path"] or "").lstrip(".").replace("[...]", "[]")
     missing = re.search(r"missing required field (\w+)", what)
     if missing:
-        return _named(f"{path}.{missing[1]}".lstrip("."), "This field is required.")
+        return named(f"{path}.{missing[1]}".lstrip("."), "This field is required.")
     if not path:
         return InvalidRequest(f"The body must be a JSON object. ({what})")
-    return _named(path, f"{what}.")
+    return named(path, f"{what}.")
 
 
-def _named(name: str, text: str) -> InvalidRequest:
+def named(name: str, text: str) -> InvalidRequest:
+    """Returns the error that a field is wrong."""
     return InvalidRequest(f"{name}: {text}", metadata={"fields": {name: text}})

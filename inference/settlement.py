@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from billing import ledger
 from catalog.pricing import Usage
@@ -78,6 +79,16 @@ class Settlement(msgspec.Struct, frozen=True):
     latency_ms: int | None = None
     duration_ms: int | None = None
 
+    def without_foreign_texts(self) -> Settlement:
+        """Returns the same end with nothing in it but our own words and numbers."""
+        return replace(
+            self,
+            finish_reason=None,
+            native_finish_reason=None,
+            upstream_id=None,
+            upstream_model=None,
+        )
+
 
 class SettlementIsland:
     """Settles batches with one statement, and keeps trying while the database is away."""
@@ -96,13 +107,23 @@ class SettlementIsland:
         """
         try:
             await self._put(batch)
-        except Rejected:
+        except Exception:
             for item in batch:
-                try:
-                    await self._put([item])
-                except Rejected:
-                    logger.exception("the generation %s cannot be settled", item.generation_id)
+                await self._put_alone(item)
         return [None] * len(batch)
+
+    async def _put_alone(self, item: Settlement) -> None:
+        """Stores one settlement; where that fails by what an upstream said, stores it without."""
+        for wanted in (item, item.without_foreign_texts()):
+            try:
+                await self._put([wanted])
+            except Rejected:
+                logger.exception("the generation %s cannot be settled", item.generation_id)
+                return
+            except Exception:
+                logger.exception("the end of the generation %s cannot be read", item.generation_id)
+            else:
+                return
 
     async def _put(self, batch: list[Settlement]) -> None:
         rows = encoded(batch)

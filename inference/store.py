@@ -26,9 +26,10 @@ _IN_URL: Final[tuple[str, ...]] = (
 
 # The statements are few and always the same: planning them anew costs more than running them. All
 # find rows by key; what a plan of small tables prefers to that is wrong a minute later.
+# The server gives up first: a statement that nobody waits for any more must not be done later.
 _OPTIONS: Final = (
     "-c plan_cache_mode=force_generic_plan -c jit=off "
-    "-c enable_seqscan=off -c enable_bitmapscan=off"
+    "-c enable_seqscan=off -c enable_bitmapscan=off -c statement_timeout=4500"
 )
 _STATEMENT_SECONDS: Final = 5.0
 _CONNECT_SECONDS: Final = 3.0
@@ -79,6 +80,8 @@ class Store:
                         _numbered(query), *parameters
                     )
                     return rows
+            except asyncpg.QueryCanceledError:
+                raise Unavailable from None
             except _AWAY:
                 await self.close()
                 # An old connection may have died while it was idle: one new one is tried.

@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import Final
 
 from django.conf import settings
+from django.contrib.postgres.functions import TransactionNow
 from django.db import DataError, IntegrityError, connection, transaction
-from django.utils import timezone
 
 from catalog.pricing import Usage, nano_usd, total_cost
 from inference.models import Generation, Journal
@@ -26,7 +26,7 @@ def sweep() -> int:
     """Ends the generations whose lease has run out; returns how many.
 
     PENDING → FAILED. What was delivered by the last beat is charged, as estimated; without any
-    output the hold is voided.
+    output the hold is voided. The time is the database's, as that of the beats is.
     """
     swept = 0
     while found := _sweep():
@@ -35,7 +35,7 @@ def sweep() -> int:
 
 
 def _sweep() -> int:
-    silent_since = timezone.now() - timedelta(seconds=settings.HOLD_LEASE)
+    silent_since = TransactionNow() - timedelta(seconds=settings.HOLD_LEASE)
     with transaction.atomic():
         abandoned = list(
             Journal.objects.filter(beat_at__lt=silent_since)

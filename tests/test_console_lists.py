@@ -69,7 +69,22 @@ def test_a_search_of_end_users_is_a_range_of_an_index(tenant: Tenant) -> None:
     assert "Sort" not in plan
 
 
-def test_transfers_other_than_usage_are_a_range_of_an_index(db: None) -> None:
+def test_transfers_other_than_usage_are_a_range_of_an_index(tenant: Tenant) -> None:
+    accounts = {account.kind: account for account in tenant.organization.accounts.all()}
+    Transfer.objects.bulk_create(
+        Transfer(
+            organization=tenant.organization,
+            kind="usage",
+            debit=accounts["credits"],
+            credit=accounts["usage"],
+            amount_nano=1,
+            status="pending",
+            reference=f"gen-{number}",
+        )
+        for number in range(2_000)
+    )
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE billing_transfer")
     for kind in ("deposit", "refund", "write_off"):
         plan = plan_of(Transfer.objects.filter(kind=kind).order_by("-id")[:50])
         assert "Index Scan using transfer_by_kind" in plan

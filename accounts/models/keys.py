@@ -170,11 +170,11 @@ class ApiKey(BaseModel):
         :class:`WorkspaceNotFound` when it would work in a workspace that was deleted.
         """
         with transaction.atomic():
-            if changes.keys() & {"workspace_id", "disabled"}:
-                take_turns(self.organization_id)
-            self.refresh_from_db(from_queryset=ApiKey._base_manager.select_for_update())
+            self.refresh_from_db(from_queryset=ApiKey._base_manager.select_for_update(no_key=True))
             if self.deleted_at is not None:
                 raise ApiKeyNotFound
+            if changes.keys() & {"workspace_id", "disabled"}:
+                take_turns(self.organization_id)
             if "workspace_id" in changes or changes.get("disabled") is False:
                 require_open(changes.get("workspace_id", self.workspace_id))
             return write_fields(self, changes)

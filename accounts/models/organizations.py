@@ -251,9 +251,10 @@ class Workspace(BaseModel):
         stays, for the generations that point at it. Raises :class:`InvalidRequest` for a refusal,
         and :class:`WorkspaceNotFound` for one that is gone already.
         """
+        keys = self.api_keys.for_inference().enabled().filter(deleted_at=None)
         with transaction.atomic():
+            list(keys.order_by("pk").select_for_update(no_key=True).values_list("pk"))
             self._lock_present()
-            keys = self.api_keys.for_inference().enabled().filter(deleted_at=None)
             if self.is_default and not confirm_default:
                 raise refusal(
                     "confirm_default_workspace_deletion",
@@ -264,8 +265,6 @@ class Workspace(BaseModel):
                     "The workspace has active API keys. Delete, disable or move them first."
                 )
             now = timezone.now()
-            # In the order in which admission shares them.
-            list(keys.order_by("pk").select_for_update(no_key=True).values_list("pk"))
             keys.update(disabled=True, updated_at=now)
             self.budgets.all().delete()
             self.guardrails.all().delete()
@@ -393,7 +392,8 @@ class WorkspaceBudget(BaseModel):
 def take_turns(organization_id: uuid.UUID) -> None:
     """Lets one transaction at a time change how an organization is governed.
 
-    The first lock that such a transaction takes: at its end a trigger locks the same row.
+    The first lock that such a transaction takes, but for those of keys that it changes: admission
+    has keys before organizations, and at the transaction's end a trigger locks the same row.
     """
     Organization.objects.select_for_update(no_key=True).get(pk=organization_id)
 

@@ -27,6 +27,10 @@ _UNPRINTABLE: Final = re.compile(
 )
 # A signed token (RFC 7515): a key as good as the one that signed it, while it lasts.
 _TOKEN: Final = re.compile(r"eyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
+# An escape: a pair of surrogates, a lone half of one, or any other.
+_ESCAPE: Final = re.compile(
+    rb"\\(?:u[dD][89abAB]..(?:\\u[dD][c-fC-F]..)?|u[dD][c-fC-F]..|.)", re.DOTALL
+)
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
@@ -177,8 +181,11 @@ def decode_object(body: bytes) -> dict[str, msgspec.Raw] | None:
     """Decodes the outermost object and leaves its values raw; ``None`` when it is none.
 
     Some servers print ``NaN`` where a number is missing. That is not JSON, but the answer around it
-    is whole, so it is read as ``null``.
+    is whole, so it is read as ``null``. Others escape the two halves of a character in two events;
+    each half is read as U+FFFD.
     """
+    if b"\\ud" in body or b"\\uD" in body:
+        body = _ESCAPE.sub(_whole_escape, body)
     try:
         # Values are checked when they are read, which for most is never: the encoding is checked
         # here, because what is relayed must be UTF-8 throughout.
@@ -193,6 +200,11 @@ def decode_object(body: bytes) -> dict[str, msgspec.Raw] | None:
         return _decode_fields(msgspec.json.encode(lenient))
     except (msgspec.DecodeError, ValueError, RecursionError):
         return None
+
+
+def _whole_escape(escape: re.Match[bytes]) -> bytes:
+    is_half = len(escape[0]) == len(rb"\ud83d")
+    return rb"\ufffd" if is_half else escape[0]
 
 
 def read_usage(prompt: Any, completion: Any, **details: Any) -> Usage | None:

@@ -37,6 +37,7 @@ def named(choices: msgspec.Raw | list[Any]) -> tuple[Any, str | None, str | None
     for choice in choices:
         given = choice.get("finish_reason")
         if isinstance(given, str):
-            native = choice.setdefault("native_finish_reason", given)
+            said = choice.get("native_finish_reason")
+            native = choice["native_finish_reason"] = said if isinstance(said, str) else given
             reason = choice["finish_reason"] = _REASONS.get(given.lower(), "stop")
     return choices, reason, native

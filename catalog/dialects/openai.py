@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -27,6 +27,8 @@ from config.secrets import Secret
 
 operations: Final = frozenset(Operation)
 names_deployments: Final = False
+
+Raw = TypeVar("Raw", bytes, msgspec.Raw)
 
 _NULL: Final = msgspec.Raw(b"null")
 _encode = msgspec.json.Encoder().encode
@@ -65,17 +67,11 @@ class _Embedding(msgspec.Struct):
     embedding: msgspec.Raw
 
 
-class _TokenDetails(msgspec.Struct):
-    cached_tokens: Any = 0
-    cache_write_tokens: Any = 0
-    reasoning_tokens: Any = 0
-
-
 class _Usage(msgspec.Struct):
     prompt_tokens: Any = None
     completion_tokens: Any = None
-    prompt_tokens_details: _TokenDetails | None = None
-    completion_tokens_details: _TokenDetails | None = None
+    prompt_tokens_details: Any = None
+    completion_tokens_details: Any = None
 
 
 _decode_choices = msgspec.json.Decoder(list[_Choice]).decode
@@ -86,6 +82,7 @@ _decode_text: Final = msgspec.json.Decoder(str).decode
 _OUTPUT: Final = re.compile(
     rb'"(?:content|reasoning|reasoning_content|text)": ?("(?:[^"\\]|\\.)*+")'
 )
+_REASONING: Final = re.compile(rb'"reasoning_content": ?("(?:[^"\\]|\\.)*+")')
 # How often the parser of a stream learns where the text is: answers change from one kind of output
 # to another, but those of some never have it in one place.
 _LESSONS: Final = 8
@@ -132,6 +129,7 @@ def parse_reply(operation: Operation, body: bytes) -> Reply:
     choices = _choices(fields)
     if not choices:
         raise InvalidReply("The answer has no choices.")
+    fields["choices"] = _with_reasoning(fields["choices"])
     for choice in choices:
         if choice.text is None if operation is Operation.TEXT else choice.message is None:
             raise InvalidReply("A choice of the answer has no content.")
@@ -216,7 +214,7 @@ class _StreamParser:
                 if alike is None:
                     alike = Chunk(fields={}, has_choices=True, alike=[])
                     chunks.append(alike)
-                alike.alike.append(event[self._choices])
+                alike.alike.append(_with_reasoning(event[self._choices]))
                 alike.output_bytes += size
                 continue
             alike = None
@@ -283,14 +281,17 @@ class _StreamParser:
                 self._text = slice(len(self._head) - 1, 1 - len(self._tail) or None)
                 self._others = others
 
-    def _remember(self, event: bytes, fields: dict[str, msgspec.Raw]) -> None:
+    def _remember(self, event: bytes, fields: dict[str, msgspec.Raw], *, is_blank: bool) -> None:
         """Notes what stands around the choices of an event that carries nothing else of note."""
         self._before = self._head = b""
-        if fields.get("usage", _NULL) == _NULL:
-            before, choices, after = event.partition(bytes(fields["choices"]))
-            if before.rstrip().endswith(b'"choices":') and choices:
-                self._before, self._after = before, after
-                self._choices = slice(len(before), -len(after) or None)
+        if is_blank or fields.get("usage", _NULL) != _NULL:
+            return
+        before, _, after = event.partition(bytes(fields["choices"]))
+        # A key that is there twice counts by its last place, wherever the first one stands.
+        is_alone = before.count(b'"choices"') == 1 and b'"choices"' not in after
+        if is_alone and before.rstrip().endswith(b'"choices":'):
+            self._before, self._after = before, after
+            self._choices = slice(len(before), -len(after) or None)
 
     def _chunk(self, event: bytes) -> Chunk:
         fields = decode_object(event)
@@ -301,7 +302,8 @@ class _StreamParser:
             choices = _choices(fields)
         except InvalidReply as exc:
             raise InvalidStream(str(exc)) from None
-        self._remember(event, fields)
+        self._remember(event, fields, is_blank=not choices)
+        fields["choices"] = _with_reasoning(fields["choices"])
         return Chunk(
             fields=fields,
             model=_text(fields, "model"),
@@ -337,6 +339,14 @@ def _choices(fields: dict[str, msgspec.Raw]) -> list[_Choice]:
         raise InvalidReply("The choices of the answer are malformed.") from None
 
 
+def _with_reasoning(choices: Raw) -> Raw:
+    """Says reasoning by the interface's name for it too, where a server has the other name only."""
+    raw = bytes(choices)
+    if b'"reasoning_content"' not in raw or b'"reasoning":' in raw:
+        return choices
+    return type(choices)(_REASONING.sub(rb'\g<0>,"reasoning":\1', raw))
+
+
 def _usage(fields: dict[str, msgspec.Raw], *, completion: int | None = None) -> Usage | None:
     """Reads the usage; ``completion`` is known where the answer has no such count."""
     raw = fields.get("usage")
@@ -348,15 +358,17 @@ def _usage(fields: dict[str, msgspec.Raw], *, completion: int | None = None) -> 
         return None
     if usage is None:
         return None
-    prompt_details = usage.prompt_tokens_details or _TokenDetails()
-    completion_details = usage.completion_tokens_details or _TokenDetails()
     return read_usage(
         usage.prompt_tokens,
         usage.completion_tokens if completion is None else completion,
-        cached=prompt_details.cached_tokens,
-        cache_write=prompt_details.cache_write_tokens,
-        reasoning=completion_details.reasoning_tokens,
+        cached=_detail(usage.prompt_tokens_details, "cached_tokens"),
+        cache_write=_detail(usage.prompt_tokens_details, "cache_write_tokens"),
+        reasoning=_detail(usage.completion_tokens_details, "reasoning_tokens"),
     )
+
+
+def _detail(details: Any, name: str) -> Any:
+    return details.get(name) if isinstance(details, dict) else None
 
 
 def _text(fields: dict[str, msgspec.Raw], name: str) -> str | None:

@@ -34,6 +34,7 @@ class Connection(asyncio.Protocol):
         self.is_open = False
         self.idle_since = 0.0
         self.transport: asyncio.Transport
+        self._limit_buffer: Callable[..., None] | None = None
         self._on_lost = on_lost
         self._on_end: Callable[[Connection], None] | None = None
         self._parser = httptools.HttpResponseParser(self)
@@ -105,8 +106,7 @@ class Connection(asyncio.Protocol):
         """Return what has come of the body and nobody has read; the upstream may go on."""
         parts, self._parts, self._size = self._parts, [], 0
         if self._is_paused:
-            self._is_paused = False
-            self.transport.resume_reading()
+            self._resume()
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def linger(self, seconds: float, on_end: Callable[[Connection], None]) -> None:
@@ -133,6 +133,8 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        # TLS transports alone have it, of both loops.
+        self._limit_buffer = getattr(transport, "set_read_buffer_limits", None)
         self.is_open = True
 
     def data_received(self, data: bytes) -> None:
@@ -152,10 +154,31 @@ class Connection(asyncio.Protocol):
         if self._bodiless > _HEAD_BYTES:
             self.fail(BadResponse("headers without end"))
         if self._size > _WAITING_BYTES and not self._is_paused and self.is_open:
-            self._is_paused = True
-            self.transport.pause_reading()
+            self._pause()
         if self._has_head:
             self._wake()
+
+    def _pause(self) -> None:
+        """Stop the upstream, TLS or not, before the end of what it sends.
+
+        uvloop's TLS reads on for a while, and forgets what it has not handed over when the other
+        side hangs up: with a limit of one byte it stops to read as well.
+        """
+        self._is_paused = True
+        self.transport.pause_reading()
+        if self._limit_buffer is not None:
+            self._limit_buffer(1, 0)
+
+    def _resume(self) -> None:
+        self._is_paused = False
+        self.transport.resume_reading()
+        if self._limit_buffer is not None:
+            # After what it has kept until now, which is handed over in the next turn of the loop.
+            self._loop.call_soon(self._read_freely)
+
+    def _read_freely(self) -> None:
+        if self.is_open and not self._is_paused and self._limit_buffer is not None:
+            self._limit_buffer()
 
     def eof_received(self) -> None:
         # It is closed in a moment, and must not be taken for a new request until then.

@@ -35,6 +35,8 @@ Origin = tuple[str, str, int]
 
 # Shorter than what common servers keep an idle connection for, or a little longer.
 _KEPT_SECONDS: Final = 15.0
+# How many names and addresses are remembered at most.
+_NAMES: Final = 4096
 # How long an address may stay silent before the next one is tried beside it (RFC 8305, section 5).
 _NEXT_ADDRESS_SECONDS: Final = 0.25
 
@@ -58,13 +60,18 @@ class _Target:
 
 
 class _Names:
-    """Resolves names, each once for all who wait, and remembers the answers for a while."""
+    """Resolves names, each once for all who wait, and remembers the answers for a while.
+
+    A lookup that hangs cannot be ended: whoever asks again waits for the same one, so that it takes
+    one thread and no more. Meanwhile the last good answer serves, which is judged like any other.
+    """
 
     def __init__(self, resolve: AsyncResolve, *, limit: float, kept_seconds: float) -> None:
         self._resolve = resolve
         self._limit = limit
         self._kept_seconds = kept_seconds
         self._lookups: dict[tuple[str, int], asyncio.Task[Sequence[str]]] = {}
+        self._last: dict[tuple[str, int], Sequence[str]] = {}
 
     async def addresses(self, host: str, port: int) -> Sequence[str]:
         """Return the addresses of a name, not judged; none where it has none or nobody answers."""
@@ -72,12 +79,15 @@ class _Names:
         if (lookup := self._lookups.get(key)) is None:
             lookup = self._lookups[key] = asyncio.create_task(self._look_up(host, port))
             lookup.add_done_callback(partial(self._remember, key))
-        return await asyncio.shield(lookup)
+        try:
+            async with asyncio.timeout(self._limit):
+                return await asyncio.shield(lookup)
+        except TimeoutError:
+            return self._last.get(key, ())
 
     async def _look_up(self, host: str, port: int) -> Sequence[str]:
         try:
-            async with asyncio.timeout(self._limit):
-                return await self._resolve(host, port)
+            return await self._resolve(host, port)
         except (OSError, UnicodeError):
             return ()
 
@@ -85,6 +95,9 @@ class _Names:
         if lookup.cancelled() or lookup.exception() or not lookup.result():
             del self._lookups[key]
         else:
+            if len(self._last) >= _NAMES:
+                self._last.clear()
+            self._last[key] = lookup.result()
             lookup.get_loop().call_later(self._kept_seconds, self._lookups.pop, key)
 
 
@@ -179,7 +192,7 @@ class Door:
         )
 
     def _target(self, text: str) -> _Target:
-        if len(self._targets) >= 4096:
+        if len(self._targets) >= _NAMES:
             self._targets.clear()
         base = rules.vet(text, self._policy)
         rest = text.removeprefix(base.text)

@@ -19,7 +19,7 @@ from rest_framework.views import APIView
 from accounts.authentication import AnyKey, Anyone, DenyAll, ManagementKey
 from accounts.models import ApiKey
 from config.secrets import generate_api_key
-from inference.asgi import ROUTES
+from inference.asgi import MESSAGES, ROUTES
 from tests import factories, snapshots
 from tests.factories import Tenant
 
@@ -211,14 +211,16 @@ def test_the_routes_of_the_data_plane_follow_the_same_table(
         tenant.management_key: 403,
         tenant.api_key: 404,
     }
-    body = {
-        "model": "acme/unknown",
-        "prompt": "x",
-        "input": "x",
-        "messages": [{"role": "user", "content": "x"}],
-    }
+    asked = {"model": "acme/unknown", "messages": [{"role": "user", "content": "x"}]}
+    body = {**asked, "prompt": "x", "input": "x"}
+    names = {401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
     for path in ROUTES:
+        is_messages = path == MESSAGES
+        sent = {**asked, "max_tokens": 1} if is_messages else body
         for key, status in expected.items():
             headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-            got = requests.post(f"{server}{path}", json=body, headers=headers, timeout=10)
-            assert (path, got.status_code, got.json()["error"]["code"]) == (path, status, status)
+            got = requests.post(f"{server}{path}", json=sent, headers=headers, timeout=10)
+            error = got.json()["error"]
+            told = error["type"] if is_messages else error["code"]
+            wanted = names[status] if is_messages else status
+            assert (path, got.status_code, told) == (path, status, wanted)

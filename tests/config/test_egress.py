@@ -979,6 +979,34 @@ def test_a_name_is_looked_up_once_for_all_who_wait(
         uvloop.run(run(upstream(server)))
 
 
+def test_a_lookup_that_hangs_takes_one_thread_and_the_last_answer_serves(
+    policy: EgressPolicy, context: ssl.SSLContext
+) -> None:
+    asked: list[str] = []
+
+    async def resolve(host: str, port: int) -> list[str]:
+        asked.append(host)
+        if host == "dead.test" or len(asked) > 1:
+            await asyncio.sleep(60)
+        return ["127.0.0.1"]
+
+    async def one(door: Door, url: str) -> bytes:
+        response = await door.send(post(url), first_byte_timeout=1, idle_timeout=1)
+        return await response.read()
+
+    async def run(url: str) -> None:
+        async with Door(policy, resolve=resolve, dns_cache_seconds=0) as door:
+            assert await one(door, url) == b"hello"
+            for _ in range(3):
+                with pytest.raises(ConnectFailed):
+                    await one(door, "https://dead.test")
+                assert await one(door, url) == b"hello"
+            assert asked == ["upstream.test", "dead.test", "upstream.test"]
+
+    with serving(answering(headers=("Connection: close",)), context) as server:
+        uvloop.run(run(upstream(server)))
+
+
 def test_an_address_that_is_silent_gives_way_to_the_next(
     policy: EgressPolicy, context: ssl.SSLContext
 ) -> None:
@@ -1294,6 +1322,44 @@ def test_a_reader_that_stops_stops_the_upstream(policy: EgressPolicy) -> None:
 
     with serving(flood) as server:
         assert asyncio.run(run(upstream(server))) == (True, size)
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("pause", [0, 0.01], ids=["quick", "slow"])
+@pytest.mark.parametrize("framing", ["length", "chunks"])
+def test_an_upstream_that_hangs_up_before_all_is_read_loses_nothing(
+    policy: EgressPolicy,
+    context: ssl.SSLContext,
+    run: Callable[[Awaitable[bytes]], bytes],
+    pause: float,
+    framing: str,
+) -> None:
+    """Without the farewell of TLS, which few servers say."""
+    body = bytes(range(256)) * 10_000
+
+    def answer(line: socket.socket, head: bytes, sent: bytes) -> bool:
+        if framing == "length":
+            line.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            return False
+        line.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for start in range(0, len(body), 5_000):
+            piece = body[start : start + 5_000]
+            line.sendall(b"%x\r\n%s\r\n" % (len(piece), piece))
+        line.sendall(b"0\r\n\r\n")
+        return False
+
+    async def read(url: str) -> bytes:
+        parts = []
+        async with through(replace(policy, max_response_bytes=1 << 30)) as door:
+            response = await door.send(post(url), first_byte_timeout=5, idle_timeout=5)
+            while part := await response.readany():
+                parts.append(part)
+                await asyncio.sleep(pause)
+        return b"".join(parts)
+
+    with serving(answer, context) as server:
+        for _ in range(3):
+            assert run(read(upstream(server))) == body
 
 
 def test_environment_proxies_and_netrc_are_ignored(

@@ -120,6 +120,7 @@ def test_document_names_every_operation(golden: dict[str, Any]) -> None:
         "POST /guardrails/{id}/assignments/members",
         "POST /guardrails/{id}/assignments/members/remove",
         "POST /keys",
+        "POST /messages",
         "POST /private-endpoints",
         "POST /private-endpoints/{id}/activate",
         "POST /private-endpoints/{id}/disable",
@@ -152,6 +153,7 @@ def test_every_operation_takes_a_key_and_documents_its_errors(golden: dict[str, 
                 assert schema in (
                     error,
                     {"$ref": "#/components/schemas/PrivateEndpointCreateError"},
+                    {"$ref": "#/components/schemas/MessagesError"},
                 ), operation["operationId"]
 
 

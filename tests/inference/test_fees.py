@@ -182,7 +182,10 @@ def test_a_budget_that_counts_own_credentials_counts_price_and_fee(
     body = site.chat_body(max_tokens=100)
     both = 1050 * (bound_of(body) + 200)
     key.edit(limit_nano=both - 1, include_byok_in_limit=True)
-    assert site.post(body).status_code == 402
+    refused = site.post(body)
+    assert refused.status_code == 402
+    told = refused.json()["error"]["metadata"]
+    assert (told["limit"], told["estimate_usd"]) == ("key_limit", usd(both))
     site.assert_nothing_happened()
     key.edit(limit_nano=both)
     assert site.post(body).status_code == 200
@@ -193,3 +196,23 @@ def test_a_budget_that_counts_own_credentials_counts_price_and_fee(
     key.edit(limit_nano=10_500)
     assert site.post(body).status_code == 403
     assert Generation.objects.count() == 1
+
+
+def test_a_refusal_for_want_of_the_fee_names_the_balance_and_the_fee(
+    poor: Site, settings: Any
+) -> None:
+    settings.BYOK_FEE_PERCENT = Decimal(5)
+    poor.own(price=price_of_one("1000"))
+    key = poor.tenant.organization.api_keys.get(is_management=False)
+    body = poor.chat_body(max_tokens=100)
+    fee = 50 * (bound_of(body) + 200)
+    # Less than the price, which is not the key's to pay.
+    key.edit(limit_nano=2 * fee)
+    ledger.grant(poor.tenant.organization.pk, fee - 1, actor="test")
+    error = poor.post(body).json()["error"]
+    assert (error["code"], error["metadata"]["limit"]) == (402, "balance")
+    assert (error["metadata"]["balance_usd"], error["metadata"]["estimate_usd"]) == (
+        usd(fee - 1),
+        usd(fee),
+    )
+    poor.assert_nothing_happened()

@@ -172,6 +172,16 @@ def test_only_what_has_been_silent_for_its_lease_is_swept(
     assert_in_order()
 
 
+def test_silence_is_judged_by_the_clock_of_the_database(
+    tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = make_generation(tenant, created_at=timezone.now())
+    ahead = timezone.now() + timedelta(hours=1)
+    monkeypatch.setattr(timezone, "now", lambda: ahead)
+    assert sweep() == 0
+    assert facts(row)[0] == "pending"
+
+
 def test_foreign_texts_are_cut_to_their_columns(tenant: Tenant) -> None:
     row = make_generation(tenant)
     settle(

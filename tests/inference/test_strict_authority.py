@@ -14,8 +14,9 @@ import pytest
 from django.db import connection, connections, transaction
 
 from accounts.models import ApiKey, Workspace
-from billing.models import Account
+from billing.models import Account, Meter
 from catalog.dialects.base import Operation
+from catalog.models import Provider
 from config.errors import GatewayError
 from config.secrets import digest_api_key
 from config.simulator import BEHAVIOURS, Script, Signal
@@ -30,8 +31,13 @@ from tests.books import assert_in_order
 from tests.inference.conftest import Site
 
 
+def lock_meter(site: Site) -> None:
+    """Keeps every batch of the key waiting, with all that it has locked, until the end."""
+    Meter.objects.select_for_update().get(subject_id=ApiKey.objects.get(name="inference").pk)
+
+
 def lock_credits(site: Site) -> None:
-    """Keeps every hold of the tenant waiting until the transaction ends."""
+    """Keeps every batch of the tenant waiting before it has locked anything."""
     Account.objects.select_for_update().get(organization=site.tenant.organization, kind="credits")
 
 
@@ -122,7 +128,7 @@ def test_a_revocation_waits_for_the_request_that_was_admitted_before_it(site: Si
     key = ApiKey.objects.get(name="inference")
     with ThreadPoolExecutor(2) as pool:
         with transaction.atomic():
-            lock_credits(site)
+            lock_meter(site)
             answer = pool.submit(site.chat)
             site.eventually(lambda: waiting() == 1)
             revoked = pool.submit(in_a_thread(key.revoke))
@@ -144,7 +150,7 @@ def test_a_disabled_endpoint_waits_for_the_request_that_was_admitted_before_it(
     endpoint = PrivateEndpoint.objects.get(pk=site.own(price=factories.make_price()).pk)
     with ThreadPoolExecutor(2) as pool:
         with transaction.atomic():
-            lock_credits(site)
+            lock_meter(site)
             answer = pool.submit(site.chat)
             site.eventually(lambda: waiting() == 1)
             disabled = pool.submit(in_a_thread(endpoint.disable))
@@ -155,6 +161,98 @@ def test_a_disabled_endpoint_waits_for_the_request_that_was_admitted_before_it(
     assert site.chat().status_code == 404
     assert len(site.dialled()) == 1
     assert site.settled().status == "completed"
+    assert_in_order()
+
+
+def test_a_delisting_waits_for_the_request_that_was_admitted_before_it(site: Site) -> None:
+    site.publish()
+    with ThreadPoolExecutor(2) as pool:
+        with transaction.atomic():
+            lock_meter(site)
+            answer = pool.submit(site.chat)
+            site.eventually(lambda: waiting() == 1)
+            delisted = pool.submit(
+                in_a_thread(lambda: Provider.objects.update(is_listed=False)),
+            )
+            site.eventually(lambda: waiting() == 2)
+            assert (delisted.done(), site.dialled()) == (False, [])
+        assert delisted.result() == (1, 1)
+        assert answer.result().status_code == 200
+    assert site.chat().status_code == 404
+    assert len(site.dialled()) == 1
+    assert site.settled().status == "completed"
+    assert_in_order()
+
+
+@pytest.mark.parametrize("change", ["revoke", "disable", "delist"])
+def test_nobody_waits_for_a_request_that_still_waits_itself(site: Site, change: str) -> None:
+    """Not for one after the other either: they wait in a line, and have locked nothing."""
+    site.publish()
+    key = ApiKey.objects.get(name="inference")
+    assert site.chat().status_code == 200
+    site.settled()
+    site.upstream.clear()
+    changes: dict[str, Callable[[], object]] = {
+        "revoke": key.revoke,
+        "disable": lambda: key.edit(disabled=True),
+        "delist": lambda: Provider.objects.update(is_listed=False),
+    }
+    with ThreadPoolExecutor(2) as pool:
+        with transaction.atomic():
+            lock_credits(site)
+            answer = pool.submit(site.chat)
+            site.eventually(lambda: waiting() == 1)
+            assert pool.submit(in_a_thread(changes[change])).result(20)[0] in (True, 1)
+        assert answer.result().status_code == (404 if change == "delist" else 401)
+    assert site.dialled() == []
+    assert Generation.objects.count() == 1
+    assert_in_order()
+
+
+@pytest.mark.slow
+def test_a_batch_that_nobody_waits_for_any_more_is_not_stored_later(site: Site) -> None:
+    site.publish()
+    with ThreadPoolExecutor(1) as pool, transaction.atomic():
+        lock_credits(site)
+        assert pool.submit(site.chat).result().status_code == 503
+        assert waiting() == 0
+    site.assert_nothing_happened()
+    assert site.chat().status_code == 200
+    assert_in_order()
+
+
+def test_a_key_is_disabled_among_many_workers(site: Site) -> None:
+    """Who changes keys and who admits with them have them in one order: none is given up."""
+    site.publish()
+    key = ApiKey.objects.get(name="inference")
+    request = schemas.parse(Operation.CHAT, json.dumps(site.chat_body(max_tokens=5)).encode())
+    entry = Entry(digest_api_key(site.tenant.api_key), request, "r")
+    stop = False
+
+    async def work() -> set[str]:
+        found: set[str] = set()
+        island, settlements = AdmissionIsland(HealthBoard()), SettlementIsland()
+        while not stop:
+            [one] = await island.admit([entry])
+            found.add(type(one).__name__)
+            if isinstance(one, Admission):
+                await settlements.settle([Settlement(one.generation_id, "cancelled")])
+        await island.close()
+        await settlements.close()
+        return found
+
+    async def among(workers: int) -> list[set[str]]:
+        return await asyncio.gather(*(work() for _ in range(workers)))
+
+    with ThreadPoolExecutor(1) as pool:
+        working = pool.submit(asyncio.run, among(6))
+        try:
+            site.eventually(lambda: Generation.objects.count() > 50)
+            for _ in range(20):
+                assert [key.edit(disabled=flag) for flag in (True, False)] == [True, True]
+        finally:
+            stop = True
+        assert set().union(*working.result()) == {"Admission", "Unauthenticated"}
     assert_in_order()
 
 

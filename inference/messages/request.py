@@ -1,0 +1,431 @@
+"""A Messages request, read by type and written as a request of chat.
+
+What chat cannot say is refused by the name of its field. Only what changes no answer is left out:
+hints (``eager_input_streaming``), ``context_management``, and what blocks of an earlier answer
+carry besides (``citations``, ``caller``, reasoning without a signature).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from config.api import CONTROL_CHARACTERS
+from config.errors import InvalidRequest
+from inference import schemas
+from inference.messages import thoughts
+
+_FIELD: Final = re.compile(
+    r"Object (?P<what>contains unknown|missing required) field `(?P<name>.*?)`"
+    r"(?: - at `\$\.?(?P<path>.*)`)?",
+    re.DOTALL,
+)
+_TOOL_TYPE: Final = re.compile(r"Invalid value '.*' - at `\$\.(tools\[\d+\]\.type)`", re.DOTALL)
+
+_Raws = dict[str, msgspec.Raw]
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
+_Data = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class _Shape(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    pass
+
+
+class TextBlock(_Shape, tag="text"):
+    text: str
+    cache_control: _Raws | None = None
+    citations: list[msgspec.Raw] | None = None
+
+
+class Base64Image(_Shape, tag="base64"):
+    media_type: Literal["image/jpeg", "image/png", "image/gif", "image/webp"]
+    data: _Data
+
+
+class WebSource(_Shape, tag="url"):
+    url: _Data
+
+
+class ImageBlock(_Shape, tag="image"):
+    source: Base64Image | WebSource
+    cache_control: _Raws | None = None
+
+
+class Base64Document(_Shape, tag="base64"):
+    media_type: Literal["application/pdf"]
+    data: _Data
+
+
+class TextDocument(_Shape, tag="text"):
+    media_type: Literal["text/plain"]
+    data: str
+
+
+class DocumentBlock(_Shape, tag="document"):
+    source: Base64Document | WebSource | TextDocument
+    title: str | None = None
+    cache_control: _Raws | None = None
+
+
+_Content = TextBlock | ImageBlock | DocumentBlock
+
+
+class ToolResultBlock(_Shape, tag="tool_result"):
+    """What a tool answered; chat has no mark for a failure, so the text must say it."""
+
+    tool_use_id: _Name
+    content: str | list[_Content] = ""
+    is_error: bool | None = None
+    cache_control: _Raws | None = None
+
+
+class ToolUseBlock(_Shape, tag="tool_use"):
+    id: _Name
+    name: _Name
+    input: _Raws
+    caller: _Raws | None = None
+    cache_control: _Raws | None = None
+
+
+class ThinkingBlock(_Shape, tag="thinking"):
+    thinking: str
+    signature: str = ""
+
+
+class RedactedThinkingBlock(_Shape, tag="redacted_thinking"):
+    data: str
+
+
+class UserTurn(_Shape, tag_field="role", tag="user"):
+    content: str | list[TextBlock | ImageBlock | DocumentBlock | ToolResultBlock]
+
+
+class AssistantTurn(_Shape, tag_field="role", tag="assistant"):
+    content: str | list[TextBlock | ToolUseBlock | ThinkingBlock | RedactedThinkingBlock]
+
+
+class SystemTurn(_Shape, tag_field="role", tag="system"):
+    content: str | list[TextBlock]
+
+
+class FunctionTool(_Shape, tag="custom"):
+    """A tool that the caller runs; those that a server runs are none of the gateway's."""
+
+    name: _Name
+    input_schema: _Raws
+    description: str | None = None
+    strict: bool | None = None
+    cache_control: _Raws | None = None
+    eager_input_streaming: bool | None = None
+
+
+class AutoChoice(_Shape, tag="auto"):
+    disable_parallel_tool_use: bool | None = None
+
+
+class AnyChoice(_Shape, tag="any"):
+    disable_parallel_tool_use: bool | None = None
+
+
+class NamedChoice(_Shape, tag="tool"):
+    name: _Name
+    disable_parallel_tool_use: bool | None = None
+
+
+class NoChoice(_Shape, tag="none"):
+    pass
+
+
+class ThinkingOn(_Shape, tag="enabled"):
+    budget_tokens: Annotated[int, msgspec.Meta(ge=1024, le=100_000_000)]
+    display: Literal["summarized", "omitted"] | None = None
+
+
+class ThinkingAdaptive(_Shape, tag="adaptive"):
+    display: Literal["summarized", "omitted"] | None = None
+
+
+class ThinkingOff(_Shape, tag="disabled"):
+    pass
+
+
+class OutputFormat(_Shape, tag="json_schema"):
+    schema: _Raws
+
+
+class OutputConfig(_Shape):
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: OutputFormat | None = None
+
+
+class UserMetadata(_Shape):
+    user_id: Annotated[str, msgspec.Meta(max_length=512)] | None = None
+
+
+_Slug = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
+
+
+class MessagesRequest(_Shape):
+    """The body of ``POST /messages``: Anthropic's, and the gateway's fields of chat."""
+
+    model: _Slug
+    max_tokens: Annotated[int, msgspec.Meta(ge=1, le=100_000_000)]
+    messages: Annotated[list[UserTurn | AssistantTurn | SystemTurn], msgspec.Meta(min_length=1)]
+    system: str | list[TextBlock] | None = None
+    tools: list[FunctionTool] | None = None
+    tool_choice: AutoChoice | AnyChoice | NamedChoice | NoChoice | None = None
+    thinking: ThinkingOn | ThinkingAdaptive | ThinkingOff | None = None
+    output_config: OutputConfig | None = None
+    stop_sequences: Annotated[list[str], msgspec.Meta(max_length=16)] | None = None
+    temperature: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    top_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    top_k: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    stream: bool | None = None
+    metadata: UserMetadata | None = None
+    cache_control: _Raws | None = None
+    context_management: _Raws | None = None
+    service_tier: Literal["auto"] | None = None
+    models: Annotated[list[_Slug], msgspec.Meta(max_length=32)] | None = None
+    provider: schemas.ProviderPreferences | None = None
+    route: str | None = None
+    session_id: Annotated[str, msgspec.Meta(max_length=256)] | None = None
+    trace: _Raws | None = None
+    user: Annotated[str, msgspec.Meta(max_length=512)] | None = None
+
+
+_decode = msgspec.json.Decoder(MessagesRequest).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def to_chat(body: bytes) -> bytes:
+    """Returns the chat request that says the same.
+
+    Raises :class:`InvalidRequest`, which names the field that is wrong.
+    """
+    try:
+        body.decode("utf-8")
+        request = _decode(body)
+    except UnicodeDecodeError:
+        raise InvalidRequest("The body is not valid UTF-8.") from None
+    except msgspec.ValidationError as exc:
+        raise _invalid(str(exc)) from None
+    except (msgspec.DecodeError, RecursionError):
+        raise InvalidRequest("The body is not valid JSON.") from None
+    fields = {
+        "model": request.model,
+        "messages": _messages(request),
+        "max_tokens": request.max_tokens,
+        "tools": [_tool(tool) for tool in request.tools or ()] or None,
+        **_tool_choice(request),
+        "reasoning": _reasoning(request),
+        "response_format": _response_format(request),
+        "stop": request.stop_sequences or None,
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "top_k": request.top_k,
+        "stream": request.stream,
+        "user": _user(request),
+        "cache_control": request.cache_control,
+        "models": request.models,
+        "provider": request.provider,
+        "route": request.route,
+        "session_id": request.session_id,
+        "trace": request.trace,
+    }
+    return _encode(_given(**fields))
+
+
+def _given(**members: Any) -> dict[str, Any]:
+    return {name: value for name, value in members.items() if value is not None}
+
+
+def _messages(request: MessagesRequest) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = []
+    if request.system:
+        messages.append({"role": "system", "content": _said(request.system)})
+    for turn in request.messages:
+        match turn:
+            case UserTurn():
+                messages += _asked(turn.content)
+            case AssistantTurn():
+                messages.append(_answered(turn.content))
+            case SystemTurn():
+                messages.append({"role": "system", "content": _said(turn.content)})
+    return messages
+
+
+def _asked(
+    content: str | list[TextBlock | ImageBlock | DocumentBlock | ToolResultBlock],
+) -> list[dict[str, Any]]:
+    """Returns what tools answered, which chat wants right after their calls, and then the rest."""
+    if isinstance(content, str):
+        return [{"role": "user", "content": content}]
+    messages: list[dict[str, Any]] = []
+    rest: list[_Content] = []
+    for block in content:
+        if isinstance(block, ToolResultBlock):
+            said = _said(block.content, block.cache_control)
+            messages.append({"role": "tool", "tool_call_id": block.tool_use_id, "content": said})
+        else:
+            rest.append(block)
+    if rest or not messages:
+        messages.append({"role": "user", "content": _said(rest)})
+    return messages
+
+
+def _answered(
+    content: str | list[TextBlock | ToolUseBlock | ThinkingBlock | RedactedThinkingBlock],
+) -> dict[str, Any]:
+    if isinstance(content, str):
+        return {"role": "assistant", "content": content}
+    texts: list[TextBlock] = []
+    calls: list[dict[str, Any]] = []
+    details: list[thoughts.Detail] = []
+    for index, block in enumerate(content):
+        match block:
+            case TextBlock():
+                texts.append(block)
+            case ToolUseBlock():
+                function = {"name": block.name, "arguments": _encode(block.input).decode()}
+                calls.append({"id": block.id, "type": "function", "function": function})
+            case ThinkingBlock():
+                # What nobody signed, no provider takes back.
+                if block.signature:
+                    details.append(
+                        thoughts.opened(
+                            block.signature, is_encrypted=False, text=block.thinking, index=index
+                        )
+                    )
+            case RedactedThinkingBlock():
+                details.append(thoughts.opened(block.data, is_encrypted=True, index=index))
+    message: dict[str, Any] = {"role": "assistant"}
+    message["content"] = _said(texts) if texts or not calls else None
+    if calls:
+        message["tool_calls"] = calls
+    if details:
+        message["reasoning_details"] = details
+    return message
+
+
+def _said(
+    content: str | Iterable[_Content], cache_control: _Raws | None = None
+) -> str | list[dict[str, Any]]:
+    """Returns a message's content, as plain text where it is no more: that every server takes.
+
+    ``cache_control`` is that of the block around it, which ends with its last part.
+    """
+    parts: list[dict[str, Any]] = []
+    if not isinstance(content, str):
+        parts += map(_part, content)
+    elif content:
+        parts.append({"type": "text", "text": content})
+    if parts and cache_control is not None:
+        parts[-1].setdefault("cache_control", cache_control)
+    if not parts:
+        return ""
+    if len(parts) == 1 and parts[0].keys() == {"type", "text"}:
+        text: str = parts[0]["text"]
+        return text
+    return parts
+
+
+def _part(block: _Content) -> dict[str, Any]:
+    match block:
+        case TextBlock():
+            part: dict[str, Any] = {"type": "text", "text": block.text}
+        case ImageBlock():
+            part = {"type": "image_url", "image_url": {"url": _url(block.source)}}
+        case DocumentBlock():
+            part = _document(block)
+    if block.cache_control is not None:
+        part["cache_control"] = block.cache_control
+    return part
+
+
+def _document(block: DocumentBlock) -> dict[str, Any]:
+    source = block.source
+    if isinstance(source, TextDocument):
+        text = source.data if block.title is None else f"{block.title}\n\n{source.data}"
+        return {"type": "text", "text": text}
+    name = block.title or "document.pdf"
+    return {"type": "file", "file": {"filename": name, "file_data": _url(source)}}
+
+
+def _url(source: Base64Image | Base64Document | WebSource) -> str:
+    if isinstance(source, WebSource):
+        return source.url
+    return f"data:{source.media_type};base64,{source.data}"
+
+
+def _tool(tool: FunctionTool) -> dict[str, Any]:
+    function = _given(
+        name=tool.name,
+        description=tool.description,
+        parameters=tool.input_schema,
+        strict=tool.strict,
+    )
+    return _given(type="function", function=function, cache_control=tool.cache_control)
+
+
+def _tool_choice(request: MessagesRequest) -> dict[str, Any]:
+    choice = request.tool_choice
+    members: dict[str, Any] = {}
+    match choice:
+        case AutoChoice():
+            members["tool_choice"] = "auto"
+        case AnyChoice():
+            members["tool_choice"] = "required"
+        case NamedChoice():
+            members["tool_choice"] = {"type": "function", "function": {"name": choice.name}}
+        case NoChoice():
+            return {"tool_choice": "none"}
+        case None:
+            return {}
+    if choice.disable_parallel_tool_use:
+        members["parallel_tool_calls"] = False
+    return members
+
+
+def _reasoning(request: MessagesRequest) -> dict[str, Any] | None:
+    thinking = request.thinking
+    members = _given(effort=None if request.output_config is None else request.output_config.effort)
+    match thinking:
+        case ThinkingOn():
+            members["max_tokens"] = thinking.budget_tokens
+        case ThinkingAdaptive():
+            members["enabled"] = True
+        case ThinkingOff():
+            return {"enabled": False}
+    if isinstance(thinking, ThinkingOn | ThinkingAdaptive) and thinking.display == "omitted":
+        members["exclude"] = True
+    return members or None
+
+
+def _response_format(request: MessagesRequest) -> dict[str, Any] | None:
+    config = request.output_config
+    if config is None or config.format is None:
+        return None
+    schema = {"name": "answer", "schema": config.format.schema, "strict": True}
+    return {"type": "json_schema", "json_schema": schema}
+
+
+def _user(request: MessagesRequest) -> str | None:
+    user_id = None if request.metadata is None else request.metadata.user_id
+    if user_id is not None and CONTROL_CHARACTERS.search(user_id):
+        raise schemas.named("metadata.user_id", "Must not contain control characters.")
+    return request.user or user_id
+
+
+def _invalid(text: str) -> InvalidRequest:
+    """Names the field itself, where the decoder names the object around it."""
+    if match := _FIELD.fullmatch(text):
+        name = match["name"][:100]
+        path = f"{match['path']}.{name}" if match["path"] else name
+        is_unknown = match["what"] == "contains unknown"
+        return schemas.named(path, "Unknown field.") if is_unknown else schemas.required(path)
+    if match := _TOOL_TYPE.fullmatch(text):
+        return schemas.named(match[1], "Only tools that the caller runs, of type 'custom'.")
+    return schemas.invalid(text)

@@ -1,0 +1,242 @@
+"""What servers say that nobody expects: it costs nobody their answer, nor anybody their bill."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import ssl
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from config.simulator import ensure_certificates
+from inference.models import Generation
+from tests import factories
+from tests.books import assert_in_order
+from tests.config.tls import Script, serving
+from tests.inference.conftest import CHAT, Site, content_of, events_of
+
+USAGE = {"id": "a", "choices": [], "usage": {"prompt_tokens": 10, "completion_tokens": 20}}
+# 10 tokens of the prompt at a thousand nano-USD, 20 of the answer at two thousand.
+COST = 50_000
+
+
+def event(delta: dict[str, Any], reason: str | None = None, **fields: Any) -> dict[str, Any]:
+    choice = {"index": 0, "delta": delta, "finish_reason": reason, **fields}
+    return {"id": "a", "model": "m", "choices": [choice], "usage": None}
+
+
+def streamed(*events: dict[str, Any] | bytes, pause: float = 0) -> Script:
+    """An upstream whose every stream is of these events, a packet each."""
+    written = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in events]
+
+    def script(line: socket.socket, head: bytes, body: bytes) -> bool:
+        line.sendall(
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n"
+        )
+        for one in (*written, b"[DONE]"):
+            data = b"data: " + one + b"\n\n"
+            line.sendall(b"%x\r\n%s\r\n" % (len(data), data))
+            time.sleep(pause)
+        line.sendall(b"0\r\n\r\n")
+        return True
+
+    return script
+
+
+def whole(usage: dict[str, Any], **fields: Any) -> Script:
+    """An upstream that answers everything alike, with one choice that has these members."""
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": "Hi"},
+        "finish_reason": "stop",
+        **fields,
+    }
+    body = json.dumps({"id": "a", "choices": [choice], "usage": usage}).encode()
+
+    def script(line: socket.socket, head: bytes, sent: bytes) -> bool:
+        line.sendall(
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
+            % (len(body), body)
+        )
+        return True
+
+    return script
+
+
+@pytest.fixture
+def upstream(site: Site) -> Iterator[Callable[[Script], None]]:
+    """Puts the published model behind another server."""
+    certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates.server)
+    servers: list[Any] = []
+
+    def stand_in(script: Script) -> None:
+        served = serving(script, context)
+        server = served.__enter__()
+        servers.append(served)
+        site.provider.base_url = f"https://127.0.0.1:{server.port}/v1"
+        site.provider.save_fields("base_url")
+        site.publish("m", price=factories.make_price("0.000001", "0.000002"))
+
+    yield stand_in
+    for served in servers:
+        served.__exit__(None, None, None)
+
+
+def test_a_foreign_reason_of_any_kind_keeps_nobody_from_being_settled(
+    site: Site, upstream: Callable[[Script], None]
+) -> None:
+    good = streamed(event({"content": "Hi"}), event({}, "stop"), USAGE)
+    bad = streamed(event({"content": "Hi"}), event({}, "stop", native_finish_reason=5), USAGE)
+
+    upstream(lambda line, head, body: (bad if b"odd" in body else good)(line, head, body))
+    with ThreadPoolExecutor(12) as pool:
+        asked = ["odd" if number % 4 == 1 else "even" for number in range(24)]
+        answers = list(pool.map(lambda content: site.chat(content, stream=True), asked))
+    assert all(answer.text.endswith("data: [DONE]\n\n") for answer in answers)
+    site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    settled = Generation.objects.values_list("status", "cost_nano", "native_finish_reason")
+    assert Counter(settled) == {("completed", COST, "stop"): 24}
+    assert_in_order()
+
+
+@pytest.mark.parametrize("reason", [5, {"x": 1}, None, ["stop"]])
+def test_a_foreign_reason_that_is_no_text_is_replaced(
+    site: Site, upstream: Callable[[Script], None], reason: Any
+) -> None:
+    upstream(whole({"prompt_tokens": 10, "completion_tokens": 20}, native_finish_reason=reason))
+    [choice] = site.chat().json()["choices"]
+    assert (choice["finish_reason"], choice["native_finish_reason"]) == ("stop", "stop")
+    row = site.settled()
+    assert (row.status, row.cost_nano, row.native_finish_reason) == ("completed", COST, "stop")
+
+
+def test_a_first_event_without_choices_is_no_pattern_for_the_next(
+    site: Site, upstream: Callable[[Script], None]
+) -> None:
+    first = {"id": "a", "model": "m", "choices": [], "usage": None}
+    texts = [event({"content": text}) for text in ("Hi", " there", " you")]
+    upstream(streamed(first, *texts, event({}, "stop"), USAGE, pause=0.02))
+    events = events_of(site.chat(stream=True).text)
+    assert content_of(events) == "Hi there you"
+    assert events[-2]["usage"]["completion_tokens"] == 20
+    assert events[0]["choices"] == []
+    assert site.settled().cost_nano == COST
+
+
+def test_halves_of_a_character_in_two_events_end_no_stream(
+    site: Site, upstream: Callable[[Script], None]
+) -> None:
+    halves = [
+        b'{"id":"a","choices":[{"index":0,"delta":{"content":"\\ud83d"}}]}',
+        b'{"id":"a","choices":[{"index":0,"delta":{"content":"\\uDE00 \\ud83d\\ude00"}}]}',
+        b'{"id":"a","choices":[{"index":0,"delta":{"content":"\\\\ud83d"}}]}',
+    ]
+    upstream(streamed(event({"content": "Hi "}), *halves, event({}, "stop"), USAGE, pause=0.02))
+    events = events_of(site.chat(stream=True).text)
+    assert content_of(events) == ("Hi \ufffd\ufffd \N{GRINNING FACE}\\ud83d")
+    assert site.settled().status == "completed"
+
+
+@pytest.mark.parametrize("details", [[], "none", 7, {"cached_tokens": "many"}])
+def test_odd_details_of_a_usage_do_not_discard_its_counts(
+    site: Site, upstream: Callable[[Script], None], details: Any
+) -> None:
+    usage = {"prompt_tokens": 10, "completion_tokens": 20}
+    upstream(whole({**usage, "prompt_tokens_details": details}))
+    assert site.chat().status_code == 200
+    row = site.settled()
+    assert (row.cost_nano, row.is_estimated, row.cached_tokens) == (COST, False, 0)
+
+
+@pytest.mark.parametrize("depth", [400, 700])
+def test_a_usage_as_deep_as_a_well_is_left_out(
+    site: Site, upstream: Callable[[Script], None], depth: int
+) -> None:
+    deep: Any = 1
+    for _ in range(depth):
+        deep = {"a": deep}
+    upstream(whole({"prompt_tokens": 10, "completion_tokens": 20, "x": deep}))
+    answer = site.chat()
+    assert answer.status_code == 200
+    assert answer.json()["usage"]["completion_tokens"] == 20
+    assert ("x" in answer.json()["usage"]) == (depth == 400)
+    assert site.settled().cost_nano == COST
+
+
+def test_reasoning_has_the_name_of_the_interface_too(
+    site: Site, upstream: Callable[[Script], None]
+) -> None:
+    thoughts = [event({"reasoning_content": text}) for text in ("Let", ' "me"', " think")]
+    upstream(streamed(*thoughts, event({"content": "Hi"}), event({}, "stop"), USAGE))
+    events = [one for one in events_of(site.chat(stream=True).text) if isinstance(one, dict)]
+    deltas = [choice["delta"] for one in events for choice in one["choices"]]
+    for name in ("reasoning", "reasoning_content"):
+        assert [delta[name] for delta in deltas[:3]] == ["Let", ' "me"', " think"]
+    assert "reasoning" not in deltas[3]
+    assert content_of(events) == "Hi"
+
+
+def test_whole_reasoning_has_the_name_of_the_interface_too(
+    site: Site, upstream: Callable[[Script], None]
+) -> None:
+    message = {"role": "assistant", "content": "Hi", "reasoning_content": "Let me \\ think"}
+    upstream(whole({"prompt_tokens": 10, "completion_tokens": 20}, message=message))
+    [choice] = site.chat().json()["choices"]
+    assert choice["message"] == {**message, "reasoning": "Let me \\ think"}
+
+
+def test_a_caller_who_takes_nothing_is_left(
+    site: Site,
+    upstream: Callable[[Script], None],
+    settings: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    settings.HOLD_TIMEOUT = 1
+    is_closed = threading.Event()
+    text = json.dumps(event({"content": "x" * 4000})).encode()
+
+    def endless(line: socket.socket, head: bytes, body: bytes) -> bool:
+        line.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
+        try:
+            while True:
+                line.sendall(b"data: " + text + b"\n\n")
+        except OSError:
+            is_closed.set()
+        return False
+
+    upstream(endless)
+    address = urlsplit(site.server)
+    body = json.dumps(site.chat_body(stream=True)).encode()
+    with socket.socket() as caller:
+        caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        caller.settimeout(20)
+        caller.connect((address.hostname, address.port))
+        caller.sendall(
+            f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+            f"Authorization: Bearer {site.tenant.api_key}\r\n\r\n".encode()
+            + body
+        )
+        assert caller.recv(12) == b"HTTP/1.1 200"
+        assert is_closed.wait(20)
+        row = site.settled()
+        assert (row.status, row.is_estimated) == ("cancelled", True)
+        assert row.cost_nano > 0
+        # What was written before is all that there is: the answer has no end.
+        last = b""
+        while data := caller.recv(65536):
+            last = data
+        assert not last.endswith(b"0\r\n\r\n")
+    assert not caplog.records
+    assert_in_order()
