@@ -67,7 +67,6 @@ from accounts.models import (
 )
 from accounts.serializers import DeletedSerializer
 from config.api import StrictSerializer, path_uuid, query_flag, query_uuid, slice_page
-from config.errors import InvalidRequest
 from config.openapi import PAGE_PARAMETERS, errors
 
 _DIGEST: Final = re.compile("[0-9a-f]{64}")
@@ -316,13 +315,8 @@ class GuardrailViewSet(ViewSet):
         """
         fields = _fields(request, CreateGuardrailSerializer)
         organization_id = caller_of(request).organization_id
-        wanted = fields.pop("workspace_id", None)
-        workspaces = Workspace.objects.for_organization(organization_id)
-        if wanted is None and not workspaces.filter(is_default=True).exists():
-            raise InvalidRequest("workspace_id: Is needed, for there is no default workspace.")
-        guardrail = Guardrail.objects.establish(
-            workspace=workspace_for(organization_id, wanted), **fields
-        )
+        workspace = workspace_for(organization_id, fields.pop("workspace_id", None))
+        guardrail = Guardrail.objects.establish(workspace=workspace, **fields)
         return Response({"data": GuardrailSerializer(guardrail).data}, status=201)
 
     @extend_schema(

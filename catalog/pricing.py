@@ -12,6 +12,8 @@ NANO: Final = 1_000_000_000
 _ZERO: Final = Decimal(0)
 # 36 digits of price times 19 digits of tokens must not be rounded on the way.
 _EXACT: Final = Context(prec=80)
+# The finest rate that is stored.
+_FINEST: Final = Decimal("1e-30")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,12 @@ def decimal_text(value: Decimal) -> str:
     """Returns plain decimal digits: ``0.0000005``, never ``5E-7``; ``1.50`` becomes ``1.5``."""
     text = format(value, "f")
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def proportional(rate: Decimal, *, base: Decimal, new_base: Decimal) -> Decimal:
+    """Returns what is to ``new_base`` as ``rate`` is to ``base``, rounded to what can be stored."""
+    exact = _EXACT.divide(_EXACT.multiply(rate, new_base), base)
+    return exact.quantize(_FINEST, ROUND_HALF_EVEN, _EXACT)
 
 
 def prompt_parts(price: Price, usage: Usage) -> tuple[tuple[int, Decimal], ...]:

@@ -71,17 +71,20 @@ class Application:
                 return
 
 
-def _with_cors(application: Any) -> Any:
-    """Lets the configured browser origins call the REST routes, never with cookies."""
+def with_cors(application: Any) -> Any:
+    """Lets the configured browser origins call the REST routes, never with cookies.
+
+    With any header: the SDKs send a dozen of their own, and whoever is trusted to call may.
+    """
     if not settings.CORS_ALLOWED_ORIGINS:
         return application
     return CORSMiddleware(
         application,
         allow_origins=settings.CORS_ALLOWED_ORIGINS,
         allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
-        allow_headers=["authorization", "content-type", "idempotency-key", "x-request-id"],
-        expose_headers=["x-generation-id", "x-request-id"],
+        allow_headers=["*"],
+        expose_headers=["retry-after", "x-generation-id", "x-request-id"],
     )
 
 
-application = _with_cors(Application())
+application = with_cors(Application())

@@ -90,6 +90,10 @@ class InvalidRequest(GatewayError):
     message = "The request is malformed."
 
 
+class HostNotServed(InvalidRequest):
+    message = "This host name is not served here."
+
+
 class Unauthenticated(GatewayError):
     status = 401
     error_type = "authentication"
@@ -263,7 +267,7 @@ def from_framework(exc: BaseException) -> GatewayError | None:
         case RequestDataTooBig():
             return PayloadTooLarge()
         case DisallowedHost():
-            return InvalidRequest("This host name is not served here.")
+            return HostNotServed()
         case SuspiciousOperation():
             return InvalidRequest()
         case OperationalError() | InterfaceError():

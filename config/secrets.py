@@ -31,6 +31,8 @@ _BODY_LENGTH: Final = 43  # 256 bits in base 62
 _CHECKSUM_LENGTH: Final = 6  # 32 bits in base 62
 _KEY: Final = re.compile(r"(?:sk|mk)-cw-[0-9A-Za-z]{49}")
 MAX_CREDENTIAL_LENGTH: Final = 16_384
+# Long enough that four characters tell nothing, and no sign that a list could not show.
+_SHOWABLE: Final = re.compile(r"[!-~]{16,}")
 _BARE_KEY: Final = re.compile(r"[!-~]{8,4096}")
 _VERSION: Final = b"\x01"
 _KEY_ID_LENGTH: Final = 8
@@ -51,8 +53,9 @@ class Secret:
 
     @property
     def label(self) -> str:
-        """What may be shown of it: the last four characters of a long enough secret."""
-        return f"…{self._value[-4:]}" if len(self._value) >= 16 else "…"
+        """What may be shown of it: the last four characters of the key that it is or holds."""
+        key = _key_in(self._value)
+        return f"…{key[-4:]}" if _SHOWABLE.fullmatch(key) else "…"
 
     def __str__(self) -> str:
         return "********"
@@ -109,6 +112,20 @@ def parse_credential(text: str) -> Secret:
     if len(text) <= MAX_CREDENTIAL_LENGTH and (_BARE_KEY.fullmatch(text) or _is_json_object(text)):
         return Secret(text)
     raise NotACredential
+
+
+def _key_in(text: str) -> str:
+    """Returns the key in a credential, or the identifier that its owner knows the key by."""
+    try:
+        members = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    if not isinstance(members, dict):
+        return text
+    account = members.get("service_account")
+    holder = members | account if isinstance(account, dict) else members
+    names = ("api_key", "access_key_id", "private_key_id")
+    return next((key for name in names if isinstance(key := holder.get(name), str)), "")
 
 
 def _is_json_object(text: str) -> bool:

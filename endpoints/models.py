@@ -9,11 +9,11 @@ import hashlib
 import json
 import uuid
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from decimal import Decimal
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from django.conf import settings
 from django.db import models, transaction
@@ -22,11 +22,14 @@ from django.utils import timezone
 
 from accounts.models import ByokCredential, Organization, Region, Workspace
 from catalog.models import Dialect, LanguageModel, ModelEndpoint, PriceVersion, Provider
-from catalog.pricing import Price, decimal_text
+from catalog.pricing import Price, decimal_text, proportional
 from config import logs
 from config.addresses import InvalidURL, parse_base_url
 from config.errors import GatewayError, InvalidTransition, NotFound, Unprocessable
 from config.models import BaseModel, StatefulModel
+
+# What a rate must be below, for its column.
+_RATE_BOUND: Final = 1_000_000
 
 
 class InvalidBaseURL(Unprocessable):
@@ -123,11 +126,13 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
 
         A repeated ``idempotency_key`` returns the endpoint that its first request created, as it is
         now. Creates of one organization take turns on its row, so the key and the limit are each
-        decided once. Without a ``price`` the public list price applies.
+        decided once. Without a ``price`` the public list price applies; a cache rate that a price
+        leaves out is to its prompt rate as the provider's public one is.
 
         Raises :class:`InvalidBaseURL`, :class:`ModelNotFound`, :class:`ProviderNotFound`,
-        :class:`EndpointLimitReached`, :class:`IdempotencyKeyReused`, and :class:`NotFound` when the
-        key's endpoint was deleted; each leaves everything as it was.
+        :class:`EndpointLimitReached`, :class:`IdempotencyKeyReused`, :class:`Unprocessable` for a
+        cache rate beyond all bounds, and :class:`NotFound` when the key's endpoint was deleted;
+        each leaves everything as it was.
         """
         draft = Draft(
             model_permaslug=model_permaslug,
@@ -146,7 +151,13 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
                 ).first()
                 if first is not None:
                     return first.replayed(draft.fingerprint), False
-            [endpoint] = self._store(organization, [draft], by=by, idempotency_key=idempotency_key)
+            [endpoint] = self._store(
+                organization,
+                [draft],
+                by=by,
+                idempotency_key=idempotency_key,
+                derives_cache_rates=True,
+            )
         return endpoint, True
 
     def create_drafts(
@@ -154,6 +165,7 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
     ) -> list[PrivateEndpoint]:
         """(none) → DRAFT, all or none, with a few statements for any number of them.
 
+        Prices are taken as they stand, so that the same file finds them unchanged.
         Raises what :meth:`create_draft` raises without a key, of the first draft that is refused.
         """
         with transaction.atomic():
@@ -186,11 +198,14 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
         *,
         by: str,
         idempotency_key: str | None = None,
+        derives_cache_rates: bool = False,
     ) -> list[PrivateEndpoint]:
         """Stores drafts with their prices and declarations, under the lock of the organization."""
         endpoints = []
         attestations = []
-        public = _public_endpoints(drafts)
+        public = _public_endpoints(
+            draft.model_permaslug for draft in drafts if draft.price is None or derives_cache_rates
+        )
         for draft, found in zip(drafts, _references(drafts), strict=True):
             if isinstance(found, GatewayError):
                 raise found
@@ -207,10 +222,12 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
                 idempotency_key=idempotency_key,
                 request_fingerprint=draft.fingerprint,
             )
-            endpoint.price = PriceVersion.of(
-                subject_id=endpoint.pk,
-                price=draft.price or list_price(public[model.canonical_slug], provider),
-            )
+            price = draft.price
+            if price is None:
+                price = list_price(public[model.canonical_slug], provider)
+            elif derives_cache_rates:
+                price = with_cache_rates(price, public[model.canonical_slug], provider)
+            endpoint.price = PriceVersion.of(subject_id=endpoint.pk, price=price)
             endpoint.attestation = endpoint.new_attestation(by=by)
             if endpoint.attestation is not None:
                 attestations.append(endpoint.attestation)
@@ -680,14 +697,36 @@ def list_price(public: Sequence[ModelEndpoint], provider: Provider) -> Price:
     return min(prices, key=lambda price: price.prompt + price.completion)
 
 
-def _public_endpoints(drafts: Sequence[Draft]) -> Mapping[str, list[ModelEndpoint]]:
-    """Returns, by model, the public endpoints that give drafts without a price theirs."""
+def with_cache_rates(price: Price, public: Sequence[ModelEndpoint], provider: Provider) -> Price:
+    """Adds the cache rates that a price leaves out and the provider's public price has.
+
+    Each is to the prompt rate as it is there. Raises :class:`Unprocessable` for one that would be
+    beyond all bounds.
+    """
+    own = [endpoint for endpoint in public if endpoint.provider_id == provider.pk]
+    listed = list_price(own, provider)
+    rates = {}
+    for name in ("cache_read", "cache_write"):
+        rate = getattr(listed, name)
+        if rate is None or not listed.prompt or getattr(price, name) is not None:
+            continue
+        rates[name] = proportional(rate, base=listed.prompt, new_base=price.prompt)
+        if rates[name] >= _RATE_BOUND:
+            raise Unprocessable(
+                f"pricing.{name}: what the provider's public price makes of it is not below "
+                f"{_RATE_BOUND}; send it."
+            )
+    return replace(price, **rates)
+
+
+def _public_endpoints(permaslugs: Iterable[str]) -> Mapping[str, list[ModelEndpoint]]:
+    """Returns, by model, the public endpoints that give drafts their prices or parts of them."""
     public: defaultdict[str, list[ModelEndpoint]] = defaultdict(list)
-    unpriced = {draft.model_permaslug for draft in drafts if draft.price is None}
-    if unpriced:
+    wanted = set(permaslugs)
+    if wanted:
         for endpoint in (
             ModelEndpoint.objects.routable()
-            .filter(model__canonical_slug__in=unpriced)
+            .filter(model__canonical_slug__in=wanted)
             .select_related("model", "price")
         ):
             public[endpoint.model.canonical_slug].append(endpoint)

@@ -38,7 +38,11 @@ class RateField(StringField):
 
 @extend_schema_serializer(component_name="PrivateEndpointPricing")
 class PricingSerializer(StrictSerializer):
-    """Negotiated rates; the cache rates are optional extras."""
+    """Negotiated rates; the cache rates are optional extras.
+
+    One that is left out on creation is to the prompt rate as the provider's public one is, if it
+    has one; else cached tokens cost as prompt tokens.
+    """
 
     prompt = RateField()
     completion = RateField()

@@ -16,7 +16,7 @@ from rest_framework.viewsets import ViewSet
 
 from accounts.authentication import ManagementKey, caller_of
 from accounts.models import workspace_for
-from config.api import query_flag
+from config.api import StrictSerializer, query_flag
 from config.errors import GatewayError, InvalidRequest, InvalidTransition, RequestTimeout
 from config.openapi import ErrorSerializer, errors
 from endpoints import validation
@@ -197,6 +197,7 @@ class PrivateEndpointViewSet(ViewSet):
     @action(detail=True, methods=["post"])
     def activate(self, request: Request, pk: str) -> Response:
         """Activates a draft whose validation passed and is current."""
+        _take_no_fields(request)
         endpoint = self._get(request, pk)
         endpoint.activate(by=caller_of(request).actor)
         return Response({"data": ManagedSerializer(endpoint).data})
@@ -210,6 +211,7 @@ class PrivateEndpointViewSet(ViewSet):
     @action(detail=True, methods=["post"])
     def enable(self, request: Request, pk: str) -> Response:
         """Routes to a disabled endpoint again."""
+        _take_no_fields(request)
         endpoint = self._get(request, pk)
         endpoint.enable(by=caller_of(request).actor)
         return Response({"data": ManagedSerializer(endpoint).data})
@@ -223,6 +225,7 @@ class PrivateEndpointViewSet(ViewSet):
     @action(detail=True, methods=["post"])
     def disable(self, request: Request, pk: str) -> Response:
         """Stops routing to an active endpoint and keeps it."""
+        _take_no_fields(request)
         endpoint = self._get(request, pk)
         endpoint.disable(by=caller_of(request).actor)
         return Response({"data": ManagedSerializer(endpoint).data})
@@ -255,6 +258,11 @@ class PrivateEndpointViewSet(ViewSet):
         if endpoint is None:
             raise EndpointNotFound
         return endpoint
+
+
+def _take_no_fields(request: Request) -> None:
+    """Refuses a body with members: a verb without fields would ignore what the caller asks for."""
+    StrictSerializer(data=request.data).is_valid(raise_exception=True)
 
 
 def _validate_and_activate(endpoint: PrivateEndpoint, workspace_id: UUID, *, by: str) -> None:

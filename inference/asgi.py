@@ -10,16 +10,20 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, ClassVar, Final
 
 import msgspec
 from django.conf import settings
+from django.core.exceptions import DisallowedHost
+from django.http import HttpRequest
 
 from accounts.authentication import bearer_digest, key_digest
 from catalog.dialects.base import InvalidReply, Operation
 from config import logs
 from config.errors import (
     GatewayError,
+    HostNotServed,
     MethodNotAllowed,
     PayloadTooLarge,
     Unauthenticated,
@@ -76,6 +80,9 @@ class Inference:
             logs.request_id.reset(token)
 
     async def _serve(self, connection: _Connection) -> None:
+        host = connection.host()
+        if not _is_served(host):
+            raise HostNotServed
         if connection.method != "POST":
             raise MethodNotAllowed(headers={"Allow": "POST"})
         digest = connection.digest()
@@ -89,7 +96,7 @@ class Inference:
                 digest,
                 request,
                 connection.request_id,
-                region=region_of_host(connection.header(b"host")),
+                region=region_of_host(host),
                 http_referer=_noted(connection.header(b"http-referer"), 512),
                 app_title=_noted(connection.header(b"x-openrouter-title"), 255),
                 user_agent=_noted(connection.header(b"user-agent"), 255),
@@ -112,6 +119,18 @@ class Inference:
             logs.generation_id.reset(token)
 
 
+@lru_cache(maxsize=64)
+def _is_served(host: str) -> bool:
+    """Applies Django's own rule for a ``Host``, which is dear, once to each."""
+    request = HttpRequest()
+    request.META["HTTP_HOST"] = host
+    try:
+        request.get_host()
+    except DisallowedHost:
+        return False
+    return True
+
+
 def _noted(text: str | None, length: int) -> str | None:
     """Cuts what a caller says of itself to its column."""
     return None if text is None else text.replace("\0", "")[:length]
@@ -126,6 +145,7 @@ class _Connection:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self._headers: list[tuple[bytes, bytes]] = scope["headers"]
+        self._server = scope.get("server")
         self._receive = receive
         self._send = send
         self._abort: Callable[[], None] = scope["causeway.abort"]
@@ -144,6 +164,13 @@ class _Connection:
     def authorization(self) -> str | None:
         """Returns the one ``Authorization`` header; raises :class:`Unauthenticated` for two."""
         return self._only(b"authorization", "Send one Authorization header.")
+
+    def host(self) -> str:
+        """Returns what Django would take for the host: of several, none that can be served."""
+        values = [value for name, value in self._headers if name == b"host"]
+        if not values and self._server:
+            return str(self._server[0])
+        return b",".join(values).decode("latin-1")
 
     async def body(self) -> bytes:
         """Reads the request body; raises :class:`PayloadTooLarge`."""

@@ -31,7 +31,7 @@ _MARKS: Final = frozenset(
 )  # fmt: skip
 _FUNCTIONS: Final = frozenset(("function", "function_call"))
 # Any other role may be taken for the user's by an upstream.
-_NOT_USERS: Final = frozenset(("system", "developer", "assistant", "tool", "function"))
+_NOT_USERS: Final = frozenset(("system", "developer", "assistant", "tool"))
 _NUMBERS: Final = frozenset((b"-", *(b"%d" % digit for digit in range(10))))
 _CUSTOM: Final = "custom"
 _MAX_DEPTH: Final = 32

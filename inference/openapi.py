@@ -124,13 +124,11 @@ def _renamed(shape: Any) -> Any:
     """Gives the parser's private types public names."""
     if isinstance(shape, dict):
         return {
-            key: value.replace("/_", "/")
-            if key == "$ref"
-            else value.lstrip("_")
-            if key == "title" and isinstance(value, str)
-            else _renamed(value)
+            key: value.lstrip("_") if key == "title" and isinstance(value, str) else _renamed(value)
             for key, value in shape.items()
         }
+    if isinstance(shape, str):
+        return shape.replace(_REFERENCE.format(name="_"), _REFERENCE.format(name=""))
     return [_renamed(item) for item in shape] if isinstance(shape, list) else shape
 
 

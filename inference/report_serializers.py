@@ -84,10 +84,10 @@ class _AbsentText(_Absent):
 
 @extend_schema_serializer(component_name="GenerationResponseData")
 class GenerationSerializer(serializers.Serializer[Generation]):
-    """What became of one request, never its text.
+    """What became of one request that has ended, never its text.
 
-    Amounts are in USD, times in milliseconds. While it is under way its amounts are zero, and what
-    is not known yet is null. Needs ``permaslugs`` in its context: of the endpoints it tried.
+    Amounts are in USD, times in milliseconds; what nobody knows is null. Needs ``permaslugs`` in
+    its context: of the endpoints it tried.
     """
 
     api_type = serializers.SerializerMethodField()
@@ -145,26 +145,20 @@ class GenerationSerializer(serializers.Serializer[Generation]):
     def get_api_type(self, generation: Generation) -> str:
         return "embeddings" if generation.operation == "embeddings" else "completions"
 
-    def get_cancelled(self, generation: Generation) -> bool | None:
-        if generation.status == Generation.Status.PENDING:
-            return None
+    def get_cancelled(self, generation: Generation) -> bool:
         return generation.status == Generation.Status.CANCELLED
 
     def get_origin(self, generation: Generation) -> str:
         return _origin(generation.http_referer or "")
 
-    @extend_schema_field(_ProviderResponseSerializer(many=True, allow_null=True))
-    def get_provider_responses(self, generation: Generation) -> list[dict[str, Any]] | None:
-        if generation.status == Generation.Status.PENDING:
-            return None
+    @extend_schema_field(_ProviderResponseSerializer(many=True))
+    def get_provider_responses(self, generation: Generation) -> list[dict[str, Any]]:
         return [self._attempt(attempt) for attempt in generation.attempts]
 
     def get_total_cost(self, generation: Generation) -> float:
         return usd(generation.cost_nano)
 
-    def get_upstream_inference_cost(self, generation: Generation) -> float | None:
-        if generation.status == Generation.Status.PENDING:
-            return None
+    def get_upstream_inference_cost(self, generation: Generation) -> float:
         return usd(generation.upstream_cost_nano)
 
     def get_usage(self, generation: Generation) -> float:

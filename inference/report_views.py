@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
 from datetime import date, timedelta
 from typing import Any, Final
 from uuid import UUID
 
+from django.db import close_old_connections
 from django.utils import timezone
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 from rest_framework.exceptions import ValidationError
@@ -48,11 +50,19 @@ _DIGEST: Final = re.compile("[0-9a-f]{64}")
 _DATE: Final = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _GROUPS: Final = {"workspace": "workspace_id", "end_user": "end_user"}
 _DEFAULT_RANGE: Final = timedelta(days=30)
+# An answer leaves some milliseconds before its settlement is stored; both in seconds.
+_PATIENCE: Final = 2.0
+_PAUSE: Final = 0.03
 _ID: Final = OpenApiParameter("id", str, required=True, description="Of a generation, `gen-…`.")
 
 
 class GenerationNotFound(NotFound):
     message = "The generation does not exist."
+
+
+class GenerationUnderWay(NotFound):
+    error_type = "generation_under_way"
+    message = "The generation has not ended yet: ask again once its answer is complete."
 
 
 class ContentNotStored(NotFound):
@@ -73,8 +83,11 @@ class GenerationView(APIView):
         extensions=errors(400, 404),
     )
     def get(self, request: Request) -> Response:
-        """Shows what a request used, cost and took, and everyone who was tried for it."""
-        generation = _generation(request, _wanted(request))
+        """Shows what a request used, cost and took, and everyone who was tried for it.
+
+        One that is under way is waited for, for two seconds; then the answer is 404.
+        """
+        generation = _ended_generation(request, _wanted(request))
         tried = {UUID(attempt["endpoint_id"]) for attempt in generation.attempts}
         names = {str(endpoint_id): name for endpoint_id, name in permaslugs(tried).items()}
         data = GenerationSerializer(generation, context={"permaslugs": names}).data
@@ -238,6 +251,20 @@ def _generation(request: Request, wanted: str) -> Generation:
     found = rows.filter(pk=wanted).first() if _GENERATION_ID.fullmatch(wanted) else None
     if found is None:
         raise GenerationNotFound
+    return found
+
+
+def _ended_generation(request: Request, wanted: str) -> Generation:
+    """Loads a generation once it has ended; raises :class:`GenerationUnderWay` if that is not soon.
+
+    Nobody's connection to the database is kept meanwhile.
+    """
+    deadline = time.monotonic() + _PATIENCE
+    while (found := _generation(request, wanted)).status == Generation.Status.PENDING:
+        if time.monotonic() >= deadline:
+            raise GenerationUnderWay
+        close_old_connections()
+        time.sleep(_PAUSE)
     return found
 
 

@@ -15,8 +15,19 @@ from config.errors import InvalidRequest
 
 # Meant for the gateway: a deployment would refuse or misread them.
 _GATEWAY_FIELDS: Final = frozenset(
-    ("model", "models", "provider", "route", "session_id", "trace", "transforms", "debug", "user")
-)
+    (
+        "model", "models", "provider", "plugins", "route", "session_id", "trace", "transforms",
+        "debug", "deferred_tools", "stop_server_tools_when", "usage", "user",
+    )
+)  # fmt: skip
+# Plugins that may be left out: they help with what fits anyway, or choose among models that are not
+# here. Whatever else is a promise about the answer, and nobody here would keep it.
+_IDLE_PLUGINS: Final = frozenset(
+    (
+        "auto-beta-router", "auto-router", "context-compression", "file-parser", "jev-router",
+        "pareto-router", "response-healing", "switchyard-router",
+    )
+)  # fmt: skip
 _PLACE: Final = re.compile(r"(?P<what>.*?)(?: - at (?:`key` in )?`\$(?P<path>.*)`)?", re.DOTALL)
 
 # The vocabulary of ``supported_parameters``.
@@ -53,7 +64,6 @@ _MEDIA: Final = frozenset(
 # Types of parts that are text; a part that names no type is taken for one.
 _TEXTS: Final = frozenset((b"", b'"text"', b'"refusal"'))
 _SESSION_LENGTH: Final = 256
-_FUNCTION: Final = msgspec.Raw(b'"function"')
 # OpenAI's names for the one tool, which mean ours here.
 _WEB_SEARCH: Final = "openrouter:web_search"
 
@@ -63,9 +73,31 @@ _Slug = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 _Slugs = Annotated[list[_Slug], msgspec.Meta(max_length=32)]
 
 
-class _Message(msgspec.Struct):
-    role: Annotated[str, msgspec.Meta(min_length=1, max_length=32)]
-    content: str | list[dict[str, msgspec.Raw]] | None = None
+_Content = str | list[dict[str, msgspec.Raw]]
+
+
+class _UserMessage(msgspec.Struct, tag_field="role", tag="user"):
+    content: _Content
+
+
+class _SystemMessage(msgspec.Struct, tag_field="role", tag="system"):
+    content: _Content
+
+
+class _DeveloperMessage(msgspec.Struct, tag_field="role", tag="developer"):
+    content: _Content
+
+
+class _ToolMessage(msgspec.Struct, tag_field="role", tag="tool"):
+    content: _Content
+    tool_call_id: str
+
+
+class _AssistantMessage(msgspec.Struct, tag_field="role", tag="assistant"):
+    content: _Content | None = None
+
+
+_Message = _UserMessage | _SystemMessage | _DeveloperMessage | _ToolMessage | _AssistantMessage
 
 
 _Amount = (
@@ -133,10 +165,34 @@ class ProviderPreferences(msgspec.Struct):
     options: Annotated[_Options, msgspec.Meta(max_length=32)] | None = None
 
 
+class _Plugin(msgspec.Struct):
+    id: str
+    enabled: bool | None = None
+
+
+class _Function(msgspec.Struct):
+    name: Annotated[str, msgspec.Meta(max_length=64, pattern=r"^[a-zA-Z0-9_-]+\Z")]
+
+
+class _Tool(msgspec.Struct):
+    type: Any = None
+    function: _Function | None = None
+
+
+class _Reasoning(msgspec.Struct):
+    effort: str | None = None
+
+
+_Metadata = dict[
+    Annotated[str, msgspec.Meta(max_length=64)], Annotated[str, msgspec.Meta(max_length=512)]
+]
+
+
 class _Common(msgspec.Struct, kw_only=True):
     model: _Slug | None = None
     models: _Slugs | None = None
     provider: ProviderPreferences | None = None
+    plugins: Annotated[list[_Plugin], msgspec.Meta(max_length=32)] | None = None
     user: Annotated[str, msgspec.Meta(max_length=512)] | None = None
     session_id: Annotated[str, msgspec.Meta(max_length=_SESSION_LENGTH)] | None = None
     stream: bool | None = None
@@ -155,14 +211,18 @@ class ChatRequest(_Common, kw_only=True):
 
     messages: Annotated[list[_Message], msgspec.Meta(min_length=1)]
     max_completion_tokens: _Tokens | None = None
+    stop: str | Annotated[list[str], msgspec.Meta(max_length=4)] | None = None
+    metadata: Annotated[_Metadata, msgspec.Meta(max_length=16)] | None = None
     top_k: Annotated[int, msgspec.Meta(ge=0)] | None = None
     min_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None
-    tools: list[dict[str, msgspec.Raw]] | None = None
+    tools: list[_Tool] | None = None
     parallel_tool_calls: bool | None = None
     response_format: dict[str, msgspec.Raw] | None = None
+    reasoning: _Reasoning | None = None
+    reasoning_effort: str | None = None
 
 
 class TextRequest(_Common, kw_only=True):
@@ -205,7 +265,6 @@ _DECODERS: Final = {
     operation: msgspec.json.Decoder(shape).decode for operation, shape in SHAPES.items()
 }
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_decode_type = msgspec.json.Decoder(str).decode
 _NO_PREFERENCES: Final = ProviderPreferences()
 
 
@@ -280,6 +339,10 @@ def parse(operation: Operation, body: bytes, *, session_id: str | None = None) -
     for slug, options in (preferences.options or {}).items():
         for name in sorted(_RESERVED.intersection(options)):
             raise named(f"provider.options.{slug}.{name}", "Set it in the body itself.")
+    if "reasoning_effort" in fields and isinstance(request, ChatRequest):
+        _check_effort(request)
+    if "plugins" in fields and not isinstance(request, EmbeddingsRequest):
+        _check_plugins(request.plugins or ())
     for name in _GATEWAY_FIELDS.intersection(fields):
         del fields[name]
     bound, images = _prompt_bound(request, fields)
@@ -302,6 +365,20 @@ def parse(operation: Operation, body: bytes, *, session_id: str | None = None) -
 def required(name: str) -> InvalidRequest:
     """Returns the error that a field is missing."""
     return named(name, "This field is required.")
+
+
+def _check_effort(request: ChatRequest) -> None:
+    """Raises :class:`InvalidRequest` where the two members for one effort contradict each other."""
+    effort = request.reasoning and request.reasoning.effort
+    if effort and request.reasoning_effort and effort != request.reasoning_effort:
+        raise named("reasoning_effort", "Contradicts reasoning.effort.")
+
+
+def _check_plugins(plugins: Iterable[_Plugin]) -> None:
+    """Raises :class:`InvalidRequest` for a plugin whose absence would change the answer."""
+    for index, plugin in enumerate(plugins):
+        if plugin.enabled is not False and plugin.id not in _IDLE_PLUGINS:
+            raise named(f"plugins[{index}].id", "This service does not run the plugin.")
 
 
 def _models(request: _Body) -> tuple[str, ...]:
@@ -369,17 +446,11 @@ def _other_parts(request: _Body) -> Iterable[dict[str, msgspec.Raw]]:
 def _tools(request: _Body) -> frozenset[str]:
     if not isinstance(request, ChatRequest) or not request.tools:
         return frozenset()
-    names = {_tool_type(tool["type"]) for tool in request.tools if "type" in tool}
+    # What is no name is no tool either; whoever runs tools will say so.
+    names = {tool.type for tool in request.tools if isinstance(tool.type, str)}
     if any(name.startswith("web_search") for name in names):
         names.add(_WEB_SEARCH)
     return frozenset(names - {"function"})
-
-
-def _tool_type(raw: msgspec.Raw) -> str:
-    try:
-        return "function" if raw == _FUNCTION else _decode_type(raw)
-    except msgspec.DecodeError:
-        return "function"  # no name of a tool; whoever runs tools will say so
 
 
 def _text_bytes(message: _Message) -> int:
@@ -395,12 +466,13 @@ def invalid(text: str) -> InvalidRequest:
     match = _PLACE.fullmatch(text)
     assert match is not None
     what = match["what"].replace("`", "")
-    if not match["path"]:
-        missing = re.search(r"missing required field (\w+)", what)
-        if missing:
-            return named(missing[1], "This field is required.")
+    path = (match["path"] or "").lstrip(".").replace("[...]", "[]")
+    missing = re.search(r"missing required field (\w+)", what)
+    if missing:
+        return named(f"{path}.{missing[1]}".lstrip("."), "This field is required.")
+    if not path:
         return InvalidRequest(f"The body must be a JSON object. ({what})")
-    return named(match["path"].lstrip(".").replace("[...]", "[]"), f"{what}.")
+    return named(path, f"{what}.")
 
 
 def named(name: str, text: str) -> InvalidRequest:

@@ -407,14 +407,14 @@ def require_open(workspace_id: uuid.UUID) -> None:
 def workspace_for(organization_id: uuid.UUID, workspace_id: uuid.UUID | None) -> Workspace:
     """Loads a workspace of the caller's organization, the default one when none is named.
 
-    Raises :class:`WorkspaceNotFound`, for a foreign workspace as for one that does not exist.
+    Raises :class:`WorkspaceNotFound`, for a foreign workspace as for one that does not exist, and
+    :class:`InvalidRequest` when none is named and the default one was deleted.
     """
-    workspaces = Workspace.objects.for_organization(organization_id)
-    found: Workspace | None = (
-        workspaces.filter(is_default=True).first()
-        if workspace_id is None
-        else workspaces.filter(pk=workspace_id).first()
-    )
+    wanted = Q(is_default=True) if workspace_id is None else Q(pk=workspace_id)
+    found: Workspace | None
+    found = Workspace.objects.for_organization(organization_id).filter(wanted).first()
+    if found is None and workspace_id is None:
+        raise refusal("workspace_id", "Is needed, for there is no default workspace.")
     if found is None:
         raise WorkspaceNotFound
     return found

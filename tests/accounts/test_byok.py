@@ -14,7 +14,7 @@ from accounts.models import ByokCredential, Member, Workspace
 from catalog.models import Provider
 from config import secrets
 from config.secrets import DecryptionFailed, Secret, digest_api_key
-from tests import factories, snapshots
+from tests import clouds, factories, snapshots
 from tests.factories import Tenant
 
 ROUTE = "/api/v1/byok"
@@ -64,6 +64,32 @@ def test_create_answers_everything_but_the_secret(
     }
     assert stored.organization == tenant.organization
     assert stored.reveal() == Secret(SECRET)
+
+
+@pytest.mark.parametrize(
+    ("members", "label"),
+    [
+        (clouds.azure(), f"…{clouds.AZURE_KEY[-4:]}"),
+        (clouds.bedrock(access_key_id="AKIAIOSFODNN7EXAMPLE"), "…MPLE"),
+        (clouds.bedrock_key(api_key="bedrock-api-key-0123"), "…0123"),
+        (clouds.vertex(), f"…{clouds.vertex()['service_account']['private_key_id'][-4:]}"),
+        ({"api_key": "sk-0123456789abcdef", "region": "eu"}, "…cdef"),
+        ({"api_key": "0123456789abcdef"}, "…cdef"),
+        ({"api_key": "0123456789abcde"}, "…"),
+        ({"api_key": "sk-0123456789abc\ud800"}, "…"),
+        ({"api_key": "sk-0123456789abc\n"}, "…"),
+        ({"api_key": 5}, "…"),
+        ({"token": "sk-0123456789abcdef"}, "…"),
+        ({"service_account": "sk-0123456789abcdef"}, "…"),
+        ({}, "…"),
+    ],
+)
+def test_the_label_of_a_credential_of_parts_is_that_of_its_key(
+    management: APIClient, provider: Provider, members: dict[str, Any], label: str
+) -> None:
+    response = post(management, {"provider": "acme", "key": json.dumps(members)})
+    assert (response.status_code, response.json()["data"]["label"]) == (201, label)
+    assert ByokCredential.objects.get().reveal() == Secret(json.dumps(members))
 
 
 def test_create_stores_every_field(

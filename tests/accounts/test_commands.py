@@ -129,6 +129,13 @@ def test_create_api_key_refuses_what_does_not_exist(tenant: Tenant) -> None:
             1,
             "The workspace does not exist.",
         )
+    tenant.workspace.close(confirm_default=True)
+    before = snapshots.everything()
+    assert refused("create_api_key", organization) == (
+        1,
+        "Name a --workspace, for there is no default one.",
+    )
+    assert snapshots.everything() == before
     assert refused("create_api_key", organization, "--name", " ") == (
         1,
         "The name needs 1 to 255 printable characters.",

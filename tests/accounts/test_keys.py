@@ -15,7 +15,7 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from accounts.models import ApiKey, ApiKeyNotFound, LimitReset, Organization, Workspace
+from accounts.models import ApiKey, ApiKeyNotFound, LimitReset, Workspace
 from config.secrets import digest_api_key, is_well_formed
 from inference.models import Generation
 from tests import factories, snapshots
@@ -683,8 +683,3 @@ def test_patches_of_different_fields_at_once_lose_nothing(
         "daily",
         True,
     )
-
-
-def test_an_organization_without_a_default_workspace_has_no_list(management: APIClient) -> None:
-    Workspace.objects.filter(organization=Organization.objects.get()).update(is_default=False)
-    assert management.get(ROUTE).status_code == 404

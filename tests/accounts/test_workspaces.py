@@ -364,8 +364,36 @@ def test_the_default_workspace_goes_only_when_that_is_confirmed(
     current = management.get("/api/v1/key")
     assert (current.status_code, current.json()["data"]["workspace_id"]) == (200, None)
     assert management.get("/api/v1/workspaces").json() == {"data": [], "total_count": 0}
-    assert send(management, "POST", "keys", {"name": "key"}).status_code == 404
-    assert send(management, "POST", "guardrails", {"name": "rail"}).status_code == 400
+
+
+def test_without_a_default_workspace_one_must_be_named(
+    management: APIClient, tenant: Tenant
+) -> None:
+    factories.make_provider("acme")
+    other = make_workspace(tenant.organization)
+    credential = {"provider": "acme", "key": "test-credential-0123456789"}
+    path = "workspaces/default?confirm_default_workspace_deletion=true"
+    assert send(management, "DELETE", path).status_code == 200
+    before = snapshots.everything()
+    for method, path, body in (
+        ("GET", "keys", None),
+        ("GET", "guardrails", None),
+        ("POST", "keys", {"name": "key"}),
+        ("POST", "guardrails", {"name": "rail"}),
+        ("POST", "byok", credential),
+    ):
+        response = send(management, method, path, body)
+        assert refused(response) == (400, {"workspace_id"}), path
+        assert "there is no default workspace" in response.json()["error"]["message"]
+    assert snapshots.everything() == before
+    for path, body in (
+        ("keys", {"name": "key"}),
+        ("guardrails", {"name": "r"}),
+        ("byok", credential),
+    ):
+        named = {**body, "workspace_id": str(other.pk)}
+        assert send(management, "POST", path, named).status_code == 201
+        assert management.get(f"/api/v1/{path}?workspace_id={other.pk}").status_code == 200
 
 
 def test_nothing_begins_to_work_in_a_workspace_that_is_gone(tenant: Tenant) -> None:

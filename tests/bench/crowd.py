@@ -64,7 +64,7 @@ async def _stream(system: System) -> list[float]:
     ).encode()
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(
-        b"POST /%s HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer %s\r\n"
+        b"POST /%s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n"
         b"Content-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s"
         % (path.encode(), system.key.encode(), len(body), body)
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -486,6 +487,85 @@ def test_create_with_a_price_ignores_the_list_price(
     assert post(management, body).status_code == 201
     stored: Price = PrivateEndpoint.objects.get().price.price
     assert stored == factories.make_price("0", "0")
+
+
+LISTED = {"cache_read": "0.0000000042", "cache_write": "0.000000175"}
+
+
+@pytest.mark.parametrize(
+    ("listed", "sent", "derived"),
+    [
+        (LISTED, {}, {"cache_read": "0.0000000084", "cache_write": "0.00000035"}),
+        (LISTED, {"cache_read": "0"}, {"cache_read": "0", "cache_write": "0.00000035"}),
+        (LISTED, {"cache_read": "1", "cache_write": "2"}, {"cache_read": "1", "cache_write": "2"}),
+        ({"cache_read": "0"}, {}, {"cache_read": "0"}),
+        ({"cache_read": "0.00000028"}, {"cache_write": "3"}, {
+            "cache_read": "0.00000056", "cache_write": "3"
+        }),
+        ({}, {}, {}),
+    ],
+)  # fmt: skip
+def test_create_derives_the_cache_rates_that_are_left_out(
+    management: APIClient,
+    request_body: dict[str, Any],
+    model: LanguageModel,
+    provider: Provider,
+    listed: dict[str, str],
+    sent: dict[str, str],
+    derived: dict[str, str],
+) -> None:
+    price = factories.make_price("0.00000014", "0.00000028", **listed)
+    factories.make_endpoint(model, provider, price=price)
+    dearer = factories.make_price("0.1", "0.1", cache_read="0.1", cache_write="0.1")
+    factories.make_endpoint(model, provider, price=dearer, upstream_model_id="dearer")
+    pricing = {"prompt": "0.00000028", "completion": "0.5"}
+    created = post(management, request_body | {"pricing": pricing | sent}, **KEY)
+    assert created.status_code == 201
+    path = f"/api/v1/private-endpoints/{created.json()['data']['id']}"
+    assert management.get(path).json()["data"]["pricing"] == pricing | derived
+    again = post(management, request_body | {"pricing": pricing | sent}, **KEY)
+    assert again.json() == created.json()
+    assert PrivateEndpoint.objects.count() == 1
+    reset = management.put(f"{path}/pricing", {"pricing": pricing})
+    assert reset.json()["data"]["pricing"] == pricing
+
+
+def test_create_derives_nothing_from_other_providers_or_a_free_prompt(
+    management: APIClient, request_body: dict[str, Any], model: LanguageModel, provider: Provider
+) -> None:
+    cached = factories.make_price("0.1", "0.1", cache_read="0.01")
+    factories.make_endpoint(model, factories.make_provider(), price=cached)
+    body = request_body | {"pricing": {"prompt": "1", "completion": "1"}}
+    assert post(management, body).status_code == 201
+    free = factories.make_price("0", "0", cache_read="0.01")
+    factories.make_endpoint(model, provider, price=free)
+    assert post(management, body).status_code == 201
+    prices = [endpoint.price.price for endpoint in PrivateEndpoint.objects.all()]
+    assert prices == [factories.make_price("1", "1")] * 2
+
+
+def test_a_derived_rate_is_exact_or_rounded_to_thirty_decimals(
+    management: APIClient, request_body: dict[str, Any], model: LanguageModel, provider: Provider
+) -> None:
+    listed = factories.make_price("0.000003", "1", cache_read="0.000001")
+    factories.make_endpoint(model, provider, price=listed)
+    pricing = {"prompt": "0.1", "completion": "1"}
+    assert post(management, request_body | {"pricing": pricing}).status_code == 201
+    assert PrivateEndpoint.objects.get().price.cache_read == Decimal("0." + "0" + "3" * 29)
+
+
+def test_a_derived_rate_beyond_all_bounds_is_refused(
+    management: APIClient, request_body: dict[str, Any], model: LanguageModel, provider: Provider
+) -> None:
+    listed = factories.make_price("1", "1", cache_write="1.25")
+    factories.make_endpoint(model, provider, price=listed)
+    before = snapshots.everything()
+    body = request_body | {"pricing": {"prompt": "800000", "completion": "1"}}
+    assert_refused(post(management, body), 422, "unprocessable")
+    assert snapshots.everything() == before
+    body["pricing"]["prompt"] = "799999"
+    assert post(management, body).status_code == 201
+    assert PrivateEndpoint.objects.get().price.cache_write == Decimal("999998.75")
 
 
 KEY = {"Idempotency-Key": "order-1"}

@@ -482,7 +482,12 @@ def test_what_is_exported_is_imported_unchanged(
             "base_url": "https://llm.example.com/v1",
             "declared_region": None,
             "declared_zdr": False,
-            "pricing": {"prompt": "1", "completion": "0.0000005", "cache_read": "0"},
+            "pricing": {
+                "prompt": "1",
+                "completion": "0.0000005",
+                "cache_read": "0",
+                "cache_write": "1.25",
+            },
         },
     ]
     before = snapshots.everything()

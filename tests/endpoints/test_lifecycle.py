@@ -178,6 +178,25 @@ def test_activate_stamps_once(endpoint: PrivateEndpoint) -> None:
     assert (stored.activated_at, stored.disabled_at) == (activated_at, None)
 
 
+@pytest.mark.parametrize("verb", ["activate", "enable", "disable"])
+@pytest.mark.parametrize("endpoint", STATES, indirect=True)
+def test_a_verb_takes_no_fields(
+    management: APIClient, endpoint: PrivateEndpoint, verb: str
+) -> None:
+    path = f"{ROUTE}/{endpoint.pk}/{verb}"
+    before = snapshots.everything()
+    response = management.post(path, {"workspace_id": "x"})
+    assert response.status_code == 400
+    assert response.json()["error"]["metadata"]["fields"] == {"workspace_id": "Unknown field."}
+    assert snapshots.everything() == before
+
+
+def test_a_verb_takes_an_empty_object(management: APIClient, endpoint: PrivateEndpoint) -> None:
+    for verb, status in (("activate", "active"), ("disable", "disabled"), ("enable", "active")):
+        response = management.post(f"{ROUTE}/{endpoint.pk}/{verb}", {})
+        assert (response.status_code, response.json()["data"]["status"]) == (200, status)
+
+
 def test_a_failed_validation_does_not_activate(
     management: APIClient, tenant: Tenant, endpoint: PrivateEndpoint
 ) -> None:

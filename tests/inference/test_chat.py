@@ -332,6 +332,33 @@ def test_later_models_are_fallbacks(site: Site) -> None:
     assert row.price_id == endpoint.price_id
 
 
+def test_an_upstream_gets_no_member_that_is_meant_for_the_gateway(site: Site) -> None:
+    site.publish()
+    meant_for_us = {
+        "usage": {"include": True},
+        "plugins": [{"id": "response-healing"}],
+        "transforms": ["middle-out"],
+        "route": "fallback",
+    }
+    assert site.chat(seed=5, **meant_for_us).status_code == 200
+    [request] = site.dialled()
+    assert request.body == {
+        "model": "sim-echo",
+        "messages": [{"role": "user", "content": "one two"}],
+        "seed": 5,
+    }
+
+
+def test_a_plugin_that_nobody_runs_is_refused_before_anything_happens(site: Site) -> None:
+    site.publish()
+    answer = site.chat(plugins=[{"id": "web"}])
+    assert answer.status_code == 400
+    assert answer.json()["error"]["metadata"]["fields"] == {
+        "plugins[0].id": "This service does not run the plugin."
+    }
+    site.assert_nothing_happened()
+
+
 def test_the_upstreams_other_members_stay(site: Site) -> None:
     site.publish("sim-extra")
     timings = {"prompt_n": 1, "prompt_ms": 1.5, "predicted_n": 2, "predicted_ms": 2.5}

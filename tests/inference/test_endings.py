@@ -88,7 +88,7 @@ def connected(site: Site) -> Iterator[socket.socket]:
     body = json.dumps(wanted(site)).encode()
     with socket.create_connection((address.hostname, address.port), timeout=10) as line:
         line.sendall(
-            f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+            f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
             f"Authorization: Bearer {site.tenant.api_key}\r\n\r\n".encode()
             + body
         )

@@ -85,7 +85,7 @@ def test_two_authorization_headers_are_refused(site: Site) -> None:
     line = f"Authorization: Bearer {site.tenant.api_key}\r\n".encode()
     status, headers, answer = raw(
         site,
-        b"POST /api/v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
+        b"POST /api/v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
         + line * 2
         + b"Content-Length: %d\r\n\r\n" % len(body)
         + body,
@@ -145,6 +145,41 @@ def test_only_post_is_allowed(site: Site, path: str) -> None:
     site.assert_nothing_happened()
 
 
+@ROUTES
+@pytest.mark.parametrize(
+    "host", ["bad.test", "localhost.bad.test", "xlocalhost", "localhost@bad", "a b", "::1", ""]
+)
+def test_a_host_that_is_not_served_is_refused(site: Site, path: str, host: str) -> None:
+    site.publish()
+    body = json.dumps(site.chat_body() | {"prompt": "x"}).encode()
+    for _ in range(2):
+        status, _, answer = raw(
+            site,
+            f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\n"
+            f"Authorization: Bearer {site.tenant.api_key}\r\n\r\n".encode()
+            + body,
+        )
+        assert status == 400
+        assert json.loads(answer) == envelope(
+            400, "This host name is not served here.", "invalid_request"
+        )
+    site.assert_nothing_happened()
+
+
+@pytest.mark.parametrize("host", ["localhost", "LocalHost:443", "localhost.:8000", "127.0.0.1"])
+def test_a_host_that_is_served_may_be_written_in_other_ways(site: Site, host: str) -> None:
+    site.publish()
+    assert site.post(site.chat_body(), headers={"Host": host}).status_code == 200
+
+
+def test_two_hosts_are_none(site: Site) -> None:
+    status, _, answer = raw(
+        site, f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n".encode()
+    )
+    assert status == 400
+    assert json.loads(answer)["error"]["message"] == "This host name is not served here."
+
+
 def test_a_path_beside_the_routes_is_not_found(site: Site) -> None:
     for path in (f"{CHAT}/", f"{TEXT}/", "/api/v1/chat", f"{CHAT}x"):
         answer = site.post(site.chat_body(), path=path)
@@ -200,7 +235,8 @@ def test_a_body_that_is_announced_too_large_is_refused_unread(
     settings.MAX_REQUEST_BYTES = 1000
     status, _, answer = raw(
         site,
-        b"POST /api/v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n"
+        b"POST /api/v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+        b"Content-Length: 99999999999\r\n"
         + f"Authorization: Bearer {site.tenant.api_key}\r\nExpect: 100-continue\r\n\r\n".encode(),
     )
     assert status == 413
@@ -237,7 +273,7 @@ def test_pipelined_requests_are_answered_in_order(site: Site) -> None:
     for word in ("first", "second", "third"):
         body = json.dumps(site.chat_body(word)).encode()
         requests_ += (
-            b"POST /api/v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
+            b"POST /api/v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
             + f"Authorization: Bearer {site.tenant.api_key}\r\n".encode()
             + b"Content-Length: %d\r\n\r\n" % len(body)
             + body
@@ -262,7 +298,7 @@ def test_a_caller_that_leaves_during_its_body_leaves_nothing(site: Site) -> None
     address = urlsplit(site.server)
     with socket.create_connection((address.hostname, address.port), timeout=10) as line:
         line.sendall(
-            b"POST /api/v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
+            b"POST /api/v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
             + f"Authorization: Bearer {site.tenant.api_key}\r\n".encode()
             + b'Content-Length: 1000\r\n\r\n{"model":'
         )

@@ -28,7 +28,7 @@ UNTRIED = {"state": "healthy", "failure_share": 0.0, "latency": None, "throughpu
 def asked(site: Site, *, key: str | None = None, host: str = "testserver", **body: Any) -> Response:
     request = APIRequestFactory().post(
         "/api/v1/routing/explain",
-        json.dumps({"model": site.model.slug, "messages": [{"role": "user"}], **body}),
+        json.dumps({**site.chat_body("Hi"), **body}),
         content_type="application/json",
         headers={"Authorization": f"Bearer {key or site.tenant.api_key}", "Host": host},
     )
@@ -48,7 +48,7 @@ def test_it_shows_candidates_in_order_and_what_is_left_out(site: Site) -> None:
     private = site.own()
     public = site.publish(provider=site.another_provider("beta", name="Beta"))
     site.publish(provider=site.another_provider("gamma", name="Gamma"))
-    bound = len('[{"role": "user"}]') + len("100")
+    bound = len('[{"role": "user", "content": "Hi"}]') + len("100")
     cost = (bound * 1000 + 100 * 2000) / 1e9
     assert explained(site, max_tokens=100, provider={"ignore": ["gamma"]}) == {
         "model": "acme/falcon",

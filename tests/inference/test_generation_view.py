@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+import requests
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from rest_framework.test import APIClient
@@ -15,6 +16,7 @@ from accounts.models import ApiKey
 from inference.models import Feedback, Generation
 from tests import factories, snapshots
 from tests.factories import Tenant
+from tests.inference.conftest import Site
 
 CATEGORIES = [
     "latency", "incoherence", "incorrect_response", "formatting", "billing", "api_error", "other",
@@ -168,25 +170,63 @@ def test_every_field_of_a_generation(
     assert shown(management, generation.pk).json() == answer.json()
 
 
-def test_a_generation_under_way_has_nulls(inference: APIClient, tenant: Tenant) -> None:
-    generation = factories.make_generation(tenant, status="pending", operation="embeddings")
-    data = shown(inference, generation.pk).json()["data"]
-    known = {name: value for name, value in data.items() if value is not None}
-    assert known == {
-        "api_type": "embeddings",
-        "created_at": generation.created_at.isoformat().replace("+00:00", "Z"),
-        "data_region": "global",
-        "id": generation.pk,
-        "is_byok": False,
-        "model": "acme/falcon",
-        "origin": "",
-        "provider_name": "Acme AI",
-        "streamed": False,
-        "total_cost": 0.0,
-        "usage": 0.0,
-        "workspace_id": str(tenant.workspace.pk),
+def test_a_generation_under_way_has_not_ended_yet(transactional_db: None) -> None:
+    tenant = factories.make_tenant()
+    generation = factories.make_generation(tenant, status="pending")
+    before = snapshots.everything()
+    answer = shown(factories.client(tenant.api_key), generation.pk)
+    assert answer.status_code == 404
+    assert answer.json() == {
+        "error": {
+            "code": 404,
+            "message": "The generation has not ended yet: ask again once its answer is complete.",
+            "metadata": {"error_type": "generation_under_way"},
+        }
     }
-    assert len(data) == 45
+    assert snapshots.everything() == before
+
+
+def test_a_generation_that_ends_meanwhile_is_waited_for(transactional_db: None) -> None:
+    tenant = factories.make_tenant()
+    generation = factories.make_generation(tenant, status="pending")
+    reads = []
+
+    def ends_after_its_third_look(execute: Any, sql: str, *args: Any) -> Any:
+        found = execute(sql, *args)
+        if sql.startswith('SELECT "inference_generation"'):
+            assert connection.get_autocommit()
+            reads.append(sql)
+            if len(reads) == 3:
+                Generation.objects.update(
+                    status="completed", finish_reason="stop", cost_nano=1_500, completion_tokens=5
+                )
+        return found
+
+    with connection.execute_wrapper(ends_after_its_third_look):
+        answer = shown(factories.client(tenant.api_key), generation.pk)
+    assert (answer.status_code, len(reads)) == (200, 4)
+    data = answer.json()["data"]
+    assert (data["finish_reason"], data["total_cost"], data["tokens_completion"]) == (
+        "stop",
+        0.0000015,
+        5,
+    )
+
+
+def test_an_answer_can_be_looked_up_at_once(site: Site) -> None:
+    site.publish()
+    for _ in range(20):
+        answer = site.chat().json()
+        found = requests.get(
+            f"{site.server}/api/v1/generation",
+            params={"id": answer["id"]},
+            headers={"Authorization": f"Bearer {site.tenant.api_key}"},
+            timeout=20,
+        )
+        assert found.status_code == 200
+        data = found.json()["data"]
+        assert (data["finish_reason"], data["total_cost"]) == ("stop", answer["usage"]["cost"])
+        assert data["tokens_completion"] == answer["usage"]["completion_tokens"]
 
 
 @pytest.mark.parametrize(

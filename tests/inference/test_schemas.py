@@ -47,24 +47,51 @@ COMMON: list[tuple[str, list[Any], list[Any]]] = [
     ("frequency_penalty", [-2, 2, 0, None], [-2.001, 2.001, "1"]),
     ("presence_penalty", [-2, 2, 0, None], [-2.001, 2.001, "1"]),
     ("seed", [0, -1, 2**63, None], [1.5, "5", True]),
-    ("stop", ["x", ["x"] * 16, [], None], [["x"] * 17, 5, [5], {}]),
     ("n", [1, 2, 128, None], [0, 129, 1.5, "1"]),
     ("provider", [{}, None], [[], "acme", 5]),
     ("models", [["a"], ["a"] * 32, [], None], [["a"] * 33, "a", {}]),
+    ("plugins", [[], [{"id": "auto-router"}] * 32, None], [[{"id": "auto-router"}] * 33, {}, "x"]),
 ]
 CHAT: list[tuple[str, list[Any], list[Any]]] = [
-    ("messages", [[{"role": "user"}], [{"role": "r" * 32, "content": []}]], [[], None, {}, "Hi"]),
+    ("messages", [[{"role": "user", "content": []}]], [[], None, {}, "Hi"]),
+    ("stop", ["x", ["x"] * 3, ["x"] * 4, [], None], [["x"] * 5, 5, [5], {}]),
+    (
+        "metadata",
+        [
+            {},
+            None,
+            *({str(each): "x" for each in range(count)} for count in (15, 16)),
+            *({"k" * length: "x"} for length in (63, 64)),
+            *({"ü" * 64: "ü" * length} for length in (0, 511, 512)),
+        ],
+        [{str(each): "x" for each in range(17)}, {"k" * 65: "x"}, [], "x", 5],
+    ),
     ("max_completion_tokens", [1, 100_000_000, None], [0, 100_000_001, "5"]),
     ("top_k", [0, 1, None], [-1, 1.5, "1"]),
     ("min_p", [0, 1, None], [-0.001, 1.001]),
     ("repetition_penalty", [0, 2, None], [-0.001, 2.001]),
     ("logprobs", [True, False, None], [1, "true"]),
     ("top_logprobs", [0, 20, None], [-1, 21, 1.5]),
-    ("tools", [[], [{"type": "function"}], None], [{}, "x", 5]),
+    (
+        "tools",
+        [
+            [],
+            [{"type": "function"}],
+            *(
+                [{"type": "function", "function": {"name": name, "strict": True}}]
+                for name in ("f", "f" * 63, "f" * 64, "Look_up-2")
+            ),
+            None,
+        ],
+        [{}, "x", 5],
+    ),
     ("parallel_tool_calls", [True, None], ["x", 1]),
+    ("reasoning", [{}, {"effort": None, "enabled": True, "x": 1}, None], [[], "high", 5]),
+    ("reasoning_effort", ["high", "unheard of", None], [5, {}, True]),
     ("response_format", [{"type": "text"}, None], [[], "text"]),
 ]
 TEXT: list[tuple[str, list[Any], list[Any]]] = [
+    ("stop", ["x", ["x"] * 16, [], None], [["x"] * 17, 5, [5], {}]),
     ("prompt", ["", "Hi", ["a", "b"], [1, 2], [[1], [2]], []], [None, 5, {}, [None]]),
     ("suffix", ["", "x", None], [5, []]),
     ("echo", [True, False, None], [1, "true"]),
@@ -109,16 +136,49 @@ def test_a_field_is_held_to_its_bounds_and_named(
     ("fields", "name"),
     [
         ({"messages": [5]}, "messages[0]"),
-        ({"messages": [{}]}, "messages[0]"),
-        ({"messages": [{"role": ""}]}, "messages[0].role"),
-        ({"messages": [{"role": "r" * 33}]}, "messages[0].role"),
-        ({"messages": [{"role": 5}]}, "messages[0].role"),
+        ({"messages": [{}]}, "messages[0].role"),
+        ({"messages": [{"content": "Hi"}]}, "messages[0].role"),
+        ({"messages": [*MESSAGES, *MESSAGES, {"role": "critic"}]}, "messages[2].role"),
+        *[
+            ({"messages": [{"role": role, "content": "Hi"}]}, "messages[0].role")
+            for role in ("", "User", "user ", "function", "model", "r" * 33, 5, None, ["user"])
+        ],
+        *[
+            ({"messages": [*MESSAGES, {"role": role, "tool_call_id": "x", **content}]}, path)
+            for role in ("user", "system", "developer", "tool")
+            for content, path in (
+                ({}, "messages[1].content"),
+                ({"content": None}, "messages[1].content"),
+                ({"content": 5}, "messages[1].content"),
+                ({"content": {}}, "messages[1].content"),
+            )
+        ],
+        *[
+            ({"messages": [{"role": "tool", "content": "x", **call}]}, "messages[0].tool_call_id")
+            for call in ({}, {"tool_call_id": None}, {"tool_call_id": 5})
+        ],
+        ({"messages": [{"role": "assistant", "content": 5}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": ["x"]}]}, "messages[0].content[0]"),
         ({"models": [""]}, "models[0]"),
         ({"models": ["a" * 256]}, "models[0]"),
         ({"models": [5]}, "models[0]"),
         ({"tools": [5]}, "tools[0]"),
+        ({"tools": [{"type": "function", "function": "f"}]}, "tools[0].function"),
+        *[
+            ({"tools": [{}, {"type": "function", "function": function}]}, "tools[1].function.name")
+            for function in (
+                {},
+                *({"name": name} for name in ("", "f" * 65, "a b", "a.b", "é", "f\n", 5, None)),
+            )
+        ],
+        ({"reasoning": {"effort": 5}}, "reasoning.effort"),
+        ({"metadata": {"k": "x" * 513}}, "metadata[]"),
+        ({"metadata": {"k": 5}}, "metadata[]"),
+        ({"metadata": {"k": None}}, "metadata[]"),
+        ({"plugins": ["web"]}, "plugins[0]"),
+        ({"plugins": [{"id": 5}]}, "plugins[0].id"),
+        ({"plugins": [{"id": "web", "enabled": "no"}]}, "plugins[0].enabled"),
         ({"provider": {"order": "acme"}}, "provider.order"),
         ({"provider": {"only": ["x"] * 33}}, "provider.only"),
         ({"provider": {"ignore": [""]}}, "provider.ignore[0]"),
@@ -130,6 +190,24 @@ def test_a_field_is_held_to_its_bounds_and_named(
 )
 def test_a_field_inside_another_is_named_by_its_path(fields: dict[str, Any], name: str) -> None:
     assert refused(**fields)[0] == name
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": ""},
+        {"role": "user", "content": [{"type": "unheard_of", "x": 1}], "name": "Ada", "x": 1},
+        {"role": "system", "content": [{"type": "text", "text": "x"}]},
+        {"role": "developer", "content": "x", "configuration_update": None},
+        {"role": "tool", "content": [], "tool_call_id": ""},
+        {"role": "assistant"},
+        {"role": "assistant", "content": None, "tool_calls": []},
+        {"role": "assistant", "content": "x", "refusal": None, "images": []},
+    ],
+)
+def test_a_message_of_each_role_travels_as_it_is(message: dict[str, Any]) -> None:
+    request = parsed(messages=[message])
+    assert json.loads(bytes(request.fields["messages"])) == [message]
 
 
 @pytest.mark.parametrize(
@@ -155,7 +233,7 @@ def test_a_missing_field_is_named(operation: Operation, body: bytes, name: str) 
         (b"", "The body is not valid JSON."),
         (b"{", "The body is not valid JSON."),
         (
-            b'{"model":"a","prompt":"","input":"","messages":[{"role":"user"}]}x',
+            b'{"model":"a","prompt":"","input":"","messages":[{"role":"assistant"}]}x',
             "The body is not valid JSON.",
         ),
         (b'{"model":NaN}', "The body is not valid JSON."),
@@ -190,14 +268,73 @@ def test_fields_meant_for_the_gateway_do_not_travel() -> None:
         route="fallback",
         session_id="s",
         trace={},
-        transforms=[],
+        transforms=["middle-out"],
         debug={},
+        deferred_tools={},
+        stop_server_tools_when=[],
+        usage={"include": True},
+        plugins=[],
         user="ada",
         seed=5,
     )
     assert set(request.fields) == {"messages", "seed"}
     assert request.user == "ada"
     assert request.preferences.zdr is True
+
+
+@pytest.mark.parametrize(
+    ("reasoning", "effort"),
+    [
+        ({"effort": "high"}, "high"),
+        ({"effort": None}, "high"),
+        ({"effort": "high"}, None),
+        ({"max_tokens": 5}, "high"),
+        (None, "high"),
+    ],
+)
+def test_an_effort_may_be_said_twice(reasoning: Any, effort: str | None) -> None:
+    request = parsed(reasoning=reasoning, reasoning_effort=effort)
+    assert json.loads(bytes(request.fields["reasoning"])) == reasoning
+    assert json.loads(bytes(request.fields["reasoning_effort"])) == effort
+
+
+@pytest.mark.parametrize(
+    ("effort", "other"), [("high", "low"), ("none", "high"), ("high", "none"), ("high", "High")]
+)
+def test_efforts_that_contradict_each_other_are_refused(effort: str, other: str) -> None:
+    found, message = refused(reasoning={"effort": effort}, reasoning_effort=other)
+    assert found == "reasoning_effort"
+    assert message == "reasoning_effort: Contradicts reasoning.effort."
+
+
+@pytest.mark.parametrize("operation", [Operation.CHAT, Operation.TEXT])
+@pytest.mark.parametrize(
+    "plugin",
+    [
+        {"id": "context-compression", "engine": "middle-out"},
+        {"id": "response-healing"},
+        {"id": "file-parser", "pdf": {"engine": "native"}},
+        {"id": "auto-router", "enabled": True},
+        {"id": "web", "enabled": False},
+        {"id": "moderation", "enabled": False},
+    ],
+)
+def test_a_plugin_that_may_be_left_out_does_not_travel(
+    operation: Operation, plugin: dict[str, Any]
+) -> None:
+    assert "plugins" not in parsed(operation, plugins=[plugin]).fields
+
+
+@pytest.mark.parametrize("operation", [Operation.CHAT, Operation.TEXT])
+@pytest.mark.parametrize("name", ["web", "web-fetch", "moderation", "armor", "alignment", "x", ""])
+@pytest.mark.parametrize("extra", [{}, {"enabled": True}, {"enabled": None}])
+def test_a_plugin_that_nobody_here_runs_is_refused(
+    operation: Operation, name: str, extra: dict[str, Any]
+) -> None:
+    plugins = [{"id": "response-healing"}, {"id": name, **extra}]
+    found, message = refused(operation, plugins=plugins)
+    assert message == "plugins[1].id: This service does not run the plugin."
+    assert found == "plugins[1].id"
 
 
 def test_unknown_fields_travel_byte_for_byte() -> None:
@@ -210,11 +347,22 @@ def test_unknown_fields_travel_byte_for_byte() -> None:
 
 
 def test_of_two_members_with_one_name_the_last_counts_everywhere() -> None:
-    body = b'{"model":"a","mod\\u0065l":"b","messages":[{"role":"x"}],"messages":[{"role":"user"}]}'
+    body = (
+        b'{"model":"a","mod\\u0065l":"b","messages":[{"role":"user","content":"x"}],'
+        b'"messages":[{"role":"assistant"}]}'
+    )
     request = schemas.parse(Operation.CHAT, body)
     assert request.models == ("b",)
     assert "model" not in request.fields
-    assert bytes(request.fields["messages"]) == b'[{"role":"user"}]'
+    assert bytes(request.fields["messages"]) == b'[{"role":"assistant"}]'
+
+
+@pytest.mark.parametrize("other", ["critic", "assistant", 5])
+def test_a_message_has_one_role(other: Any) -> None:
+    message = b'{"role":"user","content":"x","role":%s}' % json.dumps(other).encode()
+    with pytest.raises(InvalidRequest) as error:
+        schemas.parse(Operation.CHAT, b'{"model":"a","messages":[%s]}' % message)
+    assert [*error.value.metadata["fields"]] == ["messages[0].role"]
 
 
 @pytest.mark.parametrize(("stream", "expected"), [(True, True), (False, False), (None, False)])
@@ -382,7 +530,7 @@ def test_no_text_has_more_bytes_than_the_bound(text: str, arguments: str) -> Non
     ("tools", "names"),
     [
         ([], []),
-        ([{"type": "function", "function": {"name": "openrouter:bash"}}], []),
+        ([{"type": "function", "function": {"name": "web_search"}}], []),
         ([{"type": "openrouter:bash"}, {"type": "function"}], ["openrouter:bash"]),
         ([{"type": "web_search"}], ["openrouter:web_search", "web_search"]),
         (
@@ -400,7 +548,7 @@ def test_tools_that_are_no_functions_are_known_by_name(
 
 def test_an_escaped_name_of_a_tool_is_the_same_name() -> None:
     body = (
-        b'{"model":"a","messages":[{"role":"user"}],"tools":[{"type":"openrouter\\u003abash"},'
+        b'{"model":"a","messages":[{"role":"assistant"}],"tools":[{"type":"openrouter\\u003abash"},'
         b'{"type":"\\u0066unction"}]}'
     )
     assert schemas.parse(Operation.CHAT, body).tools == {"openrouter:bash"}

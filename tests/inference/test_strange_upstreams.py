@@ -224,8 +224,8 @@ def test_a_caller_who_takes_nothing_is_left(
         caller.settimeout(20)
         caller.connect((address.hostname, address.port))
         caller.sendall(
-            f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {site.tenant.api_key}\r\n"
-            f"Content-Length: {len(body)}\r\n\r\n".encode()
+            f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+            f"Authorization: Bearer {site.tenant.api_key}\r\n\r\n".encode()
             + body
         )
         assert caller.recv(12) == b"HTTP/1.1 200"

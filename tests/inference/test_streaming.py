@@ -45,7 +45,7 @@ def raw_stream(site: Site, receive_buffer: int | None = None) -> Iterator[socket
     line.connect((address.hostname, address.port))
     with line:
         line.sendall(
-            f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+            f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
             f"Authorization: Bearer {site.tenant.api_key}\r\n\r\n".encode()
             + body
         )

@@ -8,7 +8,7 @@ from django.core.management.base import CommandParser
 from accounts.models import ApiKey, Organization, workspace_for
 from config.commands import Command as BaseCommand
 from config.commands import refuse
-from config.errors import NotFound
+from config.errors import InvalidRequest, NotFound
 
 
 class Command(BaseCommand):
@@ -31,6 +31,8 @@ class Command(BaseCommand):
             workspace = workspace_for(options["organization_id"], options["workspace"])
         except NotFound as exc:
             refuse(exc.message)
+        except InvalidRequest:
+            refuse("Name a --workspace, for there is no default one.")
         key, secret = ApiKey.objects.issue(
             workspace=workspace, name=name, is_management=options["management"]
         )
