@@ -179,7 +179,7 @@ class MessagesRequest(_Shape):
     tool_choice: AutoChoice | AnyChoice | NamedChoice | NoChoice | None = None
     thinking: ThinkingOn | ThinkingAdaptive | ThinkingOff | None = None
     output_config: OutputConfig | None = None
-    stop_sequences: Annotated[list[str], msgspec.Meta(max_length=16)] | None = None
+    stop_sequences: Annotated[list[str], msgspec.Meta(max_length=4)] | None = None
     temperature: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     top_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     top_k: Annotated[int, msgspec.Meta(ge=0)] | None = None

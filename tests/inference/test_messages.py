@@ -400,7 +400,7 @@ def with_block(block: Any, role: str = "user") -> dict[str, Any]:
         ({"thinking": {"type": "enabled"}}, "thinking.budget_tokens: This field is required."),
         ({"output_config": {"effort": "huge"}}, "output_config.effort: Invalid enum value 'huge'."),
         ({"stop_sequences": "x"}, "stop_sequences: Expected array | null, got str."),
-        ({"stop_sequences": ["x"] * 17}, "stop_sequences: Expected array of length <= 16."),
+        ({"stop_sequences": ["x"] * 5}, "stop_sequences: Expected array of length <= 4."),
         ({"temperature": 1.5}, "temperature: Expected float <= 1.0."),
         ({"top_p": -1}, "top_p: Expected float >= 0.0."),
         ({"top_k": 0.5}, "top_k: Expected int | null, got float."),
