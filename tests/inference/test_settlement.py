@@ -385,7 +385,7 @@ def test_a_failure_that_nobody_waits_for_is_not_noise() -> None:
 
 def test_a_caller_that_leaves_during_admission_leaves_no_pending_generation(site: Site) -> None:
     site.publish()
-    body = b'{"model":"acme/falcon","messages":[{"role":"user"}]}'
+    body = b'{"model":"acme/falcon","messages":[{"role":"user","content":""}]}'
 
     async def run() -> None:
         gateway = Gateway()
