@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import http.client
 import json
+import math
 import re
 import shutil
 import socket
@@ -123,6 +124,9 @@ class EthTester:
 
     def eth_sendTransaction(self, wanted: dict[str, Any]) -> Any:  # noqa: N802
         gas = int(wanted.get("gas", "0x1e8480"), 16)
+        # It stamps a block with the time of the one before.
+        evm = self.tester.backend.chain
+        evm.set_header_timestamp(max(evm.header.timestamp, math.ceil(time.time())))
         return self.tester.send_transaction({**wanted, "gas": gas})
 
     def evm_mine(self) -> Any:

@@ -14,7 +14,7 @@ from django.urls import reverse
 from billing import audit
 from billing.models import Account, ChainState, Deposit, TopUp, Transfer
 from config.chains import Chain
-from tests import snapshots
+from tests import factories, snapshots
 from tests.billing.conftest import ask, look
 from tests.billing.nodes import Contract, EthTester
 from tests.factories import Tenant
@@ -109,6 +109,22 @@ def test_a_deposit_is_credited_in_a_dialog(
         "The deposit is credited; this needs it to be unmatched or under or over or late."
     ]
     assert Transfer.objects.filter(kind="deposit").count() == 1
+
+
+def test_the_dialog_lists_whoever_named_the_sender_and_suggests_nobody_of_several(
+    operator: Client, tenant: Tenant, chain: Chain, token: Contract
+) -> None:
+    top_ups = [
+        ask(other, chain, token.payers[0])
+        for other in (tenant, factories.make_tenant("<b>Thief</b>"))
+    ]
+    token.pay(10_000_000)
+    look(chain)
+    text = operator.get(url(Deposit.objects.get(), "credit")).content.decode()
+    for top_up, name in zip(top_ups, ("Acme", "&lt;b&gt;Thief&lt;/b&gt;"), strict=True):
+        asked = f"{name} ({top_up.organization_id}) asked for {top_up.amount_text} at "
+        assert f"{asked}{top_up.created_at:%Y-%m-%d %H:%M:%S}: open." in text
+        assert f'value="{top_up.organization_id}"' not in text
 
 
 @pytest.mark.parametrize(

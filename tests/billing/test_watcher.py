@@ -136,6 +136,74 @@ def test_who_names_the_sender_of_another_cannot_claim_the_payment(
     assert [status(other) for other in stolen] == ["open"] * 5
 
 
+def test_another_amount_is_nobodys_where_several_organizations_name_its_sender(
+    tenant: Tenant, chain: Chain, token: Contract
+) -> None:
+    """A wallet that drops the tail pays what is nearest to whoever asked for it most often."""
+    thief = factories.make_tenant("Thief")
+    stolen = [ask(thief, chain, token.payers[0]) for _ in range(5)]
+    top_up = ask(tenant, chain, token.payers[0])
+    token.pay(10_000_000)
+    look(chain)
+    assert (found(), Deposit.objects.get().top_up_id) == ([("unmatched", 10_000_000)], None)
+    assert [status(other) for other in (top_up, *stolen)] == ["open"] * 6
+    assert list(matching.candidates(Deposit.objects.get()).order_by("created_at")) == [
+        *stolen,
+        top_up,
+    ]
+
+
+def test_a_second_organization_counts_also_once_it_was_paid(
+    tenant: Tenant, chain: Chain, token: Contract
+) -> None:
+    top_up = ask(tenant, chain, token.payers[0])
+    token.pay(top_up.units)
+    ask(factories.make_tenant("Thief"), chain, token.payers[0])
+    token.pay(10_000_000)
+    look(chain)
+    assert found() == [("credited", top_up.units), ("unmatched", 10_000_000)]
+
+
+def test_a_late_payment_is_nobodys_where_several_organizations_had_its_amount(
+    tenant: Tenant, chain: Chain, token: Contract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("billing.models.top_ups.MAX_TAIL", 1)
+    past = timezone.now() - timedelta(days=1)
+    for other in (tenant, factories.make_tenant("Thief")):
+        ask(other, chain, token.payers[0])
+        TopUp.objects.update(expires_at=past, payable_until=past, is_reserved=False)
+    token.pay(10_000_001)
+    look(chain)
+    assert found() == [("unmatched", 10_000_001)]
+
+
+@pytest.mark.parametrize(
+    ("units", "seconds", "finding"),
+    [
+        (10_000_001, 5, "credited"),
+        (10_000_001, 6, "unmatched"),
+        (10_000_000, 0, "under"),
+        (10_000_000, 1, "unmatched"),
+    ],
+)
+def test_what_is_asked_for_after_a_payment_does_not_claim_it(
+    tenant: Tenant,
+    chain: Chain,
+    token: Contract,
+    monkeypatch: pytest.MonkeyPatch,
+    units: int,
+    seconds: int,
+    finding: str,
+) -> None:
+    monkeypatch.setattr("billing.models.top_ups.MAX_TAIL", 1)
+    token.pay(units)
+    mined_at = node_of(chain).confirmed_head().mined_at
+    ask(tenant, chain, token.payers[0])
+    TopUp.objects.update(created_at=mined_at + timedelta(seconds=seconds))
+    look(chain)
+    assert found() == [(finding, units)]
+
+
 def test_other_tokens_and_pretended_events_are_not_payments(
     tenant: Tenant, chain: Chain, evm: EthTester, token: Contract
 ) -> None:
