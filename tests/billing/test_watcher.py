@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
 from uuid import uuid4
 
 import pytest
@@ -35,7 +36,7 @@ from tests.billing.nodes import (
     deploy,
     http_response,
 )
-from tests.billing.test_chain import FAULTS, STRANGER
+from tests.billing.test_chain import FAULTS, STRANGER, failing_after, limited_to, ranges
 from tests.factories import Tenant
 
 Offer = Callable[[Chain], Chain]
@@ -566,8 +567,8 @@ def test_a_node_that_fails_at_any_call_loses_and_doubles_no_credit(
         assert credited(tenant) == paid
         if not failed:
             break
-    # The chain and its head, the logs, the receipt, the block's time, the latest block.
-    assert fails_at == 5
+    # The chain and its head, the logs, the receipt, the block's time; the latest block is no fault.
+    assert fails_at == 4
 
 
 class Killed(BaseException):
@@ -666,6 +667,112 @@ def test_a_long_way_is_read_in_several_rounds(
     assert [look(chain) for _ in range(4)] == [1, 1, 1, 0]
 
 
+def test_only_a_round_that_reached_the_head_is_stamped(
+    chain: Chain, token: Contract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chain_module, "MAX_SPAN", 1)
+    monkeypatch.setattr(watcher, "MAX_SPAN", 1)
+    monkeypatch.setattr(watcher, "_ROUND_SECONDS", -1.0)
+    before_it = ChainState.objects.get().scanned_at
+    for units in (1, 2):
+        token.pay(units)
+    stamped = []
+    for _ in range(3):
+        look(chain)
+        stamped.append(ChainState.objects.get().scanned_at != before_it)
+    assert stamped == [False, False, True]
+
+
+def test_many_payments_behind_a_limit_are_read_in_several_rounds(
+    tenant: Tenant, token: Contract, front: Front, offer: Offer
+) -> None:
+    """Strangers may pay as much dust as they like; it starves nobody's payment."""
+    chain = offer(chain_of(token, url=front.url))
+    look(chain)
+    for units in range(1, 8):
+        token.pay(units)
+    top_up = ask(tenant, chain, token.payers[0])
+    token.pay(top_up.units)
+    limit = http_response(b"", "429 Too Many Requests")
+    rounds = []
+    for _ in range(3):
+        front.fault = failing_after(3, limit)
+        count = look(chain)
+        state = ChainState.objects.get()
+        rounds.append((count, state.failures))
+    # A node that lets something through is asked again soon.
+    assert rounds == [(3, 1), (3, 1), (2, 0)]
+    assert (status(top_up), credited(tenant)) == ("confirmed", [top_up.units * 1_000])
+
+
+def test_a_round_that_is_over_keeps_the_blocks_that_it_read(
+    chain: Chain, token: Contract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher, "_ROUND_SECONDS", -1.0)
+    for units in (1, 2, 3):
+        token.pay(units)
+    assert [look(chain) for _ in range(4)] == [1, 1, 1, 0]
+
+
+def test_a_node_with_a_small_limit_is_looked_ahead_and_its_limit_is_kept(
+    tenant: Tenant, anvil: Anvil, offer: Offer
+) -> None:
+    token = deploy(anvil)
+    mine(anvil, 40)
+    with before(anvil) as front:
+        chain = offer(chain_of(token, url=front.url, confirmations=32))
+        front.fault = limited_to(10)
+        look(chain)
+        top_up = ask(tenant, chain, token.payers[0])
+        token.pay(top_up.units)
+        look(chain)
+        state = ChainState.objects.get()
+        assert (status(top_up), state.failures, state.latest_number) == (
+            "seen", 0, top_up.block_number,
+        )  # fmt: skip
+        assert state.span == 16
+        front.calls.clear()
+        look(chain)
+        assert ranges(front) == [16, 8, 16, 8, 16, 8, 8]
+
+
+def test_a_look_ahead_that_is_refused_is_no_failure(
+    tenant: Tenant, anvil: Anvil, offer: Offer
+) -> None:
+    token = deploy(anvil)
+    mine(anvil, 10)
+    with before(anvil) as front:
+        chain = offer(chain_of(token, url=front.url, confirmations=2))
+        look(chain)
+        ask(tenant, chain, token.payers[0])
+        front.fault = limited_to(0)
+        look(chain)
+        state = ChainState.objects.get()
+        assert (state.failures, state.failure, state.retry_at) == (0, "", None)
+
+
+def test_a_lagging_node_takes_no_payment_out_of_sight(
+    tenant: Tenant, anvil: Anvil, offer: Offer
+) -> None:
+    token = deploy(anvil)
+    mine(anvil, 10)
+    with before(anvil) as front:
+        chain = offer(chain_of(token, url=front.url, confirmations=6))
+        look(chain)
+        top_up = ask(tenant, chain, token.payers[0])
+        token.pay(top_up.units)
+        look(chain)
+
+        def lagging(calls: Answers, answers: Answers) -> Answers:
+            if calls[0]["method"] == "eth_getLogs":
+                answers[0]["result"], answers[1]["result"] = [], None
+            return answers
+
+        front.fault = lagging
+        look(chain)
+        assert (status(top_up), ChainState.objects.get().failures) == ("seen", 0)
+
+
 def test_a_chain_with_nothing_to_pay_is_not_looked_ahead(
     tenant: Tenant, token: Contract, front: Front, offer: Offer
 ) -> None:
@@ -686,6 +793,39 @@ def test_the_duty_watches_each_chain_in_its_turn(
     token.pay(top_up.units)
     assert [watcher.watch_due(), watcher.watch_due()] == [1, 0]
     assert Lease.objects.filter(name=f"watch_chain_{chain.chain_id}").count() == 1
+    assert credited(tenant) == [top_up.units * 1_000]
+
+
+def test_a_fault_of_one_chain_ends_no_other(
+    tenant: Tenant, chain: Chain, token: Contract, offer: Offer, settings: Any
+) -> None:
+    # It stands for whatever nobody foresaw.
+    broken = dataclasses.replace(chain, chain_id=5, rpc_url=cast(str, None))
+    settings.CHAINS = {5: broken, **settings.CHAINS}
+    top_up = ask(tenant, chain, token.payers[0])
+    token.pay(top_up.units)
+    assert watcher.watch_due() == 1
+    assert credited(tenant) == [top_up.units * 1_000]
+    state = ChainState.objects.get(chain_id=5)
+    assert (state.failures, state.failure) == (1, "The round ended in an error that the log tells.")
+
+
+def test_a_deposit_that_cannot_be_judged_ends_no_other(
+    tenant: Tenant, chain: Chain, token: Contract
+) -> None:
+    token.pay(7)
+    look(chain)
+    facts = {
+        field.attname: getattr(Deposit.objects.get(), field.attname)
+        for field in Deposit._meta.concrete_fields
+        if field.attname not in ("id", "status", "finding")
+    }
+    end = datetime.max.replace(tzinfo=UTC)
+    Deposit.objects.create(**{**facts, "ordinal": 99, "mined_at": end})
+    top_up = ask(tenant, chain, token.payers[0])
+    token.pay(top_up.units)
+    assert look(chain) == 1
+    assert [name for name, _ in found()] == ["unmatched", "received", "credited"]
     assert credited(tenant) == [top_up.units * 1_000]
 
 
