@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
+import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -833,6 +837,53 @@ def test_a_worker_credits_a_payment(tenant: Tenant, chain: Chain, token: Contrac
     top_up = ask(tenant, chain, token.payers[0])
     token.pay(top_up.units)
     call_command("work", once=True)
+    assert (status(top_up), credited(tenant)) == ("confirmed", [top_up.units * 1_000])
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_silent_node_keeps_no_other_duty_of_a_worker_waiting(
+    tenant: Tenant, token: Contract, front: Front, offer: Offer
+) -> None:
+    chain = offer(chain_of(token, url=front.url))
+    look(chain)
+    top_up = ask(tenant, chain, token.payers[0])
+    token.pay(top_up.units)
+    asked, answers_now = threading.Event(), threading.Event()
+    others: list[str] = []
+
+    def silent(calls: Answers, answers: Answers) -> Answers:
+        asked.set()
+        answers_now.wait(15)
+        return answers
+
+    def end_the_worker() -> None:
+        asked.wait(15)
+        try:
+            for _ in range(100):
+                others[:] = Lease.objects.order_by("name").values_list("name", flat=True)
+                if "clear_sessions" in others:
+                    break
+                time.sleep(0.1)
+            answers_now.set()
+            for _ in range(100):
+                if TopUp.objects.get().status == "confirmed":
+                    break
+                time.sleep(0.1)
+        finally:
+            connection.close()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    front.fault = silent
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    ender = threading.Thread(target=end_the_worker)
+    ender.start()
+    try:
+        call_command("work")
+    finally:
+        ender.join()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    assert {"sweep_generations", "clear_sessions", "watch_chains"} <= set(others)
     assert (status(top_up), credited(tenant)) == ("confirmed", [top_up.units * 1_000])
 
 
