@@ -295,12 +295,14 @@ class TopUp(StatefulModel):
         return True
 
     def close_review(self) -> None:
-        """REVIEW → EXPIRED. No payment that was not as asked is left to decide on."""
+        """REVIEW → OPEN, or → EXPIRED in time. No payment is left to decide on."""
         with transaction.atomic():
             self.lock()
             self.require_status(self.Status.REVIEW)
-            self.status = self.Status.EXPIRED
-            self.save_fields("status")
+            is_over = self.expires_at <= timezone.now()
+            self.status = self.Status.EXPIRED if is_over else self.Status.OPEN
+            self.tx_hash, self.block_number = "", None
+            self.save_fields("status", "tx_hash", "block_number")
 
 
 def _offered(chain_id: int) -> Chain:

@@ -936,8 +936,9 @@ def test_an_operator_credits_an_unmatched_deposit_to_anybody(
     assert found() == [("credited", 3_000_000)]
 
 
+@pytest.mark.parametrize(("seconds", "after"), [(-1, "expired"), (60, "open")])
 def test_a_dismissed_deposit_closes_the_review_of_its_top_up(
-    tenant: Tenant, chain: Chain, token: Contract
+    tenant: Tenant, chain: Chain, token: Contract, seconds: int, after: str
 ) -> None:
     top_up = ask(tenant, chain, token.payers[0])
     token.pay(top_up.units - 1)
@@ -946,9 +947,13 @@ def test_a_dismissed_deposit_closes_the_review_of_its_top_up(
     first, second = Deposit.objects.order_by("block_number")
     matching.dismiss(first, by="operator test", note="paid back")
     assert status(top_up) == "review"
+    TopUp.objects.update(expires_at=timezone.now() + timedelta(seconds=seconds))
     matching.dismiss(second, by="operator test", note="paid back")
-    assert (status(top_up), credited(tenant)) == ("expired", [])
+    assert (status(top_up), credited(tenant)) == (after, [])
     assert {deposit.status for deposit in Deposit.objects.all()} == {"dismissed"}
+    token.pay(top_up.units)
+    look(chain)
+    assert (status(top_up), credited(tenant)) == ("confirmed", [top_up.units * 1_000])
 
 
 def test_a_deposit_worth_nothing_or_too_much_is_not_credited(
