@@ -1,8 +1,9 @@
 """Reads payments from a chain through one EVM node's JSON-RPC, and believes it as little as it can.
 
-A payment is a `Transfer` of the chain's token to the operator's recipient, in a block that is
-confirmed. `Node.scan` goes on from a cursor, a block's number and hash; whoever stores the deposits
-of a batch stores the new cursor in the same transaction, so that no fault loses or doubles one.
+A payment is a `Transfer` of the chain's token to the operator's recipient, or of those that were
+configured before and somebody may still pay, in a block that is confirmed. `Node.scan` goes on from
+a cursor, a block's number and hash; whoever stores the deposits of a batch stores the new cursor in
+the same transaction, so that no fault loses or doubles one.
 
 Nodes often stand behind a balancer, and one that lags answers with fewer logs and no error. So what
 must fit together is asked in one JSON-RPC batch, which one node answers: the cursor's block, the
@@ -116,7 +117,9 @@ class Sighting:
 
     tx_hash: str
     block_number: int
+    token: str
     sender: str
+    recipient: str
     units: int
 
 
@@ -252,7 +255,9 @@ class Node:
             Sighting(
                 tx_hash=log.transaction_hash,
                 block_number=int(log.block_number, 16),
-                sender=_sender(log),
+                token=_address(log.address),
+                sender=_address(log.topics[1]),
+                recipient=_address(log.topics[2]),
                 units=int(log.data, 16),
             )
             for log in logs
@@ -318,20 +323,25 @@ class Node:
         return {
             "fromBlock": hex(first),
             "toBlock": hex(last),
-            "address": self.chain.token.contract.lower(),
-            "topics": [TRANSFER, None, _topic(self.chain.recipient)],
+            "address": _one_or_many(self._contracts()),
+            "topics": [TRANSFER, None, _one_or_many(self._recipients())],
         }
 
+    def _contracts(self) -> list[str]:
+        return [contract.lower() for contract in self.chain.tokens]
+
+    def _recipients(self) -> list[str]:
+        return [_topic(recipient) for recipient in self.chain.recipients]
+
     def _check_wanted(self, log: _Log, first: int, last: int) -> None:
-        chain = self.chain
         if (
             log.removed
             or not first <= int(log.block_number, 16) <= last
-            or log.address.lower() != chain.token.contract.lower()
+            or log.address.lower() not in self._contracts()
             or len(log.topics) != 3
             or log.topics[0] != TRANSFER
             or int(log.topics[1], 16) >= 2**160
-            or log.topics[2] != _topic(chain.recipient)
+            or log.topics[2] not in self._recipients()
             or len(log.data) != 66
         ):
             raise ChainContradiction("The node gives a log that was not asked for.")
@@ -376,9 +386,9 @@ class Node:
                     block_number=block.number,
                     block_hash=block.hash,
                     mined_at=block.mined_at,
-                    token=self.chain.token.contract,
-                    sender=_sender(log),
-                    recipient=self.chain.recipient,
+                    token=_address(log.address),
+                    sender=_address(log.topics[1]),
+                    recipient=_address(log.topics[2]),
                     units=int(log.data, 16),
                 )
             )
@@ -503,8 +513,13 @@ def _block_number(log: _Log) -> int:
     return int(log.block_number, 16)
 
 
-def _sender(log: _Log) -> str:
-    return checksummed(bytes.fromhex(log.topics[1][26:]))
+def _address(text: str) -> str:
+    """Returns the address that a text is, or that a topic ends with."""
+    return checksummed(bytes.fromhex(text[-40:]))
+
+
+def _one_or_many(values: list[str]) -> str | list[str]:
+    return values[0] if len(values) == 1 else values
 
 
 def _topic(address: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -67,6 +68,9 @@ def watch(chain: Chain, node: Node) -> int:
     done = settle_received(chain.chain_id)
     if state.halted_at is not None or _waits(state):
         return done
+    # A top-up is paid as it was asked for, whatever was configured since.
+    chain = replace(chain, former=TopUp.objects.former_payees(chain))
+    node.chain = chain
     if state.span is not None:
         node.span = min(state.span, MAX_SPAN)
     try:
@@ -143,11 +147,12 @@ def look_ahead(chain: Chain, node: Node, state: ChainState) -> int | None:
     except ChainRefused as exc:
         logger.warning("%s cannot be looked ahead: %s", chain.name, exc)
         return None
-    by_payment = {(found.sender, found.units): found for found in sightings}
-    for top_up in rows.filter(
-        status__in=_SHOWN, token=chain.token.contract, recipient=chain.recipient
-    ):
-        found = by_payment.get((top_up.sender, top_up.units))
+    by_payment = {
+        (found.token, found.sender, found.recipient, found.units): found for found in sightings
+    }
+    for top_up in rows.filter(status__in=_SHOWN):
+        paid = (top_up.token, top_up.sender, top_up.recipient, top_up.units)
+        found = by_payment.get(paid)
         if found is not None:
             top_up.see(tx_hash=found.tx_hash, block_number=found.block_number)
         elif top_up.status == TopUp.Status.SEEN:

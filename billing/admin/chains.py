@@ -11,7 +11,7 @@ from django.http import HttpRequest
 
 from billing.admin.cells import wrapped
 from billing.chain import ChainError, Cursor, Node
-from billing.models import ChainState, Deposit
+from billing.models import ChainState, Deposit, TopUp
 from config import console
 from config.console import Dialog, ReadOnlyAdmin, display
 from config.errors import Unavailable, Unprocessable
@@ -52,7 +52,7 @@ class ChainStateAdmin(ReadOnlyAdmin):
     actions_detail = ("resume",)
     fieldsets = (
         (None, {"fields": (("chain", "state"), ("number", "latest_number"), "hash_of_block")}),
-        ("Taken", {"fields": ("token", "recipient", "confirmations")}),
+        ("Taken", {"fields": ("token", "recipient", "former", "confirmations")}),
         (
             "Reading",
             {
@@ -67,8 +67,8 @@ class ChainStateAdmin(ReadOnlyAdmin):
     )
     readonly_fields = (
         "chain", "state", "number", "latest_number", "hash_of_block", "token", "recipient",
-        "confirmations", "scanned_at", "waiting", "failures", "failure", "retry_at", "halted_at",
-        "halt_reason", "resumed_at", "resumed_by",
+        "former", "confirmations", "scanned_at", "waiting", "failures", "failure", "retry_at",
+        "halted_at", "halt_reason", "resumed_at", "resumed_by",
     )  # fmt: skip
     readonly_preprocess_fields = {"state": console.chips(_CHAIN_STATES)}
 
@@ -103,6 +103,17 @@ class ChainStateAdmin(ReadOnlyAdmin):
     def recipient(self, state: ChainState) -> str:
         chain = settings.CHAINS.get(state.chain_id)
         return "" if chain is None else wrapped(chain.recipient)
+
+    @display(description="Before, and still payable")
+    def former(self, state: ChainState) -> str:
+        """Tells what top-ups wait for that the settings no longer name."""
+        chain = settings.CHAINS.get(state.chain_id)
+        if chain is None:
+            return ""
+        payees = TopUp.objects.former_payees(chain)
+        return wrapped(
+            ", ".join(f"{token.symbol} {token.contract} to {to}" for token, to in payees)
+        )
 
     @display(description="Confirmations")
     def confirmations(self, state: ChainState) -> str:

@@ -261,7 +261,8 @@ class ChainState(models.Model):
             if self.cursor != before or self.halted_at is not None:
                 return False
             Deposit.objects.bulk_create(
-                (Deposit.of(payment, chain.token) for payment in payments), ignore_conflicts=True
+                (Deposit.of(payment, chain.tokens[payment.token]) for payment in payments),
+                ignore_conflicts=True,
             )
             self.number, self.block_hash = cursor.number, cursor.hash
             # A node that lets so much through and then fails is not waited for ever longer.

@@ -115,10 +115,11 @@ class EthTester:
         return self.tester.get_transaction_receipt(tx_hash)
 
     def eth_getLogs(self, wanted: dict[str, Any]) -> Any:  # noqa: N802
+        of = wanted["address"]
         return self.tester.get_logs(
             from_block=_number(wanted["fromBlock"]),
             to_block=_number(wanted["toBlock"]),
-            address=parse_address(wanted["address"]),
+            address=[*map(parse_address, of)] if isinstance(of, list) else parse_address(of),
             topics=wanted["topics"],
         )
 

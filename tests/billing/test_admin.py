@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -63,6 +65,16 @@ def test_pages_show_the_payment(operator: Client, under: Deposit, chain: Chain) 
     text = operator.get(url(ChainState.objects.get(), "change")).content.decode()
     assert "reading" in text
     assert chain.rpc_url not in text
+
+
+def test_the_page_of_a_chain_tells_what_is_payable_that_the_settings_no_longer_name(
+    operator: Client, under: Deposit, chain: Chain, offer: Callable[[Chain], Chain]
+) -> None:
+    page = url(ChainState.objects.get(), "change")
+    said_of_it = f"TUSD {under.token} to {under.recipient}"
+    assert said_of_it not in operator.get(page).content.decode().replace("<wbr>", "")
+    offer(dataclasses.replace(chain, recipient=under.sender))
+    assert said_of_it in operator.get(page).content.decode().replace("<wbr>", "")
 
 
 def test_a_chain_with_an_explorer_is_linked_to_it(operator: Client, under: Deposit) -> None:

@@ -24,7 +24,7 @@ from billing import audit, matching, watcher
 from billing import chain as chain_module
 from billing.chain import ChainUnavailable, Cursor
 from billing.models import ChainState, Deposit, TooManyTopUps, TopUp, Transfer
-from config.chains import Chain
+from config.chains import Chain, parse_address
 from config.errors import InvalidRequest, InvalidTransition
 from config.models import Lease
 from tests import factories
@@ -220,6 +220,53 @@ def test_other_tokens_and_pretended_events_are_not_payments(
     evm.rpc("eth_sendTransaction", {"from": token.payers[0], "to": chain.recipient, "value": 5})
     look(chain)
     assert (found(), status(top_up), credited(tenant)) == ([], "open", [])
+
+
+@pytest.mark.parametrize("changes", ["recipient", "token", "both"])
+def test_what_was_asked_for_before_a_change_of_the_settings_is_still_credited(
+    tenant: Tenant, anvil: Anvil, offer: Offer, changes: str
+) -> None:
+    old, new = deploy(anvil), deploy(anvil)
+    mine(anvil, 6)
+    chain = offer(chain_of(old, confirmations=1))
+    look(chain)
+    top_up = ask(tenant, chain, old.payers[0])
+    token, recipient = (
+        new if changes != "recipient" else old,
+        parse_address(STRANGER) if changes != "token" else chain.recipient,
+    )
+    changed = offer(
+        dataclasses.replace(
+            chain, token=dataclasses.replace(chain.token, contract=token.address),
+            recipient=recipient,
+        )
+    )  # fmt: skip
+    later = ask(tenant, changed, token.payers[0])
+    old.pay(top_up.units)
+    look(changed)
+    assert status(top_up) == "seen"
+    token.pay(later.units, to=recipient)
+    mine(anvil, 1)
+    look(changed)
+    assert (status(top_up), status(later)) == ("confirmed", "confirmed")
+    assert credited(tenant) == [top_up.units * 1_000, later.units * 1_000]
+
+
+def test_what_nobody_waits_for_any_more_is_not_read(
+    tenant: Tenant, token: Contract, front: Front, offer: Offer
+) -> None:
+    chain = offer(chain_of(token, url=front.url))
+    look(chain)
+    top_up = ask(tenant, chain, token.payers[0])
+    changed = offer(dataclasses.replace(chain, recipient=parse_address(STRANGER)))
+    for is_reserved in (True, False):
+        TopUp.objects.update(is_reserved=is_reserved)
+        token.pay(5)
+        look(changed)
+    assert found() == [("under", 5)]
+    assert Deposit.objects.get().top_up_id == top_up.pk
+    to = ["0x" + address[2:].lower().rjust(64, "0") for address in (STRANGER, chain.recipient)]
+    assert [wanted["topics"][2] for (wanted,) in front.asked("eth_getLogs")] == [to, to[0]]
 
 
 def test_two_transfers_of_one_transaction_are_two_payments(
