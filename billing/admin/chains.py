@@ -23,7 +23,7 @@ _CHAIN_STATES: Final = {
 _RESCAN: Final = 1_000
 
 
-class ResumeDialog(Dialog):
+class BlockDialog(Dialog):
     """Asks from which block on the payments are read again."""
 
     block = forms.IntegerField(
@@ -49,7 +49,7 @@ class ChainStateAdmin(ReadOnlyAdmin):
     )  # fmt: skip
     uuid_search_fields = ()
     sortable_by = ()
-    actions_detail = ("resume",)
+    actions_detail = ("resume", "read_again")
     fieldsets = (
         (None, {"fields": (("chain", "state"), ("number", "latest_number"), "hash_of_block")}),
         ("Taken", {"fields": ("token", "recipient", "former", "confirmations")}),
@@ -124,10 +124,13 @@ class ChainStateAdmin(ReadOnlyAdmin):
         return request.user.has_perm("billing.change_chainstate")
 
     def get_actions_detail(self, request: HttpRequest, object_id: Any) -> Any:
+        """Offers what fits the chain's state; the model decides once more."""
         state = self.get_object(request, str(object_id))
-        if state is None or state.halted_at is None:
+        if state is None or state.number is None:
             return []
-        return super().get_actions_detail(request, object_id)  # type: ignore[misc]
+        name = "billing_chainstate_" + ("read_again" if state.halted_at is None else "resume")
+        actions = super().get_actions_detail(request, object_id)  # type: ignore[misc]
+        return [action for action in actions if action.action_name == name]
 
     @console.transition(
         description="Resume",
@@ -135,9 +138,28 @@ class ChainStateAdmin(ReadOnlyAdmin):
         submit="Resume",
         permission="resume",
         icon="play_arrow",
-        form=ResumeDialog,
+        form=BlockDialog,
     )
     def resume(self, request: HttpRequest, state: ChainState, form: Any) -> console.Said:
+        cursor = self._cursor(state, form)
+        state.resume(cursor, by=console.actor(request))
+        return messages.SUCCESS, f"{state} is read again from block {cursor.number}."
+
+    @console.transition(
+        description="Read again",
+        question="For a payment that is in the chain and was not read, as nodes may leave one out.",
+        submit="Read again",
+        permission="resume",
+        icon="replay",
+        form=BlockDialog,
+    )
+    def read_again(self, request: HttpRequest, state: ChainState, form: Any) -> console.Said:
+        cursor = self._cursor(state, form)
+        state.read_again(cursor, by=console.actor(request))
+        return messages.SUCCESS, f"{state} is read again from block {cursor.number}."
+
+    def _cursor(self, state: ChainState, form: Any) -> Cursor:
+        """Returns the cursor at the block that was typed, as the node tells it."""
         chain = settings.CHAINS.get(state.chain_id)
         if chain is None:
             raise Unprocessable("The chain is not configured.")
@@ -145,5 +167,4 @@ class ChainStateAdmin(ReadOnlyAdmin):
             block = Node(chain, settings.EGRESS_POLICY).block(form.cleaned_data["block"])
         except ChainError as exc:
             raise Unavailable(str(exc)) from None
-        state.resume(Cursor(block.number, block.hash), by=console.actor(request))
-        return messages.SUCCESS, f"{state} is read again from block {block.number}."
+        return Cursor(block.number, block.hash)

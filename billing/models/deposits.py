@@ -320,13 +320,34 @@ class ChainState(models.Model):
             self.lock()
             if self.halted_at is None:
                 raise InvalidTransition(f"{self} is not halted.")
-            if self.number is not None and cursor.number > self.number:
-                raise InvalidRequest(f"The block must be at most {self.number}.")
-            self.number, self.block_hash = cursor.number, cursor.hash
-            self.halted_at, self.halt_reason = None, ""
-            self.resumed_at, self.resumed_by = timezone.now(), by
-            self.failures, self.failure, self.retry_at = 0, "", None
-            self.save()
+            self._go_back(cursor, by)
+
+    def read_again(self, cursor: Cursor, *, by: str) -> None:
+        """Goes on from an earlier block, for instance where a node left out a payment.
+
+        A watcher that is reading meanwhile stores nothing more: the cursor is no longer its own.
+        """
+        with transaction.atomic():
+            self.lock()
+            if self.halted_at is not None:
+                raise InvalidTransition(f"{self} is halted; resume it.")
+            self._go_back(cursor, by)
+
+    def _go_back(self, cursor: Cursor, by: str) -> None:
+        if self.number is None:
+            raise InvalidTransition(f"{self} is not read yet.")
+        if cursor.number > self.number:
+            raise InvalidRequest(f"The block must be at most {self.number}.")
+        self.number, self.block_hash = cursor.number, cursor.hash
+        self.halted_at, self.halt_reason = None, ""
+        self.resumed_at, self.resumed_by = timezone.now(), by
+        self.failures, self.failure, self.retry_at = 0, "", None
+        self.save(
+            update_fields=[
+                "number", "block_hash", "halted_at", "halt_reason", "resumed_at", "resumed_by",
+                "failures", "failure", "retry_at",
+            ]
+        )  # fmt: skip
 
 
 def chain_name(chain_id: int) -> str:

@@ -21,6 +21,7 @@ from tests.billing.conftest import ask, look
 from tests.billing.nodes import Contract, EthTester
 from tests.factories import Tenant
 
+_VERBS = ("resume", "read_again")
 SUBMIT = {"_form_submitted": "True"}
 
 
@@ -35,6 +36,10 @@ def under(tenant: Tenant, chain: Chain, token: Contract) -> Deposit:
 
 def url(row: Any, verb: str) -> str:
     return reverse(f"admin:billing_{row._meta.model_name}_{verb}", args=[str(row.pk)])
+
+
+def _page(client: Client, page: str) -> str:
+    return client.get(page).content.decode()
 
 
 def said(response: Any) -> list[str]:
@@ -212,6 +217,32 @@ def test_a_halted_chain_is_resumed_in_a_dialog(
     assert top_up.status == "confirmed"
     again = operator.post(url(state, "resume"), form, follow=True)
     assert said(again) == [f"{state} is not halted."]
+
+
+def test_a_chain_is_read_again_in_a_dialog(operator: Client, viewer: Client, chain: Chain) -> None:
+    state = ChainState.objects.get()
+    assert state.number is not None
+    page = url(state, "change")
+    offered = [f'href="{url(state, verb)}' in _page(operator, page) for verb in _VERBS]
+    assert offered == [False, True]
+    form = {**SUBMIT, "block": state.number - 1}
+    assert viewer.post(url(state, "read_again"), form).status_code == 403
+    beyond = operator.post(
+        url(state, "read_again"), {**SUBMIT, "block": state.number + 1}, follow=True
+    )
+    assert said(beyond) == [f"The node lacks block {state.number + 1}."]
+    assert ChainState.objects.get().number == state.number
+
+    response = operator.post(url(state, "read_again"), form, follow=True)
+    assert said(response) == [f"{state} is read again from block {state.number - 1}."]
+    now = ChainState.objects.get()
+    assert (now.number, now.resumed_by) == (state.number - 1, "operator operator")
+    assert now.cursor is not None
+    now.halt(now.cursor, "x")
+    offered = [f'href="{url(state, verb)}' in _page(operator, page) for verb in _VERBS]
+    assert offered == [True, False]
+    again = operator.post(url(state, "read_again"), form, follow=True)
+    assert said(again) == [f"{state} is halted; resume it."]
 
 
 def test_lists_need_as_many_queries_for_many_rows_as_for_one(

@@ -40,7 +40,7 @@ from tests.billing.nodes import (
     deploy,
     http_response,
 )
-from tests.billing.test_chain import FAULTS, STRANGER, failing_after, limited_to, ranges
+from tests.billing.test_chain import FAULTS, STRANGER, failing_after, limited_to, of, ranges
 from tests.factories import Tenant
 
 Offer = Callable[[Chain], Chain]
@@ -526,6 +526,47 @@ def test_resuming_skips_no_block_and_needs_a_halt(chain: Chain) -> None:
     state.resume(state.cursor, by="operator test")
     state.refresh_from_db()
     assert (state.halted_at, state.halt_reason, state.resumed_by) == (None, "", "operator test")
+
+
+def test_a_payment_that_a_node_left_out_is_found_when_its_blocks_are_read_again(
+    tenant: Tenant, token: Contract, front: Front, offer: Offer
+) -> None:
+    chain = offer(chain_of(token, url=front.url))
+    look(chain)
+    begin = ChainState.objects.get().cursor
+    assert begin is not None
+    first, second = ask(tenant, chain, token.payers[0]), ask(tenant, chain, token.payers[0])
+    token.pay(first.units)
+    token.pay(second.units)
+    front.fault = of("eth_getLogs", lambda logs: logs[:1])
+    look(chain)
+    assert (status(first), status(second)) == ("confirmed", "open")
+    front.fault = lambda calls, answers: answers
+    state = ChainState.objects.get()
+    state.read_again(begin, by="operator test")
+    assert (state.cursor, state.resumed_by) == (begin, "operator test")
+    assert [look(chain), look(chain)] == [1, 0]
+    assert credited(tenant) == [first.units * 1_000, second.units * 1_000]
+
+
+def test_reading_again_skips_no_block_and_is_no_resuming(chain: Chain, token: Contract) -> None:
+    state, reading = ChainState.objects.get(), ChainState.objects.get()
+    assert state.cursor is not None
+    with pytest.raises(InvalidRequest, match=f"at most {state.cursor.number}"):
+        state.read_again(Cursor(state.cursor.number + 1, "0x" + "0" * 64), by="operator test")
+    token.pay(7)
+    ((payments, cursor),) = node_of(chain).scan(reading.cursor)
+    block = node_of(chain).block(state.cursor.number - 1)
+    state.read_again(Cursor(block.number, block.hash), by="operator test")
+    # Who reads meanwhile moves nothing.
+    assert reading.advance(chain, payments, cursor) is False
+    assert state.cursor is not None
+    assert state.halt(state.cursor, "x") is True
+    with pytest.raises(InvalidTransition):
+        state.read_again(state.cursor, by="operator test")
+    new = ChainState.objects.create(chain_id=5)
+    with pytest.raises(InvalidTransition):
+        new.read_again(Cursor(0, "0x" + "0" * 64), by="operator test")
 
 
 def test_a_node_that_was_away_is_read_on_from_the_cursor(
