@@ -66,6 +66,10 @@ class ChainRefused(ChainUnavailable):
     """The node refuses these calls, or cannot finish them; fewer blocks may go through."""
 
 
+class ChainLags(ChainUnavailable):
+    """The node does not know yet what it, or another behind the same address, told before."""
+
+
 class ChainContradiction(ChainError):
     """The node's answers do not fit each other, or the chain that was configured."""
 
@@ -247,7 +251,7 @@ class Node:
             ("eth_getBlockByNumber", [hex(last), False]),
         )
         if _decode(after, _Block | None) is None:
-            raise ChainRefused("The node lags behind the latest block.")
+            raise ChainLags("The node lags behind the latest block.")
         logs: list[_Log] = _decode(found, list[_Log])
         for log in logs:
             self._check_wanted(log, first, last)

@@ -20,6 +20,7 @@ from django.utils import timezone
 from billing.chain import (
     MAX_SPAN,
     ChainError,
+    ChainLags,
     ChainRefused,
     ChainUnavailable,
     Node,
@@ -137,14 +138,14 @@ def look_ahead(chain: Chain, node: Node, state: ChainState) -> int | None:
     """Shows which top-ups have a payment that is not final yet; returns the latest block.
 
     Nothing is credited for it. A chain with nothing to pay is not asked, and what is confirmed does
-    not wait for a node that refuses to look further.
+    not wait for a node that refuses or lags.
     """
     rows = TopUp.objects.filter(chain_id=chain.chain_id, is_reserved=True)
     if state.cursor is None or not rows.exists():
         return None
     try:
         sightings, latest = node.look_ahead(state.cursor)
-    except ChainRefused as exc:
+    except (ChainLags, ChainRefused) as exc:
         logger.warning("%s cannot be looked ahead: %s", chain.name, exc)
         return None
     by_payment = {

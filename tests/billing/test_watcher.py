@@ -860,9 +860,11 @@ def test_a_lagging_node_takes_no_payment_out_of_sight(
                 answers[0]["result"], answers[1]["result"] = [], None
             return answers
 
+        span = ChainState.objects.get().span
         front.fault = lagging
         look(chain)
-        assert (status(top_up), ChainState.objects.get().failures) == ("seen", 0)
+        state = ChainState.objects.get()
+        assert (status(top_up), state.failures, state.span) == ("seen", 0, span)
 
 
 def test_a_chain_with_nothing_to_pay_is_not_looked_ahead(
