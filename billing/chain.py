@@ -1,8 +1,9 @@
 """Reads payments from a chain through one EVM node's JSON-RPC, and believes it as little as it can.
 
-A payment is a `Transfer` of the chain's token to the operator's recipient, in a block that is
-confirmed. `Node.scan` goes on from a cursor, a block's number and hash; whoever stores the deposits
-of a batch stores the new cursor in the same transaction, so that no fault loses or doubles one.
+A payment is a `Transfer` of the chain's token to the operator's recipient, or of those that were
+configured before and somebody may still pay, in a block that is confirmed. `Node.scan` goes on from
+a cursor, a block's number and hash; whoever stores the deposits of a batch stores the new cursor in
+the same transaction, so that no fault loses or doubles one.
 
 Nodes often stand behind a balancer, and one that lags answers with fewer logs and no error. So what
 must fit together is asked in one JSON-RPC batch, which one node answers: the cursor's block, the
@@ -14,11 +15,13 @@ The node's URL and the node's own words are in no error: either may hold a secre
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from itertools import groupby
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -35,6 +38,7 @@ MAX_SPAN = 10_000
 MAX_TRANSACTIONS = 500
 MAX_ANSWER_BYTES = 32 * 1024 * 1024
 MAX_WAIT = 3_600.0
+_MAX_CLOCK_AHEAD = timedelta(days=1)
 _HEADERS = {"Content-Type": "application/json", "Accept": "application/json"}
 
 Call = tuple[str, list[Any]]
@@ -58,8 +62,12 @@ class ChainUnavailable(ChainError):
         self.retry_after = retry_after
 
 
-class _Refused(ChainUnavailable):
+class ChainRefused(ChainUnavailable):
     """The node refuses these calls, or cannot finish them; fewer blocks may go through."""
+
+
+class ChainLags(ChainUnavailable):
+    """The node does not know yet what it, or another behind the same address, told before."""
 
 
 class ChainContradiction(ChainError):
@@ -113,7 +121,9 @@ class Sighting:
 
     tx_hash: str
     block_number: int
+    token: str
     sender: str
+    recipient: str
     units: int
 
 
@@ -174,13 +184,18 @@ class Node:
         self._seconds_per_call = 1 / calls_per_second
         self._timeout = timeout
         self._free_at = 0.0
-        self._span = FIRST_SPAN
+        # How many blocks it lets be asked for at once, as far as that is known.
+        self.span = FIRST_SPAN
 
-    def scan(self, cursor: Cursor | None) -> Iterator[tuple[list[Deposit], Cursor]]:
+    def scan(
+        self, cursor: Cursor | None, *, until: float = math.inf
+    ) -> Iterator[tuple[list[Deposit], Cursor]]:
         """Iterates over the payments after the cursor, up to the confirmed head, batch by batch.
 
         Every batch comes with the cursor to store with it. Without a cursor, the confirmed head
-        becomes the first one: earlier payments are nobody's. Raises `ChainError`.
+        becomes the first one: earlier payments are nobody's. What is read is given even if the next
+        block cannot be, and once the monotonic clock is past `until` no further block of a batch is
+        begun. Raises `ChainError`.
         """
         head = self.confirmed_head()
         if cursor is None:
@@ -191,21 +206,23 @@ class Node:
         if head.number == cursor.number and head.hash != cursor.hash:
             raise _reorganized(cursor)
         while cursor.number < head.number:
-            end = min(cursor.number + self._span, head.number)
+            end = min(cursor.number + self.span, head.number)
             try:
                 logs, last = self._logs(cursor, end)
-            except _Refused:
-                if end == cursor.number + 1:
+                if last.number == head.number and last.hash != head.hash:
+                    raise ChainContradiction("The node tells one block in two ways.")
+                deposits, reached, failure = self._deposits(logs, last, until)
+            except ChainRefused:
+                self._narrow(end - cursor.number)
+                if end == cursor.number + 1 or time.monotonic() > until:
                     raise
-                self._span = (end - cursor.number) // 2
                 continue
-            if last.number == head.number and last.hash != head.hash:
-                raise ChainContradiction("The node tells one block in two ways.")
-            deposits = self._deposits(logs)
-            if end - cursor.number == self._span:
-                self._span = min(self._span * 2, MAX_SPAN)
-            cursor = Cursor(last.number, last.hash)
+            if reached.number == end:
+                self._widen(end - cursor.number)
+            cursor = Cursor(reached.number, reached.hash)
             yield deposits, cursor
+            if failure is not None:
+                raise failure
 
     def look_ahead(self, cursor: Cursor) -> tuple[list[Sighting], int]:
         """Returns the payments after a confirmed block, and the number of the latest block.
@@ -213,21 +230,51 @@ class Node:
         They are not checked against receipts, and may be gone the next time. Raises `ChainError`.
         """
         latest = self._own_block("latest").number
-        if latest <= cursor.number:
-            return [], latest
-        (found,) = self._ask(("eth_getLogs", [self._wanted(cursor.number + 1, latest)]))
+        sightings: list[Sighting] = []
+        known = cursor.number
+        while known < latest:
+            end = min(known + self.span, latest)
+            try:
+                sightings += self._sightings(known + 1, end)
+            except ChainRefused:
+                self._narrow(end - known)
+                if end == known + 1:
+                    raise
+                continue
+            self._widen(end - known)
+            known = end
+        return sightings, latest
+
+    def _sightings(self, first: int, last: int) -> list[Sighting]:
+        found, after = self._ask(
+            ("eth_getLogs", [self._wanted(first, last)]),
+            ("eth_getBlockByNumber", [hex(last), False]),
+        )
+        if _decode(after, _Block | None) is None:
+            raise ChainLags("The node lags behind the latest block.")
         logs: list[_Log] = _decode(found, list[_Log])
         for log in logs:
-            self._check_wanted(log, cursor.number + 1, latest)
+            self._check_wanted(log, first, last)
         return [
             Sighting(
                 tx_hash=log.transaction_hash,
                 block_number=int(log.block_number, 16),
-                sender=_sender(log),
+                token=_address(log.address),
+                sender=_address(log.topics[1]),
+                recipient=_address(log.topics[2]),
                 units=int(log.data, 16),
             )
             for log in logs
-        ], latest
+        ]
+
+    def _narrow(self, asked: int) -> None:
+        # One block that is refused says nothing of a range.
+        if asked > 1:
+            self.span = asked // 2
+
+    def _widen(self, asked: int) -> None:
+        if asked == self.span:
+            self.span = min(self.span * 2, MAX_SPAN)
 
     def confirmed_head(self) -> Block:
         """Returns the last block that counts as confirmed, once the node is on the right chain."""
@@ -273,32 +320,60 @@ class Node:
         paid = [log for log in logs.values() if int(log.data, 16)]
         transactions = {log.transaction_hash for log in paid}
         if len(transactions) > MAX_TRANSACTIONS and end > cursor.number + 1:
-            raise _Refused("There are too many payments for one batch.")
+            raise ChainRefused("There are too many payments for one batch.")
         return paid, last
 
     def _wanted(self, first: int, last: int) -> dict[str, Any]:
         return {
             "fromBlock": hex(first),
             "toBlock": hex(last),
-            "address": self.chain.token.contract.lower(),
-            "topics": [TRANSFER, None, _topic(self.chain.recipient)],
+            "address": _one_or_many(self._contracts()),
+            "topics": [TRANSFER, None, _one_or_many(self._recipients())],
         }
 
+    def _contracts(self) -> list[str]:
+        return [contract.lower() for contract in self.chain.tokens]
+
+    def _recipients(self) -> list[str]:
+        return [_topic(recipient) for recipient in self.chain.recipients]
+
     def _check_wanted(self, log: _Log, first: int, last: int) -> None:
-        chain = self.chain
         if (
             log.removed
             or not first <= int(log.block_number, 16) <= last
-            or log.address.lower() != chain.token.contract.lower()
+            or log.address.lower() not in self._contracts()
             or len(log.topics) != 3
             or log.topics[0] != TRANSFER
             or int(log.topics[1], 16) >= 2**160
-            or log.topics[2] != _topic(chain.recipient)
+            or log.topics[2] not in self._recipients()
             or len(log.data) != 66
         ):
             raise ChainContradiction("The node gives a log that was not asked for.")
 
-    def _deposits(self, logs: Sequence[_Log]) -> list[Deposit]:
+    def _deposits(
+        self, logs: Sequence[_Log], last: Block, until: float
+    ) -> tuple[list[Deposit], Block, ChainError | None]:
+        """Returns the payments up to a block, that block, and what was wrong with the next one.
+
+        Without a fault and in time that is the last block. A fault of the first one is raised.
+        """
+        deposits: list[Deposit] = []
+        reached = None
+        in_order = sorted(logs, key=_block_number)
+        for _, of_block in groupby(in_order, key=_block_number):
+            if reached is not None and time.monotonic() > until:
+                return deposits, reached, None
+            try:
+                found, block = self._deposits_of_block(of_block)
+            except ChainError as exc:
+                if reached is None:
+                    raise
+                return deposits, reached, exc
+            deposits += found
+            reached = block
+        return deposits, last, None
+
+    def _deposits_of_block(self, logs: Iterable[_Log]) -> tuple[list[Deposit], Block]:
         receipts: dict[str, tuple[_Receipt, Block]] = {}
         deposits = []
         for log in logs:
@@ -315,13 +390,13 @@ class Node:
                     block_number=block.number,
                     block_hash=block.hash,
                     mined_at=block.mined_at,
-                    token=self.chain.token.contract,
-                    sender=_sender(log),
-                    recipient=self.chain.recipient,
+                    token=_address(log.address),
+                    sender=_address(log.topics[1]),
+                    recipient=_address(log.topics[2]),
                     units=int(log.data, 16),
                 )
             )
-        return sorted(deposits, key=lambda deposit: deposit.block_number)
+        return deposits, block
 
     def _receipt(self, log: _Log) -> tuple[_Receipt, Block]:
         answer, numbered = self._ask(
@@ -372,14 +447,14 @@ class Node:
             too_much = isinstance(exc, TooLarge) or (
                 isinstance(exc, TimedOut) and exc.phase == "total"
             )
-            kind = _Refused if too_much else ChainUnavailable
+            kind = ChainRefused if too_much else ChainUnavailable
             raise kind(f"The node cannot be asked: {exc}.") from None
         retry_after = _seconds(headers.get("Retry-After", ""))
         if status == 429 or (status >= 400 and retry_after is not None):
             raise ChainUnavailable(f"The node answers with status {status}.", retry_after)
         if status != 200:
             # Too wide a range has many statuses: 400, 413, 500, 502 and 504 were all seen.
-            raise _Refused(f"The node answers with status {status}.")
+            raise ChainRefused(f"The node answers with status {status}.")
         return answer
 
     def _pace(self, calls: int) -> None:
@@ -419,6 +494,8 @@ def _block(block: _Block) -> Block:
         mined_at = datetime.fromtimestamp(int(block.timestamp, 16), UTC)
     except (OverflowError, ValueError, OSError):
         raise ChainContradiction("A block has an impossible time.") from None
+    if mined_at > datetime.now(UTC) + _MAX_CLOCK_AHEAD:
+        raise ChainContradiction("A block has an impossible time.")
     return Block(int(block.number, 16), block.hash, mined_at)
 
 
@@ -432,12 +509,21 @@ def _ordinal(log: _Log, receipt: _Receipt) -> int:
 
 def _refusal(what: str, error: _Error) -> ChainUnavailable:
     # Some nodes put the status of HTTP here, in an answer with status 200.
-    kind = ChainUnavailable if error.code == 429 else _Refused
+    kind = ChainUnavailable if error.code == 429 else ChainRefused
     return kind(f"The node refuses {what} with error {error.code}.")
 
 
-def _sender(log: _Log) -> str:
-    return checksummed(bytes.fromhex(log.topics[1][26:]))
+def _block_number(log: _Log) -> int:
+    return int(log.block_number, 16)
+
+
+def _address(text: str) -> str:
+    """Returns the address that a text is, or that a topic ends with."""
+    return checksummed(bytes.fromhex(text[-40:]))
+
+
+def _one_or_many(values: list[str]) -> str | list[str]:
+    return values[0] if len(values) == 1 else values
 
 
 def _topic(address: str) -> str:
@@ -454,7 +540,7 @@ def _seconds(text: str) -> float | None:
         return min(float(text), MAX_WAIT)
     try:
         moment = parsedate_to_datetime(text)
-    except ValueError:
+    except (OverflowError, ValueError):
         return None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)

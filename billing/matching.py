@@ -1,7 +1,9 @@
 """Which top-up a confirmed payment pays, and whom it is credited to.
 
 An exact amount from the named sender, mined in time, is credited; whatever else came in is kept for
-an operator, and never rounded. Lock order: the deposit, its top-ups by key, then accounts.
+an operator, and never rounded. Anybody can name any sender: where several organizations did,
+another amount is nobody's until the operator says whose. Lock order: the deposit, its top-ups by
+key, then accounts.
 """
 
 from __future__ import annotations
@@ -11,15 +13,16 @@ from datetime import timedelta
 from typing import Final
 
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from billing import ledger
 from billing.models import Deposit, TopUp
 from config.errors import Unprocessable
 
 ACTOR: Final = "chain watcher"
-# A block's time is its proposer's word: a payment may seem so much older than its request.
-_CLOCK_SKEW: Final = timedelta(minutes=2)
+# A block's time is its proposer's word, in whole seconds: a payment may seem so much older than its
+# request. It is as long as a stranger may ask for an amount that is already paid.
+_CLOCK_SKEW: Final = timedelta(seconds=5)
 _MAX_NANO: Final = 2**63 - 1
 
 Status = Deposit.Status
@@ -80,39 +83,42 @@ def dismiss(deposit: Deposit, *, by: str, note: str) -> None:
         _leave_review(_locked_top_up(deposit))
 
 
+def candidates(deposit: Deposit) -> QuerySet[TopUp]:
+    """Returns the top-ups that a deposit may have been meant for, of whatever organizations."""
+    found: QuerySet[TopUp] = TopUp.objects.filter(
+        Q(payable_until__gte=deposit.mined_at) | Q(units=deposit.units),
+        chain_id=deposit.chain_id,
+        token=deposit.token,
+        sender=deposit.sender,
+        recipient=deposit.recipient,
+        created_at__lte=deposit.mined_at + _CLOCK_SKEW,
+    )
+    return found
+
+
 def _judgement(deposit: Deposit) -> tuple[Status, TopUp | None]:
     """Returns what a deposit is, with the top-up that it pays or is nearest to, locked."""
-    rows = (
-        TopUp.objects.filter(
-            Q(is_reserved=True) | Q(units=deposit.units),
-            chain_id=deposit.chain_id,
-            token=deposit.token,
-            sender=deposit.sender,
-            recipient=deposit.recipient,
-            created_at__lte=deposit.mined_at + _CLOCK_SKEW,
-        )
-        .order_by("pk")
-        .select_for_update(no_key=True)
-    )
-    known = list(rows)
+    known = list(candidates(deposit).order_by("pk").select_for_update(no_key=True))
     exact = [top_up for top_up in known if top_up.units == deposit.units]
     if exact:
         # One of them is reserved at most; of the others the last is the likeliest.
         top_up = max(exact, key=lambda top_up: (top_up.is_reserved, top_up.created_at))
-        if top_up.status == TopUp.Status.CONFIRMED:
-            return Status.OVER, top_up
-        if deposit.mined_at > top_up.payable_until:
-            return Status.LATE, top_up
-        return Status.CREDITED, top_up
-    payable = [
-        top_up
-        for top_up in known
-        if top_up.status != TopUp.Status.CONFIRMED and deposit.mined_at <= top_up.payable_until
-    ]
-    if not payable:
+        if top_up.status != TopUp.Status.CONFIRMED and deposit.mined_at <= top_up.payable_until:
+            return Status.CREDITED, top_up
+        if _are_of_many(exact):
+            return Status.UNMATCHED, None
+        return Status.OVER if top_up.status == TopUp.Status.CONFIRMED else Status.LATE, top_up
+    # What was asked for after the payment was to be seen says nothing of it.
+    asked = [top_up for top_up in known if top_up.created_at <= deposit.mined_at]
+    payable = [top_up for top_up in asked if top_up.status != TopUp.Status.CONFIRMED]
+    if not payable or _are_of_many(asked):
         return Status.UNMATCHED, None
     nearest = min(payable, key=lambda top_up: abs(top_up.units - deposit.units))
     return Status.UNDER if deposit.units < nearest.units else Status.OVER, nearest
+
+
+def _are_of_many(top_ups: list[TopUp]) -> bool:
+    return len({top_up.organization_id for top_up in top_ups}) > 1
 
 
 def _locked_top_up(deposit: Deposit) -> TopUp | None:

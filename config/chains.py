@@ -75,13 +75,28 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Is a chain that payments are taken on; the node's URL may carry a secret."""
+    """Is a chain that payments are taken on; the node's URL may carry a secret.
+
+    `former` are the tokens and recipients of an earlier configuration that somebody may still pay.
+    """
 
     chain_id: int
     rpc_url: str = field(repr=False)
     token: Token
     recipient: str
     confirmations: Confirmations = "finalized"
+    former: tuple[tuple[Token, str], ...] = field(default=(), repr=False)
+
+    @property
+    def tokens(self) -> dict[str, Token]:
+        """The tokens that are taken, by contract."""
+        former = {token.contract: token for token, _ in self.former}
+        return {**former, self.token.contract: self.token}
+
+    @property
+    def recipients(self) -> list[str]:
+        """The addresses that are paid to."""
+        return list(dict.fromkeys([self.recipient, *(recipient for _, recipient in self.former)]))
 
     @property
     def name(self) -> str:

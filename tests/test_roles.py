@@ -89,6 +89,7 @@ WRITES = {
             "billing_deposit_credit",
             "billing_deposit_dismiss",
             "billing_chainstate_resume",
+            "billing_chainstate_read_again",
             "catalog_modelendpoint_change",
         )
     },

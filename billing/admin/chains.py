@@ -11,7 +11,7 @@ from django.http import HttpRequest
 
 from billing.admin.cells import wrapped
 from billing.chain import ChainError, Cursor, Node
-from billing.models import ChainState, Deposit
+from billing.models import ChainState, Deposit, TopUp
 from config import console
 from config.console import Dialog, ReadOnlyAdmin, display
 from config.errors import Unavailable, Unprocessable
@@ -23,7 +23,7 @@ _CHAIN_STATES: Final = {
 _RESCAN: Final = 1_000
 
 
-class ResumeDialog(Dialog):
+class BlockDialog(Dialog):
     """Asks from which block on the payments are read again."""
 
     block = forms.IntegerField(
@@ -49,10 +49,10 @@ class ChainStateAdmin(ReadOnlyAdmin):
     )  # fmt: skip
     uuid_search_fields = ()
     sortable_by = ()
-    actions_detail = ("resume",)
+    actions_detail = ("resume", "read_again")
     fieldsets = (
         (None, {"fields": (("chain", "state"), ("number", "latest_number"), "hash_of_block")}),
-        ("Taken", {"fields": ("token", "recipient", "confirmations")}),
+        ("Taken", {"fields": ("token", "recipient", "former", "confirmations")}),
         (
             "Reading",
             {
@@ -67,8 +67,8 @@ class ChainStateAdmin(ReadOnlyAdmin):
     )
     readonly_fields = (
         "chain", "state", "number", "latest_number", "hash_of_block", "token", "recipient",
-        "confirmations", "scanned_at", "waiting", "failures", "failure", "retry_at", "halted_at",
-        "halt_reason", "resumed_at", "resumed_by",
+        "former", "confirmations", "scanned_at", "waiting", "failures", "failure", "retry_at",
+        "halted_at", "halt_reason", "resumed_at", "resumed_by",
     )  # fmt: skip
     readonly_preprocess_fields = {"state": console.chips(_CHAIN_STATES)}
 
@@ -104,6 +104,17 @@ class ChainStateAdmin(ReadOnlyAdmin):
         chain = settings.CHAINS.get(state.chain_id)
         return "" if chain is None else wrapped(chain.recipient)
 
+    @display(description="Before, and still payable")
+    def former(self, state: ChainState) -> str:
+        """Tells what top-ups wait for that the settings no longer name."""
+        chain = settings.CHAINS.get(state.chain_id)
+        if chain is None:
+            return ""
+        payees = TopUp.objects.former_payees(chain)
+        return wrapped(
+            ", ".join(f"{token.symbol} {token.contract} to {to}" for token, to in payees)
+        )
+
     @display(description="Confirmations")
     def confirmations(self, state: ChainState) -> str:
         chain = settings.CHAINS.get(state.chain_id)
@@ -113,10 +124,13 @@ class ChainStateAdmin(ReadOnlyAdmin):
         return request.user.has_perm("billing.change_chainstate")
 
     def get_actions_detail(self, request: HttpRequest, object_id: Any) -> Any:
+        """Offers what fits the chain's state; the model decides once more."""
         state = self.get_object(request, str(object_id))
-        if state is None or state.halted_at is None:
+        if state is None or state.number is None:
             return []
-        return super().get_actions_detail(request, object_id)  # type: ignore[misc]
+        name = "billing_chainstate_" + ("read_again" if state.halted_at is None else "resume")
+        actions = super().get_actions_detail(request, object_id)  # type: ignore[misc]
+        return [action for action in actions if action.action_name == name]
 
     @console.transition(
         description="Resume",
@@ -124,9 +138,28 @@ class ChainStateAdmin(ReadOnlyAdmin):
         submit="Resume",
         permission="resume",
         icon="play_arrow",
-        form=ResumeDialog,
+        form=BlockDialog,
     )
     def resume(self, request: HttpRequest, state: ChainState, form: Any) -> console.Said:
+        cursor = self._cursor(state, form)
+        state.resume(cursor, by=console.actor(request))
+        return messages.SUCCESS, f"{state} is read again from block {cursor.number}."
+
+    @console.transition(
+        description="Read again",
+        question="For a payment that is in the chain and was not read, as nodes may leave one out.",
+        submit="Read again",
+        permission="resume",
+        icon="replay",
+        form=BlockDialog,
+    )
+    def read_again(self, request: HttpRequest, state: ChainState, form: Any) -> console.Said:
+        cursor = self._cursor(state, form)
+        state.read_again(cursor, by=console.actor(request))
+        return messages.SUCCESS, f"{state} is read again from block {cursor.number}."
+
+    def _cursor(self, state: ChainState, form: Any) -> Cursor:
+        """Returns the cursor at the block that was typed, as the node tells it."""
         chain = settings.CHAINS.get(state.chain_id)
         if chain is None:
             raise Unprocessable("The chain is not configured.")
@@ -134,5 +167,4 @@ class ChainStateAdmin(ReadOnlyAdmin):
             block = Node(chain, settings.EGRESS_POLICY).block(form.cleaned_data["block"])
         except ChainError as exc:
             raise Unavailable(str(exc)) from None
-        state.resume(Cursor(block.number, block.hash), by=console.actor(request))
-        return messages.SUCCESS, f"{state} is read again from block {block.number}."
+        return Cursor(block.number, block.hash)

@@ -8,6 +8,8 @@ from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest
+from django.utils.html import format_html_join
+from django.utils.safestring import mark_safe
 
 from accounts.models import Organization
 from billing import matching
@@ -158,7 +160,10 @@ class CreditDialog(Dialog):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         deposit = _deposit(self.object_id)
-        if deposit is not None and deposit.top_up is not None:
+        if deposit is None:
+            return
+        self.fields["organization"].help_text = _candidates(deposit)
+        if deposit.top_up is not None:
             self.fields["organization"].initial = deposit.top_up.organization_id
 
 
@@ -173,6 +178,20 @@ def _deposit(object_id: str) -> Deposit | None:
         return Deposit.objects.select_related("top_up").filter(pk=object_id).first()
     except ValidationError:
         return None
+
+
+def _candidates(deposit: Deposit) -> str:
+    """Says what this sender was named for; anybody can name it, so it is no proof."""
+    rows = matching.candidates(deposit).select_related("organization").order_by("created_at")
+    asked = (
+        (
+            top_up.organization, top_up.organization_id, top_up.amount_text,
+            f"{top_up.created_at:%Y-%m-%d %H:%M:%S}", top_up.status,
+        )
+        for top_up in rows
+    )  # fmt: skip
+    listed = format_html_join(mark_safe("<br>"), "{} ({}) asked for {} at {}: {}.", asked)
+    return listed or "No top-up names this sender."
 
 
 @admin.register(Deposit)

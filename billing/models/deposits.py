@@ -221,6 +221,9 @@ class ChainState(models.Model):
     )
     failure = models.CharField(max_length=255, default="", editable=False)
     retry_at = models.DateTimeField(null=True, editable=False)
+    span = models.PositiveIntegerField(
+        null=True, editable=False, help_text="How many blocks the node lets be read at once."
+    )
 
     class Meta:
         verbose_name = "chain"
@@ -258,29 +261,44 @@ class ChainState(models.Model):
             if self.cursor != before or self.halted_at is not None:
                 return False
             Deposit.objects.bulk_create(
-                (Deposit.of(payment, chain.token) for payment in payments), ignore_conflicts=True
+                (Deposit.of(payment, chain.tokens[payment.token]) for payment in payments),
+                ignore_conflicts=True,
             )
             self.number, self.block_hash = cursor.number, cursor.hash
-            self.save(update_fields=["number", "block_hash"])
+            # A node that lets so much through and then fails is not waited for ever longer.
+            self.failures = 0
+            self.save(update_fields=["number", "block_hash", "failures"])
         return True
 
-    def record_success(self, latest_number: int | None) -> None:
-        """Notes that the node was read to its end."""
-        self.scanned_at = timezone.now()
+    def record_success(
+        self, latest_number: int | None, *, is_read: bool = True, span: int | None = None
+    ) -> None:
+        """Notes that the node could be read, and whether up to its confirmed head."""
         self.failures, self.failure, self.retry_at = 0, "", None
-        fields = ["scanned_at", "failures", "failure", "retry_at"]
+        fields = ["failures", "failure", "retry_at", *self._learn(span)]
+        if is_read:
+            self.scanned_at = timezone.now()
+            fields.append("scanned_at")
         if latest_number is not None:
             self.latest_number = latest_number
             fields.append("latest_number")
         self.save(update_fields=fields)
 
-    def record_failure(self, reason: str, retry_after: float | None) -> None:
+    def record_failure(
+        self, reason: str, retry_after: float | None, *, span: int | None = None
+    ) -> None:
         """Notes why the node could not be read, and waits twice as long each time, up to 5 min."""
         wait = min(_FIRST_WAIT * 2 ** min(self.failures, 10), _LONGEST_WAIT)
         self.failures += 1
         self.failure = reason[:255]
         self.retry_at = timezone.now() + timedelta(seconds=max(wait, retry_after or 0.0))
-        self.save(update_fields=["failures", "failure", "retry_at"])
+        self.save(update_fields=["failures", "failure", "retry_at", *self._learn(span)])
+
+    def _learn(self, span: int | None) -> list[str]:
+        if span is None:
+            return []
+        self.span = span
+        return ["span"]
 
     def halt(self, cursor: Cursor, reason: str) -> bool:
         """Stops reading until an operator resumes, if the cursor still is this one."""
@@ -302,13 +320,34 @@ class ChainState(models.Model):
             self.lock()
             if self.halted_at is None:
                 raise InvalidTransition(f"{self} is not halted.")
-            if self.number is not None and cursor.number > self.number:
-                raise InvalidRequest(f"The block must be at most {self.number}.")
-            self.number, self.block_hash = cursor.number, cursor.hash
-            self.halted_at, self.halt_reason = None, ""
-            self.resumed_at, self.resumed_by = timezone.now(), by
-            self.failures, self.failure, self.retry_at = 0, "", None
-            self.save()
+            self._go_back(cursor, by)
+
+    def read_again(self, cursor: Cursor, *, by: str) -> None:
+        """Goes on from an earlier block, for instance where a node left out a payment.
+
+        A watcher that is reading meanwhile stores nothing more: the cursor is no longer its own.
+        """
+        with transaction.atomic():
+            self.lock()
+            if self.halted_at is not None:
+                raise InvalidTransition(f"{self} is halted; resume it.")
+            self._go_back(cursor, by)
+
+    def _go_back(self, cursor: Cursor, by: str) -> None:
+        if self.number is None:
+            raise InvalidTransition(f"{self} is not read yet.")
+        if cursor.number > self.number:
+            raise InvalidRequest(f"The block must be at most {self.number}.")
+        self.number, self.block_hash = cursor.number, cursor.hash
+        self.halted_at, self.halt_reason = None, ""
+        self.resumed_at, self.resumed_by = timezone.now(), by
+        self.failures, self.failure, self.retry_at = 0, "", None
+        self.save(
+            update_fields=[
+                "number", "block_hash", "halted_at", "halt_reason", "resumed_at", "resumed_by",
+                "failures", "failure", "retry_at",
+            ]
+        )  # fmt: skip
 
 
 def chain_name(chain_id: int) -> str:

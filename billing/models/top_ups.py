@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from accounts.models import Organization
 from billing.models.deposits import ChainState, Deposit, UnitsField, chain_name, token_text
-from config.chains import Chain
+from config.chains import Chain, Token
 from config.errors import GatewayError, InvalidRequest, Unprocessable
 from config.models import StatefulModel
 
@@ -107,6 +107,17 @@ class TopUpManager(models.Manager.from_queryset(TopUpQuerySet)):  # type: ignore
             )
             top_up.save(force_insert=True)
         return top_up
+
+    def former_payees(self, chain: Chain) -> tuple[tuple[Token, str], ...]:
+        """Returns the tokens and recipients that reserved top-ups name and the settings do not."""
+        rows = (
+            self.filter(chain_id=chain.chain_id, is_reserved=True)
+            .exclude(token=chain.token.contract, recipient=chain.recipient)
+            .order_by("token", "recipient")
+            .values_list("token", "token_decimals", "token_symbol", "recipient")
+            .distinct()
+        )
+        return tuple((Token(*token), recipient) for *token, recipient in rows)
 
     def _require_room(self, organization: Organization, now: datetime) -> None:
         present = list(
@@ -295,12 +306,14 @@ class TopUp(StatefulModel):
         return True
 
     def close_review(self) -> None:
-        """REVIEW → EXPIRED. No payment that was not as asked is left to decide on."""
+        """REVIEW → OPEN, or → EXPIRED in time. No payment is left to decide on."""
         with transaction.atomic():
             self.lock()
             self.require_status(self.Status.REVIEW)
-            self.status = self.Status.EXPIRED
-            self.save_fields("status")
+            is_over = self.expires_at <= timezone.now()
+            self.status = self.Status.EXPIRED if is_over else self.Status.OPEN
+            self.tx_hash, self.block_number = "", None
+            self.save_fields("status", "tx_hash", "block_number")
 
 
 def _offered(chain_id: int) -> Chain:

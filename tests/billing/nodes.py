@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import http.client
 import json
+import math
 import re
 import shutil
 import socket
@@ -114,15 +115,19 @@ class EthTester:
         return self.tester.get_transaction_receipt(tx_hash)
 
     def eth_getLogs(self, wanted: dict[str, Any]) -> Any:  # noqa: N802
+        of = wanted["address"]
         return self.tester.get_logs(
             from_block=_number(wanted["fromBlock"]),
             to_block=_number(wanted["toBlock"]),
-            address=parse_address(wanted["address"]),
+            address=[*map(parse_address, of)] if isinstance(of, list) else parse_address(of),
             topics=wanted["topics"],
         )
 
     def eth_sendTransaction(self, wanted: dict[str, Any]) -> Any:  # noqa: N802
         gas = int(wanted.get("gas", "0x1e8480"), 16)
+        # It stamps a block with the time of the one before.
+        evm = self.tester.backend.chain
+        evm.set_header_timestamp(max(evm.header.timestamp, math.ceil(time.time())))
         return self.tester.send_transaction({**wanted, "gas": gas})
 
     def evm_mine(self) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,11 +16,12 @@ from django.urls import reverse
 from billing import audit
 from billing.models import Account, ChainState, Deposit, TopUp, Transfer
 from config.chains import Chain
-from tests import snapshots
+from tests import factories, snapshots
 from tests.billing.conftest import ask, look
 from tests.billing.nodes import Contract, EthTester
 from tests.factories import Tenant
 
+_VERBS = ("resume", "read_again")
 SUBMIT = {"_form_submitted": "True"}
 
 
@@ -33,6 +36,10 @@ def under(tenant: Tenant, chain: Chain, token: Contract) -> Deposit:
 
 def url(row: Any, verb: str) -> str:
     return reverse(f"admin:billing_{row._meta.model_name}_{verb}", args=[str(row.pk)])
+
+
+def _page(client: Client, page: str) -> str:
+    return client.get(page).content.decode()
 
 
 def said(response: Any) -> list[str]:
@@ -63,6 +70,16 @@ def test_pages_show_the_payment(operator: Client, under: Deposit, chain: Chain) 
     text = operator.get(url(ChainState.objects.get(), "change")).content.decode()
     assert "reading" in text
     assert chain.rpc_url not in text
+
+
+def test_the_page_of_a_chain_tells_what_is_payable_that_the_settings_no_longer_name(
+    operator: Client, under: Deposit, chain: Chain, offer: Callable[[Chain], Chain]
+) -> None:
+    page = url(ChainState.objects.get(), "change")
+    said_of_it = f"TUSD {under.token} to {under.recipient}"
+    assert said_of_it not in operator.get(page).content.decode().replace("<wbr>", "")
+    offer(dataclasses.replace(chain, recipient=under.sender))
+    assert said_of_it in operator.get(page).content.decode().replace("<wbr>", "")
 
 
 def test_a_chain_with_an_explorer_is_linked_to_it(operator: Client, under: Deposit) -> None:
@@ -109,6 +126,22 @@ def test_a_deposit_is_credited_in_a_dialog(
         "The deposit is credited; this needs it to be unmatched or under or over or late."
     ]
     assert Transfer.objects.filter(kind="deposit").count() == 1
+
+
+def test_the_dialog_lists_whoever_named_the_sender_and_suggests_nobody_of_several(
+    operator: Client, tenant: Tenant, chain: Chain, token: Contract
+) -> None:
+    top_ups = [
+        ask(other, chain, token.payers[0])
+        for other in (tenant, factories.make_tenant("<b>Thief</b>"))
+    ]
+    token.pay(10_000_000)
+    look(chain)
+    text = operator.get(url(Deposit.objects.get(), "credit")).content.decode()
+    for top_up, name in zip(top_ups, ("Acme", "&lt;b&gt;Thief&lt;/b&gt;"), strict=True):
+        asked = f"{name} ({top_up.organization_id}) asked for {top_up.amount_text} at "
+        assert f"{asked}{top_up.created_at:%Y-%m-%d %H:%M:%S}: open." in text
+        assert f'value="{top_up.organization_id}"' not in text
 
 
 @pytest.mark.parametrize(
@@ -184,6 +217,32 @@ def test_a_halted_chain_is_resumed_in_a_dialog(
     assert top_up.status == "confirmed"
     again = operator.post(url(state, "resume"), form, follow=True)
     assert said(again) == [f"{state} is not halted."]
+
+
+def test_a_chain_is_read_again_in_a_dialog(operator: Client, viewer: Client, chain: Chain) -> None:
+    state = ChainState.objects.get()
+    assert state.number is not None
+    page = url(state, "change")
+    offered = [f'href="{url(state, verb)}' in _page(operator, page) for verb in _VERBS]
+    assert offered == [False, True]
+    form = {**SUBMIT, "block": state.number - 1}
+    assert viewer.post(url(state, "read_again"), form).status_code == 403
+    beyond = operator.post(
+        url(state, "read_again"), {**SUBMIT, "block": state.number + 1}, follow=True
+    )
+    assert said(beyond) == [f"The node lacks block {state.number + 1}."]
+    assert ChainState.objects.get().number == state.number
+
+    response = operator.post(url(state, "read_again"), form, follow=True)
+    assert said(response) == [f"{state} is read again from block {state.number - 1}."]
+    now = ChainState.objects.get()
+    assert (now.number, now.resumed_by) == (state.number - 1, "operator operator")
+    assert now.cursor is not None
+    now.halt(now.cursor, "x")
+    offered = [f'href="{url(state, verb)}' in _page(operator, page) for verb in _VERBS]
+    assert offered == [True, False]
+    again = operator.post(url(state, "read_again"), form, follow=True)
+    assert said(again) == [f"{state} is halted; resume it."]
 
 
 def test_lists_need_as_many_queries_for_many_rows_as_for_one(

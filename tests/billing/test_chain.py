@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
+import time
 import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -234,8 +236,13 @@ def answered(change: Callable[[Answers], Any]) -> Fault:
     return lambda calls, answers: change(answers)
 
 
+def in_days(days: float) -> int:
+    return int(time.time() + days * 86_400)
+
+
 HTML = b"<!doctype html><title>node-key</title>"
 OTHER = "0x" + "ab" * 32
+LATEST = ("eth_getBlockByNumber", "latest", False)
 NO_JSON = "The node's answer is not JSON."
 NOT_RPC = "The node's answer is not JSON-RPC."
 OTHER_ANSWERS = "The node's answers are not those to the calls."
@@ -351,6 +358,16 @@ FAULTS: dict[str, tuple[Fault, type[ChainError], str]] = {
     ),
     "a block of the end of time": (
         of("eth_getBlockByNumber", changed(timestamp="0x7fffffffffffffff")),
+        ChainContradiction,
+        "A block has an impossible time.",
+    ),
+    "a block of the last year": (
+        of("eth_getBlockByNumber", changed(timestamp=hex(253402300799))),
+        ChainContradiction,
+        "A block has an impossible time.",
+    ),
+    "a block of the day after tomorrow": (
+        of("eth_getBlockByNumber", lambda block: {**block, "timestamp": hex(in_days(2))}),
         ChainContradiction,
         "A block has an impossible time.",
     ),
@@ -545,6 +562,13 @@ def test_another_block_than_was_asked_for_is_not_believed(token: Contract, front
         node.block(1)
 
 
+def test_a_clock_that_is_less_than_a_day_ahead_is_believed(token: Contract, front: Front) -> None:
+    node = Node(chain_of(token, url=front.url), EgressPolicy())
+    moment = in_days(0.9)
+    front.fault = of("eth_getBlockByNumber", changed(timestamp=hex(moment)))
+    assert node.block(1).mined_at == datetime.fromtimestamp(moment, UTC)
+
+
 def test_a_missing_block_is_said(token: Contract) -> None:
     with pytest.raises(ChainContradiction, match=r"^The node lacks block 1000000\.$"):
         Node(chain_of(token), EgressPolicy()).block(1_000_000)
@@ -567,6 +591,9 @@ def test_a_missing_block_is_said(token: Contract) -> None:
             id="in nine days",
         ),
         ("429 Too Many Requests", "soon", None),
+        ("429 Too Many Requests", "Thu, 01 Jan 99999999999999999999 00:00:00 GMT", None),
+        ("429 Too Many Requests", "Mon, 01 Jan 0001 00:00:00 +2300", 0.0),
+        ("429 Too Many Requests", "Fri, 31 Dec 9999 23:59:59 -2300", 3600.0),
         ("429 Too Many Requests", "", None),
     ],
 )
@@ -742,6 +769,111 @@ def test_a_refused_range_is_halved_until_it_goes_through(anvil: Anvil, refusal: 
         assert [deposit.units for deposit in watcher.look()] == [1, 2]
         # After a success twice as much is tried.
         assert ranges(front) == [123, 61, 30, 60, 33]
+
+
+def limited_to(blocks: int) -> Fault:
+    """Returns a fault that refuses logs of more blocks, as small plans of hosted nodes do."""
+
+    def spoil(calls: Answers, answers: Answers) -> Answers:
+        for asked in calls:
+            if asked["method"] == "eth_getLogs":
+                wanted = asked["params"][0]
+                if int(wanted["toBlock"], 16) - int(wanted["fromBlock"], 16) >= blocks:
+                    return [{"id": answer["id"], "error": {"code": -32600}} for answer in answers]
+        return answers
+
+    return spoil
+
+
+def failing_after(receipts: int, response: bytes) -> Fault:
+    """Returns a fault that lets so many receipts through and then none."""
+    left = itertools.count()
+
+    def spoil(calls: Answers, answers: Answers) -> Answers | bytes:
+        if calls[0]["method"] == "eth_getTransactionReceipt" and next(left) >= receipts:
+            return response
+        return answers
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        http_response(b"", "429 Too Many Requests", "Retry-After: 7\r\n"),
+        http_response(b"", "502 Bad Gateway"),
+        http_response(HTML),
+        http_response(b"[]"),
+    ],
+)
+def test_blocks_that_are_read_are_kept_when_the_next_one_fails(
+    evm: EthTester, token: Contract, front: Front, response: bytes
+) -> None:
+    watcher = watching(token, front)
+    for units in (1, 2, 3):
+        token.pay_twice(units, units + 10)
+    second = evm.rpc("eth_getBlockByNumber", hex(int(evm.rpc(*LATEST)["number"], 16) - 1), False)
+    front.fault = failing_after(2, response)
+    with pytest.raises(ChainError):
+        watcher.look()
+    assert watcher.units() == [1, 11, 2, 12]
+    assert watcher.cursor == Cursor(int(second["number"], 16), second["hash"])
+    # None of the third block comes in part.
+    with pytest.raises(ChainError):
+        watcher.look()
+    assert watcher.units() == [1, 11, 2, 12]
+    front.fault = lambda calls, answers: answers
+    watcher.look()
+    assert watcher.units() == [1, 11, 2, 12, 3, 13]
+
+
+def test_a_block_that_is_read_in_part_is_not_kept(anvil: Anvil) -> None:
+    token = deploy(anvil)
+    mine(anvil, 2)
+    with before(anvil) as front:
+        watcher = watching(token, front)
+        token.pay(1)
+        anvil.rpc("evm_setAutomine", False)
+        for units in (2, 3):
+            token.pay(units)
+        mine(anvil, 3)
+        front.fault = failing_after(2, http_response(b"", "429 Too Many Requests"))
+        with pytest.raises(ChainUnavailable):
+            watcher.look()
+        assert watcher.units() == [1]
+        front.fault = lambda calls, answers: answers
+        watcher.look()
+        assert watcher.units() == [1, 2, 3]
+
+
+def test_a_scan_that_is_late_begins_no_further_block_of_a_batch(token: Contract) -> None:
+    watcher = watching(token)
+    for units in (1, 2, 3):
+        token.pay(units)
+    assert watcher.cursor is not None
+    batches = list(watcher.node.scan(watcher.cursor, until=0.0))
+    assert [[deposit.units for deposit in deposits] for deposits, _ in batches] == [[1], [2], [3]]
+    assert [cursor.number - watcher.cursor.number for _, cursor in batches] == [1, 2, 3]
+
+
+def test_a_refused_look_ahead_is_halved_until_it_goes_through(anvil: Anvil) -> None:
+    token = deploy(anvil)
+    mine(anvil, 40)
+    with before(anvil) as front:
+        watcher = watching(token, front, confirmations=40)
+        token.pay(1)
+        mine(anvil, 20)
+        token.pay(2)
+        front.fault = limited_to(10)
+        assert watcher.cursor is not None
+        sightings, latest = watcher.node.look_ahead(watcher.cursor)
+        assert [seen.units for seen in sightings] == [1, 2]
+        assert latest == int(anvil.rpc("eth_blockNumber"), 16)
+        assert ranges(front) == [62, 31, 15, *[7, 14] * 6, 7, 13, 6, 7]
+        # What was learned holds for what is read next.
+        front.calls.clear()
+        watcher.node.look_ahead(watcher.cursor)
+        assert ranges(front)[0] == 12
 
 
 def test_anvil_tells_the_same_facts(anvil: Anvil) -> None:

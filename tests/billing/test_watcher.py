@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import os
+import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
 from uuid import uuid4
 
 import pytest
@@ -19,7 +24,7 @@ from billing import audit, matching, watcher
 from billing import chain as chain_module
 from billing.chain import ChainUnavailable, Cursor
 from billing.models import ChainState, Deposit, TooManyTopUps, TopUp, Transfer
-from config.chains import Chain
+from config.chains import Chain, parse_address
 from config.errors import InvalidRequest, InvalidTransition
 from config.models import Lease
 from tests import factories
@@ -35,7 +40,7 @@ from tests.billing.nodes import (
     deploy,
     http_response,
 )
-from tests.billing.test_chain import FAULTS, STRANGER
+from tests.billing.test_chain import FAULTS, STRANGER, failing_after, limited_to, of, ranges
 from tests.factories import Tenant
 
 Offer = Callable[[Chain], Chain]
@@ -136,6 +141,74 @@ def test_who_names_the_sender_of_another_cannot_claim_the_payment(
     assert [status(other) for other in stolen] == ["open"] * 5
 
 
+def test_another_amount_is_nobodys_where_several_organizations_name_its_sender(
+    tenant: Tenant, chain: Chain, token: Contract
+) -> None:
+    """A wallet that drops the tail pays what is nearest to whoever asked for it most often."""
+    thief = factories.make_tenant("Thief")
+    stolen = [ask(thief, chain, token.payers[0]) for _ in range(5)]
+    top_up = ask(tenant, chain, token.payers[0])
+    token.pay(10_000_000)
+    look(chain)
+    assert (found(), Deposit.objects.get().top_up_id) == ([("unmatched", 10_000_000)], None)
+    assert [status(other) for other in (top_up, *stolen)] == ["open"] * 6
+    assert list(matching.candidates(Deposit.objects.get()).order_by("created_at")) == [
+        *stolen,
+        top_up,
+    ]
+
+
+def test_a_second_organization_counts_also_once_it_was_paid(
+    tenant: Tenant, chain: Chain, token: Contract
+) -> None:
+    top_up = ask(tenant, chain, token.payers[0])
+    token.pay(top_up.units)
+    ask(factories.make_tenant("Thief"), chain, token.payers[0])
+    token.pay(10_000_000)
+    look(chain)
+    assert found() == [("credited", top_up.units), ("unmatched", 10_000_000)]
+
+
+def test_a_late_payment_is_nobodys_where_several_organizations_had_its_amount(
+    tenant: Tenant, chain: Chain, token: Contract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("billing.models.top_ups.MAX_TAIL", 1)
+    past = timezone.now() - timedelta(days=1)
+    for other in (tenant, factories.make_tenant("Thief")):
+        ask(other, chain, token.payers[0])
+        TopUp.objects.update(expires_at=past, payable_until=past, is_reserved=False)
+    token.pay(10_000_001)
+    look(chain)
+    assert found() == [("unmatched", 10_000_001)]
+
+
+@pytest.mark.parametrize(
+    ("units", "seconds", "finding"),
+    [
+        (10_000_001, 5, "credited"),
+        (10_000_001, 6, "unmatched"),
+        (10_000_000, 0, "under"),
+        (10_000_000, 1, "unmatched"),
+    ],
+)
+def test_what_is_asked_for_after_a_payment_does_not_claim_it(
+    tenant: Tenant,
+    chain: Chain,
+    token: Contract,
+    monkeypatch: pytest.MonkeyPatch,
+    units: int,
+    seconds: int,
+    finding: str,
+) -> None:
+    monkeypatch.setattr("billing.models.top_ups.MAX_TAIL", 1)
+    token.pay(units)
+    mined_at = node_of(chain).confirmed_head().mined_at
+    ask(tenant, chain, token.payers[0])
+    TopUp.objects.update(created_at=mined_at + timedelta(seconds=seconds))
+    look(chain)
+    assert found() == [(finding, units)]
+
+
 def test_other_tokens_and_pretended_events_are_not_payments(
     tenant: Tenant, chain: Chain, evm: EthTester, token: Contract
 ) -> None:
@@ -147,6 +220,53 @@ def test_other_tokens_and_pretended_events_are_not_payments(
     evm.rpc("eth_sendTransaction", {"from": token.payers[0], "to": chain.recipient, "value": 5})
     look(chain)
     assert (found(), status(top_up), credited(tenant)) == ([], "open", [])
+
+
+@pytest.mark.parametrize("changes", ["recipient", "token", "both"])
+def test_what_was_asked_for_before_a_change_of_the_settings_is_still_credited(
+    tenant: Tenant, anvil: Anvil, offer: Offer, changes: str
+) -> None:
+    old, new = deploy(anvil), deploy(anvil)
+    mine(anvil, 6)
+    chain = offer(chain_of(old, confirmations=1))
+    look(chain)
+    top_up = ask(tenant, chain, old.payers[0])
+    token, recipient = (
+        new if changes != "recipient" else old,
+        parse_address(STRANGER) if changes != "token" else chain.recipient,
+    )
+    changed = offer(
+        dataclasses.replace(
+            chain, token=dataclasses.replace(chain.token, contract=token.address),
+            recipient=recipient,
+        )
+    )  # fmt: skip
+    later = ask(tenant, changed, token.payers[0])
+    old.pay(top_up.units)
+    look(changed)
+    assert status(top_up) == "seen"
+    token.pay(later.units, to=recipient)
+    mine(anvil, 1)
+    look(changed)
+    assert (status(top_up), status(later)) == ("confirmed", "confirmed")
+    assert credited(tenant) == [top_up.units * 1_000, later.units * 1_000]
+
+
+def test_what_nobody_waits_for_any_more_is_not_read(
+    tenant: Tenant, token: Contract, front: Front, offer: Offer
+) -> None:
+    chain = offer(chain_of(token, url=front.url))
+    look(chain)
+    top_up = ask(tenant, chain, token.payers[0])
+    changed = offer(dataclasses.replace(chain, recipient=parse_address(STRANGER)))
+    for is_reserved in (True, False):
+        TopUp.objects.update(is_reserved=is_reserved)
+        token.pay(5)
+        look(changed)
+    assert found() == [("under", 5)]
+    assert Deposit.objects.get().top_up_id == top_up.pk
+    to = ["0x" + address[2:].lower().rjust(64, "0") for address in (STRANGER, chain.recipient)]
+    assert [wanted["topics"][2] for (wanted,) in front.asked("eth_getLogs")] == [to, to[0]]
 
 
 def test_two_transfers_of_one_transaction_are_two_payments(
@@ -408,6 +528,47 @@ def test_resuming_skips_no_block_and_needs_a_halt(chain: Chain) -> None:
     assert (state.halted_at, state.halt_reason, state.resumed_by) == (None, "", "operator test")
 
 
+def test_a_payment_that_a_node_left_out_is_found_when_its_blocks_are_read_again(
+    tenant: Tenant, token: Contract, front: Front, offer: Offer
+) -> None:
+    chain = offer(chain_of(token, url=front.url))
+    look(chain)
+    begin = ChainState.objects.get().cursor
+    assert begin is not None
+    first, second = ask(tenant, chain, token.payers[0]), ask(tenant, chain, token.payers[0])
+    token.pay(first.units)
+    token.pay(second.units)
+    front.fault = of("eth_getLogs", lambda logs: logs[:1])
+    look(chain)
+    assert (status(first), status(second)) == ("confirmed", "open")
+    front.fault = lambda calls, answers: answers
+    state = ChainState.objects.get()
+    state.read_again(begin, by="operator test")
+    assert (state.cursor, state.resumed_by) == (begin, "operator test")
+    assert [look(chain), look(chain)] == [1, 0]
+    assert credited(tenant) == [first.units * 1_000, second.units * 1_000]
+
+
+def test_reading_again_skips_no_block_and_is_no_resuming(chain: Chain, token: Contract) -> None:
+    state, reading = ChainState.objects.get(), ChainState.objects.get()
+    assert state.cursor is not None
+    with pytest.raises(InvalidRequest, match=f"at most {state.cursor.number}"):
+        state.read_again(Cursor(state.cursor.number + 1, "0x" + "0" * 64), by="operator test")
+    token.pay(7)
+    ((payments, cursor),) = node_of(chain).scan(reading.cursor)
+    block = node_of(chain).block(state.cursor.number - 1)
+    state.read_again(Cursor(block.number, block.hash), by="operator test")
+    # Who reads meanwhile moves nothing.
+    assert reading.advance(chain, payments, cursor) is False
+    assert state.cursor is not None
+    assert state.halt(state.cursor, "x") is True
+    with pytest.raises(InvalidTransition):
+        state.read_again(state.cursor, by="operator test")
+    new = ChainState.objects.create(chain_id=5)
+    with pytest.raises(InvalidTransition):
+        new.read_again(Cursor(0, "0x" + "0" * 64), by="operator test")
+
+
 def test_a_node_that_was_away_is_read_on_from_the_cursor(
     tenant: Tenant, token: Contract, front: Front, offer: Offer
 ) -> None:
@@ -498,8 +659,8 @@ def test_a_node_that_fails_at_any_call_loses_and_doubles_no_credit(
         assert credited(tenant) == paid
         if not failed:
             break
-    # The chain and its head, the logs, the receipt, the block's time, the latest block.
-    assert fails_at == 5
+    # The chain and its head, the logs, the receipt, the block's time; the latest block is no fault.
+    assert fails_at == 4
 
 
 class Killed(BaseException):
@@ -598,6 +759,114 @@ def test_a_long_way_is_read_in_several_rounds(
     assert [look(chain) for _ in range(4)] == [1, 1, 1, 0]
 
 
+def test_only_a_round_that_reached_the_head_is_stamped(
+    chain: Chain, token: Contract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chain_module, "MAX_SPAN", 1)
+    monkeypatch.setattr(watcher, "MAX_SPAN", 1)
+    monkeypatch.setattr(watcher, "_ROUND_SECONDS", -1.0)
+    before_it = ChainState.objects.get().scanned_at
+    for units in (1, 2):
+        token.pay(units)
+    stamped = []
+    for _ in range(3):
+        look(chain)
+        stamped.append(ChainState.objects.get().scanned_at != before_it)
+    assert stamped == [False, False, True]
+
+
+def test_many_payments_behind_a_limit_are_read_in_several_rounds(
+    tenant: Tenant, token: Contract, front: Front, offer: Offer
+) -> None:
+    """Strangers may pay as much dust as they like; it starves nobody's payment."""
+    chain = offer(chain_of(token, url=front.url))
+    look(chain)
+    for units in range(1, 8):
+        token.pay(units)
+    top_up = ask(tenant, chain, token.payers[0])
+    token.pay(top_up.units)
+    limit = http_response(b"", "429 Too Many Requests")
+    rounds = []
+    for _ in range(3):
+        front.fault = failing_after(3, limit)
+        count = look(chain)
+        state = ChainState.objects.get()
+        rounds.append((count, state.failures))
+    # A node that lets something through is asked again soon.
+    assert rounds == [(3, 1), (3, 1), (2, 0)]
+    assert (status(top_up), credited(tenant)) == ("confirmed", [top_up.units * 1_000])
+
+
+def test_a_round_that_is_over_keeps_the_blocks_that_it_read(
+    chain: Chain, token: Contract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher, "_ROUND_SECONDS", -1.0)
+    for units in (1, 2, 3):
+        token.pay(units)
+    assert [look(chain) for _ in range(4)] == [1, 1, 1, 0]
+
+
+def test_a_node_with_a_small_limit_is_looked_ahead_and_its_limit_is_kept(
+    tenant: Tenant, anvil: Anvil, offer: Offer
+) -> None:
+    token = deploy(anvil)
+    mine(anvil, 40)
+    with before(anvil) as front:
+        chain = offer(chain_of(token, url=front.url, confirmations=32))
+        front.fault = limited_to(10)
+        look(chain)
+        top_up = ask(tenant, chain, token.payers[0])
+        token.pay(top_up.units)
+        look(chain)
+        state = ChainState.objects.get()
+        assert (status(top_up), state.failures, state.latest_number) == (
+            "seen", 0, top_up.block_number,
+        )  # fmt: skip
+        assert state.span == 16
+        front.calls.clear()
+        look(chain)
+        assert ranges(front) == [16, 8, 16, 8, 16, 8, 8]
+
+
+def test_a_look_ahead_that_is_refused_is_no_failure(
+    tenant: Tenant, anvil: Anvil, offer: Offer
+) -> None:
+    token = deploy(anvil)
+    mine(anvil, 10)
+    with before(anvil) as front:
+        chain = offer(chain_of(token, url=front.url, confirmations=2))
+        look(chain)
+        ask(tenant, chain, token.payers[0])
+        front.fault = limited_to(0)
+        look(chain)
+        state = ChainState.objects.get()
+        assert (state.failures, state.failure, state.retry_at) == (0, "", None)
+
+
+def test_a_lagging_node_takes_no_payment_out_of_sight(
+    tenant: Tenant, anvil: Anvil, offer: Offer
+) -> None:
+    token = deploy(anvil)
+    mine(anvil, 10)
+    with before(anvil) as front:
+        chain = offer(chain_of(token, url=front.url, confirmations=6))
+        look(chain)
+        top_up = ask(tenant, chain, token.payers[0])
+        token.pay(top_up.units)
+        look(chain)
+
+        def lagging(calls: Answers, answers: Answers) -> Answers:
+            if calls[0]["method"] == "eth_getLogs":
+                answers[0]["result"], answers[1]["result"] = [], None
+            return answers
+
+        span = ChainState.objects.get().span
+        front.fault = lagging
+        look(chain)
+        state = ChainState.objects.get()
+        assert (status(top_up), state.failures, state.span) == ("seen", 0, span)
+
+
 def test_a_chain_with_nothing_to_pay_is_not_looked_ahead(
     tenant: Tenant, token: Contract, front: Front, offer: Offer
 ) -> None:
@@ -621,10 +890,90 @@ def test_the_duty_watches_each_chain_in_its_turn(
     assert credited(tenant) == [top_up.units * 1_000]
 
 
+def test_a_fault_of_one_chain_ends_no_other(
+    tenant: Tenant, chain: Chain, token: Contract, offer: Offer, settings: Any
+) -> None:
+    # It stands for whatever nobody foresaw.
+    broken = dataclasses.replace(chain, chain_id=5, rpc_url=cast(str, None))
+    settings.CHAINS = {5: broken, **settings.CHAINS}
+    top_up = ask(tenant, chain, token.payers[0])
+    token.pay(top_up.units)
+    assert watcher.watch_due() == 1
+    assert credited(tenant) == [top_up.units * 1_000]
+    state = ChainState.objects.get(chain_id=5)
+    assert (state.failures, state.failure) == (1, "The round ended in an error that the log tells.")
+
+
+def test_a_deposit_that_cannot_be_judged_ends_no_other(
+    tenant: Tenant, chain: Chain, token: Contract
+) -> None:
+    token.pay(7)
+    look(chain)
+    facts = {
+        field.attname: getattr(Deposit.objects.get(), field.attname)
+        for field in Deposit._meta.concrete_fields
+        if field.attname not in ("id", "status", "finding")
+    }
+    end = datetime.max.replace(tzinfo=UTC)
+    Deposit.objects.create(**{**facts, "ordinal": 99, "mined_at": end})
+    top_up = ask(tenant, chain, token.payers[0])
+    token.pay(top_up.units)
+    assert look(chain) == 1
+    assert [name for name, _ in found()] == ["unmatched", "received", "credited"]
+    assert credited(tenant) == [top_up.units * 1_000]
+
+
 def test_a_worker_credits_a_payment(tenant: Tenant, chain: Chain, token: Contract) -> None:
     top_up = ask(tenant, chain, token.payers[0])
     token.pay(top_up.units)
     call_command("work", once=True)
+    assert (status(top_up), credited(tenant)) == ("confirmed", [top_up.units * 1_000])
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_silent_node_keeps_no_other_duty_of_a_worker_waiting(
+    tenant: Tenant, token: Contract, front: Front, offer: Offer
+) -> None:
+    chain = offer(chain_of(token, url=front.url))
+    look(chain)
+    top_up = ask(tenant, chain, token.payers[0])
+    token.pay(top_up.units)
+    asked, answers_now = threading.Event(), threading.Event()
+    others: list[str] = []
+
+    def silent(calls: Answers, answers: Answers) -> Answers:
+        asked.set()
+        answers_now.wait(15)
+        return answers
+
+    def end_the_worker() -> None:
+        asked.wait(15)
+        try:
+            for _ in range(100):
+                others[:] = Lease.objects.order_by("name").values_list("name", flat=True)
+                if "clear_sessions" in others:
+                    break
+                time.sleep(0.1)
+            answers_now.set()
+            for _ in range(100):
+                if TopUp.objects.get().status == "confirmed":
+                    break
+                time.sleep(0.1)
+        finally:
+            connection.close()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    front.fault = silent
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    ender = threading.Thread(target=end_the_worker)
+    ender.start()
+    try:
+        call_command("work")
+    finally:
+        ender.join()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    assert {"sweep_generations", "clear_sessions", "watch_chains"} <= set(others)
     assert (status(top_up), credited(tenant)) == ("confirmed", [top_up.units * 1_000])
 
 
@@ -677,8 +1026,9 @@ def test_an_operator_credits_an_unmatched_deposit_to_anybody(
     assert found() == [("credited", 3_000_000)]
 
 
+@pytest.mark.parametrize(("seconds", "after"), [(-1, "expired"), (60, "open")])
 def test_a_dismissed_deposit_closes_the_review_of_its_top_up(
-    tenant: Tenant, chain: Chain, token: Contract
+    tenant: Tenant, chain: Chain, token: Contract, seconds: int, after: str
 ) -> None:
     top_up = ask(tenant, chain, token.payers[0])
     token.pay(top_up.units - 1)
@@ -687,9 +1037,13 @@ def test_a_dismissed_deposit_closes_the_review_of_its_top_up(
     first, second = Deposit.objects.order_by("block_number")
     matching.dismiss(first, by="operator test", note="paid back")
     assert status(top_up) == "review"
+    TopUp.objects.update(expires_at=timezone.now() + timedelta(seconds=seconds))
     matching.dismiss(second, by="operator test", note="paid back")
-    assert (status(top_up), credited(tenant)) == ("expired", [])
+    assert (status(top_up), credited(tenant)) == (after, [])
     assert {deposit.status for deposit in Deposit.objects.all()} == {"dismissed"}
+    token.pay(top_up.units)
+    look(chain)
+    assert (status(top_up), credited(tenant)) == ("confirmed", [top_up.units * 1_000])
 
 
 def test_a_deposit_worth_nothing_or_too_much_is_not_credited(
