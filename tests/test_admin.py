@@ -29,6 +29,7 @@ from accounts.models import (
     Workspace,
     WorkspaceBudget,
 )
+from accounts.policy import Family
 from billing.models import Account, ChainState, Deposit, GrantRequest, TopUp, Transfer
 from catalog.models import LanguageModel, ModelEndpoint, PriceVersion, Provider
 from config import audit
@@ -1221,6 +1222,23 @@ def test_add_guardrail_refuses(
 
     assert set(response.context["adminform"].form.errors) == {field}
     assert fingerprint() == before
+
+
+def test_enforce_zdr_of_a_guardrail_is_enforced(operator: Client, tenant: Tenant) -> None:
+    form = _guardrail_form(
+        workspace=str(tenant.workspace.pk), enforce_zdr="true", enforce_zdr_xai="false"
+    )
+    operator.post(listing(Guardrail, "add"), form)
+    guardrail = Guardrail.objects.get()
+    assert guardrail.policy.zdr == set(Family) - {Family.XAI}
+
+    change(operator, guardrail, _guardrail_form())
+    guardrail.refresh_from_db()
+    assert guardrail.policy.zdr == set()
+
+    change(operator, guardrail, _guardrail_form(enforce_zdr="true"))
+    guardrail.refresh_from_db()
+    assert guardrail.policy.zdr == set(Family)
 
 
 def test_guardrail_is_assigned_and_taken_away(operator: Client, tenant: Tenant) -> None:
