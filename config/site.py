@@ -28,7 +28,10 @@ _TEMPLATE: Final = "admin/two_factor.html"
 
 
 class ConsoleSite(_Site):
-    """unfold's site with a second factor, which ``ADMIN_REQUIRES_TOTP`` asks of everybody."""
+    """unfold's site with a second factor, which ``ADMIN_REQUIRES_TOTP`` asks of everybody.
+
+    Who has one is asked anyway, so that enrolling shuts out the sessions that began without it.
+    """
 
     login_form = totp.LoginForm
     login_template = "admin/log_in.html"
@@ -36,7 +39,7 @@ class ConsoleSite(_Site):
     def has_permission(self, request: HttpRequest) -> bool:
         if not super().has_permission(request):
             return False
-        return not settings.ADMIN_REQUIRES_TOTP or _is_verified(request)
+        return _is_verified(request) or not (settings.ADMIN_REQUIRES_TOTP or _has_device(request))
 
     def extra_urls(self) -> list[URLPattern]:
         return [path("two-factor/", self.two_factor, name="two_factor")]
@@ -120,3 +123,11 @@ class ConsoleSite(_Site):
 def _is_verified(request: HttpRequest) -> bool:
     user: Any = request.user
     return bool(user.is_verified())
+
+
+def _has_device(request: HttpRequest) -> bool:
+    """Tells whether the operator has enrolled; a page asks several times, the database once."""
+    asked: Any = request
+    if not hasattr(asked, "has_second_factor"):
+        asked.has_second_factor = totp.device_of(asked.user) is not None
+    return bool(asked.has_second_factor)
