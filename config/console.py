@@ -7,6 +7,7 @@ because an action of unfold runs on GET unless it asks through a dialog.
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable
 from decimal import Context, Decimal
@@ -17,12 +18,15 @@ from csp.middleware import CSPMiddleware, PolicyParts
 from django import forms
 from django.conf import settings
 from django.contrib import admin, messages
+from django.contrib.admin.exceptions import DisallowedModelAdminLookup
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.utils import quote, unquote
 from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.forms import SimpleArrayField
 from django.core.exceptions import ValidationError
 from django.core.paginator import Paginator
+from django.db import DataError
 from django.db.models import Q, QuerySet, TextChoices, URLField
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
@@ -34,7 +38,7 @@ from django.utils.functional import cached_property
 from django.utils.text import slugify
 from django.views.decorators.debug import sensitive_post_parameters
 
-from config.api import CONTROL_CHARACTERS
+from config.api import CONTROL_CHARACTERS, NOT_STORABLE
 from config.errors import GatewayError
 from config.secrets import MAX_CREDENTIAL_LENGTH, NotACredential, parse_credential
 
@@ -95,6 +99,7 @@ __all__ = [
     "ReadOnlyInline",
     "SelectWidget",
     "StackedInline",
+    "StrictList",
     "TabularInline",
     "display",
 ]
@@ -149,6 +154,8 @@ SECTIONS: Final[tuple[tuple[str, dict[str, str]], ...]] = (
     ),
 )
 _EXACT: Final = Context(prec=80)
+# What the kinds of filter of Django append to the name of a column.
+_FILTERED: Final = re.compile("(?:__id)?__(?:exact|in|isnull|gte|lt)")
 _COUNTED: Final = 2_000
 
 
@@ -350,8 +357,39 @@ class StatusFilter(admin.SimpleListFilter):
         return (self.pending(queryset) if status == "pending" else queryset).filter(status=status)
 
 
+class StrictList(ModelAdmin):
+    """A list that takes the lookups which its filters and the links of other pages make.
+
+    Django takes any lookup of any column, such as a regular expression over a table that grows, and
+    fails at values that PostgreSQL does not take.
+    """
+
+    linked_lookups: tuple[str, ...] = ("organization__id__exact", "created_at__gte")
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
+        if NOT_STORABLE.search(value):
+            return False
+        return lookup in self.linked_lookups or any(
+            lookup.startswith(part) and _FILTERED.fullmatch(lookup, len(part)) is not None
+            if isinstance(part, str)
+            else lookup == part.parameter_name  # type: ignore[union-attr]
+            for part in self.list_filter
+        )
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        try:
+            return super().get_changelist_instance(request)
+        except (DataError, OverflowError, DisallowedModelAdminLookup) as exc:
+            raise IncorrectLookupParameters from exc
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> Any:
+        if NOT_STORABLE.search(object_id):
+            return None
+        return super().get_object(request, object_id, from_field)
+
+
 @method_decorator(sensitive_post_parameters(), name="changeform_view")
-class ConsoleAdmin(ModelAdmin):
+class ConsoleAdmin(StrictList):
     """A page of the console over one model: nothing is deleted here, secrets only go in.
 
     A subclass creates rows in :meth:`create`; changes write the changed columns and no others.

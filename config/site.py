@@ -8,6 +8,7 @@ import django_otp
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.contrib.auth.views import redirect_to_login
+from django.core.exceptions import BadRequest
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
@@ -18,6 +19,7 @@ from django.views.decorators.csrf import csrf_protect
 from django.views.decorators.debug import sensitive_post_parameters
 
 from config import totp
+from config.api import NOT_STORABLE
 
 if TYPE_CHECKING:
     from django.contrib.admin import AdminSite as _Site
@@ -40,6 +42,12 @@ class ConsoleSite(_Site):
         if not super().has_permission(request):
             return False
         return _is_verified(request) or not (settings.ADMIN_REQUIRES_TOTP or _has_device(request))
+
+    def autocomplete_view(self, request: HttpRequest) -> HttpResponse:
+        if NOT_STORABLE.search(request.GET.get("term", "")):
+            raise BadRequest("A search cannot hold NUL.")
+        response: HttpResponse = super().autocomplete_view(request)
+        return response
 
     def extra_urls(self) -> list[URLPattern]:
         return [path("two-factor/", self.two_factor, name="two_factor")]

@@ -200,6 +200,7 @@ class PrivateEndpointAdmin(UploadsAdmin):
     )  # fmt: skip
     list_select_related = ("organization", "model", "provider", "price", "validation")
     list_filter = ("status", "declared_region", "provider")
+    linked_lookups = (*UploadsAdmin.linked_lookups, "drifted_at__isnull")
     search_fields = ("model__name", "model__slug", "provider_name", "upstream_model_id")
     uuid_search_fields = ("id", "organization_id")
     paginator = console.BoundedPaginator
