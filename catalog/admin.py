@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from django.conf import settings
 from django.contrib import admin
+from django.core.exceptions import ValidationError
 from django.http import HttpRequest
 from django.utils.html import format_html, format_html_join
 
@@ -133,10 +134,19 @@ class ProviderAdmin(CatalogueAdmin):
             obj.set_credential(form.cleaned_data["secret"])
 
 
+class LanguageModelForm(ConsoleForm):
+    def clean_created(self) -> int:
+        created: int = self.cleaned_data["created"]
+        if not 0 <= created <= imports.LATEST:
+            raise ValidationError("Must be in seconds, not milliseconds.")
+        return created
+
+
 @admin.register(LanguageModel)
 class LanguageModelAdmin(CatalogueAdmin):
     """What can be called, whoever serves it."""
 
+    form = LanguageModelForm
     list_display = ("name", "slug", "modality", "context", "published", "listing")
     list_filter = ("is_listed",)
     search_fields = ("name", "slug", "canonical_slug")
@@ -169,7 +179,11 @@ class LanguageModelAdmin(CatalogueAdmin):
 
     @display(description="Published", ordering="created")
     def published(self, model: LanguageModel) -> str:
-        return f"{datetime.fromtimestamp(model.created, UTC):%Y-%m-%d}" if model.created else ""
+        if not model.created:
+            return ""
+        if not 0 < model.created <= imports.LATEST:
+            return f"{model.created}, which is no time in seconds"
+        return f"{datetime.fromtimestamp(model.created, UTC):%Y-%m-%d}"
 
     @display(description="Catalogue", ordering="is_listed", label=_LISTED)
     def listing(self, model: LanguageModel) -> str:

@@ -26,6 +26,8 @@ _Stored = TypeVar("_Stored", Provider, LanguageModel)
 _Row = TypeVar("_Row")
 
 KINDS: Final = ("providers", "models", "endpoints")
+# In seconds, in the year 5138; the milliseconds of today are more.
+LATEST: Final = 10**11
 DECIMAL: Final = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,30})?")
 
 # No control characters, which the pages of the console do not take either.
@@ -74,7 +76,7 @@ class ModelRow(msgspec.Struct, forbid_unknown_fields=True):
     id: _Path
     canonical_slug: _Path
     name: _Text
-    created: Annotated[int, msgspec.Meta(ge=0, le=10**11)]
+    created: Annotated[int, msgspec.Meta(ge=0, le=LATEST)]
     context_length: _Count | None
     architecture: _Architecture
     description: Annotated[str, msgspec.Meta(pattern=r"^[^\x00]*\Z")] = ""

@@ -647,6 +647,28 @@ def test_change_provider_needs_the_address_that_its_dialect_needs(
     assert response.context["adminform"].form.errors == {"base_url": ["This dialect needs one."]}
 
 
+@pytest.mark.parametrize("created", ["-1", "100000000001", "1767225600000"])
+def test_model_is_published_in_seconds(operator: Client, db: None, created: str) -> None:
+    model = factories.make_model()
+    before = fingerprint()
+    response = change(operator, model, {"created": created})
+    errors = response.context["adminform"].form.errors
+    assert errors["created"] == ["Must be in seconds, not milliseconds."]
+    assert fingerprint() == before
+
+
+def test_models_are_listed_whatever_their_time(operator: Client, db: None) -> None:
+    model = factories.make_model()
+    for created, shown in (
+        (10**11, "5138-11-16"),
+        (1767225600000, "1767225600000, which is no time in seconds"),
+        (-(10**15), "-1000000000000000, which is no time in seconds"),
+    ):
+        LanguageModel.objects.filter(pk=model.pk).update(created=created)
+        for path in (listing(LanguageModel), page(model)):
+            assert shown in operator.get(path).content.decode()
+
+
 def test_change_of_rates_is_a_new_price_version(operator: Client, db: None) -> None:
     endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
     first = endpoint.price
