@@ -1115,6 +1115,29 @@ def test_change_organization_refuses_an_unknown_provider(operator: Client, tenan
     assert fingerprint() == before
 
 
+def test_member_is_refused_the_address_of_another(operator: Client, tenant: Tenant) -> None:
+    ada, ben = (
+        Member.objects.create(organization=tenant.organization, email=email)
+        for email in ("ada@example.com", "ben@example.com")
+    )
+    elsewhere = factories.make_tenant("Other").organization
+    fields = {"email": "ada@example.com", "first_name": "", "last_name": "", "role": "member"}
+    owner = {"organization": str(tenant.organization.pk)}
+    before = fingerprint()
+    for path, form in ((page(ben), fields), (listing(Member, "add"), {**fields, **owner})):
+        response = operator.post(path, form)
+        assert response.context["adminform"].form.errors == {
+            "email": ["Another member of the organization has it."]
+        }
+    assert fingerprint() == before
+
+    operator.post(page(ada), {**fields, "first_name": "Ada"})
+    ada.refresh_from_db()
+    assert ada.first_name == "Ada"
+    operator.post(listing(Member, "add"), {**fields, "organization": str(elsewhere.pk)})
+    assert Member.objects.filter(email="ada@example.com").count() == 2
+
+
 def test_add_member_and_change_it(operator: Client, tenant: Tenant) -> None:
     fields = {"email": "ada@example.com", "first_name": "", "last_name": "", "role": "admin"}
     organization = str(tenant.organization.pk)
