@@ -530,6 +530,30 @@ def test_add_credential_refuses_a_workspace_of_another_organization(
     }
 
 
+def test_change_credential_keeps_the_key_that_was_revoked_since(
+    operator: Client, tenant: Tenant
+) -> None:
+    credential = factories.make_credential(tenant, factories.make_provider(), SECRET)
+    key = make_key(tenant, "short-lived")
+    credential.allowed_api_key_hashes = [key.digest]
+    credential.allowed_user_ids = [str(tenant.organization.pk)]
+    credential.save_fields("allowed_api_key_hashes", "allowed_user_ids")
+    key.revoke()
+    lists = {
+        "allowed_api_key_hashes": key.digest, "allowed_user_ids": str(tenant.organization.pk),
+        "sort_order": "0",
+    }  # fmt: skip
+    operator.post(page(credential), {**lists, "declared_zdr": "unknown", "disabled": "on"})
+    credential.refresh_from_db()
+    assert (credential.disabled, credential.allowed_api_key_hashes) == (True, [key.digest])
+
+    before = fingerprint()
+    more = {"allowed_api_key_hashes": f"{key.digest},{'f' * 64}"}
+    response = operator.post(page(credential), {**lists, **more, "declared_zdr": "unknown"})
+    assert list(response.context["adminform"].form.errors) == ["allowed_api_key_hashes"]
+    assert fingerprint() == before
+
+
 def test_change_credential_keeps_the_secret(operator: Client, tenant: Tenant) -> None:
     credential = factories.make_credential(tenant, factories.make_provider(), SECRET)
     form = {"name": "renamed", "sort_order": "0", "declared_zdr": "unknown", "disabled": "on"}
