@@ -23,6 +23,12 @@ from config.imports import Plan, Report
 from config.uploads import Upload, UploadsAdmin
 
 RATES: Final = ("prompt", "completion", "image", "request", "cache_read", "cache_write")
+# What an endpoint is, not what it costs; to change rates is another right.
+_TERMS: Final = (
+    "is_listed",
+    "context_length", "max_completion_tokens", "quantization", "supported_parameters",
+    "is_moderated", "zdr",
+)  # fmt: skip
 _LISTED: Final = {"listed": "success", "left": "warning"}
 
 
@@ -300,7 +306,10 @@ class ModelEndpointAdmin(CatalogueAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         if obj is None:
             return self.readonly_fields
-        return (*self.readonly_fields, "model", "provider", "upstream_model_id", "region")
+        fixed = (*self.readonly_fields, "model", "provider", "upstream_model_id", "region")
+        if request.user.has_perm("catalog.change_provider"):
+            return fixed
+        return (*fixed, *_TERMS)
 
     def create(self, request: HttpRequest, obj: Any, form: Any) -> ModelEndpoint:
         obj.price = PriceVersion.of(subject_id=obj.pk, price=form.price)
