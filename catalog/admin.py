@@ -42,7 +42,7 @@ class CatalogueAdmin(UploadsAdmin):
     empty_hint = "Import a catalogue file, or add the rows one by one: providers first."
     written_models = ("catalog.provider", "catalog.languagemodel", "catalog.modelendpoint")
 
-    def load(self, upload: Upload, *, dry_run: bool, plan: Plan | None) -> Report:
+    def load(self, upload: Upload, *, by: str, dry_run: bool, plan: Plan | None) -> Report:
         return imports.apply(imports.parse(upload.content), dry_run=dry_run, plan=plan)
 
     def export(self, given: dict[str, Any]) -> tuple[str, Iterable[bytes]]:
