@@ -156,6 +156,10 @@ SECTIONS: Final[tuple[tuple[str, dict[str, str]], ...]] = (
 _EXACT: Final = Context(prec=80)
 # What the kinds of filter of Django append to the name of a column.
 _FILTERED: Final = re.compile("(?:__id)?__(?:exact|in|isnull|gte|lt)")
+# How many rows an action takes, how many it reads at a time, and of how many it speaks.
+_BULK: Final = 10_000
+_CHUNK: Final = 500
+_SAID: Final = 200
 _COUNTED: Final = 2_000
 
 
@@ -554,7 +558,8 @@ def bulk(
 ) -> Callable[[Callable[[Any, HttpRequest, Any], None]], Any]:
     """Makes a method an action over selected rows: confirmed on a page, then reported row by row.
 
-    Each row is a transaction of its own, in the method; what one row refuses stops no other.
+    Each row is a transaction of its own, in the method; what one row refuses stops no other. Of all
+    rows of a list, the page carries the list's own address instead of their keys.
     """
 
     def decorate(method: Callable[[Any, HttpRequest, Any], None]) -> Any:
@@ -563,13 +568,21 @@ def bulk(
         def run(
             self: Any, request: HttpRequest, queryset: QuerySet[Any]
         ) -> TemplateResponse | None:
-            rows = list(queryset)
+            count = queryset.order_by()[: _BULK + 1].count()
+            if count > _BULK:
+                text = f"More than {_BULK:,} rows are too many. Narrow the list; nothing was done."
+                self.message_user(request, text, messages.ERROR)
+                return None
             if request.POST.get("confirmed") != "yes":
+                across = request.POST.get("select_across") == "1"
+                rows = list(queryset[:_SAID] if across else queryset)
                 context = {
                     **self.admin_site.each_context(request),
                     "title": description,
                     "question": question,
                     "rows": rows,
+                    "hidden": count - len(rows),
+                    "across": across,
                     "action": method.__name__,
                     "checkbox_name": ACTION_CHECKBOX_NAME,
                     "opts": self.opts,
@@ -577,14 +590,21 @@ def bulk(
                 }
                 request.current_app = self.admin_site.name
                 return TemplateResponse(request, "admin/confirm_action.html", context)
-            for row in rows:
+            done = 0
+            for place, row in enumerate(queryset.iterator(chunk_size=_CHUNK)):
                 try:
                     method(self, request, row)
                 except GatewayError as exc:
-                    self.message_user(request, f"{row}: {exc.message}", messages.ERROR)
+                    said = messages.ERROR, f"{row}: {exc.message}"
                 else:
+                    done += 1
                     self.log_change(request, row, f"{description}.")
-                    self.message_user(request, f"{row}: done.", messages.SUCCESS)
+                    said = messages.SUCCESS, f"{row}: done."
+                if place < _SAID:
+                    self.message_user(request, said[1], said[0])
+            if count > _SAID:
+                text = f"Of {count:,} rows, {done:,} are done and {count - done:,} refused."
+                self.message_user(request, text)
             return None
 
         return run

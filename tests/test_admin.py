@@ -1067,6 +1067,51 @@ def test_add_end_user_registers_it_as_it_is(operator: Client, tenant: Tenant) ->
     assert EndUser.objects.count() == 1
 
 
+def _everybody(tenant: Tenant, count: int) -> dict[str, str]:
+    EndUser.objects.bulk_create(
+        EndUser(organization=tenant.organization, user=f"user-{number:05}")
+        for number in range(count)
+    )
+    selected = str(EndUser.objects.filter(user="user-00000").get().pk)
+    return {
+        "action": "deactivate_selected", "select_across": "1", "_selected_action": selected,
+    }  # fmt: skip
+
+
+def test_all_rows_of_a_list_are_confirmed_without_their_keys(
+    operator: Client, tenant: Tenant
+) -> None:
+    form = _everybody(tenant, 1_200)
+    other = EndUser.objects.register(organization_id=tenant.organization.pk, user="another")
+    address = f"{listing(EndUser)}?q=user-"
+    asked = operator.post(address, {**form, "index": "0"})
+    assert (len(asked.context["rows"]), asked.context["hidden"]) == (200, 1_000)
+    text = asked.content.decode()
+    assert "… and 1000 more" in text
+    assert 'name="select_across" value="1"' in text
+    assert text.count('name="_selected_action"') == 1
+    assert EndUser.objects.filter(is_active=True).count() == 1_201
+
+    carried = {**form, "_selected_action": "all", "confirmed": "yes"}
+    done = operator.post(address, carried, follow=True)
+    assert messages_of(done)[-1] == "Of 1,200 rows, 1,200 are done and 0 refused."
+    assert len(messages_of(done)) == 201
+    assert list(EndUser.objects.filter(is_active=True)) == [other]
+
+
+@pytest.mark.parametrize("confirmed", ["", "yes"])
+def test_too_many_rows_for_an_action_are_refused_before_any(
+    operator: Client, tenant: Tenant, confirmed: str
+) -> None:
+    form = _everybody(tenant, 10_001)
+    done = operator.post(listing(EndUser), {**form, "confirmed": confirmed}, follow=True)
+    assert messages_of(done) == [
+        "More than 10,000 rows are too many. Narrow the list; nothing was done."
+    ]
+    assert EndUser.objects.filter(is_active=True).count() == 10_001
+    assert not LogEntry.objects.exists()
+
+
 def test_end_user_is_switched_on_and_off(operator: Client, tenant: Tenant) -> None:
     end_user = EndUser.objects.register(organization_id=tenant.organization.pk, user="ann")
     form = {"_selected_action": str(end_user.pk), "confirmed": "yes"}
