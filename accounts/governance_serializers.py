@@ -24,7 +24,6 @@ from accounts.models import (
     WorkspaceMember,
 )
 from accounts.patterns import MAX_FILTERS, MAX_PATTERN, InvalidPattern, compiled
-from accounts.policy import Family
 from catalog.models import LanguageModel, Provider
 from config.api import (
     ChoiceField,
@@ -387,12 +386,6 @@ class _GuardrailFields(StrictSerializer):
             }
             for entry in entries
         ]
-
-    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        if "enforce_zdr" not in attrs:
-            return attrs
-        copied = {f"enforce_zdr_{family}": attrs["enforce_zdr"] for family in Family}
-        return {**copied, **attrs}
 
 
 def canonical_models(names: Iterable[str] | None) -> list[str] | None:

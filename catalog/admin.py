@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from django.conf import settings
 from django.contrib import admin
+from django.core.exceptions import ValidationError
 from django.http import HttpRequest
 from django.utils.html import format_html, format_html_join
 
@@ -22,6 +23,12 @@ from config.imports import Plan, Report
 from config.uploads import Upload, UploadsAdmin
 
 RATES: Final = ("prompt", "completion", "image", "request", "cache_read", "cache_write")
+# What an endpoint is, not what it costs; to change rates is another right.
+_TERMS: Final = (
+    "is_listed",
+    "context_length", "max_completion_tokens", "quantization", "supported_parameters",
+    "is_moderated", "zdr",
+)  # fmt: skip
 _LISTED: Final = {"listed": "success", "left": "warning"}
 
 
@@ -35,7 +42,7 @@ class CatalogueAdmin(UploadsAdmin):
     empty_hint = "Import a catalogue file, or add the rows one by one: providers first."
     written_models = ("catalog.provider", "catalog.languagemodel", "catalog.modelendpoint")
 
-    def load(self, upload: Upload, *, dry_run: bool, plan: Plan | None) -> Report:
+    def load(self, upload: Upload, *, by: str, dry_run: bool, plan: Plan | None) -> Report:
         return imports.apply(imports.parse(upload.content), dry_run=dry_run, plan=plan)
 
     def export(self, given: dict[str, Any]) -> tuple[str, Iterable[bytes]]:
@@ -133,10 +140,19 @@ class ProviderAdmin(CatalogueAdmin):
             obj.set_credential(form.cleaned_data["secret"])
 
 
+class LanguageModelForm(ConsoleForm):
+    def clean_created(self) -> int:
+        created: int = self.cleaned_data["created"]
+        if not 0 <= created <= imports.LATEST:
+            raise ValidationError("Must be in seconds, not milliseconds.")
+        return created
+
+
 @admin.register(LanguageModel)
 class LanguageModelAdmin(CatalogueAdmin):
     """What can be called, whoever serves it."""
 
+    form = LanguageModelForm
     list_display = ("name", "slug", "modality", "context", "published", "listing")
     list_filter = ("is_listed",)
     search_fields = ("name", "slug", "canonical_slug")
@@ -169,7 +185,11 @@ class LanguageModelAdmin(CatalogueAdmin):
 
     @display(description="Published", ordering="created")
     def published(self, model: LanguageModel) -> str:
-        return f"{datetime.fromtimestamp(model.created, UTC):%Y-%m-%d}" if model.created else ""
+        if not model.created:
+            return ""
+        if not 0 < model.created <= imports.LATEST:
+            return f"{model.created}, which is no time in seconds"
+        return f"{datetime.fromtimestamp(model.created, UTC):%Y-%m-%d}"
 
     @display(description="Catalogue", ordering="is_listed", label=_LISTED)
     def listing(self, model: LanguageModel) -> str:
@@ -286,7 +306,10 @@ class ModelEndpointAdmin(CatalogueAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         if obj is None:
             return self.readonly_fields
-        return (*self.readonly_fields, "model", "provider", "upstream_model_id", "region")
+        fixed = (*self.readonly_fields, "model", "provider", "upstream_model_id", "region")
+        if request.user.has_perm("catalog.change_provider"):
+            return fixed
+        return (*fixed, *_TERMS)
 
     def create(self, request: HttpRequest, obj: Any, form: Any) -> ModelEndpoint:
         obj.price = PriceVersion.of(subject_id=obj.pk, price=form.price)

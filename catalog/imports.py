@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
@@ -18,24 +19,31 @@ from django.utils import timezone
 from catalog.models import Dialect, LanguageModel, ModelEndpoint, PriceVersion, Provider
 from catalog.pricing import Price, decimal_text
 from config.addresses import EgressPolicy, InvalidURL, parse_base_url
-from config.imports import Fate, ImportRefused, Plan, Report
+from config.api import NOT_STORABLE
+from config.imports import Fate, Plan, Problems, Report
 
 _Stored = TypeVar("_Stored", Provider, LanguageModel)
 _Row = TypeVar("_Row")
 
 KINDS: Final = ("providers", "models", "endpoints")
+# In seconds, in the year 5138; the milliseconds of today are more.
+LATEST: Final = 10**11
 DECIMAL: Final = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,30})?")
 
-_Text = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
+# No control characters, which the pages of the console do not take either.
+_PLAIN: Final = r"^[^\x00-\x1f\x7f-\x9f]*\Z"
+_PATH: Final = r"^[^/\s\x00-\x1f\x7f-\x9f]+/[^\s\x00-\x1f\x7f-\x9f]+\Z"
+_ADDRESS: Final = r"^https?://[^\s\x00-\x1f\x7f-\x9f]+\Z"
+
+_Text = Annotated[str, msgspec.Meta(min_length=1, max_length=255, pattern=_PLAIN)]
+_Word = Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern=_PLAIN)]
+_Modality = Annotated[str, msgspec.Meta(min_length=1, max_length=32, pattern=_PLAIN)]
+_Code = Annotated[str, msgspec.Meta(min_length=1, max_length=16, pattern=_PLAIN)]
+_Path = Annotated[str, msgspec.Meta(pattern=_PATH, max_length=255)]
 _Count = Annotated[int, msgspec.Meta(ge=1, le=10**15)]
-_Names = list[_Text]
 _Country = Annotated[str, msgspec.Meta(pattern=r"^[A-Z]{2}\Z")]
-_URL = Annotated[str, msgspec.Meta(pattern=r"^https?://\S+\Z", max_length=2048)]
+_URL = Annotated[str, msgspec.Meta(pattern=_ADDRESS, max_length=2048)]
 _DECIMAL_TEXT = Annotated[str, msgspec.Meta(max_length=64)]
-
-
-class CatalogRefused(ImportRefused):
-    """The file cannot be applied; ``problems`` has a line for each fault, and nothing changed."""
 
 
 class _DataPolicy(msgspec.Struct, forbid_unknown_fields=True):
@@ -57,26 +65,26 @@ class ProviderRow(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Architecture(msgspec.Struct, forbid_unknown_fields=True):
-    input_modalities: _Names
-    output_modalities: _Names
+    input_modalities: list[_Modality]
+    output_modalities: list[_Modality]
     modality: _Text | None
-    tokenizer: _Text | None = None
-    instruct_type: _Text | None = None
+    tokenizer: _Word | None = None
+    instruct_type: _Word | None = None
 
 
 class ModelRow(msgspec.Struct, forbid_unknown_fields=True):
-    id: Annotated[str, msgspec.Meta(pattern=r"^[^/\s]+/[^\s]+\Z", max_length=255)]
-    canonical_slug: Annotated[str, msgspec.Meta(pattern=r"^[^/\s]+/[^\s]+\Z", max_length=255)]
+    id: _Path
+    canonical_slug: _Path
     name: _Text
-    created: Annotated[int, msgspec.Meta(ge=0, le=10**11)]
+    created: Annotated[int, msgspec.Meta(ge=0, le=LATEST)]
     context_length: _Count | None
     architecture: _Architecture
-    description: str = ""
-    supported_parameters: _Names = []
+    description: Annotated[str, msgspec.Meta(pattern=r"^[^\x00]*\Z")] = ""
+    supported_parameters: list[_Word] = []
     default_parameters: dict[str, Any] | None = None
     expiration_date: date | None = None
     knowledge_cutoff: date | None = None
-    supported_voices: _Names | None = None
+    supported_voices: list[_Text] | None = None
     per_request_limits: dict[str, Any] | None = None
 
 
@@ -96,11 +104,11 @@ class EndpointRow(msgspec.Struct, forbid_unknown_fields=True):
     pricing: _Pricing
     context_length: _Count | None = None
     max_completion_tokens: _Count | None = None
-    quantization: _Text | None = None
+    quantization: _Code | None = None
     is_moderated: bool = False
-    region: Annotated[str, msgspec.Meta(min_length=1, max_length=16)] = "global"
+    region: _Code = "global"
     zdr: bool = False
-    supported_parameters: _Names = []
+    supported_parameters: list[_Word] = []
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -120,26 +128,32 @@ class Catalog:
 
 
 def parse(data: bytes) -> Catalog:
-    """Reads a catalogue file; raises :class:`CatalogRefused` with every fault that it has."""
+    """Reads a catalogue file; raises :class:`ImportRefused` with the faults that it has."""
+    problems = Problems()
+    file = _File()
     try:
         file = msgspec.json.decode(data, type=_File)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise CatalogRefused([f"not a catalogue file: {exc}"]) from None
-    problems: list[str] = []
+        problems.add_at("not a catalogue file", str(exc))
+    problems.refuse_any()
     providers = _rows(file.providers, ProviderRow, "providers", problems)
     models = _rows(file.models, ModelRow, "models", problems)
     endpoints = _rows(file.endpoints, EndpointRow, "endpoints", problems)
     policy = settings.EGRESS_POLICY
     for place, provider in providers:
-        problems.extend(f"{place}: {text}" for text in _faults_of_provider(provider, policy))
+        for text in _faults_of_provider(provider, policy):
+            problems.add_at(place, text)
+    for place, model in models:
+        for text in _faults_of_model(model):
+            problems.add_at(place, text)
     for place, endpoint in endpoints:
-        problems.extend(f"{place}: {text}" for text in _faults_of_endpoint(endpoint))
-    problems.extend(_repeated("providers", [(place, row.slug) for place, row in providers]))
-    problems.extend(_repeated("models", [(place, row.id) for place, row in models]))
-    problems.extend(_repeated("models", [(place, row.canonical_slug) for place, row in models]))
-    problems.extend(_repeated("endpoints", [(place, _key(row)) for place, row in endpoints]))
-    if problems:
-        raise CatalogRefused(problems)
+        for text in _faults_of_endpoint(endpoint):
+            problems.add_at(place, text)
+    _refuse_repeated([(place, row.slug) for place, row in providers], problems)
+    _refuse_repeated([(place, row.id) for place, row in models], problems)
+    _refuse_repeated([(place, row.canonical_slug) for place, row in models], problems)
+    _refuse_repeated([(place, _key(row)) for place, row in endpoints], problems)
+    problems.refuse_any()
     return Catalog(
         [row for _, row in providers], [row for _, row in models], [row for _, row in endpoints]
     )
@@ -150,7 +164,7 @@ def apply(catalog: Catalog, *, dry_run: bool = False, plan: Plan | None = None) 
 
     A row that already says the same is left alone, so that a second run reports only ``unchanged``.
     ``dry_run`` is the same path, rolled back; ``plan`` is told the fate of each row. Raises
-    :class:`CatalogRefused` when an endpoint names a model or provider that neither the file nor the
+    :class:`ImportRefused` when an endpoint names a model or provider that neither the file nor the
     database has.
     """
     report = Report.on(*KINDS, dry_run=dry_run)
@@ -302,15 +316,15 @@ def _assign(row: Provider | LanguageModel | ModelEndpoint, values: dict[str, Any
 
 
 def _rows(
-    raws: list[msgspec.Raw], shape: type[_Row], kind: str, problems: list[str]
+    raws: list[msgspec.Raw], shape: type[_Row], kind: str, problems: Problems
 ) -> list[tuple[str, _Row]]:
     rows = []
     for index, raw in enumerate(raws):
         place = f"{kind}[{index}]"
         try:
             rows.append((place, msgspec.json.decode(raw, type=shape)))
-        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-            problems.append(f"{place}: {exc}")
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+            problems.add_at(place, str(exc))
     return rows
 
 
@@ -330,6 +344,26 @@ def _faults_of_provider(row: ProviderRow, policy: EgressPolicy) -> list[str]:
     return []
 
 
+def _faults_of_model(row: ModelRow) -> list[str]:
+    return [
+        f"{name}: must not contain NUL"
+        for name in ("default_parameters", "per_request_limits")
+        if any(NOT_STORABLE.search(text) for text in _texts(getattr(row, name)))
+    ]
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yields the strings of a JSON value, those that name members too."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for pair in value.items():
+            yield from _texts(pair)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item)
+
+
 def _faults_of_endpoint(row: EndpointRow) -> list[str]:
     return [
         f"pricing.{name}: must be a decimal such as 0.0000005, below 1000000"
@@ -338,26 +372,23 @@ def _faults_of_endpoint(row: EndpointRow) -> list[str]:
     ]
 
 
-def _repeated(kind: str, keys: list[tuple[str, Any]]) -> list[str]:
+def _refuse_repeated(keys: list[tuple[str, Any]], problems: Problems) -> None:
     first: dict[Any, str] = {}
-    problems = []
     for place, key in keys:
         if key in first:
-            problems.append(f"{place}: the same as {first[key]} ({key})")
+            problems.add_at(place, f"the same as {first[key]} ({key})")
         first.setdefault(key, place)
-    return problems
 
 
 def _require_free_slugs(rows: list[ModelRow], stored: dict[str, LanguageModel]) -> None:
     owners = {model.slug: model.canonical_slug for model in stored.values()}
     moved = {row.canonical_slug for row in rows}
-    problems = [
-        f"models[{index}]: id {row.id!r} already belongs to {owners[row.id]!r}"
-        for index, row in enumerate(rows)
-        if row.id in owners and owners[row.id] != row.canonical_slug and owners[row.id] not in moved
-    ]
-    if problems:
-        raise CatalogRefused(problems)
+    problems = Problems()
+    for index, row in enumerate(rows):
+        owner = owners.get(row.id)
+        if owner is not None and owner != row.canonical_slug and owner not in moved:
+            problems.add_at(f"models[{index}]", f"id {row.id!r} already belongs to {owner!r}")
+    problems.refuse_any()
 
 
 def _release_slugs(rows: list[ModelRow], stored: dict[str, LanguageModel]) -> None:
@@ -375,14 +406,14 @@ def _release_slugs(rows: list[ModelRow], stored: dict[str, LanguageModel]) -> No
 def _require_references(
     rows: list[EndpointRow], models: dict[str, LanguageModel], providers: dict[str, Provider]
 ) -> None:
-    problems = []
+    problems = Problems()
     for index, row in enumerate(rows):
+        place = f"endpoints[{index}]"
         if row.model not in models:
-            problems.append(f"endpoints[{index}]: no model has canonical_slug {row.model!r}")
+            problems.add_at(place, f"no model has canonical_slug {row.model!r}")
         if row.provider not in providers:
-            problems.append(f"endpoints[{index}]: no provider has slug {row.provider!r}")
-    if problems:
-        raise CatalogRefused(problems)
+            problems.add_at(place, f"no provider has slug {row.provider!r}")
+    problems.refuse_any()
 
 
 def _key(row: EndpointRow) -> tuple[str, str, str, str]:

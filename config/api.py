@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
-from decimal import Context, Decimal
+from decimal import Context, Decimal, InvalidOperation
 from typing import Any, Final, NoReturn
 from uuid import UUID
 
@@ -75,6 +75,8 @@ class StrictJSONParser(BaseParser):
             raise ParseError(f"The body is not valid JSON ({exc.msg}).") from None
         except ValueError:  # an integer of more digits than Python converts
             raise ParseError("The body holds a number that is too long.") from None
+        except InvalidOperation:  # an exponent beyond those of Decimal
+            raise ParseError("The body holds a number that is out of range.") from None
         if not isinstance(body, dict):
             raise ParseError("The body must be a JSON object.")
         _check_depth(body)

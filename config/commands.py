@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any, ClassVar, Final, NoReturn
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
-from django.db import DatabaseError, OperationalError, ProgrammingError
+from django.db import DatabaseError, OperationalError, ProgrammingError, transaction
 
 from config import audit
 from config.health import pending_migrations
@@ -24,11 +24,10 @@ _PROGRESS_INTERVAL: Final = 0.5
 _CLEAR: Final = "\r\x1b[K"
 
 
-class Command(BaseCommand):
-    """A command whose standard output is, with ``--json``, exactly one JSON object.
+class AuditedCommand(BaseCommand):
+    """A command of which each row that it changes gets an entry in the audit log.
 
-    Exit codes: 0 done, 1 refused input (nothing changed), 2 wrong usage. Each row that it changes
-    gets an entry in the audit log, unless ``is_audited`` says that its changes are no operator's.
+    ``is_audited`` may say that its changes are no operator's.
     """
 
     is_audited: ClassVar[bool] = True
@@ -37,6 +36,19 @@ class Command(BaseCommand):
     def name(self) -> str:
         return type(self).__module__.rpartition(".")[2]
 
+    def execute(self, *args: Any, **options: Any) -> str | None:
+        if not self.is_audited:
+            return super().execute(*args, **options)
+        with audit.acting_as(audit.command_actor(self.name), f"command {self.name}"):
+            return super().execute(*args, **options)
+
+
+class Command(AuditedCommand):
+    """A command whose standard output is, with ``--json``, exactly one JSON object.
+
+    Exit codes: 0 done, 1 refused input (nothing changed), 2 wrong usage.
+    """
+
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
             "--json", action="store_true", help="print exactly one JSON object on standard output"
@@ -44,14 +56,8 @@ class Command(BaseCommand):
 
     def execute(self, *args: Any, **options: Any) -> str | None:
         """Runs the command; a database that is away or not migrated is said in one sentence."""
-        attribution = (
-            audit.acting_as(audit.command_actor(self.name), f"command {self.name}")
-            if self.is_audited
-            else contextlib.nullcontext()
-        )
         try:
-            with attribution:
-                return super().execute(*args, **options)
+            return super().execute(*args, **options)
         except (OperationalError, ProgrammingError) as exc:
             refuse(
                 f"The database cannot be used: {str(exc).splitlines()[0]}. "
@@ -74,7 +80,7 @@ class Command(BaseCommand):
 class ImportCommand(Command):
     """A command that applies a file, all or none, and reports what became of its rows.
 
-    It is one entry in the audit log, with its counts.
+    It is one entry in the audit log, with its counts, stored with the rows or not at all.
     """
 
     is_audited = False
@@ -97,25 +103,26 @@ class ImportCommand(Command):
 
         is_plan = options["plan"]
         try:
-            report = self.load(
-                options, dry_run=options["dry_run"] or is_plan, plan=plan if is_plan else None
-            )
+            with transaction.atomic():
+                report = self.load(
+                    options, dry_run=options["dry_run"] or is_plan, plan=plan if is_plan else None
+                )
+                result = asdict(report)
+                if not report.dry_run:
+                    audit.record_import(
+                        audit.command_actor(self.name),
+                        f"command {self.name}",
+                        organization_id=options.get("organization_id"),
+                        counts=result,
+                    )
         except ImportRefused as exc:
             refuse(str(exc))
-        result = asdict(report)
-        if not report.dry_run:
-            audit.record_import(
-                audit.command_actor(self.name),
-                f"command {self.name}",
-                organization_id=options.get("organization_id"),
-                counts=result,
-            )
         if is_plan and options["json"]:
             result["plan"] = planned
         self.report(result, as_json=options["json"])
 
     def load(self, options: dict[str, Any], *, dry_run: bool, plan: Plan | None) -> Report:
-        """Applies the file; raises :class:`config.imports.ImportRefused`."""
+        """Applies the file, inside a transaction; raises :class:`config.imports.ImportRefused`."""
         raise NotImplementedError
 
 

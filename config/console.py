@@ -7,6 +7,7 @@ because an action of unfold runs on GET unless it asks through a dialog.
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable
 from decimal import Context, Decimal
@@ -17,12 +18,15 @@ from csp.middleware import CSPMiddleware, PolicyParts
 from django import forms
 from django.conf import settings
 from django.contrib import admin, messages
+from django.contrib.admin.exceptions import DisallowedModelAdminLookup
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.utils import quote, unquote
 from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.forms import SimpleArrayField
 from django.core.exceptions import ValidationError
 from django.core.paginator import Paginator
+from django.db import DataError
 from django.db.models import Q, QuerySet, TextChoices, URLField
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
@@ -34,7 +38,7 @@ from django.utils.functional import cached_property
 from django.utils.text import slugify
 from django.views.decorators.debug import sensitive_post_parameters
 
-from config.api import CONTROL_CHARACTERS
+from config.api import CONTROL_CHARACTERS, NOT_STORABLE
 from config.errors import GatewayError
 from config.secrets import MAX_CREDENTIAL_LENGTH, NotACredential, parse_credential
 
@@ -95,6 +99,7 @@ __all__ = [
     "ReadOnlyInline",
     "SelectWidget",
     "StackedInline",
+    "StrictList",
     "TabularInline",
     "display",
 ]
@@ -149,6 +154,12 @@ SECTIONS: Final[tuple[tuple[str, dict[str, str]], ...]] = (
     ),
 )
 _EXACT: Final = Context(prec=80)
+# What the kinds of filter of Django append to the name of a column.
+_FILTERED: Final = re.compile("(?:__id)?__(?:exact|in|isnull|gte|lt)")
+# How many rows an action takes, how many it reads at a time, and of how many it speaks.
+_BULK: Final = 10_000
+_CHUNK: Final = 500
+_SAID: Final = 200
 _COUNTED: Final = 2_000
 
 
@@ -350,8 +361,39 @@ class StatusFilter(admin.SimpleListFilter):
         return (self.pending(queryset) if status == "pending" else queryset).filter(status=status)
 
 
+class StrictList(ModelAdmin):
+    """A list that takes the lookups which its filters and the links of other pages make.
+
+    Django takes any lookup of any column, such as a regular expression over a table that grows, and
+    fails at values that PostgreSQL does not take.
+    """
+
+    linked_lookups: tuple[str, ...] = ("organization__id__exact", "created_at__gte")
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
+        if NOT_STORABLE.search(value):
+            return False
+        return lookup in self.linked_lookups or any(
+            lookup.startswith(part) and _FILTERED.fullmatch(lookup, len(part)) is not None
+            if isinstance(part, str)
+            else lookup == part.parameter_name  # type: ignore[union-attr]
+            for part in self.list_filter
+        )
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        try:
+            return super().get_changelist_instance(request)
+        except (DataError, OverflowError, DisallowedModelAdminLookup) as exc:
+            raise IncorrectLookupParameters from exc
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> Any:
+        if NOT_STORABLE.search(object_id):
+            return None
+        return super().get_object(request, object_id, from_field)
+
+
 @method_decorator(sensitive_post_parameters(), name="changeform_view")
-class ConsoleAdmin(ModelAdmin):
+class ConsoleAdmin(StrictList):
     """A page of the console over one model: nothing is deleted here, secrets only go in.
 
     A subclass creates rows in :meth:`create`; changes write the changed columns and no others.
@@ -516,7 +558,8 @@ def bulk(
 ) -> Callable[[Callable[[Any, HttpRequest, Any], None]], Any]:
     """Makes a method an action over selected rows: confirmed on a page, then reported row by row.
 
-    Each row is a transaction of its own, in the method; what one row refuses stops no other.
+    Each row is a transaction of its own, in the method; what one row refuses stops no other. Of all
+    rows of a list, the page carries the list's own address instead of their keys.
     """
 
     def decorate(method: Callable[[Any, HttpRequest, Any], None]) -> Any:
@@ -525,13 +568,21 @@ def bulk(
         def run(
             self: Any, request: HttpRequest, queryset: QuerySet[Any]
         ) -> TemplateResponse | None:
-            rows = list(queryset)
+            count = queryset.order_by()[: _BULK + 1].count()
+            if count > _BULK:
+                text = f"More than {_BULK:,} rows are too many. Narrow the list; nothing was done."
+                self.message_user(request, text, messages.ERROR)
+                return None
             if request.POST.get("confirmed") != "yes":
+                across = request.POST.get("select_across") == "1"
+                rows = list(queryset[:_SAID] if across else queryset)
                 context = {
                     **self.admin_site.each_context(request),
                     "title": description,
                     "question": question,
                     "rows": rows,
+                    "hidden": count - len(rows),
+                    "across": across,
                     "action": method.__name__,
                     "checkbox_name": ACTION_CHECKBOX_NAME,
                     "opts": self.opts,
@@ -539,14 +590,21 @@ def bulk(
                 }
                 request.current_app = self.admin_site.name
                 return TemplateResponse(request, "admin/confirm_action.html", context)
-            for row in rows:
+            done = 0
+            for place, row in enumerate(queryset.iterator(chunk_size=_CHUNK)):
                 try:
                     method(self, request, row)
                 except GatewayError as exc:
-                    self.message_user(request, f"{row}: {exc.message}", messages.ERROR)
+                    said = messages.ERROR, f"{row}: {exc.message}"
                 else:
+                    done += 1
                     self.log_change(request, row, f"{description}.")
-                    self.message_user(request, f"{row}: done.", messages.SUCCESS)
+                    said = messages.SUCCESS, f"{row}: done."
+                if place < _SAID:
+                    self.message_user(request, said[1], said[0])
+            if count > _SAID:
+                text = f"Of {count:,} rows, {done:,} are done and {count - done:,} refused."
+                self.message_user(request, text)
             return None
 
         return run

@@ -38,8 +38,12 @@ class Problems:
 
     def add(self, line: int, text: str) -> None:
         """Adds a fault; what it quotes from the file is cut, and harmless to a terminal."""
+        self.add_at(f"line {line}", text)
+
+    def add_at(self, place: str, text: str) -> None:
+        """Adds a fault of a file that has places other than lines."""
         clean = "".join(char if char.isprintable() else "\ufffd" for char in text[:_MAX_TEXT])
-        self.add_many([f"line {line}: {clean}"], 1)
+        self.add_many([f"{place}: {clean}"], 1)
 
     def add_many(self, texts: Iterable[str], count: int) -> None:
         """Adds ``count`` faults, of which ``texts`` has at least as many as can still be shown."""

@@ -8,6 +8,7 @@ import django_otp
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.contrib.auth.views import redirect_to_login
+from django.core.exceptions import BadRequest
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
@@ -18,6 +19,7 @@ from django.views.decorators.csrf import csrf_protect
 from django.views.decorators.debug import sensitive_post_parameters
 
 from config import totp
+from config.api import NOT_STORABLE
 
 if TYPE_CHECKING:
     from django.contrib.admin import AdminSite as _Site
@@ -28,7 +30,10 @@ _TEMPLATE: Final = "admin/two_factor.html"
 
 
 class ConsoleSite(_Site):
-    """unfold's site with a second factor, which ``ADMIN_REQUIRES_TOTP`` asks of everybody."""
+    """unfold's site with a second factor, which ``ADMIN_REQUIRES_TOTP`` asks of everybody.
+
+    Who has one is asked anyway, so that enrolling shuts out the sessions that began without it.
+    """
 
     login_form = totp.LoginForm
     login_template = "admin/log_in.html"
@@ -36,7 +41,13 @@ class ConsoleSite(_Site):
     def has_permission(self, request: HttpRequest) -> bool:
         if not super().has_permission(request):
             return False
-        return not settings.ADMIN_REQUIRES_TOTP or _is_verified(request)
+        return _is_verified(request) or not (settings.ADMIN_REQUIRES_TOTP or _has_device(request))
+
+    def autocomplete_view(self, request: HttpRequest) -> HttpResponse:
+        if NOT_STORABLE.search(request.GET.get("term", "")):
+            raise BadRequest("A search cannot hold NUL.")
+        response: HttpResponse = super().autocomplete_view(request)
+        return response
 
     def extra_urls(self) -> list[URLPattern]:
         return [path("two-factor/", self.two_factor, name="two_factor")]
@@ -120,3 +131,11 @@ class ConsoleSite(_Site):
 def _is_verified(request: HttpRequest) -> bool:
     user: Any = request.user
     return bool(user.is_verified())
+
+
+def _has_device(request: HttpRequest) -> bool:
+    """Tells whether the operator has enrolled; a page asks several times, the database once."""
+    asked: Any = request
+    if not hasattr(asked, "has_second_factor"):
+        asked.has_second_factor = totp.device_of(asked.user) is not None
+    return bool(asked.has_second_factor)

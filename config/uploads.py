@@ -88,8 +88,11 @@ class UploadsAdmin(ConsoleAdmin):
     upload_help = ""
     written_models: tuple[str, ...] = ()
 
-    def load(self, upload: Upload, *, dry_run: bool, plan: Plan | None) -> Report:
-        """Applies a file, all or none; raises :class:`config.imports.ImportRefused`."""
+    def load(self, upload: Upload, *, by: str, dry_run: bool, plan: Plan | None) -> Report:
+        """Applies a file, all or none; raises :class:`config.imports.ImportRefused`.
+
+        Histories name ``by``, the operator.
+        """
         raise NotImplementedError
 
     def export(self, given: dict[str, Any]) -> tuple[str, Iterable[bytes]]:
@@ -128,7 +131,7 @@ class UploadsAdmin(ConsoleAdmin):
 
         try:
             with _unnamed(request):
-                report = self.load(upload, dry_run=True, plan=plan)
+                report = self.load(upload, by=console.actor(request), dry_run=True, plan=plan)
         except ImportRefused as exc:
             return self._ask(request, form, refusals=exc.problems)
         return self._page(
@@ -163,7 +166,7 @@ class UploadsAdmin(ConsoleAdmin):
         actor = console.actor(request)
         try:
             with _unnamed(request), transaction.atomic():
-                report = self.load(upload, dry_run=False, plan=None)
+                report = self.load(upload, by=actor, dry_run=False, plan=None)
                 audit.record_import(
                     actor,
                     f"admin: import {self.opts.verbose_name_plural}",

@@ -200,6 +200,7 @@ class PrivateEndpointAdmin(UploadsAdmin):
     )  # fmt: skip
     list_select_related = ("organization", "model", "provider", "price", "validation")
     list_filter = ("status", "declared_region", "provider")
+    linked_lookups = (*UploadsAdmin.linked_lookups, "drifted_at__isnull")
     search_fields = ("model__name", "model__slug", "provider_name", "upstream_model_id")
     uuid_search_fields = ("id", "organization_id")
     paginator = console.BoundedPaginator
@@ -377,10 +378,10 @@ class PrivateEndpointAdmin(UploadsAdmin):
         )
         return endpoint
 
-    def load(self, upload: Upload, *, dry_run: bool, plan: Plan | None) -> Report:
+    def load(self, upload: Upload, *, by: str, dry_run: bool, plan: Plan | None) -> Report:
         assert upload.organization_id is not None
         lines = read_lines(io.BytesIO(upload.content))
-        return imports.apply(upload.organization_id, lines, dry_run=dry_run, plan=plan)
+        return imports.apply(upload.organization_id, lines, by=by, dry_run=dry_run, plan=plan)
 
     def export(self, given: dict[str, Any]) -> tuple[str, Iterable[bytes]]:
         return "private-endpoints.jsonl", imports.export(given["organization"].pk)

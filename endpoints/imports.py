@@ -121,6 +121,7 @@ def apply(
     organization_id: uuid.UUID,
     lines: Iterable[bytes],
     *,
+    by: str = ACTOR,
     dry_run: bool = False,
     plan: Plan | None = None,
 ) -> Report:
@@ -159,7 +160,7 @@ def apply(
             raise ImportRefused([exc.message]) from None
         if report.created[KIND] or report.updated[KIND]:
             for chunk in _matches(organization_id):
-                _write(organization_id, chunk, problems)
+                _write(organization_id, chunk, problems, by)
             problems.refuse_any()
         with connection.cursor() as cursor:
             # Whoever called us within a transaction of theirs may import once more in it.
@@ -256,13 +257,11 @@ def _judge(chunk: list[_Match], tell: Plan, problems: Problems) -> None:
             )
 
 
-def _write(organization_id: uuid.UUID, chunk: list[_Match], problems: Problems) -> None:
+def _write(organization_id: uuid.UUID, chunk: list[_Match], problems: Problems, by: str) -> None:
     """Creates and updates what :func:`_judge` let pass."""
     fresh = [_draft(match.row) for match in chunk if match.endpoint is None]
     if fresh:
-        PrivateEndpoint.objects.create_drafts(
-            organization_id=organization_id, drafts=fresh, by=ACTOR
-        )
+        PrivateEndpoint.objects.create_drafts(organization_id=organization_id, drafts=fresh, by=by)
     for match in chunk:
         if match.endpoint is None:
             continue
@@ -270,9 +269,7 @@ def _write(organization_id: uuid.UUID, chunk: list[_Match], problems: Problems) 
         price = _new_price(match.row, match.endpoint)
         try:
             if changes:
-                match.endpoint.edit(
-                    upstream_model_id=match.row.upstream_model_id, by=ACTOR, **changes
-                )
+                match.endpoint.edit(upstream_model_id=match.row.upstream_model_id, by=by, **changes)
             if price is not None:
                 match.endpoint.reprice(price)
         except GatewayError as exc:

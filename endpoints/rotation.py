@@ -45,7 +45,9 @@ def rotate(
         current = endpoint.validation
         if current is None or current.workspace_id is None:
             continue
-        found = validation.examine(endpoint, workspace_id=current.workspace_id, secret=secret)
+        found = validation.examine(
+            endpoint, workspace_id=current.workspace_id, trial=(credential, secret)
+        )
         if not found.passed:
             failed = next(check for check in found.checks if not check["passed"])
             raise RotationRefused(

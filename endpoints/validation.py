@@ -119,11 +119,15 @@ def run(endpoint: PrivateEndpoint, *, workspace_id: uuid.UUID) -> Validation:
 
 
 def examine(
-    endpoint: PrivateEndpoint, *, workspace_id: uuid.UUID, secret: Secret | None = None
+    endpoint: PrivateEndpoint,
+    *,
+    workspace_id: uuid.UUID,
+    trial: tuple[ByokCredential, Secret] | None = None,
 ) -> Validation:
     """Makes the calls of a validation and returns its result, not stored.
 
-    ``secret`` stands in for the credential's own, to try a new one before it is put in.
+    ``trial`` tries a new secret of one credential before it is put in: that credential is checked
+    and recorded, and its limits hold, whichever the workspace would use first.
     """
     started = time.monotonic()
     validation = Validation(
@@ -131,7 +135,7 @@ def examine(
     )
     result = _Run()
     try:
-        _check(endpoint, workspace_id, secret, validation, result)
+        _check(endpoint, workspace_id, trial, validation, result)
     except _CheckFailed as failure:
         result.checks.append(failure.check)
         result.outcome = failure.outcome
@@ -148,7 +152,7 @@ def examine(
 def _check(
     endpoint: PrivateEndpoint,
     workspace_id: uuid.UUID,
-    secret: Secret | None,
+    trial: tuple[ByokCredential, Secret] | None,
     validation: Validation,
     result: _Run,
 ) -> None:
@@ -163,13 +167,16 @@ def _check(
         raise _CheckFailed("model", Reason.MODEL_NOT_FOUND)
     if not endpoint.provider.is_listed:
         raise _CheckFailed("provider", Reason.PROVIDER_NOT_FOUND)
-    credential = ByokCredential.objects.usable_in(workspace, endpoint.provider.slug).first()
+    usable = ByokCredential.objects.usable_in(workspace, endpoint.provider.slug)
+    if trial is not None:
+        usable = usable.filter(pk=trial[0].pk)
+    credential = usable.first()
     if credential is None:
         raise _CheckFailed("byok_key", Reason.NO_BYOK_KEY)
     validation.credential = credential
     validation.credential_version = credential.version
     try:
-        secret = secret or credential.reveal()
+        secret = credential.reveal() if trial is None else trial[1]
     except DecryptionFailed:
         raise _CheckFailed(
             "byok_key", Reason.KEY_DECRYPTION_FAILED, outcome=Outcome.BROKEN

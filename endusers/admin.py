@@ -153,7 +153,7 @@ class EndUserAdmin(UploadsAdmin):
         else:
             obj.deactivate()
 
-    def load(self, upload: Upload, *, dry_run: bool, plan: Plan | None) -> Report:
+    def load(self, upload: Upload, *, by: str, dry_run: bool, plan: Plan | None) -> Report:
         assert upload.organization_id is not None
         as_csv, lines = imports.detect(upload.name, read_lines(io.BytesIO(upload.content)))
         return imports.apply(

@@ -108,6 +108,7 @@ class GenerationAdmin(ReadOnlyAdmin):
     list_display_links = ("created_at", "id")
     list_select_related = ("organization",)
     list_filter = (SinceFilter, StatusFilter, "is_byok", "streamed")
+    linked_lookups = (*ReadOnlyAdmin.linked_lookups, "model__exact", "end_user__exact")
     search_fields = ("id__startswith",)
     search_help_text = (
         "The beginning of a generation's id; the label, hash or id of a key; an end user; the id, "
@@ -279,8 +280,10 @@ class GenerationAdmin(ReadOnlyAdmin):
         moment = _moment(term)
         if moment is not None:
             began_at, lasts = moment
-            end = began_at + lasts
-            return queryset.filter(id__gte=_id_at(began_at), id__lt=_id_at(end)), False
+            # In seconds: the last day of the calendar has an end that no date has.
+            begin = int(began_at.timestamp())
+            end = begin + int(lasts.total_seconds())
+            return queryset.filter(id__gte=f"gen-{begin}-", id__lt=f"gen-{end}-"), False
         return _narrowed(queryset, term), False
 
     def has_refund_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -355,10 +358,6 @@ def _moment(term: str) -> tuple[datetime, timedelta] | None:
         except ValueError:
             continue
     return None
-
-
-def _id_at(moment: datetime) -> str:
-    return f"gen-{int(moment.timestamp())}-"
 
 
 def _completion(generation: Generation) -> str:

@@ -29,6 +29,7 @@ from accounts.models import (
     Workspace,
     WorkspaceBudget,
 )
+from accounts.policy import Family
 from billing.models import Account, ChainState, Deposit, GrantRequest, TopUp, Transfer
 from catalog.models import LanguageModel, ModelEndpoint, PriceVersion, Provider
 from config import audit
@@ -529,6 +530,30 @@ def test_add_credential_refuses_a_workspace_of_another_organization(
     }
 
 
+def test_change_credential_keeps_the_key_that_was_revoked_since(
+    operator: Client, tenant: Tenant
+) -> None:
+    credential = factories.make_credential(tenant, factories.make_provider(), SECRET)
+    key = make_key(tenant, "short-lived")
+    credential.allowed_api_key_hashes = [key.digest]
+    credential.allowed_user_ids = [str(tenant.organization.pk)]
+    credential.save_fields("allowed_api_key_hashes", "allowed_user_ids")
+    key.revoke()
+    lists = {
+        "allowed_api_key_hashes": key.digest, "allowed_user_ids": str(tenant.organization.pk),
+        "sort_order": "0",
+    }  # fmt: skip
+    operator.post(page(credential), {**lists, "declared_zdr": "unknown", "disabled": "on"})
+    credential.refresh_from_db()
+    assert (credential.disabled, credential.allowed_api_key_hashes) == (True, [key.digest])
+
+    before = fingerprint()
+    more = {"allowed_api_key_hashes": f"{key.digest},{'f' * 64}"}
+    response = operator.post(page(credential), {**lists, **more, "declared_zdr": "unknown"})
+    assert list(response.context["adminform"].form.errors) == ["allowed_api_key_hashes"]
+    assert fingerprint() == before
+
+
 def test_change_credential_keeps_the_secret(operator: Client, tenant: Tenant) -> None:
     credential = factories.make_credential(tenant, factories.make_provider(), SECRET)
     form = {"name": "renamed", "sort_order": "0", "declared_zdr": "unknown", "disabled": "on"}
@@ -644,6 +669,28 @@ def test_change_provider_needs_the_address_that_its_dialect_needs(
     response = operator.post(page(provider), {"name": "X", "dialect": "openai", "base_url": ""})
 
     assert response.context["adminform"].form.errors == {"base_url": ["This dialect needs one."]}
+
+
+@pytest.mark.parametrize("created", ["-1", "100000000001", "1767225600000"])
+def test_model_is_published_in_seconds(operator: Client, db: None, created: str) -> None:
+    model = factories.make_model()
+    before = fingerprint()
+    response = change(operator, model, {"created": created})
+    errors = response.context["adminform"].form.errors
+    assert errors["created"] == ["Must be in seconds, not milliseconds."]
+    assert fingerprint() == before
+
+
+def test_models_are_listed_whatever_their_time(operator: Client, db: None) -> None:
+    model = factories.make_model()
+    for created, shown in (
+        (10**11, "5138-11-16"),
+        (1767225600000, "1767225600000, which is no time in seconds"),
+        (-(10**15), "-1000000000000000, which is no time in seconds"),
+    ):
+        LanguageModel.objects.filter(pk=model.pk).update(created=created)
+        for path in (listing(LanguageModel), page(model)):
+            assert shown in operator.get(path).content.decode()
 
 
 def test_change_of_rates_is_a_new_price_version(operator: Client, db: None) -> None:
@@ -1020,6 +1067,51 @@ def test_add_end_user_registers_it_as_it_is(operator: Client, tenant: Tenant) ->
     assert EndUser.objects.count() == 1
 
 
+def _everybody(tenant: Tenant, count: int) -> dict[str, str]:
+    EndUser.objects.bulk_create(
+        EndUser(organization=tenant.organization, user=f"user-{number:05}")
+        for number in range(count)
+    )
+    selected = str(EndUser.objects.filter(user="user-00000").get().pk)
+    return {
+        "action": "deactivate_selected", "select_across": "1", "_selected_action": selected,
+    }  # fmt: skip
+
+
+def test_all_rows_of_a_list_are_confirmed_without_their_keys(
+    operator: Client, tenant: Tenant
+) -> None:
+    form = _everybody(tenant, 1_200)
+    other = EndUser.objects.register(organization_id=tenant.organization.pk, user="another")
+    address = f"{listing(EndUser)}?q=user-"
+    asked = operator.post(address, {**form, "index": "0"})
+    assert (len(asked.context["rows"]), asked.context["hidden"]) == (200, 1_000)
+    text = asked.content.decode()
+    assert "… and 1000 more" in text
+    assert 'name="select_across" value="1"' in text
+    assert text.count('name="_selected_action"') == 1
+    assert EndUser.objects.filter(is_active=True).count() == 1_201
+
+    carried = {**form, "_selected_action": "all", "confirmed": "yes"}
+    done = operator.post(address, carried, follow=True)
+    assert messages_of(done)[-1] == "Of 1,200 rows, 1,200 are done and 0 refused."
+    assert len(messages_of(done)) == 201
+    assert list(EndUser.objects.filter(is_active=True)) == [other]
+
+
+@pytest.mark.parametrize("confirmed", ["", "yes"])
+def test_too_many_rows_for_an_action_are_refused_before_any(
+    operator: Client, tenant: Tenant, confirmed: str
+) -> None:
+    form = _everybody(tenant, 10_001)
+    done = operator.post(listing(EndUser), {**form, "confirmed": confirmed}, follow=True)
+    assert messages_of(done) == [
+        "More than 10,000 rows are too many. Narrow the list; nothing was done."
+    ]
+    assert EndUser.objects.filter(is_active=True).count() == 10_001
+    assert not LogEntry.objects.exists()
+
+
 def test_end_user_is_switched_on_and_off(operator: Client, tenant: Tenant) -> None:
     end_user = EndUser.objects.register(organization_id=tenant.organization.pk, user="ann")
     form = {"_selected_action": str(end_user.pk), "confirmed": "yes"}
@@ -1090,6 +1182,29 @@ def test_change_organization_refuses_an_unknown_provider(operator: Client, tenan
         "ignored_providers": ["initech is not a provider of the catalogue."]
     }
     assert fingerprint() == before
+
+
+def test_member_is_refused_the_address_of_another(operator: Client, tenant: Tenant) -> None:
+    ada, ben = (
+        Member.objects.create(organization=tenant.organization, email=email)
+        for email in ("ada@example.com", "ben@example.com")
+    )
+    elsewhere = factories.make_tenant("Other").organization
+    fields = {"email": "ada@example.com", "first_name": "", "last_name": "", "role": "member"}
+    owner = {"organization": str(tenant.organization.pk)}
+    before = fingerprint()
+    for path, form in ((page(ben), fields), (listing(Member, "add"), {**fields, **owner})):
+        response = operator.post(path, form)
+        assert response.context["adminform"].form.errors == {
+            "email": ["Another member of the organization has it."]
+        }
+    assert fingerprint() == before
+
+    operator.post(page(ada), {**fields, "first_name": "Ada"})
+    ada.refresh_from_db()
+    assert ada.first_name == "Ada"
+    operator.post(listing(Member, "add"), {**fields, "organization": str(elsewhere.pk)})
+    assert Member.objects.filter(email="ada@example.com").count() == 2
 
 
 def test_add_member_and_change_it(operator: Client, tenant: Tenant) -> None:
@@ -1221,6 +1336,23 @@ def test_add_guardrail_refuses(
 
     assert set(response.context["adminform"].form.errors) == {field}
     assert fingerprint() == before
+
+
+def test_enforce_zdr_of_a_guardrail_is_enforced(operator: Client, tenant: Tenant) -> None:
+    form = _guardrail_form(
+        workspace=str(tenant.workspace.pk), enforce_zdr="true", enforce_zdr_xai="false"
+    )
+    operator.post(listing(Guardrail, "add"), form)
+    guardrail = Guardrail.objects.get()
+    assert guardrail.policy.zdr == set(Family) - {Family.XAI}
+
+    change(operator, guardrail, _guardrail_form())
+    guardrail.refresh_from_db()
+    assert guardrail.policy.zdr == set()
+
+    change(operator, guardrail, _guardrail_form(enforce_zdr="true"))
+    guardrail.refresh_from_db()
+    assert guardrail.policy.zdr == set(Family)
 
 
 def test_guardrail_is_assigned_and_taken_away(operator: Client, tenant: Tenant) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import html
+import re
 from typing import Any
 
+import pytest
 from django.db import connection
 from django.db.models import QuerySet
 from django.test import Client
@@ -143,3 +146,67 @@ def test_the_audit_log_is_found_by_a_part_of_the_actor(operator: Client, db: Non
     assert found == [entries[3], entries[1], entries[0]]
     assert listed(operator, "config_auditentry", q="ben") == [entries[2]]
     assert listed(operator, "config_auditentry", q="%") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "lookup", "value"),
+    [
+        ("endpoints_privateendpoint", "status__exact", "\0"),
+        ("inference_generation", "since", "\0"),
+        ("inference_generation", "created_at__year", "99999999999"),
+        ("accounts_organization", "name__regex", "("),
+        ("accounts_organization", "name", "Demo"),
+        ("accounts_apikey", "digest__startswith", "0"),
+        ("auth_user", "password__startswith", "p"),
+        ("accounts_organization", "nothing", "\0"),
+    ],
+)
+def test_a_list_refuses_the_lookups_that_no_filter_makes(
+    operator: Client, name: str, lookup: str, value: str
+) -> None:
+    path = reverse(f"admin:{name}_changelist")
+    assert operator.get(path, {lookup: value})["Location"] == f"{path}?e=1"
+    assert operator.get(path, {"e": "1"}).status_code == 200
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_list_refuses_a_value_that_postgresql_refuses(operator: Client) -> None:
+    path = reverse("admin:inference_generation_changelist")
+    beyond = {"created_at__gte": "0001-01-01T00:00:00+23:59"}
+    assert operator.get(path, beyond)["Location"] == f"{path}?e=1"
+
+
+def test_the_links_of_the_first_page_are_lookups_of_their_lists(
+    operator: Client, tenant: Tenant
+) -> None:
+    factories.make_generation(tenant, end_user="ada")
+    text = html.unescape(operator.get(reverse("admin:index")).content.decode())
+    links = sorted(set(re.findall(r'href="(/admin/[a-z_/]+/\?[^"]+)"', text)))
+    assert {part.partition("=")[0] for link in links for part in link.split("?")[1].split("&")} == {
+        "created_at__gte", "drifted_at__isnull", "end_user__exact", "kind__exact", "model__exact",
+        "organization__id__exact", "outcome__in", "status__exact",
+        "status__in",
+    }  # fmt: skip
+    assert [operator.get(link).status_code for link in links] == [200] * len(links)
+
+
+def test_a_search_refuses_nul(operator: Client, tenant: Tenant) -> None:
+    field = {"app_label": "accounts", "model_name": "apikey", "field_name": "workspace"}
+    answer = operator.get("/admin/autocomplete/", {**field, "term": "a\0"})
+    assert answer.status_code == 400
+    assert listed(operator, "accounts_workspace", q="a\0") == [tenant.workspace]
+
+
+def test_no_row_has_nul_in_its_key(operator: Client, tenant: Tenant) -> None:
+    for name in ("inference_generation", "config_auditentry", "auth_user"):
+        listing = reverse(f"admin:{name}_changelist")
+        for verb in ("change", "history"):
+            assert operator.get(f"{listing}gen_00/{verb}/")["Location"] == "/admin/"
+
+
+@pytest.mark.parametrize("term", ["9999-12-31", "9999-12-31 23:59:59", "0001-01-01"])
+def test_generations_are_searched_at_both_ends_of_the_calendar(
+    operator: Client, tenant: Tenant, term: str
+) -> None:
+    factories.make_generation(tenant)
+    assert listed(operator, "inference_generation", q=term) == []

@@ -9,9 +9,12 @@ from django.contrib import admin
 from django.contrib.auth.models import Group, Permission, User
 from django.db import connection, transaction
 from django.test import Client
+from django.urls import reverse
 
+from catalog.models import ModelEndpoint
 from config import roles
 from config.roles import ADMINISTRATOR, FINANCE, READ_ONLY, SUPPORT
+from tests import factories
 from tests.test_admin import STATUSES, SUBMIT, fingerprint, urls, world
 
 __all__ = ["world"]
@@ -209,3 +212,19 @@ def test_every_write_is_in_the_table(world: dict[str, Any]) -> None:
 
     assert WRITES.keys() <= names
     assert connection.in_atomic_block
+
+
+@pytest.mark.parametrize("role", [FINANCE, ADMINISTRATOR])
+def test_finance_changes_the_rates_of_an_endpoint_alone(db: None, role: str) -> None:
+    endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
+    endpoint.is_moderated = True
+    endpoint.save_fields("is_moderated")
+    rates = {"prompt": "0.25", "completion": "0.5", "image": "0", "request": "0"}
+    page = reverse("admin:catalog_modelendpoint_change", args=[endpoint.pk])
+    answer = client_of(role).post(page, {**rates, "zdr": "on", "quantization": "fp8"})
+
+    assert answer.status_code == 302
+    found = ModelEndpoint.objects.select_related("price").get()
+    assert found.price.price.text("prompt") == "0.25"
+    stated = (found.is_listed, found.is_moderated, found.zdr, found.quantization)
+    assert stated == ((True, True, False, None) if role == FINANCE else (False, False, True, "fp8"))

@@ -18,7 +18,7 @@ from catalog import imports as catalogue
 from catalog.models import LanguageModel, ModelEndpoint, Provider
 from config.models import AuditEntry
 from config.uploads import MAX_BYTES
-from endpoints.models import PrivateEndpoint
+from endpoints.models import Attestation, PrivateEndpoint
 from endusers.models import EndUser
 from tests import factories, snapshots
 from tests.factories import Tenant
@@ -129,6 +129,11 @@ def test_private_endpoints_arrive_as_drafts(operator: Client, tenant: Tenant) ->
     assert (endpoint.status, endpoint.organization_id, endpoint.upstream_model_id) == (
         "draft", tenant.organization.pk, "m-1",
     )  # fmt: skip
+    declared = json.dumps({**row, "declared_zdr": True}).encode()
+    planned = send(operator, "endpoints_privateendpoint", "e.jsonl", declared, tenant)
+    confirm(operator, "endpoints_privateendpoint", planned)
+    attestation = Attestation.objects.get()
+    assert (attestation.declared_zdr, attestation.stated_by) == (True, "operator operator")
     refused = send(operator, "endpoints_privateendpoint", "e.jsonl", b"{}\n", tenant)
     assert refused.context["refusals"][0].startswith("line 1: ")
 

@@ -40,15 +40,19 @@ class ByokForm(ConsoleForm):
         if any(not HOST_NAME.fullmatch(host) for host in cleaned.get("allowed_hosts") or ()):
             self.add_error("allowed_hosts", "Must be lower-case host names without port or path.")
         organization = cleaned.get("owner") or getattr(self.instance, "organization", None)
-        hashes = set(cleaned.get("allowed_api_key_hashes") or ())
+        hashes = self._added(cleaned, "allowed_api_key_hashes")
         if hashes and organization is not None:
             own = ApiKey.objects.for_organization(organization.pk).filter(digest__in=hashes)
             if own.count() != len(hashes):
                 self.add_error(
                     "allowed_api_key_hashes", "Names a key that is not the organization's."
                 )
-        self._check_members(organization, set(cleaned.get("allowed_user_ids") or ()))
+        self._check_members(organization, self._added(cleaned, "allowed_user_ids"))
         return cleaned
+
+    def _added(self, cleaned: dict[str, Any], name: str) -> set[str]:
+        """Returns what a list did not have: a key that it has may have been revoked since."""
+        return set(cleaned.get(name) or ()) - set(self.initial.get(name) or ())
 
     def _check_members(self, organization: Organization | None, texts: set[str]) -> None:
         members = {path_uuid(text) for text in texts}

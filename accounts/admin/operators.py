@@ -9,7 +9,7 @@ from django.contrib.auth.admin import GroupAdmin as DjangoGroupAdmin
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.models import Group, User
 
-from config.console import ModelAdmin
+from config.console import ModelAdmin, StrictList
 
 if not TYPE_CHECKING:
     from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
@@ -18,7 +18,7 @@ admin.site.unregister([User, Group])
 
 
 @admin.register(User)
-class OperatorAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg]
+class OperatorAdmin(StrictList, DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg]
     """People who may enter the console."""
 
     if not TYPE_CHECKING:
@@ -31,5 +31,5 @@ class OperatorAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg]
 
 
 @admin.register(Group)
-class OperatorGroupAdmin(DjangoGroupAdmin, ModelAdmin):
+class OperatorGroupAdmin(StrictList, DjangoGroupAdmin, ModelAdmin):
     """Permissions that operators share."""

@@ -18,7 +18,7 @@ from billing import grants
 from billing.models import Account
 from config import console
 from config.api import path_uuid
-from config.console import ConsoleAdmin, Dialog, display
+from config.console import ConsoleAdmin, ConsoleForm, Dialog, display
 
 
 class WorkspaceInline(console.ReadOnlyInline, console.TabularInline):
@@ -172,10 +172,22 @@ def _summary(request: HttpRequest, organization_id: UUID | None) -> dict[str, An
     return {"cards": cards, "links": links}
 
 
+class MemberForm(ConsoleForm):
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean()
+        # Django looks for no other with the address where the organization is not on the form.
+        organization_id = getattr(cleaned.get("organization"), "pk", self.instance.organization_id)
+        others = Member.objects.filter(organization_id=organization_id).exclude(pk=self.instance.pk)
+        if "email" in cleaned and others.filter(email=cleaned["email"]).exists():
+            self.add_error("email", "Another member of the organization has it.")
+        return cleaned
+
+
 @admin.register(Member)
 class MemberAdmin(ConsoleAdmin):
     """The people of organizations; none of them is a login."""
 
+    form = MemberForm
     list_display = ("email", "organization", "first_name", "last_name", "role", "created_at")
     list_select_related = ("organization",)
     list_filter = ("role",)

@@ -209,7 +209,10 @@ class GuardrailManager(models.Manager.from_queryset(GuardrailQuerySet)):  # type
             take_turns(workspace.organization_id)
             require_open(workspace.pk)
             guardrail = Guardrail(
-                organization_id=workspace.organization_id, workspace=workspace, name=name, **fields
+                organization_id=workspace.organization_id,
+                workspace=workspace,
+                name=name,
+                **_for_families(fields),
             )
             guardrail.require_whole_budget()
             guardrail.save(force_insert=True)
@@ -313,12 +316,13 @@ class Guardrail(BaseModel):
     def edit(self, **changes: Any) -> bool:
         """Present, unchanged. Writes the fields that differ; returns whether any did.
 
+        ``enforce_zdr`` goes into the families that are not named, as it does in a new guardrail.
         Raises :class:`GuardrailNotFound` for one that was deleted meanwhile, and
         :class:`InvalidRequest` when only one of budget and period would be left.
         """
         with transaction.atomic():
             self._lock_present()
-            changed = set_fields(self, changes)
+            changed = set_fields(self, _for_families(changes))
             self.require_whole_budget()
             if changed:
                 self.save_fields(*changed)
@@ -389,6 +393,13 @@ class Guardrail(BaseModel):
             )
         except Guardrail.DoesNotExist:
             raise GuardrailNotFound from None
+
+
+def _for_families(fields: dict[str, Any]) -> dict[str, Any]:
+    """Copies ``enforce_zdr``, which decides nothing by itself, into the families not named."""
+    if "enforce_zdr" not in fields:
+        return fields
+    return {**{f"enforce_zdr_{family}": fields["enforce_zdr"] for family in Family}, **fields}
 
 
 class KeyAssignment(BaseModel):

@@ -14,8 +14,8 @@ from django.core.management import CommandError, call_command
 from django.db import IntegrityError, transaction
 
 from catalog import imports
-from catalog.imports import CatalogRefused
 from catalog.models import LanguageModel, ModelEndpoint, PriceVersion, Provider
+from config.imports import ImportRefused
 from config.secrets import Secret
 from tests import factories, snapshots
 
@@ -112,7 +112,7 @@ def changed(*path: str | int, value: Any) -> dict[str, Any]:
 def refusal(file: dict[str, Any]) -> list[str]:
     """The faults for which the file is refused, and nothing changed."""
     before = snapshots.everything()
-    with pytest.raises(CatalogRefused) as caught:
+    with pytest.raises(ImportRefused) as caught:
         load(file)
     assert snapshots.everything() == before
     return caught.value.problems
@@ -366,6 +366,25 @@ def test_a_fault_is_refused_with_its_place(
         (("endpoints", 0, "region"), "x" * 17, "endpoints[0]"),
         (("endpoints", 0, "zdr"), 1, "endpoints[0]"),
         (("endpoints", 0, "max_completion_tokens"), 0, "endpoints[0]"),
+        (("models", 0, "architecture", "tokenizer"), "x" * 65, "models[0]"),
+        (("models", 0, "architecture", "instruct_type"), "x" * 65, "models[0]"),
+        (("models", 0, "architecture", "modality"), "x" * 256, "models[0]"),
+        (("models", 0, "architecture", "input_modalities"), ["x" * 33], "models[0]"),
+        (("models", 0, "architecture", "output_modalities"), ["x" * 33], "models[0]"),
+        (("models", 0, "supported_parameters"), ["x" * 65], "models[0]"),
+        (("models", 0, "supported_voices"), ["x" * 256], "models[0]"),
+        (("endpoints", 0, "quantization"), "x" * 17, "endpoints[0]"),
+        (("endpoints", 0, "supported_parameters"), ["x" * 65], "endpoints[0]"),
+        (("providers", 0, "name"), "Acme\0", "providers[0]"),
+        (("providers", 0, "slug"), "\x1b]0;x\x07", "providers[0]"),
+        (("providers", 0, "base_url"), "https://api.acme.example/\0", "providers[0]"),
+        (("providers", 0, "status_page_url"), "https://acme.example/\0", "providers[0]"),
+        (("models", 0, "id"), "acme/\x9b", "models[0]"),
+        (("models", 0, "description"), "Fast.\0", "models[0]"),
+        (("models", 0, "supported_parameters"), ["\x7f"], "models[0]"),
+        (("models", 0, "default_parameters"), {"a": [{"b\0": 1}]}, "models[0]"),
+        (("models", 0, "per_request_limits"), {"a": ["\0"]}, "models[0]"),
+        (("endpoints", 0, "quantization"), "\n", "endpoints[0]"),
     ],
 )
 def test_a_malformed_row_is_refused_with_its_place(
@@ -373,6 +392,27 @@ def test_a_malformed_row_is_refused_with_its_place(
 ) -> None:
     # What refers to the broken row is at fault too, but the row is named first.
     assert refusal(changed(*path, value=value))[0].startswith(f"{place}: ")
+
+
+def test_the_longest_values_are_stored(db: None) -> None:
+    file = changed("models", 0, "supported_parameters", value=["x" * 64])
+    file["models"][0]["architecture"] |= {
+        "tokenizer": "t" * 64, "instruct_type": "i" * 64, "input_modalities": ["m" * 32],
+    }  # fmt: skip
+    file["models"][0]["description"] = "Two\nlines."
+    file["endpoints"][0]["quantization"] = "q" * 16
+    assert load(file).created == ALL_NEW
+
+
+def test_of_many_faults_a_hundred_are_named(db: None) -> None:
+    problems = refusal({"providers": [1] * 1_000})
+    assert (len(problems), problems[-1]) == (101, "… and 900 more")
+
+
+def test_a_fault_is_harmless_to_a_terminal(db: None) -> None:
+    assert refusal({"\x1b]0;x\x07": []}) == [
+        "not a catalogue file: Object contains unknown field `\ufffd]0;x\ufffd`"
+    ]
 
 
 def test_every_fault_is_named_at_once(db: None) -> None:
@@ -417,7 +457,7 @@ def test_a_public_name_that_another_model_has_is_refused(db: None) -> None:
     ],
 )
 def test_what_is_no_catalogue_is_refused(db: None, data: bytes) -> None:
-    with pytest.raises(CatalogRefused, match="not a catalogue file: "):
+    with pytest.raises(ImportRefused, match="not a catalogue file: "):
         imports.parse(data)
 
 

@@ -25,6 +25,7 @@ def refusal(status: int, message: str, error_type: str = "invalid_request") -> d
 
 TWICE = "The body names a key twice in one object."
 TOO_DEEP = "The body is nested too deeply."
+OUT_OF_RANGE = "The body holds a number that is out of range."
 NOT_UTF8 = "The body is not valid UTF-8."
 NO_OBJECT = "The body must be a JSON object."
 
@@ -56,6 +57,8 @@ NO_OBJECT = "The body must be a JSON object."
         (b'{"user": Infinity}', "The body holds Infinity, which is not JSON."),
         (b'{"user": -Infinity}', "The body holds -Infinity, which is not JSON."),
         (b'{"user": ' + b"9" * 5000 + b"}", "The body holds a number that is too long."),
+        (b'{"user": 1e99999999999999999999}', OUT_OF_RANGE),
+        (b'{"x": {"y": [-1.5e-99999999999999999999]}}', OUT_OF_RANGE),
         (b'{"x": ' + b"[" * 32 + b"]" * 32 + b"}", TOO_DEEP),
         (b'{"x": ' * 33 + b"1" + b"}" * 33, TOO_DEEP),
         (b'{"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", TOO_DEEP),

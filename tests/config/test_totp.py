@@ -103,6 +103,24 @@ def test_enrolment_takes_the_code_of_its_key(user: User) -> None:
     assert device.key not in str(list(AuditEntry.objects.values()))
 
 
+def test_enrolment_shuts_out_the_sessions_without_the_code(user: User) -> None:
+    before, client = Client(), Client()
+    for browser in (before, client):
+        log_in(browser)
+    device, _ = enrol(client, user)
+
+    assert is_inside(client)
+    assert not is_inside(before)
+    password = f"/admin/auth/user/{user.pk}/password/"
+    new = {"password1": "another long password", "password2": "another long password"}
+    assert before.post(password, new)["Location"].startswith("/admin/login/")
+    user.refresh_from_db()
+    assert user.check_password(PASSWORD)
+
+    log_in(before, otp_token=code_of(device, steps=1))
+    assert is_inside(before)
+
+
 @pytest.mark.parametrize("code", ["000000", "", "abc", "12345678901234567"])
 def test_enrolment_refuses_another_code(user: User, code: str) -> None:
     client = Client()

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from accounts.models import ByokCredential
@@ -80,6 +82,53 @@ def test_rotation_with_a_secret_that_fails_changes_nothing(
         "endpoint_id": str(active.pk),
         "reason": "upstream_error",
     }
+    credential.refresh_from_db()
+    assert (credential.version, credential.reveal()) == (1, before)
+    assert Validation.objects.count() == count
+
+
+def test_rotation_tries_the_secret_as_its_own_credential(
+    tenant: Tenant, credential: ByokCredential, active: PrivateEndpoint, simulator: Simulator
+) -> None:
+    factories.make_credential(tenant, active.provider, "preferred-credential-0123456789")
+    credential.is_fallback = True
+    credential.save_fields("is_fallback")
+    simulator.clear()
+    [made] = rotation.rotate(credential, NEW, revalidate=True)
+    assert (made.credential_id, made.credential_version) == (credential.pk, 2)
+    assert {request.headers["authorization"] for request in simulator.requests} == {
+        f"Bearer {NEW.reveal()}"
+    }
+    active.refresh_from_db()
+    assert active.validation == made
+
+
+@pytest.mark.parametrize(
+    ("limit", "reason"),
+    [
+        ({"allowed_hosts": ["other.example"]}, "invalid_base_url"),
+        ({"disabled": True}, "no_byok_key"),
+    ],
+)
+def test_rotation_sends_no_secret_where_its_credential_may_not_be_used(
+    tenant: Tenant,
+    credential: ByokCredential,
+    active: PrivateEndpoint,
+    simulator: Simulator,
+    limit: dict[str, Any],
+    reason: str,
+) -> None:
+    factories.make_credential(tenant, active.provider, "preferred-credential-0123456789")
+    for name, value in {"is_fallback": True, **limit}.items():
+        setattr(credential, name, value)
+    credential.save_fields("is_fallback", *limit)
+    before = credential.reveal()
+    count = Validation.objects.count()
+    simulator.clear()
+    with pytest.raises(RotationRefused) as caught:
+        rotation.rotate(credential, NEW, revalidate=True)
+    assert caught.value.metadata == {"endpoint_id": str(active.pk), "reason": reason}
+    assert simulator.requests == []
     credential.refresh_from_db()
     assert (credential.version, credential.reveal()) == (1, before)
     assert Validation.objects.count() == count

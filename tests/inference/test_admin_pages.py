@@ -197,7 +197,7 @@ def test_the_list_and_the_page_make_few_queries(operator: Client, tenant: Tenant
         with CaptureQueriesContext(connection) as queries:
             operator.get(path, query)
         counts.append(len(queries))
-    assert counts == [4, 5, 5, 9]
+    assert counts == [5, 6, 6, 10]
 
 
 def test_an_empty_list_says_what_to_do(operator: Client) -> None:

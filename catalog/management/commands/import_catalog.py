@@ -21,12 +21,16 @@ class Command(ImportCommand):
         parser.add_argument("--from-url", metavar="URL", help="fetch the catalogue over HTTPS")
         super().add_arguments(parser)
 
-    def load(self, options: dict[str, Any], *, dry_run: bool, plan: Plan | None) -> Report:
+    def handle(self, *args: Any, **options: Any) -> None:
         file, url = options["file"], options["from_url"]
         if (file is None) == (url is None):
             raise CommandError("Name a FILE or --from-url URL, one of the two.", returncode=2)
-        data = read_input(file) if url is None else _fetched(url)
-        return imports.apply(imports.parse(data), dry_run=dry_run, plan=plan)
+        # Before the transaction, which waits for no other server.
+        options["data"] = read_input(file) if url is None else _fetched(url)
+        super().handle(*args, **options)
+
+    def load(self, options: dict[str, Any], *, dry_run: bool, plan: Plan | None) -> Report:
+        return imports.apply(imports.parse(options["data"]), dry_run=dry_run, plan=plan)
 
 
 def _fetched(url: str) -> bytes:

@@ -1,0 +1,11 @@
+"""Django's command, which sets an operator's password, with an entry in the audit log."""
+
+from __future__ import annotations
+
+from django.contrib.auth.management.commands import changepassword
+
+from config.commands import AuditedCommand
+
+
+class Command(AuditedCommand, changepassword.Command):
+    pass
