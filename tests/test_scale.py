@@ -31,6 +31,9 @@ from inference.models import DailyUsage, Generation, HourlyUsage, Journal, Usage
 from inference.rollups import midnight
 from tests import books, snapshots
 
+# pytest-django makes a database for tests that say so; a fixture of the module is too early for it.
+pytestmark = pytest.mark.django_db
+
 GOLDEN: Final = Path(__file__).parent / "queries.json"
 MAX_QUERIES: Final = 15
 UPDATE: Final = (
