@@ -291,7 +291,9 @@ class AdmissionIsland:
         waiting = list(range(len(batch)))
         for attempt in range(_TRIES):
             decided = await self._admit(
-                [batch[index] for index in waiting], may_recall=attempt == 0
+                [batch[index] for index in waiting],
+                may_recall=attempt == 0,
+                is_last=attempt == _TRIES - 1,
             )
             for index, result in zip(waiting, decided, strict=True):
                 if result is not None:
@@ -304,7 +306,7 @@ class AdmissionIsland:
         return results
 
     async def _admit(
-        self, batch: list[Entry], *, may_recall: bool
+        self, batch: list[Entry], *, may_recall: bool, is_last: bool
     ) -> list[Admission | BaseException | None]:
         """Reads or recalls, decides and stores once; ``None`` where that held no more."""
         digests = {entry.key_digest for entry in batch}
@@ -339,12 +341,14 @@ class AdmissionIsland:
                 [(entry, admission) for _, entry, admission in admitted], purses
             )
         except Rejected:
-            # What one of them points at was deleted a moment ago: it alone is refused.
+            # What one of them points at was deleted a moment ago, or its money was taken: it alone
+            # is decided again.
             for index, entry, admission in admitted:
                 try:
                     stored |= await self._open([(entry, admission)], purses)
                 except Rejected:
-                    results[index] = Conflict("What this request needs was just removed.")
+                    if is_last:
+                        results[index] = Conflict("What this request needs was just removed.")
         for index, _, admission in admitted:
             if results[index] is admission and admission.generation_id not in stored:
                 results[index] = None

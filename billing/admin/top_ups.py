@@ -190,7 +190,11 @@ def _candidates(deposit: Deposit) -> str:
         )
         for top_up in rows
     )  # fmt: skip
-    listed = format_html_join(mark_safe("<br>"), "{} ({}) asked for {} at {}: {}.", asked)
+    listed = format_html_join(
+        mark_safe("<br>"),
+        '<span style="overflow-wrap: anywhere">{} ({}) asked for {} at {}: {}.</span>',
+        asked,
+    )
     return listed or "No top-up names this sender."
 
 

@@ -185,8 +185,8 @@ def test_a_late_payment_is_nobodys_where_several_organizations_had_its_amount(
 @pytest.mark.parametrize(
     ("units", "seconds", "finding"),
     [
-        (10_000_001, 5, "credited"),
-        (10_000_001, 6, "unmatched"),
+        (10_000_001, 15, "credited"),
+        (10_000_001, 16, "unmatched"),
         (10_000_000, 0, "under"),
         (10_000_000, 1, "unmatched"),
     ],
