@@ -341,8 +341,9 @@ class AdmissionIsland:
                 [(entry, admission) for _, entry, admission in admitted], purses
             )
         except Rejected:
-            # What one of them points at was deleted a moment ago, or its money was taken: it alone
-            # is decided again.
+            # What one of them points at was deleted a moment ago; or its account was paid into, and
+            # PostgreSQL checks a row's constraints before it sees that its statement has locked a
+            # newer one. It alone is decided again.
             for index, entry, admission in admitted:
                 try:
                     stored |= await self._open([(entry, admission)], purses)

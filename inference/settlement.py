@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from billing import ledger
 from catalog.pricing import Usage
 from config.errors import Unavailable
-from inference.store import Rejected, Store
+from inference.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -113,17 +113,20 @@ class SettlementIsland:
         return [None] * len(batch)
 
     async def _put_alone(self, item: Settlement) -> None:
-        """Stores one settlement; where that fails by what an upstream said, stores it without."""
-        for wanted in (item, item.without_foreign_texts()):
+        """Stores one settlement; where that fails by what an upstream said, stores it without.
+
+        Twice as it is: PostgreSQL checks a row's constraints before it sees that its statement has
+        locked a newer one, where a payment may have come meanwhile.
+        """
+        problem: Exception | None = None
+        for wanted in (item, item, item.without_foreign_texts()):
             try:
                 await self._put([wanted])
-            except Rejected:
-                logger.exception("the generation %s cannot be settled", item.generation_id)
-                return
-            except Exception:
-                logger.exception("the end of the generation %s cannot be read", item.generation_id)
+            except Exception as exc:
+                problem = exc
             else:
                 return
+        logger.error("the generation %s cannot be settled", item.generation_id, exc_info=problem)
 
     async def _put(self, batch: list[Settlement]) -> None:
         rows = encoded(batch)
