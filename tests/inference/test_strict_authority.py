@@ -252,7 +252,9 @@ def test_a_key_is_disabled_among_many_workers(site: Site) -> None:
                 assert [key.edit(disabled=flag) for flag in (True, False)] == [True, True]
         finally:
             stop = True
-        assert set().union(*working.result()) == {"Admission", "Unauthenticated"}
+        found = set().union(*working.result())
+    # One whose key changes at every try is told to come again.
+    assert found - {"Unavailable"} == {"Admission", "Unauthenticated"}
     assert_in_order()
 
 
