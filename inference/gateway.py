@@ -409,6 +409,7 @@ class Exchange:
                 raise fault
             if chunks and chunks[-1].is_done:
                 self._report_speed()
+                self._is_delivering = True
                 await deliver(self._usage_event() + sse.DONE)
                 # A caller that leaves from now on has had everything.
                 self.settle()

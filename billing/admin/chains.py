@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from django import forms
@@ -141,9 +142,7 @@ class ChainStateAdmin(ReadOnlyAdmin):
         form=BlockDialog,
     )
     def resume(self, request: HttpRequest, state: ChainState, form: Any) -> console.Said:
-        cursor = self._cursor(state, form)
-        state.resume(cursor, by=console.actor(request))
-        return messages.SUCCESS, f"{state} is read again from block {cursor.number}."
+        return self._go_back(request, state, form, state.resume)
 
     @console.transition(
         description="Read again",
@@ -154,12 +153,12 @@ class ChainStateAdmin(ReadOnlyAdmin):
         form=BlockDialog,
     )
     def read_again(self, request: HttpRequest, state: ChainState, form: Any) -> console.Said:
-        cursor = self._cursor(state, form)
-        state.read_again(cursor, by=console.actor(request))
-        return messages.SUCCESS, f"{state} is read again from block {cursor.number}."
+        return self._go_back(request, state, form, state.read_again)
 
-    def _cursor(self, state: ChainState, form: Any) -> Cursor:
-        """Returns the cursor at the block that was typed, as the node tells it."""
+    def _go_back(
+        self, request: HttpRequest, state: ChainState, form: Any, begin: Callable[..., None]
+    ) -> console.Said:
+        """Begins anew at the block that was typed, as the node tells it."""
         chain = settings.CHAINS.get(state.chain_id)
         if chain is None:
             raise Unprocessable("The chain is not configured.")
@@ -167,4 +166,5 @@ class ChainStateAdmin(ReadOnlyAdmin):
             block = Node(chain, settings.EGRESS_POLICY).block(form.cleaned_data["block"])
         except ChainError as exc:
             raise Unavailable(str(exc)) from None
-        return Cursor(block.number, block.hash)
+        begin(Cursor(block.number, block.hash), by=console.actor(request))
+        return messages.SUCCESS, f"{state} is read again from block {block.number}."
