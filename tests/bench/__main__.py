@@ -9,8 +9,8 @@ provider make of it: what a gateway adds is the difference;
 ``floor``, the least that Python does (``tests.bench.floor``); nginx as a reverse proxy, where it is
 installed; LiteLLM's proxy and Portkey's gateway without keys, database or ledger of their own,
 installed from the package registries. Loads: plain and streamed answers at 64 connections, streams
-from a provider that writes each event by itself and from one that writes some together, and plain
-ones at 8 from a provider that takes 50 ms, whose latency is shown without these.
+of 50 events from a provider that writes one after another, and from one that lets each travel alone,
+and plain ones at 8 from a provider that takes 50 ms, whose latency is shown without these.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Load:
 LOADS: Final = (
     Load("plain", "bench-whole", 64),
     Load("stream", "bench-chunks", 64, stream=True),
-    Load("stream in bursts", "bench-bursts", 64, stream=True),
+    Load("stream, events apart", "bench-apart", 64, stream=True),
     Load("plain, 50 ms upstream", "bench-slow", 8, delay_seconds=DELAY_SECONDS),
 )
 

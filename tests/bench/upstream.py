@@ -2,16 +2,18 @@
 
 The simulated provider of ``config.simulator`` costs more than some gateways do, and it would have
 to share its core with PostgreSQL. This one does next to nothing: it finds where a request ends and
-writes bytes. A model whose name holds ``chunks`` is answered with a stream, an event a write; one
-that holds ``bursts`` with the same stream, :data:`BURST` events a write; one that holds ``slow`` is
-answered after :data:`DELAY_SECONDS`; one that holds ``drip`` with a stream that takes
-:data:`DRIP_SECONDS` from event to event.
+writes bytes. A model whose name holds ``chunks`` is answered with a stream, each event with a call
+of its own and none of them waited for; one that holds ``apart`` with the same stream in so many
+packets, since it does something else between any two events; one that holds ``slow`` is answered
+after :data:`DELAY_SECONDS`; one that holds ``drip`` with a stream that takes :data:`DRIP_SECONDS`
+from event to event.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Iterator
 from typing import Final, cast
@@ -19,7 +21,6 @@ from typing import Final, cast
 import uvloop
 
 CHUNKS: Final = 50
-BURST: Final = 10
 DELAY_SECONDS: Final = 0.05
 DRIP_SECONDS: Final = 0.5
 _USAGE: Final = {"prompt_tokens": 11, "completion_tokens": 4, "total_tokens": 15}
@@ -69,7 +70,6 @@ def _events() -> list[bytes]:
 
 _WHOLE: Final = _whole()
 _EVENTS: Final = _events()
-_BURSTS: Final = [b"".join(_EVENTS[at : at + BURST]) for at in range(0, len(_EVENTS), BURST)]
 
 
 class Provider(asyncio.Protocol):
@@ -93,10 +93,13 @@ class Provider(asyncio.Protocol):
     def _begin(self, request: bytes) -> None:
         if b"drip" in request:
             self._answer(iter(_EVENTS), DRIP_SECONDS)
-        elif b"chunks" in request:
+        elif b"apart" in request:
             self._answer(iter(_EVENTS), 0)
-        elif b"bursts" in request:
-            self._answer(iter(_BURSTS), 0)
+        elif b"chunks" in request:
+            # The transport would put them together. They fit the socket, which is empty.
+            descriptor = self._transport.get_extra_info("socket").fileno()
+            for event in _EVENTS:
+                os.write(descriptor, event)
         elif b"slow" in request:
             asyncio.get_running_loop().call_later(DELAY_SECONDS, self._answer, iter((_WHOLE,)), 0)
         else:
