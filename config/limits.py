@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
+import sys
+import termios
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
 import msgspec
 from django.conf import settings
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from config.errors import GatewayError, HeadersTooLarge, PayloadTooLarge
 
@@ -18,19 +21,25 @@ Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MAX_HEADER_BYTES: Final = 65_536
+# How long a caller may take not a byte of an answer that is over.
+_STUCK_SECONDS: Final = 30.0
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """Uvicorn's HTTP/1.1 with a bound on the size of a request's headers.
+    """Uvicorn's HTTP/1.1 with bounds on what a caller sends, and on how long it takes an answer.
 
     The parser gathers a header of any size, in time that grows with its square, on the event loop
-    that everybody shares.
+    that everybody shares. Closing waits for the caller to take what was written, which some never
+    do. Of requests that came in a row, uvicorn tells the last one alone that the caller is gone.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._head_bytes = 0
         self._is_in_head = True
+        self._is_lost = False
+        # Of requests in a row, those before the last whose answers have not ended.
+        self._earlier: list[RequestResponseCycle] = []
 
     def data_received(self, data: bytes) -> None:
         if self._is_in_head:
@@ -41,16 +50,46 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        # Closing waits for the caller to take what was written, which some never do.
         self.scope["causeway.abort"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
 
     def on_headers_complete(self) -> None:
         self._is_in_head = False
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._earlier = [cycle for cycle in self._earlier if not cycle.response_complete]
+            self._earlier.append(self.cycle)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
         self._is_in_head, self._head_bytes = True, 0
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._hurry()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._hurry()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_lost = True
+        for cycle in self._earlier:
+            cycle.disconnected = not cycle.response_complete
+            cycle.message_event.set()
+        super().connection_lost(exc)
+
+    def _hurry(self, left: int | None = None) -> None:
+        """Ends a closing connection of whose last answer nothing was taken for a while."""
+        if self._is_lost:
+            return
+        # The kernel's part counts: a slow caller drains that for long before it asks for more.
+        queued = fcntl.ioctl(self.transport.get_extra_info("socket"), termios.TIOCOUTQ, bytes(4))
+        size = self.transport.get_write_buffer_size() + int.from_bytes(queued, sys.byteorder)
+        if left is not None and size >= left:
+            self.transport.abort()
+        else:
+            self.loop.call_later(_STUCK_SECONDS, self._hurry, size)
 
     def _refuse(self, error: GatewayError) -> None:
         if self.transport.is_closing():

@@ -290,11 +290,17 @@ class AdmissionIsland:
         results: list[Admission | BaseException] = [Unavailable() for _ in batch]
         waiting = list(range(len(batch)))
         for attempt in range(_TRIES):
-            decided = await self._admit(
-                [batch[index] for index in waiting],
-                may_recall=attempt == 0,
-                is_last=attempt == _TRIES - 1,
-            )
+            try:
+                decided = await self._admit(
+                    [batch[index] for index in waiting],
+                    may_recall=attempt == 0,
+                    is_last=attempt == _TRIES - 1,
+                )
+            except Exception as exc:
+                # What was stored by then is admitted all the same: somebody has to settle it.
+                for index in waiting:
+                    results[index] = exc
+                break
             for index, result in zip(waiting, decided, strict=True):
                 if result is not None:
                     results[index] = result
@@ -347,6 +353,8 @@ class AdmissionIsland:
             for index, entry, admission in admitted:
                 try:
                     stored |= await self._open([(entry, admission)], purses)
+                except Unavailable as exc:
+                    results[index] = exc
                 except Rejected:
                     if is_last:
                         results[index] = Conflict("What this request needs was just removed.")

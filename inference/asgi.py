@@ -248,8 +248,13 @@ class _Connection:
     deliver = send_events
 
     async def end_events(self) -> None:
+        """Ends a stream; raises :class:`CallerStuck` where its last events are never taken."""
         self.close()
-        await self._send({"type": "http.response.body", "body": b""})
+        try:
+            async with asyncio.timeout(settings.HOLD_TIMEOUT):
+                await self._send({"type": "http.response.body", "body": b""})
+        except TimeoutError:
+            raise CallerStuck from None
 
     def close(self) -> None:
         """Ends the comments."""

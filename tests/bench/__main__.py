@@ -9,7 +9,7 @@ provider make of it: what a gateway adds is the difference;
 ``floor``, the least that Python does (``tests.bench.floor``); nginx as a reverse proxy, where it is
 installed; LiteLLM's proxy and Portkey's gateway without keys, database or ledger of their own,
 installed from the package registries. Loads: plain and streamed answers at 64 connections, streams
-of 50 events from a provider that writes one after another, and from one that lets each travel alone,
+of 50 events from a provider that writes one after another and from one that lets each travel alone;
 and plain ones at 8 from a provider that takes 50 ms, whose latency is shown without these.
 """
 

@@ -10,7 +10,9 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import asyncpg
 import pytest
+from django.db import connection
 from django.utils import timezone
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +21,7 @@ from accounts.models import ApiKey, Guardrail, LimitReset
 from billing.budgets import Budget, Reading, Scope
 from billing.models import Meter
 from catalog.dialects.base import Operation
-from config.errors import GatewayError
+from config.errors import GatewayError, Unavailable
 from config.secrets import digest_api_key
 from inference import schemas
 from inference.admission import Admission, AdmissionIsland, Entry
@@ -92,6 +94,42 @@ def test_a_refusal_never_rests_on_memory(site: Site, monkeypatch: pytest.MonkeyP
     site.publish(price=factories.make_price("1", "1"))
     ApiKey.objects.filter(name="inference").update(limit_nano=10**9)
     assert admitted(site, 3, monkeypatch, max_tokens=5000) == [-2, -2, -2]
+
+
+def test_what_was_stored_is_admitted_though_others_of_its_batch_fail(site: Site) -> None:
+    site.publish()
+    other = factories.make_tenant()
+    request = schemas.parse(Operation.CHAT, json.dumps(site.chat_body()).encode())
+    entries = [
+        Entry(digest_api_key(tenant.api_key), request, "r") for tenant in (site.tenant, other)
+    ]
+    given = connection.get_connection_params()
+    where = {name: given[name] for name in ("host", "port", "user", "password") if name in given}
+    where["database"] = given["dbname"]
+    admitted: list[Any] = []
+
+    async def run() -> None:
+        island, settlements = AdmissionIsland(HealthBoard()), SettlementIsland()
+        for found in await island.admit(entries):
+            assert isinstance(found, Admission)
+            await settlements.settle([Settlement(found.generation_id, "cancelled")])
+        # The second key is another row now, and it cannot be read.
+        changing, blocking = [await asyncpg.connect(**where) for _ in range(2)]
+        await changing.execute(
+            "UPDATE accounts_apikey SET name = 'another' WHERE digest = $1", entries[1].key_digest
+        )
+        async with blocking.transaction():
+            await blocking.execute("LOCK TABLE accounts_memberassignment")
+            admitted.extend(await island.admit(entries))
+        for each in (changing, blocking, island, settlements):
+            await each.close()
+
+    asyncio.run(run())
+    first, second = admitted
+    assert isinstance(first, Admission)
+    assert isinstance(second, Unavailable)
+    [row] = Generation.objects.filter(status="pending")
+    assert row.pk == first.generation_id
 
 
 @pytest.mark.parametrize("change", ["limit", "expiry", "disabled", "member"])

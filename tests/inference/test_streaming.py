@@ -16,6 +16,7 @@ import pytest
 import requests
 from django.conf import LazySettings
 
+from config import limits
 from inference.models import Generation
 from tests import factories
 from tests.inference.conftest import CHAT, Site, content_of, events_of
@@ -180,6 +181,19 @@ def test_a_caller_that_resets_the_connection_is_noticed_too(priced: Site) -> Non
     assert priced.settled().status == "cancelled"
 
 
+def test_a_caller_that_leaves_with_requests_in_a_row_is_noticed_too(site: Site) -> None:
+    site.publish("sim-endless")
+    body = json.dumps(site.chat_body("one two", stream=True)).encode()
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    with raw_stream(site) as line:
+        line.sendall(head.encode() + body)
+        assert line.recv(100).startswith(b"HTTP/1.1 200 OK")
+        [request] = site.dialled()
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    assert site.upstream.wait_until(lambda: request.client_closed_at is not None, 2)
+    assert site.settled().status == "cancelled"
+
+
 def test_a_caller_that_leaves_with_the_last_event_has_a_completed_generation(site: Site) -> None:
     site.publish("sim-linger", price=factories.make_price("0.000001", "0.000002"))
     with raw_stream(site) as line:
@@ -232,6 +246,38 @@ def test_a_slow_caller_slows_the_upstream(site: Site, settings: LazySettings) ->
         assert b": CAUSEWAY" not in text
     assert site.upstream.wait_until(lambda: request.client_closed_at is not None, 2)
     assert site.settled().status == "cancelled"
+
+
+@pytest.mark.parametrize("is_patient", [False, True])
+def test_an_answer_that_nobody_takes_is_dropped(
+    site: Site, is_patient: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "_STUCK_SECONDS", 0.5)
+    size = 12_000_000
+    site.publish(f"sim-big:{size}")
+    address = urlsplit(site.server)
+    body = json.dumps(site.chat_body("one two")).encode()
+    with socket.socket() as caller:
+        caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        caller.settimeout(10)
+        caller.connect((address.hostname, address.port))
+        caller.sendall(
+            f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+            f"Connection: close\r\nAuthorization: Bearer {site.tenant.api_key}\r\n\r\n".encode()
+            + body
+        )
+        received = len(caller.recv(15))
+        assert site.settled().status == "completed"
+        if not is_patient:
+            time.sleep(2)
+        try:
+            while data := caller.recv(1 << 20):
+                received += len(data)
+                # Slow, but going on: longer in all than one who takes nothing may be.
+                time.sleep(0.002)
+        except ConnectionResetError:
+            pass
+    assert (received > size) is is_patient
 
 
 def test_a_kept_connection_serves_one_stream_after_another(site: Site) -> None:
