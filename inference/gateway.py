@@ -49,6 +49,8 @@ Status = Generation.Status
 
 # English text has about four bytes a token; used, and flagged, only where an upstream counts none.
 _BYTES_PER_TOKEN: Final = 4
+# How much of a stream, of about 256 tokens, is told to the journal without waiting for its time.
+_JOURNALLED_BYTES: Final = 256 * _BYTES_PER_TOKEN
 # How long a finished stream may take to close in good order, so that its connection is kept.
 _GOODBYE_SECONDS: Final = 0.05
 # How long a caller may take over the event that tells of a failure.
@@ -142,6 +144,10 @@ class Gateway:
         # Until then it lives: while the database is away, nobody may take it for dead.
         stored.add_done_callback(lambda _: self._under_way.discard(exchange))
 
+    def journal_soon(self) -> None:
+        """Has what was delivered journalled now rather than in a second."""
+        self._pulse.hurry()
+
     def _beats(self) -> list[Beat]:
         """Returns how far everything has come that has been under way for a while."""
         return [beat for exchange in self._under_way if (beat := exchange.beat()) is not None]
@@ -195,6 +201,7 @@ class Exchange:
         self._usage_is_final = False
         self._raw_usage: Any = None
         self._output_bytes = 0
+        self._journalled_bytes = 0
         self._finish_reason: str | None = None
         self._native_finish_reason: str | None = None
         self._upstream_id: str | None = None
@@ -282,6 +289,7 @@ class Exchange:
         if not self._output_bytes and time.monotonic() - self._started < 1:
             return None
         estimate = self._estimate()
+        self._journalled_bytes = self._output_bytes
         return Beat(
             self.generation_id, estimate.prompt, estimate.completion if self._output_bytes else 0
         )
@@ -402,6 +410,8 @@ class Exchange:
         fault: Exception | None = None
         while True:
             if events := b"".join(map(self._rendered_chunk, chunks)):
+                if self._output_bytes >= self._journalled_bytes + _JOURNALLED_BYTES:
+                    self._gateway.journal_soon()
                 self._is_delivering = True
                 await deliver(events)
                 self._is_delivering = False

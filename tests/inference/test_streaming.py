@@ -17,7 +17,8 @@ import requests
 from django.conf import LazySettings
 
 from config import limits
-from inference.models import Generation
+from inference import journal
+from inference.models import Generation, Journal
 from tests import factories
 from tests.inference.conftest import CHAT, Site, content_of, events_of
 
@@ -147,6 +148,22 @@ def test_a_caller_that_leaves_ends_the_upstream_and_pays_what_was_delivered(
     assert [attempt["status"] for attempt in row.attempts] == [200]
 
 
+def test_much_that_was_delivered_is_journalled_before_its_time(
+    priced: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "_INTERVAL_SECONDS", 60.0)
+    time.sleep(1.1)  # the beat that is waited for has the old time yet
+    priced.upstream.release(3)
+    answer = priced.post(priced.chat_body("x" * 2000, stream=True), stream=True)
+    chunks = answer.iter_content(None)
+    seen = ""
+    while "x" * 2000 not in seen:
+        seen += next(chunks).decode()
+    priced.eventually(lambda: Journal.objects.get().completion_tokens >= 500)
+    answer.close()
+    assert priced.settled().status == "cancelled"
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_caller_that_leaves_before_the_first_event_pays_nothing(site: Site, stream: bool) -> None:
     site.publish("sim-held")
@@ -155,7 +172,7 @@ def test_a_caller_that_leaves_before_the_first_event_pays_nothing(site: Site, st
             f"{site.server}{CHAT}",
             json=site.chat_body(stream=stream),
             headers={"Authorization": f"Bearer {site.tenant.api_key}"},
-            timeout=0.3,
+            timeout=1,
         )
     [request] = site.dialled()
     assert site.upstream.wait_until(lambda: request.client_closed_at is not None, 1)
