@@ -1355,6 +1355,39 @@ def test_enforce_zdr_of_a_guardrail_is_enforced(operator: Client, tenant: Tenant
     assert guardrail.policy.zdr == set(Family)
 
 
+@pytest.mark.parametrize("switch", ["unknown", "false"])
+def test_families_that_a_form_has_at_yes_outlive_the_deprecated_switch(
+    operator: Client, tenant: Tenant, switch: str
+) -> None:
+    guardrail = make_guardrail(tenant.workspace, enforce_zdr=True)
+    assert guardrail.policy.zdr == set(Family)
+    shown = {f"enforce_zdr_{family}": "true" for family in Family}
+
+    change(operator, guardrail, _guardrail_form(enforce_zdr=switch, **shown))
+    guardrail.refresh_from_db()
+    assert not guardrail.enforce_zdr
+    assert guardrail.policy.zdr == set(Family)
+
+    shown["enforce_zdr_xai"] = "unknown"
+    change(operator, guardrail, _guardrail_form(enforce_zdr=switch, **shown))
+    guardrail.refresh_from_db()
+    assert guardrail.policy.zdr == set(Family) - {Family.XAI}
+
+
+def test_families_that_a_form_has_at_no_are_not_overwritten(
+    operator: Client, tenant: Tenant
+) -> None:
+    guardrail = make_guardrail(
+        tenant.workspace, enforce_zdr=False, enforce_zdr_google=None, enforce_zdr_other=None
+    )
+    shown = {f"enforce_zdr_{family}": "false" for family in ("anthropic", "openai", "xai")}
+
+    change(operator, guardrail, _guardrail_form(enforce_zdr="true", **shown))
+    guardrail.refresh_from_db()
+    assert guardrail.policy.zdr == {Family.GOOGLE, Family.OTHER}
+    assert guardrail.enforce_zdr_xai is False
+
+
 def test_guardrail_is_assigned_and_taken_away(operator: Client, tenant: Tenant) -> None:
     guardrail = make_guardrail(tenant.workspace)
     key, member = make_key(tenant, "governed"), make_member(tenant.organization)
