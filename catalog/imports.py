@@ -170,7 +170,9 @@ def apply(catalog: Catalog, *, dry_run: bool = False, plan: Plan | None = None) 
     report = Report.on(*KINDS, dry_run=dry_run)
     tell = report.counting(plan)
     with transaction.atomic():
-        providers = {row.slug: row for row in Provider.objects.select_for_update()}
+        # Whoever refers to a provider or a model meanwhile is not held up: keys stay as they are.
+        stored_providers = Provider.objects.select_for_update(no_key=True)
+        providers = {row.slug: row for row in stored_providers}
         _upsert(
             tell,
             "providers",
@@ -178,7 +180,8 @@ def apply(catalog: Catalog, *, dry_run: bool = False, plan: Plan | None = None) 
             {row.slug: _provider_values(row) for row in catalog.providers},
             Provider,
         )
-        models = {row.canonical_slug: row for row in LanguageModel.objects.select_for_update()}
+        stored_models = LanguageModel.objects.select_for_update(no_key=True)
+        models = {row.canonical_slug: row for row in stored_models}
         _require_free_slugs(catalog.models, models)
         _release_slugs(catalog.models, models)
         _upsert(

@@ -7,6 +7,7 @@ import json
 import os
 import stat
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
@@ -21,6 +22,7 @@ from config.health import pending_migrations
 from config.imports import Fate, ImportRefused, Plan, Report, read_lines
 
 _PROGRESS_INTERVAL: Final = 0.5
+_SPOOLED: Final = 1024 * 1024
 _CLEAR: Final = "\r\x1b[K"
 
 
@@ -80,7 +82,9 @@ class Command(AuditedCommand):
 class ImportCommand(Command):
     """A command that applies a file, all or none, and reports what became of its rows.
 
-    It is one entry in the audit log, with its counts, stored with the rows or not at all.
+    It is one entry in the audit log, with its counts, stored with the rows or not at all. A plan is
+    printed after the transaction, so that no reader of it holds locks up; until then its lines wait
+    in memory, and beyond 1 MiB in a temporary file. With ``--json`` it is in memory whole.
     """
 
     is_audited = False
@@ -94,29 +98,35 @@ class ImportCommand(Command):
 
     def handle(self, *args: Any, **options: Any) -> None:
         planned: list[dict[str, str]] = []
-
-        def plan(kind: str, row: str, fate: Fate) -> None:
-            if options["json"]:
-                planned.append({"kind": kind, "row": row, "fate": fate})
-            else:
-                self.note(f"{fate}: {kind} {row!r}")
-
         is_plan = options["plan"]
-        try:
-            with transaction.atomic():
-                report = self.load(
-                    options, dry_run=options["dry_run"] or is_plan, plan=plan if is_plan else None
-                )
-                result = asdict(report)
-                if not report.dry_run:
-                    audit.record_import(
-                        audit.command_actor(self.name),
-                        f"command {self.name}",
-                        organization_id=options.get("organization_id"),
-                        counts=result,
+        with tempfile.SpooledTemporaryFile(_SPOOLED, "w+", encoding="utf-8") as lines:
+
+            def plan(kind: str, row: str, fate: Fate) -> None:
+                if options["json"]:
+                    planned.append({"kind": kind, "row": row, "fate": fate})
+                else:
+                    lines.write(f"{fate}: {kind} {row!r}\n")
+
+            try:
+                with transaction.atomic():
+                    report = self.load(
+                        options,
+                        dry_run=options["dry_run"] or is_plan,
+                        plan=plan if is_plan else None,
                     )
-        except ImportRefused as exc:
-            refuse(str(exc))
+                    result = asdict(report)
+                    if not report.dry_run:
+                        audit.record_import(
+                            audit.command_actor(self.name),
+                            f"command {self.name}",
+                            organization_id=options.get("organization_id"),
+                            counts=result,
+                        )
+            except ImportRefused as exc:
+                refuse(str(exc))
+            lines.seek(0)
+            for line in lines:
+                self.note(line.rstrip("\n"))
         if is_plan and options["json"]:
             result["plan"] = planned
         self.report(result, as_json=options["json"])

@@ -7,9 +7,10 @@ because an action of unfold runs on GET unless it asks through a dialog.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from decimal import Context, Decimal
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, TypeVar
@@ -559,7 +560,8 @@ def bulk(
     """Makes a method an action over selected rows: confirmed on a page, then reported row by row.
 
     Each row is a transaction of its own, in the method; what one row refuses stops no other. Of all
-    rows of a list, the page carries the list's own address instead of their keys.
+    rows of a list, the page carries the list's own address instead of their keys, and a digest of
+    these: nothing is done when the list has other rows by the time it is confirmed.
     """
 
     def decorate(method: Callable[[Any, HttpRequest, Any], None]) -> Any:
@@ -568,13 +570,15 @@ def bulk(
         def run(
             self: Any, request: HttpRequest, queryset: QuerySet[Any]
         ) -> TemplateResponse | None:
-            count = queryset.order_by()[: _BULK + 1].count()
+            keys = list(queryset.values_list("pk", flat=True)[: _BULK + 1])
+            count = len(keys)
             if count > _BULK:
                 text = f"More than {_BULK:,} rows are too many. Narrow the list; nothing was done."
                 self.message_user(request, text, messages.ERROR)
                 return None
+            across = request.POST.get("select_across") == "1"
+            listed = _digest(keys)
             if request.POST.get("confirmed") != "yes":
-                across = request.POST.get("select_across") == "1"
                 rows = list(queryset[:_SAID] if across else queryset)
                 context = {
                     **self.admin_site.each_context(request),
@@ -583,6 +587,7 @@ def bulk(
                     "rows": rows,
                     "hidden": count - len(rows),
                     "across": across,
+                    "listed": listed,
                     "action": method.__name__,
                     "checkbox_name": ACTION_CHECKBOX_NAME,
                     "opts": self.opts,
@@ -590,8 +595,12 @@ def bulk(
                 }
                 request.current_app = self.admin_site.name
                 return TemplateResponse(request, "admin/confirm_action.html", context)
+            if across and request.POST.get("listed") != listed:
+                text = "The list has changed; look again. Nothing was done."
+                self.message_user(request, text, messages.ERROR)
+                return None
             done = 0
-            for place, row in enumerate(queryset.iterator(chunk_size=_CHUNK)):
+            for place, row in enumerate(_rows(queryset, keys)):
                 try:
                     method(self, request, row)
                 except GatewayError as exc:
@@ -610,3 +619,16 @@ def bulk(
         return run
 
     return decorate
+
+
+def _digest(keys: Iterable[Any]) -> str:
+    """Identifies a set of rows, in whatever order a list has them."""
+    return hashlib.sha256("\n".join(sorted(map(str, keys))).encode()).hexdigest()
+
+
+def _rows(queryset: QuerySet[Any], keys: list[Any]) -> Iterator[Any]:
+    """Yields the rows of these keys, in their order; one that has left the list is passed over."""
+    for start in range(0, len(keys), _CHUNK):
+        chunk = keys[start : start + _CHUNK]
+        found = queryset.in_bulk(chunk)
+        yield from (found[key] for key in chunk if key in found)

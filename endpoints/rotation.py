@@ -41,7 +41,8 @@ def rotate(
         credential.rotate(secret)
         return []
     tried: list[tuple[PrivateEndpoint, Validation]] = []
-    for endpoint in dependants(credential):
+    # Below they are locked in this order, which is that of an admission.
+    for endpoint in dependants(credential).order_by("pk"):
         current = endpoint.validation
         if current is None or current.workspace_id is None:
             continue

@@ -29,7 +29,6 @@ import msgspec
 from django.db import connection, transaction
 from django.utils import timezone
 
-from accounts.models import Organization
 from config.api import CONTROL_CHARACTERS, NOT_STORABLE
 from config.imports import Fate, Plan, Problems, Report, decoded, json_rows
 from endusers.models import EndUser
@@ -55,6 +54,7 @@ SELECT line, first FROM (
     SELECT line, min(line) OVER (PARTITION BY "user") AS first FROM end_user_import
 ) AS numbered WHERE line <> first ORDER BY line LIMIT %s
 """
+_TAKE_TURNS: Final = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
 _PLAN: Final = """
 SELECT row."user", CASE
     WHEN stored.id IS NULL THEN 'create'
@@ -114,8 +114,9 @@ def apply(
                 total - distinct,
             )
         problems.refuse_any()
-        # Imports of one organization take turns, for two that insert and mark could deadlock.
-        Organization.objects.select_for_update(no_key=True).get(pk=organization_id)
+        # Imports of one organization take turns, for two that insert and mark could deadlock. Not
+        # by its row: requests wait for that, and an import may have any number of rows.
+        cursor.execute(_TAKE_TURNS, [f"end_user_import|{organization_id}"])
         now = timezone.now()
         if plan is not None:
             with connection.chunked_cursor() as fates:

@@ -49,18 +49,38 @@ def _sweep() -> int:
 def _end(settlements: Sequence[Settlement]) -> int:
     """Stores settlements; one that the ledger does not take keeps none of the others open."""
     try:
-        with transaction.atomic(), connection.cursor() as cursor:
-            cursor.execute(SETTLE, [encoded(settlements)])
+        _store(settlements)
     except (DataError, IntegrityError):
-        if len(settlements) > 1:
-            return sum(_end([settlement]) for settlement in settlements)
-        [lost] = settlements
-        logger.exception("the generation %s cannot be charged", lost.generation_id)
-        if lost.error_type == _UNCHARGEABLE:
-            return 0
-        # What it would cost fits no column: its hold must end all the same.
-        return _end([Settlement(lost.generation_id, lost.status, error_type=_UNCHARGEABLE)])
+        return sum(map(_end_alone, settlements))
     return len(settlements)
+
+
+def _end_alone(item: Settlement) -> int:
+    """Stores one settlement; what it would cost may fit no column, and its hold ends all the same.
+
+    Twice as it is: PostgreSQL checks a row's constraints before it sees that its statement has
+    locked a newer one, where a payment may have come meanwhile.
+    """
+    free = Settlement(item.generation_id, item.status, error_type=_UNCHARGEABLE)
+    problem: Exception | None = None
+    for wanted in (item, item, free):
+        try:
+            _store([wanted])
+        except (DataError, IntegrityError) as exc:
+            problem = exc
+            continue
+        if wanted is free:
+            logger.error(
+                "the generation %s cannot be charged", item.generation_id, exc_info=problem
+            )
+        return 1
+    logger.error("the generation %s cannot be ended", item.generation_id, exc_info=problem)
+    return 0
+
+
+def _store(settlements: Sequence[Settlement]) -> None:
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(SETTLE, [encoded(settlements)])
 
 
 def _settlement(journal: Journal) -> Settlement:

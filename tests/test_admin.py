@@ -1092,11 +1092,39 @@ def test_all_rows_of_a_list_are_confirmed_without_their_keys(
     assert text.count('name="_selected_action"') == 1
     assert EndUser.objects.filter(is_active=True).count() == 1_201
 
-    carried = {**form, "_selected_action": "all", "confirmed": "yes"}
+    assert f'name="listed" value="{asked.context["listed"]}"' in text
+    carried = {
+        **form, "_selected_action": "all", "listed": asked.context["listed"], "confirmed": "yes",
+    }  # fmt: skip
     done = operator.post(address, carried, follow=True)
     assert messages_of(done)[-1] == "Of 1,200 rows, 1,200 are done and 0 refused."
     assert len(messages_of(done)) == 201
     assert list(EndUser.objects.filter(is_active=True)) == [other]
+
+
+@pytest.mark.parametrize("change", ["appears", "leaves", "unasked"])
+def test_all_rows_of_a_list_that_has_changed_are_left_alone(
+    operator: Client, tenant: Tenant, change: str
+) -> None:
+    keys = [make_key(tenant, f"late-{number}") for number in range(3)]
+    form = {"action": "revoke_selected", "select_across": "1", "_selected_action": str(keys[0].pk)}
+    address = f"{listing(ApiKey)}?q=late-"
+    asked = operator.post(address, {**form, "index": "0"})
+    carried = {**form, "_selected_action": "all", "confirmed": "yes"}
+    if change == "appears":
+        keys.append(make_key(tenant, "late-3"))
+    elif change == "leaves":
+        keys.pop().edit(name="other")
+    if change != "unasked":
+        carried["listed"] = asked.context["listed"]
+    done = operator.post(address, carried, follow=True)
+    assert messages_of(done) == ["The list has changed; look again. Nothing was done."]
+    assert not ApiKey.objects.filter(disabled=True).exists()
+
+    again = operator.post(address, {**form, "index": "0"})
+    done = operator.post(address, {**carried, "listed": again.context["listed"]}, follow=True)
+    assert sorted(messages_of(done)) == sorted(f"{key}: done." for key in keys)
+    assert set(ApiKey.objects.filter(disabled=True)) == set(keys)
 
 
 @pytest.mark.parametrize("confirmed", ["", "yes"])
@@ -1353,6 +1381,39 @@ def test_enforce_zdr_of_a_guardrail_is_enforced(operator: Client, tenant: Tenant
     change(operator, guardrail, _guardrail_form(enforce_zdr="true"))
     guardrail.refresh_from_db()
     assert guardrail.policy.zdr == set(Family)
+
+
+@pytest.mark.parametrize("switch", ["unknown", "false"])
+def test_families_that_a_form_has_at_yes_outlive_the_deprecated_switch(
+    operator: Client, tenant: Tenant, switch: str
+) -> None:
+    guardrail = make_guardrail(tenant.workspace, enforce_zdr=True)
+    assert guardrail.policy.zdr == set(Family)
+    shown = {f"enforce_zdr_{family}": "true" for family in Family}
+
+    change(operator, guardrail, _guardrail_form(enforce_zdr=switch, **shown))
+    guardrail.refresh_from_db()
+    assert not guardrail.enforce_zdr
+    assert guardrail.policy.zdr == set(Family)
+
+    shown["enforce_zdr_xai"] = "unknown"
+    change(operator, guardrail, _guardrail_form(enforce_zdr=switch, **shown))
+    guardrail.refresh_from_db()
+    assert guardrail.policy.zdr == set(Family) - {Family.XAI}
+
+
+def test_families_that_a_form_has_at_no_are_not_overwritten(
+    operator: Client, tenant: Tenant
+) -> None:
+    guardrail = make_guardrail(
+        tenant.workspace, enforce_zdr=False, enforce_zdr_google=None, enforce_zdr_other=None
+    )
+    shown = {f"enforce_zdr_{family}": "false" for family in ("anthropic", "openai", "xai")}
+
+    change(operator, guardrail, _guardrail_form(enforce_zdr="true", **shown))
+    guardrail.refresh_from_db()
+    assert guardrail.policy.zdr == {Family.GOOGLE, Family.OTHER}
+    assert guardrail.enforce_zdr_xai is False
 
 
 def test_guardrail_is_assigned_and_taken_away(operator: Client, tenant: Tenant) -> None:

@@ -19,6 +19,7 @@ from accounts.models import (
     MemberAssignment,
     MemberNotFound,
 )
+from accounts.policy import Family
 from config import console
 from config.console import ConsoleAdmin, Dialog, display
 
@@ -39,8 +40,17 @@ class GuardrailForm(CatalogueForm):
 
     @property
     def changes(self) -> dict[str, Any]:
-        """The fields of the model that the form changes."""
+        """The fields of the model that the form changes.
+
+        With ``enforce_zdr``, also the families that the form has at yes or no, changed or not:
+        what is named is not overwritten.
+        """
         named = {name: self.cleaned_data[name] for name in self.changed_data}
+        if "enforce_zdr" in named:
+            for family in Family:
+                value = self.cleaned_data[f"enforce_zdr_{family}"]
+                if value is not None:
+                    named[f"enforce_zdr_{family}"] = value
         if "limit" in named:
             named["limit_nano"] = nano_of(named.pop("limit"))
         return named

@@ -18,10 +18,11 @@ from accounts.models.edits import refusal, write_fields
 from accounts.models.members import Member
 from accounts.models.terms import BudgetInterval
 from accounts.policy import Policy
-from config.errors import InvalidRequest, NotFound
+from config.errors import InvalidRequest, NotFound, Unavailable
 from config.models import BaseModel
 
 WORKSPACE_SLUG: Final = re.compile("[a-z0-9]+(?:-[a-z0-9]+)*")
+_TRIES: Final = 5
 _LIKE_AN_ID: Final = re.compile("[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}")
 
 
@@ -249,11 +250,23 @@ class Workspace(BaseModel):
         when that is confirmed, and then disables its inference keys: they are those that were made
         without naming a workspace. Management keys are the organization's and survive. The row
         stays, for the generations that point at it. Raises :class:`InvalidRequest` for a refusal,
-        and :class:`WorkspaceNotFound` for one that is gone already.
+        :class:`WorkspaceNotFound` for one that is gone already, and :class:`Unavailable` when other
+        keys begin to work in it at every try.
+        """
+        for _ in range(_TRIES):
+            if self._close(confirm_default=confirm_default):
+                return
+        raise Unavailable
+
+    def _close(self, *, confirm_default: bool) -> bool:
+        """Closes, unless a key began to work since the others were locked; returns whether it did.
+
+        Admission has keys before organizations, so that one must not be locked any more.
         """
         keys = self.api_keys.for_inference().enabled().filter(deleted_at=None)
         with transaction.atomic():
-            list(keys.order_by("pk").select_for_update(no_key=True).values_list("pk"))
+            in_order = keys.order_by("pk").select_for_update(no_key=True)
+            locked = list(in_order.values_list("pk", flat=True))
             self._lock_present()
             if self.is_default and not confirm_default:
                 raise refusal(
@@ -264,13 +277,17 @@ class Workspace(BaseModel):
                 raise InvalidRequest(
                     "The workspace has active API keys. Delete, disable or move them first."
                 )
+            if keys.exclude(pk__in=locked).exists():
+                transaction.set_rollback(True)
+                return False
             now = timezone.now()
-            keys.update(disabled=True, updated_at=now)
+            keys.filter(pk__in=locked).update(disabled=True, updated_at=now)
             self.budgets.all().delete()
             self.guardrails.all().delete()
             self.memberships.all().delete()
             self.slug, self.deleted_at = self.pk.hex, now
             self.save_fields("slug", "deleted_at")
+        return True
 
     def place_of(self, member: Member) -> WorkspaceMember:
         """Returns the place that a member has in the default workspace, where no row says so."""

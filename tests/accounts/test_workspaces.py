@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
 import pytest
 import requests
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 from rest_framework.test import APIClient
 
@@ -39,6 +40,7 @@ from tests.accounts.governance import (
     stamp,
 )
 from tests.factories import Tenant
+from tests.locks import waiting
 
 FULL: dict[str, Any] = {
     "name": "n" * 255,
@@ -421,6 +423,52 @@ def test_nothing_begins_to_work_in_a_workspace_that_is_gone(tenant: Tenant) -> N
         with pytest.raises(WorkspaceNotFound):
             attempt()
     assert snapshots.everything() == before
+
+
+def test_a_key_enabled_while_its_workspace_closes_is_locked_before_the_organization(
+    transactional_db: None, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
+    tenant = factories.make_tenant()
+    workspace = tenant.workspace
+    late = make_key(tenant, disabled=True)
+
+    def close() -> None:
+        try:
+            Workspace.objects.get(pk=workspace.pk).close(confirm_default=True)
+        finally:
+            connection.close()
+
+    def admit() -> bool:
+        """Takes the rows of an admission, in its order."""
+        try:
+            with transaction.atomic(), connection.cursor() as cursor:
+                cursor.execute(
+                    "SELECT disabled FROM accounts_apikey WHERE id = %s FOR SHARE", [late.pk]
+                )
+                [disabled] = cursor.fetchone()
+                # By now whoever closes has the organization.
+                cursor.execute("SELECT pg_sleep(0.5)")
+                cursor.execute(
+                    "SELECT id FROM accounts_organization WHERE id = %s FOR SHARE",
+                    [tenant.organization.pk],
+                )
+                return bool(disabled)
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(2) as pool:
+        with transaction.atomic():
+            assert late.edit(disabled=False)
+            closing = pool.submit(close)
+            eventually(lambda: waiting() == 1)
+            admitted = pool.submit(admit)
+            eventually(lambda: waiting() == 2)
+        assert admitted.result() is False
+        closing.result()
+    workspace.refresh_from_db()
+    assert workspace.deleted_at is not None
+    usable = ApiKey.objects.filter(workspace=workspace, is_management=False, disabled=False)
+    assert not usable.exists()
 
 
 @pytest.mark.parametrize("rate", ["0", "1.0001"])

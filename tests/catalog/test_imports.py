@@ -5,18 +5,20 @@ from __future__ import annotations
 import copy
 import io
 import json
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 
 from catalog import imports
 from catalog.models import LanguageModel, ModelEndpoint, PriceVersion, Provider
 from config.imports import ImportRefused
 from config.secrets import Secret
+from endpoints.models import PrivateEndpoint
 from tests import factories, snapshots
 
 FILE: dict[str, Any] = {
@@ -267,6 +269,27 @@ def test_two_models_may_swap_their_public_names(db: None) -> None:
     assert load(file).updated == NONE | {"models": 2}
     assert LanguageModel.objects.get(slug="acme/owl").canonical_slug == "acme/falcon-2026-06-01"
     assert LanguageModel.objects.get(slug="acme/falcon").canonical_slug == "acme/owl-2026-06-01"
+
+
+def test_an_import_holds_up_nobody_who_refers_to_a_row(
+    transactional_db: None, together: Callable[..., list[Any]]
+) -> None:
+    tenant = factories.make_tenant()
+    load(FILE)
+
+    def create() -> str:
+        with transaction.atomic(), connection.cursor() as cursor:
+            # Foreign keys are checked at the commit.
+            cursor.execute("SET lock_timeout = '2s'")
+            model, provider = LanguageModel.objects.all()[0], Provider.objects.get(slug="acme")
+            return str(factories.make_draft(tenant, model, provider).pk)
+
+    with transaction.atomic():
+        report = load(changed("models", 0, "name", value="Changed"))
+        assert report.updated == NONE | {"models": 1}
+        [made] = together(create)
+        assert PrivateEndpoint.objects.filter(pk=made).exists()
+    assert LanguageModel.objects.filter(name="Changed").exists()
 
 
 def test_a_new_model_may_take_the_name_that_another_gives_up(db: None) -> None:

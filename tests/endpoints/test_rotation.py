@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from django.db import connection, transaction
+from django.utils import timezone
 
 from accounts.models import ByokCredential
 from catalog.models import Provider
@@ -13,6 +17,7 @@ from endpoints.models import PrivateEndpoint, Validation, ValidationStale
 from endpoints.rotation import RotationRefused
 from tests import factories
 from tests.factories import Tenant
+from tests.locks import waiting
 
 pytestmark = pytest.mark.django_db
 
@@ -69,6 +74,34 @@ def test_rotation_with_revalidation_keeps_dependants_current(
     assert credential.reveal() == NEW
     draft.activate()
     assert draft.status == "active"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_rotation_locks_dependants_in_the_order_of_an_admission(
+    tenant: Tenant,
+    credential: ByokCredential,
+    active: PrivateEndpoint,
+    simulator: Simulator,
+    eventually: Callable[[Callable[[], bool]], None],
+) -> None:
+    other = factories.make_active(tenant, active.model, active.provider, base_url=active.base_url)
+    low, high = sorted((active.pk, other.pk))
+    PrivateEndpoint.objects.filter(pk=low).update(created_at=timezone.now())
+
+    def rotate() -> list[Validation]:
+        try:
+            return rotation.rotate(credential, NEW, revalidate=True)
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic(), connection.cursor() as cursor:
+            hold = "SELECT id FROM endpoints_privateendpoint WHERE id = %s FOR KEY SHARE"
+            cursor.execute(hold, [low])
+            rotated = pool.submit(rotate)
+            eventually(lambda: waiting() == 1)
+            cursor.execute(hold, [high])
+        assert [made.outcome for made in rotated.result()] == ["passed", "passed"]
 
 
 def test_rotation_with_a_secret_that_fails_changes_nothing(

@@ -13,9 +13,13 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 from django.core.management.base import OutputWrapper
+from django.db import connection, transaction
 from hypothesis import given
 from hypothesis import strategies as st
 
+from accounts.models import Organization
+from billing.models import Account
+from config import commands
 from config.commands import with_progress
 from config.imports import MAX_LINE, ImportRefused, Report, read_lines
 from endusers import imports
@@ -371,6 +375,67 @@ def test_imports_of_one_organization_take_turns(
 
     reports = together(run(users, "true"), run(users[::-1], "false"))
     assert sorted(counts(report) for report in reports) == [(0, 500, 0), (500, 0, 0)]
+
+
+def test_an_import_holds_up_nobody_who_needs_the_organization(
+    transactional_db: None, together: Callable[..., list[Any]]
+) -> None:
+    tenant = factories.make_tenant()
+    account = Account.objects.get(organization=tenant.organization, kind="credits")
+
+    def admit() -> int:
+        # The rows of an admission, in its order.
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT id FROM billing_account WHERE id = %s FOR NO KEY UPDATE NOWAIT",
+                [account.pk],
+            )
+            cursor.execute(
+                "SELECT id FROM accounts_organization WHERE id = %s FOR SHARE NOWAIT",
+                [tenant.organization.pk],
+            )
+            return cursor.rowcount
+
+    def change() -> bool:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("SET LOCAL lock_timeout = '2s'")
+            return Organization.objects.get(pk=tenant.organization.pk).edit(name="Renamed")
+
+    with transaction.atomic():
+        assert counts(load(tenant, CSV)) == (3, 0, 0)
+        assert together(admit) == [1]
+        assert together(change) == [True]
+    assert stored(tenant) == STORED
+
+
+class Reader(io.StringIO):
+    """Notes at every line whether a transaction is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waited_for: list[bool] = []
+
+    def write(self, text: str) -> int:
+        self.waited_for.append(connection.in_atomic_block)
+        return super().write(text)
+
+
+def test_a_plan_is_printed_when_its_transaction_is_over(
+    transactional_db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Most of it waits in a file.
+    monkeypatch.setattr(commands, "_SPOOLED", 64)
+    tenant = factories.make_tenant()
+    file = tmp_path / "users.jsonl"
+    users = [f"line\nbreak {number} ключ" for number in range(50)]
+    file.write_text("".join(json.dumps({"user": user}) + "\n" for user in users))
+    err = Reader()
+    call_command(
+        "import_end_users", str(tenant.organization.pk), str(file), "--plan",
+        stdout=io.StringIO(), stderr=err,
+    )  # fmt: skip
+    assert err.getvalue().splitlines() == [f"create: end_users {user!r}" for user in users]
+    assert set(err.waited_for) == {False}
 
 
 def run(*arguments: str) -> tuple[str, str]:

@@ -12,9 +12,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.utils import timezone
 
+from billing import ledger
 from billing.models import Account, Meter, Transfer
 from catalog.dialects.base import Operation
 from config.secrets import digest_api_key
@@ -36,6 +37,7 @@ from tests.inference.conftest import (
     events_of,
 )
 from tests.inference.test_endings import Ending, assert_ended, connected, hang_up, read_until
+from tests.locks import waiting
 
 CREDITS = 1_000 * 10**9
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
@@ -447,6 +449,33 @@ def test_a_cost_that_fits_no_column_ends_its_hold_all_the_same(site: Site) -> No
     for row in rows.values():
         assert_free(site, row, "failed")
     assert (sweep(), Journal.objects.exists()) == (0, False)
+
+
+def test_a_sweep_that_waited_for_a_payment_charges_what_it_pays_for(site: Site) -> None:
+    site.publish()
+    found = admit(site, site.chat_body(max_tokens=100))
+    old = timezone.now() - timedelta(hours=1)
+    # At two thousand nano-USD each: more than there was, less than there is with the grant.
+    tokens = (CREDITS + CREDITS // 4) // 2_000
+    Journal.objects.update(prompt_tokens=0, completion_tokens=tokens, beat_at=old)
+
+    def swept() -> int:
+        try:
+            return sweep()
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            ledger.grant(site.tenant.organization.pk, CREDITS // 2, actor="test")
+            sweeping = pool.submit(swept)
+            site.eventually(lambda: waiting() == 1)
+        assert sweeping.result() == 1
+    row = Generation.objects.get(pk=found.generation_id)
+    assert (row.error_type, row.cost_nano) == ("abandoned", CREDITS + CREDITS // 4)
+    assert available(site) == CREDITS // 4
+    assert not Transfer.objects.filter(kind="write_off").exists()
+    assert_in_order()
 
 
 def test_the_images_of_what_a_dead_worker_delivered_are_charged(site: Site) -> None:

@@ -29,6 +29,7 @@ from inference.settlement import Settlement, SettlementIsland
 from tests import factories
 from tests.books import assert_in_order
 from tests.inference.conftest import Site
+from tests.locks import waiting
 
 
 def lock_meter(site: Site) -> None:
@@ -39,18 +40,6 @@ def lock_meter(site: Site) -> None:
 def lock_credits(site: Site) -> None:
     """Keeps every batch of the tenant waiting before it has locked anything."""
     Account.objects.select_for_update().get(organization=site.tenant.organization, kind="credits")
-
-
-def waiting() -> int:
-    """How many sessions of this database wait for a row."""
-    with connection.cursor() as cursor:
-        # Within a transaction the view would stay as it was first seen.
-        cursor.execute("SELECT pg_stat_clear_snapshot()")
-        cursor.execute(
-            "SELECT count(*) FROM pg_stat_activity"
-            " WHERE datname = current_database() AND wait_event_type = 'Lock'"
-        )
-        return int(cursor.fetchone()[0])
 
 
 def in_a_thread(act: Callable[[], object]) -> Callable[[], tuple[object, int]]:

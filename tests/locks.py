@@ -1,0 +1,17 @@
+"""Who waits for whom."""
+
+from __future__ import annotations
+
+from django.db import connection
+
+
+def waiting() -> int:
+    """How many sessions of this database wait for a row."""
+    with connection.cursor() as cursor:
+        # Within a transaction the view would stay as it was first seen.
+        cursor.execute("SELECT pg_stat_clear_snapshot()")
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        )
+        return int(cursor.fetchone()[0])
