@@ -59,7 +59,7 @@ def explain(key: ApiKey, wanted: InferenceRequest, *, region: str | None) -> dic
     return {
         "model": found.model,
         "candidates": [
-            _shown(number, candidate, wanted, standing(candidate.route.endpoint_id))
+            _shown(number, candidate, wanted, candidate.standing(standing))
             for number, candidate in enumerate(found.candidates, 1)
         ],
         "excluded": [excluded.body() for excluded in found.excluded],

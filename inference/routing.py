@@ -20,7 +20,7 @@ from catalog.visibility import EndpointFacts, exclusions
 from config.errors import Forbidden, NotFound
 from config.secrets import Secret
 from endpoints.models import ModelNotFound
-from inference.health import UNKNOWN, Standing, State
+from inference.health import UNKNOWN, Standing, State, subject_of
 from inference.schemas import (
     InferenceRequest,
     MaxPrice,
@@ -81,6 +81,7 @@ class Credential:
     are what its owner says of the account behind it, ``None`` what the endpoint says.
     """
 
+    credential_id: uuid.UUID
     provider_slug: str
     workspace_id: uuid.UUID | None
     secret: Secret | None
@@ -165,14 +166,23 @@ class Route:
 class Candidate:
     """A route and the credential with which to use it.
 
-    ``options`` are fields that the request has for this provider alone, if any: they join the
-    others on their way there.
+    ``subject`` is under what the outcomes of the two together are kept. ``options`` are fields that
+    the request has for this provider alone, if any: they join the others on their way there.
     """
 
     route: Route
     secret: Secret
     is_byok: bool
+    subject: uuid.UUID
     options: Mapping[str, msgspec.Raw] | None = None
+
+    def standing(self, of: Callable[[uuid.UUID], Standing]) -> Standing:
+        """Returns how it stands: as its subject does, with the measures of its endpoint."""
+        measured = of(self.route.endpoint_id)
+        if not self.is_byok:
+            return measured
+        found = of(self.subject)
+        return Standing(found.state, found.failure_share, measured.latency, measured.throughput)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,8 +254,8 @@ class _Wanted:
     routes: Sequence[Route]
 
 
-def unknown(endpoint_id: uuid.UUID) -> Standing:
-    """How every endpoint stands while nobody has called any."""
+def unknown(subject: uuid.UUID) -> Standing:
+    """How every subject stands while nobody has called any."""
     return UNKNOWN
 
 
@@ -347,9 +357,13 @@ def consider(
             credentials.setdefault(credential.provider_slug, []).append(credential)
     found = Plan(requested=names[0], model=wanted[0].slug)
     is_open, options = policy.is_open, preferences.options or {}
+
+    def is_down(candidate: Candidate) -> bool:
+        return _TIERS[standing(candidate.subject).state] == _DOWN
+
     usable: dict[uuid.UUID, list[Candidate]] = {}
     excluded: dict[uuid.UUID, Excluded] = {}
-    routes: list[tuple[Route, int, str | None]] = []
+    routes: list[tuple[Candidate, int, str | None]] = []
     for position, model in enumerate(wanted):
         for route in model.routes:
             key = route.endpoint_id
@@ -359,18 +373,18 @@ def consider(
             slug = route.facts.provider_slug
             keys = credentials.get(slug, ())
             judged = () if is_open else exclusions(route.facts, policy)
-            candidates = _opened(route, keys, options.get(slug), policy, judged, reasons)
+            candidates = _opened(route, keys, options.get(slug), policy, judged, reasons, is_down)
             if candidates:
                 usable[key] = candidates
                 excluded.pop(key, None)
-                routes.append((route, position, model.variant))
+                routes.append((candidates[0], position, model.variant))
             else:
                 excluded[key] = Excluded(route, reasons)
     if len(routes) > 1:
         seed_bytes = _seed(request, organization_id or workspace_id, seed)
         order = _Order(request, defaults, standing, seed_bytes)
         routes.sort(key=order.rank)
-    found.candidates = [one for route, _, _ in routes for one in usable[route.endpoint_id]]
+    found.candidates = [one for first, _, _ in routes for one in usable[first.route.endpoint_id]]
     found.excluded = list(excluded.values())
     if preferences.allow_fallbacks is False:
         del found.candidates[1:]
@@ -435,12 +449,14 @@ def _opened(
     policy: Policy,
     judged: Sequence[str],
     reasons: list[str],
+    is_down: Callable[[Candidate], bool],
 ) -> list[Candidate]:
     """Returns the route with each credential that may open it, in order of trial.
 
-    A policy judges the two together; ``judged`` is what it has against the route alone.
-    ``reasons`` are those that hold whatever opens it; when nothing is returned, every other one is
-    among them too.
+    Own credentials that are down come after those that are not, and no later: health does not
+    decide who pays. A policy judges the two together; ``judged`` is what it has against the route
+    alone. ``reasons`` are those that hold whatever opens it; when nothing is returned, every other
+    one is among them too.
     """
     against: dict[str, None] = {}
     first: list[Candidate] = []
@@ -457,13 +473,17 @@ def _opened(
             against.update(dict.fromkeys(why))
         else:
             group = last if credential.is_fallback else first
-            group.append(Candidate(route, credential.secret, is_byok=True, options=options))
+            subject = subject_of(route.endpoint_id, credential.credential_id)
+            group.append(Candidate(route, credential.secret, True, subject, options))
+    for group in (first, last):
+        if len(group) > 1:
+            group.sort(key=is_down)
     if not route.is_private and not is_shut and route.secret is not None:
         has_key = True
         if judged:
             against.update(dict.fromkeys(judged))
         else:
-            first.append(Candidate(route, route.secret, is_byok=False, options=options))
+            first.append(Candidate(route, route.secret, False, route.endpoint_id, options))
     first += last
     if first:
         return [] if reasons else first
@@ -516,15 +536,15 @@ class _Order:
         # A probe may fail, which nobody notices while there is something to fall back to.
         self._trusts_half_open = preferences.allow_fallbacks is not False
 
-    def rank(self, found: tuple[Route, int, str | None]) -> tuple[Any, ...]:
+    def rank(self, found: tuple[Candidate, int, str | None]) -> tuple[Any, ...]:
         """Ranks an endpoint of the model at this place of the request, named with this variant.
 
-        What is named by ``order`` comes in that order, however it does. Of all else, what misses a
-        preferred measure comes after every model, what is down after what is not, and private
-        endpoints before public ones.
+        It stands as the first of its candidates does. What is named by ``order`` comes in that
+        order, however it does. Of all else, what misses a preferred measure comes after every
+        model, what is down after what is not, and private endpoints before public ones.
         """
-        route, position, variant = found
-        standing = self._standing(route.endpoint_id)
+        candidate, position, variant = found
+        route, standing = candidate.route, candidate.standing(self._standing)
         tier = _TIERS[standing.state]
         if standing.state is State.HALF_OPEN and not self._trusts_half_open:
             tier = _DOWN

@@ -23,7 +23,7 @@ from config.errors import Forbidden, InvalidRequest
 from config.secrets import Secret
 from endpoints.models import ModelNotFound
 from inference import schemas
-from inference.health import Standing, State
+from inference.health import Standing, State, subject_of
 from inference.routing import (
     VARIANTS,
     Credential,
@@ -72,6 +72,7 @@ def route(
 
 def credential(provider: str, name: str = "own", **fields: Any) -> Credential:
     defaults: dict[str, Any] = {
+        "credential_id": uuid.uuid5(uuid.NAMESPACE_DNS, f"{name}.{provider}"),
         "provider_slug": provider,
         "workspace_id": None,
         "secret": Secret(f"{name}-{provider}"),
@@ -528,6 +529,12 @@ def routes_of(draw: st.DrawFn) -> list[Route]:
     ]
 
 
+def subjects(of: Route) -> list[uuid.UUID]:
+    """Under what the outcomes at a route may be kept: the operator's, and its own credential's."""
+    own = credential(of.facts.provider_slug)
+    return [of.endpoint_id, subject_of(of.endpoint_id, own.credential_id)]
+
+
 def split(routes: list[Route]) -> dict[str, Any]:
     return {
         "public": [each for each in routes if not each.is_private],
@@ -555,9 +562,12 @@ def test_the_order_keeps_its_promises(
     routes: list[Route], preferences: dict[str, Any], standings: list[Standing], seed: int
 ) -> None:
     """What is excluded agrees with the policies; the rest is complete, and in a lawful order."""
+    found_as = {
+        one: standings[each.endpoint_id.int - 1] for each in routes for one in subjects(each)
+    }
 
-    def standing(endpoint_id: uuid.UUID) -> Standing:
-        return standings[endpoint_id.int - 1]
+    def standing(subject: uuid.UUID) -> Standing:
+        return found_as[subject]
 
     options = {"standing": standing, "seed": seed}
     found = planned(**split(routes), **preferences, options=options, by=consider)
@@ -839,12 +849,63 @@ def test_a_private_endpoint_that_is_down_comes_last() -> None:
         [private],
         [credential("own")],
         options={
-            "standing": lambda end: Standing(
-                State.OPEN if end == private.endpoint_id else State.DEGRADED
+            "standing": lambda subject: Standing(
+                State.OPEN if subject in subjects(private) else State.DEGRADED
             )
         },
     )
     assert used(found) == ["operator-pub", "own-own"]
+
+
+def ailing(*ill: uuid.UUID, state: State = State.OPEN) -> dict[str, Any]:
+    """Options of a router for which these subjects are ill."""
+    return {"standing": lambda subject: Standing(state if subject in ill else State.HEALTHY)}
+
+
+@pytest.mark.parametrize("state", [State.OPEN, State.RATE_LIMITED])
+def test_health_is_that_of_the_credential_that_comes_first(state: State) -> None:
+    served, other = route("x", "9"), route("y", "1")
+    operators, own = subjects(served)
+    routes, credentials = [served, other], [credential("x")]
+    ill = ailing(operators, other.endpoint_id, state=state)
+    assert used(planned(routes, credentials=credentials, options=ill)) == [
+        "own-x", "operator-x", "operator-y",
+    ]  # fmt: skip
+    assert used(planned(routes, options=ill)) == ["operator-y", "operator-x"]
+    ill = ailing(own, state=state)
+    assert used(planned(routes[::-1], credentials=credentials, options=ill)) == [
+        "operator-y", "own-x", "operator-x",
+    ]  # fmt: skip
+    assert used(planned([served], credentials=credentials, options=ill)) == ["own-x", "operator-x"]
+
+
+def test_of_own_credentials_the_one_that_is_down_comes_after_the_others() -> None:
+    served = route("x")
+    names = ("one", "two", "three", "four")
+    credentials = [credential("x", name, is_fallback=name in ("three", "four")) for name in names]
+    ill = [
+        subject_of(served.endpoint_id, each.credential_id)
+        for each in credentials
+        if each.secret and each.secret.reveal() in ("one-x", "three-x")
+    ]
+    found = planned([served], credentials=credentials, options=ailing(*ill))
+    assert used(found) == ["two-x", "one-x", "operator-x", "four-x", "three-x"]
+
+
+def test_measures_are_the_endpoints_whoever_pays() -> None:
+    slow, fast = route("x", "1"), route("y", "2")
+    times = {slow.endpoint_id: 900.0, fast.endpoint_id: 100.0}
+
+    def standing(subject: uuid.UUID) -> Standing:
+        return Standing(latency=dict.fromkeys(SHARES, times[subject]) if subject in times else None)
+
+    found = planned(
+        [slow, fast],
+        credentials=[credential("x"), credential("y")],
+        sort="latency",
+        options={"standing": standing},
+    )
+    assert used(found)[0] == "own-y"
 
 
 @pytest.mark.parametrize(
