@@ -65,6 +65,8 @@ class Unusable(StrEnum):
     CREDENTIAL_REQUIRED = "byok_required"
     DIALECT = "dialect_not_supported"
     OPERATION = "operation_not_supported"
+    NOT_NAMED = "order"
+    NO_FALLBACK = "allow_fallbacks"
 
 
 class NoEndpoint(NotFound):
@@ -320,7 +322,8 @@ def consider(
 
     Private endpoints come first, then, among the healthy ones, those that a draw weighted by price
     puts first. A session draws by its own name instead of ``seed``, so it stays where it is;
-    without either the cheapest comes first.
+    without either the cheapest comes first. Without fallbacks the first one alone is left, which is
+    of those that ``order`` names, if it names any.
 
     Raises :class:`InvalidRequest` when neither the request nor its workspace names a model,
     :class:`Forbidden` for a tool that the workspace has disabled, and :class:`ModelNotFound` when
@@ -361,6 +364,9 @@ def consider(
     def is_down(candidate: Candidate) -> bool:
         return _TIERS[standing(candidate.subject).state] == _DOWN
 
+    # Models of which a private endpoint serves the request with a credential that is required: no
+    # other is paid for with credits. An organization's own routes come first.
+    shut: set[str] = set()
     usable: dict[uuid.UUID, list[Candidate]] = {}
     excluded: dict[uuid.UUID, Excluded] = {}
     routes: list[tuple[Candidate, int, str | None]] = []
@@ -373,11 +379,17 @@ def consider(
             slug = route.facts.provider_slug
             keys = credentials.get(slug, ())
             judged = () if is_open else exclusions(route.facts, policy)
-            candidates = _opened(route, keys, options.get(slug), policy, judged, reasons, is_down)
+            candidates = _opened(
+                route, keys, options.get(slug), policy, judged, reasons, is_down, model.slug in shut
+            )
             if candidates:
                 usable[key] = candidates
                 excluded.pop(key, None)
                 routes.append((candidates[0], position, model.variant))
+                if route.is_private and any(
+                    (each.is_required or each.is_byok_only) and each.covers(route) for each in keys
+                ):
+                    shut.add(model.slug)
             else:
                 excluded[key] = Excluded(route, reasons)
     if len(routes) > 1:
@@ -388,6 +400,9 @@ def consider(
     found.excluded = list(excluded.values())
     if preferences.allow_fallbacks is False:
         del found.candidates[1:]
+        found.excluded += (
+            Excluded(first.route, [Unusable.NO_FALLBACK]) for first, _, _ in routes[1:]
+        )
     return found
 
 
@@ -421,6 +436,10 @@ def _unwanted(route: Route, request: InferenceRequest, variant: str | None) -> l
     wanted = preferences.quantizations
     if wanted is not None and route.quantization not in wanted:
         reasons.append(Unusable.QUANTIZATION)
+    if preferences.order and preferences.allow_fallbacks is False:
+        named = {name.lower() for name in preferences.order}
+        if named.isdisjoint(_names(route)):
+            reasons.append(Unusable.NOT_NAMED)
     if preferences.require_parameters:
         known = route.supported_parameters
         if known is not None and request.parameters - known:
@@ -430,6 +449,11 @@ def _unwanted(route: Route, request: InferenceRequest, variant: str | None) -> l
     elif request.operation not in route.operations:
         reasons.append(Unusable.OPERATION)
     return reasons
+
+
+def _names(route: Route) -> tuple[str, str]:
+    """Returns by what a request may name the provider, in lower case."""
+    return route.facts.provider_slug.lower(), route.facts.provider_name.lower()
 
 
 def _is_dearer(price: Price, limit: MaxPrice) -> bool:
@@ -450,18 +474,19 @@ def _opened(
     judged: Sequence[str],
     reasons: list[str],
     is_down: Callable[[Candidate], bool],
+    is_shut: bool,
 ) -> list[Candidate]:
     """Returns the route with each credential that may open it, in order of trial.
 
     Own credentials that are down come after those that are not, and no later: health does not
-    decide who pays. A policy judges the two together; ``judged`` is what it has against the route
-    alone. ``reasons`` are those that hold whatever opens it; when nothing is returned, every other
-    one is among them too.
+    decide who pays. The operator's is none of them where ``is_shut``. A policy judges route and
+    credential together; ``judged`` is what it has against the route alone. ``reasons`` are those
+    that hold whatever opens it; when nothing is returned, every other one is among them too.
     """
     against: dict[str, None] = {}
     first: list[Candidate] = []
     last: list[Candidate] = []
-    has_key, is_shut = False, False
+    has_key = False
     for credential in credentials:
         covers = credential.covers(route)
         is_shut = is_shut or credential.is_byok_only or (credential.is_required and covers)
@@ -527,7 +552,8 @@ class _Order:
             self._is_one = sort.partition == "none" and sort.by is not None
             sort = sort.by
         self._sort: str | None = sort
-        self._sort_default = defaults.provider_sort
+        # Who names a session wants to stay, more than the workspace wants any one order.
+        self._sort_default = defaults.provider_sort if request.session_id is None else None
         self._named = [name.lower() for name in preferences.order or ()]
         self._standing = standing
         self._seed = seed
@@ -540,8 +566,9 @@ class _Order:
         """Ranks an endpoint of the model at this place of the request, named with this variant.
 
         It stands as the first of its candidates does. What is named by ``order`` comes in that
-        order, however it does. Of all else, what misses a preferred measure comes after every
-        model, what is down after what is not, and private endpoints before public ones.
+        order, however it does. Of all else, what misses a preferred measure, or is down and meets
+        none, comes after every model, what is down after what is not, and private endpoints before
+        public ones.
         """
         candidate, position, variant = found
         route, standing = candidate.route, candidate.standing(self._standing)
@@ -550,14 +577,14 @@ class _Order:
             tier = _DOWN
         place, is_late = len(self._named), False
         if place:
-            names = (route.facts.provider_slug.lower(), route.facts.provider_name.lower())
             place = min(
-                (self._named.index(name) for name in names if name in self._named), default=place
+                (self._named.index(name) for name in _names(route) if name in self._named),
+                default=place,
             )
             if place < len(self._named):
                 tier = 0
         if (self._latency or self._throughput) and place == len(self._named):
-            is_late = self._misses(standing)
+            is_late = tier == _DOWN or self._misses(standing)
         if self._is_one and not self._named:
             position = 0
         return (

@@ -119,6 +119,15 @@ def test_the_request_goes_where_it_said(site: Site, body: dict[str, Any]) -> Non
     assert site.chat(**body).json()["provider"] == first
 
 
+def test_it_says_what_is_cut_without_fallbacks(site: Site) -> None:
+    for name in ("beta", "gamma", "delta"):
+        site.publish(provider=site.another_provider(name, name=name.title()))
+    shown = explained(site, provider={"order": ["beta", "gamma"], "allow_fallbacks": False})
+    assert [each["provider"] for each in shown["candidates"]] == ["Beta"]
+    left = {each["provider"]: each["excluded_by"] for each in shown["excluded"]}
+    assert left == {"Gamma": ["allow_fallbacks"], "Delta": ["order"]}
+
+
 def test_it_says_that_nothing_is_left_without_an_error(site: Site) -> None:
     site.publish()
     data = explained(site, provider={"zdr": True})

@@ -206,6 +206,73 @@ def test_the_request_narrows_and_orders(preferences: dict[str, Any], expected: l
     assert used(planned(routes, **preferences)) == [f"operator-{name}" for name in expected]
 
 
+def reasons(found: Plan) -> dict[str, list[str]]:
+    """Why each provider is left out."""
+    return {each.route.facts.provider_slug: each.reasons for each in found.excluded}
+
+
+@pytest.mark.parametrize(
+    ("order", "expected", "left"),
+    [
+        (["c", "b"], "c", {"a": ["order"], "b": ["allow_fallbacks"]}),
+        (["nobody", "B INC"], "b", {"a": ["order"], "c": ["order"]}),
+        ([], "a", {"b": ["allow_fallbacks"], "c": ["allow_fallbacks"]}),
+        (None, "a", {"b": ["allow_fallbacks"], "c": ["allow_fallbacks"]}),
+    ],
+)
+def test_without_fallbacks_the_first_that_is_named_is_left(
+    order: list[str] | None, expected: str, left: dict[str, list[str]]
+) -> None:
+    routes = [route("a", "1"), route("b", "2"), route("c", "3")]
+    found = planned(routes, order=order, allow_fallbacks=False)
+    assert used(found) == [f"operator-{expected}"]
+    assert reasons(found) == left
+
+
+def test_without_fallbacks_nobody_but_the_named_gets_the_prompt() -> None:
+    assert refused(
+        public=[route("a")],
+        private=[route("own", private=True)],
+        credentials=[credential("own")],
+        order=["azure"],
+        allow_fallbacks=False,
+    ) == [
+        {"provider": "Own Inc", "private": True, "model": "a/b", "excluded_by": ["order"]},
+        {"provider": "A Inc", "private": False, "model": "a/b", "excluded_by": ["order"]},
+    ]
+
+
+def test_another_credential_of_the_endpoint_that_is_left_is_a_fallback_too() -> None:
+    found = planned([route("x")], credentials=[credential("x")], allow_fallbacks=False)
+    assert (used(found), found.excluded) == (["own-x"], [])
+
+
+@pytest.mark.parametrize("flag", ["is_required", "is_byok_only"])
+def test_a_private_endpoint_of_a_required_credential_gives_way_to_no_credits(flag: str) -> None:
+    case: dict[str, Any] = {
+        "public": [
+            route("x", "1"),
+            route("y", "2"),
+            route("z", model_slug="c/d", model_permaslug="c/d"),
+        ],
+        "private": [route("x", private=True)],
+        "models": ["a/b", "c/d"],
+    }
+    theirs = credential("y", is_fallback=True)
+    found = planned(**case, credentials=[credential("x", **{flag: True}), theirs])
+    assert used(found) == ["own-x", "own-x", "own-y", "operator-z"]
+    assert found.excluded == []
+    found = planned(**case, credentials=[credential("x", **{flag: True})])
+    assert used(found) == ["own-x", "own-x", "operator-z"]
+    assert reasons(found) == {"y": ["byok_required"]}
+    # Where the private endpoint may not serve, this is no fallback from it.
+    found = planned(**case, credentials=[credential("x", **{flag: True})], only=["y"])
+    assert used(found) == ["operator-y"]
+    elsewhere = credential("x", allowed_models=frozenset(("c/d",)), **{flag: True})
+    found = planned(**case, credentials=[credential("x", "free"), elsewhere])
+    assert "operator-y" in used(found)
+
+
 def test_order_goes_before_private() -> None:
     found = planned(
         [route("pub")], [route("own", private=True)], [credential("own")], order=["pub"]
@@ -572,6 +639,7 @@ def test_the_order_keeps_its_promises(
     options = {"standing": standing, "seed": seed}
     found = planned(**split(routes), **preferences, options=options, by=consider)
     tried = list(dict.fromkeys(each.route.endpoint_id for each in found.candidates))
+    has_measure = "preferred_max_latency" in preferences
     left_out = [each.route.endpoint_id for each in found.excluded]
     assert sorted([*tried, *left_out]) == sorted(each.endpoint_id for each in routes)
     asked = Policy.of(
@@ -599,7 +667,7 @@ def test_the_order_keeps_its_promises(
     for each in found.candidates:
         state = standing(each.route.endpoint_id)
         is_slow = state.latency is not None and state.latency["p50"] > 500
-        is_late = is_slow and "preferred_max_latency" in preferences
+        is_late = has_measure and (is_slow or state.state in DOWN)
         ranks.append((is_late, state.state in DOWN, not each.route.is_private))
     assert ranks == sorted(ranks)
 
@@ -671,6 +739,27 @@ def test_a_session_stays_whatever_the_seed_and_moves_only_when_it_must() -> None
     assert all(first(name) == home for name, home in homes.items())
     fewer = [each for each in routes if each.endpoint_id != gone]
     assert all(first(name, of=fewer) == home for name, home in homes.items() if home != gone)
+
+
+@pytest.mark.parametrize(
+    ("case", "is_session"),
+    [
+        ({}, True),
+        ({"sort": "price"}, False),
+        ({"models": ["a/b:floor"]}, False),
+    ],
+)
+def test_a_session_stays_unless_the_request_itself_sorts(
+    case: dict[str, Any], is_session: bool
+) -> None:
+    routes = [route(name, price) for name, price in (("a", "1"), ("b", "1.01"), ("c", "1.02"))]
+    options = {"defaults": Defaults(provider_sort="price")}
+    firsts = {
+        used(planned(routes, session=f"s{number}", options=options, **case))[0]
+        for number in range(50)
+    }
+    assert len(firsts) == (3 if is_session else 1)
+    assert used(planned(routes, options=options, **case))[0] == "operator-a"
 
 
 def test_sessions_of_two_organizations_are_two() -> None:
@@ -812,6 +901,21 @@ def test_a_preferred_measure_moves_on_to_the_next_model() -> None:
         },
     )
     assert used(found) == ["operator-y", "operator-x"]
+
+
+@pytest.mark.parametrize(
+    "preferred", [{"preferred_max_latency": 0.5}, {"preferred_min_throughput": 50}]
+)
+def test_what_is_down_meets_no_preferred_measure(preferred: dict[str, float]) -> None:
+    dead, slow = route("a", "1"), route("b", "2")
+    standings = {
+        dead.endpoint_id: Standing(State.OPEN, 1.0),
+        slow.endpoint_id: Standing(
+            latency=dict.fromkeys(SHARES, 900.0), throughput=dict.fromkeys(SHARES, 5.0)
+        ),
+    }
+    found = planned([dead, slow], **preferred, options={"standing": standings.__getitem__})
+    assert used(found) == ["operator-b", "operator-a"]
 
 
 @pytest.mark.parametrize(
