@@ -288,6 +288,22 @@ def test_a_request_cannot_loosen_the_policy() -> None:
     assert found.candidates[0].route.facts.zdr
 
 
+@pytest.mark.parametrize("allowed", [["amazon-bedrock"], ["Amazon Bedrock"]])
+@pytest.mark.parametrize("only", [["amazon-bedrock"], ["AMAZON Bedrock", "other"]])
+def test_lists_by_slug_and_by_name_mean_the_same_provider(
+    allowed: list[str], only: list[str]
+) -> None:
+    facts = EndpointFacts("amazon-bedrock", "Amazon Bedrock", False, False)
+    served = route("amazon-bedrock", facts=facts)
+    found = planned([served, route("other")], policy=Policy.of(only=allowed), only=only)
+    assert used(found) == ["operator-amazon-bedrock"]
+    assert reasons(found) == {"other": ["provider_not_allowed"]}
+    for ignored in (allowed, only):
+        assert [each["excluded_by"] for each in refused(public=[served], ignore=ignored)] == [
+            ["provider_ignored"]
+        ]
+
+
 def test_every_exclusion_is_explained() -> None:
     assert refused(
         public=[route("a", "1", trains=True), route("b", "2", zdr=True, dialect=None)],
