@@ -22,6 +22,7 @@ from config.secrets import Secret
 from endpoints.models import ModelNotFound
 from inference.health import UNKNOWN, Standing, State, subject_of
 from inference.schemas import (
+    SYNONYMS,
     InferenceRequest,
     MaxPrice,
     Percentiles,
@@ -442,7 +443,10 @@ def _unwanted(route: Route, request: InferenceRequest, variant: str | None) -> l
             reasons.append(Unusable.NOT_NAMED)
     if preferences.require_parameters:
         known = route.supported_parameters
-        if known is not None and request.parameters - known:
+        if known is not None and any(
+            name not in known and SYNONYMS.get(name) not in known
+            for name in request.needed_parameters
+        ):
             reasons.append(Unusable.PARAMETERS)
     if route.dialect is None:
         reasons.append(Unusable.DIALECT)

@@ -573,6 +573,55 @@ def test_required_parameters_exclude_who_does_not_know_them() -> None:
     assert [each.reasons for each in found.excluded] == [["require_parameters"]]
 
 
+@pytest.mark.parametrize(
+    ("asked", "listed", "serves"),
+    [
+        ('"max_tokens": 9', ("max_completion_tokens",), True),
+        ('"max_completion_tokens": 9', ("max_tokens",), True),
+        ('"max_tokens": 9', ("temperature",), False),
+        ('"top_k": null', ("max_tokens",), True),
+        ('"top_k": 5', ("max_tokens",), False),
+        ('"reasoning": {"effort": "low"}', ("reasoning_effort",), True),
+        ('"reasoning_effort": "low"', ("reasoning",), True),
+        ('"reasoning_effort": "low"', ("include_reasoning",), False),
+        ('"response_format": {"type": "json_object"}', ("response_format",), True),
+        ('"response_format": {"type": "json_schema"}', ("response_format",), False),
+        ('"response_format": {"type": "json_schema"}', ("structured_outputs",), False),
+        (
+            '"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}',
+            ("response_format", "structured_outputs"),
+            True,
+        ),
+        ('"response_format": {}', ("response_format",), True),
+        ('"response_format": null', ("max_tokens",), True),
+        ('"response_format": {"type": "json_schema"}', None, True),
+    ],
+)
+def test_parameters_are_required_by_what_they_mean(
+    asked: str, listed: tuple[str, ...] | None, serves: bool
+) -> None:
+    body = f'{{"model": "a/b", "messages": [{{"role": "user", "content": "x"}}], {asked}}}'
+    known = None if listed is None else frozenset(listed)
+    found = consider(
+        replace(
+            schemas.parse(Operation.CHAT, body.encode()),
+            preferences=schemas.ProviderPreferences(require_parameters=True),
+        ),
+        snapshot=Snapshot(1, {"a/b": (route("x", supported_parameters=known),)}, {"a/b": "a/b"}),
+        own=OrganizationSnapshot(1, 1, {}, ()),
+        workspace_id=WORKSPACE,
+        key_digest=KEY,
+        policy=Policy(),
+    )
+    assert bool(found.candidates) is serves
+    assert reasons(found) == ({} if serves else {"x": ["require_parameters"]})
+
+
+def test_a_format_of_plain_completions_is_a_parameter_like_any_other() -> None:
+    body = b'{"model": "a/b", "prompt": "x", "response_format": 7, "min_p": null}'
+    assert schemas.parse(Operation.TEXT, body).needed_parameters == {"response_format"}
+
+
 def test_a_session_can_be_seen_to_stay_though_the_service_keeps_no_table(site: Site) -> None:
     for number in range(4):
         provider = site.another_provider(f"p{number}")
