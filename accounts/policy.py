@@ -46,14 +46,15 @@ class Policy:
     """The limits within which an endpoint may be chosen; the empty one admits everything.
 
     Providers are named by slug or by display name, in lower case, models by public or canonical
-    slug. ``None`` in place of an allow-list means any. ``entrances`` are the regions through whose
-    hosts a request may arrive, ``served_in`` those that may serve it.
+    slug. ``only`` holds allow-lists, each of which must name the provider in either way. ``None``
+    in place of another allow-list means any. ``entrances`` are the regions through whose hosts a
+    request may arrive, ``served_in`` those that may serve it.
 
-    ``a & b`` is what both permit: allow-lists intersect, everything else adds up. So it commutes,
-    and whoever joins in can only tighten.
+    ``a & b`` is what both permit: allow-lists intersect or hold together, everything else adds up.
+    So it commutes, and whoever joins in can only tighten.
     """
 
-    only: frozenset[str] | None = None
+    only: frozenset[frozenset[str]] = frozenset()
     ignore: frozenset[str] = frozenset()
     models: frozenset[str] | None = None
     ignored_models: frozenset[str] = frozenset()
@@ -80,7 +81,7 @@ class Policy:
         """Returns the policy that lists and flags make; ``zdr=True`` is that of every family."""
         families = Family if zdr is True else zdr or ()
         return cls(
-            only=None if only is None else frozenset(name.lower() for name in only),
+            only=frozenset(() if only is None else (frozenset(name.lower() for name in only),)),
             ignore=frozenset(name.lower() for name in ignore or ()),
             models=None if models is None else frozenset(models),
             ignored_models=frozenset(ignored_models or ()),
@@ -97,7 +98,7 @@ class Policy:
         if other == _OPEN:
             return self
         return Policy(
-            only=_both(self.only, other.only),
+            only=self.only | other.only,
             ignore=self.ignore | other.ignore,
             models=_both(self.models, other.models),
             ignored_models=self.ignored_models | other.ignored_models,

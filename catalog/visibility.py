@@ -53,7 +53,7 @@ def exclusions(facts: EndpointFacts, policy: Policy) -> tuple[Exclusion, ...]:
     names = {facts.provider_slug.lower(), facts.provider_name.lower()}
     models = {facts.model_slug, facts.model_permaslug}
     reasons: list[Exclusion] = []
-    if policy.only is not None and not names & policy.only:
+    if policy.only and any(names.isdisjoint(listed) for listed in policy.only):
         reasons.append(Exclusion.PROVIDER_NOT_ALLOWED)
     if names & policy.ignore:
         reasons.append(Exclusion.PROVIDER_IGNORED)

@@ -26,7 +26,7 @@ from config.secrets import hash_end_user
 from inference import governance
 from inference.filters import Filters, Finding, Screened, screen_at_once
 from inference.governance import WorkspaceRules
-from inference.health import HealthBoard, State
+from inference.health import HealthBoard
 from inference.models import new_generation_id
 from inference.purses import Bearable, Outdated, Purses
 from inference.routing import Candidate, OrganizationSnapshot, Plan, plan
@@ -191,7 +191,8 @@ class Admission(msgspec.Struct):
 
     ``request`` is what may travel of it, as the content filters leave it.
     ``bearable`` are the candidates of the plan that can be paid, in order; the hold is the highest
-    of what they cost at most.
+    of what they cost at most. ``probe`` is the subject that the first of them probes, if it does:
+    whoever has the admission reports of it, or releases it.
     """
 
     generation_id: str
@@ -206,6 +207,7 @@ class Admission(msgspec.Struct):
     region: str | None
     is_metadata_wanted: bool
     findings: Sequence[Finding]
+    probe: UUID | None = None
 
 
 class Authority(msgspec.Struct, frozen=True):
@@ -358,6 +360,10 @@ class AdmissionIsland:
                 except Rejected:
                     if is_last:
                         results[index] = Conflict("What this request needs was just removed.")
+        finally:
+            for _, _, admission in admitted:
+                if admission.probe is not None and admission.generation_id not in stored:
+                    self._board.release(admission.probe)
         for index, _, admission in admitted:
             if results[index] is admission and admission.generation_id not in stored:
                 results[index] = None
@@ -510,9 +516,6 @@ class AdmissionIsland:
             known.budgets,
             settings.BYOK_FEE_PERCENT,
         )
-        first = bearable[0].candidate.route.endpoint_id
-        if self._board.standing(first, now).state is State.HALF_OPEN:
-            self._board.claim(first, now)
         hold_nano = max(item.credits_nano for item in bearable)
         admission = Admission(
             generation_id=new_generation_id(),
@@ -539,6 +542,9 @@ class AdmissionIsland:
             credits_nano=admission.hold_nano,
             upstream_nano=admission.upstream_hold_nano,
         )
+        first = bearable[0].candidate.subject
+        if self._board.claim(first, now):
+            admission.probe = first
         return admission
 
     async def _open(self, admitted: list[tuple[Entry, Admission]], purses: Purses) -> set[str]:

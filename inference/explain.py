@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -14,7 +14,7 @@ from accounts.models import ApiKey
 from accounts.policy import Policy, require_entrance
 from billing.budgets import Reading
 from billing.models import Account, Meter
-from catalog.models import CatalogVersion
+from catalog.models import CatalogVersion, Provider
 from catalog.pricing import usd
 from config.errors import PaymentRequired
 from inference import governance, health
@@ -59,7 +59,7 @@ def explain(key: ApiKey, wanted: InferenceRequest, *, region: str | None) -> dic
     return {
         "model": found.model,
         "candidates": [
-            _shown(number, candidate, wanted, standing(candidate.route.endpoint_id))
+            _shown(number, candidate, wanted, candidate.standing(standing))
             for number, candidate in enumerate(found.candidates, 1)
         ],
         "excluded": [excluded.body() for excluded in found.excluded],
@@ -132,7 +132,7 @@ def _shown(
 def limits(policy: Policy) -> dict[str, Any]:
     """Describes what everyone but the request permits together."""
     return {
-        "allowed_providers": _listed(policy.only),
+        "allowed_providers": _listed(_in_all(policy.only)),
         "ignored_providers": sorted(policy.ignore),
         "allowed_models": _listed(policy.models),
         "ignored_models": sorted(policy.ignored_models),
@@ -140,6 +140,17 @@ def limits(policy: Policy) -> dict[str, Any]:
         "data_collection": "deny" if policy.no_training else "allow",
         "served_in": _listed(policy.served_in),
     }
+
+
+def _in_all(lists: Collection[frozenset[str]]) -> frozenset[str] | None:
+    """Returns the providers that every list names; by their slugs, where there are several."""
+    if len(lists) < 2:
+        return next(iter(lists), None)
+    providers = list(Provider.objects.values_list("slug", "name"))
+    slugs = {name.lower(): slug for slug, name in providers} | {slug: slug for slug, _ in providers}
+    return frozenset.intersection(
+        *(frozenset(slugs.get(name, name) for name in listed) for listed in lists)
+    )
 
 
 def _listed(names: Iterable[str] | None) -> list[str] | None:

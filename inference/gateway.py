@@ -191,6 +191,7 @@ class Exchange:
         self._request = admission.request
         self._admission = admission
         self._candidate = admission.bearable[0].candidate
+        self._probe = admission.probe
         self._attempts: list[dict[str, Any]] = []
         self._started = time.monotonic()
         # Past this the sweeper presumes it dead, so nothing may go on for longer: not even an
@@ -260,6 +261,7 @@ class Exchange:
         if self._is_settled:
             return
         self._is_settled = True
+        self._release_probe()
         status, usage, is_estimated = self._verdict(error)
         cost, upstream_cost = self._costs(usage)
         duration_ms = self._elapsed_ms()
@@ -324,25 +326,38 @@ class Exchange:
         self, candidate: Candidate, error: GatewayError | None, latency_ms: int | None = None
     ) -> None:
         """Tells the board how an attempt went, or that its answer has begun."""
-        outcome = judge(error, is_byok=candidate.is_byok)
+        board, now = self._gateway.board, time.time()
+        outcome = judge(error, is_own=candidate.is_byok)
         if outcome is None:
-            return
-        retry_after = None if error is None else error.headers.get("Retry-After")
-        self._gateway.board.record(
-            candidate.route.endpoint_id,
-            outcome,
-            latency_ms if self._request.stream else None,
-            now=time.time(),
-            retry_after=None if retry_after is None else float(retry_after),
-        )
+            self._release_probe()
+        else:
+            retry_after = None if error is None else error.headers.get("Retry-After")
+            board.record(
+                candidate.subject,
+                outcome,
+                now=now,
+                retry_after=None if retry_after is None else float(retry_after),
+                is_kept=not candidate.is_byok,
+            )
+            self._probe = None
+        if latency_ms is not None and self._request.stream:
+            board.measure(candidate.route.endpoint_id, latency_ms, now=now)
+
+    def _release_probe(self) -> None:
+        """Lets another request be the probe that this one, whose first attempt it was, is not."""
+        if self._probe is not None:
+            self._gateway.board.release(self._probe)
+            self._probe = None
 
     def _report_speed(self) -> None:
         """Tells the board how fast the whole answer came, from its first event on."""
         if self._usage is None or self._latency_ms is None or not self._usage.completion:
             return
         seconds = max(self._elapsed_ms() - self._latency_ms, 1) / 1000
-        self._gateway.board.note_speed(
-            self._candidate.route.endpoint_id, self._usage.completion / seconds, now=time.time()
+        self._gateway.board.measure(
+            self._candidate.route.endpoint_id,
+            tokens_per_second=self._usage.completion / seconds,
+            now=time.time(),
         )
 
     def _metadata(self) -> dict[str, Any]:

@@ -1,5 +1,9 @@
 """How endpoints do right now: from live outcomes to their standing; pure, no I/O.
 
+How an endpoint does depends on whose credential is used, so outcomes are those of a subject: the
+endpoint itself for the operator's credential, what :func:`subject_of` makes of both for an own one.
+Measures are the endpoint's, whoever pays.
+
 Each worker keeps a board and shares it through one small table: :data:`EXCHANGE` adds what the
 worker saw since the last time and reads back what all workers saw, in one round trip.
 """
@@ -11,6 +15,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Final
 
 from config.errors import GatewayError, UpstreamError, UpstreamRateLimited, UpstreamRefused
@@ -33,10 +38,14 @@ _PROBE_SECONDS: Final = 60.0
 _RATE_LIMIT_SECONDS: Final = 5.0
 # Percentiles are worked out this often at most, and at once after a failure.
 _FIGURES_SECONDS: Final = 0.25
+# Subjects whose circuit is open that a worker remembers without any recent outcome.
+_REMEMBERED: Final = 10_000
+# What an own credential may not do is for its owner to mend; until then trying it costs little.
+_UNAUTHORIZED: Final = (401, 402, 403)
 _SHARES: Final = (("p50", 0.5), ("p75", 0.75), ("p90", 0.9), ("p99", 0.99))
 
-# A row is a bucket of an endpoint in a ring, so the table neither grows nor needs a sweep. What is
-# older than the stored bucket is late and dropped. Rows are locked in one order by all workers.
+# A row is a bucket of a subject in a ring: ``endpoint_id`` is the subject. What is older than the
+# stored bucket is late and dropped. Rows are locked in one order by all workers.
 EXCHANGE: Final = """
 WITH sent AS (
     INSERT INTO inference_endpointhealth AS t (
@@ -78,6 +87,17 @@ WHERE bucket > %s
 READ: Final = """
 SELECT endpoint_id, bucket, successes, failures, latencies, speeds, retry_at
 FROM inference_endpointhealth WHERE bucket > %s
+"""
+
+
+# Rows that nobody reads any more. Whoever writes one of them meanwhile keeps it.
+CLEAR: Final = """
+DELETE FROM inference_endpointhealth t
+USING (
+    SELECT endpoint_id, slot FROM inference_endpointhealth WHERE bucket <= %s
+    FOR UPDATE SKIP LOCKED
+) stale
+WHERE t.endpoint_id = stale.endpoint_id AND t.slot = stale.slot
 """
 
 
@@ -128,21 +148,27 @@ class Standing:
 UNKNOWN: Final = Standing()
 
 
-def judge(error: GatewayError | None, *, is_byok: bool) -> Outcome | None:
-    """Returns what the end of an attempt says of its endpoint; ``None`` when nothing.
+@lru_cache(_REMEMBERED)
+def subject_of(endpoint_id: uuid.UUID, credential_id: uuid.UUID) -> uuid.UUID:
+    """Returns the subject of an own credential's outcomes at an endpoint."""
+    return uuid.uuid5(endpoint_id, str(credential_id))
 
-    A caller's mistake says nothing, nor does anything that an own credential met.
+
+def judge(error: GatewayError | None, *, is_own: bool) -> Outcome | None:
+    """Returns what the end of an attempt says of its subject; ``None`` when nothing.
+
+    A caller's mistake says nothing, nor does what an own credential may not do.
     """
     match error:
         case None:
             return Outcome.SUCCESS
         case UpstreamRateLimited():
-            return None if is_byok else Outcome.RATE_LIMITED
+            return Outcome.RATE_LIMITED
         case UpstreamRefused():
             return None
         case UpstreamError():
-            # What an own credential may do, and where an own cloud is, says nothing to others.
-            return None if is_byok else Outcome.FAILURE
+            is_unauthorized = is_own and error.upstream_status in _UNAUTHORIZED
+            return None if is_unauthorized else Outcome.FAILURE
         case _:
             return None
 
@@ -154,7 +180,7 @@ def oldest_bucket(now: float) -> int:
 
 @dataclass(slots=True)
 class Bucket:
-    """What happened at one endpoint in five seconds; ``retry_at`` is in Unix seconds, or 0."""
+    """What happened to one subject in five seconds; ``retry_at`` is in Unix seconds, or 0."""
 
     endpoint_id: uuid.UUID
     bucket: int
@@ -163,10 +189,6 @@ class Bucket:
     latencies: list[int] = field(default_factory=list)
     speeds: list[float] = field(default_factory=list)
     retry_at: float = 0.0
-
-    def add_speed(self, tokens_per_second: float) -> None:
-        if len(self.speeds) < _SAMPLES:
-            self.speeds.append(tokens_per_second)
 
     def add(self, other: Bucket) -> None:
         self.successes += other.successes
@@ -181,7 +203,7 @@ Buckets = dict[int, Bucket]
 
 @dataclass(slots=True)
 class _Record:
-    """One endpoint: what all workers saw, what is on its way to them, and what is not yet."""
+    """One subject: what all workers saw, what is on its way to them, and what is not yet."""
 
     shared: Buckets = field(default_factory=dict)
     sent: Buckets = field(default_factory=dict)
@@ -212,7 +234,7 @@ class _Record:
 
 
 class HealthBoard:
-    """One worker's view of every endpoint that it, or another worker, has called lately.
+    """One worker's view of every subject that it, or another worker, has called lately.
 
     ``now`` is Unix time throughout, because the workers share it. Not safe for several threads.
     """
@@ -222,27 +244,24 @@ class HealthBoard:
 
     def record(
         self,
-        endpoint_id: uuid.UUID,
+        subject: uuid.UUID,
         outcome: Outcome,
-        latency_ms: int | None = None,
-        tokens_per_second: float | None = None,
         *,
         now: float,
         retry_after: float | None = None,
+        is_kept: bool = True,
     ) -> None:
         """Notes how an attempt ended, or that its answer began.
 
-        ``retry_after`` is what a rate limit asked for. A speed that is known only at the end of a
-        stream is noted by itself.
+        ``retry_after`` is what a rate limit asked for. Unless ``is_kept``, nothing is noted of a
+        subject before it fails, so that the many that do well cost neither memory nor a row.
         """
+        if not is_kept and outcome is Outcome.SUCCESS and subject not in self._records:
+            return
         number = _bucket(now)
-        record, bucket = self._place(endpoint_id, now)
+        record, bucket = self._place(subject, now)
         if outcome is Outcome.SUCCESS:
             bucket.successes += 1
-            if latency_ms is not None and len(bucket.latencies) < _SAMPLES:
-                bucket.latencies.append(latency_ms)
-            if tokens_per_second is not None:
-                bucket.add_speed(tokens_per_second)
             if record.opened_at is not None:
                 record.opened_at = None
                 record.backoff = _FIRST_BACKOFF
@@ -261,27 +280,48 @@ class HealthBoard:
                     record.backoff = min(record.backoff * 2, _LONGEST_BACKOFF)
         record.probed_until = -math.inf
 
-    def note_speed(self, endpoint_id: uuid.UUID, tokens_per_second: float, *, now: float) -> None:
-        """Notes how fast an answer was whose success has been recorded."""
-        self._place(endpoint_id, now)[1].add_speed(tokens_per_second)
+    def measure(
+        self,
+        endpoint_id: uuid.UUID,
+        latency_ms: int | None = None,
+        tokens_per_second: float | None = None,
+        *,
+        now: float,
+    ) -> None:
+        """Notes how soon an endpoint's answer began, or how fast it came."""
+        bucket = self._place(endpoint_id, now)[1]
+        if latency_ms is not None and len(bucket.latencies) < _SAMPLES:
+            bucket.latencies.append(latency_ms)
+        if tokens_per_second is not None and len(bucket.speeds) < _SAMPLES:
+            bucket.speeds.append(tokens_per_second)
 
-    def standing(self, endpoint_id: uuid.UUID, now: float) -> Standing:
-        """Returns how an endpoint stands."""
-        record = self._records.get(endpoint_id)
+    def standing(self, subject: uuid.UUID, now: float) -> Standing:
+        """Returns how a subject stands."""
+        record = self._records.get(subject)
         if record is None:
             return UNKNOWN
         if not 0 <= now - record.computed_at < _FIGURES_SECONDS:
             _compute(record, now)
         return record.standing
 
-    def claim(self, endpoint_id: uuid.UUID, now: float) -> None:
-        """Makes the request about to be sent the one probe of a half-open endpoint.
+    def claim(self, subject: uuid.UUID, now: float) -> bool:
+        """Makes the request about to be sent the one probe of a subject, if that is half-open.
 
-        Until its outcome is recorded the endpoint counts as open.
+        Until its outcome is recorded, or :meth:`release` says that there is none, the subject
+        counts as open. Returns whether it was.
         """
-        record = self._records.get(endpoint_id)
+        if self.standing(subject, now).state is not State.HALF_OPEN:
+            return False
+        record = self._records[subject]
+        record.probed_until = now + _PROBE_SECONDS
+        record.computed_at = -math.inf
+        return True
+
+    def release(self, subject: uuid.UUID) -> None:
+        """Lets the next request probe a subject: the one that was to said nothing of it."""
+        record = self._records.get(subject)
         if record is not None:
-            record.probed_until = now + _PROBE_SECONDS
+            record.probed_until = -math.inf
             record.computed_at = -math.inf
 
     def outgoing(self) -> list[Bucket]:
@@ -309,19 +349,20 @@ class HealthBoard:
             bucket = Bucket(*row)
             record = self._records.setdefault(bucket.endpoint_id, _Record())
             record.shared[bucket.bucket] = bucket
-        for endpoint_id, record in list(self._records.items()):
+        for subject, record in list(self._records.items()):
             record.computed_at = -math.inf
-            if not record.shared and not record.fresh and record.opened_at is None:
-                del self._records[endpoint_id]
+            is_quiet = not record.shared and not record.fresh
+            if is_quiet and (record.opened_at is None or len(self._records) > _REMEMBERED):
+                del self._records[subject]
 
-    def _place(self, endpoint_id: uuid.UUID, now: float) -> tuple[_Record, Bucket]:
-        """Returns the record of an endpoint and the bucket of this moment."""
-        record = self._records.setdefault(endpoint_id, _Record())
+    def _place(self, subject: uuid.UUID, now: float) -> tuple[_Record, Bucket]:
+        """Returns the record of a subject and the bucket of this moment."""
+        record = self._records.setdefault(subject, _Record())
         number = _bucket(now)
         bucket = record.fresh.get(number)
         if bucket is None:
             record.forget(oldest_bucket(now))
-            bucket = record.fresh[number] = Bucket(endpoint_id, number)
+            bucket = record.fresh[number] = Bucket(subject, number)
         return record, bucket
 
 

@@ -20,8 +20,9 @@ from catalog.visibility import EndpointFacts, exclusions
 from config.errors import Forbidden, NotFound
 from config.secrets import Secret
 from endpoints.models import ModelNotFound
-from inference.health import UNKNOWN, Standing, State
+from inference.health import UNKNOWN, Standing, State, subject_of
 from inference.schemas import (
+    SYNONYMS,
     InferenceRequest,
     MaxPrice,
     Percentiles,
@@ -65,6 +66,8 @@ class Unusable(StrEnum):
     CREDENTIAL_REQUIRED = "byok_required"
     DIALECT = "dialect_not_supported"
     OPERATION = "operation_not_supported"
+    NOT_NAMED = "order"
+    NO_FALLBACK = "allow_fallbacks"
 
 
 class NoEndpoint(NotFound):
@@ -81,6 +84,7 @@ class Credential:
     are what its owner says of the account behind it, ``None`` what the endpoint says.
     """
 
+    credential_id: uuid.UUID
     provider_slug: str
     workspace_id: uuid.UUID | None
     secret: Secret | None
@@ -165,14 +169,23 @@ class Route:
 class Candidate:
     """A route and the credential with which to use it.
 
-    ``options`` are fields that the request has for this provider alone, if any: they join the
-    others on their way there.
+    ``subject`` is under what the outcomes of the two together are kept. ``options`` are fields that
+    the request has for this provider alone, if any: they join the others on their way there.
     """
 
     route: Route
     secret: Secret
     is_byok: bool
+    subject: uuid.UUID
     options: Mapping[str, msgspec.Raw] | None = None
+
+    def standing(self, of: Callable[[uuid.UUID], Standing]) -> Standing:
+        """Returns how it stands: as its subject does, with the measures of its endpoint."""
+        measured = of(self.route.endpoint_id)
+        if not self.is_byok:
+            return measured
+        found = of(self.subject)
+        return Standing(found.state, found.failure_share, measured.latency, measured.throughput)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,8 +257,8 @@ class _Wanted:
     routes: Sequence[Route]
 
 
-def unknown(endpoint_id: uuid.UUID) -> Standing:
-    """How every endpoint stands while nobody has called any."""
+def unknown(subject: uuid.UUID) -> Standing:
+    """How every subject stands while nobody has called any."""
     return UNKNOWN
 
 
@@ -310,7 +323,8 @@ def consider(
 
     Private endpoints come first, then, among the healthy ones, those that a draw weighted by price
     puts first. A session draws by its own name instead of ``seed``, so it stays where it is;
-    without either the cheapest comes first.
+    without either the cheapest comes first. Without fallbacks the first one alone is left, which is
+    of those that ``order`` names, if it names any.
 
     Raises :class:`InvalidRequest` when neither the request nor its workspace names a model,
     :class:`Forbidden` for a tool that the workspace has disabled, and :class:`ModelNotFound` when
@@ -347,9 +361,16 @@ def consider(
             credentials.setdefault(credential.provider_slug, []).append(credential)
     found = Plan(requested=names[0], model=wanted[0].slug)
     is_open, options = policy.is_open, preferences.options or {}
+
+    def is_down(candidate: Candidate) -> bool:
+        return _TIERS[standing(candidate.subject).state] == _DOWN
+
+    # Models of which a private endpoint serves the request with a credential that is required: no
+    # other is paid for with credits. An organization's own routes come first.
+    shut: set[str] = set()
     usable: dict[uuid.UUID, list[Candidate]] = {}
     excluded: dict[uuid.UUID, Excluded] = {}
-    routes: list[tuple[Route, int, str | None]] = []
+    routes: list[tuple[Candidate, int, str | None]] = []
     for position, model in enumerate(wanted):
         for route in model.routes:
             key = route.endpoint_id
@@ -359,21 +380,30 @@ def consider(
             slug = route.facts.provider_slug
             keys = credentials.get(slug, ())
             judged = () if is_open else exclusions(route.facts, policy)
-            candidates = _opened(route, keys, options.get(slug), policy, judged, reasons)
+            candidates = _opened(
+                route, keys, options.get(slug), policy, judged, reasons, is_down, model.slug in shut
+            )
             if candidates:
                 usable[key] = candidates
                 excluded.pop(key, None)
-                routes.append((route, position, model.variant))
+                routes.append((candidates[0], position, model.variant))
+                if route.is_private and any(
+                    (each.is_required or each.is_byok_only) and each.covers(route) for each in keys
+                ):
+                    shut.add(model.slug)
             else:
                 excluded[key] = Excluded(route, reasons)
     if len(routes) > 1:
         seed_bytes = _seed(request, organization_id or workspace_id, seed)
         order = _Order(request, defaults, standing, seed_bytes)
         routes.sort(key=order.rank)
-    found.candidates = [one for route, _, _ in routes for one in usable[route.endpoint_id]]
+    found.candidates = [one for first, _, _ in routes for one in usable[first.route.endpoint_id]]
     found.excluded = list(excluded.values())
     if preferences.allow_fallbacks is False:
         del found.candidates[1:]
+        found.excluded += (
+            Excluded(first.route, [Unusable.NO_FALLBACK]) for first, _, _ in routes[1:]
+        )
     return found
 
 
@@ -407,15 +437,27 @@ def _unwanted(route: Route, request: InferenceRequest, variant: str | None) -> l
     wanted = preferences.quantizations
     if wanted is not None and route.quantization not in wanted:
         reasons.append(Unusable.QUANTIZATION)
+    if preferences.order and preferences.allow_fallbacks is False:
+        named = {name.lower() for name in preferences.order}
+        if named.isdisjoint(_names(route)):
+            reasons.append(Unusable.NOT_NAMED)
     if preferences.require_parameters:
         known = route.supported_parameters
-        if known is not None and request.parameters - known:
+        if known is not None and any(
+            name not in known and SYNONYMS.get(name) not in known
+            for name in request.needed_parameters
+        ):
             reasons.append(Unusable.PARAMETERS)
     if route.dialect is None:
         reasons.append(Unusable.DIALECT)
     elif request.operation not in route.operations:
         reasons.append(Unusable.OPERATION)
     return reasons
+
+
+def _names(route: Route) -> tuple[str, str]:
+    """Returns by what a request may name the provider, in lower case."""
+    return route.facts.provider_slug.lower(), route.facts.provider_name.lower()
 
 
 def _is_dearer(price: Price, limit: MaxPrice) -> bool:
@@ -435,17 +477,20 @@ def _opened(
     policy: Policy,
     judged: Sequence[str],
     reasons: list[str],
+    is_down: Callable[[Candidate], bool],
+    is_shut: bool,
 ) -> list[Candidate]:
     """Returns the route with each credential that may open it, in order of trial.
 
-    A policy judges the two together; ``judged`` is what it has against the route alone.
-    ``reasons`` are those that hold whatever opens it; when nothing is returned, every other one is
-    among them too.
+    Own credentials that are down come after those that are not, and no later: health does not
+    decide who pays. The operator's is none of them where ``is_shut``. A policy judges route and
+    credential together; ``judged`` is what it has against the route alone. ``reasons`` are those
+    that hold whatever opens it; when nothing is returned, every other one is among them too.
     """
     against: dict[str, None] = {}
     first: list[Candidate] = []
     last: list[Candidate] = []
-    has_key, is_shut = False, False
+    has_key = False
     for credential in credentials:
         covers = credential.covers(route)
         is_shut = is_shut or credential.is_byok_only or (credential.is_required and covers)
@@ -457,13 +502,17 @@ def _opened(
             against.update(dict.fromkeys(why))
         else:
             group = last if credential.is_fallback else first
-            group.append(Candidate(route, credential.secret, is_byok=True, options=options))
+            subject = subject_of(route.endpoint_id, credential.credential_id)
+            group.append(Candidate(route, credential.secret, True, subject, options))
+    for group in (first, last):
+        if len(group) > 1:
+            group.sort(key=is_down)
     if not route.is_private and not is_shut and route.secret is not None:
         has_key = True
         if judged:
             against.update(dict.fromkeys(judged))
         else:
-            first.append(Candidate(route, route.secret, is_byok=False, options=options))
+            first.append(Candidate(route, route.secret, False, route.endpoint_id, options))
     first += last
     if first:
         return [] if reasons else first
@@ -507,7 +556,8 @@ class _Order:
             self._is_one = sort.partition == "none" and sort.by is not None
             sort = sort.by
         self._sort: str | None = sort
-        self._sort_default = defaults.provider_sort
+        # Who names a session wants to stay, more than the workspace wants any one order.
+        self._sort_default = defaults.provider_sort if request.session_id is None else None
         self._named = [name.lower() for name in preferences.order or ()]
         self._standing = standing
         self._seed = seed
@@ -516,28 +566,29 @@ class _Order:
         # A probe may fail, which nobody notices while there is something to fall back to.
         self._trusts_half_open = preferences.allow_fallbacks is not False
 
-    def rank(self, found: tuple[Route, int, str | None]) -> tuple[Any, ...]:
+    def rank(self, found: tuple[Candidate, int, str | None]) -> tuple[Any, ...]:
         """Ranks an endpoint of the model at this place of the request, named with this variant.
 
-        What is named by ``order`` comes in that order, however it does. Of all else, what misses a
-        preferred measure comes after every model, what is down after what is not, and private
-        endpoints before public ones.
+        It stands as the first of its candidates does. What is named by ``order`` comes in that
+        order, however it does. Of all else, what misses a preferred measure, or is down and meets
+        none, comes after every model, what is down after what is not, and private endpoints before
+        public ones.
         """
-        route, position, variant = found
-        standing = self._standing(route.endpoint_id)
+        candidate, position, variant = found
+        route, standing = candidate.route, candidate.standing(self._standing)
         tier = _TIERS[standing.state]
         if standing.state is State.HALF_OPEN and not self._trusts_half_open:
             tier = _DOWN
         place, is_late = len(self._named), False
         if place:
-            names = (route.facts.provider_slug.lower(), route.facts.provider_name.lower())
             place = min(
-                (self._named.index(name) for name in names if name in self._named), default=place
+                (self._named.index(name) for name in _names(route) if name in self._named),
+                default=place,
             )
             if place < len(self._named):
                 tier = 0
         if (self._latency or self._throughput) and place == len(self._named):
-            is_late = self._misses(standing)
+            is_late = tier == _DOWN or self._misses(standing)
         if self._is_one and not self._named:
             position = 0
         return (

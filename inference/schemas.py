@@ -40,6 +40,13 @@ PARAMETERS: Final = frozenset(
         "include_reasoning", "reasoning", "reasoning_effort", "web_search_options", "verbosity",
     )
 )  # fmt: skip
+# Two names of one parameter: an endpoint that knows either is told by that one.
+SYNONYMS: Final = {
+    "max_tokens": "max_completion_tokens",
+    "max_completion_tokens": "max_tokens",
+    "reasoning": "reasoning_effort",
+    "reasoning_effort": "reasoning",
+}
 # Options of a provider may not change what was parsed, priced and held.
 _RESERVED: Final = _GATEWAY_FIELDS | frozenset(
     (
@@ -179,6 +186,10 @@ class _Tool(msgspec.Struct):
     function: _Function | None = None
 
 
+class _Format(msgspec.Struct):
+    type: Any = None
+
+
 class _Reasoning(msgspec.Struct):
     effort: str | None = None
 
@@ -295,6 +306,19 @@ class InferenceRequest:
     def parameters(self) -> frozenset[str]:
         """The named model parameters that the request sets, which an endpoint may not know."""
         return PARAMETERS.intersection(self.fields)
+
+    @property
+    def needed_parameters(self) -> frozenset[str]:
+        """The parameters without which an endpoint does not do all that is asked for.
+
+        Null asks for nothing. An answer by a schema needs more than one that is any JSON.
+        """
+        needed = {name for name in self.parameters if bytes(self.fields[name]) != b"null"}
+        if "response_format" in needed and self.operation is Operation.CHAT:
+            wanted = msgspec.json.decode(self.fields["response_format"], type=_Format)
+            if wanted.type == "json_schema":
+                needed.add("structured_outputs")
+        return frozenset(needed)
 
     @property
     def prompt_bytes(self) -> int:

@@ -220,6 +220,7 @@ def _credential(row: ByokCredential, clouds: Mapping[str, str]) -> Credential:
         host = _named_host(clouds[row.provider_slug], secret)
         secret = None if host is None else secret
     return Credential(
+        credential_id=row.pk,
         provider_slug=row.provider_slug,
         workspace_id=row.workspace_id,
         secret=secret,

@@ -1,8 +1,12 @@
-"""Ends what its worker left behind: the generations whose journal has fallen silent."""
+"""Ends what its worker left behind: the generations whose journal has fallen silent.
+
+Clears away, too, what workers told each other of endpoints that nobody calls any more.
+"""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
@@ -12,6 +16,7 @@ from django.contrib.postgres.functions import TransactionNow
 from django.db import DataError, IntegrityError, connection, transaction
 
 from catalog.pricing import Usage, nano_usd, total_cost
+from inference import health
 from inference.models import Generation, Journal
 from inference.purses import fee_nano
 from inference.settlement import SETTLE, Settlement, encoded
@@ -19,6 +24,8 @@ from inference.settlement import SETTLE, Settlement, encoded
 logger = logging.getLogger(__name__)
 
 _BATCH: Final = 500
+# Beyond its window, for hosts whose clocks are apart.
+_FORGOTTEN_SECONDS: Final = 600
 _UNCHARGEABLE: Final = "unchargeable"
 
 
@@ -32,6 +39,14 @@ def sweep() -> int:
     while found := _sweep():
         swept += found
     return swept
+
+
+def clear_health() -> int:
+    """Deletes what nobody reads any more of how endpoints did; returns how many rows."""
+    with connection.cursor() as cursor:
+        cursor.execute(health.CLEAR, [health.oldest_bucket(time.time() - _FORGOTTEN_SECONDS)])
+        cleared: int = cursor.rowcount
+    return cleared
 
 
 def _sweep() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -27,7 +28,7 @@ REQUEST = replace(
 
 
 def candidate(price: Price) -> Candidate:
-    return Candidate(replace(route("x"), price=price), Secret("s"), is_byok=False)
+    return Candidate(replace(route("x"), price=price), Secret("s"), False, uuid.UUID(int=1))
 
 
 def priced(prompt: str, completion: str, **rates: str) -> Price:

@@ -11,7 +11,7 @@ import pytest
 from rest_framework.response import Response
 from rest_framework.test import APIRequestFactory
 
-from accounts.models import ApiKey
+from accounts.models import ApiKey, Guardrail
 from billing.models import Account, Transfer
 from config.secrets import digest_api_key
 from inference.health import HealthBoard, Outcome
@@ -119,6 +119,15 @@ def test_the_request_goes_where_it_said(site: Site, body: dict[str, Any]) -> Non
     assert site.chat(**body).json()["provider"] == first
 
 
+def test_it_says_what_is_cut_without_fallbacks(site: Site) -> None:
+    for name in ("beta", "gamma", "delta"):
+        site.publish(provider=site.another_provider(name, name=name.title()))
+    shown = explained(site, provider={"order": ["beta", "gamma"], "allow_fallbacks": False})
+    assert [each["provider"] for each in shown["candidates"]] == ["Beta"]
+    left = {each["provider"]: each["excluded_by"] for each in shown["excluded"]}
+    assert left == {"Gamma": ["allow_fallbacks"], "Delta": ["order"]}
+
+
 def test_it_says_that_nothing_is_left_without_an_error(site: Site) -> None:
     site.publish()
     data = explained(site, provider={"zdr": True})
@@ -189,6 +198,21 @@ def test_it_shows_what_the_policy_permits(site: Site) -> None:
     policy = explained(site)["policy"]
     assert policy["ignored_providers"] == ["nobody"]
     assert policy["zdr"] == ["anthropic", "google", "openai", "other", "xai"]
+
+
+def test_it_shows_the_providers_that_every_list_names(site: Site) -> None:
+    site.publish()
+    site.tenant.organization.edit(allowed_providers=["Acme AI", "nobody"])
+    key = ApiKey.objects.get(digest=digest_api_key(site.tenant.api_key))
+    guardrail = Guardrail.objects.create(
+        organization=site.tenant.organization, name="Own", allowed_providers=["acme", "globex"]
+    )
+    shown = explained(site)
+    assert shown["policy"]["allowed_providers"] == ["acme ai", "nobody"]
+    guardrail.assign_keys([key], by="a test")
+    shown = explained(site)
+    assert shown["policy"]["allowed_providers"] == ["acme"]
+    assert [each["provider"] for each in shown["candidates"]] == ["Acme AI"]
 
 
 def test_the_endpoints_of_others_do_not_exist(site: Site) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from typing import Any
 
@@ -22,8 +23,11 @@ from config.errors import (
     UpstreamRefused,
     UpstreamTimeout,
 )
-from inference.health import EXCHANGE, READ, Bucket, HealthBoard, Outcome, State, judge
+from inference import health
+from inference.health import EXCHANGE, READ, Bucket, HealthBoard, Outcome, State, judge, subject_of
 from inference.health import oldest_bucket as oldest
+from inference.models import EndpointHealth
+from inference.sweeper import clear_health
 from inference.upstream import RequestUntranslatable
 
 ONE = uuid.UUID(int=1)
@@ -143,16 +147,17 @@ def test_a_rate_limit_holds_as_long_as_it_says(retry_after: int | None, limited:
 def test_percentiles_name_what_so_many_requests_did_as_well_as() -> None:
     board = HealthBoard()
     for number in range(1, 21):
-        board.record(ONE, Outcome.SUCCESS, number * 10, float(number), now=START)
+        board.measure(ONE, number * 10, float(number), now=START)
     standing = board.standing(ONE, START + 1)
     assert standing.latency == {"p50": 100.0, "p75": 150.0, "p90": 180.0, "p99": 200.0}
     assert standing.throughput == {"p50": 11.0, "p75": 6.0, "p90": 3.0, "p99": 1.0}
 
 
-def test_a_speed_that_comes_late_counts_no_second_success() -> None:
+def test_a_measure_counts_no_second_success() -> None:
     board = HealthBoard()
-    board.record(ONE, Outcome.SUCCESS, 100, now=START)
-    board.note_speed(ONE, 42.5, now=START + 8)
+    board.record(ONE, Outcome.SUCCESS, now=START)
+    board.measure(ONE, 100, now=START)
+    board.measure(ONE, tokens_per_second=42.5, now=START + 8)
     assert [(row.successes, row.latencies, row.speeds) for row in board.outgoing()] == [
         (1, [100], []),
         (0, [], [42.5]),
@@ -165,7 +170,8 @@ def test_a_speed_that_comes_late_counts_no_second_success() -> None:
 def test_samples_are_bounded() -> None:
     board = HealthBoard()
     for number in range(1000):
-        board.record(ONE, Outcome.SUCCESS, number, 1.0, now=START)
+        board.record(ONE, Outcome.SUCCESS, now=START)
+        board.measure(ONE, number, 1.0, now=START)
     [row] = board.outgoing()
     assert (row.successes, len(row.latencies), len(row.speeds)) == (1000, 32, 32)
 
@@ -179,19 +185,19 @@ def test_what_cannot_be_sent_is_bounded_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "is_byok", "outcome"),
+    ("error", "is_own", "outcome"),
     [
         (None, False, Outcome.SUCCESS),
         (None, True, Outcome.SUCCESS),
         (UpstreamError(), False, Outcome.FAILURE),
-        (UpstreamTimeout(), True, None),
-        (UpstreamOverloaded(upstream_status=529), True, None),
+        (UpstreamTimeout(), True, Outcome.FAILURE),
+        (UpstreamOverloaded(upstream_status=529), True, Outcome.FAILURE),
         (UpstreamRateLimited(upstream_status=429), False, Outcome.RATE_LIMITED),
-        (UpstreamRateLimited(upstream_status=429), True, None),
+        (UpstreamRateLimited(upstream_status=429), True, Outcome.RATE_LIMITED),
         (UpstreamError(upstream_status=401), True, None),
         (UpstreamError(upstream_status=402), True, None),
         (UpstreamError(upstream_status=403), True, None),
-        (UpstreamError(upstream_status=404), True, None),
+        (UpstreamError(upstream_status=404), True, Outcome.FAILURE),
         (UpstreamError(upstream_status=401), False, Outcome.FAILURE),
         (UpstreamTimeout(), False, Outcome.FAILURE),
         (UpstreamOverloaded(upstream_status=529), False, Outcome.FAILURE),
@@ -202,10 +208,50 @@ def test_what_cannot_be_sent_is_bounded_too() -> None:
         (Forbidden(), True, None),
     ],
 )
-def test_only_the_endpoints_own_faults_count(
-    error: GatewayError | None, is_byok: bool, outcome: Outcome | None
+def test_only_faults_of_the_other_side_count(
+    error: GatewayError | None, is_own: bool, outcome: Outcome | None
 ) -> None:
-    assert judge(error, is_byok=is_byok) is outcome
+    assert judge(error, is_own=is_own) is outcome
+
+
+def test_a_probe_that_says_nothing_gives_way_to_the_next() -> None:
+    board = board_of(0, 5)
+    assert not board.claim(ONE, START)
+    assert board.claim(ONE, START + 5)
+    assert not board.claim(ONE, START + 5)
+    board.release(ONE)
+    board.release(TWO)
+    assert board.claim(ONE, START + 5)
+
+
+def test_an_own_credential_costs_a_row_only_once_it_fails() -> None:
+    board = HealthBoard()
+    board.record(ONE, Outcome.SUCCESS, now=START, is_kept=False)
+    assert board.outgoing() == []
+    board.record(ONE, Outcome.FAILURE, now=START, is_kept=False)
+    board.record(ONE, Outcome.SUCCESS, now=START, is_kept=False)
+    assert [(row.successes, row.failures) for row in board.outgoing()] == [(1, 1)]
+
+
+def test_open_circuits_without_traffic_are_remembered_to_a_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(health, "_REMEMBERED", 3)
+    board = HealthBoard()
+    subjects = [uuid.UUID(int=number) for number in range(1, 6)]
+    for subject in subjects:
+        for _ in range(5):
+            board.record(subject, Outcome.FAILURE, now=START)
+        board.standing(subject, START)
+    board.outgoing()
+    board.merge([])
+    states = [board.standing(subject, START + 5).state for subject in subjects]
+    assert states == [State.HEALTHY] * 2 + [State.HALF_OPEN] * 3
+
+
+def test_the_subjects_of_credentials_are_their_own() -> None:
+    assert len({ONE, TWO, subject_of(ONE, TWO), subject_of(TWO, ONE), subject_of(ONE, ONE)}) == 5
+    assert subject_of(ONE, TWO) == subject_of(ONE, TWO)
 
 
 def test_what_was_sent_and_never_merged_is_sent_again() -> None:
@@ -279,7 +325,8 @@ def exchange(board: HealthBoard, now: float) -> list[tuple[Any, ...]]:
 
 def test_two_workers_share_one_window(db: None) -> None:
     mine, theirs = board_of(1, 2), board_of(1, 2)
-    mine.record(TWO, Outcome.SUCCESS, 120, 33.5, now=START)
+    mine.record(TWO, Outcome.SUCCESS, now=START)
+    mine.measure(TWO, 120, 33.5, now=START)
     exchange(mine, START)
     exchange(theirs, START)
     assert theirs.standing(ONE, START).failure_share == 4 / 6
@@ -303,7 +350,8 @@ def test_the_table_keeps_as_few_samples_as_a_worker(db: None) -> None:
     for _ in range(3):
         board = HealthBoard()
         for number in range(20):
-            board.record(ONE, Outcome.SUCCESS, number, float(number), now=START)
+            board.record(ONE, Outcome.SUCCESS, now=START)
+            board.measure(ONE, number, float(number), now=START)
         [row] = exchange(board, START)
     assert (row[2], len(row[4]), len(row[5])) == (60, 32, 32)
 
@@ -316,3 +364,15 @@ def test_a_rate_limit_is_shared(db: None) -> None:
     exchange(other, START)
     assert other.standing(ONE, START + 19).state is State.RATE_LIMITED
     assert other.standing(ONE, START + 20).state is State.HEALTHY
+
+
+def test_what_nobody_reads_any_more_is_cleared_away(db: None) -> None:
+    now = time.time()
+    exchange(board_of(0, 3, now=now), now)
+    old = board_of(0, 3, now=now - 720)
+    with connection.cursor() as cursor:
+        rows = msgspec.json.encode(old.outgoing()).decode().replace(str(ONE), str(TWO))
+        cursor.execute(EXCHANGE, [rows, 0, 0])
+    clear_health()
+    found = EndpointHealth.objects.filter(endpoint_id__in=(ONE, TWO))
+    assert list(found.values_list("endpoint_id", flat=True)) == [ONE]

@@ -37,6 +37,13 @@ def test_a_first_answer_is_direct() -> None:
     }
 
 
+def test_what_is_cut_without_fallbacks_is_counted() -> None:
+    found = planned([FIRST, route("z", "2")], allow_fallbacks=False)
+    shown = routing_metadata(found, [attempt(1)])
+    assert shown["summary"] == "1 of 2 endpoints available, 1 tried, X Inc answered."
+    assert shown["endpoints"]["total"] == 2
+
+
 def test_an_answer_of_the_next_model_is_a_fallback() -> None:
     found = planned([FIRST, SECOND], models=["a/b", "c/d"])
     attempts = [attempt(1, 503, error_type="provider_overloaded"), attempt(2, is_byok=True)]

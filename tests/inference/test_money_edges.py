@@ -5,24 +5,26 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from asgiref.sync import sync_to_async
+from django.db import connection, connections, transaction
 from django.utils import timezone
 
 from billing import ledger
 from billing.models import Account, Meter, Transfer
 from catalog.dialects.base import Operation
+from config.errors import Unauthenticated
 from config.secrets import digest_api_key
 from config.simulator import BEHAVIOURS, Reply, Request, Script, Signal
 from inference import schemas
 from inference.admission import Admission, AdmissionIsland, Entry
-from inference.health import HealthBoard
+from inference.health import HealthBoard, Outcome, subject_of
 from inference.models import EndpointHealth, Generation, Journal
 from inference.schemas import InferenceRequest
 from inference.sweeper import sweep
@@ -245,18 +247,137 @@ def test_what_a_format_cannot_say_does_not_ail_the_endpoint(site: Site) -> None:
     assert_in_order()
 
 
-def test_what_an_own_credential_meets_does_not_ail_the_endpoint(site: Site) -> None:
+def test_what_an_own_credential_meets_ails_nobody_else(site: Site) -> None:
     shared = site.publish("sim-flaky:6")
-    factories.make_credential(site.tenant, site.provider, is_byok_only=True)
+    own = factories.make_credential(site.tenant, site.provider, is_byok_only=True)
     assert [site.chat().status_code for _ in range(7)] == [503] * 6 + [200]
     assert {request.headers["authorization"] for request in site.dialled()} == {
         f"Bearer {TENANT_SECRET}"
     }
-    site.eventually(lambda: shared.pk in health(site))
-    assert health(site)[shared.pk] == (1, 0)
+    subject = subject_of(shared.pk, own.pk)
+    site.eventually(lambda: health(site).get(subject) == (1, 6))
+    assert shared.pk not in health(site)
     site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
     assert available(site) == CREDITS
     assert_in_order()
+
+
+def good_for(secret: str) -> Callable[[Request], Script]:
+    """An upstream that is overloaded, but for whoever has this credential."""
+
+    def script(request: Request) -> Script:
+        if request.headers["authorization"] == f"Bearer {secret}":
+            return (plain(json.dumps(Reply.to(request).plain()).encode()),)
+        return (b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n",)
+
+    return script
+
+
+def who_answers(site: Site, key: str, **fields: Any) -> tuple[str, bool, int]:
+    """Who answers a request of a key, with an own credential or not, and at which attempt."""
+    answered = site.post(site.chat_body(**fields), key=key)
+    assert answered.status_code == 200
+    row = Generation.objects.get(pk=answered.json()["id"])
+    site.eventually(lambda: Generation.objects.get(pk=row.pk).status == "completed")
+    row.refresh_from_db()
+    return row.provider_name, row.is_byok, len(row.attempts)
+
+
+def test_an_operators_dead_credential_moves_nobody_who_has_a_working_one(
+    site: Site, taught: Teach
+) -> None:
+    site.publish(taught(good_for(TENANT_SECRET)))
+    dear = factories.make_price("0.001", "0.001")
+    site.publish(provider=site.another_provider("beta", name="Beta"), price=dear)
+    stranger = factories.make_tenant("Stranger")
+    factories.make_credential(stranger, site.provider)
+    mine, theirs = site.tenant.api_key, stranger.api_key
+    site.eventually(lambda: who_answers(site, mine, max_tokens=5) == ("Beta", False, 1))
+    for _ in range(3):
+        # What an own credential can do closes no circuit of the operator's.
+        assert who_answers(site, theirs, max_tokens=5) == ("Acme AI", True, 1)
+        assert who_answers(site, mine, max_tokens=5) == ("Beta", False, 1)
+
+
+def test_an_own_credential_that_fails_moves_nobody_else(site: Site, taught: Teach) -> None:
+    site.publish(taught(good_for(OPERATOR_SECRET)))
+    dear = factories.make_price("0.001", "0.001")
+    site.publish(provider=site.another_provider("beta", name="Beta"), price=dear)
+    stranger = factories.make_tenant("Stranger")
+    factories.make_credential(stranger, site.provider)
+    site.eventually(lambda: who_answers(site, stranger.api_key, max_tokens=5) == ("Beta", False, 1))
+    assert who_answers(site, site.tenant.api_key, max_tokens=5) == ("Acme AI", False, 1)
+
+
+def test_a_private_endpoint_that_is_down_is_left_alone(site: Site) -> None:
+    site.own("sim-status:503")
+    site.publish(provider=site.another_provider("beta", name="Beta"))
+    assert who_answers(site, site.tenant.api_key) == ("Beta", False, 2)
+    site.eventually(lambda: who_answers(site, site.tenant.api_key) == ("Beta", False, 1))
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_probe_that_says_nothing_is_followed_by_the_next(
+    site: Site, taught: Teach, leaves: bool
+) -> None:
+    calls: list[Request] = []
+
+    def script(request: Request) -> Script:
+        calls.append(request)
+        if len(calls) <= 5:
+            return (b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n",)
+        if len(calls) > 6:
+            return (plain(json.dumps(Reply.to(request).plain()).encode()),)
+        return (
+            (Signal.STALL,)
+            if leaves
+            else (b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n",)
+        )
+
+    site.publish(taught(script))
+    dear = factories.make_price("0.001", "0.001")
+    site.publish(provider=site.another_provider("beta", name="Beta"), price=dear)
+    body = site.chat_body(max_tokens=5)
+    for _ in range(5):
+        assert site.post(body).json()["provider"] == "Beta"
+    assert site.post(body).json()["provider"] == "Beta"
+    assert len(calls) == 5
+    time.sleep(5)
+    if leaves:
+        with connected(site) as line:
+            site.eventually(lambda: len(calls) == 6)
+            hang_up(line)
+        site.eventually(lambda: Generation.objects.filter(status="cancelled").exists())
+    else:
+        assert site.post(body).status_code == 400
+    assert site.post(body).json()["provider"] == "Acme AI"
+
+
+def test_a_probe_that_is_not_admitted_is_left_to_the_next(site: Site) -> None:
+    endpoint = site.publish()
+    key = site.tenant.organization.api_keys.get(is_management=False)
+    board, now = HealthBoard(), time.time() - 10
+    entry = Entry(digest_api_key(site.tenant.api_key), parsed(site.chat_body()), "request-1")
+
+    async def run() -> Sequence[Admission | BaseException]:
+        island = AdmissionIsland(board)
+        [first] = await island.admit([entry])
+        for _ in range(5):
+            board.record(endpoint.pk, Outcome.FAILURE, now=now)
+        board.standing(endpoint.pk, now)
+        await sync_to_async(key.edit)(disabled=True)
+        [second] = await island.admit([entry])
+        await sync_to_async(key.edit)(disabled=False)
+        third = await island.admit([entry, entry])
+        await island.close()
+        await sync_to_async(connections.close_all)()
+        return first, second, *third
+
+    first, second, *third = asyncio.run(run())
+    assert isinstance(first, Admission)
+    assert first.probe is None
+    assert isinstance(second, Unauthenticated)
+    assert [isinstance(each, Admission) and each.probe for each in third] == [endpoint.pk, None]
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from config.errors import Forbidden, InvalidRequest
 from config.secrets import Secret
 from endpoints.models import ModelNotFound
 from inference import schemas
-from inference.health import Standing, State
+from inference.health import Standing, State, subject_of
 from inference.routing import (
     VARIANTS,
     Credential,
@@ -72,6 +72,7 @@ def route(
 
 def credential(provider: str, name: str = "own", **fields: Any) -> Credential:
     defaults: dict[str, Any] = {
+        "credential_id": uuid.uuid5(uuid.NAMESPACE_DNS, f"{name}.{provider}"),
         "provider_slug": provider,
         "workspace_id": None,
         "secret": Secret(f"{name}-{provider}"),
@@ -205,6 +206,73 @@ def test_the_request_narrows_and_orders(preferences: dict[str, Any], expected: l
     assert used(planned(routes, **preferences)) == [f"operator-{name}" for name in expected]
 
 
+def reasons(found: Plan) -> dict[str, list[str]]:
+    """Why each provider is left out."""
+    return {each.route.facts.provider_slug: each.reasons for each in found.excluded}
+
+
+@pytest.mark.parametrize(
+    ("order", "expected", "left"),
+    [
+        (["c", "b"], "c", {"a": ["order"], "b": ["allow_fallbacks"]}),
+        (["nobody", "B INC"], "b", {"a": ["order"], "c": ["order"]}),
+        ([], "a", {"b": ["allow_fallbacks"], "c": ["allow_fallbacks"]}),
+        (None, "a", {"b": ["allow_fallbacks"], "c": ["allow_fallbacks"]}),
+    ],
+)
+def test_without_fallbacks_the_first_that_is_named_is_left(
+    order: list[str] | None, expected: str, left: dict[str, list[str]]
+) -> None:
+    routes = [route("a", "1"), route("b", "2"), route("c", "3")]
+    found = planned(routes, order=order, allow_fallbacks=False)
+    assert used(found) == [f"operator-{expected}"]
+    assert reasons(found) == left
+
+
+def test_without_fallbacks_nobody_but_the_named_gets_the_prompt() -> None:
+    assert refused(
+        public=[route("a")],
+        private=[route("own", private=True)],
+        credentials=[credential("own")],
+        order=["azure"],
+        allow_fallbacks=False,
+    ) == [
+        {"provider": "Own Inc", "private": True, "model": "a/b", "excluded_by": ["order"]},
+        {"provider": "A Inc", "private": False, "model": "a/b", "excluded_by": ["order"]},
+    ]
+
+
+def test_another_credential_of_the_endpoint_that_is_left_is_a_fallback_too() -> None:
+    found = planned([route("x")], credentials=[credential("x")], allow_fallbacks=False)
+    assert (used(found), found.excluded) == (["own-x"], [])
+
+
+@pytest.mark.parametrize("flag", ["is_required", "is_byok_only"])
+def test_a_private_endpoint_of_a_required_credential_gives_way_to_no_credits(flag: str) -> None:
+    case: dict[str, Any] = {
+        "public": [
+            route("x", "1"),
+            route("y", "2"),
+            route("z", model_slug="c/d", model_permaslug="c/d"),
+        ],
+        "private": [route("x", private=True)],
+        "models": ["a/b", "c/d"],
+    }
+    theirs = credential("y", is_fallback=True)
+    found = planned(**case, credentials=[credential("x", **{flag: True}), theirs])
+    assert used(found) == ["own-x", "own-x", "own-y", "operator-z"]
+    assert found.excluded == []
+    found = planned(**case, credentials=[credential("x", **{flag: True})])
+    assert used(found) == ["own-x", "own-x", "operator-z"]
+    assert reasons(found) == {"y": ["byok_required"]}
+    # Where the private endpoint may not serve, this is no fallback from it.
+    found = planned(**case, credentials=[credential("x", **{flag: True})], only=["y"])
+    assert used(found) == ["operator-y"]
+    elsewhere = credential("x", allowed_models=frozenset(("c/d",)), **{flag: True})
+    found = planned(**case, credentials=[credential("x", "free"), elsewhere])
+    assert "operator-y" in used(found)
+
+
 def test_order_goes_before_private() -> None:
     found = planned(
         [route("pub")], [route("own", private=True)], [credential("own")], order=["pub"]
@@ -218,6 +286,22 @@ def test_a_request_cannot_loosen_the_policy() -> None:
     found = planned(routes, policy=policy, only=["b", "b2"], zdr=False, data_collection="allow")
     assert used(found) == ["operator-b"]
     assert found.candidates[0].route.facts.zdr
+
+
+@pytest.mark.parametrize("allowed", [["amazon-bedrock"], ["Amazon Bedrock"]])
+@pytest.mark.parametrize("only", [["amazon-bedrock"], ["AMAZON Bedrock", "other"]])
+def test_lists_by_slug_and_by_name_mean_the_same_provider(
+    allowed: list[str], only: list[str]
+) -> None:
+    facts = EndpointFacts("amazon-bedrock", "Amazon Bedrock", False, False)
+    served = route("amazon-bedrock", facts=facts)
+    found = planned([served, route("other")], policy=Policy.of(only=allowed), only=only)
+    assert used(found) == ["operator-amazon-bedrock"]
+    assert reasons(found) == {"other": ["provider_not_allowed"]}
+    for ignored in (allowed, only):
+        assert [each["excluded_by"] for each in refused(public=[served], ignore=ignored)] == [
+            ["provider_ignored"]
+        ]
 
 
 def test_every_exclusion_is_explained() -> None:
@@ -489,6 +573,55 @@ def test_required_parameters_exclude_who_does_not_know_them() -> None:
     assert [each.reasons for each in found.excluded] == [["require_parameters"]]
 
 
+@pytest.mark.parametrize(
+    ("asked", "listed", "serves"),
+    [
+        ('"max_tokens": 9', ("max_completion_tokens",), True),
+        ('"max_completion_tokens": 9', ("max_tokens",), True),
+        ('"max_tokens": 9', ("temperature",), False),
+        ('"top_k": null', ("max_tokens",), True),
+        ('"top_k": 5', ("max_tokens",), False),
+        ('"reasoning": {"effort": "low"}', ("reasoning_effort",), True),
+        ('"reasoning_effort": "low"', ("reasoning",), True),
+        ('"reasoning_effort": "low"', ("include_reasoning",), False),
+        ('"response_format": {"type": "json_object"}', ("response_format",), True),
+        ('"response_format": {"type": "json_schema"}', ("response_format",), False),
+        ('"response_format": {"type": "json_schema"}', ("structured_outputs",), False),
+        (
+            '"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}',
+            ("response_format", "structured_outputs"),
+            True,
+        ),
+        ('"response_format": {}', ("response_format",), True),
+        ('"response_format": null', ("max_tokens",), True),
+        ('"response_format": {"type": "json_schema"}', None, True),
+    ],
+)
+def test_parameters_are_required_by_what_they_mean(
+    asked: str, listed: tuple[str, ...] | None, serves: bool
+) -> None:
+    body = f'{{"model": "a/b", "messages": [{{"role": "user", "content": "x"}}], {asked}}}'
+    known = None if listed is None else frozenset(listed)
+    found = consider(
+        replace(
+            schemas.parse(Operation.CHAT, body.encode()),
+            preferences=schemas.ProviderPreferences(require_parameters=True),
+        ),
+        snapshot=Snapshot(1, {"a/b": (route("x", supported_parameters=known),)}, {"a/b": "a/b"}),
+        own=OrganizationSnapshot(1, 1, {}, ()),
+        workspace_id=WORKSPACE,
+        key_digest=KEY,
+        policy=Policy(),
+    )
+    assert bool(found.candidates) is serves
+    assert reasons(found) == ({} if serves else {"x": ["require_parameters"]})
+
+
+def test_a_format_of_plain_completions_is_a_parameter_like_any_other() -> None:
+    body = b'{"model": "a/b", "prompt": "x", "response_format": 7, "min_p": null}'
+    assert schemas.parse(Operation.TEXT, body).needed_parameters == {"response_format"}
+
+
 def test_a_session_can_be_seen_to_stay_though_the_service_keeps_no_table(site: Site) -> None:
     for number in range(4):
         provider = site.another_provider(f"p{number}")
@@ -528,6 +661,12 @@ def routes_of(draw: st.DrawFn) -> list[Route]:
     ]
 
 
+def subjects(of: Route) -> list[uuid.UUID]:
+    """Under what the outcomes at a route may be kept: the operator's, and its own credential's."""
+    own = credential(of.facts.provider_slug)
+    return [of.endpoint_id, subject_of(of.endpoint_id, own.credential_id)]
+
+
 def split(routes: list[Route]) -> dict[str, Any]:
     return {
         "public": [each for each in routes if not each.is_private],
@@ -555,13 +694,17 @@ def test_the_order_keeps_its_promises(
     routes: list[Route], preferences: dict[str, Any], standings: list[Standing], seed: int
 ) -> None:
     """What is excluded agrees with the policies; the rest is complete, and in a lawful order."""
+    found_as = {
+        one: standings[each.endpoint_id.int - 1] for each in routes for one in subjects(each)
+    }
 
-    def standing(endpoint_id: uuid.UUID) -> Standing:
-        return standings[endpoint_id.int - 1]
+    def standing(subject: uuid.UUID) -> Standing:
+        return found_as[subject]
 
     options = {"standing": standing, "seed": seed}
     found = planned(**split(routes), **preferences, options=options, by=consider)
     tried = list(dict.fromkeys(each.route.endpoint_id for each in found.candidates))
+    has_measure = "preferred_max_latency" in preferences
     left_out = [each.route.endpoint_id for each in found.excluded]
     assert sorted([*tried, *left_out]) == sorted(each.endpoint_id for each in routes)
     asked = Policy.of(
@@ -589,7 +732,7 @@ def test_the_order_keeps_its_promises(
     for each in found.candidates:
         state = standing(each.route.endpoint_id)
         is_slow = state.latency is not None and state.latency["p50"] > 500
-        is_late = is_slow and "preferred_max_latency" in preferences
+        is_late = has_measure and (is_slow or state.state in DOWN)
         ranks.append((is_late, state.state in DOWN, not each.route.is_private))
     assert ranks == sorted(ranks)
 
@@ -661,6 +804,27 @@ def test_a_session_stays_whatever_the_seed_and_moves_only_when_it_must() -> None
     assert all(first(name) == home for name, home in homes.items())
     fewer = [each for each in routes if each.endpoint_id != gone]
     assert all(first(name, of=fewer) == home for name, home in homes.items() if home != gone)
+
+
+@pytest.mark.parametrize(
+    ("case", "is_session"),
+    [
+        ({}, True),
+        ({"sort": "price"}, False),
+        ({"models": ["a/b:floor"]}, False),
+    ],
+)
+def test_a_session_stays_unless_the_request_itself_sorts(
+    case: dict[str, Any], is_session: bool
+) -> None:
+    routes = [route(name, price) for name, price in (("a", "1"), ("b", "1.01"), ("c", "1.02"))]
+    options = {"defaults": Defaults(provider_sort="price")}
+    firsts = {
+        used(planned(routes, session=f"s{number}", options=options, **case))[0]
+        for number in range(50)
+    }
+    assert len(firsts) == (3 if is_session else 1)
+    assert used(planned(routes, options=options, **case))[0] == "operator-a"
 
 
 def test_sessions_of_two_organizations_are_two() -> None:
@@ -805,6 +969,21 @@ def test_a_preferred_measure_moves_on_to_the_next_model() -> None:
 
 
 @pytest.mark.parametrize(
+    "preferred", [{"preferred_max_latency": 0.5}, {"preferred_min_throughput": 50}]
+)
+def test_what_is_down_meets_no_preferred_measure(preferred: dict[str, float]) -> None:
+    dead, slow = route("a", "1"), route("b", "2")
+    standings = {
+        dead.endpoint_id: Standing(State.OPEN, 1.0),
+        slow.endpoint_id: Standing(
+            latency=dict.fromkeys(SHARES, 900.0), throughput=dict.fromkeys(SHARES, 5.0)
+        ),
+    }
+    found = planned([dead, slow], **preferred, options={"standing": standings.__getitem__})
+    assert used(found) == ["operator-b", "operator-a"]
+
+
+@pytest.mark.parametrize(
     ("state", "expected"),
     [
         (State.HEALTHY, "ab"),
@@ -839,12 +1018,63 @@ def test_a_private_endpoint_that_is_down_comes_last() -> None:
         [private],
         [credential("own")],
         options={
-            "standing": lambda end: Standing(
-                State.OPEN if end == private.endpoint_id else State.DEGRADED
+            "standing": lambda subject: Standing(
+                State.OPEN if subject in subjects(private) else State.DEGRADED
             )
         },
     )
     assert used(found) == ["operator-pub", "own-own"]
+
+
+def ailing(*ill: uuid.UUID, state: State = State.OPEN) -> dict[str, Any]:
+    """Options of a router for which these subjects are ill."""
+    return {"standing": lambda subject: Standing(state if subject in ill else State.HEALTHY)}
+
+
+@pytest.mark.parametrize("state", [State.OPEN, State.RATE_LIMITED])
+def test_health_is_that_of_the_credential_that_comes_first(state: State) -> None:
+    served, other = route("x", "9"), route("y", "1")
+    operators, own = subjects(served)
+    routes, credentials = [served, other], [credential("x")]
+    ill = ailing(operators, other.endpoint_id, state=state)
+    assert used(planned(routes, credentials=credentials, options=ill)) == [
+        "own-x", "operator-x", "operator-y",
+    ]  # fmt: skip
+    assert used(planned(routes, options=ill)) == ["operator-y", "operator-x"]
+    ill = ailing(own, state=state)
+    assert used(planned(routes[::-1], credentials=credentials, options=ill)) == [
+        "operator-y", "own-x", "operator-x",
+    ]  # fmt: skip
+    assert used(planned([served], credentials=credentials, options=ill)) == ["own-x", "operator-x"]
+
+
+def test_of_own_credentials_the_one_that_is_down_comes_after_the_others() -> None:
+    served = route("x")
+    names = ("one", "two", "three", "four")
+    credentials = [credential("x", name, is_fallback=name in ("three", "four")) for name in names]
+    ill = [
+        subject_of(served.endpoint_id, each.credential_id)
+        for each in credentials
+        if each.secret and each.secret.reveal() in ("one-x", "three-x")
+    ]
+    found = planned([served], credentials=credentials, options=ailing(*ill))
+    assert used(found) == ["two-x", "one-x", "operator-x", "four-x", "three-x"]
+
+
+def test_measures_are_the_endpoints_whoever_pays() -> None:
+    slow, fast = route("x", "1"), route("y", "2")
+    times = {slow.endpoint_id: 900.0, fast.endpoint_id: 100.0}
+
+    def standing(subject: uuid.UUID) -> Standing:
+        return Standing(latency=dict.fromkeys(SHARES, times[subject]) if subject in times else None)
+
+    found = planned(
+        [slow, fast],
+        credentials=[credential("x"), credential("y")],
+        sort="latency",
+        options={"standing": standing},
+    )
+    assert used(found)[0] == "own-y"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from config.models import Lease
 from endpoints.watch import watch_due
 from inference.hours import roll_up_hours
 from inference.rollups import roll_up_usage
-from inference.sweeper import sweep
+from inference.sweeper import clear_health, sweep
 
 logger = logging.getLogger("causeway.work")
 
@@ -61,6 +61,7 @@ DUTIES: Final = (
     Duty("watch_chains", 5.0, watcher.watch_due, apart=True),
     Duty("roll_up_usage", 300.0, roll_up_usage),
     Duty("roll_up_hours", 300.0, roll_up_hours),
+    Duty("clear_health", 300.0, clear_health),
     Duty("clear_sessions", 3600.0, _clear_sessions),
 )
 
