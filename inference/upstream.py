@@ -88,6 +88,7 @@ async def send(
         secret=candidate.secret,
         fields=fields,
         stream=request.stream,
+        max_completion_tokens=route.max_completion_tokens,
     )
     try:
         outbound = dialect.build(call)

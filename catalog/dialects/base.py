@@ -79,6 +79,8 @@ class Call:
 
     ``fields`` holds no field that is meant for the gateway alone; ``model`` is the identifier that
     the deployment knows. Without a ``base_url`` the credential says where.
+    ``max_completion_tokens`` is the most that the deployment writes, for a format that wants a
+    bound where the caller names none.
     """
 
     operation: Operation
@@ -87,6 +89,7 @@ class Call:
     secret: Secret
     fields: Mapping[str, Any] = field(repr=False)
     stream: bool = False
+    max_completion_tokens: int | None = None
 
 
 class Reply(msgspec.Struct):

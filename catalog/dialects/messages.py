@@ -270,6 +270,12 @@ class Chat:
     cache: dict[str, Any] | None
     user: str | None
 
+    @property
+    def is_tool_forced(self) -> bool:
+        """Tells whether the model must call a tool, be it a certain one or any."""
+        choice = self.tool_choice
+        return bool(self.tools) and choice is not None and choice.mode == "required"
+
 
 def read(fields: Mapping[str, Any]) -> Chat:
     """Reads the fields of a call; raises :class:`base.Untranslatable`."""

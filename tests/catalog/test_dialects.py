@@ -42,8 +42,8 @@ CALLED: Final = {
 }
 
 
-def body(kind: str, /, model: str | None = None, **fields: Any) -> Any:
-    """The body of the request that these fields become."""
+def body(kind: str, /, model: str | None = None, most: int | None = None, **fields: Any) -> Any:
+    """The body of the request that these fields become, where ``most`` is the endpoint's bound."""
     dialect = dialects.get(kind)
     assert dialect is not None
     call = Call(
@@ -52,6 +52,7 @@ def body(kind: str, /, model: str | None = None, **fields: Any) -> Any:
         model=model or MODELS[kind],
         secret=SECRETS[kind],
         fields={"messages": ASK, **fields},
+        max_completion_tokens=most,
     )
     return json.loads(dialect.build(call).body)
 
@@ -277,6 +278,77 @@ def test_claude_thinks_by_a_budget_or_by_an_effort(
     over_bedrock = body("bedrock", f"us.anthropic.{model}-v1:0", **fields)
     assert over_bedrock.get("additionalModelRequestFields", {}).get("thinking") == thinking
     assert over_bedrock.get("outputConfig") == output
+
+
+@pytest.mark.parametrize(
+    ("most", "fields", "limit", "budget"),
+    [
+        (64_000, {}, 64_000, None),
+        (64_000, {"max_tokens": 50}, 50, None),
+        (64_000, {"reasoning": {"max_tokens": 8000}}, 64_000, 8000),
+        (64_000, {"reasoning": {"effort": "high"}}, 64_000, 51_200),
+        (None, {"reasoning": {"max_tokens": 8000}}, 12_096, 8000),
+        (None, {"reasoning": {"effort": "high"}}, 4096, 3276),
+    ],
+)
+def test_claude_without_a_limit_has_that_of_its_endpoint(
+    most: int | None, fields: dict[str, Any], limit: int, budget: int | None
+) -> None:
+    thinking = None if budget is None else {"type": "enabled", "budget_tokens": budget}
+    made = body("anthropic", "claude-haiku-4-5-20251001", most, **fields)
+    assert (made["max_tokens"], made.get("thinking")) == (limit, thinking)
+    made = body("bedrock", "us.anthropic.claude-haiku-4-5-20251001-v1:0", most, **fields)
+    assert made.get("additionalModelRequestFields", {}).get("thinking") == thinking
+    # The common format presumes the model's own limit, which a budget need not fit.
+    named = limit if budget is not None or "max_tokens" in fields else None
+    assert made.get("inferenceConfig", {}).get("maxTokens") == named
+
+
+DRAWN: Final = {"temperature": 0.3, "top_k": 5, "top_p": 0.9}
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "drawn"),
+    [
+        ("claude-haiku-4-5", {**DRAWN, "reasoning": {"max_tokens": 2000}}, {}),
+        ("claude-opus-4-6", {**DRAWN, "reasoning_effort": "low"}, {}),
+        ("claude-opus-4-6", {"top_p": 0.96, "reasoning_effort": "low"}, {"top_p": 0.96}),
+        ("claude-opus-4-6", {**DRAWN, "reasoning_effort": "none"}, DRAWN),
+        ("claude-opus-4-6", DRAWN, DRAWN),
+        # Too small an answer to think.
+        ("claude-haiku-4-5", {**DRAWN, "reasoning_effort": "low", "max_tokens": 1024}, DRAWN),
+    ],
+)
+def test_claude_that_thinks_is_not_told_how_to_draw(
+    model: str, fields: dict[str, Any], drawn: dict[str, Any]
+) -> None:
+    made = body("anthropic", model, 64_000, **fields)
+    assert {name: made[name] for name in DRAWN if name in made} == drawn
+    made = body("bedrock", f"us.anthropic.{model}-v1:0", 64_000, **fields)
+    common = made.get("inferenceConfig", {})
+    found = {
+        "temperature": common.get("temperature"),
+        "top_k": made.get("additionalModelRequestFields", {}).get("top_k"),
+        "top_p": common.get("topP"),
+    }
+    assert {name: value for name, value in found.items() if value is not None} == drawn
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "look"}}])
+@pytest.mark.parametrize("model", ["claude-haiku-4-5", "claude-opus-4-6"])
+def test_claude_that_must_call_a_tool_does_not_think_before(model: str, choice: Any) -> None:
+    given: dict[str, Any] = {"tools": [TOOL], "reasoning_effort": "high", **DRAWN}
+    forced = body("anthropic", model, 64_000, tool_choice=choice, **given)
+    assert "thinking" not in forced
+    assert forced["temperature"] == 0.3
+    assert "thinking" in body("anthropic", model, 64_000, tool_choice="auto", **given)
+    name = f"us.anthropic.{model}-v1:0"
+    forced = body("bedrock", name, 64_000, tool_choice=choice, **given)
+    assert forced["additionalModelRequestFields"] == {"top_k": 5}
+    # A choice among no tools is none.
+    assert "thinking" in body(
+        "anthropic", model, 64_000, reasoning_effort="high", tool_choice=choice
+    )
 
 
 @pytest.mark.parametrize(

@@ -208,6 +208,14 @@ def test_a_chat_goes_there_and_comes_back(site: Site, upstream: Upstream) -> Non
     )
 
 
+def test_a_chat_without_a_limit_is_sent_what_is_held_for_it(site: Site, upstream: Upstream) -> None:
+    publish(site, upstream, max_completion_tokens=2000)
+    assert site.chat().status_code == 200
+    [(_, _, sent)] = upstream.seen()
+    # 2,000 tokens of completion are held; Gemini's own limit is what it takes by itself.
+    assert sent.get("max_tokens") == (2000 if upstream.kind == "anthropic" else None)
+
+
 def test_a_chat_is_streamed_from_there(site: Site, upstream: Upstream) -> None:
     publish(site, upstream)
     answer = site.chat(stream=True)
