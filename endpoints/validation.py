@@ -277,7 +277,7 @@ class _Probe:
                     if not chunks:
                         elapsed = round((time.monotonic() - started) * 1000)
                         self.result.evidence["first_event_ms"] = elapsed
-                    usage = usage or chunk.usage
+                    usage = chunk.usage or usage
                     model = model or chunk.model
                     chunks += not chunk.is_done
                     is_done = is_done or chunk.is_done

@@ -69,6 +69,11 @@ class _Usage(msgspec.Struct):
     cache_creation_input_tokens: Any = None
     output_tokens_details: _OutputDetails | None = None
 
+    @property
+    def of_prompt(self) -> Usage | None:
+        """Counts the prompt alone: what a stream has written is not known when it begins."""
+        return msgspec.structs.replace(self, output_tokens=0).counted(_Usage())
+
     def counted(self, earlier: _Usage) -> Usage | None:
         """Adds the prompt up; what an event leaves out is what an earlier one said."""
 
@@ -390,7 +395,7 @@ class _Reader:
             case "message_start" if event.message is not None:
                 self._id, self._model = event.message.id, event.message.model
                 self._usage = event.message.usage or self._usage
-                yield self._chunk(Said())
+                yield self._chunk(Said(), usage=self._usage.of_prompt)
             case "content_block_start" if event.content_block is not None:
                 yield from self._chunks(self._begun(event.index, event.content_block))
             case "content_block_delta" if event.delta is not None:

@@ -331,6 +331,41 @@ def test_a_stream_that_breaks_off_ends_in_an_error(site: Site, upstream: Upstrea
     assert settled.is_estimated is False
 
 
+def test_a_stream_that_breaks_off_is_charged_by_what_was_counted_of_its_prompt(
+    site: Site, upstream: Upstream
+) -> None:
+    publish(site, upstream, price=factories.make_price(cache_read="0.0000001"))
+    upstream.events = EVENTS[upstream.kind][:4]
+    if upstream.kind == "gemini":
+        details = {"promptTokenCount": 30, "cachedContentTokenCount": 20, "candidatesTokenCount": 1}
+        upstream.events = [{**EVENTS["gemini"][0], "usageMetadata": details}]
+    events = events_of(site.chat("one two " * 1000, stream=True).text)
+    assert [content_of(events[:-1]), "error" in events[-1]] == ["It ", True]
+    assert all("usage" not in event for event in events)
+    settled = site.settled()
+    assert settled.status == Generation.Status.FAILED
+    assert (settled.prompt_tokens, settled.cached_tokens, settled.completion_tokens) == (30, 20, 1)
+    # 10 plain and 20 cached tokens of prompt; of the answer "It " is as good as one token.
+    assert settled.cost_nano == 14_000
+    # Anthropic's count of the answer comes at its end.
+    assert settled.is_estimated is (upstream.kind == "anthropic")
+
+
+def test_a_stream_that_breaks_off_before_a_word_costs_nothing(
+    site: Site, upstream: Upstream
+) -> None:
+    publish(site, upstream)
+    upstream.events = EVENTS[upstream.kind][:1]
+    if upstream.kind == "gemini":
+        upstream.events = [
+            {"candidates": [{"index": 0}], "usageMetadata": {"promptTokenCount": 30}}
+        ]
+    events = events_of(site.chat(stream=True).text)
+    assert "error" in events[-1]
+    settled = site.settled()
+    assert (settled.status, settled.cost_nano) == (Generation.Status.FAILED, 0)
+
+
 def test_an_error_before_anything_was_shown_goes_to_another(site: Site, upstream: Upstream) -> None:
     publish(site, upstream, price=factories.make_price("0.0000001", "0.0000001"))
     site.publish()
