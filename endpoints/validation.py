@@ -199,6 +199,7 @@ def _check(
         model=endpoint.upstream_model_id,
         secret=secret,
         fields=_PROBE,
+        is_byok=True,
     )
     # Nobody else should wait for the connection that this thread holds while it waits outside.
     if not connection.in_atomic_block:

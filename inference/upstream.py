@@ -89,6 +89,7 @@ async def send(
         fields=fields,
         stream=request.stream,
         max_completion_tokens=route.max_completion_tokens,
+        is_byok=candidate.is_byok,
     )
     try:
         outbound = dialect.build(call)

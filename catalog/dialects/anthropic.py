@@ -159,7 +159,7 @@ def build(call: Call) -> OutboundRequest:
             "Content-Type": "application/json",
             "Accept": "text/event-stream" if call.stream else "application/json",
         },
-        body=_encode(_body(call, messages.read(call.fields))),
+        body=_encode(_body(call, messages.read(call))),
     )
 
 
@@ -267,7 +267,7 @@ def _body(call: Call, chat: Chat) -> dict[str, Any]:
     return messages.without_nones(
         model=call.model,
         max_tokens=max_tokens,
-        system=[_part(part) for part in chat.system] or None,
+        system=[_part(part) for part in chat.instructions] or None,
         messages=[
             {"role": turn.role, "content": content}
             for turn in chat.turns
@@ -332,6 +332,7 @@ def _part(part: messages.Part) -> dict[str, Any] | None:
                 type="tool_result",
                 tool_use_id=part.id,
                 content=[_part(inner) for inner in part.parts] or None,
+                cache_control=part.cache,
             )
         case Thought():
             if part.format != ANTHROPIC_FORMAT:

@@ -80,7 +80,8 @@ class Call:
     ``fields`` holds no field that is meant for the gateway alone; ``model`` is the identifier that
     the deployment knows. Without a ``base_url`` the credential says where.
     ``max_completion_tokens`` is the most that the deployment writes, for a format that wants a
-    bound where the caller names none.
+    bound where the caller names none. ``is_byok`` tells whether the one whose credential it is
+    pays the provider, and not the operator by a list price.
     """
 
     operation: Operation
@@ -90,6 +91,7 @@ class Call:
     fields: Mapping[str, Any] = field(repr=False)
     stream: bool = False
     max_completion_tokens: int | None = None
+    is_byok: bool = False
 
 
 class Reply(msgspec.Struct):

@@ -194,7 +194,7 @@ def build(call: Call, *, clock: Callable[[], float] = time.time) -> OutboundRequ
             "Content-Type": "application/json",
             "Accept": "application/vnd.amazon.eventstream" if call.stream else "application/json",
         },
-        body=_encode(_body(call, messages.read(call.fields))),
+        body=_encode(_body(call, messages.read(call))),
     )
     if isinstance(login, Secret):
         signature = {"Authorization": f"Bearer {login.reveal()}"}
@@ -290,7 +290,7 @@ def _body(call: Call, chat: Chat) -> dict[str, Any]:
             for turn in chat.turns
             if (content := [made for part in turn.parts for made in _blocks(part)])
         ],
-        system=[made for part in chat.system for made in _blocks(part)] or None,
+        system=[made for part in chat.instructions for made in _blocks(part)] or None,
         inferenceConfig=messages.without_nones(
             maxTokens=max_tokens,
             temperature=drawn.temperature,
@@ -355,7 +355,8 @@ def _blocks(part: messages.Part) -> list[dict[str, Any]]:
             return [{"toolUse": use}]
         case ToolResult():
             content = [made for inner in part.parts for made in _blocks(inner)]
-            return [{"toolResult": {"toolUseId": part.id, "content": content}}]
+            result = {"toolUseId": part.id, "content": content}
+            return [{"toolResult": result}, *_cache_point(part.cache)]
         case Thought():
             if part.format != ANTHROPIC_FORMAT:
                 return []

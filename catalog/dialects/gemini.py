@@ -152,7 +152,7 @@ def build(call: Call) -> OutboundRequest:
             "Content-Type": "application/json",
             "Accept": "text/event-stream" if call.stream else "application/json",
         },
-        body=_encode(_body(call.model, messages.read(call.fields))),
+        body=_encode(_body(call.model, messages.read(call))),
     )
 
 

@@ -42,7 +42,14 @@ CALLED: Final = {
 }
 
 
-def body(kind: str, /, model: str | None = None, most: int | None = None, **fields: Any) -> Any:
+def body(
+    kind: str,
+    /,
+    model: str | None = None,
+    most: int | None = None,
+    is_byok: bool = False,
+    **fields: Any,
+) -> Any:
     """The body of the request that these fields become, where ``most`` is the endpoint's bound."""
     dialect = dialects.get(kind)
     assert dialect is not None
@@ -53,6 +60,7 @@ def body(kind: str, /, model: str | None = None, most: int | None = None, **fiel
         secret=SECRETS[kind],
         fields={"messages": ASK, **fields},
         max_completion_tokens=most,
+        is_byok=is_byok,
     )
     return json.loads(dialect.build(call).body)
 
@@ -456,6 +464,78 @@ def test_marks_of_a_cache_travel_where_a_format_has_them() -> None:
     over_bedrock = body("bedrock", **given)
     assert over_bedrock["messages"][0]["content"] == [{"text": "a"}, point]
     assert over_bedrock["toolConfig"]["tools"][1] == point
+
+
+def test_a_mark_of_a_tool_s_answer_stands_behind_it() -> None:
+    mark = {"type": "ephemeral"}
+    said = [
+        {"type": "text", "text": "rain"},
+        {"type": "text", "text": "wind", "cache_control": mark},
+        {"type": "text", "text": ""},
+    ]
+    given = [*ASK, CALLED, {"role": "tool", "tool_call_id": "c1", "content": said}]
+    [result] = body("anthropic", messages=given)["messages"][2]["content"]
+    assert result == {
+        "type": "tool_result",
+        "tool_use_id": "c1",
+        "content": [{"type": "text", "text": "rain"}, {"type": "text", "text": "wind"}],
+        "cache_control": mark,
+    }
+    assert body("bedrock", messages=given)["messages"][2]["content"] == [
+        {"toolResult": {"toolUseId": "c1", "content": [{"text": "rain"}, {"text": "wind"}]}},
+        {"cachePoint": {"type": "default"}},
+    ]
+
+
+def test_a_cache_of_an_hour_is_for_those_who_pay_for_it_themselves() -> None:
+    mark = {"type": "ephemeral", "ttl": "1h"}
+    given: dict[str, Any] = {
+        "messages": content({"type": "text", "text": "a", "cache_control": mark}),
+        "tools": [{**TOOL, "cache_control": mark}],
+        "cache_control": mark,
+    }
+    for is_byok, kept in ((True, mark), (False, {"type": "ephemeral"})):
+        made = body("anthropic", is_byok=is_byok, **given)
+        assert made["messages"][0]["content"][0]["cache_control"] == kept
+        assert made["tools"][0]["cache_control"] == made["cache_control"] == kept
+        made = body("bedrock", is_byok=is_byok, **given)
+        point = {"cachePoint": {**kept, "type": "default"}}
+        assert made["messages"][0]["content"][1] == made["toolConfig"]["tools"][1] == point
+
+
+@pytest.mark.parametrize("form", [{"type": "json_object"}, {"type": "json_schema"}])
+def test_json_without_a_schema_is_asked_for_in_words(form: dict[str, Any]) -> None:
+    line = "Answer with one JSON object and nothing else: no text around it, no code fence."
+    given: dict[str, Any] = {
+        "messages": [{"role": "system", "content": "Be brief."}, *ASK],
+        "response_format": form,
+    }
+    for kind in ("anthropic", "bedrock"):
+        made = body(kind, **given)
+        assert [part["text"] for part in made["system"]] == ["Be brief.", line]
+        assert "outputConfig" not in made
+        assert "output_config" not in made
+    made = body("gemini", **given)
+    assert made["systemInstruction"] == {"parts": [{"text": "Be brief."}]}
+    assert made["generationConfig"] == {"responseMimeType": "application/json"}
+    with_schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}
+    assert "system" not in body("anthropic", response_format=with_schema)
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\n\t ", "\u00a0"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_blank_text_is_not_sent(kind: str, blank: str) -> None:
+    given = [
+        {"role": "system", "content": blank},
+        {"role": "user", "content": [{"type": "text", "text": blank}]},
+        {"role": "user", "content": " hi\n"},
+        {"role": "assistant", "content": blank},
+    ]
+    made = body(kind, messages=given)
+    [turn] = made["contents" if kind == "gemini" else "messages"]
+    [part] = turn["parts" if kind == "gemini" else "content"]
+    assert part["text"] == " hi\n"
+    assert not made.keys() & {"system", "systemInstruction"}
 
 
 def reasoned(*details: dict[str, Any]) -> list[dict[str, Any]]:
