@@ -182,7 +182,7 @@ def _check(
             "byok_key", Reason.KEY_DECRYPTION_FAILED, outcome=Outcome.BROKEN
         ) from None
     result.passed("byok_key")
-    dialect = dialects.get(endpoint.provider.dialect)
+    dialect = dialects.get(endpoint.provider.dialect, endpoint.upstream_model_id)
     policy = settings.EGRESS_POLICY
     base_url = endpoint.base_url
     try:

@@ -626,7 +626,8 @@ class Exchange:
 
 
 def _dialect(candidate: Candidate) -> Dialect:
-    dialect = dialects.get(candidate.route.dialect or "")
+    route = candidate.route
+    dialect = dialects.get(route.dialect or "", route.upstream_model_id)
     if dialect is None:
         raise UpstreamError("This release does not speak the provider's dialect.")
     return dialect

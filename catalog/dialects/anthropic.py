@@ -31,7 +31,7 @@ from config.secrets import Secret
 operations: Final = frozenset((Operation.CHAT,))
 names_deployments: Final = False
 
-VERSION: Final = "2023-06-01"
+_VERSION: Final = "2023-06-01"
 # The format requires a limit; where neither the caller nor the endpoint names one, an answer of
 # common length fits.
 _MAX_TOKENS: Final = 4096
@@ -153,14 +153,18 @@ def build(call: Call) -> OutboundRequest:
     return OutboundRequest(
         method="POST",
         url=f"{call.base_url}/messages",
-        headers={
-            "x-api-key": call.secret.reveal(),
-            "anthropic-version": VERSION,
-            "Content-Type": "application/json",
-            "Accept": "text/event-stream" if call.stream else "application/json",
-        },
-        body=_encode(_body(call, messages.read(call))),
+        headers=headers(call, call.secret),
+        body=_encode(message(call, messages.read(call))),
     )
+
+
+def headers(call: Call, key: Secret) -> dict[str, str]:
+    return {
+        "x-api-key": key.reveal(),
+        "anthropic-version": _VERSION,
+        "Content-Type": "application/json",
+        "Accept": "text/event-stream" if call.stream else "application/json",
+    }
 
 
 def parse_reply(operation: Operation, body: bytes) -> Reply:
@@ -256,7 +260,8 @@ def effort(model: str, chat: Chat) -> str | None:
     return _EFFORTS.get(wanted, wanted)
 
 
-def _body(call: Call, chat: Chat) -> dict[str, Any]:
+def message(call: Call, chat: Chat) -> dict[str, Any]:
+    """Returns the body of a request."""
     max_tokens = output_limit(call, chat)
     thoughts = thinking(call.model, chat, max_tokens)
     drawn = sampling(chat, thoughts)

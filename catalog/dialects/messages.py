@@ -285,6 +285,15 @@ class Chat:
         return [*self.system, Text(_JSON_ONLY)]
 
     @property
+    def media(self) -> Iterator[Media]:
+        """Yields what is not text, in what was said and in what tools answered."""
+        for turn in self.turns:
+            for part in turn.parts:
+                for inner in part.parts if isinstance(part, ToolResult) else (part,):
+                    if isinstance(inner, Media):
+                        yield inner
+
+    @property
     def is_tool_forced(self) -> bool:
         """Tells whether the model must call a tool, be it a certain one or any."""
         choice = self.tool_choice
