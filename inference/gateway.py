@@ -364,7 +364,7 @@ class Exchange:
         async with asyncio.timeout(settings.UPSTREAM_FIRST_EVENT_TIMEOUT):
             response = await self._send(item)
             dialect = _dialect(item.candidate)
-            parser = dialect.stream_parser(self._request.operation)
+            parser = dialect.stream_parser(self._request.operation, self._request.choices)
             try:
                 if response.headers.get("Content-Type", "").startswith("application/json"):
                     # Some providers report an error so, whose message says more than ours would.
@@ -416,7 +416,8 @@ class Exchange:
                 stream.response.close(linger=_GOODBYE_SECONDS)
                 return
             if not (data := await stream.response.readany()):
-                stream.parser.finish()
+                if chunks := stream.parser.finish():
+                    continue
                 raise InvalidStream("The stream ended without its end mark.")
             try:
                 chunks = stream.parser.feed(data)

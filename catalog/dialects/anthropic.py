@@ -199,7 +199,7 @@ def parse_reply(operation: Operation, body: bytes) -> Reply:
     )
 
 
-def stream_parser(operation: Operation) -> StreamParser:
+def stream_parser(operation: Operation, choices: int = 1) -> StreamParser:
     return answers.Parser(EventDecoder(), _Reader().read)
 
 

@@ -143,8 +143,11 @@ class StreamParser(Protocol):
         """Returns the chunks parsed before the last :meth:`feed` raised."""
         ...
 
-    def finish(self) -> None:
-        """Checks the end of the stream; raises :class:`InvalidStream` when it is cut off."""
+    def finish(self) -> list[Chunk]:
+        """Returns the chunks that only the end of the body completes, and none after an end mark.
+
+        Raises :class:`InvalidStream` for a stream that is cut off.
+        """
         ...
 
 
@@ -177,8 +180,8 @@ class Dialect(Protocol):
         """Reads a whole answer; raises :class:`InvalidReply` or :class:`ProviderFailure`."""
         ...
 
-    def stream_parser(self, operation: Operation) -> StreamParser:
-        """Returns the reader of one streamed answer."""
+    def stream_parser(self, operation: Operation, choices: int = 1) -> StreamParser:
+        """Returns the reader of one streamed answer, which was asked to have so many choices."""
         ...
 
 

@@ -232,7 +232,7 @@ def parse_reply(operation: Operation, body: bytes) -> Reply:
     )
 
 
-def stream_parser(operation: Operation) -> StreamParser:
+def stream_parser(operation: Operation, choices: int = 1) -> StreamParser:
     return answers.Parser(_Frames(), _Reader().read)
 
 

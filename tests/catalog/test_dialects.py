@@ -72,10 +72,10 @@ def parse(kind: str, answer: Any) -> Any:
     return dialect.parse_reply(Operation.CHAT, data)
 
 
-def feed(kind: str, data: bytes) -> list[Chunk]:
+def feed(kind: str, data: bytes, choices: int = 1) -> list[Chunk]:
     dialect = dialects.get(kind)
     assert dialect is not None
-    return dialect.stream_parser(Operation.CHAT).feed(data)
+    return dialect.stream_parser(Operation.CHAT, choices).feed(data)
 
 
 def content(part: dict[str, Any]) -> list[dict[str, Any]]:
@@ -851,7 +851,7 @@ def test_gemini_ends_when_every_candidate_has() -> None:
         {"candidates": [candidate(0, "STOP")]},
         {"candidates": [candidate(1, "MAX_TOKENS")]},
     ]
-    chunks = feed("gemini", feed_of("gemini", events))
+    chunks = feed("gemini", feed_of("gemini", events), choices=2)
     assert [chunk.is_done for chunk in chunks] == [False, False, False, False, True]
     choices = [chunk.fields["choices"][0] for chunk in chunks[:-1]]
     assert [(choice["index"], choice["finish_reason"]) for choice in choices] == [
@@ -861,6 +861,37 @@ def test_gemini_ends_when_every_candidate_has() -> None:
         (1, "length"),
     ]
     assert [choice["delta"].get("role") for choice in choices] == ["assistant"] * 2 + [None] * 2
+
+
+def test_gemini_s_candidates_may_come_one_after_the_other() -> None:
+    def event(index: int, written: int, **members: Any) -> dict[str, Any]:
+        candidate = {"index": index, "content": {"parts": [{"text": "a"}]}, **members}
+        usage = {"promptTokenCount": 3, "candidatesTokenCount": written}
+        return {"candidates": [candidate], "usageMetadata": usage}
+
+    dialect = dialects.get("gemini")
+    assert dialect is not None
+    parser = dialect.stream_parser(Operation.CHAT, 3)
+    one = [event(0, 1), event(0, 2, finishReason="STOP")]
+    chunks = parser.feed(feed_of("gemini", one))
+    # What is counted after a finish is taken for final, which only the last count is.
+    assert [chunk.usage for chunk in chunks] == [None, Usage(3, 1), None]
+    chunks = parser.feed(feed_of("gemini", [event(1, 4, finishReason="STOP")]))
+    assert [chunk.fields["choices"][0]["index"] for chunk in chunks] == [1]
+    # The third never came.
+    [last, end] = parser.finish()
+    assert (last.usage, end.is_done) == (Usage(3, 4), True)
+    assert parser.finish() == []
+
+
+def test_gemini_s_stream_is_cut_off_when_a_candidate_is() -> None:
+    dialect = dialects.get("gemini")
+    assert dialect is not None
+    parser = dialect.stream_parser(Operation.CHAT, 2)
+    cut = {"index": 1, "content": {"parts": [{"text": "a"}]}}
+    parser.feed(feed_of("gemini", [{"candidates": [{"index": 0, "finishReason": "STOP"}, cut]}]))
+    with pytest.raises(InvalidStream, match=r"^The stream ended without its end mark\.$"):
+        parser.finish()
 
 
 NAMES: Final = [

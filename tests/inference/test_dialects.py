@@ -233,6 +233,29 @@ def test_a_chat_is_streamed_from_there(site: Site, upstream: Upstream) -> None:
     assert (settled.status, settled.is_estimated) == (Generation.Status.COMPLETED, False)
 
 
+@pytest.mark.parametrize("upstream", ["gemini"], indirect=True)
+@pytest.mark.parametrize("choices", [2, 3])
+def test_choices_that_come_one_after_the_other_are_all_delivered(
+    site: Site, upstream: Upstream, choices: int
+) -> None:
+    publish(site, upstream)
+    upstream.events = [
+        {
+            "candidates": [
+                {"content": {"parts": [{"text": text}]}, "finishReason": "STOP", "index": index}
+            ],
+            "usageMetadata": {"promptTokenCount": 30, "candidatesTokenCount": written},
+        }
+        for index, text, written in ((0, "It ", 20), (1, "rains.", 40))
+    ]
+    events = events_of(site.chat(stream=True, n=choices).text)
+    assert content_of(events[:-1]) == "It rains."
+    assert events[-1] == "[DONE]"
+    usage = events[-2]["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (30, 40)
+    assert site.settled().status == Generation.Status.COMPLETED
+
+
 def test_a_private_endpoint_is_validated_and_used(site: Site, upstream: Upstream) -> None:
     provider = factories.make_provider("maker", dialect=upstream.kind, base_url=upstream.base_url)
     site.own(
