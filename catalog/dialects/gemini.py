@@ -100,23 +100,32 @@ class _Feedback(_Struct):
     block_reason: str | None = None
 
 
+class _Tokens(_Struct):
+    modality: str = ""
+    token_count: Any = 0
+
+
 class _Usage(_Struct):
     prompt_token_count: Any = None
     tool_use_prompt_token_count: Any = None
     candidates_token_count: Any = None
     thoughts_token_count: Any = None
     cached_content_token_count: Any = None
+    candidates_tokens_details: list[_Tokens] = []
 
     @property
     def counted(self) -> Usage | None:
         """Adds the counts up; thoughts are part of what was written."""
         if self.prompt_token_count is None:
             return None
+        details = self.candidates_tokens_details
+        drawn = next((part.token_count for part in details if part.modality == "IMAGE"), 0)
         return answers.count_usage(
             (self.prompt_token_count, self.tool_use_prompt_token_count),
             (self.candidates_token_count, self.thoughts_token_count),
             cached=self.cached_content_token_count,
             reasoning=self.thoughts_token_count,
+            image_output=drawn,
         )
 
 

@@ -818,6 +818,23 @@ def test_anthropic_s_reasons_to_stop(reason: str, word: str) -> None:
         ),
         ("gemini", {"promptTokenCount": 3}, Usage(3, 0)),
         ("gemini", {"candidatesTokenCount": 3}, None),
+        (
+            "gemini",
+            {
+                "promptTokenCount": 3,
+                "candidatesTokenCount": 1300,
+                "candidatesTokensDetails": [
+                    {"modality": "TEXT", "tokenCount": 10},
+                    {"modality": "IMAGE", "tokenCount": 1290},
+                ],
+            },
+            Usage(3, 1300, image_output=1290),
+        ),
+        (
+            "gemini",
+            {"promptTokenCount": 3, "candidatesTokensDetails": [{"modality": "IMAGE"}]},
+            Usage(3, 0),
+        ),
         ("gemini", {"promptTokenCount": 3, "candidatesTokenCount": True}, None),
         ("bedrock", {"inputTokens": 3, "outputTokens": 4}, Usage(3, 4)),
         ("bedrock", {"inputTokens": 3}, None),

@@ -234,6 +234,34 @@ def test_a_chat_is_streamed_from_there(site: Site, upstream: Upstream) -> None:
 
 
 @pytest.mark.parametrize("upstream", ["gemini"], indirect=True)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_drawn_picture_is_charged_by_its_tokens_and_a_sent_one_is_not(
+    site: Site, upstream: Upstream, stream: bool
+) -> None:
+    publish(site, upstream, price=factories.make_price(image_output="0.00003"))
+    blob = {"mimeType": "image/png", "data": "AAAA"}
+    upstream.answer = {
+        "candidates": [
+            {"content": {"parts": [{"inlineData": blob}]}, "finishReason": "STOP", "index": 0}
+        ],
+        "usageMetadata": {
+            "promptTokenCount": 300,
+            "candidatesTokenCount": 1300,
+            "candidatesTokensDetails": [{"modality": "IMAGE", "tokenCount": 1290}],
+        },
+    }
+    upstream.events = [upstream.answer]
+    sent = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    answer = site.chat([{"type": "text", "text": "Draw."}, sent], stream=stream)
+    assert answer.status_code == 200, answer.text
+    settled = site.settled()
+    assert settled.status == Generation.Status.COMPLETED
+    # 300 tokens of prompt, 10 of text and 1,290 of a picture.
+    assert settled.cost_nano == 300_000 + 20_000 + 38_700_000
+    assert settled.hold_nano > settled.cost_nano
+
+
+@pytest.mark.parametrize("upstream", ["gemini"], indirect=True)
 @pytest.mark.parametrize("choices", [2, 3])
 def test_choices_that_come_one_after_the_other_are_all_delivered(
     site: Site, upstream: Upstream, choices: int
