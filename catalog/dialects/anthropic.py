@@ -41,6 +41,8 @@ _TAKES_BUDGET: Final = re.compile(
     r"claude-(?:3|(?:opus|sonnet|haiku)-4(?:-[0-5])?(?![0-9]|-[0-9](?![0-9])))"
 )
 _MIN_BUDGET: Final = 1024
+# The generation that takes a temperature and a top_p together.
+_TAKES_BOTH: Final = re.compile(r"claude-3")
 # The lowest top_p that goes together with thinking.
 _MIN_TOP_P: Final = 0.95
 # The share of the output that an effort may think with, in percent.
@@ -241,15 +243,21 @@ def thinking(model: str, chat: Chat, max_tokens: int) -> dict[str, Any] | None:
     return {"type": "enabled", "budget_tokens": budget} if budget < max_tokens else None
 
 
-def sampling(chat: Chat, thinking: dict[str, Any] | None) -> Sampling:
-    """Returns how the answer is drawn; of that, a model that thinks takes next to nothing."""
+def sampling(model: str, chat: Chat, thinking: dict[str, Any] | None) -> Sampling:
+    """Returns how the answer is drawn; of that, a model that thinks takes next to nothing.
+
+    Of ``temperature`` and ``top_p``, models since the fourth generation take one: the first.
+    """
     if thinking is not None and thinking["type"] != "disabled":
         top_p = chat.top_p
         is_allowed = top_p is not None and _MIN_TOP_P <= top_p <= 1
         return Sampling(top_p=top_p if is_allowed else None)
-    temperature = chat.temperature
-    # OpenAI's scale goes on to 2, this one ends at 1: both ends mean the most random answer.
-    return Sampling(None if temperature is None else min(temperature, 1), chat.top_p, chat.top_k)
+    temperature, top_p = chat.temperature, chat.top_p
+    if temperature is not None:
+        # OpenAI's scale goes on to 2, this one ends at 1: both ends mean the most random answer.
+        temperature = min(temperature, 1)
+        top_p = top_p if _TAKES_BOTH.search(model) else None
+    return Sampling(temperature, top_p, chat.top_k)
 
 
 def effort(model: str, chat: Chat) -> str | None:
@@ -264,7 +272,7 @@ def message(call: Call, chat: Chat) -> dict[str, Any]:
     """Returns the body of a request."""
     max_tokens = output_limit(call, chat)
     thoughts = thinking(call.model, chat, max_tokens)
-    drawn = sampling(chat, thoughts)
+    drawn = sampling(call.model, chat, thoughts)
     output = messages.without_nones(
         effort=effort(call.model, chat),
         format=None if chat.schema is None else {"type": "json_schema", "schema": chat.schema},

@@ -280,7 +280,7 @@ def _body(call: Call, chat: Chat) -> dict[str, Any]:
     if _CLAUDE in model:
         limit = anthropic.output_limit(call, chat)
         thoughts = anthropic.thinking(model, chat, limit)
-        drawn = anthropic.sampling(chat, thoughts)
+        drawn = anthropic.sampling(model, chat, thoughts)
         if thoughts is not None and "budget_tokens" in thoughts:
             # The budget is a share of this limit, not of the one that the format presumes.
             max_tokens = limit

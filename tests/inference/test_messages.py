@@ -305,7 +305,6 @@ def test_the_preferences_are_those_of_chat() -> None:
         {
             "tool_choice": {"type": "any", "disable_parallel_tool_use": True},
             "temperature": 1,
-            "top_p": 0.5,
             "top_k": 5,
         },
     ],
