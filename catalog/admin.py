@@ -22,7 +22,9 @@ from config.console import ConsoleForm, ReadOnlyAdmin, display
 from config.imports import Plan, Report
 from config.uploads import Upload, UploadsAdmin
 
-RATES: Final = ("prompt", "completion", "image", "request", "cache_read", "cache_write")
+RATES: Final = (
+    "prompt", "completion", "image", "request", "cache_read", "cache_write", "image_output",
+)  # fmt: skip
 # What an endpoint is, not what it costs; to change rates is another right.
 _TERMS: Final = (
     "is_listed",
@@ -205,13 +207,18 @@ class ModelEndpointForm(ConsoleForm):
 
     prompt = console.RateField(label="Prompt", help_text="USD per token.")
     completion = console.RateField(label="Completion", help_text="USD per token.")
-    image = console.RateField(label="Image", initial=0, help_text="USD per image.")
+    image = console.RateField(label="Image", initial=0, help_text="USD per image of a prompt.")
     request = console.RateField(label="Request", initial=0, help_text="USD per request.")
     cache_read = console.RateField(
         label="Cache read", required=False, help_text="Empty: as a prompt token."
     )
     cache_write = console.RateField(
         label="Cache write", required=False, help_text="Empty: as a prompt token."
+    )
+    image_output = console.RateField(
+        label="Drawn picture",
+        required=False,
+        help_text="USD per token of one. Empty: as a completion token.",
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -248,6 +255,7 @@ class ModelEndpointAdmin(CatalogueAdmin):
                     ("prompt", "completion"),
                     ("image", "request"),
                     ("cache_read", "cache_write"),
+                    "image_output",
                 ),
                 "description": "A change is a new price version: what was used before keeps its "
                 "price.",
@@ -379,10 +387,14 @@ class PriceVersionAdmin(ReadOnlyAdmin):
     def cache_write_rate(self, version: PriceVersion) -> str:
         return _per_token(version.cache_write)
 
+    @display(description="Drawn picture")
+    def image_output_rate(self, version: PriceVersion) -> str:
+        return _per_token(version.image_output, otherwise="as a completion token")
 
-def _per_token(rate: Any) -> str:
+
+def _per_token(rate: Any, otherwise: str = "as a prompt token") -> str:
     if rate is None:
-        return "as a prompt token"
+        return otherwise
     return format_html(
         "{} per token ({} per million)", console.dollars(rate), console.per_million(rate)
     )

@@ -95,6 +95,7 @@ class _Pricing(msgspec.Struct, forbid_unknown_fields=True):
     request: _DECIMAL_TEXT = "0"
     input_cache_read: _DECIMAL_TEXT | None = None
     input_cache_write: _DECIMAL_TEXT | None = None
+    image_output: _DECIMAL_TEXT | None = None
 
 
 class EndpointRow(msgspec.Struct, forbid_unknown_fields=True):
@@ -478,6 +479,7 @@ def _price(pricing: _Pricing) -> Price:
         request=Decimal(pricing.request),
         cache_read=optional(pricing.input_cache_read),
         cache_write=optional(pricing.input_cache_write),
+        image_output=optional(pricing.image_output),
     )
 
 
@@ -546,4 +548,5 @@ def _pricing(price: Price) -> _Pricing:
         request=decimal_text(price.request),
         input_cache_read=None if price.cache_read is None else decimal_text(price.cache_read),
         input_cache_write=None if price.cache_write is None else decimal_text(price.cache_write),
+        image_output=None if price.image_output is None else decimal_text(price.image_output),
     )

@@ -39,7 +39,15 @@ VARIANTS: Final = frozenset(
 )
 _PRICE: Final = tuple(
     f"price__{name}"
-    for name in ("prompt", "completion", "image", "request", "cache_read", "cache_write")
+    for name in (
+        "prompt",
+        "completion",
+        "image",
+        "request",
+        "cache_read",
+        "cache_write",
+        "image_output",
+    )
 )
 _PRICE_DECIMALS: Final = 30
 # Two prices of 36 digits must not be rounded when they are added.
@@ -243,6 +251,8 @@ def public_pricing(price: Price) -> dict[str, str]:
         rates["input_cache_read"] = price.text("cache_read")
     if price.cache_write is not None:
         rates["input_cache_write"] = price.text("cache_write")
+    if price.image_output is not None:
+        rates["image_output"] = price.text("image_output")
     return rates
 
 

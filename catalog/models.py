@@ -159,8 +159,8 @@ class LanguageModel(BaseModel):
 class PriceVersion(models.Model):
     """A price that was in force; never changed, so that a generation can point at what it paid.
 
-    USD per token (per image, per request) as exact decimals. ``subject_id`` is the endpoint that it
-    priced: no foreign key, because private endpoints live above the catalogue.
+    USD per token (per image of the prompt, per request) as exact decimals. ``subject_id`` is the
+    endpoint that it priced: no foreign key, because private endpoints live above the catalogue.
     """
 
     id = models.BigAutoField(primary_key=True)
@@ -173,6 +173,12 @@ class PriceVersion(models.Model):
         **_PRICE, null=True, blank=True, help_text="Empty: cached tokens cost as prompt tokens."
     )
     cache_write = models.DecimalField(**_PRICE, null=True, blank=True)
+    image_output = models.DecimalField(
+        **_PRICE,
+        null=True,
+        blank=True,
+        help_text="Empty: tokens of a drawn picture cost as completion tokens.",
+    )
     created_at = models.DateTimeField(auto_now_add=True, editable=False)
 
     class Meta:
@@ -181,7 +187,8 @@ class PriceVersion(models.Model):
             models.CheckConstraint(
                 condition=Q(prompt__gte=0, completion__gte=0, image__gte=0, request__gte=0)
                 & (Q(cache_read=None) | Q(cache_read__gte=0))
-                & (Q(cache_write=None) | Q(cache_write__gte=0)),
+                & (Q(cache_write=None) | Q(cache_write__gte=0))
+                & (Q(image_output=None) | Q(image_output__gte=0)),
                 name="price_not_negative",
             ),
         ]
@@ -200,6 +207,7 @@ class PriceVersion(models.Model):
             request=price.request,
             cache_read=price.cache_read,
             cache_write=price.cache_write,
+            image_output=price.image_output,
         )
 
     @property
@@ -211,6 +219,7 @@ class PriceVersion(models.Model):
             request=self.request,
             cache_read=self.cache_read,
             cache_write=self.cache_write,
+            image_output=self.image_output,
         )
 
 

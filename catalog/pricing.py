@@ -18,10 +18,11 @@ _FINEST: Final = Decimal("1e-30")
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """USD per prompt token, completion token, image and request.
+    """USD per prompt token, completion token, image of the prompt and request.
 
     ``cache_read`` and ``cache_write`` price prompt tokens that a provider read from or wrote to its
-    cache; ``None`` means that they cost as any prompt token.
+    cache, ``image_output`` completion tokens that are a picture; ``None`` means that they cost as
+    any other token.
     """
 
     prompt: Decimal
@@ -30,21 +31,37 @@ class Price:
     request: Decimal = _ZERO
     cache_read: Decimal | None = None
     cache_write: Decimal | None = None
+    image_output: Decimal | None = None
 
     @property
     def is_free(self) -> bool:
         """Tells whether nothing that a request may use costs anything."""
-        return not (self.prompt or self.completion or self.image or self.request)
+        return not (
+            self.prompt or self.completion or self.image or self.request or self.image_output
+        )
 
     def text(
-        self, name: Literal["prompt", "completion", "image", "request", "cache_read", "cache_write"]
+        self,
+        name: Literal[
+            "prompt",
+            "completion",
+            "image",
+            "request",
+            "cache_read",
+            "cache_write",
+            "image_output",
+        ],
     ) -> str:
         """Returns one rate as plain decimal digits: no exponent, no trailing zeros."""
         return decimal_text(getattr(self, name) or _ZERO)
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What a generation used, in tokens; ``cached`` and ``cache_write`` are part of ``prompt``."""
+    """What a generation used, in tokens.
+
+    ``cached`` and ``cache_write`` are part of ``prompt``, ``reasoning`` and ``image_output`` (what
+    was drawn) of ``completion``; ``images`` counts the prompt's.
+    """
 
     prompt: int
     completion: int
@@ -52,6 +69,7 @@ class Usage(msgspec.Struct, frozen=True):
     cache_write: int = 0
     reasoning: int = 0
     images: int = 0
+    image_output: int = 0
 
 
 def decimal_text(value: Decimal) -> str:
@@ -87,8 +105,14 @@ def prompt_cost(price: Price, usage: Usage) -> Decimal:
 
 
 def completion_cost(price: Price, usage: Usage) -> Decimal:
-    """Returns the exact USD cost of the completion; reasoning tokens are part of it."""
-    return _EXACT.multiply(price.completion, Decimal(usage.completion))
+    """Returns the exact USD cost of the completion, of which pictures have their own rate."""
+    if price.image_output is None or not usage.image_output:
+        return _EXACT.multiply(price.completion, Decimal(usage.completion))
+    drawn = min(usage.image_output, usage.completion)
+    return _EXACT.add(
+        _EXACT.multiply(price.completion, Decimal(usage.completion - drawn)),
+        _EXACT.multiply(price.image_output, Decimal(drawn)),
+    )
 
 
 def total_cost(price: Price, usage: Usage) -> Decimal:

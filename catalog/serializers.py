@@ -34,6 +34,7 @@ class PublicPricingSerializer(serializers.Serializer[Price]):
     request = serializers.CharField()
     input_cache_read = serializers.CharField(required=False)
     input_cache_write = serializers.CharField(required=False)
+    image_output = serializers.CharField(required=False)
 
     def to_representation(self, instance: Price) -> dict[str, str]:
         return public_pricing(instance)

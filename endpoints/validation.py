@@ -182,7 +182,7 @@ def _check(
             "byok_key", Reason.KEY_DECRYPTION_FAILED, outcome=Outcome.BROKEN
         ) from None
     result.passed("byok_key")
-    dialect = dialects.get(endpoint.provider.dialect)
+    dialect = dialects.get(endpoint.provider.dialect, endpoint.upstream_model_id)
     policy = settings.EGRESS_POLICY
     base_url = endpoint.base_url
     try:
@@ -199,6 +199,7 @@ def _check(
         model=endpoint.upstream_model_id,
         secret=secret,
         fields=_PROBE,
+        is_byok=True,
     )
     # Nobody else should wait for the connection that this thread holds while it waits outside.
     if not connection.in_atomic_block:
@@ -277,7 +278,7 @@ class _Probe:
                     if not chunks:
                         elapsed = round((time.monotonic() - started) * 1000)
                         self.result.evidence["first_event_ms"] = elapsed
-                    usage = usage or chunk.usage
+                    usage = chunk.usage or usage
                     model = model or chunk.model
                     chunks += not chunk.is_done
                     is_done = is_done or chunk.is_done

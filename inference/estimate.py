@@ -37,7 +37,7 @@ def worst_case_nano(
     bound = output_bound(request, candidate.route) if max_tokens is None else max_tokens
     total = _fixed(request, price)
     if bound:
-        output = _EXACT.multiply(price.completion, Decimal(bound * request.choices))
+        output = _EXACT.multiply(_output_rate(price), Decimal(bound * request.choices))
         total = _EXACT.add(total, output)
     return nano_usd(total, round_up=True)
 
@@ -53,10 +53,16 @@ def affordable_tokens(request: InferenceRequest, candidate: Candidate, available
     left = _EXACT.subtract(available, _fixed(request, price))
     if left < 0:
         return 0
-    rate = _EXACT.multiply(price.completion, Decimal(request.choices))
+    rate = _EXACT.multiply(_output_rate(price), Decimal(request.choices))
     if not rate or _EXACT.multiply(rate, Decimal(bound)) <= left:
         return bound
     return int(_EXACT.divide_int(left, rate))
+
+
+def _output_rate(price: Price) -> Decimal:
+    """Returns the most that a token of the output can cost: nobody knows what will be drawn."""
+    drawn = price.image_output
+    return price.completion if drawn is None or drawn < price.completion else drawn
 
 
 def _fixed(request: InferenceRequest, price: Price) -> Decimal:

@@ -387,7 +387,7 @@ class Exchange:
         async with asyncio.timeout(settings.UPSTREAM_FIRST_EVENT_TIMEOUT):
             response = await self._send(item)
             dialect = _dialect(item.candidate)
-            parser = dialect.stream_parser(self._request.operation)
+            parser = dialect.stream_parser(self._request.operation, self._request.choices)
             try:
                 if response.headers.get("Content-Type", "").startswith("application/json"):
                     # Some providers report an error so, whose message says more than ours would.
@@ -441,7 +441,8 @@ class Exchange:
                 stream.response.close(linger=_GOODBYE_SECONDS)
                 return
             if not (data := await stream.response.readany()):
-                stream.parser.finish()
+                if chunks := stream.parser.finish():
+                    continue
                 raise InvalidStream("The stream ended without its end mark.")
             try:
                 chunks = stream.parser.feed(data)
@@ -651,7 +652,8 @@ class Exchange:
 
 
 def _dialect(candidate: Candidate) -> Dialect:
-    dialect = dialects.get(candidate.route.dialect or "")
+    route = candidate.route
+    dialect = dialects.get(route.dialect or "", route.upstream_model_id)
     if dialect is None:
         raise UpstreamError("This release does not speak the provider's dialect.")
     return dialect

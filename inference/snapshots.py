@@ -127,7 +127,7 @@ def load_catalog(version: int) -> Snapshot:
                 endpoint.price.price.is_free,
             ),
             dialect=_spoken(endpoint.provider, endpoint.provider.base_url),
-            operations=_operations(endpoint.provider),
+            operations=_operations(endpoint.provider, endpoint.upstream_model_id),
             base_url=endpoint.provider.base_url,
             host=_host(endpoint.provider.base_url),
             upstream_model_id=endpoint.upstream_model_id,
@@ -171,7 +171,7 @@ def load_organization(
                 endpoint.declared_region,
             ),
             dialect=_spoken(endpoint.provider, endpoint.base_url),
-            operations=_operations(endpoint.provider),
+            operations=_operations(endpoint.provider, endpoint.upstream_model_id),
             base_url=endpoint.base_url,
             host=_host(endpoint.base_url),
             upstream_model_id=endpoint.upstream_model_id,
@@ -256,8 +256,8 @@ def _spoken(provider: Provider, base_url: str | None) -> str | None:
     return provider.dialect if is_placed else None
 
 
-def _operations(provider: Provider) -> frozenset[Operation]:
-    dialect = dialects.get(provider.dialect)
+def _operations(provider: Provider, model: str) -> frozenset[Operation]:
+    dialect = dialects.get(provider.dialect, model)
     return frozenset() if dialect is None else dialect.operations
 
 

@@ -88,6 +88,8 @@ async def send(
         secret=candidate.secret,
         fields=fields,
         stream=request.stream,
+        max_completion_tokens=route.max_completion_tokens,
+        is_byok=candidate.is_byok,
     )
     try:
         outbound = dialect.build(call)

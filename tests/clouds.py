@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from config.simulator import BEHAVIOURS, Request, Simulator, Step
-from tests.embedded import AZURE_HOST, BEDROCK_HOST, VERTEX_HOST
+from tests.embedded import AZURE_HOST, BEDROCK_HOST, FOUNDRY_HOST, VERTEX_HOST
 
 AZURE_KEY: Final = "azure-key-0123456789abcdef"
 BEDROCK_KEY: Final = "bedrock-key-0123456789abcdef"
@@ -41,9 +41,12 @@ _DATED_PATH: Final = re.compile(
     r"/openai/deployments/([^/]+)/chat/completions\?api-version=2024-10-21"
 )
 _CONVERSE_PATH: Final = re.compile(r"/model/([A-Za-z0-9._~%-]+)/converse(-stream)?")
-_VERTEX_PATH: Final = (
-    f"/v1/projects/{PROJECT}/locations/us-central1/endpoints/openapi/chat/completions"
+_VERTEX: Final = f"/v1/projects/{PROJECT}/locations/us-central1"
+_VERTEX_PATH: Final = f"{_VERTEX}/endpoints/openapi/chat/completions"
+_PREDICT_PATH: Final = re.compile(
+    rf"{_VERTEX}/publishers/anthropic/models/(claude[a-z0-9@-]+):(rawPredict|streamRawPredict)"
 )
+_MESSAGES_PATH: Final = "/anthropic/v1/messages"
 
 
 @cache
@@ -64,6 +67,10 @@ def pem(key: Any) -> str:
 
 def azure(**changes: Any) -> dict[str, Any]:
     return _changed({"api_key": AZURE_KEY, "endpoint_url": f"https://{AZURE_HOST}"}, changes)
+
+
+def foundry(**changes: Any) -> dict[str, Any]:
+    return azure(endpoint_url=f"https://{FOUNDRY_HOST}", **changes)
 
 
 def bedrock(**changes: Any) -> dict[str, Any]:
@@ -116,6 +123,12 @@ class Clouds(Simulator):
 
     def _answer(self, request: Request) -> Iterable[Step]:
         steps = super()._answer(request)
+        if request.kind == "messages":
+            predicted = _PREDICT_PATH.fullmatch(request.path)
+            if predicted is not None:
+                request.body |= {"model": predicted[1]}
+            question = request.body["messages"][-1]["content"][-1]["text"]
+            return (_messaged(f"You said: {question}", question, is_stream=request.stream),)
         if request.kind != "converse":
             return steps
         found = _CONVERSE_PATH.fullmatch(request.path)
@@ -126,6 +139,30 @@ class Clouds(Simulator):
             return BEHAVIOURS[request.model][1](request)
         question = request.body["messages"][-1]["content"][-1]["text"]
         return (_conversed(f"You said: {question}", question, is_stream=request.stream),)
+
+
+def _messaged(answer: str, question: str, *, is_stream: bool) -> bytes:
+    prompt, completion = len(question.split()), len(answer.split())
+    usage = {"input_tokens": prompt, "output_tokens": completion}
+    message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude"}
+    if not is_stream:
+        content = [{"type": "text", "text": answer}]
+        whole = {**message, "content": content, "stop_reason": "end_turn", "usage": usage}
+        return _ok("application/json", json.dumps(whole).encode())
+    delta = {"type": "text_delta", "text": answer}
+    events = [
+        {"type": "message_start", "message": {**message, "content": [], "usage": usage}},
+        {"type": "content_block_delta", "index": 0, "delta": delta},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": usage},
+        {"type": "message_stop"},
+    ]
+    lines = [f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events]
+    return _ok("text/event-stream", "".join(lines).encode())
+
+
+def _ok(content_type: str, body: bytes) -> bytes:
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\ncontent-length: {len(body)}\r\n\r\n"
+    return head.encode() + body
 
 
 def _conversed(answer: str, question: str, *, is_stream: bool) -> bytes:
@@ -159,8 +196,7 @@ def _conversed(answer: str, question: str, *, is_stream: bool) -> bytes:
                 "metrics": {"latencyMs": 5},
             }
         ).encode()
-    head = f"HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\ncontent-length: {len(body)}\r\n\r\n"
-    return head.encode() + body
+    return _ok(content_type, body)
 
 
 def event_stream(*events: tuple[str, Any]) -> bytes:
@@ -199,10 +235,16 @@ class Gate:
         check = {
             AZURE_HOST: self._azure,
             BEDROCK_HOST: self._bedrock,
+            FOUNDRY_HOST: self._foundry,
             VERTEX_HOST: self._vertex,
         }.get(request.headers["host"])
         status = 421 if check is None else check(request)
-        return status or ("converse" if request.headers["host"] == BEDROCK_HOST else "chat")
+        if status:
+            return status
+        if request.headers["host"] == BEDROCK_HOST:
+            return "converse"
+        is_claude = request.path == _MESSAGES_PATH or _PREDICT_PATH.fullmatch(request.path)
+        return "messages" if is_claude else "chat"
 
     def _azure(self, request: Request) -> int:
         if request.headers.get("api-key") != AZURE_KEY or "authorization" in request.headers:
@@ -211,6 +253,13 @@ class Gate:
         if dated is None:
             return 0 if request.path == _V1_PATH else 404
         return 0 if unquote(dated[1]) == request.body["model"] else 404
+
+    def _foundry(self, request: Request) -> int:
+        if request.headers.get("x-api-key") != AZURE_KEY or "authorization" in request.headers:
+            return 401
+        if request.headers.get("anthropic-version") != "2023-06-01":
+            return 400
+        return 0 if request.path == _MESSAGES_PATH else 404
 
     def _bedrock(self, request: Request) -> int:
         if not _CONVERSE_PATH.fullmatch(request.path):
@@ -240,7 +289,16 @@ class Gate:
         is_known = (header["kid"], claims["iss"], claims["sub"]) == (KEY_ID, ACCOUNT, ACCOUNT)
         if scheme != "Bearer" or not is_current or not is_known or claims["scope"] != SCOPE:
             return 401
-        return 0 if request.path == _VERTEX_PATH else 404
+        predicted = _PREDICT_PATH.fullmatch(request.path)
+        if predicted is None:
+            return 0 if request.path == _VERTEX_PATH else 404
+        is_streamed = predicted[2] == "streamRawPredict"
+        is_sound = (
+            "model" not in request.body
+            and request.body["anthropic_version"] == "vertex-2023-10-16"
+            and request.stream is is_streamed
+        )
+        return 0 if is_sound else 400
 
 
 def signed_headers(has_token: bool) -> list[str]:

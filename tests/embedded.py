@@ -19,8 +19,9 @@ from config import postgres, simulator
 
 AZURE_HOST = "contoso.openai.azure.com"
 BEDROCK_HOST = "bedrock-runtime.us-east-1.amazonaws.com"
+FOUNDRY_HOST = "contoso.services.ai.azure.com"
 VERTEX_HOST = "us-central1-aiplatform.googleapis.com"
-CLOUD_HOSTS = (AZURE_HOST, BEDROCK_HOST, VERTEX_HOST)
+CLOUD_HOSTS = (AZURE_HOST, BEDROCK_HOST, FOUNDRY_HOST, VERTEX_HOST)
 
 # The settings must know where the simulated clouds are before they run. A socket that never listens
 # keeps the port for this process.

@@ -731,6 +731,7 @@ def test_add_model_endpoint_stores_its_price(operator: Client, db: None) -> None
             "completion": "0.00001",
             "image": "0",
             "request": "0",
+            "image_output": "0.00003",
             "is_listed": "on",
         },
     )
@@ -738,6 +739,7 @@ def test_add_model_endpoint_stores_its_price(operator: Client, db: None) -> None
     endpoint = ModelEndpoint.objects.select_related("price").get()
     assert response.status_code == 302
     assert endpoint.price.subject_id == endpoint.pk
+    assert endpoint.price.price.text("image_output") == "0.00003"
     assert endpoint.price.price.text("prompt") == "0.0000025"
 
 

@@ -16,15 +16,40 @@ from catalog.dialects.base import Dialect
 from config.secrets import Secret
 
 if TYPE_CHECKING:
-    from catalog.dialects import anthropic, azure, bedrock, gemini, openai, vertex
+    from catalog.dialects import (
+        anthropic,
+        azure,
+        azure_claude,
+        bedrock,
+        gemini,
+        openai,
+        vertex,
+        vertex_claude,
+    )
 
-    _: list[Dialect] = [anthropic, azure, bedrock, gemini, openai, vertex]
+    _: list[Dialect] = [
+        anthropic,
+        azure,
+        azure_claude,
+        bedrock,
+        gemini,
+        openai,
+        vertex,
+        vertex_claude,
+    ]
 
 _NAMES: Final = frozenset(("openai", "anthropic", "gemini", "azure", "bedrock", "vertex"))
+_OF_CLAUDE: Final = {"azure": "azure_claude", "vertex": "vertex_claude"}
 
 
-def get(name: str) -> Dialect | None:
-    """Returns the dialect of that name, or ``None`` while this release does not speak it."""
+def get(name: str, model: str = "") -> Dialect | None:
+    """Returns the dialect of that name, or ``None`` while this release does not speak it.
+
+    Two clouds speak another one to Claude: to what they, or whoever deployed it there, call
+    ``claude…``.
+    """
+    if name in _OF_CLAUDE and model.startswith("claude"):
+        return _imported(_OF_CLAUDE[name])
     return _imported(name) if name in _NAMES else None
 
 

@@ -247,14 +247,21 @@ class Decoder(Protocol[Event_co]):
 class Parser(Generic[Event]):
     """Reads one stream with a decoder of its framing and a reader of its events.
 
-    The reader returns what an event makes of chunks; nothing after the end mark counts.
+    The reader returns what an event makes of chunks; nothing after the end mark counts. Where a
+    format has none, ``ended`` returns what the end of the body makes of them, if it is one.
     """
 
-    __slots__ = ("_decoder", "_is_done", "_read", "pending")
+    __slots__ = ("_decoder", "_ended", "_is_done", "_read", "pending")
 
-    def __init__(self, decoder: Decoder[Event], read: Callable[[Event], Iterable[Chunk]]) -> None:
+    def __init__(
+        self,
+        decoder: Decoder[Event],
+        read: Callable[[Event], Iterable[Chunk]],
+        ended: Callable[[], list[Chunk]] = list,
+    ) -> None:
         self._decoder = decoder
         self._read = read
+        self._ended = ended
         self._is_done = False
         self.pending: list[Chunk] = []
 
@@ -274,9 +281,12 @@ class Parser(Generic[Event]):
             raise InvalidStream("An event of the stream is too large.") from None
         return chunks
 
-    def finish(self) -> None:
+    def finish(self) -> list[Chunk]:
         if self._is_done:
-            return
+            return []
         if not self._decoder.is_complete:
             raise InvalidStream("The stream was cut off inside an event.")
+        if chunks := self._ended():
+            self._is_done = True
+            return chunks
         raise InvalidStream("The stream ended without its end mark.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -30,15 +31,20 @@ from config.secrets import Secret
 operations: Final = frozenset((Operation.CHAT,))
 names_deployments: Final = False
 
-VERSION: Final = "2023-06-01"
-# The format requires a limit; where the caller names none, an answer of common length fits.
-DEFAULT_MAX_TOKENS: Final = 4096
+_VERSION: Final = "2023-06-01"
+# The format requires a limit; where neither the caller nor the endpoint names one, an answer of
+# common length fits.
+_MAX_TOKENS: Final = 4096
 
 # The generations before 4.6 take a budget of tokens to think, the later ones an effort alone.
 _TAKES_BUDGET: Final = re.compile(
     r"claude-(?:3|(?:opus|sonnet|haiku)-4(?:-[0-5])?(?![0-9]|-[0-9](?![0-9])))"
 )
 _MIN_BUDGET: Final = 1024
+# The generation that takes a temperature and a top_p together.
+_TAKES_BOTH: Final = re.compile(r"claude-3")
+# The lowest top_p that goes together with thinking.
+_MIN_TOP_P: Final = 0.95
 # The share of the output that an effort may think with, in percent.
 _SHARES: Final = {"minimal": 10, "low": 20, "medium": 50, "high": 80, "xhigh": 95, "max": 95}
 _EFFORTS: Final = {"minimal": "low"}
@@ -64,6 +70,11 @@ class _Usage(msgspec.Struct):
     cache_read_input_tokens: Any = None
     cache_creation_input_tokens: Any = None
     output_tokens_details: _OutputDetails | None = None
+
+    @property
+    def of_prompt(self) -> Usage | None:
+        """Counts the prompt alone: what a stream has written is not known when it begins."""
+        return msgspec.structs.replace(self, output_tokens=0).counted(_Usage())
 
     def counted(self, earlier: _Usage) -> Usage | None:
         """Adds the prompt up; what an event leaves out is what an earlier one said."""
@@ -123,6 +134,15 @@ class _Event(msgspec.Struct):
     usage: _Usage | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How an answer is drawn; ``None`` leaves it to the model."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+
+
 _decode_answer = msgspec.json.Decoder(_Answer).decode
 _decode_event = msgspec.json.Decoder(_Event).decode
 
@@ -135,14 +155,18 @@ def build(call: Call) -> OutboundRequest:
     return OutboundRequest(
         method="POST",
         url=f"{call.base_url}/messages",
-        headers={
-            "x-api-key": call.secret.reveal(),
-            "anthropic-version": VERSION,
-            "Content-Type": "application/json",
-            "Accept": "text/event-stream" if call.stream else "application/json",
-        },
-        body=_encode(_body(call, messages.read(call.fields))),
+        headers=headers(call, call.secret),
+        body=_encode(message(call, messages.read(call))),
     )
+
+
+def headers(call: Call, key: Secret) -> dict[str, str]:
+    return {
+        "x-api-key": key.reveal(),
+        "anthropic-version": _VERSION,
+        "Content-Type": "application/json",
+        "Accept": "text/event-stream" if call.stream else "application/json",
+    }
 
 
 def parse_reply(operation: Operation, body: bytes) -> Reply:
@@ -177,7 +201,7 @@ def parse_reply(operation: Operation, body: bytes) -> Reply:
     )
 
 
-def stream_parser(operation: Operation) -> StreamParser:
+def stream_parser(operation: Operation, choices: int = 1) -> StreamParser:
     return answers.Parser(EventDecoder(), _Reader().read)
 
 
@@ -186,17 +210,30 @@ def takes_budget(model: str) -> bool:
     return _TAKES_BUDGET.search(model) is not None
 
 
+def output_limit(call: Call, chat: Chat) -> int:
+    """Returns the most tokens that the answer may have, thoughts included."""
+    if chat.max_tokens is not None:
+        return chat.max_tokens
+    if call.max_completion_tokens is not None:
+        return call.max_completion_tokens
+    budget = chat.reasoning.max_tokens if takes_budget(call.model) else None
+    return (budget or 0) + _MAX_TOKENS
+
+
 def thinking(model: str, chat: Chat, max_tokens: int) -> dict[str, Any] | None:
     """Returns the ``thinking`` of a request, or ``None`` where the model shall decide.
 
     A budget is part of the output and has a minimum: where the output is smaller, an older model
     does not think. There is no turning a budget into an effort: a newer model decides by itself.
+    A model that must call a tool cannot be told to think before.
     """
     wanted = chat.reasoning
     if wanted.is_on is None:
         return None
     if not wanted.is_on:
         return {"type": "disabled"}
+    if chat.is_tool_forced:
+        return None
     if not takes_budget(model):
         return {"type": "adaptive", "display": "omitted" if wanted.is_hidden else "summarized"}
     budget = wanted.max_tokens
@@ -204,6 +241,23 @@ def thinking(model: str, chat: Chat, max_tokens: int) -> dict[str, Any] | None:
         budget = max_tokens * _SHARES.get(wanted.effort or "medium", 50) // 100
     budget = max(budget, _MIN_BUDGET)
     return {"type": "enabled", "budget_tokens": budget} if budget < max_tokens else None
+
+
+def sampling(model: str, chat: Chat, thinking: dict[str, Any] | None) -> Sampling:
+    """Returns how the answer is drawn; of that, a model that thinks takes next to nothing.
+
+    Of ``temperature`` and ``top_p``, models since the fourth generation take one: the first.
+    """
+    if thinking is not None and thinking["type"] != "disabled":
+        top_p = chat.top_p
+        is_allowed = top_p is not None and _MIN_TOP_P <= top_p <= 1
+        return Sampling(top_p=top_p if is_allowed else None)
+    temperature, top_p = chat.temperature, chat.top_p
+    if temperature is not None:
+        # OpenAI's scale goes on to 2, this one ends at 1: both ends mean the most random answer.
+        temperature = min(temperature, 1)
+        top_p = top_p if _TAKES_BOTH.search(model) else None
+    return Sampling(temperature, top_p, chat.top_k)
 
 
 def effort(model: str, chat: Chat) -> str | None:
@@ -214,17 +268,19 @@ def effort(model: str, chat: Chat) -> str | None:
     return _EFFORTS.get(wanted, wanted)
 
 
-def _body(call: Call, chat: Chat) -> dict[str, Any]:
-    max_tokens = chat.max_tokens or DEFAULT_MAX_TOKENS
+def message(call: Call, chat: Chat) -> dict[str, Any]:
+    """Returns the body of a request."""
+    max_tokens = output_limit(call, chat)
+    thoughts = thinking(call.model, chat, max_tokens)
+    drawn = sampling(call.model, chat, thoughts)
     output = messages.without_nones(
         effort=effort(call.model, chat),
         format=None if chat.schema is None else {"type": "json_schema", "schema": chat.schema},
     )
-    temperature = chat.temperature
     return messages.without_nones(
         model=call.model,
         max_tokens=max_tokens,
-        system=[_part(part) for part in chat.system] or None,
+        system=[_part(part) for part in chat.instructions] or None,
         messages=[
             {"role": turn.role, "content": content}
             for turn in chat.turns
@@ -242,12 +298,11 @@ def _body(call: Call, chat: Chat) -> dict[str, Any]:
         ]
         or None,
         tool_choice=_tool_choice(chat),
-        # OpenAI's scale goes on to 2, this one ends at 1: both ends mean the most random answer.
-        temperature=None if temperature is None else min(temperature, 1),
-        top_p=chat.top_p,
-        top_k=chat.top_k,
+        temperature=drawn.temperature,
+        top_p=drawn.top_p,
+        top_k=drawn.top_k,
         stop_sequences=chat.stop or None,
-        thinking=thinking(call.model, chat, max_tokens),
+        thinking=thoughts,
         output_config=output or None,
         cache_control=chat.cache,
         metadata=None if chat.user is None else {"user_id": chat.user},
@@ -290,6 +345,7 @@ def _part(part: messages.Part) -> dict[str, Any] | None:
                 type="tool_result",
                 tool_use_id=part.id,
                 content=[_part(inner) for inner in part.parts] or None,
+                cache_control=part.cache,
             )
         case Thought():
             if part.format != ANTHROPIC_FORMAT:
@@ -353,7 +409,7 @@ class _Reader:
             case "message_start" if event.message is not None:
                 self._id, self._model = event.message.id, event.message.model
                 self._usage = event.message.usage or self._usage
-                yield self._chunk(Said())
+                yield self._chunk(Said(), usage=self._usage.of_prompt)
             case "content_block_start" if event.content_block is not None:
                 yield from self._chunks(self._begun(event.index, event.content_block))
             case "content_block_delta" if event.delta is not None:

@@ -1,7 +1,8 @@
 """Azure OpenAI and Foundry models: OpenAI's wire format at a resource's own host.
 
 Microsoft documents two routes, both with the key in ``api-key``: the v1 interface, which needs no
-version and names the deployment in the body, and the dated one, which names it in the path.
+version and names the deployment in the body, and the dated one, which names it in the path. Neither
+serves Claude, which is :mod:`azure_claude`'s.
 """
 
 from __future__ import annotations

@@ -79,6 +79,9 @@ class Call:
 
     ``fields`` holds no field that is meant for the gateway alone; ``model`` is the identifier that
     the deployment knows. Without a ``base_url`` the credential says where.
+    ``max_completion_tokens`` is the most that the deployment writes, for a format that wants a
+    bound where the caller names none. ``is_byok`` tells whether the one whose credential it is
+    pays the provider, and not the operator by a list price.
     """
 
     operation: Operation
@@ -87,6 +90,8 @@ class Call:
     secret: Secret
     fields: Mapping[str, Any] = field(repr=False)
     stream: bool = False
+    max_completion_tokens: int | None = None
+    is_byok: bool = False
 
 
 class Reply(msgspec.Struct):
@@ -138,8 +143,11 @@ class StreamParser(Protocol):
         """Returns the chunks parsed before the last :meth:`feed` raised."""
         ...
 
-    def finish(self) -> None:
-        """Checks the end of the stream; raises :class:`InvalidStream` when it is cut off."""
+    def finish(self) -> list[Chunk]:
+        """Returns the chunks that only the end of the body completes, and none after an end mark.
+
+        Raises :class:`InvalidStream` for a stream that is cut off.
+        """
         ...
 
 
@@ -172,8 +180,8 @@ class Dialect(Protocol):
         """Reads a whole answer; raises :class:`InvalidReply` or :class:`ProviderFailure`."""
         ...
 
-    def stream_parser(self, operation: Operation) -> StreamParser:
-        """Returns the reader of one streamed answer."""
+    def stream_parser(self, operation: Operation, choices: int = 1) -> StreamParser:
+        """Returns the reader of one streamed answer, which was asked to have so many choices."""
         ...
 
 

@@ -194,7 +194,7 @@ def build(call: Call, *, clock: Callable[[], float] = time.time) -> OutboundRequ
             "Content-Type": "application/json",
             "Accept": "application/vnd.amazon.eventstream" if call.stream else "application/json",
         },
-        body=_encode(_body(call.model, messages.read(call.fields))),
+        body=_encode(_body(call, messages.read(call))),
     )
     if isinstance(login, Secret):
         signature = {"Authorization": f"Bearer {login.reveal()}"}
@@ -232,7 +232,7 @@ def parse_reply(operation: Operation, body: bytes) -> Reply:
     )
 
 
-def stream_parser(operation: Operation) -> StreamParser:
+def stream_parser(operation: Operation, choices: int = 1) -> StreamParser:
     return answers.Parser(_Frames(), _Reader().read)
 
 
@@ -274,18 +274,27 @@ def _signature(
     return headers
 
 
-def _body(model: str, chat: Chat) -> dict[str, Any]:
+def _body(call: Call, chat: Chat) -> dict[str, Any]:
+    model, max_tokens = call.model, chat.max_tokens
+    thoughts, drawn = None, anthropic.Sampling(chat.temperature, chat.top_p)
+    if _CLAUDE in model:
+        limit = anthropic.output_limit(call, chat)
+        thoughts = anthropic.thinking(model, chat, limit)
+        drawn = anthropic.sampling(model, chat, thoughts)
+        if thoughts is not None and "budget_tokens" in thoughts:
+            # The budget is a share of this limit, not of the one that the format presumes.
+            max_tokens = limit
     return messages.without_nones(
         messages=[
             {"role": turn.role, "content": content}
             for turn in chat.turns
             if (content := [made for part in turn.parts for made in _blocks(part)])
         ],
-        system=[made for part in chat.system for made in _blocks(part)] or None,
+        system=[made for part in chat.instructions for made in _blocks(part)] or None,
         inferenceConfig=messages.without_nones(
-            maxTokens=chat.max_tokens,
-            temperature=_temperature(model, chat),
-            topP=chat.top_p,
+            maxTokens=max_tokens,
+            temperature=drawn.temperature,
+            topP=drawn.top_p,
             stopSequences=chat.stop or None,
         )
         or None,
@@ -294,24 +303,9 @@ def _body(model: str, chat: Chat) -> dict[str, Any]:
             textFormat=_text_format(chat), effort=anthropic.effort(model, chat)
         )
         or None,
-        additionalModelRequestFields=_additions(model, chat) or None,
-    )
-
-
-def _temperature(model: str, chat: Chat) -> float | None:
-    if chat.temperature is None:
-        return None
-    # As for its maker's own interface: both ends mean the most random answer.
-    return min(chat.temperature, 1) if _CLAUDE in model else chat.temperature
-
-
-def _additions(model: str, chat: Chat) -> dict[str, Any]:
-    """Returns what Claude knows beyond the common format; other models have other words for it."""
-    if _CLAUDE not in model:
-        return {}
-    max_tokens = chat.max_tokens or anthropic.DEFAULT_MAX_TOKENS
-    return messages.without_nones(
-        top_k=chat.top_k, thinking=anthropic.thinking(model, chat, max_tokens)
+        # What Claude knows beyond the common format; other models have other words for it.
+        additionalModelRequestFields=messages.without_nones(top_k=drawn.top_k, thinking=thoughts)
+        or None,
     )
 
 
@@ -361,7 +355,8 @@ def _blocks(part: messages.Part) -> list[dict[str, Any]]:
             return [{"toolUse": use}]
         case ToolResult():
             content = [made for inner in part.parts for made in _blocks(inner)]
-            return [{"toolResult": {"toolUseId": part.id, "content": content}}]
+            result = {"toolUseId": part.id, "content": content}
+            return [{"toolResult": result}, *_cache_point(part.cache)]
         case Thought():
             if part.format != ANTHROPIC_FORMAT:
                 return []

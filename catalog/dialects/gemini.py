@@ -100,23 +100,32 @@ class _Feedback(_Struct):
     block_reason: str | None = None
 
 
+class _Tokens(_Struct):
+    modality: str = ""
+    token_count: Any = 0
+
+
 class _Usage(_Struct):
     prompt_token_count: Any = None
     tool_use_prompt_token_count: Any = None
     candidates_token_count: Any = None
     thoughts_token_count: Any = None
     cached_content_token_count: Any = None
+    candidates_tokens_details: list[_Tokens] = []
 
     @property
     def counted(self) -> Usage | None:
         """Adds the counts up; thoughts are part of what was written."""
         if self.prompt_token_count is None:
             return None
+        details = self.candidates_tokens_details
+        drawn = next((part.token_count for part in details if part.modality == "IMAGE"), 0)
         return answers.count_usage(
             (self.prompt_token_count, self.tool_use_prompt_token_count),
             (self.candidates_token_count, self.thoughts_token_count),
             cached=self.cached_content_token_count,
             reasoning=self.thoughts_token_count,
+            image_output=drawn,
         )
 
 
@@ -152,7 +161,7 @@ def build(call: Call) -> OutboundRequest:
             "Content-Type": "application/json",
             "Accept": "text/event-stream" if call.stream else "application/json",
         },
-        body=_encode(_body(call.model, messages.read(call.fields))),
+        body=_encode(_body(call.model, messages.read(call))),
     )
 
 
@@ -180,8 +189,9 @@ def parse_reply(operation: Operation, body: bytes) -> Reply:
     )
 
 
-def stream_parser(operation: Operation) -> StreamParser:
-    return answers.Parser(EventDecoder(limit=_MAX_EVENT_BYTES), _Reader().read)
+def stream_parser(operation: Operation, choices: int = 1) -> StreamParser:
+    reader = _Reader(choices)
+    return answers.Parser(EventDecoder(limit=_MAX_EVENT_BYTES), reader.read, reader.ended)
 
 
 def _body(model: str, chat: Chat) -> dict[str, Any]:
@@ -356,14 +366,17 @@ class _Calls:
 class _Reader:
     """Reads the events of one stream.
 
-    The format has no end mark: the stream ends when every candidate has said why it stopped.
+    The format has no end mark: the stream ends when every candidate that was asked for has said why
+    it stopped, or with the body when fewer came and those have.
     """
 
-    __slots__ = ("_calls", "_finished")
+    __slots__ = ("_calls", "_choices", "_finished", "_usage")
 
-    def __init__(self) -> None:
+    def __init__(self, choices: int) -> None:
+        self._choices = choices
         self._calls: dict[int, _Calls] = {}
         self._finished: set[int] = set()
+        self._usage: Usage | None = None
 
     def read(self, data: bytes) -> Iterator[Chunk]:
         try:
@@ -379,15 +392,28 @@ class _Reader:
             self._finished.add(0)
             finish = Finish("content_filter", answer.refused)
             yield self._chunk(answer, 0, Said(), finish, is_first=True)
-        is_done = bool(self._finished) and self._finished == self._calls.keys()
+        is_whole = self._is_whole
         usage = answer.usage_metadata
         # Before the end, a count without candidates has not counted what was said.
-        if usage is not None and (is_done or usage.candidates_token_count is not None):
-            counted = usage.counted
-            if counted is not None:
-                yield answers.chunk(usage=counted)
-        if is_done:
-            yield answers.done()
+        if usage is not None and (is_whole or usage.candidates_token_count is not None):
+            self._usage = usage.counted or self._usage
+            # The first count after a finish is taken for the last.
+            if self._usage is not None and not self._finished:
+                yield answers.chunk(usage=self._usage)
+        if is_whole and (answer.refused is not None or len(self._finished) >= self._choices):
+            yield from self.ended()
+
+    @property
+    def _is_whole(self) -> bool:
+        """Tells whether every candidate that came has said why it stopped."""
+        return bool(self._finished) and self._finished == self._calls.keys()
+
+    def ended(self) -> list[Chunk]:
+        """Returns the usage and the end mark; nothing while a candidate is cut off."""
+        if not self._is_whole:
+            return []
+        usage = [] if self._usage is None else [answers.chunk(usage=self._usage)]
+        return [*usage, answers.done()]
 
     def _continued(self, answer: _Answer, candidate: _Candidate) -> Iterator[Chunk]:
         index = candidate.index

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from catalog.dialects.base import Untranslatable, decode_object
+from catalog.dialects.base import Call, Untranslatable, decode_object
 
 Raw = msgspec.Raw
 Kind = Literal["image", "file", "audio", "video"]
@@ -25,6 +25,9 @@ _encode = msgspec.json.Encoder().encode
 _DATA_URL: Final = re.compile(r"data:([A-Za-z0-9.+-]+/[A-Za-z0-9.+-]+)?(?:;[^;,]*)*;base64")
 _WEB_URL: Final = re.compile(r"https?://")
 _SYSTEM_ROLES: Final = frozenset(("system", "developer"))
+_JSON_ONLY: Final = (
+    "Answer with one JSON object and nothing else: no text around it, no code fence."
+)
 _CHOICES: Final = frozenset(("auto", "none", "required"))
 
 
@@ -178,11 +181,15 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a tool answered; ``name`` is the tool's, from the call of that identifier."""
+    """What a tool answered; ``name`` is the tool's, from the call of that identifier.
+
+    ``cache`` is the mark of its last part that has one: no format takes marks inside a result.
+    """
 
     id: str
     name: str
     parts: tuple[Text | Media, ...]
+    cache: dict[str, Any] | None = None
 
     @property
     def text(self) -> str:
@@ -270,16 +277,40 @@ class Chat:
     cache: dict[str, Any] | None
     user: str | None
 
+    @property
+    def instructions(self) -> list[Text]:
+        """The system's texts, for formats that cannot ask for JSON without a schema of it."""
+        if not self.is_json or self.schema is not None:
+            return self.system
+        return [*self.system, Text(_JSON_ONLY)]
 
-def read(fields: Mapping[str, Any]) -> Chat:
+    @property
+    def media(self) -> Iterator[Media]:
+        """Yields what is not text, in what was said and in what tools answered."""
+        for turn in self.turns:
+            for part in turn.parts:
+                for inner in part.parts if isinstance(part, ToolResult) else (part,):
+                    if isinstance(inner, Media):
+                        yield inner
+
+    @property
+    def is_tool_forced(self) -> bool:
+        """Tells whether the model must call a tool, be it a certain one or any."""
+        choice = self.tool_choice
+        return bool(self.tools) and choice is not None and choice.mode == "required"
+
+
+def read(call: Call) -> Chat:
     """Reads the fields of a call; raises :class:`base.Untranslatable`."""
     try:
-        request = _decode(_encode(dict(fields)))
+        request = _decode(_encode(dict(call.fields)))
     except RecursionError:
         raise Untranslatable("The request nests too deep.") from None
     except msgspec.DecodeError as exc:
         # Its words name a type and a place, and repeat no value.
         raise Untranslatable(f"The request has an unexpected shape: {exc}") from None
+    if not call.is_byok:
+        _drop_lifetimes(request)
     form = request.response_format
     schema = None if form is None else form.json_schema
     stop = request.stop
@@ -314,6 +345,19 @@ def read(fields: Mapping[str, Any]) -> Chat:
     )
 
 
+def _drop_lifetimes(request: _Request) -> None:
+    """Gives every cached prefix the provider's own lifetime, which is what the price is for."""
+    contents = [message.content for message in request.messages]
+    marks = [
+        request.cache_control,
+        *(tool.cache_control for tool in request.tools or ()),
+        *(part.cache_control for parts in contents if isinstance(parts, list) for part in parts),
+    ]
+    for mark in marks:
+        if mark is not None:
+            mark.pop("ttl", None)
+
+
 def without_nones(**members: Any) -> dict[str, Any]:
     """Returns the members that have a value."""
     return {name: value for name, value in members.items() if value is not None}
@@ -341,9 +385,7 @@ def _turns(messages: list[_Message]) -> list[Turn]:
             case "assistant":
                 parts += _said(message)
             case "tool":
-                call_id = message.tool_call_id or ""
-                result = tuple(_parts(message.content))
-                parts.append(ToolResult(call_id, names.get(call_id, call_id), result))
+                parts.append(_result(message, names))
             case _:
                 raise Untranslatable("The role of a message is none that this provider knows.")
         names |= {part.id: part.name for part in parts if isinstance(part, ToolCall)}
@@ -355,6 +397,15 @@ def _turns(messages: list[_Message]) -> list[Turn]:
         else:
             turns.append(Turn(role, parts))
     return turns
+
+
+def _result(message: _Message, names: Mapping[str, str]) -> ToolResult:
+    call_id = message.tool_call_id or ""
+    content = message.content
+    cache = None
+    for part in content if isinstance(content, list) else ():
+        cache, part.cache_control = part.cache_control or cache, None
+    return ToolResult(call_id, names.get(call_id, call_id), tuple(_parts(content)), cache)
 
 
 def _said(message: _Message) -> Iterator[Part]:
@@ -383,15 +434,15 @@ def _thoughts(details: list[_Detail]) -> Iterator[Thought]:
 
 
 def _parts(content: str | list[_Part] | None) -> Iterator[Text | Media]:
-    """Yields the parts of a message's content; empty text, which others refuse, is none."""
+    """Yields the parts of a message's content; blank text, which others refuse, is none."""
     if isinstance(content, str):
-        if content:
+        if content.strip():
             yield Text(content)
         return
     for part in content or ():
         cache = part.cache_control
         if part.text is not None:
-            if part.text:
+            if part.text.strip():
                 yield Text(part.text, cache)
         elif part.image_url is not None:
             yield _media("image", part.image_url, cache=cache)

@@ -160,7 +160,7 @@ def _embeddings(fields: dict[str, msgspec.Raw]) -> Reply:
     )
 
 
-def stream_parser(operation: Operation) -> _StreamParser:
+def stream_parser(operation: Operation, choices: int = 1) -> _StreamParser:
     return _StreamParser()
 
 
@@ -225,9 +225,9 @@ class _StreamParser:
             chunks.append(self._chunk(event))
         return chunks
 
-    def finish(self) -> None:
+    def finish(self) -> list[Chunk]:
         if self._is_done:
-            return
+            return []
         if not self._decoder.is_complete:
             raise InvalidStream("The stream was cut off inside an event.")
         raise InvalidStream("The stream ended without its end mark.")

@@ -1,5 +1,7 @@
 """Google Vertex AI's OpenAI-compatible chat completions, called as a service account.
 
+It serves every model but Claude, which is :mod:`vertex_claude`'s.
+
 The bearer token is a JWT that the service account signs itself, with a scope in place of an
 audience, as https://google.aip.dev/auth/4111 describes: no token server is asked.
 """
@@ -35,16 +37,24 @@ def host(base_url: str | None, secret: Secret) -> str:
 
 
 def build(call: Call, *, clock: Callable[[], float] = time.time) -> OutboundRequest:
-    credential = credentials.vertex(call.secret)
-    parent = f"projects/{credential.project_id}/locations/{credential.location}"
-    # A moment's tokens begin at its window's start, so that the moment alone says which it is.
-    now = int(clock())
-    token = _token(call.secret, now - now % _IN_USE)
     return openai.request(
         call,
-        f"https://{credential.host}/v1/{parent}/endpoints/openapi/{call.operation.value}",
-        {"Authorization": f"Bearer {token.reveal()}"},
+        f"{parent(call.secret)}/endpoints/openapi/{call.operation.value}",
+        {"Authorization": f"Bearer {token(call.secret, clock()).reveal()}"},
     )
+
+
+def parent(secret: Secret) -> str:
+    """Returns the URL of the credential's project where it runs."""
+    found = credentials.vertex(secret)
+    return f"https://{found.host}/v1/projects/{found.project_id}/locations/{found.location}"
+
+
+def token(secret: Secret, moment: float) -> Secret:
+    """Returns the bearer token of a moment, in seconds since the epoch."""
+    # A moment's tokens begin at its window's start, so that the moment alone says which it is.
+    now = int(moment)
+    return _token(secret, now - now % _IN_USE)
 
 
 @lru_cache(maxsize=4096)

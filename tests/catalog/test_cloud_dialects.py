@@ -15,8 +15,9 @@ from botocore.credentials import ReadOnlyCredentials
 from botocore.serialize import create_serializer
 
 from catalog import dialects
-from catalog.dialects import azure, bedrock, openai, vertex
-from catalog.dialects.base import Call, Operation
+from catalog.dialects import anthropic, azure, azure_claude, bedrock, openai, vertex, vertex_claude
+from catalog.dialects.base import Call, Operation, Untranslatable
+from catalog.dialects.credentials import InvalidCredential
 from config.addresses import EgressPolicy, InvalidURL, parse_target
 from config.egress import OutboundRequest
 from config.secrets import Secret
@@ -206,6 +207,87 @@ def test_vertex_is_called_as_the_service_account(location: str, host: str) -> No
             "exp": issued + 3600,
         },
     )
+
+
+CLAUDE_BODY = (
+    b'"max_tokens":4096,"messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}]%s}'
+)
+
+
+def test_claude_has_an_address_of_its_own_on_vertex() -> None:
+    request = vertex_claude.build(call(clouds.vertex(), "claude-haiku-4-5@20251001"), clock=clock)
+    by_openai = vertex.build(call(clouds.vertex()), clock=clock)
+    assert request == OutboundRequest(
+        method="POST",
+        url="https://us-central1-aiplatform.googleapis.com/v1/projects/example-project-1"
+        "/locations/us-central1/publishers/anthropic/models/claude-haiku-4-5@20251001:rawPredict",
+        headers={"Authorization": by_openai.headers["Authorization"], **JSON},
+        body=b'{"anthropic_version":"vertex-2023-10-16",' + CLAUDE_BODY % b"",
+    )
+    streamed = vertex_claude.build(call(clouds.vertex(), "claude-opus-5", stream=True))
+    assert streamed.url.endswith("/publishers/anthropic/models/claude-opus-5:streamRawPredict")
+    assert streamed.headers["Accept"] == "text/event-stream"
+    assert streamed.body == (
+        b'{"anthropic_version":"vertex-2023-10-16",' + CLAUDE_BODY % b',"stream":true'
+    )
+
+
+def test_claude_on_vertex_takes_media_by_value_and_marks_of_a_cache_on_parts() -> None:
+    def asked(url: str, role: str = "user") -> Call:
+        part = {"type": "image_url", "image_url": {"url": url}}
+        mark = {"type": "ephemeral"}
+        said = [{"role": role, "content": [part, {"type": "text", "text": "?"}]}]
+        fields = {"messages": said, "cache_control": mark}
+        return call(clouds.vertex(), "claude-opus-5", fields=fields)
+
+    sent = json.loads(vertex_claude.build(asked("data:image/png;base64,AAAA")).body)
+    assert "cache_control" not in sent
+    for role in ("user", "tool"):
+        with pytest.raises(Untranslatable, match=r"^Vertex takes no image part by its URL\.$"):
+            vertex_claude.build(asked("https://a.example/b.png", role))
+
+
+def test_claude_has_an_address_of_its_own_in_a_foundry() -> None:
+    # The dated interface is not Claude's.
+    for members in (clouds.foundry(), clouds.foundry(api_version="2024-10-21")):
+        assert azure_claude.build(call(members, "claude-opus-5")) == OutboundRequest(
+            method="POST",
+            url="https://contoso.services.ai.azure.com/anthropic/v1/messages",
+            headers={"x-api-key": clouds.AZURE_KEY, "anthropic-version": "2023-06-01", **JSON},
+            body=b'{"model":"claude-opus-5",' + CLAUDE_BODY % b"",
+        )
+
+
+def test_a_resource_that_may_be_no_foundry_has_no_claude() -> None:
+    secret = Secret(json.dumps(clouds.azure()))
+    with pytest.raises(InvalidCredential):
+        azure_claude.host(None, secret)
+    with pytest.raises(Untranslatable):
+        azure_claude.build(call(clouds.azure(), "claude-opus-5"))
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "module"),
+    [
+        ("azure", "claude-opus-5", azure_claude),
+        ("azure", "gpt-5.5", azure),
+        ("vertex", "claude-haiku-4-5@20251001", vertex_claude),
+        ("vertex", "google/gemini-3.8-flash", vertex),
+        ("bedrock", "claude-opus-5", bedrock),
+        ("anthropic", "claude-opus-5", anthropic),
+        ("openai", "claude-opus-5", openai),
+        ("vertex_claude", "claude-opus-5", None),
+    ],
+)
+def test_two_clouds_speak_another_dialect_to_claude(name: str, model: str, module: Any) -> None:
+    assert dialects.get(name, model) is module
+
+
+def test_claude_answers_chats_alone_and_as_it_does_everywhere() -> None:
+    for module in (azure_claude, vertex_claude):
+        assert module.operations == {Operation.CHAT}
+        assert module.parse_reply is anthropic.parse_reply
+        assert module.stream_parser is anthropic.stream_parser
 
 
 def test_a_token_is_used_again_until_ten_minutes_before_its_end() -> None:

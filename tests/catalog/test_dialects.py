@@ -42,8 +42,15 @@ CALLED: Final = {
 }
 
 
-def body(kind: str, /, model: str | None = None, **fields: Any) -> Any:
-    """The body of the request that these fields become."""
+def body(
+    kind: str,
+    /,
+    model: str | None = None,
+    most: int | None = None,
+    is_byok: bool = False,
+    **fields: Any,
+) -> Any:
+    """The body of the request that these fields become, where ``most`` is the endpoint's bound."""
     dialect = dialects.get(kind)
     assert dialect is not None
     call = Call(
@@ -52,6 +59,8 @@ def body(kind: str, /, model: str | None = None, **fields: Any) -> Any:
         model=model or MODELS[kind],
         secret=SECRETS[kind],
         fields={"messages": ASK, **fields},
+        max_completion_tokens=most,
+        is_byok=is_byok,
     )
     return json.loads(dialect.build(call).body)
 
@@ -63,10 +72,10 @@ def parse(kind: str, answer: Any) -> Any:
     return dialect.parse_reply(Operation.CHAT, data)
 
 
-def feed(kind: str, data: bytes) -> list[Chunk]:
+def feed(kind: str, data: bytes, choices: int = 1) -> list[Chunk]:
     dialect = dialects.get(kind)
     assert dialect is not None
-    return dialect.stream_parser(Operation.CHAT).feed(data)
+    return dialect.stream_parser(Operation.CHAT, choices).feed(data)
 
 
 def content(part: dict[str, Any]) -> list[dict[str, Any]]:
@@ -280,6 +289,81 @@ def test_claude_thinks_by_a_budget_or_by_an_effort(
 
 
 @pytest.mark.parametrize(
+    ("most", "fields", "limit", "budget"),
+    [
+        (64_000, {}, 64_000, None),
+        (64_000, {"max_tokens": 50}, 50, None),
+        (64_000, {"reasoning": {"max_tokens": 8000}}, 64_000, 8000),
+        (64_000, {"reasoning": {"effort": "high"}}, 64_000, 51_200),
+        (None, {"reasoning": {"max_tokens": 8000}}, 12_096, 8000),
+        (None, {"reasoning": {"effort": "high"}}, 4096, 3276),
+    ],
+)
+def test_claude_without_a_limit_has_that_of_its_endpoint(
+    most: int | None, fields: dict[str, Any], limit: int, budget: int | None
+) -> None:
+    thinking = None if budget is None else {"type": "enabled", "budget_tokens": budget}
+    made = body("anthropic", "claude-haiku-4-5-20251001", most, **fields)
+    assert (made["max_tokens"], made.get("thinking")) == (limit, thinking)
+    made = body("bedrock", "us.anthropic.claude-haiku-4-5-20251001-v1:0", most, **fields)
+    assert made.get("additionalModelRequestFields", {}).get("thinking") == thinking
+    # The common format presumes the model's own limit, which a budget need not fit.
+    named = limit if budget is not None or "max_tokens" in fields else None
+    assert made.get("inferenceConfig", {}).get("maxTokens") == named
+
+
+DRAWN: Final = {"temperature": 0.3, "top_k": 5, "top_p": 0.9}
+# Of two ways to say it, newer models take one.
+HALF_DRAWN: Final = {"temperature": 0.3, "top_k": 5}
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "drawn"),
+    [
+        ("claude-haiku-4-5", {**DRAWN, "reasoning": {"max_tokens": 2000}}, {}),
+        ("claude-opus-4-6", {**DRAWN, "reasoning_effort": "low"}, {}),
+        ("claude-opus-4-6", {"top_p": 0.96, "reasoning_effort": "low"}, {"top_p": 0.96}),
+        ("claude-opus-4-6", {**DRAWN, "reasoning_effort": "none"}, HALF_DRAWN),
+        ("claude-opus-4-6", DRAWN, HALF_DRAWN),
+        ("claude-opus-4-6", {"top_p": 0.9}, {"top_p": 0.9}),
+        ("claude-3-7-sonnet", DRAWN, DRAWN),
+        # Too small an answer to think.
+        ("claude-haiku-4-5", {**DRAWN, "reasoning_effort": "low", "max_tokens": 1024}, HALF_DRAWN),
+    ],
+)
+def test_claude_is_told_how_to_draw_what_it_takes(
+    model: str, fields: dict[str, Any], drawn: dict[str, Any]
+) -> None:
+    made = body("anthropic", model, 64_000, **fields)
+    assert {name: made[name] for name in DRAWN if name in made} == drawn
+    made = body("bedrock", f"us.anthropic.{model}-v1:0", 64_000, **fields)
+    common = made.get("inferenceConfig", {})
+    found = {
+        "temperature": common.get("temperature"),
+        "top_k": made.get("additionalModelRequestFields", {}).get("top_k"),
+        "top_p": common.get("topP"),
+    }
+    assert {name: value for name, value in found.items() if value is not None} == drawn
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "look"}}])
+@pytest.mark.parametrize("model", ["claude-haiku-4-5", "claude-opus-4-6"])
+def test_claude_that_must_call_a_tool_does_not_think_before(model: str, choice: Any) -> None:
+    given: dict[str, Any] = {"tools": [TOOL], "reasoning_effort": "high", **DRAWN}
+    forced = body("anthropic", model, 64_000, tool_choice=choice, **given)
+    assert "thinking" not in forced
+    assert forced["temperature"] == 0.3
+    assert "thinking" in body("anthropic", model, 64_000, tool_choice="auto", **given)
+    name = f"us.anthropic.{model}-v1:0"
+    forced = body("bedrock", name, 64_000, tool_choice=choice, **given)
+    assert forced["additionalModelRequestFields"] == {"top_k": 5}
+    # A choice among no tools is none.
+    assert "thinking" in body(
+        "anthropic", model, 64_000, reasoning_effort="high", tool_choice=choice
+    )
+
+
+@pytest.mark.parametrize(
     ("model", "fields", "config"),
     [
         ("gemini-3.8-flash", {"reasoning": {"exclude": True}}, None),
@@ -384,6 +468,78 @@ def test_marks_of_a_cache_travel_where_a_format_has_them() -> None:
     over_bedrock = body("bedrock", **given)
     assert over_bedrock["messages"][0]["content"] == [{"text": "a"}, point]
     assert over_bedrock["toolConfig"]["tools"][1] == point
+
+
+def test_a_mark_of_a_tool_s_answer_stands_behind_it() -> None:
+    mark = {"type": "ephemeral"}
+    said = [
+        {"type": "text", "text": "rain"},
+        {"type": "text", "text": "wind", "cache_control": mark},
+        {"type": "text", "text": ""},
+    ]
+    given = [*ASK, CALLED, {"role": "tool", "tool_call_id": "c1", "content": said}]
+    [result] = body("anthropic", messages=given)["messages"][2]["content"]
+    assert result == {
+        "type": "tool_result",
+        "tool_use_id": "c1",
+        "content": [{"type": "text", "text": "rain"}, {"type": "text", "text": "wind"}],
+        "cache_control": mark,
+    }
+    assert body("bedrock", messages=given)["messages"][2]["content"] == [
+        {"toolResult": {"toolUseId": "c1", "content": [{"text": "rain"}, {"text": "wind"}]}},
+        {"cachePoint": {"type": "default"}},
+    ]
+
+
+def test_a_cache_of_an_hour_is_for_those_who_pay_for_it_themselves() -> None:
+    mark = {"type": "ephemeral", "ttl": "1h"}
+    given: dict[str, Any] = {
+        "messages": content({"type": "text", "text": "a", "cache_control": mark}),
+        "tools": [{**TOOL, "cache_control": mark}],
+        "cache_control": mark,
+    }
+    for is_byok, kept in ((True, mark), (False, {"type": "ephemeral"})):
+        made = body("anthropic", is_byok=is_byok, **given)
+        assert made["messages"][0]["content"][0]["cache_control"] == kept
+        assert made["tools"][0]["cache_control"] == made["cache_control"] == kept
+        made = body("bedrock", is_byok=is_byok, **given)
+        point = {"cachePoint": {**kept, "type": "default"}}
+        assert made["messages"][0]["content"][1] == made["toolConfig"]["tools"][1] == point
+
+
+@pytest.mark.parametrize("form", [{"type": "json_object"}, {"type": "json_schema"}])
+def test_json_without_a_schema_is_asked_for_in_words(form: dict[str, Any]) -> None:
+    line = "Answer with one JSON object and nothing else: no text around it, no code fence."
+    given: dict[str, Any] = {
+        "messages": [{"role": "system", "content": "Be brief."}, *ASK],
+        "response_format": form,
+    }
+    for kind in ("anthropic", "bedrock"):
+        made = body(kind, **given)
+        assert [part["text"] for part in made["system"]] == ["Be brief.", line]
+        assert "outputConfig" not in made
+        assert "output_config" not in made
+    made = body("gemini", **given)
+    assert made["systemInstruction"] == {"parts": [{"text": "Be brief."}]}
+    assert made["generationConfig"] == {"responseMimeType": "application/json"}
+    with_schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}
+    assert "system" not in body("anthropic", response_format=with_schema)
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\n\t ", "\u00a0"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_blank_text_is_not_sent(kind: str, blank: str) -> None:
+    given = [
+        {"role": "system", "content": blank},
+        {"role": "user", "content": [{"type": "text", "text": blank}]},
+        {"role": "user", "content": " hi\n"},
+        {"role": "assistant", "content": blank},
+    ]
+    made = body(kind, messages=given)
+    [turn] = made["contents" if kind == "gemini" else "messages"]
+    [part] = turn["parts" if kind == "gemini" else "content"]
+    assert part["text"] == " hi\n"
+    assert not made.keys() & {"system", "systemInstruction"}
 
 
 def reasoned(*details: dict[str, Any]) -> list[dict[str, Any]]:
@@ -666,6 +822,23 @@ def test_anthropic_s_reasons_to_stop(reason: str, word: str) -> None:
         ),
         ("gemini", {"promptTokenCount": 3}, Usage(3, 0)),
         ("gemini", {"candidatesTokenCount": 3}, None),
+        (
+            "gemini",
+            {
+                "promptTokenCount": 3,
+                "candidatesTokenCount": 1300,
+                "candidatesTokensDetails": [
+                    {"modality": "TEXT", "tokenCount": 10},
+                    {"modality": "IMAGE", "tokenCount": 1290},
+                ],
+            },
+            Usage(3, 1300, image_output=1290),
+        ),
+        (
+            "gemini",
+            {"promptTokenCount": 3, "candidatesTokensDetails": [{"modality": "IMAGE"}]},
+            Usage(3, 0),
+        ),
         ("gemini", {"promptTokenCount": 3, "candidatesTokenCount": True}, None),
         ("bedrock", {"inputTokens": 3, "outputTokens": 4}, Usage(3, 4)),
         ("bedrock", {"inputTokens": 3}, None),
@@ -699,7 +872,7 @@ def test_gemini_ends_when_every_candidate_has() -> None:
         {"candidates": [candidate(0, "STOP")]},
         {"candidates": [candidate(1, "MAX_TOKENS")]},
     ]
-    chunks = feed("gemini", feed_of("gemini", events))
+    chunks = feed("gemini", feed_of("gemini", events), choices=2)
     assert [chunk.is_done for chunk in chunks] == [False, False, False, False, True]
     choices = [chunk.fields["choices"][0] for chunk in chunks[:-1]]
     assert [(choice["index"], choice["finish_reason"]) for choice in choices] == [
@@ -709,6 +882,37 @@ def test_gemini_ends_when_every_candidate_has() -> None:
         (1, "length"),
     ]
     assert [choice["delta"].get("role") for choice in choices] == ["assistant"] * 2 + [None] * 2
+
+
+def test_gemini_s_candidates_may_come_one_after_the_other() -> None:
+    def event(index: int, written: int, **members: Any) -> dict[str, Any]:
+        candidate = {"index": index, "content": {"parts": [{"text": "a"}]}, **members}
+        usage = {"promptTokenCount": 3, "candidatesTokenCount": written}
+        return {"candidates": [candidate], "usageMetadata": usage}
+
+    dialect = dialects.get("gemini")
+    assert dialect is not None
+    parser = dialect.stream_parser(Operation.CHAT, 3)
+    one = [event(0, 1), event(0, 2, finishReason="STOP")]
+    chunks = parser.feed(feed_of("gemini", one))
+    # What is counted after a finish is taken for final, which only the last count is.
+    assert [chunk.usage for chunk in chunks] == [None, Usage(3, 1), None]
+    chunks = parser.feed(feed_of("gemini", [event(1, 4, finishReason="STOP")]))
+    assert [chunk.fields["choices"][0]["index"] for chunk in chunks] == [1]
+    # The third never came.
+    [last, end] = parser.finish()
+    assert (last.usage, end.is_done) == (Usage(3, 4), True)
+    assert parser.finish() == []
+
+
+def test_gemini_s_stream_is_cut_off_when_a_candidate_is() -> None:
+    dialect = dialects.get("gemini")
+    assert dialect is not None
+    parser = dialect.stream_parser(Operation.CHAT, 2)
+    cut = {"index": 1, "content": {"parts": [{"text": "a"}]}}
+    parser.feed(feed_of("gemini", [{"candidates": [{"index": 0, "finishReason": "STOP"}, cut]}]))
+    with pytest.raises(InvalidStream, match=r"^The stream ended without its end mark\.$"):
+        parser.finish()
 
 
 NAMES: Final = [

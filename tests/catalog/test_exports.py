@@ -57,6 +57,7 @@ SMALL = {
                 "completion": "1",
                 "image": "0.1",
                 "input_cache_read": "0",
+                "image_output": "0.000030",
             },
             "zdr": True,
         }
@@ -127,6 +128,7 @@ def test_an_export_says_every_field(db: None) -> None:
                     "request": "0",
                     "input_cache_read": "0",
                     "input_cache_write": None,
+                    "image_output": "0.00003",
                 },
                 "context_length": None,
                 "max_completion_tokens": None,

@@ -138,7 +138,9 @@ def test_what_is_nullable_shows_when_it_is_there(management: APIClient) -> None:
     factories.make_endpoint(
         model,
         factories.make_provider(),
-        price=factories.make_price(cache_read="0.0000001", cache_write="0.000002"),
+        price=factories.make_price(
+            cache_read="0.0000001", cache_write="0.000002", image_output="0.00003"
+        ),
     )
     (row,) = management.get(ROUTE).json()["data"]
     assert row["default_parameters"] == {"temperature": 0.7}
@@ -147,6 +149,7 @@ def test_what_is_nullable_shows_when_it_is_there(management: APIClient) -> None:
     assert (row["expiration_date"], row["knowledge_cutoff"]) == ("2027-01-31", "2025-06-01")
     assert row["pricing"]["input_cache_read"] == "0.0000001"
     assert row["pricing"]["input_cache_write"] == "0.000002"
+    assert row["pricing"]["image_output"] == "0.00003"
 
 
 def test_the_cheapest_endpoint_gives_the_price(management: APIClient) -> None:

@@ -46,6 +46,9 @@ from tests.factories import make_price
         ),
         (make_price("0", "0", request="0.01"), Usage(0, 0), "0.01"),
         (make_price("0", "0", image="0.5"), Usage(0, 0, images=3), "1.5"),
+        (make_price("0", "1"), Usage(0, 10, image_output=4), "10"),
+        (make_price("0", "1", image_output="12"), Usage(0, 10, image_output=4), "54"),
+        (make_price("0", "1", image_output="0"), Usage(0, 10, image_output=99), "0"),
         (
             make_price("0.000000000000000000000000000001", "999999"),
             Usage(1, 100_000_000),

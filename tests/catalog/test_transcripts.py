@@ -114,7 +114,13 @@ def test_a_call_becomes_the_providers_request(name: str) -> None:
     raw = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     for fields in (transcript["fields"], raw):
         call = Call(
-            Operation.CHAT, BASES[kind], transcript["model"], SECRETS[kind], fields, is_stream
+            Operation.CHAT,
+            BASES[kind],
+            transcript["model"],
+            SECRETS[kind],
+            fields,
+            is_stream,
+            is_byok=True,
         )
         request = dialect.build(call)
         assert (request.method, request.url) == ("POST", transcript["request"]["url"])

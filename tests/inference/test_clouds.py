@@ -25,6 +25,12 @@ CLOUDS: Final = {
 TWO: Final = {"azure": "azure", "bedrock": "bedrock signed", "vertex": "vertex"}
 
 
+CLAUDES: Final = {
+    "foundry": ("azure", cloud.foundry()),
+    "vertex": ("vertex", cloud.vertex()),
+}
+
+
 def own(site: Site, name: str, behaviour: str = "my-deployment") -> Provider:
     """Gives the tenant an active endpoint at a cloud, with a credential of its own."""
     dialect, members = CLOUDS[name]
@@ -68,6 +74,56 @@ def test_a_chat_is_streamed_from_the_cloud(site: Site, clouds: Simulator, name: 
     assert events[-1] == "[DONE]"
     assert events[-2]["usage"]["prompt_tokens"] == 2
     assert site.settled().status == Generation.Status.COMPLETED
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("name", CLAUDES)
+def test_claude_answers_from_the_cloud(
+    site: Site, clouds: Simulator, name: str, stream: bool
+) -> None:
+    dialect, members = CLAUDES[name]
+    provider = factories.make_provider("cloud", name="Cloud", dialect=dialect, base_url=None)
+    factories.make_credential(site.tenant, provider, json.dumps(members))
+    site.own("claude-opus-5", provider=provider, base_url=None, upstream_model_id="claude-opus-5")
+    # Its validation was two calls.
+    clouds.clear()
+    answer = site.chat(stream=stream)
+    assert answer.status_code == 200, answer.text
+    if stream:
+        events = events_of(answer.text)
+        assert (content_of(events), events[-1]) == ("You said: one two", "[DONE]")
+    else:
+        [choice] = answer.json()["choices"]
+        assert choice["message"]["content"] == "You said: one two"
+    assert [request.body["model"] for request in clouds.requests] == ["claude-opus-5"]
+    settled = site.settled()
+    assert settled.status == Generation.Status.COMPLETED
+    assert (settled.prompt_tokens, settled.completion_tokens) == (2, 4)
+
+
+def test_claude_at_another_host_of_azure_s_is_left_to_the_next(
+    site: Site, clouds: Simulator
+) -> None:
+    provider = factories.make_provider("cloud", name="Cloud", dialect="azure", base_url=None)
+    provider.set_credential(Secret(json.dumps(cloud.azure())))
+    cheap = factories.make_price("0.0000001", "0.0000001")
+    site.publish("claude-opus-5", provider=provider, price=cheap)
+    site.publish()
+    clouds.clear()
+    answer = site.chat(provider={"sort": "price"})
+    assert answer.status_code == 200, answer.text
+    assert clouds.requests == []
+    assert [attempt["status"] for attempt in site.settled().attempts] == [400, 200]
+
+
+def test_claude_in_a_foundry_has_no_text_completions(site: Site, clouds: Simulator) -> None:
+    provider = factories.make_provider("cloud", name="Cloud", dialect="azure", base_url=None)
+    provider.set_credential(Secret(json.dumps(cloud.foundry())))
+    site.publish("claude-opus-5", provider=provider)
+    answer = site.post({"model": site.model.slug, "prompt": "one two"}, path=TEXT)
+    assert answer.status_code == 404
+    [excluded] = answer.json()["error"]["metadata"]["excluded"]
+    assert excluded["excluded_by"] == ["operation_not_supported"]
 
 
 @pytest.mark.parametrize("name", TWO.values())

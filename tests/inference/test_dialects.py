@@ -208,6 +208,14 @@ def test_a_chat_goes_there_and_comes_back(site: Site, upstream: Upstream) -> Non
     )
 
 
+def test_a_chat_without_a_limit_is_sent_what_is_held_for_it(site: Site, upstream: Upstream) -> None:
+    publish(site, upstream, max_completion_tokens=2000)
+    assert site.chat().status_code == 200
+    [(_, _, sent)] = upstream.seen()
+    # 2,000 tokens of completion are held; Gemini's own limit is what it takes by itself.
+    assert sent.get("max_tokens") == (2000 if upstream.kind == "anthropic" else None)
+
+
 def test_a_chat_is_streamed_from_there(site: Site, upstream: Upstream) -> None:
     publish(site, upstream)
     answer = site.chat(stream=True)
@@ -223,6 +231,57 @@ def test_a_chat_is_streamed_from_there(site: Site, upstream: Upstream) -> None:
     assert [path for path, _, _ in upstream.seen()] == [PATHS[upstream.kind][1]]
     settled = site.settled()
     assert (settled.status, settled.is_estimated) == (Generation.Status.COMPLETED, False)
+
+
+@pytest.mark.parametrize("upstream", ["gemini"], indirect=True)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_drawn_picture_is_charged_by_its_tokens_and_a_sent_one_is_not(
+    site: Site, upstream: Upstream, stream: bool
+) -> None:
+    publish(site, upstream, price=factories.make_price(image_output="0.00003"))
+    blob = {"mimeType": "image/png", "data": "AAAA"}
+    upstream.answer = {
+        "candidates": [
+            {"content": {"parts": [{"inlineData": blob}]}, "finishReason": "STOP", "index": 0}
+        ],
+        "usageMetadata": {
+            "promptTokenCount": 300,
+            "candidatesTokenCount": 1300,
+            "candidatesTokensDetails": [{"modality": "IMAGE", "tokenCount": 1290}],
+        },
+    }
+    upstream.events = [upstream.answer]
+    sent = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    answer = site.chat([{"type": "text", "text": "Draw."}, sent], stream=stream)
+    assert answer.status_code == 200, answer.text
+    settled = site.settled()
+    assert settled.status == Generation.Status.COMPLETED
+    # 300 tokens of prompt, 10 of text and 1,290 of a picture.
+    assert settled.cost_nano == 300_000 + 20_000 + 38_700_000
+    assert settled.hold_nano > settled.cost_nano
+
+
+@pytest.mark.parametrize("upstream", ["gemini"], indirect=True)
+@pytest.mark.parametrize("choices", [2, 3])
+def test_choices_that_come_one_after_the_other_are_all_delivered(
+    site: Site, upstream: Upstream, choices: int
+) -> None:
+    publish(site, upstream)
+    upstream.events = [
+        {
+            "candidates": [
+                {"content": {"parts": [{"text": text}]}, "finishReason": "STOP", "index": index}
+            ],
+            "usageMetadata": {"promptTokenCount": 30, "candidatesTokenCount": written},
+        }
+        for index, text, written in ((0, "It ", 20), (1, "rains.", 40))
+    ]
+    events = events_of(site.chat(stream=True, n=choices).text)
+    assert content_of(events[:-1]) == "It rains."
+    assert events[-1] == "[DONE]"
+    usage = events[-2]["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (30, 40)
+    assert site.settled().status == Generation.Status.COMPLETED
 
 
 def test_a_private_endpoint_is_validated_and_used(site: Site, upstream: Upstream) -> None:
@@ -321,6 +380,41 @@ def test_a_stream_that_breaks_off_ends_in_an_error(site: Site, upstream: Upstrea
     settled = site.settled()
     assert settled.status == Generation.Status.FAILED
     assert settled.is_estimated is False
+
+
+def test_a_stream_that_breaks_off_is_charged_by_what_was_counted_of_its_prompt(
+    site: Site, upstream: Upstream
+) -> None:
+    publish(site, upstream, price=factories.make_price(cache_read="0.0000001"))
+    upstream.events = EVENTS[upstream.kind][:4]
+    if upstream.kind == "gemini":
+        details = {"promptTokenCount": 30, "cachedContentTokenCount": 20, "candidatesTokenCount": 1}
+        upstream.events = [{**EVENTS["gemini"][0], "usageMetadata": details}]
+    events = events_of(site.chat("one two " * 1000, stream=True).text)
+    assert [content_of(events[:-1]), "error" in events[-1]] == ["It ", True]
+    assert all("usage" not in event for event in events)
+    settled = site.settled()
+    assert settled.status == Generation.Status.FAILED
+    assert (settled.prompt_tokens, settled.cached_tokens, settled.completion_tokens) == (30, 20, 1)
+    # 10 plain and 20 cached tokens of prompt; of the answer "It " is as good as one token.
+    assert settled.cost_nano == 14_000
+    # Anthropic's count of the answer comes at its end.
+    assert settled.is_estimated is (upstream.kind == "anthropic")
+
+
+def test_a_stream_that_breaks_off_before_a_word_costs_nothing(
+    site: Site, upstream: Upstream
+) -> None:
+    publish(site, upstream)
+    upstream.events = EVENTS[upstream.kind][:1]
+    if upstream.kind == "gemini":
+        upstream.events = [
+            {"candidates": [{"index": 0}], "usageMetadata": {"promptTokenCount": 30}}
+        ]
+    events = events_of(site.chat(stream=True).text)
+    assert "error" in events[-1]
+    settled = site.settled()
+    assert (settled.status, settled.cost_nano) == (Generation.Status.FAILED, 0)
 
 
 def test_an_error_before_anything_was_shown_goes_to_another(site: Site, upstream: Upstream) -> None:

@@ -294,11 +294,31 @@ def test_the_preferences_are_those_of_chat() -> None:
     assert found == schemas.parse(Operation.CHAT, chat.encode()).preferences
 
 
-def test_a_request_reaches_anthropic_as_it_was() -> None:
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {
+            "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+            "top_p": 0.95,
+            "thinking": {"type": "enabled", "budget_tokens": 2000},
+        },
+        {
+            "tool_choice": {"type": "any", "disable_parallel_tool_use": True},
+            "temperature": 1,
+            "top_k": 5,
+        },
+    ],
+)
+def test_a_request_reaches_anthropic_as_it_was(wanted: dict[str, Any]) -> None:
     """There and back through chat: what both sides know is what was sent."""
     thinking = {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}
     call = {"type": "tool_use", "id": "a", "name": "get_weather", "input": {"city": "Zürich"}}
-    result = {"type": "tool_result", "tool_use_id": "a", "content": [text("12 °C")]}
+    result = {
+        "type": "tool_result",
+        "tool_use_id": "a",
+        "content": [text("12 °C")],
+        "cache_control": CACHED,
+    }
     sent = {
         "max_tokens": 5000,
         "system": [text("Be brief.", cache_control=CACHED)],
@@ -308,18 +328,16 @@ def test_a_request_reaches_anthropic_as_it_was() -> None:
             {"role": "user", "content": [result, text("And now?", cache_control=CACHED)]},
         ],
         "tools": [{**TOOL, "description": "Looks.", "cache_control": CACHED}],
-        "tool_choice": {"type": "any", "disable_parallel_tool_use": True},
-        "temperature": 1,
-        "top_p": 0.5,
-        "top_k": 5,
         "stop_sequences": ["END"],
-        "thinking": {"type": "enabled", "budget_tokens": 2000},
         "cache_control": CACHED,
+        **wanted,
     }
     chat = to_chat(json.dumps({"model": "acme/falcon", **sent}).encode())
     fields = schemas.parse(Operation.CHAT, chat).fields
     model = "claude-sonnet-4-5"
-    made = build(Call(Operation.CHAT, "https://x.test/v1", model, Secret("k"), fields))
+    made = build(
+        Call(Operation.CHAT, "https://x.test/v1", model, Secret("k"), fields, is_byok=True)
+    )
     assert json.loads(made.body or b"") == {"model": model, **sent}
 
 

@@ -1,0 +1,49 @@
+"""Claude on Google Vertex AI: Anthropic's wire format, with the model and the version elsewhere.
+
+https://platform.claude.com/docs/en/build-with-claude/claude-models-on-google-cloud/google-managed
+describes it. Media travel inside the request alone, and marks of a cache on its parts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+from urllib.parse import quote
+
+import msgspec
+
+from catalog.dialects import anthropic, messages, vertex
+from catalog.dialects.base import Call
+from config.egress import OutboundRequest
+
+operations: Final = vertex.operations
+names_deployments: Final = True
+host = vertex.host
+parse_reply = anthropic.parse_reply
+stream_parser = anthropic.stream_parser
+
+_VERSION: Final = "vertex-2023-10-16"
+_encode = msgspec.json.Encoder().encode
+
+
+def build(call: Call, *, clock: Callable[[], float] = time.time) -> OutboundRequest:
+    chat = messages.read(call)
+    for part in chat.media:
+        if part.url is not None:
+            raise messages.refusal(part, "Vertex")
+    body = anthropic.message(call, replace(chat, cache=None))
+    # The version of a model stands behind an @.
+    model = quote(body.pop("model"), safe="@")
+    method = "streamRawPredict" if call.stream else "rawPredict"
+    return OutboundRequest(
+        method="POST",
+        url=f"{vertex.parent(call.secret)}/publishers/anthropic/models/{model}:{method}",
+        headers={
+            "Authorization": f"Bearer {vertex.token(call.secret, clock()).reveal()}",
+            "Content-Type": "application/json",
+            "Accept": "text/event-stream" if call.stream else "application/json",
+        },
+        body=_encode({"anthropic_version": _VERSION, **body}),
+    )
