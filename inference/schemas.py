@@ -40,6 +40,8 @@ PARAMETERS: Final = frozenset(
         "include_reasoning", "reasoning", "reasoning_effort", "web_search_options", "verbosity",
     )
 )  # fmt: skip
+# Two names of one parameter: who knows one of them knows it by the other too.
+EFFORTS: Final = frozenset(("reasoning", "reasoning_effort"))
 # Options of a provider may not change what was parsed, priced and held.
 _RESERVED: Final = _GATEWAY_FIELDS | frozenset(
     (

@@ -25,6 +25,7 @@ from endpoints.models import PrivateEndpoint
 from inference import governance
 from inference.governance import Governance
 from inference.routing import Credential, OrganizationSnapshot, Route, Snapshot
+from inference.schemas import EFFORTS
 
 Loaded = TypeVar("Loaded")
 
@@ -137,7 +138,7 @@ def load_catalog(version: int) -> Snapshot:
             quantization=endpoint.quantization or "unknown",
             context_length=endpoint.context_length,
             max_completion_tokens=endpoint.max_completion_tokens,
-            supported_parameters=frozenset(endpoint.supported_parameters) or None,
+            supported_parameters=_known(endpoint.supported_parameters),
         )
         for endpoint in ModelEndpoint.objects.routable().select_related(
             "model", "provider", "price"
@@ -203,6 +204,12 @@ def load_organization(
         ),
         governance.load(organization_id),
     )
+
+
+def _known(listed: Iterable[str]) -> frozenset[str] | None:
+    """Returns the parameters that an endpoint knows by its list; of an empty one, nobody knows."""
+    known = frozenset(listed)
+    return (known if known.isdisjoint(EFFORTS) else known | EFFORTS) or None
 
 
 def _by_name(routes: Iterable[Route]) -> dict[str, tuple[Route, ...]]:

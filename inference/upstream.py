@@ -31,7 +31,7 @@ from config.errors import (
 )
 from config.secrets import Secret
 from inference.routing import Candidate
-from inference.schemas import InferenceRequest
+from inference.schemas import EFFORTS, InferenceRequest
 
 _MAX_ERROR_BYTES: Final = 1_048_576
 # Never left out: the hold rests on them.
@@ -62,7 +62,11 @@ async def send(
     Raises :class:`UpstreamError`; the caller closes the answer.
     """
     route = candidate.route
-    fields = {**request.fields, **(candidate.options or {})}
+    options = candidate.options or {}
+    fields = {**request.fields, **options}
+    if not EFFORTS.isdisjoint(options):
+        for name in EFFORTS - options.keys():
+            fields.pop(name, None)
     if (known := route.supported_parameters) is not None:
         # Some providers refuse what they do not know, though it would have changed nothing.
         for name in request.parameters - known - _BOUNDS:
@@ -88,6 +92,7 @@ async def send(
         secret=candidate.secret,
         fields=fields,
         stream=request.stream,
+        supported_parameters=known or frozenset(),
     )
     try:
         outbound = dialect.build(call)

@@ -79,6 +79,7 @@ class Call:
 
     ``fields`` holds no field that is meant for the gateway alone; ``model`` is the identifier that
     the deployment knows. Without a ``base_url`` the credential says where.
+    ``supported_parameters`` are those that the endpoint lists, if it lists any.
     """
 
     operation: Operation
@@ -87,6 +88,7 @@ class Call:
     secret: Secret
     fields: Mapping[str, Any] = field(repr=False)
     stream: bool = False
+    supported_parameters: frozenset[str] = frozenset()
 
 
 class Reply(msgspec.Struct):

@@ -16,6 +16,7 @@ from catalog.dialects.base import (
     InvalidStream,
     Operation,
     Reply,
+    Untranslatable,
     decode_object,
     parse_error,
     read_usage,
@@ -33,6 +34,23 @@ Raw = TypeVar("Raw", bytes, msgspec.Raw)
 _NULL: Final = msgspec.Raw(b"null")
 _encode = msgspec.json.Encoder().encode
 _INCLUDE_USAGE: Final = msgspec.Raw(b'{"include_usage":true}')
+# What messages, parts and tools may have here and not in OpenAI's interface, whose servers refuse
+# it; the parameter by which an endpoint says that it takes it; and how it looks in JSON.
+_EXTENSIONS: Final = (
+    ("cache_control", "cache_control", b'"cache_control"'),
+    ("reasoning", "reasoning_details", b'"reasoning"'),
+    ("reasoning_details", "reasoning_details", b'"reasoning_details"'),
+)
+_MEDIA: Final = re.compile(rb'"(?:image_url|video_url|input_audio|file)"')
+_ATTACHED: Final = "The result is attached to the next message."
+# The efforts that every model knows, by about how many tokens each lets it think.
+_BUDGETS: Final = {"low": 4096, "medium": 8192, "high": 16384}
+
+
+class _Reasoning(msgspec.Struct):
+    effort: str | None = None
+    max_tokens: int | None = None
+    enabled: bool | None = None
 
 
 class _Delta(msgspec.Struct):
@@ -74,6 +92,8 @@ class _Usage(msgspec.Struct):
     completion_tokens_details: Any = None
 
 
+_decode_reasoning = msgspec.json.Decoder(_Reasoning | None).decode
+_decode_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
 _decode_choices = msgspec.json.Decoder(list[_Choice]).decode
 _decode_embeddings = msgspec.json.Decoder(list[_Embedding]).decode
 _decode_usage = msgspec.json.Decoder(_Usage | None).decode
@@ -101,12 +121,28 @@ def build(call: Call) -> OutboundRequest:
 
 
 def request(call: Call, url: str, login: Mapping[str, str]) -> OutboundRequest:
-    """Returns a call as an HTTP request to this URL, with the headers that log in there."""
+    """Returns a call as an HTTP request to this URL, with the headers that log in there.
+
+    What the caller says of reasoning goes by OpenAI's name for it, ``reasoning_effort``. Raises
+    :class:`base.Untranslatable`.
+    """
     fields = dict(call.fields)
     fields["model"] = call.model
+    if "reasoning" in fields:
+        effort = _effort(fields.pop("reasoning"))
+        if effort is not None:
+            fields["reasoning_effort"] = effort
     if call.stream:
         fields["stream"] = True
         fields["stream_options"] = _with_usage(fields.get("stream_options"))
+    body = _encode(fields)
+    foreign = {
+        member
+        for member, parameter, mark in _EXTENSIONS
+        if mark in body and parameter not in call.supported_parameters
+    }
+    if foreign or (b'"tool_call_id"' in body and _MEDIA.search(body)):
+        body = _encode(_without(fields, foreign))
     return OutboundRequest(
         method="POST",
         url=url,
@@ -115,8 +151,88 @@ def request(call: Call, url: str, login: Mapping[str, str]) -> OutboundRequest:
             "Content-Type": "application/json",
             "Accept": "text/event-stream" if call.stream else "application/json",
         },
-        body=_encode(fields),
+        body=body,
     )
+
+
+def _effort(reasoning: Any) -> str | None:
+    """Returns the effort that a ``reasoning`` asks for; ``None`` leaves it to the model.
+
+    A number of tokens becomes the effort that lets a model think about as long.
+    """
+    try:
+        wanted = _decode_reasoning(_encode(reasoning))
+    except (msgspec.DecodeError, RecursionError):
+        raise Untranslatable("The reasoning of the request has an unexpected shape.") from None
+    if wanted is None:
+        return None
+    if wanted.enabled is False:
+        return "none"
+    budget = wanted.max_tokens
+    if wanted.effort or budget is None:
+        return wanted.effort or None
+    return min(_BUDGETS, key=lambda effort: abs(_BUDGETS[effort] - budget))
+
+
+def _without(fields: dict[str, Any], foreign: set[str]) -> dict[str, Any]:
+    """Returns the fields without foreign members, and with media where only text may be moved."""
+    fields = {name: value for name, value in fields.items() if name not in foreign}
+    if "tools" in fields:
+        tools = _objects(fields["tools"])
+        fields["tools"] = fields["tools"] if tools is None else _stripped(tools, foreign)
+    if "messages" in fields:
+        messages = _objects(fields["messages"])
+        if messages is not None:
+            fields["messages"] = _messages(_stripped(messages, foreign), foreign)
+    return fields
+
+
+def _messages(messages: list[dict[str, Any]], foreign: set[str]) -> list[dict[str, Any]]:
+    """Returns the messages with foreign members left out of their parts.
+
+    A tool may answer with text alone: its media follow in a message of the user's, behind the last
+    answer of the same turn.
+    """
+    made: list[dict[str, Any]] = []
+    media: list[dict[str, Any]] = []
+    for message in messages:
+        is_result = bytes(message.get("role", b"")) == b'"tool"'
+        if media and not is_result:
+            made.append({"role": "user", "content": media})
+            media = []
+        parts = _objects(message.get("content"))
+        if parts is not None:
+            message["content"] = _stripped(parts, foreign)
+            if is_result and (others := [part for part in parts if "text" not in part]):
+                message["content"] = _result([part for part in parts if "text" in part])
+                media += others
+        made.append(message)
+    if media:
+        made.append({"role": "user", "content": media})
+    return made
+
+
+def _result(parts: list[dict[str, Any]]) -> Any:
+    """Returns what a tool says in text, plain where it is no more: that every server takes."""
+    if not parts:
+        return _ATTACHED
+    is_plain = len(parts) == 1 and parts[0].keys() == {"type", "text"}
+    return parts[0]["text"] if is_plain else parts
+
+
+def _stripped(items: list[dict[str, Any]], foreign: set[str]) -> list[dict[str, Any]]:
+    for item in items:
+        for name in foreign & item.keys():
+            del item[name]
+    return items
+
+
+def _objects(value: Any) -> list[dict[str, Any]] | None:
+    """Reads a list of objects, their members raw; anything else is ``None``."""
+    try:
+        return _decode_objects(value if isinstance(value, msgspec.Raw) else _encode(value))
+    except (msgspec.DecodeError, RecursionError):
+        return None
 
 
 def parse_reply(operation: Operation, body: bytes) -> Reply:
