@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec.structs import replace
 
 from catalog.dialects.base import (
     Call,
@@ -66,7 +67,8 @@ class _Delta(msgspec.Struct):
     def size(self) -> int:
         calls = bytes(self.tool_calls)
         total = 0 if calls == b"null" else len(calls)
-        for text in (self.content, self.reasoning, self.reasoning_content, self.refusal):
+        # Servers that use both names of the reasoning say the same by them.
+        for text in (self.content, self.reasoning or self.reasoning_content, self.refusal):
             if text is not None:
                 total += _bytes(text)
         return total
@@ -88,6 +90,7 @@ class _Embedding(msgspec.Struct):
 class _Usage(msgspec.Struct):
     prompt_tokens: Any = None
     completion_tokens: Any = None
+    total_tokens: Any = None
     prompt_tokens_details: Any = None
     completion_tokens_details: Any = None
 
@@ -474,13 +477,19 @@ def _usage(fields: dict[str, msgspec.Raw], *, completion: int | None = None) -> 
         return None
     if usage is None:
         return None
-    return read_usage(
+    counted = read_usage(
         usage.prompt_tokens,
         usage.completion_tokens if completion is None else completion,
         cached=_detail(usage.prompt_tokens_details, "cached_tokens"),
         cache_write=_detail(usage.prompt_tokens_details, "cache_write_tokens"),
         reasoning=_detail(usage.completion_tokens_details, "reasoning_tokens"),
     )
+    if counted is not None and counted.reasoning:
+        # Some count it beside the completion, of which it is a part; only the total tells.
+        beside = counted.completion + counted.reasoning
+        if usage.total_tokens == counted.prompt + beside:
+            return replace(counted, completion=beside)
+    return counted
 
 
 def _detail(details: Any, name: str) -> Any:

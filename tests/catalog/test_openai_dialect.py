@@ -262,7 +262,9 @@ def test_parse_reply_reads_a_text_completion() -> None:
     [
         ({"content": "ü"}, 2),
         ({"content": None}, 0),
-        ({"content": "a", "reasoning": "bc", "reasoning_content": "def", "refusal": "g"}, 7),
+        ({"content": "a", "reasoning": "bc", "refusal": "g"}, 4),
+        ({"content": "a", "reasoning": "", "reasoning_content": "def", "refusal": "g"}, 5),
+        ({"content": "a", "reasoning": "def", "reasoning_content": "def"}, 4),
         ({"content": None, "tool_calls": None}, 0),
         ({"content": [{"type": "text"}]}, 17),
     ],
@@ -354,6 +356,24 @@ def test_a_chat_message_is_no_text_completion() -> None:
                 "completion_tokens_details": {"reasoning_tokens": 2},
             },
             Usage(9, 8, cached=4, cache_write=3, reasoning=2),
+        ),
+        (
+            {
+                "prompt_tokens": 32,
+                "completion_tokens": 9,
+                "total_tokens": 135,
+                "completion_tokens_details": {"reasoning_tokens": 94},
+            },
+            Usage(32, 103, reasoning=94),
+        ),
+        (
+            {
+                "prompt_tokens": 32,
+                "completion_tokens": 103,
+                "total_tokens": 135,
+                "completion_tokens_details": {"reasoning_tokens": 94},
+            },
+            Usage(32, 103, reasoning=94),
         ),
         (
             {
