@@ -193,6 +193,7 @@ class Exchange:
         self._latency_ms: int | None = None
         self._usage: Usage | None = None
         self._usage_is_final = False
+        self._usage_is_last = False
         self._raw_usage: Any = None
         self._output_bytes = 0
         self._finish_reason: str | None = None
@@ -432,7 +433,7 @@ class Exchange:
             raise CallerStuck from None
 
     def _note(self, part: Reply | Chunk) -> None:
-        """Taps what settlement needs; the first final usage counts, an interim one until then."""
+        """Taps what settlement needs."""
         self._output_bytes += part.output_bytes
         if part.finish_reason is not None and "choices" in part.fields:
             part.fields["choices"], reason, native = finish.named(part.fields["choices"])
@@ -442,10 +443,27 @@ class Exchange:
             self._finish_reason = part.finish_reason or self._finish_reason
         self._upstream_id = self._upstream_id or part.upstream_id
         self._upstream_model = self._upstream_model or part.model
-        if part.usage is not None and not self._usage_is_final:
-            self._usage = part.usage
-            self._raw_usage = part.fields.get("usage")
-            self._usage_is_final = self._finish_reason is not None
+        self._note_usage(part)
+
+    def _note_usage(self, part: Reply | Chunk) -> None:
+        """Keeps the count that holds: the latest, and after the end the first that comes alone.
+
+        One that comes with a choice counts that choice, or the answer up to there: a larger one may
+        follow, and output that follows is not in it.
+        """
+        if part.output_bytes:
+            self._usage_is_final = self._usage_is_last = False
+        usage, known = part.usage, self._usage
+        if usage is None or self._usage_is_last:
+            return
+        is_less = known and usage.prompt + usage.completion < known.prompt + known.completion
+        if is_less and self._usage_is_final:
+            return
+        self._usage = usage
+        self._raw_usage = part.fields.get("usage")
+        self._usage_is_final = self._finish_reason is not None
+        is_alone = isinstance(part, Chunk) and not part.has_choices
+        self._usage_is_last = self._usage_is_final and is_alone
 
     def _rendered_reply(self, reply: Reply) -> bytes:
         fields = reply.fields

@@ -175,6 +175,80 @@ def test_a_usage_as_deep_as_a_well_is_left_out(
     assert site.settled().cost_nano == COST
 
 
+def test_reasoning_that_is_counted_beside_the_answer_is_charged_with_it(
+    site: Site, upstream: Callable[[Script], None]
+) -> None:
+    details = {"completion_tokens_details": {"reasoning_tokens": 11}}
+    counts = {"prompt_tokens": 10, "completion_tokens": 9, "total_tokens": 30}
+    upstream(whole({**counts, **details}))
+    usage = site.chat().json()["usage"]
+    assert {name: usage[name] for name in (*counts, *details)} == {
+        **counts, "completion_tokens": 20, **details
+    }  # fmt: skip
+    row = site.settled()
+    assert (row.completion_tokens, row.reasoning_tokens, row.cost_nano) == (20, 11, COST)
+
+
+def counted(completion: int, one: dict[str, Any]) -> dict[str, Any]:
+    return {**one, "usage": {"prompt_tokens": 10, "completion_tokens": completion}}
+
+
+def piece(index: int, text: str, reason: str | None = None) -> dict[str, Any]:
+    return event({"content": text}, reason, index=index)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        # Every event counts the whole answer so far, one choice after the other.
+        [
+            counted(1, piece(0, "Hi")),
+            counted(4, piece(0, "", "stop")),
+            counted(5, piece(1, "Hello")),
+            counted(20, piece(1, "", "stop")),
+        ],
+        # Every event counts its own choice, and the last one all of them.
+        [
+            counted(4, piece(0, "Hi", "stop")),
+            counted(3, piece(1, "Hello")),
+            counted(16, piece(1, "", "stop")),
+            counted(20, {"id": "a", "choices": []}),
+        ],
+        # The first choice alone is counted when it ends.
+        [
+            counted(4, piece(0, "Hi", "stop")),
+            piece(1, "Hello"),
+            piece(1, " you"),
+            piece(1, "", "stop"),
+            counted(20, {"id": "a", "choices": []}),
+        ],
+        # A count that comes twice counts once.
+        [
+            piece(0, "Hi", "stop"),
+            counted(20, {"id": "a", "choices": []}),
+            counted(40, {"id": "a", "choices": []}),
+        ],
+    ],
+)
+def test_the_count_of_the_whole_answer_is_charged(
+    site: Site, upstream: Callable[[Script], None], events: list[dict[str, Any]]
+) -> None:
+    upstream(streamed(*events, pause=0.01))
+    received = events_of(site.chat(stream=True, n=2).text)
+    assert received[-2]["usage"]["completion_tokens"] == 20
+    row = site.settled()
+    assert (row.completion_tokens, row.is_estimated, row.cost_nano) == (20, False, COST)
+
+
+def test_output_after_a_count_is_estimated(site: Site, upstream: Callable[[Script], None]) -> None:
+    events = [counted(4, piece(0, "Hi", "stop")), piece(1, "x" * 78), piece(1, "", "stop")]
+    upstream(streamed(*events))
+    received = events_of(site.chat(stream=True, n=2).text)
+    assert received[-2]["usage"]["completion_tokens"] == 20
+    row = site.settled()
+    assert (row.completion_tokens, row.is_estimated, row.cost_nano) == (20, True, COST)
+
+
 def test_reasoning_has_the_name_of_the_interface_too(
     site: Site, upstream: Callable[[Script], None]
 ) -> None:
