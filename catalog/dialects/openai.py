@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec.structs import replace
 
+from catalog.dialects.answers import GEMINI_FORMAT
 from catalog.dialects.base import (
     Call,
     Chunk,
@@ -46,6 +47,12 @@ _MEDIA: Final = re.compile(rb'"(?:image_url|video_url|input_audio|file)"')
 _ATTACHED: Final = "The result is attached to the next message."
 # The efforts that every model knows, by about how many tokens each lets it think.
 _BUDGETS: Final = {"low": 4096, "medium": 8192, "high": 16384}
+
+
+class _Signature(msgspec.Struct):
+    id: str | None = None
+    data: str | None = None
+    format: str | None = None
 
 
 class _Reasoning(msgspec.Struct):
@@ -96,6 +103,7 @@ class _Usage(msgspec.Struct):
 
 
 _decode_reasoning = msgspec.json.Decoder(_Reasoning | None).decode
+_decode_signatures = msgspec.json.Decoder(list[_Signature] | None).decode
 _decode_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
 _decode_choices = msgspec.json.Decoder(list[_Choice]).decode
 _decode_embeddings = msgspec.json.Decoder(list[_Embedding]).decode
@@ -123,11 +131,13 @@ def build(call: Call) -> OutboundRequest:
     )
 
 
-def request(call: Call, url: str, login: Mapping[str, str]) -> OutboundRequest:
+def request(
+    call: Call, url: str, login: Mapping[str, str], *, signs_calls: bool = False
+) -> OutboundRequest:
     """Returns a call as an HTTP request to this URL, with the headers that log in there.
 
-    What the caller says of reasoning goes by OpenAI's name for it, ``reasoning_effort``. Raises
-    :class:`base.Untranslatable`.
+    What the caller says of reasoning goes by OpenAI's name for it, ``reasoning_effort``. A server
+    that signs the calls of tools gets its signatures back. Raises :class:`base.Untranslatable`.
     """
     fields = dict(call.fields)
     fields["model"] = call.model
@@ -145,7 +155,7 @@ def request(call: Call, url: str, login: Mapping[str, str]) -> OutboundRequest:
         if mark in body and parameter not in call.supported_parameters
     }
     if foreign or (b'"tool_call_id"' in body and _MEDIA.search(body)):
-        body = _encode(_without(fields, foreign))
+        body = _encode(_without(fields, foreign, signs_calls=signs_calls))
     return OutboundRequest(
         method="POST",
         url=url,
@@ -177,7 +187,7 @@ def _effort(reasoning: Any) -> str | None:
     return min(_BUDGETS, key=lambda effort: abs(_BUDGETS[effort] - budget))
 
 
-def _without(fields: dict[str, Any], foreign: set[str]) -> dict[str, Any]:
+def _without(fields: dict[str, Any], foreign: set[str], *, signs_calls: bool) -> dict[str, Any]:
     """Returns the fields without foreign members, and with media where only text may be moved."""
     fields = {name: value for name, value in fields.items() if name not in foreign}
     if "tools" in fields:
@@ -186,8 +196,26 @@ def _without(fields: dict[str, Any], foreign: set[str]) -> dict[str, Any]:
     if "messages" in fields:
         messages = _objects(fields["messages"])
         if messages is not None:
+            for message in messages if signs_calls else ():
+                _sign(message)
             fields["messages"] = _messages(_stripped(messages, foreign), foreign)
     return fields
+
+
+def _sign(message: dict[str, Any]) -> None:
+    """Puts signatures, which callers keep among the reasoning, back into the calls of tools."""
+    calls = _objects(message.get("tool_calls"))
+    if calls is None or "reasoning_details" not in message:
+        return
+    try:
+        details = _decode_signatures(message["reasoning_details"])
+    except (msgspec.DecodeError, RecursionError):
+        return
+    signatures = {one.id: one.data for one in details or () if one.format == GEMINI_FORMAT}
+    for call in calls:
+        if signature := signatures.get(_text(call, "id")):
+            call.setdefault("extra_content", {"google": {"thought_signature": signature}})
+    message["tool_calls"] = calls
 
 
 def _messages(messages: list[dict[str, Any]], foreign: set[str]) -> list[dict[str, Any]]:

@@ -44,6 +44,7 @@ def build(call: Call, *, clock: Callable[[], float] = time.time) -> OutboundRequ
         call,
         f"https://{credential.host}/v1/{parent}/endpoints/openapi/{call.operation.value}",
         {"Authorization": f"Bearer {token.reveal()}"},
+        signs_calls=True,
     )
 
 

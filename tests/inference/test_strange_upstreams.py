@@ -189,6 +189,27 @@ def test_reasoning_that_is_counted_beside_the_answer_is_charged_with_it(
     assert (row.completion_tokens, row.reasoning_tokens, row.cost_nano) == (20, 11, COST)
 
 
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_an_answer_that_ends_in_an_error_is_no_message(
+    site: Site, upstream: Callable[[Script], None], is_streamed: bool
+) -> None:
+    usage = {"prompt_tokens": 10, "completion_tokens": 20}
+    plain = whole(usage, finish_reason="error")
+    stream = streamed(event({"content": "Hi"}), event({}, "error"), USAGE)
+    upstream(stream if is_streamed else plain)
+    body = {**site.chat_body(), "max_tokens": 50, "stream": is_streamed}
+    answer = site.post(body, path="/api/v1/messages")
+    assert answer.status_code == (200 if is_streamed else 502)
+    text = answer.text
+    if is_streamed:
+        kind, _, text = text.rpartition("event: ")[2].partition("\ndata: ")
+        assert kind == "error"
+    error = json.loads(text)["error"]
+    assert (error["type"], error["details"]["provider_code"]) == ("api_error", "error")
+    row = site.settled()
+    assert (row.status, row.cost_nano) == ("completed", COST)
+
+
 def counted(completion: int, one: dict[str, Any]) -> dict[str, Any]:
     return {**one, "usage": {"prompt_tokens": 10, "completion_tokens": completion}}
 
