@@ -33,6 +33,7 @@ from config.batching import Batcher
 from config.errors import GatewayError, UpstreamError
 from inference import metrics, sse, upstream
 from inference.admission import Admission, AdmissionIsland, Entry
+from inference.estimate import tokens
 from inference.filters import ContentBlocked, Unscreened, screen
 from inference.health import HealthBoard, judge
 from inference.journal import Beat, Pulse
@@ -47,8 +48,6 @@ logger = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 Status = Generation.Status
 
-# English text has about four bytes a token; used, and flagged, only where an upstream counts none.
-_BYTES_PER_TOKEN: Final = 4
 # How long a finished stream may take to close in good order, so that its connection is kept.
 _GOODBYE_SECONDS: Final = 0.05
 # How long a caller may take over the event that tells of a failure.
@@ -616,12 +615,12 @@ class Exchange:
     @cached_property
     def _prompt_estimate(self) -> int:
         # Kept, because a large prompt would otherwise be read anew for every beat.
-        return -(-self._request.prompt_bytes // _BYTES_PER_TOKEN)
+        return tokens(self._request.prompt_bytes)
 
     def _estimate(self) -> Usage:
         return Usage(
             prompt=self._prompt_estimate,
-            completion=-(-self._output_bytes // _BYTES_PER_TOKEN),
+            completion=tokens(self._output_bytes),
         )
 
     def _record_attempt(

@@ -99,6 +99,13 @@ class _AssistantMessage(msgspec.Struct, tag_field="role", tag="assistant"):
     content: _Content | None = None
 
 
+class _SizedMessage(msgspec.Struct):
+    """What of any message is text for a model."""
+
+    content: _Content | None = None
+    tool_calls: msgspec.Raw = msgspec.Raw()
+
+
 _Message = _UserMessage | _SystemMessage | _DeveloperMessage | _ToolMessage | _AssistantMessage
 
 
@@ -302,14 +309,16 @@ class InferenceRequest:
     def prompt_bytes(self) -> int:
         """The size of the prompt's text, for an estimate where nobody counted its tokens.
 
-        A part that is not text counts as so many bytes, however large its encoding is.
+        Tools and their calls are text too. A part that is not counts as so many bytes, however
+        large its encoding is.
         """
         if self.operation is Operation.TEXT:
             return len(self.fields["prompt"])
         if self.operation is Operation.EMBEDDINGS:
             return len(self.fields["input"])
-        messages = msgspec.json.decode(self.fields["messages"], type=list[_Message])
-        return sum(map(_text_bytes, messages))
+        messages = msgspec.json.decode(self.fields["messages"], type=list[_SizedMessage])
+        tools = self.fields.get("tools", b"")
+        return sum(map(_text_bytes, messages)) + len(tools)
 
 
 def parse(operation: Operation, body: bytes, *, session_id: str | None = None) -> InferenceRequest:
@@ -455,10 +464,11 @@ def _tools(request: _Body) -> frozenset[str]:
     return frozenset(names - {"function"})
 
 
-def _text_bytes(message: _Message) -> int:
+def _text_bytes(message: _SizedMessage) -> int:
+    size = _MESSAGE_BYTES + len(message.tool_calls)
     if isinstance(message.content, str):
-        return _MESSAGE_BYTES + len(message.content.encode("utf-8", "surrogatepass"))
-    return _MESSAGE_BYTES + sum(
+        return size + len(message.content.encode("utf-8", "surrogatepass"))
+    return size + sum(
         len(part["text"]) if "text" in part else _OTHER_PART_BYTES for part in message.content or ()
     )
 

@@ -64,7 +64,7 @@ class Snapshots:
     async def catalog(self, version: int) -> Snapshot:
         """Returns the catalogue, loaded anew unless the copy has this version."""
         if self._catalog.version != version:
-            self._catalog = await _apart(load_catalog, version)
+            self._catalog = await apart(load_catalog, version)
             # It lives long and has no cycles: the collector need not walk it again and again. What
             # is young and dead goes first, or it would stay for ever.
             gc.collect(1)
@@ -80,7 +80,7 @@ class Snapshots:
             version,
             catalog_version,
         ):
-            found = await _apart(load_organization, organization_id, version, catalog_version)
+            found = await apart(load_organization, organization_id, version, catalog_version)
             self._organizations[organization_id] = found
             if len(self._organizations) > _ORGANIZATIONS:
                 self._organizations.popitem(last=False)
@@ -89,7 +89,7 @@ class Snapshots:
         return found
 
 
-async def _apart(read: Callable[..., Loaded], *arguments: Any) -> Loaded:
+async def apart(read: Callable[..., Loaded], *arguments: Any) -> Loaded:
     """Reads in a thread of its own, whose connection nobody needs afterwards."""
 
     def reading() -> Loaded:

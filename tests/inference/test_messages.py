@@ -17,6 +17,7 @@ from django.conf import LazySettings
 from hypothesis import given
 from hypothesis import strategies as st
 
+from accounts.models import ApiKey
 from catalog.dialects import openai, vertex
 from catalog.dialects.anthropic import build
 from catalog.dialects.base import Call, InvalidReply, InvalidStream, Operation
@@ -26,6 +27,7 @@ from config.simulator import ensure_certificates
 from inference import schemas
 from inference.messages import reply
 from inference.messages.request import to_chat
+from inference.models import Generation
 from tests import clouds, factories
 from tests.config.tls import serving
 from tests.inference.conftest import Site
@@ -1003,6 +1005,52 @@ def send(site: Site, headers: dict[str, str] | None = None, **fields: Any) -> re
     return requests.post(
         f"{site.server}{MESSAGES}", json=asked(**fields), headers=sent, timeout=20, stream=True
     )
+
+
+def count(site: Site, key: str | None = None, **fields: Any) -> requests.Response:
+    return requests.post(
+        f"{site.server}{MESSAGES}/count_tokens",
+        json={"model": "acme/falcon", "messages": [{"role": "user", "content": "Hi"}], **fields},
+        headers={"x-api-key": key or site.tenant.api_key},
+        timeout=20,
+    )
+
+
+def test_tokens_are_counted_by_size_and_cost_nothing(site: Site) -> None:
+    found = count(site)
+    assert (found.status_code, found.json()) == (200, {"input_tokens": 5})
+    assert "X-Generation-Id" not in found.headers
+    assert found.headers["request-id"] == found.headers["X-Request-Id"]
+    assert count(site, max_tokens=5, system="x" * 400).json() == {"input_tokens": 5 + 4 + 100}
+    tool = {"name": "f", "input_schema": {"type": "object", "description": "x" * 4000}}
+    assert count(site, tools=[tool]).json()["input_tokens"] > 1005
+    assert not Generation.objects.exists()
+    assert not site.dialled()
+
+
+def test_tokens_are_counted_for_keys_that_may_call(site: Site) -> None:
+    for key, status, kind in (
+        ("sk-unknown", 401, "authentication_error"),
+        (site.tenant.management_key, 403, "permission_error"),
+    ):
+        refused = count(site, key)
+        assert (refused.status_code, refused.json()["type"]) == (status, "error")
+        assert refused.json()["error"]["type"] == kind
+    ApiKey.objects.update(disabled=True)
+    assert count(site).status_code == 401
+
+
+def test_a_count_of_what_is_no_message_is_refused(site: Site) -> None:
+    refused = count(site, messages=[])
+    assert refused.status_code == 400
+    assert refused.json()["error"] == {
+        "type": "invalid_request_error",
+        "message": "messages: Expected array of length >= 1.",
+        "details": {
+            "error_code": "invalid_request",
+            "fields": {"messages": "Expected array of length >= 1."},
+        },
+    }
 
 
 def test_a_message_costs_what_its_chat_would(site: Site) -> None:
