@@ -27,6 +27,7 @@ from catalog.dialects.base import (
     Reply,
     StreamParser,
 )
+from catalog.dialects.hiding import hidden
 from catalog.pricing import Usage, completion_cost, nano_usd, prompt_cost, total_cost, usd
 from config import egress
 from config.batching import Batcher
@@ -466,6 +467,8 @@ class Exchange:
 
     def _rendered_reply(self, reply: Reply) -> bytes:
         fields = reply.fields
+        if self._request.hides_reasoning:
+            fields["choices"] = hidden(fields["choices"])
         fields.update(self._identity(fields))
         if self._request.operation is Operation.EMBEDDINGS:
             del fields["created"]
@@ -481,12 +484,16 @@ class Exchange:
         """Encodes a chunk under our identity; usage waits for the end, where the cost joins it."""
         if chunk.alike:
             self._output_bytes += chunk.output_bytes
-            before = self._before_choices()
-            return before + (b"}\n\n" + before).join(chunk.alike) + b"}\n\n"
+            before, alike = self._before_choices(), chunk.alike
+            if self._request.hides_reasoning:
+                alike = [_encode(hidden(msgspec.Raw(choices))) for choices in alike]
+            return before + (b"}\n\n" + before).join(alike) + b"}\n\n"
         self._note(chunk)
         fields = chunk.fields
         if chunk.is_done:
             return b""
+        if self._request.hides_reasoning and "choices" in fields:
+            fields["choices"] = hidden(fields["choices"])
         if _is_null(fields.get("system_fingerprint")):
             fields.pop("system_fingerprint", None)
         if not self._head:

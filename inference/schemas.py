@@ -190,6 +190,7 @@ class _Tool(msgspec.Struct):
 
 class _Reasoning(msgspec.Struct):
     effort: str | None = None
+    exclude: bool | None = None
 
 
 _Metadata = dict[
@@ -232,6 +233,7 @@ class ChatRequest(_Common, kw_only=True):
     response_format: dict[str, msgspec.Raw] | None = None
     reasoning: _Reasoning | None = None
     reasoning_effort: str | None = None
+    include_reasoning: bool | None = None
 
 
 class TextRequest(_Common, kw_only=True):
@@ -285,6 +287,7 @@ class InferenceRequest:
     produce, ``None`` where the caller leaves that to the endpoint, and ``choices`` how many the
     request makes. ``prompt_bound`` is in tokens, and no less than any tokenizer can make of the
     request; ``images`` are those that it holds. ``tools`` names what is no function of the caller.
+    ``hides_reasoning`` asks for an answer without what the model thought.
     """
 
     operation: Operation
@@ -299,6 +302,7 @@ class InferenceRequest:
     prompt_bound: int = 0
     images: int = 0
     tools: frozenset[str] = frozenset()
+    hides_reasoning: bool = False
 
     @property
     def parameters(self) -> frozenset[str]:
@@ -370,6 +374,7 @@ def parse(operation: Operation, body: bytes, *, session_id: str | None = None) -
         prompt_bound=bound,
         images=images,
         tools=_tools(request),
+        hides_reasoning=isinstance(request, ChatRequest) and _hides_reasoning(request),
     )
 
 
@@ -383,6 +388,12 @@ def _check_effort(request: ChatRequest) -> None:
     effort = request.reasoning and request.reasoning.effort
     if effort and request.reasoning_effort and effort != request.reasoning_effort:
         raise named("reasoning_effort", "Contradicts reasoning.effort.")
+
+
+def _hides_reasoning(request: ChatRequest) -> bool:
+    """Reads the two members for one wish, of which ``include_reasoning`` is the older."""
+    excluded = request.reasoning is not None and request.reasoning.exclude is True
+    return excluded or request.include_reasoning is False
 
 
 def _check_plugins(plugins: Iterable[_Plugin]) -> None:

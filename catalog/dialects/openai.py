@@ -145,6 +145,8 @@ def request(
         effort = _effort(fields.pop("reasoning"))
         if effort is not None:
             fields["reasoning_effort"] = effort
+    if "include_reasoning" not in call.supported_parameters:
+        fields.pop("include_reasoning", None)
     if call.stream:
         fields["stream"] = True
         fields["stream_options"] = _with_usage(fields.get("stream_options"))

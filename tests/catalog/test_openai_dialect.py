@@ -140,6 +140,14 @@ def test_build_says_reasoning_as_openai_does(
     assert json.loads(openai.build(made).body or b"") == {**sent, "model": "deployed"}
 
 
+@pytest.mark.parametrize("listed", [True, False])
+def test_build_asks_for_no_reasoning_where_an_endpoint_knows_the_word(listed: bool) -> None:
+    known = frozenset(("include_reasoning",) if listed else ())
+    made = openai.build(call(b'{"include_reasoning":false}', supported_parameters=known))
+    sent = {"include_reasoning": False} if listed else {}
+    assert json.loads(made.body or b"") == {**sent, "model": "deployed"}
+
+
 def test_build_refuses_reasoning_that_nobody_understands() -> None:
     with pytest.raises(Untranslatable):
         openai.build(call(b'{"reasoning": {"max_tokens": "many"}}'))

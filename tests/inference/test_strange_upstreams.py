@@ -292,6 +292,42 @@ def test_whole_reasoning_has_the_name_of_the_interface_too(
     assert choice["message"] == {**message, "reasoning": "Let me \\ think"}
 
 
+HIDING = [{"reasoning": {"exclude": True, "effort": "high"}}, {"include_reasoning": False}]
+DETAILS = [
+    {"type": "reasoning.text", "text": "Hm.", "index": 0},
+    {"type": "reasoning.summary", "summary": "Hm.", "index": 1},
+    {"type": "reasoning.text", "signature": "c2ln", "index": 2},
+    {"type": "reasoning.encrypted", "data": "c2VjcmV0", "index": 3},
+    5,
+]
+
+
+@pytest.mark.parametrize("asked", HIDING)
+def test_reasoning_that_nobody_wants_is_not_relayed(
+    site: Site, upstream: Callable[[Script], None], asked: dict[str, Any]
+) -> None:
+    thoughts = [event({"reasoning_content": text}) for text in ("Let", " me", " think")]
+    details = event({"reasoning_details": DETAILS, "reasoning": "Hm."})
+    upstream(streamed(*thoughts, details, event({"content": "Hi"}), event({}, "stop"), USAGE))
+    answer = site.chat(stream=True, **asked)
+    events = [one for one in events_of(answer.text) if isinstance(one, dict)]
+    deltas = [choice["delta"] for one in events for choice in one["choices"]]
+    assert deltas == [{}, {}, {}, {"reasoning_details": DETAILS[2:4]}, {"content": "Hi"}, {}]
+    assert site.settled().cost_nano == COST
+
+
+@pytest.mark.parametrize("asked", HIDING)
+def test_reasoning_that_nobody_wants_is_not_in_a_whole_answer(
+    site: Site, upstream: Callable[[Script], None], asked: dict[str, Any]
+) -> None:
+    said = {"role": "assistant", "content": "Hi"}
+    message = {**said, "reasoning": "Hm.", "reasoning_details": DETAILS[:2]}
+    upstream(whole({"prompt_tokens": 10, "completion_tokens": 20}, message=message))
+    [choice] = site.chat(**asked).json()["choices"]
+    assert choice["message"] == said
+    assert site.settled().cost_nano == COST
+
+
 def test_a_caller_who_takes_nothing_is_left(
     site: Site,
     upstream: Callable[[Script], None],
