@@ -87,6 +87,21 @@ def require_usable(
         raise Unauthenticated("The API key has expired.")
 
 
+def require_inference(*, is_management: bool) -> None:
+    """Raises :class:`Forbidden` for a key that manages, which may not call inference."""
+    if is_management:
+        raise Forbidden("Management keys cannot call inference; use an inference key.")
+
+
+def usable_key(digest: str) -> ApiKey:
+    """Returns the key of a digest, as it is stored now; raises :class:`Unauthenticated`."""
+    key: ApiKey | None = ApiKey.objects.filter(digest=digest).first()
+    if key is None:
+        raise Unauthenticated("The API key is not valid.")
+    require_usable(disabled=key.disabled, expires_at=key.expires_at)
+    return key
+
+
 def caller_of(request: Request) -> Caller:
     """Returns who made a request that a key permission has let through."""
     return cast(Caller, request.user)
@@ -109,10 +124,7 @@ class KeyAuthentication(BaseAuthentication):
         if authorization is None:
             return None
         digest = bearer_digest(authorization)
-        key = ApiKey.objects.filter(digest=digest).first()
-        if key is None:
-            raise Unauthenticated("The API key is not valid.")
-        require_usable(disabled=key.disabled, expires_at=key.expires_at)
+        key = usable_key(digest)
         caller = Caller(
             key_id=key.pk,
             key_digest=digest,

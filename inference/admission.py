@@ -17,11 +17,11 @@ from uuid import UUID
 import msgspec
 from django.conf import settings
 
-from accounts.authentication import require_usable
+from accounts.authentication import require_inference, require_usable
 from accounts.policy import Policy, require_entrance
 from billing import ledger
 from billing.budgets import Budget, Reading
-from config.errors import Conflict, Forbidden, GatewayError, Unauthenticated, Unavailable
+from config.errors import Conflict, GatewayError, Unauthenticated, Unavailable
 from config.secrets import hash_end_user
 from inference import governance
 from inference.filters import Filters, Finding, Screened, screen_at_once
@@ -481,8 +481,7 @@ class AdmissionIsland:
             raise known
         authority, request = known.authority, entry.request
         require_usable(disabled=authority.disabled, expires_at=authority.expires_at, now=purses.now)
-        if authority.is_management:
-            raise Forbidden("Management keys cannot call inference; use an inference key.")
+        require_inference(is_management=authority.is_management)
         require_entrance(known.policy, entry.region)
         if settings.REQUESTS_PER_MINUTE:
             purses.require_pace(authority.key_id, settings.REQUESTS_PER_MINUTE)

@@ -18,7 +18,7 @@ from django.conf import settings
 from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest
 
-from accounts.authentication import bearer_digest, key_digest
+from accounts.authentication import bearer_digest, key_digest, require_inference, usable_key
 from catalog.dialects.base import InvalidReply, Operation
 from config import logs
 from config.errors import (
@@ -33,19 +33,23 @@ from config.limits import ClientGone, Receive, Scope, Send, gather
 from config.regions import region_of_host
 from inference import metrics, schemas, sse
 from inference.admission import Entry
+from inference.estimate import tokens
 from inference.gateway import CallerStuck, Gateway
 from inference.messages import reply as message
 from inference.messages.request import to_chat
+from inference.snapshots import apart
 
 logger = logging.getLogger(__name__)
 
 MESSAGES: Final = "/api/v1/messages"
+COUNT_TOKENS: Final = "/api/v1/messages/count_tokens"
 ROUTES: Final = {
     "/api/v1/chat/completions": Operation.CHAT,
     "/api/v1/completions": Operation.TEXT,
     "/api/v1/embeddings": Operation.EMBEDDINGS,
     # Chat in other words.
     MESSAGES: Operation.CHAT,
+    COUNT_TOKENS: Operation.CHAT,
 }
 
 # The second is the older name.
@@ -60,8 +64,7 @@ class Inference:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request; every error leaves in the one envelope."""
-        kind = _MessagesConnection if scope["path"] == MESSAGES else _Connection
-        connection = kind(scope, receive, send)
+        connection = _KINDS.get(scope["path"], _Connection)(scope, receive, send)
         token = logs.request_id.set(connection.request_id)
         try:
             await self._serve(connection)
@@ -91,6 +94,12 @@ class Inference:
             await connection.body(),
             session_id=connection.header(b"x-session-id"),
         )
+        if connection.path == COUNT_TOKENS:
+            key = await apart(usable_key, digest)
+            require_inference(is_management=key.is_management)
+            count = {"input_tokens": tokens(request.prompt_bytes)}
+            await connection.respond(200, msgspec.json.encode(count))
+            return
         exchange = await self._gateway.admit(
             Entry(
                 digest,
@@ -345,6 +354,19 @@ class _MessagesConnection(_Connection):
     def _common_headers(self) -> list[tuple[bytes, bytes]]:
         # The clients of this interface read the identifier by its name there.
         return [(b"request-id", self.request_id.encode()), *super()._common_headers()]
+
+
+class _CountConnection(_MessagesConnection):
+    """The same for a message whose tokens are estimated: nothing is sent, held or stored."""
+
+    async def body(self) -> bytes:
+        return to_chat(await _Connection.body(self), is_count=True)
+
+
+_KINDS: Final[dict[str, type[_Connection]]] = {
+    MESSAGES: _MessagesConnection,
+    COUNT_TOKENS: _CountConnection,
+}
 
 
 class _Watch:

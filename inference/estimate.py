@@ -1,6 +1,7 @@
 """What a request can cost at most, and how much output a balance affords; pure and exact.
 
-All of it is an upper bound: settlement charges what was really used.
+All of that is an upper bound: settlement charges what was really used. What nobody counted is
+estimated by its size.
 """
 
 from __future__ import annotations
@@ -15,8 +16,15 @@ from inference.schemas import InferenceRequest
 # Where neither the request nor the endpoint says how much may come: more than any model of today
 # produces at once.
 _OUTPUT_TOKENS: Final = 131_072
+# English text has about four bytes a token.
+BYTES_PER_TOKEN: Final = 4
 _EXACT: Final = Context(prec=80)
 _NANO: Final = Decimal(NANO)
+
+
+def tokens(size: int) -> int:
+    """Returns about how many tokens a text of so many bytes is."""
+    return -(-size // BYTES_PER_TOKEN)
 
 
 def output_bound(request: InferenceRequest, route: Route) -> int:

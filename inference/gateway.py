@@ -27,12 +27,14 @@ from catalog.dialects.base import (
     Reply,
     StreamParser,
 )
+from catalog.dialects.hiding import hidden
 from catalog.pricing import Usage, completion_cost, nano_usd, prompt_cost, total_cost, usd
 from config import egress
 from config.batching import Batcher
 from config.errors import GatewayError, UpstreamError
 from inference import metrics, sse, upstream
 from inference.admission import Admission, AdmissionIsland, Entry
+from inference.estimate import BYTES_PER_TOKEN, tokens
 from inference.filters import ContentBlocked, Unscreened, screen
 from inference.health import HealthBoard, judge
 from inference.journal import Beat, Pulse
@@ -47,10 +49,8 @@ logger = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 Status = Generation.Status
 
-# English text has about four bytes a token; used, and flagged, only where an upstream counts none.
-_BYTES_PER_TOKEN: Final = 4
 # How much of a stream, of about 256 tokens, is told to the journal without waiting for its time.
-_JOURNALLED_BYTES: Final = 256 * _BYTES_PER_TOKEN
+_JOURNALLED_BYTES: Final = 256 * BYTES_PER_TOKEN
 # How long a finished stream may take to close in good order, so that its connection is kept.
 _GOODBYE_SECONDS: Final = 0.05
 # How long a caller may take over the event that tells of a failure.
@@ -200,6 +200,7 @@ class Exchange:
         self._latency_ms: int | None = None
         self._usage: Usage | None = None
         self._usage_is_final = False
+        self._usage_is_last = False
         self._raw_usage: Any = None
         self._output_bytes = 0
         self._journalled_bytes = 0
@@ -458,7 +459,7 @@ class Exchange:
             raise CallerStuck from None
 
     def _note(self, part: Reply | Chunk) -> None:
-        """Taps what settlement needs; the first final usage counts, an interim one until then."""
+        """Taps what settlement needs."""
         self._output_bytes += part.output_bytes
         if part.finish_reason is not None and "choices" in part.fields:
             part.fields["choices"], reason, native = finish.named(part.fields["choices"])
@@ -468,13 +469,32 @@ class Exchange:
             self._finish_reason = part.finish_reason or self._finish_reason
         self._upstream_id = self._upstream_id or part.upstream_id
         self._upstream_model = self._upstream_model or part.model
-        if part.usage is not None and not self._usage_is_final:
-            self._usage = part.usage
-            self._raw_usage = part.fields.get("usage")
-            self._usage_is_final = self._finish_reason is not None
+        self._note_usage(part)
+
+    def _note_usage(self, part: Reply | Chunk) -> None:
+        """Keeps the count that holds: the latest, and after the end the first that comes alone.
+
+        One that comes with a choice counts that choice, or the answer up to there: a larger one may
+        follow, and output that follows is not in it.
+        """
+        if part.output_bytes:
+            self._usage_is_final = self._usage_is_last = False
+        usage, known = part.usage, self._usage
+        if usage is None or self._usage_is_last:
+            return
+        is_less = known and usage.prompt + usage.completion < known.prompt + known.completion
+        if is_less and self._usage_is_final:
+            return
+        self._usage = usage
+        self._raw_usage = part.fields.get("usage")
+        self._usage_is_final = self._finish_reason is not None
+        is_alone = isinstance(part, Chunk) and not part.has_choices
+        self._usage_is_last = self._usage_is_final and is_alone
 
     def _rendered_reply(self, reply: Reply) -> bytes:
         fields = reply.fields
+        if self._request.hides_reasoning:
+            fields["choices"] = hidden(fields["choices"])
         fields.update(self._identity(fields))
         if self._request.operation is Operation.EMBEDDINGS:
             del fields["created"]
@@ -490,12 +510,16 @@ class Exchange:
         """Encodes a chunk under our identity; usage waits for the end, where the cost joins it."""
         if chunk.alike:
             self._output_bytes += chunk.output_bytes
-            before = self._before_choices()
-            return before + (b"}\n\n" + before).join(chunk.alike) + b"}\n\n"
+            before, alike = self._before_choices(), chunk.alike
+            if self._request.hides_reasoning:
+                alike = [_encode(hidden(msgspec.Raw(choices))) for choices in alike]
+            return before + (b"}\n\n" + before).join(alike) + b"}\n\n"
         self._note(chunk)
         fields = chunk.fields
         if chunk.is_done:
             return b""
+        if self._request.hides_reasoning and "choices" in fields:
+            fields["choices"] = hidden(fields["choices"])
         if _is_null(fields.get("system_fingerprint")):
             fields.pop("system_fingerprint", None)
         if not self._head:
@@ -624,12 +648,12 @@ class Exchange:
     @cached_property
     def _prompt_estimate(self) -> int:
         # Kept, because a large prompt would otherwise be read anew for every beat.
-        return -(-self._request.prompt_bytes // _BYTES_PER_TOKEN)
+        return tokens(self._request.prompt_bytes)
 
     def _estimate(self) -> Usage:
         return Usage(
             prompt=self._prompt_estimate,
-            completion=-(-self._output_bytes // _BYTES_PER_TOKEN),
+            completion=tokens(self._output_bytes),
         )
 
     def _record_attempt(

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
-from inference.asgi import MESSAGES, ROUTES
-from inference.messages.request import MessagesRequest
+from inference.asgi import COUNT_TOKENS, MESSAGES, ROUTES
+from inference.messages.request import CountTokensRequest, MessagesRequest
 from inference.schemas import SHAPES
 
 _PREFIX: Final = "/api/v1/"
@@ -31,6 +31,7 @@ _SUMMARIES: Final = {
     "completions": "Sends a text completion to the best endpoint that the caller may use.",
     "embeddings": "Sends texts to the best endpoint that the caller may use, for their embeddings.",
     "messages": "Sends a message of Anthropic's to the best endpoint that the caller may use.",
+    "messages/count_tokens": "Estimates how many tokens the prompt of a message is.",
 }
 # Of each operation: its name, its tag, the shape of its answer and that of an event.
 _NAMES: Final = {
@@ -42,6 +43,7 @@ _NAMES: Final = {
     ),
     "embeddings": ("createEmbeddings", "embeddings", "EmbeddingsResponse", None),
     "messages": ("createMessages", "anthropic-messages", "MessagesResult", "MessagesStreamEvent"),
+    "messages/count_tokens": ("countMessagesTokens", "anthropic-messages", "MessagesCount", None),
 }  # fmt: skip
 _STREAM: Final = (
     "With `stream`, server-sent events: `data: {chunk}` lines, a last chunk with `usage` and its "
@@ -63,6 +65,7 @@ def document_inference_routes(
     requests: dict[str, type[msgspec.Struct]] = {
         **{path: SHAPES[operation] for path, operation in ROUTES.items()},
         MESSAGES: MessagesRequest,
+        COUNT_TOKENS: CountTokensRequest,
     }
     _, shapes = msgspec.json.schema_components(requests.values(), ref_template=_REFERENCE)
     components = result["components"]["schemas"]
@@ -82,8 +85,14 @@ def _operation(name: str, request: str) -> dict[str, Any]:
     content = {"application/json": {"schema": _reference(answer)}}
     if chunk is not None:
         content["text/event-stream"] = {"schema": _reference(chunk)}
-    is_messages = name == MESSAGES.removeprefix(_PREFIX)
+    is_messages = tag == "anthropic-messages"
     stream = _MESSAGES if is_messages else _STREAM
+    # What sends nothing has no generation.
+    has_generation = name != COUNT_TOKENS.removeprefix(_PREFIX)
+    identifier = {
+        "description": "Our identifier of this generation.",
+        "schema": {"type": "string"},
+    }
     error = {
         "description": "An error, in the one envelope.",
         "content": {
@@ -103,12 +112,7 @@ def _operation(name: str, request: str) -> dict[str, Any]:
         "responses": {
             "200": {
                 "description": "The answer, or its stream.",
-                "headers": {
-                    "X-Generation-Id": {
-                        "description": "Our identifier of this generation.",
-                        "schema": {"type": "string"},
-                    }
-                },
+                **({"headers": {"X-Generation-Id": identifier}} if has_generation else {}),
                 "content": content,
             },
             **dict.fromkeys(_STATUSES, error),
@@ -261,6 +265,9 @@ _RESPONSES: Final = {
             "usage": _reference("MessagesUsage"),
         },
         {"provider": _PROVIDER},
+    ),
+    "MessagesCount": _object(
+        {"input_tokens": {"type": "integer", "description": "By size, at four bytes a token."}}
     ),
     "MessagesStreamEvent": _object(
         {

@@ -22,7 +22,7 @@ from config.secrets import Secret
 from endpoints.models import ModelNotFound
 from inference.health import UNKNOWN, Standing, State, subject_of
 from inference.schemas import (
-    SYNONYMS,
+    BOUNDS,
     InferenceRequest,
     MaxPrice,
     Percentiles,
@@ -444,7 +444,7 @@ def _unwanted(route: Route, request: InferenceRequest, variant: str | None) -> l
     if preferences.require_parameters:
         known = route.supported_parameters
         if known is not None and any(
-            name not in known and SYNONYMS.get(name) not in known
+            name not in known and (name not in BOUNDS or known.isdisjoint(BOUNDS))
             for name in request.needed_parameters
         ):
             reasons.append(Unusable.PARAMETERS)

@@ -40,13 +40,9 @@ PARAMETERS: Final = frozenset(
         "include_reasoning", "reasoning", "reasoning_effort", "web_search_options", "verbosity",
     )
 )  # fmt: skip
-# Two names of one parameter: an endpoint that knows either is told by that one.
-SYNONYMS: Final = {
-    "max_tokens": "max_completion_tokens",
-    "max_completion_tokens": "max_tokens",
-    "reasoning": "reasoning_effort",
-    "reasoning_effort": "reasoning",
-}
+# Two names of one parameter each: an endpoint that knows either is told by the one that it knows.
+BOUNDS: Final = frozenset(("max_tokens", "max_completion_tokens"))
+EFFORTS: Final = frozenset(("reasoning", "reasoning_effort"))
 # Options of a provider may not change what was parsed, priced and held.
 _RESERVED: Final = _GATEWAY_FIELDS | frozenset(
     (
@@ -102,6 +98,13 @@ class _ToolMessage(msgspec.Struct, tag_field="role", tag="tool"):
 
 class _AssistantMessage(msgspec.Struct, tag_field="role", tag="assistant"):
     content: _Content | None = None
+
+
+class _SizedMessage(msgspec.Struct):
+    """What of any message is text for a model."""
+
+    content: _Content | None = None
+    tool_calls: msgspec.Raw = msgspec.Raw()
 
 
 _Message = _UserMessage | _SystemMessage | _DeveloperMessage | _ToolMessage | _AssistantMessage
@@ -192,6 +195,7 @@ class _Format(msgspec.Struct):
 
 class _Reasoning(msgspec.Struct):
     effort: str | None = None
+    exclude: bool | None = None
 
 
 _Metadata = dict[
@@ -234,6 +238,7 @@ class ChatRequest(_Common, kw_only=True):
     response_format: dict[str, msgspec.Raw] | None = None
     reasoning: _Reasoning | None = None
     reasoning_effort: str | None = None
+    include_reasoning: bool | None = None
 
 
 class TextRequest(_Common, kw_only=True):
@@ -287,6 +292,7 @@ class InferenceRequest:
     produce, ``None`` where the caller leaves that to the endpoint, and ``choices`` how many the
     request makes. ``prompt_bound`` is in tokens, and no less than any tokenizer can make of the
     request; ``images`` are those that it holds. ``tools`` names what is no function of the caller.
+    ``hides_reasoning`` asks for an answer without what the model thought.
     """
 
     operation: Operation
@@ -301,6 +307,7 @@ class InferenceRequest:
     prompt_bound: int = 0
     images: int = 0
     tools: frozenset[str] = frozenset()
+    hides_reasoning: bool = False
 
     @property
     def parameters(self) -> frozenset[str]:
@@ -324,14 +331,16 @@ class InferenceRequest:
     def prompt_bytes(self) -> int:
         """The size of the prompt's text, for an estimate where nobody counted its tokens.
 
-        A part that is not text counts as so many bytes, however large its encoding is.
+        Tools and their calls are text too. A part that is not counts as so many bytes, however
+        large its encoding is.
         """
         if self.operation is Operation.TEXT:
             return len(self.fields["prompt"])
         if self.operation is Operation.EMBEDDINGS:
             return len(self.fields["input"])
-        messages = msgspec.json.decode(self.fields["messages"], type=list[_Message])
-        return sum(map(_text_bytes, messages))
+        messages = msgspec.json.decode(self.fields["messages"], type=list[_SizedMessage])
+        tools = self.fields.get("tools", b"")
+        return sum(map(_text_bytes, messages)) + len(tools)
 
 
 def parse(operation: Operation, body: bytes, *, session_id: str | None = None) -> InferenceRequest:
@@ -383,6 +392,7 @@ def parse(operation: Operation, body: bytes, *, session_id: str | None = None) -
         prompt_bound=bound,
         images=images,
         tools=_tools(request),
+        hides_reasoning=isinstance(request, ChatRequest) and _hides_reasoning(request),
     )
 
 
@@ -396,6 +406,12 @@ def _check_effort(request: ChatRequest) -> None:
     effort = request.reasoning and request.reasoning.effort
     if effort and request.reasoning_effort and effort != request.reasoning_effort:
         raise named("reasoning_effort", "Contradicts reasoning.effort.")
+
+
+def _hides_reasoning(request: ChatRequest) -> bool:
+    """Reads the two members for one wish, of which ``include_reasoning`` is the older."""
+    excluded = request.reasoning is not None and request.reasoning.exclude is True
+    return excluded or request.include_reasoning is False
 
 
 def _check_plugins(plugins: Iterable[_Plugin]) -> None:
@@ -477,10 +493,11 @@ def _tools(request: _Body) -> frozenset[str]:
     return frozenset(names - {"function"})
 
 
-def _text_bytes(message: _Message) -> int:
+def _text_bytes(message: _SizedMessage) -> int:
+    size = _MESSAGE_BYTES + len(message.tool_calls)
     if isinstance(message.content, str):
-        return _MESSAGE_BYTES + len(message.content.encode("utf-8", "surrogatepass"))
-    return _MESSAGE_BYTES + sum(
+        return size + len(message.content.encode("utf-8", "surrogatepass"))
+    return size + sum(
         len(part["text"]) if "text" in part else _OTHER_PART_BYTES for part in message.content or ()
     )
 

@@ -25,6 +25,7 @@ from endpoints.models import PrivateEndpoint
 from inference import governance
 from inference.governance import Governance
 from inference.routing import Credential, OrganizationSnapshot, Route, Snapshot
+from inference.schemas import EFFORTS
 
 Loaded = TypeVar("Loaded")
 
@@ -63,7 +64,7 @@ class Snapshots:
     async def catalog(self, version: int) -> Snapshot:
         """Returns the catalogue, loaded anew unless the copy has this version."""
         if self._catalog.version != version:
-            self._catalog = await _apart(load_catalog, version)
+            self._catalog = await apart(load_catalog, version)
             # It lives long and has no cycles: the collector need not walk it again and again. What
             # is young and dead goes first, or it would stay for ever.
             gc.collect(1)
@@ -79,7 +80,7 @@ class Snapshots:
             version,
             catalog_version,
         ):
-            found = await _apart(load_organization, organization_id, version, catalog_version)
+            found = await apart(load_organization, organization_id, version, catalog_version)
             self._organizations[organization_id] = found
             if len(self._organizations) > _ORGANIZATIONS:
                 self._organizations.popitem(last=False)
@@ -88,7 +89,7 @@ class Snapshots:
         return found
 
 
-async def _apart(read: Callable[..., Loaded], *arguments: Any) -> Loaded:
+async def apart(read: Callable[..., Loaded], *arguments: Any) -> Loaded:
     """Reads in a thread of its own, whose connection nobody needs afterwards."""
 
     def reading() -> Loaded:
@@ -137,7 +138,7 @@ def load_catalog(version: int) -> Snapshot:
             quantization=endpoint.quantization or "unknown",
             context_length=endpoint.context_length,
             max_completion_tokens=endpoint.max_completion_tokens,
-            supported_parameters=frozenset(endpoint.supported_parameters) or None,
+            supported_parameters=_known(endpoint.supported_parameters),
         )
         for endpoint in ModelEndpoint.objects.routable().select_related(
             "model", "provider", "price"
@@ -203,6 +204,12 @@ def load_organization(
         ),
         governance.load(organization_id),
     )
+
+
+def _known(listed: Iterable[str]) -> frozenset[str] | None:
+    """Returns the parameters that an endpoint knows by its list; of an empty one, nobody knows."""
+    known = frozenset(listed)
+    return (known if known.isdisjoint(EFFORTS) else known | EFFORTS) or None
 
 
 def _by_name(routes: Iterable[Route]) -> dict[str, tuple[Route, ...]]:

@@ -31,11 +31,9 @@ from config.errors import (
 )
 from config.secrets import Secret
 from inference.routing import Candidate
-from inference.schemas import InferenceRequest
+from inference.schemas import BOUNDS, EFFORTS, InferenceRequest
 
 _MAX_ERROR_BYTES: Final = 1_048_576
-# Never left out: the hold rests on them.
-_BOUNDS: Final = frozenset(("max_tokens", "max_completion_tokens"))
 # What the operator would pay for, or answer for, without a price or a promise.
 _OPERATORS: Final = frozenset(("service_tier", "store"))
 _SECONDS: Final = re.compile(r"[0-9]{1,6}")
@@ -62,12 +60,17 @@ async def send(
     Raises :class:`UpstreamError`; the caller closes the answer.
     """
     route = candidate.route
-    fields = {**request.fields, **(candidate.options or {})}
-    if (known := route.supported_parameters) is not None:
-        # Some providers refuse what they do not know, though it would have changed nothing.
-        for name in request.parameters - known - _BOUNDS:
+    options = candidate.options or {}
+    fields = {**request.fields, **options}
+    if not EFFORTS.isdisjoint(options):
+        for name in EFFORTS - options.keys():
             fields.pop(name, None)
-        if request.max_tokens and _BOUNDS & fields.keys() and not _BOUNDS & fields.keys() <= known:
+    if (known := route.supported_parameters) is not None:
+        # Some providers refuse what they do not know, though it would have changed nothing. A bound
+        # is never left out: the hold rests on it.
+        for name in request.parameters - known - BOUNDS:
+            fields.pop(name, None)
+        if request.max_tokens and BOUNDS & fields.keys() and not BOUNDS & fields.keys() <= known:
             # The hold rests on the bound, so it goes by a name that the endpoint heeds.
             max_tokens = request.max_tokens
     if request.operation is Operation.TEXT:
@@ -78,7 +81,7 @@ async def send(
     if user is not None:
         fields["user"] = user
     if max_tokens is not None:
-        for name in _BOUNDS:
+        for name in BOUNDS:
             fields.pop(name, None)
         fields[_bound_name(request.operation, route.supported_parameters)] = max_tokens
     call = Call(
@@ -90,6 +93,7 @@ async def send(
         stream=request.stream,
         max_completion_tokens=route.max_completion_tokens,
         is_byok=candidate.is_byok,
+        supported_parameters=known or frozenset(),
     )
     try:
         outbound = dialect.build(call)

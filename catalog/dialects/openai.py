@@ -8,7 +8,9 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec.structs import replace
 
+from catalog.dialects.answers import GEMINI_FORMAT
 from catalog.dialects.base import (
     Call,
     Chunk,
@@ -16,6 +18,7 @@ from catalog.dialects.base import (
     InvalidStream,
     Operation,
     Reply,
+    Untranslatable,
     decode_object,
     parse_error,
     read_usage,
@@ -33,6 +36,29 @@ Raw = TypeVar("Raw", bytes, msgspec.Raw)
 _NULL: Final = msgspec.Raw(b"null")
 _encode = msgspec.json.Encoder().encode
 _INCLUDE_USAGE: Final = msgspec.Raw(b'{"include_usage":true}')
+# What messages, parts and tools may have here and not in OpenAI's interface, whose servers refuse
+# it; the parameter by which an endpoint says that it takes it; and how it looks in JSON.
+_EXTENSIONS: Final = (
+    ("cache_control", "cache_control", b'"cache_control"'),
+    ("reasoning", "reasoning_details", b'"reasoning"'),
+    ("reasoning_details", "reasoning_details", b'"reasoning_details"'),
+)
+_MEDIA: Final = re.compile(rb'"(?:image_url|video_url|input_audio|file)"')
+_ATTACHED: Final = "The result is attached to the next message."
+# The efforts that every model knows, by about how many tokens each lets it think.
+_BUDGETS: Final = {"low": 4096, "medium": 8192, "high": 16384}
+
+
+class _Signature(msgspec.Struct):
+    id: str | None = None
+    data: str | None = None
+    format: str | None = None
+
+
+class _Reasoning(msgspec.Struct):
+    effort: str | None = None
+    max_tokens: int | None = None
+    enabled: bool | None = None
 
 
 class _Delta(msgspec.Struct):
@@ -48,7 +74,8 @@ class _Delta(msgspec.Struct):
     def size(self) -> int:
         calls = bytes(self.tool_calls)
         total = 0 if calls == b"null" else len(calls)
-        for text in (self.content, self.reasoning, self.reasoning_content, self.refusal):
+        # Servers that use both names of the reasoning say the same by them.
+        for text in (self.content, self.reasoning or self.reasoning_content, self.refusal):
             if text is not None:
                 total += _bytes(text)
         return total
@@ -70,10 +97,14 @@ class _Embedding(msgspec.Struct):
 class _Usage(msgspec.Struct):
     prompt_tokens: Any = None
     completion_tokens: Any = None
+    total_tokens: Any = None
     prompt_tokens_details: Any = None
     completion_tokens_details: Any = None
 
 
+_decode_reasoning = msgspec.json.Decoder(_Reasoning | None).decode
+_decode_signatures = msgspec.json.Decoder(list[_Signature] | None).decode
+_decode_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
 _decode_choices = msgspec.json.Decoder(list[_Choice]).decode
 _decode_embeddings = msgspec.json.Decoder(list[_Embedding]).decode
 _decode_usage = msgspec.json.Decoder(_Usage | None).decode
@@ -100,13 +131,33 @@ def build(call: Call) -> OutboundRequest:
     )
 
 
-def request(call: Call, url: str, login: Mapping[str, str]) -> OutboundRequest:
-    """Returns a call as an HTTP request to this URL, with the headers that log in there."""
+def request(
+    call: Call, url: str, login: Mapping[str, str], *, signs_calls: bool = False
+) -> OutboundRequest:
+    """Returns a call as an HTTP request to this URL, with the headers that log in there.
+
+    What the caller says of reasoning goes by OpenAI's name for it, ``reasoning_effort``. A server
+    that signs the calls of tools gets its signatures back. Raises :class:`base.Untranslatable`.
+    """
     fields = dict(call.fields)
     fields["model"] = call.model
+    if "reasoning" in fields:
+        effort = _effort(fields.pop("reasoning"))
+        if effort is not None:
+            fields["reasoning_effort"] = effort
+    if "include_reasoning" not in call.supported_parameters:
+        fields.pop("include_reasoning", None)
     if call.stream:
         fields["stream"] = True
         fields["stream_options"] = _with_usage(fields.get("stream_options"))
+    body = _encode(fields)
+    foreign = {
+        member
+        for member, parameter, mark in _EXTENSIONS
+        if mark in body and parameter not in call.supported_parameters
+    }
+    if foreign or (b'"tool_call_id"' in body and _MEDIA.search(body)):
+        body = _encode(_without(fields, foreign, signs_calls=signs_calls))
     return OutboundRequest(
         method="POST",
         url=url,
@@ -115,8 +166,106 @@ def request(call: Call, url: str, login: Mapping[str, str]) -> OutboundRequest:
             "Content-Type": "application/json",
             "Accept": "text/event-stream" if call.stream else "application/json",
         },
-        body=_encode(fields),
+        body=body,
     )
+
+
+def _effort(reasoning: Any) -> str | None:
+    """Returns the effort that a ``reasoning`` asks for; ``None`` leaves it to the model.
+
+    A number of tokens becomes the effort that lets a model think about as long.
+    """
+    try:
+        wanted = _decode_reasoning(_encode(reasoning))
+    except (msgspec.DecodeError, RecursionError):
+        raise Untranslatable("The reasoning of the request has an unexpected shape.") from None
+    if wanted is None:
+        return None
+    if wanted.enabled is False:
+        return "none"
+    budget = wanted.max_tokens
+    if wanted.effort or budget is None:
+        return wanted.effort or None
+    return min(_BUDGETS, key=lambda effort: abs(_BUDGETS[effort] - budget))
+
+
+def _without(fields: dict[str, Any], foreign: set[str], *, signs_calls: bool) -> dict[str, Any]:
+    """Returns the fields without foreign members, and with media where only text may be moved."""
+    fields = {name: value for name, value in fields.items() if name not in foreign}
+    if "tools" in fields:
+        tools = _objects(fields["tools"])
+        fields["tools"] = fields["tools"] if tools is None else _stripped(tools, foreign)
+    if "messages" in fields:
+        messages = _objects(fields["messages"])
+        if messages is not None:
+            for message in messages if signs_calls else ():
+                _sign(message)
+            fields["messages"] = _messages(_stripped(messages, foreign), foreign)
+    return fields
+
+
+def _sign(message: dict[str, Any]) -> None:
+    """Puts signatures, which callers keep among the reasoning, back into the calls of tools."""
+    calls = _objects(message.get("tool_calls"))
+    if calls is None or "reasoning_details" not in message:
+        return
+    try:
+        details = _decode_signatures(message["reasoning_details"])
+    except (msgspec.DecodeError, RecursionError):
+        return
+    signatures = {one.id: one.data for one in details or () if one.format == GEMINI_FORMAT}
+    for call in calls:
+        if signature := signatures.get(_text(call, "id")):
+            call.setdefault("extra_content", {"google": {"thought_signature": signature}})
+    message["tool_calls"] = calls
+
+
+def _messages(messages: list[dict[str, Any]], foreign: set[str]) -> list[dict[str, Any]]:
+    """Returns the messages with foreign members left out of their parts.
+
+    A tool may answer with text alone: its media follow in a message of the user's, behind the last
+    answer of the same turn.
+    """
+    made: list[dict[str, Any]] = []
+    media: list[dict[str, Any]] = []
+    for message in messages:
+        is_result = bytes(message.get("role", b"")) == b'"tool"'
+        if media and not is_result:
+            made.append({"role": "user", "content": media})
+            media = []
+        parts = _objects(message.get("content"))
+        if parts is not None:
+            message["content"] = _stripped(parts, foreign)
+            if is_result and (others := [part for part in parts if "text" not in part]):
+                message["content"] = _result([part for part in parts if "text" in part])
+                media += others
+        made.append(message)
+    if media:
+        made.append({"role": "user", "content": media})
+    return made
+
+
+def _result(parts: list[dict[str, Any]]) -> Any:
+    """Returns what a tool says in text, plain where it is no more: that every server takes."""
+    if not parts:
+        return _ATTACHED
+    is_plain = len(parts) == 1 and parts[0].keys() == {"type", "text"}
+    return parts[0]["text"] if is_plain else parts
+
+
+def _stripped(items: list[dict[str, Any]], foreign: set[str]) -> list[dict[str, Any]]:
+    for item in items:
+        for name in foreign & item.keys():
+            del item[name]
+    return items
+
+
+def _objects(value: Any) -> list[dict[str, Any]] | None:
+    """Reads a list of objects, their members raw; anything else is ``None``."""
+    try:
+        return _decode_objects(value if isinstance(value, msgspec.Raw) else _encode(value))
+    except (msgspec.DecodeError, RecursionError):
+        return None
 
 
 def parse_reply(operation: Operation, body: bytes) -> Reply:
@@ -358,13 +507,19 @@ def _usage(fields: dict[str, msgspec.Raw], *, completion: int | None = None) -> 
         return None
     if usage is None:
         return None
-    return read_usage(
+    counted = read_usage(
         usage.prompt_tokens,
         usage.completion_tokens if completion is None else completion,
         cached=_detail(usage.prompt_tokens_details, "cached_tokens"),
         cache_write=_detail(usage.prompt_tokens_details, "cache_write_tokens"),
         reasoning=_detail(usage.completion_tokens_details, "reasoning_tokens"),
     )
+    if counted is not None and counted.reasoning:
+        # Some count it beside the completion, of which it is a part; only the total tells.
+        beside = counted.completion + counted.reasoning
+        if usage.total_tokens == counted.prompt + beside:
+            return replace(counted, completion=beside)
+    return counted
 
 
 def _detail(details: Any, name: str) -> Any:

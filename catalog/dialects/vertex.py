@@ -41,6 +41,7 @@ def build(call: Call, *, clock: Callable[[], float] = time.time) -> OutboundRequ
         call,
         f"{parent(call.secret)}/endpoints/openapi/{call.operation.value}",
         {"Authorization": f"Bearer {token(call.secret, clock()).reveal()}"},
+        signs_calls=True,
     )
 
 

@@ -9,8 +9,10 @@ from typing import Any, Final
 
 import msgspec
 
+from catalog.dialects.answers import GEMINI_FORMAT
 from catalog.dialects.base import InvalidReply, InvalidStream, decode_object
 from catalog.dialects.sse import EventDecoder, EventTooLarge
+from config.errors import UpstreamError
 from inference.messages import thoughts
 from inference.messages.thoughts import Detail
 
@@ -59,6 +61,15 @@ class _Call(msgspec.Struct):
     index: int | None = None
     id: str | None = None
     function: _Function | None = None
+    extra_content: Any = None
+
+    @property
+    def signature(self) -> str | None:
+        """Returns what Google's servers of OpenAI's interface want back with the call."""
+        found = self.extra_content
+        for name in ("google", "thought_signature"):
+            found = found.get(name) if isinstance(found, dict) else None
+        return found if isinstance(found, str) and found else None
 
     @property
     def arguments(self) -> str:
@@ -79,7 +90,10 @@ class _Said(msgspec.Struct):
 
     @property
     def texts(self) -> list[str]:
-        return [text for text in (self.content, self.refusal) if isinstance(text, str) and text]
+        content = self.content
+        if isinstance(content, list):
+            content = "".join(_pieces(content, "text"))
+        return [text for text in (content, self.refusal) if isinstance(text, str) and text]
 
     @property
     def details(self) -> list[Detail]:
@@ -88,10 +102,22 @@ class _Said(msgspec.Struct):
         details = list(_details(given)) if isinstance(given, list) else []
         if any(detail.text or detail.summary for detail in details):
             return details
-        for text in (self.reasoning, self.reasoning_content):
+        thinking = "".join(_pieces(self.content, "thinking"))
+        for text in (self.reasoning, self.reasoning_content, thinking):
             if isinstance(text, str) and text:
                 return [Detail(type="reasoning.text", text=text), *details]
         return details
+
+
+def _pieces(content: Any, kind: str) -> Iterator[str]:
+    """Yields the texts of one kind in a content of parts; what was thought may be parts again."""
+    for part in content if isinstance(content, list) else ():
+        if isinstance(part, dict) and part.get("type") == kind:
+            inner = part.get(kind)
+            if isinstance(inner, str):
+                yield inner
+            else:
+                yield from _pieces(inner, "text")
 
 
 def _details(given: list[Any]) -> Iterator[Detail]:
@@ -149,18 +175,24 @@ _decode = msgspec.json.Decoder(_Answer).decode
 
 
 def reply(body: bytes) -> bytes:
-    """Returns a whole answer as a message; raises :class:`InvalidReply`."""
+    """Returns a whole answer as a message.
+
+    Raises :class:`InvalidReply`, and :class:`UpstreamError` for an answer that ended in an error.
+    """
     try:
         answer = _decode(body)
     except (msgspec.DecodeError, RecursionError):
         raise InvalidReply("A choice of the answer is malformed.") from None
     choice = next((each for each in answer.choices if each.index == 0), _Choice())
+    if choice.finish_reason == "error":
+        raise _failure(choice)
     said = choice.message or _Said()
     content = [*_thoughts(said), *({"type": "text", "text": text} for text in said.texts)]
-    content += [
-        {**_begun_call(call, number), "input": _input(call)}
-        for number, call in enumerate(said.tool_calls or ())
-    ]
+    for number, call in enumerate(said.tool_calls or ()):
+        begun = _begun_call(call, number)
+        if call.signature is not None:
+            content.append(_redacted(_signature(call.signature, begun["id"])))
+        content.append({**begun, "input": _input(call)})
     message = _message(
         answer,
         content,
@@ -174,6 +206,15 @@ def error_body(body: Mapping[str, Any], request_id: str) -> dict[str, Any]:
     """Returns our envelope as Anthropic's; what stands beside the error stays beside it."""
     beside = {name: value for name, value in body.items() if name != "error"}
     return {**_error(msgspec.convert(body["error"], _Error), request_id), **beside}
+
+
+def _failure(choice: _Choice) -> UpstreamError:
+    """Returns the error that an answer ended in: a message would say that the model was done."""
+    native = choice.native_finish_reason
+    return UpstreamError(
+        "The upstream provider ended the answer with an error.",
+        metadata={"provider_code": native[:64]} if isinstance(native, str) else {},
+    )
 
 
 def _error(error: _Error, request_id: str) -> dict[str, Any]:
@@ -195,7 +236,8 @@ class Events:
     """Turns the events of one chat stream, however they were cut, into those of a message."""
 
     __slots__ = (
-        "_blocks", "_choice", "_decoder", "_has_calls", "_has_started", "_out", "_request_id",
+        "_blocks", "_choice", "_decoder", "_has_calls", "_has_failed", "_has_started", "_out",
+        "_request_id",
     )  # fmt: skip
 
     def __init__(self, request_id: str) -> None:
@@ -204,6 +246,7 @@ class Events:
         self._blocks = _Blocks(self._out)
         self._choice = _Choice()
         self._has_calls = False
+        self._has_failed = False
         self._has_started = False
         self._request_id = request_id
 
@@ -222,15 +265,12 @@ class Events:
 
     def _read(self, event: bytes) -> None:
         if event == b"[DONE]":
-            self._out.append(_event({"type": "message_stop"}))
+            if not self._has_failed:
+                self._out.append(_event({"type": "message_stop"}))
             return
         answer = _decode(event)
         if answer.error is not None:
-            body = {
-                **_error(answer.error, self._request_id),
-                **_given(openrouter_metadata=answer.openrouter_metadata),
-            }
-            self._out.append(_event(body))
+            self._fail(answer, answer.error)
             return
         if not self._has_started:
             self._has_started = True
@@ -256,6 +296,10 @@ class Events:
 
     def _end(self, answer: _Answer, usage: _Usage) -> None:
         """Closes the message: the usage comes once, after everything that was said."""
+        if self._choice.finish_reason == "error":
+            failure = _failure(self._choice).body()
+            self._fail(answer, msgspec.convert(failure["error"], _Error))
+            return
         self._blocks.end()
         reason, sequence = _stop(self._choice, has_calls=self._has_calls)
         self._out.append(
@@ -268,6 +312,12 @@ class Events:
                 }
             )
         )
+
+    def _fail(self, answer: _Answer, error: _Error) -> None:
+        """Ends the stream in an error, whatever block is open."""
+        self._has_failed = True
+        body = _error(error, self._request_id)
+        self._out.append(_event({**body, **_given(openrouter_metadata=answer.openrouter_metadata)}))
 
 
 class _Block:
@@ -339,7 +389,10 @@ class _Blocks:
         block = self._calls.get(number)
         if block is None or (call.id and call.id != block.begun["id"]):
             self._hold(_BLOCK_BYTES)
-            block = self._begin(("call", number), {**_begun_call(call, number), "input": {}})
+            begun = {**_begun_call(call, number), "input": {}}
+            if call.signature is not None:
+                self.think(_signature(call.signature, begun["id"]))
+            block = self._begin(("call", number), begun)
             self._calls[number] = block
         arguments = call.arguments
         if arguments and not block.is_ended:
@@ -485,6 +538,11 @@ def _thoughts(said: _Said) -> Iterator[dict[str, Any]]:
 
 def _redacted(detail: Detail) -> dict[str, Any]:
     return {"type": "redacted_thinking", "data": thoughts.sealed(detail)}
+
+
+def _signature(signature: str, call_id: str) -> Detail:
+    """Returns the signature of a call as what led to it, encrypted: so Gemini's dialect has it."""
+    return Detail(type="reasoning.encrypted", data=signature, id=call_id, format=GEMINI_FORMAT)
 
 
 def _begun_call(call: _Call, number: int) -> dict[str, Any]:

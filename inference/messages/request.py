@@ -168,11 +168,8 @@ class UserMetadata(_Shape):
 _Slug = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 
 
-class MessagesRequest(_Shape):
-    """The body of ``POST /messages``: Anthropic's, and the gateway's fields of chat."""
-
+class _Asked(_Shape):
     model: _Slug
-    max_tokens: Annotated[int, msgspec.Meta(ge=1, le=100_000_000)]
     messages: Annotated[list[UserTurn | AssistantTurn | SystemTurn], msgspec.Meta(min_length=1)]
     system: str | list[TextBlock] | None = None
     tools: list[FunctionTool] | None = None
@@ -196,18 +193,36 @@ class MessagesRequest(_Shape):
     user: Annotated[str, msgspec.Meta(max_length=512)] | None = None
 
 
+_Bound = Annotated[int, msgspec.Meta(ge=1, le=100_000_000)]
+
+
+class MessagesRequest(_Asked, kw_only=True):
+    """The body of ``POST /messages``: Anthropic's, and the gateway's fields of chat."""
+
+    max_tokens: _Bound
+
+
+class CountTokensRequest(_Asked, kw_only=True):
+    """The body of ``POST /messages/count_tokens``: that of a message, which needs no bound."""
+
+    max_tokens: _Bound | None = None
+
+
+_Request = MessagesRequest | CountTokensRequest
 _decode = msgspec.json.Decoder(MessagesRequest).decode
+_decode_count = msgspec.json.Decoder(CountTokensRequest).decode
 _encode = msgspec.json.Encoder().encode
 
 
-def to_chat(body: bytes) -> bytes:
-    """Returns the chat request that says the same.
+def to_chat(body: bytes, *, is_count: bool = False) -> bytes:
+    """Returns the chat request that says the same; ``is_count`` for one whose tokens are counted.
 
     Raises :class:`InvalidRequest`, which names the field that is wrong.
     """
+    request: _Request
     try:
         body.decode("utf-8")
-        request = _decode(body)
+        request = _decode_count(body) if is_count else _decode(body)
     except UnicodeDecodeError:
         raise InvalidRequest("The body is not valid UTF-8.") from None
     except msgspec.ValidationError as exc:
@@ -242,7 +257,7 @@ def _given(**members: Any) -> dict[str, Any]:
     return {name: value for name, value in members.items() if value is not None}
 
 
-def _messages(request: MessagesRequest) -> list[dict[str, Any]]:
+def _messages(request: _Request) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
     if request.system:
         messages.append({"role": "system", "content": _said(request.system)})
@@ -370,7 +385,7 @@ def _tool(tool: FunctionTool) -> dict[str, Any]:
     return _given(type="function", function=function, cache_control=tool.cache_control)
 
 
-def _tool_choice(request: MessagesRequest) -> dict[str, Any]:
+def _tool_choice(request: _Request) -> dict[str, Any]:
     choice = request.tool_choice
     members: dict[str, Any] = {}
     match choice:
@@ -389,7 +404,7 @@ def _tool_choice(request: MessagesRequest) -> dict[str, Any]:
     return members
 
 
-def _reasoning(request: MessagesRequest) -> dict[str, Any] | None:
+def _reasoning(request: _Request) -> dict[str, Any] | None:
     thinking = request.thinking
     members = _given(effort=None if request.output_config is None else request.output_config.effort)
     match thinking:
@@ -404,7 +419,7 @@ def _reasoning(request: MessagesRequest) -> dict[str, Any] | None:
     return members or None
 
 
-def _response_format(request: MessagesRequest) -> dict[str, Any] | None:
+def _response_format(request: _Request) -> dict[str, Any] | None:
     config = request.output_config
     if config is None or config.format is None:
         return None
@@ -412,7 +427,7 @@ def _response_format(request: MessagesRequest) -> dict[str, Any] | None:
     return {"type": "json_schema", "json_schema": schema}
 
 
-def _user(request: MessagesRequest) -> str | None:
+def _user(request: _Request) -> str | None:
     user_id = None if request.metadata is None else request.metadata.user_id
     if user_id is not None and CONTROL_CHARACTERS.search(user_id):
         raise schemas.named("metadata.user_id", "Must not contain control characters.")

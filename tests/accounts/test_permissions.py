@@ -19,7 +19,7 @@ from rest_framework.views import APIView
 from accounts.authentication import AnyKey, Anyone, DenyAll, ManagementKey
 from accounts.models import ApiKey
 from config.secrets import generate_api_key
-from inference.asgi import MESSAGES, ROUTES
+from inference.asgi import COUNT_TOKENS, MESSAGES, ROUTES
 from tests import factories, snapshots
 from tests.factories import Tenant
 
@@ -215,11 +215,15 @@ def test_the_routes_of_the_data_plane_follow_the_same_table(
     body = {**asked, "prompt": "x", "input": "x"}
     names = {401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
     for path in ROUTES:
-        is_messages = path == MESSAGES
+        is_messages = path in (MESSAGES, COUNT_TOKENS)
         sent = {**asked, "max_tokens": 1} if is_messages else body
         for key, status in expected.items():
             headers = {} if key is None else {"Authorization": f"Bearer {key}"}
             got = requests.post(f"{server}{path}", json=sent, headers=headers, timeout=10)
+            if path == COUNT_TOKENS and key == tenant.api_key:
+                # Tokens are estimated whatever the model.
+                assert got.status_code == 200
+                continue
             error = got.json()["error"]
             told = error["type"] if is_messages else error["code"]
             wanted = names[status] if is_messages else status

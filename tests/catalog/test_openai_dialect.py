@@ -19,6 +19,7 @@ from catalog.dialects.base import (
     InvalidStream,
     Operation,
     ProviderFailure,
+    Untranslatable,
     parse_error,
 )
 from catalog.pricing import Usage
@@ -111,6 +112,143 @@ def test_build_asks_a_stream_for_usage(options: bytes | None, sent: dict[str, An
     assert request.headers["Accept"] == "text/event-stream"
 
 
+@pytest.mark.parametrize(
+    ("asked", "effort"),
+    [
+        ({"reasoning": {"effort": "xhigh"}}, "xhigh"),
+        ({"reasoning": {"effort": "low", "max_tokens": 30_000}}, "low"),
+        ({"reasoning": {"max_tokens": 1024}}, "low"),
+        ({"reasoning": {"max_tokens": 8000, "exclude": True}}, "medium"),
+        ({"reasoning": {"max_tokens": 31_999}}, "high"),
+        ({"reasoning": {"enabled": False}}, "none"),
+        ({"reasoning": {"enabled": False, "effort": "high"}}, "none"),
+        ({"reasoning": {"effort": "none"}}, "none"),
+        ({"reasoning": {"enabled": True}}, None),
+        ({"reasoning": {"exclude": True, "effort": None}}, None),
+        ({"reasoning": {}, "reasoning_effort": "high"}, "high"),
+        ({"reasoning": {"enabled": False}, "reasoning_effort": "high"}, "none"),
+        ({"reasoning": None}, None),
+        ({"reasoning_effort": "minimal"}, "minimal"),
+    ],
+)
+@pytest.mark.parametrize("listed", [(), ("reasoning", "reasoning_details")])
+def test_build_says_reasoning_as_openai_does(
+    asked: dict[str, Any], effort: str | None, listed: tuple[str, ...]
+) -> None:
+    made = call(json.dumps(asked).encode(), supported_parameters=frozenset(listed))
+    sent = {} if effort is None else {"reasoning_effort": effort}
+    assert json.loads(openai.build(made).body or b"") == {**sent, "model": "deployed"}
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_build_asks_for_no_reasoning_where_an_endpoint_knows_the_word(listed: bool) -> None:
+    known = frozenset(("include_reasoning",) if listed else ())
+    made = openai.build(call(b'{"include_reasoning":false}', supported_parameters=known))
+    sent = {"include_reasoning": False} if listed else {}
+    assert json.loads(made.body or b"") == {**sent, "model": "deployed"}
+
+
+def test_build_refuses_reasoning_that_nobody_understands() -> None:
+    with pytest.raises(Untranslatable):
+        openai.build(call(b'{"reasoning": {"max_tokens": "many"}}'))
+
+
+CACHED = {"cache_control": {"type": "ephemeral"}}
+THOUGHT = {"reasoning": "Hm.", "reasoning_details": [{"type": "reasoning.text", "text": "Hm."}]}
+
+
+def extended(cached: dict[str, Any], thought: dict[str, Any]) -> dict[str, Any]:
+    """A request with members of the gateway's interface, or without them."""
+    schema = {"type": "object", "properties": {"cache_control": {}, "reasoning": {}}}
+    function = {"name": "look", "arguments": '{"cache_control":"reasoning"}'}
+    return {
+        "messages": [
+            {"role": "system", "content": [{"type": "text", "text": "Be brief.", **cached}]},
+            {"role": "user", "content": "Say \"cache_control\" and 'reasoning'."},
+            {
+                "role": "assistant",
+                "content": None,
+                **thought,
+                "reasoning_content": "Hm.",
+                "tool_calls": [{"id": "a", "type": "function", "function": function}],
+            },
+            {"role": "tool", "tool_call_id": "a", "content": "1.50", **cached},
+        ],
+        "tools": [
+            {"type": "function", "function": {"name": "look", "parameters": schema}, **cached}
+        ],
+        **cached,
+        "model": "deployed",
+    }
+
+
+@pytest.mark.parametrize(
+    ("listed", "sent"),
+    [
+        ((), extended({}, {})),
+        (("reasoning", "tools"), extended({}, {})),
+        (("cache_control",), extended(CACHED, {})),
+        (("reasoning_details",), extended({}, THOUGHT)),
+        (("cache_control", "reasoning_details"), extended(CACHED, THOUGHT)),
+    ],
+)
+def test_build_leaves_out_what_openai_has_no_place_for(
+    listed: tuple[str, ...], sent: dict[str, Any]
+) -> None:
+    body = json.dumps(extended(CACHED, THOUGHT)).encode()
+    made = call(body, supported_parameters=frozenset(listed))
+    assert json.loads(openai.build(made).body or b"") == sent
+    assert json.dumps(extended(CACHED, THOUGHT)).encode() == body
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"messages":5,"tools":["cache_control"],"prompt":"reasoning"}',
+        b'{"messages":[["cache_control"]],"tools":{"cache_control":1}}',
+        b'{"messages":[{"cache":"cache_control","role":"user","content":1.50}]}',
+    ],
+)
+def test_build_leaves_shapes_that_it_does_not_know(body: bytes) -> None:
+    assert openai.build(call(body)).body == body[:-1] + b',"model":"deployed"}'
+
+
+def result(call_id: str, *parts: dict[str, Any]) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": call_id, "content": list(parts)}
+
+
+def image(name: str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": f"https://example.com/{name}.png"}}
+
+
+def test_build_moves_what_tools_show_behind_what_they_say() -> None:
+    said, more = {"type": "text", "text": "Found it."}, {"type": "text", "text": "And this."}
+    document = {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:,"}}
+    asked = {"role": "user", "content": [image("0"), said]}
+    messages = [
+        asked,
+        {"role": "assistant", "content": None, "tool_calls": []},
+        result("a", said, {**image("a"), **CACHED}),
+        result("b", said, more),
+        result("c", document),
+        {"role": "user", "content": "And now?"},
+        {"role": "assistant", "content": None, "tool_calls": []},
+        result("d", said, more, image("d")),
+    ]
+    made = openai.build(call(json.dumps({"messages": messages}).encode()))
+    assert json.loads(made.body or b"")["messages"] == [
+        asked,
+        messages[1],
+        {"role": "tool", "tool_call_id": "a", "content": "Found it."},
+        messages[3],
+        {"role": "tool", "tool_call_id": "c", "content": openai._ATTACHED},
+        {"role": "user", "content": [image("a"), document]},
+        *messages[5:7],
+        {"role": "tool", "tool_call_id": "d", "content": [said, more]},
+        {"role": "user", "content": [image("d")]},
+    ]
+
+
 def test_parse_reply_reads_what_the_gateway_needs() -> None:
     read = openai.parse_reply(Operation.CHAT, reply())
     assert (read.model, read.upstream_id, read.finish_reason) == ("deployed", "up-1", "stop")
@@ -132,7 +270,9 @@ def test_parse_reply_reads_a_text_completion() -> None:
     [
         ({"content": "ü"}, 2),
         ({"content": None}, 0),
-        ({"content": "a", "reasoning": "bc", "reasoning_content": "def", "refusal": "g"}, 7),
+        ({"content": "a", "reasoning": "bc", "refusal": "g"}, 4),
+        ({"content": "a", "reasoning": "", "reasoning_content": "def", "refusal": "g"}, 5),
+        ({"content": "a", "reasoning": "def", "reasoning_content": "def"}, 4),
         ({"content": None, "tool_calls": None}, 0),
         ({"content": [{"type": "text"}]}, 17),
     ],
@@ -224,6 +364,24 @@ def test_a_chat_message_is_no_text_completion() -> None:
                 "completion_tokens_details": {"reasoning_tokens": 2},
             },
             Usage(9, 8, cached=4, cache_write=3, reasoning=2),
+        ),
+        (
+            {
+                "prompt_tokens": 32,
+                "completion_tokens": 9,
+                "total_tokens": 135,
+                "completion_tokens_details": {"reasoning_tokens": 94},
+            },
+            Usage(32, 103, reasoning=94),
+        ),
+        (
+            {
+                "prompt_tokens": 32,
+                "completion_tokens": 103,
+                "total_tokens": 135,
+                "completion_tokens_details": {"reasoning_tokens": 94},
+            },
+            Usage(32, 103, reasoning=94),
         ),
         (
             {

@@ -366,6 +366,11 @@ def test_a_request_as_coding_agents_send_it(
     assert body["metadata"]["user_id"] != "user_1_account__session_2"
 
 
+def test_the_client_counts_tokens(client: anthropic.Anthropic) -> None:
+    counted = client.messages.count_tokens(model="any", messages=MESSAGES, tools=[TOOL])
+    assert counted.input_tokens > 10
+
+
 def test_a_wrong_key_is_an_authentication_error(server: str, db: None) -> None:
     with (
         connected(server, api_key="sk-unknown") as client,

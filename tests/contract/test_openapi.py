@@ -121,6 +121,7 @@ def test_document_names_every_operation(golden: dict[str, Any]) -> None:
         "POST /guardrails/{id}/assignments/members/remove",
         "POST /keys",
         "POST /messages",
+        "POST /messages/count_tokens",
         "POST /private-endpoints",
         "POST /private-endpoints/{id}/activate",
         "POST /private-endpoints/{id}/disable",

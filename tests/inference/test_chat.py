@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -271,6 +272,52 @@ def test_a_stream_asks_for_usage_and_keeps_other_options(site: Site) -> None:
     assert request.body["stream"] is True
     assert request.body["stream_options"] == {"include_usage": True, "include_obfuscation": True}
     assert request.headers["accept"] == "text/event-stream"
+
+
+@pytest.mark.parametrize(
+    ("listed", "asked", "sent"),
+    [
+        ([], {"reasoning": {"effort": "high"}}, "high"),
+        (["reasoning"], {"reasoning_effort": "high"}, "high"),
+        (["reasoning_effort"], {"reasoning": {"effort": "high"}}, "high"),
+        (["temperature"], {"reasoning": {"effort": "high"}, "reasoning_effort": "high"}, None),
+    ],
+)
+def test_an_endpoint_that_lists_either_name_of_an_effort_is_told_it(
+    site: Site, listed: list[str], asked: dict[str, Any], sent: str | None
+) -> None:
+    site.publish(supported_parameters=listed)
+    assert site.chat(**asked).status_code == 200
+    required = site.chat(**asked, provider={"require_parameters": True})
+    assert required.status_code == (404 if sent is None else 200)
+    for request in site.dialled():
+        assert request.body.get("reasoning_effort") == sent
+        assert "reasoning" not in request.body
+
+
+@pytest.mark.parametrize("option", [{"reasoning_effort": "low"}, {"reasoning": {"effort": "low"}}])
+@pytest.mark.parametrize("asked", [{"reasoning_effort": "high"}, {"reasoning": {"enabled": False}}])
+def test_an_effort_for_one_provider_stands_there_for_the_callers(
+    site: Site, option: dict[str, Any], asked: dict[str, Any]
+) -> None:
+    site.publish(supported_parameters=["reasoning"])
+    assert site.chat(**asked, provider={"options": {"acme": option}}).status_code == 200
+    [request] = site.dialled()
+    assert request.body["reasoning_effort"] == "low"
+
+
+@pytest.mark.parametrize(("listed", "is_sent"), [("temperature", False), ("cache_control", True)])
+def test_what_openai_does_not_know_is_sent_to_an_endpoint_that_lists_it(
+    site: Site, listed: str, is_sent: bool
+) -> None:
+    mark = {"cache_control": {"type": "ephemeral"}}
+    part = {"type": "text", "text": "Hi"}
+    site.publish(supported_parameters=[listed])
+    assert site.chat([{**part, **mark}], **mark).status_code == 200
+    [request] = site.dialled()
+    sent = [{**part, **(mark if is_sent else {})}]
+    assert request.body["messages"] == [{"role": "user", "content": sent}]
+    assert ("cache_control" in request.body) is is_sent
 
 
 def test_the_user_travels_as_a_stable_hash_of_its_organization(site: Site) -> None:

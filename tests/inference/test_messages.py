@@ -17,15 +17,18 @@ from django.conf import LazySettings
 from hypothesis import given
 from hypothesis import strategies as st
 
+from accounts.models import ApiKey
+from catalog.dialects import openai, vertex
 from catalog.dialects.anthropic import build
 from catalog.dialects.base import Call, InvalidReply, InvalidStream, Operation
-from config.errors import InvalidRequest
+from config.errors import InvalidRequest, UpstreamError
 from config.secrets import Secret
 from config.simulator import ensure_certificates
 from inference import schemas
 from inference.messages import reply
 from inference.messages.request import to_chat
-from tests import factories
+from inference.models import Generation
+from tests import clouds, factories
 from tests.config.tls import serving
 from tests.inference.conftest import Site
 
@@ -595,7 +598,27 @@ def test_arguments_are_an_object(arguments: Any, given: dict[str, Any]) -> None:
                 {"type": "redacted_thinking", "data": "c2VjcmV0"},
             ],
         ),
-        ({"content": [text("in parts")], "reasoning_details": [{"index": "x"}, 5]}, []),
+        ({"content": "", "reasoning_details": [{"index": "x"}, 5]}, []),
+        (
+            {
+                "content": [
+                    {
+                        "type": "thinking",
+                        "thinking": [text("H"), {"type": "reference"}, text("m.")],
+                    },
+                    text("In "),
+                    {"type": "reference", "reference_ids": [1]},
+                    text("parts."),
+                    {"type": "text"},
+                    "odd",
+                ]
+            },
+            [{"type": "thinking", "thinking": "Hm.", "signature": ""}, text("In parts.")],
+        ),
+        (
+            {"reasoning": "Hm.", "content": [{"type": "thinking", "thinking": "Hm."}]},
+            [{"type": "thinking", "thinking": "Hm.", "signature": ""}],
+        ),
     ],
 )
 def test_what_was_thought_comes_first(said: dict[str, Any], blocks: list[Any]) -> None:
@@ -614,6 +637,90 @@ def test_the_reasoning_of_any_provider_comes_back_to_it(secret: dict[str, Any]) 
     blocks = answer({"content": "", "reasoning_details": [detail]})["content"]
     [message] = messages_of(("assistant", blocks))
     assert message["reasoning_details"] == [detail]
+
+
+SIGNED = {"extra_content": {"google": {"thought_signature": "c2ln"}}}
+
+
+def test_the_signature_of_a_call_comes_back_to_who_gave_it() -> None:
+    calls = [{**called("{}", "a"), **SIGNED}, called("{}", "b"), {**called("{}", None), **SIGNED}]
+    whole = answer({"content": "Let me look.", "tool_calls": calls})["content"]
+    kinds = ["text", "redacted_thinking", "tool_use", "tool_use", "redacted_thinking", "tool_use"]
+    assert [block["type"] for block in whole] == kinds
+    pieces = [
+        call_piece(0, "{", id="a", name="f", **SIGNED),
+        call_piece(0, "}", **SIGNED),
+        call_piece(1, "{}", id="b", name="f"),
+        call_piece(2, "{}", name="f", **SIGNED),
+    ]
+    streamed = turned(event({"content": "Let me look."}), *pieces, ended("tool_calls"))
+    begun = [one["content_block"] for one in streamed if one["type"] == "content_block_start"]
+    assert [block["type"] for block in begun] == kinds
+    assert [block for block in begun if "data" in block] == [
+        block for block in whole if "data" in block
+    ]
+    [message] = messages_of(("assistant", whole))
+    credential = Secret(json.dumps(clouds.vertex()))
+    made = vertex.build(
+        Call(Operation.CHAT, None, "google/gemini-3-pro", credential, {"messages": [message]})
+    )
+    [sent] = json.loads(made.body or b"")["messages"]
+    assert "reasoning_details" not in sent
+    assert [call.get("extra_content") for call in sent["tool_calls"]] == [
+        SIGNED["extra_content"], None, SIGNED["extra_content"]
+    ]  # fmt: skip
+
+
+def test_a_signature_is_sent_to_nobody_who_did_not_give_it() -> None:
+    [message] = messages_of(
+        ("assistant", answer({"tool_calls": [{**called("{}"), **SIGNED}]})["content"])
+    )
+    made = openai.build(
+        Call(Operation.CHAT, "https://x.test/v1", "m", Secret("k"), {"messages": [message]})
+    )
+    assert json.loads(made.body or b"")["messages"] == [
+        {"role": "assistant", "content": None, "tool_calls": [
+            {"id": "a", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
+        ]}
+    ]  # fmt: skip
+
+
+def test_an_answer_that_ended_in_an_error_is_one() -> None:
+    with pytest.raises(UpstreamError) as error:
+        answer(
+            {"content": ""}, finish_reason="error", native_finish_reason="MALFORMED_FUNCTION_CALL"
+        )
+    assert error.value.message == "The upstream provider ended the answer with an error."
+    assert error.value.metadata == {"provider_code": "MALFORMED_FUNCTION_CALL"}
+
+
+def test_a_stream_that_ended_in_an_error_is_one() -> None:
+    assert turned(event({"content": "It "}), ended("error", native="OTHER"))[1:] == [
+        start(0, {"type": "text", "text": ""}),
+        delta(0, "text_delta", text="It "),
+        {
+            "type": "error",
+            "error": {
+                "type": "api_error",
+                "message": "The upstream provider ended the answer with an error.",
+                "details": {"error_code": "provider_unavailable", "provider_code": "OTHER"},
+            },
+            "request_id": "req-1",
+        },
+    ]
+
+
+def test_a_stream_may_come_in_parts() -> None:
+    thinking = {"type": "thinking", "thinking": [text("Hm.")]}
+    chat = (event({"content": [thinking]}), event({"content": [text("It ")]}), ended())
+    assert turned(*chat)[1:-2] == [
+        start(0, {"type": "thinking", "thinking": "", "signature": ""}),
+        delta(0, "thinking_delta", thinking="Hm."),
+        stop(0),
+        start(1, {"type": "text", "text": ""}),
+        delta(1, "text_delta", text="It "),
+        stop(1),
+    ]
 
 
 @pytest.mark.parametrize("signature", ["causeway:", "causeway:é", "causeway:bm8="])
@@ -636,9 +743,10 @@ def raw(members: dict[str, Any]) -> bytes:
     return b"data: " + json.dumps({**IDENTITY, **members}).encode() + b"\n\n"
 
 
-def ended(reason: str = "stop", **members: Any) -> bytes:
+def ended(reason: str = "stop", native: str | None = None, **members: Any) -> bytes:
     usage = raw({"choices": [], "usage": USAGE, **members})
-    return event({}, finish_reason=reason) + usage + b"data: [DONE]\n\n"
+    last = event({}, finish_reason=reason, native_finish_reason=native or reason)
+    return last + usage + b"data: [DONE]\n\n"
 
 
 def events_of(data: bytes) -> list[Any]:
@@ -915,6 +1023,52 @@ def send(site: Site, headers: dict[str, str] | None = None, **fields: Any) -> re
     return requests.post(
         f"{site.server}{MESSAGES}", json=asked(**fields), headers=sent, timeout=20, stream=True
     )
+
+
+def count(site: Site, key: str | None = None, **fields: Any) -> requests.Response:
+    return requests.post(
+        f"{site.server}{MESSAGES}/count_tokens",
+        json={"model": "acme/falcon", "messages": [{"role": "user", "content": "Hi"}], **fields},
+        headers={"x-api-key": key or site.tenant.api_key},
+        timeout=20,
+    )
+
+
+def test_tokens_are_counted_by_size_and_cost_nothing(site: Site) -> None:
+    found = count(site)
+    assert (found.status_code, found.json()) == (200, {"input_tokens": 5})
+    assert "X-Generation-Id" not in found.headers
+    assert found.headers["request-id"] == found.headers["X-Request-Id"]
+    assert count(site, max_tokens=5, system="x" * 400).json() == {"input_tokens": 5 + 4 + 100}
+    tool = {"name": "f", "input_schema": {"type": "object", "description": "x" * 4000}}
+    assert count(site, tools=[tool]).json()["input_tokens"] > 1005
+    assert not Generation.objects.exists()
+    assert not site.dialled()
+
+
+def test_tokens_are_counted_for_keys_that_may_call(site: Site) -> None:
+    for key, status, kind in (
+        ("sk-unknown", 401, "authentication_error"),
+        (site.tenant.management_key, 403, "permission_error"),
+    ):
+        refused = count(site, key)
+        assert (refused.status_code, refused.json()["type"]) == (status, "error")
+        assert refused.json()["error"]["type"] == kind
+    ApiKey.objects.update(disabled=True)
+    assert count(site).status_code == 401
+
+
+def test_a_count_of_what_is_no_message_is_refused(site: Site) -> None:
+    refused = count(site, messages=[])
+    assert refused.status_code == 400
+    assert refused.json()["error"] == {
+        "type": "invalid_request_error",
+        "message": "messages: Expected array of length >= 1.",
+        "details": {
+            "error_code": "invalid_request",
+            "fields": {"messages": "Expected array of length >= 1."},
+        },
+    }
 
 
 def test_a_message_costs_what_its_chat_would(site: Site) -> None:

@@ -581,8 +581,6 @@ def test_required_parameters_exclude_who_does_not_know_them() -> None:
         ('"max_tokens": 9', ("temperature",), False),
         ('"top_k": null', ("max_tokens",), True),
         ('"top_k": 5', ("max_tokens",), False),
-        ('"reasoning": {"effort": "low"}', ("reasoning_effort",), True),
-        ('"reasoning_effort": "low"', ("reasoning",), True),
         ('"reasoning_effort": "low"', ("include_reasoning",), False),
         ('"response_format": {"type": "json_object"}', ("response_format",), True),
         ('"response_format": {"type": "json_schema"}', ("response_format",), False),

@@ -379,6 +379,11 @@ def test_the_size_of_the_prompt_is_that_of_its_text() -> None:
         parsed(messages=[{"role": "user", "content": [text, image]}]).prompt_bytes == 16 + 4 + 4096
     )
     assert parsed(messages=[{"role": "assistant"}]).prompt_bytes == 16
+    called = [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    said = {"role": "assistant", "content": "Hi", "tool_calls": called}
+    assert parsed(messages=[said]).prompt_bytes == 16 + 2 + len(json.dumps(called))
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    assert parsed(tools=tools).prompt_bytes == parsed().prompt_bytes + len(json.dumps(tools))
     assert parsed(Operation.TEXT, prompt="Hi").prompt_bytes == 4
 
 

@@ -175,6 +175,101 @@ def test_a_usage_as_deep_as_a_well_is_left_out(
     assert site.settled().cost_nano == COST
 
 
+def test_reasoning_that_is_counted_beside_the_answer_is_charged_with_it(
+    site: Site, upstream: Callable[[Script], None]
+) -> None:
+    details = {"completion_tokens_details": {"reasoning_tokens": 11}}
+    counts = {"prompt_tokens": 10, "completion_tokens": 9, "total_tokens": 30}
+    upstream(whole({**counts, **details}))
+    usage = site.chat().json()["usage"]
+    assert {name: usage[name] for name in (*counts, *details)} == {
+        **counts, "completion_tokens": 20, **details
+    }  # fmt: skip
+    row = site.settled()
+    assert (row.completion_tokens, row.reasoning_tokens, row.cost_nano) == (20, 11, COST)
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_an_answer_that_ends_in_an_error_is_no_message(
+    site: Site, upstream: Callable[[Script], None], is_streamed: bool
+) -> None:
+    usage = {"prompt_tokens": 10, "completion_tokens": 20}
+    plain = whole(usage, finish_reason="error")
+    stream = streamed(event({"content": "Hi"}), event({}, "error"), USAGE)
+    upstream(stream if is_streamed else plain)
+    body = {**site.chat_body(), "max_tokens": 50, "stream": is_streamed}
+    answer = site.post(body, path="/api/v1/messages")
+    assert answer.status_code == (200 if is_streamed else 502)
+    text = answer.text
+    if is_streamed:
+        kind, _, text = text.rpartition("event: ")[2].partition("\ndata: ")
+        assert kind == "error"
+    error = json.loads(text)["error"]
+    assert (error["type"], error["details"]["provider_code"]) == ("api_error", "error")
+    row = site.settled()
+    assert (row.status, row.cost_nano) == ("completed", COST)
+
+
+def counted(completion: int, one: dict[str, Any]) -> dict[str, Any]:
+    return {**one, "usage": {"prompt_tokens": 10, "completion_tokens": completion}}
+
+
+def piece(index: int, text: str, reason: str | None = None) -> dict[str, Any]:
+    return event({"content": text}, reason, index=index)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        # Every event counts the whole answer so far, one choice after the other.
+        [
+            counted(1, piece(0, "Hi")),
+            counted(4, piece(0, "", "stop")),
+            counted(5, piece(1, "Hello")),
+            counted(20, piece(1, "", "stop")),
+        ],
+        # Every event counts its own choice, and the last one all of them.
+        [
+            counted(4, piece(0, "Hi", "stop")),
+            counted(3, piece(1, "Hello")),
+            counted(16, piece(1, "", "stop")),
+            counted(20, {"id": "a", "choices": []}),
+        ],
+        # The first choice alone is counted when it ends.
+        [
+            counted(4, piece(0, "Hi", "stop")),
+            piece(1, "Hello"),
+            piece(1, " you"),
+            piece(1, "", "stop"),
+            counted(20, {"id": "a", "choices": []}),
+        ],
+        # A count that comes twice counts once.
+        [
+            piece(0, "Hi", "stop"),
+            counted(20, {"id": "a", "choices": []}),
+            counted(40, {"id": "a", "choices": []}),
+        ],
+    ],
+)
+def test_the_count_of_the_whole_answer_is_charged(
+    site: Site, upstream: Callable[[Script], None], events: list[dict[str, Any]]
+) -> None:
+    upstream(streamed(*events, pause=0.01))
+    received = events_of(site.chat(stream=True, n=2).text)
+    assert received[-2]["usage"]["completion_tokens"] == 20
+    row = site.settled()
+    assert (row.completion_tokens, row.is_estimated, row.cost_nano) == (20, False, COST)
+
+
+def test_output_after_a_count_is_estimated(site: Site, upstream: Callable[[Script], None]) -> None:
+    events = [counted(4, piece(0, "Hi", "stop")), piece(1, "x" * 78), piece(1, "", "stop")]
+    upstream(streamed(*events))
+    received = events_of(site.chat(stream=True, n=2).text)
+    assert received[-2]["usage"]["completion_tokens"] == 20
+    row = site.settled()
+    assert (row.completion_tokens, row.is_estimated, row.cost_nano) == (20, True, COST)
+
+
 def test_reasoning_has_the_name_of_the_interface_too(
     site: Site, upstream: Callable[[Script], None]
 ) -> None:
@@ -195,6 +290,42 @@ def test_whole_reasoning_has_the_name_of_the_interface_too(
     upstream(whole({"prompt_tokens": 10, "completion_tokens": 20}, message=message))
     [choice] = site.chat().json()["choices"]
     assert choice["message"] == {**message, "reasoning": "Let me \\ think"}
+
+
+HIDING = [{"reasoning": {"exclude": True, "effort": "high"}}, {"include_reasoning": False}]
+DETAILS = [
+    {"type": "reasoning.text", "text": "Hm.", "index": 0},
+    {"type": "reasoning.summary", "summary": "Hm.", "index": 1},
+    {"type": "reasoning.text", "signature": "c2ln", "index": 2},
+    {"type": "reasoning.encrypted", "data": "c2VjcmV0", "index": 3},
+    5,
+]
+
+
+@pytest.mark.parametrize("asked", HIDING)
+def test_reasoning_that_nobody_wants_is_not_relayed(
+    site: Site, upstream: Callable[[Script], None], asked: dict[str, Any]
+) -> None:
+    thoughts = [event({"reasoning_content": text}) for text in ("Let", " me", " think")]
+    details = event({"reasoning_details": DETAILS, "reasoning": "Hm."})
+    upstream(streamed(*thoughts, details, event({"content": "Hi"}), event({}, "stop"), USAGE))
+    answer = site.chat(stream=True, **asked)
+    events = [one for one in events_of(answer.text) if isinstance(one, dict)]
+    deltas = [choice["delta"] for one in events for choice in one["choices"]]
+    assert deltas == [{}, {}, {}, {"reasoning_details": DETAILS[2:4]}, {"content": "Hi"}, {}]
+    assert site.settled().cost_nano == COST
+
+
+@pytest.mark.parametrize("asked", HIDING)
+def test_reasoning_that_nobody_wants_is_not_in_a_whole_answer(
+    site: Site, upstream: Callable[[Script], None], asked: dict[str, Any]
+) -> None:
+    said = {"role": "assistant", "content": "Hi"}
+    message = {**said, "reasoning": "Hm.", "reasoning_details": DETAILS[:2]}
+    upstream(whole({"prompt_tokens": 10, "completion_tokens": 20}, message=message))
+    [choice] = site.chat(**asked).json()["choices"]
+    assert choice["message"] == said
+    assert site.settled().cost_nano == COST
 
 
 def test_a_caller_who_takes_nothing_is_left(
