@@ -15,16 +15,13 @@ from django.utils.html import format_html, format_html_join
 from catalog import dialects, imports
 from catalog.dialects.credentials import InvalidCredential
 from catalog.models import Dialect, LanguageModel, ModelEndpoint, PriceVersion, Provider
-from catalog.pricing import Price
+from catalog.pricing import RATES, Price
 from config import console
 from config.addresses import InvalidURL, parse_base_url
 from config.console import ConsoleForm, ReadOnlyAdmin, display
 from config.imports import Plan, Report
 from config.uploads import Upload, UploadsAdmin
 
-RATES: Final = (
-    "prompt", "completion", "image", "request", "cache_read", "cache_write", "image_output",
-)  # fmt: skip
 # What an endpoint is, not what it costs; to change rates is another right.
 _TERMS: Final = (
     "is_listed",

@@ -22,7 +22,7 @@ from django.db.models import Q
 from accounts.policy import Policy
 from catalog import traffic
 from catalog.models import CatalogVersion, LanguageModel, ModelEndpoint
-from catalog.pricing import Price
+from catalog.pricing import RATES, Price
 from catalog.visibility import EndpointFacts, admits_model, admitted_kinds
 from config.api import CONTROL_CHARACTERS
 from endpoints.models import ModelNotFound, PrivateEndpoint
@@ -37,18 +37,7 @@ SORTS: Final = (
 VARIANTS: Final = frozenset(
     ("free", "extended", "beta", "thinking", "online", "nitro", "floor", "exacto")
 )
-_PRICE: Final = tuple(
-    f"price__{name}"
-    for name in (
-        "prompt",
-        "completion",
-        "image",
-        "request",
-        "cache_read",
-        "cache_write",
-        "image_output",
-    )
-)
+_PRICE: Final = tuple(f"price__{name}" for name in RATES)
 _PRICE_DECIMALS: Final = 30
 # Two prices of 36 digits must not be rounded when they are added.
 _EXACT: Final = Context(prec=80)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Context, Decimal
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
@@ -40,20 +40,12 @@ class Price:
             self.prompt or self.completion or self.image or self.request or self.image_output
         )
 
-    def text(
-        self,
-        name: Literal[
-            "prompt",
-            "completion",
-            "image",
-            "request",
-            "cache_read",
-            "cache_write",
-            "image_output",
-        ],
-    ) -> str:
+    def text(self, name: str) -> str:
         """Returns one rate as plain decimal digits: no exponent, no trailing zeros."""
         return decimal_text(getattr(self, name) or _ZERO)
+
+
+RATES: Final = tuple(field.name for field in fields(Price))
 
 
 class Usage(msgspec.Struct, frozen=True):

@@ -30,6 +30,8 @@ from inference.schemas import EFFORTS
 Loaded = TypeVar("Loaded")
 
 _ORGANIZATIONS: Final = 10_000
+# What a completion, of a chat or a text, may be of.
+_COMPLETED: Final = frozenset(("text", "image", "audio"))
 _CLOUDS: Final = frozenset(str(dialect.value) for dialect in Dialect if dialect.url_from_credential)
 
 
@@ -128,7 +130,7 @@ def load_catalog(version: int) -> Snapshot:
                 endpoint.price.price.is_free,
             ),
             dialect=_spoken(endpoint.provider, endpoint.provider.base_url),
-            operations=_operations(endpoint.provider, endpoint.upstream_model_id),
+            operations=_operations(endpoint),
             base_url=endpoint.provider.base_url,
             host=_host(endpoint.provider.base_url),
             upstream_model_id=endpoint.upstream_model_id,
@@ -172,7 +174,7 @@ def load_organization(
                 endpoint.declared_region,
             ),
             dialect=_spoken(endpoint.provider, endpoint.base_url),
-            operations=_operations(endpoint.provider, endpoint.upstream_model_id),
+            operations=_operations(endpoint),
             base_url=endpoint.base_url,
             host=_host(endpoint.base_url),
             upstream_model_id=endpoint.upstream_model_id,
@@ -263,9 +265,15 @@ def _spoken(provider: Provider, base_url: str | None) -> str | None:
     return provider.dialect if is_placed else None
 
 
-def _operations(provider: Provider, model: str) -> frozenset[Operation]:
-    dialect = dialects.get(provider.dialect, model)
-    return frozenset() if dialect is None else dialect.operations
+def _operations(endpoint: ModelEndpoint | PrivateEndpoint) -> frozenset[Operation]:
+    """Returns what the dialect can ask of an endpoint, and its model can answer."""
+    dialect = dialects.get(endpoint.provider.dialect, endpoint.upstream_model_id)
+    if dialect is None:
+        return frozenset()
+    outputs = endpoint.model.output_modalities
+    if outputs and _COMPLETED.isdisjoint(outputs):
+        return dialect.operations & {Operation.EMBEDDINGS}
+    return dialect.operations
 
 
 def _host(base_url: str | None) -> str:

@@ -7,12 +7,13 @@ runs under the same server as the gateway, so that what the gateway adds can be 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import uvicorn
 
-from config.limits import Receive, Scope, Send
+if TYPE_CHECKING:
+    from config.limits import Receive, Scope, Send
 
 
 class Relay:

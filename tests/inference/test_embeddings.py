@@ -9,7 +9,7 @@ import pytest
 from billing.models import Transfer
 from tests import factories
 from tests.books import assert_in_order
-from tests.inference.conftest import Site
+from tests.inference.conftest import CHAT, Site
 
 ROUTE = "/api/v1/embeddings"
 
@@ -64,6 +64,29 @@ def test_what_is_wrong_is_named_and_nothing_is_held(
     assert field in answer.json()["error"]["metadata"]["fields"]
     site.assert_nothing_happened()
     assert_in_order()
+
+
+@pytest.mark.parametrize(
+    ("outputs", "chats"), [(["embeddings"], False), (["text"], True), (["image", "text"], True)]
+)
+def test_a_model_that_completes_nothing_is_sent_no_chat(
+    site: Site, outputs: list[str], chats: bool
+) -> None:
+    site.model.output_modalities = outputs
+    site.model.save_fields("output_modalities")
+    site.publish()
+    for path, body in (
+        (CHAT, site.chat_body()),
+        ("/api/v1/completions", {"model": site.model.slug, "prompt": "one"}),
+    ):
+        answer = site.post(body, path=path)
+        assert answer.status_code == (200 if chats else 404)
+        if not chats:
+            [excluded] = answer.json()["error"]["metadata"]["excluded"]
+            assert excluded["excluded_by"] == ["operation_not_supported"]
+            site.assert_nothing_happened()
+    embedded = site.post({"model": site.model.slug, "input": "one"}, path=ROUTE)
+    assert embedded.status_code == 200
 
 
 def test_the_routing_record_is_told_to_whoever_asks(site: Site) -> None:
