@@ -21,7 +21,7 @@ Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MAX_HEADER_BYTES: Final = 65_536
-# How long a caller may take not a byte of an answer that is over.
+# How long a caller may take not a byte of an answer that has ended.
 _STUCK_SECONDS: Final = 30.0
 
 
@@ -29,8 +29,9 @@ class HttpProtocol(HttpToolsProtocol):
     """Uvicorn's HTTP/1.1 with bounds on what a caller sends, and on how long it takes an answer.
 
     The parser gathers a header of any size, in time that grows with its square, on the event loop
-    that everybody shares. Closing waits for the caller to take what was written, which some never
-    do. Of requests that came in a row, uvicorn tells the last one alone that the caller is gone.
+    that everybody shares. What was written waits for the caller to take it, which some never do:
+    who takes not a byte of what has ended for :data:`_STUCK_SECONDS` is let go. Of requests that
+    came in a row, uvicorn tells the last one alone that the caller is gone.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -38,8 +39,9 @@ class HttpProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._is_in_head = True
         self._is_lost = False
-        # Of requests in a row, those before the last whose answers have not ended.
-        self._earlier: list[RequestResponseCycle] = []
+        self._is_watched = False
+        # The one that is answered: of requests in a row, the first that has not been.
+        self._answered: RequestResponseCycle | None = None
 
     def data_received(self, data: bytes) -> None:
         if self._is_in_head:
@@ -47,6 +49,7 @@ class HttpProtocol(HttpToolsProtocol):
         super().data_received(data)
         if self._is_in_head and self._head_bytes > MAX_HEADER_BYTES:
             self._refuse(HeadersTooLarge())
+        self._watch()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -54,9 +57,6 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._is_in_head = False
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._earlier = [cycle for cycle in self._earlier if not cycle.response_complete]
-            self._earlier.append(self.cycle)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -65,31 +65,54 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self.transport.is_closing():
-            self._hurry()
+        self._watch()
 
-    def timeout_keep_alive_handler(self) -> None:
-        super().timeout_keep_alive_handler()
-        self._hurry()
+    def shutdown(self) -> None:
+        super().shutdown()
+        self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_lost = True
-        for cycle in self._earlier:
-            cycle.disconnected = not cycle.response_complete
-            cycle.message_event.set()
+        if self._answered is not None and not self._answered.response_complete:
+            self._answered.disconnected = True
+            self._answered.message_event.set()
         super().connection_lost(exc)
 
-    def _hurry(self, left: int | None = None) -> None:
-        """Ends a closing connection of whose last answer nothing was taken for a while."""
-        if self._is_lost:
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _watch(self) -> None:
+        """Begins to look whether the rest of an ended answer is taken, if there is any."""
+        if not self._is_watched and not self._is_lost and self.transport.get_write_buffer_size():
+            self._is_watched = True
+            self.loop.call_later(_STUCK_SECONDS, self._look, self._left())
+
+    def _look(self, left: int) -> None:
+        self._is_watched = False
+        if self._is_lost or not self.transport.get_write_buffer_size():
             return
-        # The kernel's part counts: a slow caller drains that for long before it asks for more.
-        queued = fcntl.ioctl(self.transport.get_extra_info("socket"), termios.TIOCOUTQ, bytes(4))
-        size = self.transport.get_write_buffer_size() + int.from_bytes(queued, sys.byteorder)
-        if left is not None and size >= left:
+        # How long an answer under way may wait is its own affair.
+        is_under_way = (
+            self._answered is not None
+            and self._answered.response_started
+            and not self._answered.response_complete
+        )
+        if self._left() >= left and not is_under_way:
             self.transport.abort()
         else:
-            self.loop.call_later(_STUCK_SECONDS, self._hurry, size)
+            self._watch()
+
+    def _left(self) -> int:
+        """Returns how many bytes wait for the caller.
+
+        The kernel's part counts: a slow caller drains that for long before it asks for more.
+        """
+        descriptor = self.transport.get_extra_info("socket").fileno()
+        if descriptor < 0:
+            return 0
+        queued = fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4))
+        return self.transport.get_write_buffer_size() + int.from_bytes(queued, sys.byteorder)
 
     def _refuse(self, error: GatewayError) -> None:
         if self.transport.is_closing():

@@ -352,11 +352,16 @@ class AdmissionIsland:
             # What one of them points at was deleted a moment ago; or its account was paid into, and
             # PostgreSQL checks a row's constraints before it sees that its statement has locked a
             # newer one. It alone is decided again.
+            unavailable: Unavailable | None = None
             for index, entry, admission in admitted:
+                if unavailable is not None:
+                    # Those that are stored must not wait for as long with each of the others.
+                    results[index] = unavailable
+                    continue
                 try:
                     stored |= await self._open([(entry, admission)], purses)
                 except Unavailable as exc:
-                    results[index] = exc
+                    results[index] = unavailable = exc
                 except Rejected:
                     if is_last:
                         results[index] = Conflict("What this request needs was just removed.")

@@ -122,7 +122,7 @@ class Inference:
                     await exchange.stream(connection.deliver)
                     await connection.end_events()
                 else:
-                    await connection.respond(200, connection.rendered(await exchange.reply()))
+                    await connection.respond(200, await exchange.reply(connection.rendered))
         finally:
             exchange.settle(asyncio.CancelledError())
             logs.generation_id.reset(token)

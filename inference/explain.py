@@ -77,10 +77,10 @@ def _snapshots(key: ApiKey) -> tuple[Snapshot, OrganizationCopy]:
 
 def _board() -> HealthBoard:
     """Reads how endpoints stand by what all workers saw; a probe that is due is left to them."""
-    board = HealthBoard()
+    board, now = HealthBoard(), time.time()
     with connection.cursor() as cursor:
-        cursor.execute(health.READ, [health.oldest_bucket(time.time())])
-        board.merge(cursor.fetchall())
+        cursor.execute(health.READ, [health.oldest_bucket(now)])
+        board.merge(cursor.fetchall(), now)
     return board
 
 

@@ -148,9 +148,13 @@ class Gateway:
         """Has what was delivered journalled now rather than in a second."""
         self._pulse.hurry()
 
-    def _beats(self) -> list[Beat]:
-        """Returns how far everything has come that has been under way for a while."""
-        return [beat for exchange in self._under_way if (beat := exchange.beat()) is not None]
+    def _beats(self, is_hurried: bool) -> list[Beat]:
+        """Returns how far everything has come that has been under way for a while.
+
+        In a hurry, only what has delivered much since its last beat.
+        """
+        told = filter(Exchange.is_ahead, self._under_way) if is_hurried else self._under_way
+        return [beat for exchange in told if (beat := exchange.beat()) is not None]
 
     def _abandon(self, admitted: asyncio.Future[Admission]) -> None:
         if admitted.exception() is None:
@@ -216,13 +220,16 @@ class Exchange:
         self._is_taken = False
         self._is_delivering = False
 
-    async def reply(self) -> bytes:
-        """Returns the body of a whole answer and settles; raises :class:`GatewayError`."""
+    async def reply(self, rendered: Callable[[bytes], bytes]) -> bytes:
+        """Returns the body of a whole answer and settles; raises :class:`GatewayError`.
+
+        ``rendered`` puts it into the caller's words, and may find that it cannot be.
+        """
         error: BaseException | None = None
         try:
             reply = await self._first_success(self._whole)
             self._note(reply)
-            return self._rendered_reply(reply)
+            return rendered(self._rendered_reply(reply))
         except BaseException as exc:
             error = exc
             raise
@@ -287,6 +294,10 @@ class Exchange:
         )
         metrics.settled(self._request.operation, status, usage, duration_ms)
 
+    def is_ahead(self) -> bool:
+        """Tells whether much was delivered of it since it was journalled."""
+        return self._output_bytes >= self._journalled_bytes + _JOURNALLED_BYTES
+
     def beat(self) -> Beat | None:
         """Returns what to journal of it; ``None`` for a young one that has delivered nothing."""
         if not self._output_bytes and time.monotonic() - self._started < 1:
@@ -338,11 +349,11 @@ class Exchange:
                 outcome,
                 now=now,
                 retry_after=None if retry_after is None else float(retry_after),
-                is_kept=not candidate.is_byok,
+                is_own=candidate.is_byok,
             )
             self._probe = None
         if latency_ms is not None and self._request.stream:
-            board.measure(candidate.route.endpoint_id, latency_ms, now=now)
+            board.measure(candidate.measured, latency_ms, now=now)
 
     def _release_probe(self) -> None:
         """Lets another request be the probe that this one, whose first attempt it was, is not."""
@@ -356,7 +367,7 @@ class Exchange:
             return
         seconds = max(self._elapsed_ms() - self._latency_ms, 1) / 1000
         self._gateway.board.measure(
-            self._candidate.route.endpoint_id,
+            self._candidate.measured,
             tokens_per_second=self._usage.completion / seconds,
             now=time.time(),
         )
@@ -426,7 +437,7 @@ class Exchange:
         fault: Exception | None = None
         while True:
             if events := b"".join(map(self._rendered_chunk, chunks)):
-                if self._output_bytes >= self._journalled_bytes + _JOURNALLED_BYTES:
+                if self.is_ahead():
                     self._gateway.journal_soon()
                 self._is_delivering = True
                 await deliver(events)
@@ -510,6 +521,7 @@ class Exchange:
         """Encodes a chunk under our identity; usage waits for the end, where the cost joins it."""
         if chunk.alike:
             self._output_bytes += chunk.output_bytes
+            self._usage_is_final = self._usage_is_last = False
             before, alike = self._before_choices(), chunk.alike
             if self._request.hides_reasoning:
                 alike = [_encode(hidden(msgspec.Raw(choices))) for choices in alike]
@@ -610,8 +622,8 @@ class Exchange:
         """Decides the terminal status, what is charged, and whether that is an estimate.
 
         Delivered output is charged by the upstream's count, else by an estimate; what failed
-        before any output costs nothing, and neither does a blank answer. A caller who leaves pays
-        for the prompt once the upstream has taken it.
+        before any output costs nothing, and neither does a blank answer, nor a whole one that its
+        caller does not get. A caller who leaves pays for the prompt once the upstream has taken it.
         """
         if error is None:
             status = Status.COMPLETED
@@ -622,6 +634,8 @@ class Exchange:
         usage, is_estimated = self._counted()
         if status is Status.CANCELLED:
             is_due = self._is_taken
+        elif status is Status.FAILED and not self._request.stream:
+            is_due = False
         else:
             has_begun = self._usage is not None or status is Status.COMPLETED
             is_due = bool(self._output_bytes) or (has_begun and not self._is_nothing(usage))

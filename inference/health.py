@@ -38,8 +38,10 @@ _PROBE_SECONDS: Final = 60.0
 _RATE_LIMIT_SECONDS: Final = 5.0
 # Percentiles are worked out this often at most, and at once after a failure.
 _FIGURES_SECONDS: Final = 0.25
-# Subjects whose circuit is open that a worker remembers without any recent outcome.
+# Subjects that a worker remembers though they do well, or without any recent outcome.
 _REMEMBERED: Final = 10_000
+# For how long it remembers an open circuit that nobody tries.
+_OPEN_SECONDS: Final = 900.0
 # What an own credential may not do is for its owner to mend; until then trying it costs little.
 _UNAUTHORIZED: Final = (401, 402, 403)
 _SHARES: Final = (("p50", 0.5), ("p75", 0.75), ("p90", 0.9), ("p99", 0.99))
@@ -216,6 +218,8 @@ class _Record:
     probed_until: float = -math.inf
     # Failures up to this bucket are forgiven: a success came after them.
     forgiven: int = -1
+    # Whether other workers are told of it.
+    is_told: bool = False
 
     def forget(self, oldest: int) -> None:
         """Drops what has left the window, so that a table that is away costs no memory."""
@@ -249,17 +253,19 @@ class HealthBoard:
         *,
         now: float,
         retry_after: float | None = None,
-        is_kept: bool = True,
+        is_own: bool = False,
     ) -> None:
         """Notes how an attempt ended, or that its answer began.
 
-        ``retry_after`` is what a rate limit asked for. Unless ``is_kept``, nothing is noted of a
-        subject before it fails, so that the many that do well cost neither memory nor a row.
+        ``retry_after`` is what a rate limit asked for. Of an own credential other workers are told
+        once it fails, and only so many that do well are remembered: there may be any number.
         """
-        if not is_kept and outcome is Outcome.SUCCESS and subject not in self._records:
+        is_well = is_own and outcome is Outcome.SUCCESS
+        if is_well and subject not in self._records and len(self._records) >= _REMEMBERED:
             return
         number = _bucket(now)
         record, bucket = self._place(subject, now)
+        record.is_told = record.is_told or not is_well
         if outcome is Outcome.SUCCESS:
             bucket.successes += 1
             if record.opened_at is not None:
@@ -289,7 +295,8 @@ class HealthBoard:
         now: float,
     ) -> None:
         """Notes how soon an endpoint's answer began, or how fast it came."""
-        bucket = self._place(endpoint_id, now)[1]
+        record, bucket = self._place(endpoint_id, now)
+        record.is_told = True
         if latency_ms is not None and len(bucket.latencies) < _SAMPLES:
             bucket.latencies.append(latency_ms)
         if tokens_per_second is not None and len(bucket.speeds) < _SAMPLES:
@@ -331,6 +338,8 @@ class HealthBoard:
         """
         rows: list[Bucket] = []
         for record in self._records.values():
+            if not record.is_told:
+                continue
             for number, bucket in record.fresh.items():
                 if number in record.sent:
                     record.sent[number].add(bucket)
@@ -340,7 +349,7 @@ class HealthBoard:
             rows.extend(record.sent.values())
         return rows
 
-    def merge(self, rows: Iterable[Sequence[Any]]) -> None:
+    def merge(self, rows: Iterable[Sequence[Any]], now: float) -> None:
         """Takes what :data:`EXCHANGE` returned as what all workers saw, this one included."""
         for record in self._records.values():
             record.shared = {}
@@ -349,10 +358,14 @@ class HealthBoard:
             bucket = Bucket(*row)
             record = self._records.setdefault(bucket.endpoint_id, _Record())
             record.shared[bucket.bucket] = bucket
+            record.is_told = True
+        oldest = oldest_bucket(now)
         for subject, record in list(self._records.items()):
             record.computed_at = -math.inf
+            record.forget(oldest)
+            is_open = record.opened_at is not None and now < record.opened_at + _OPEN_SECONDS
             is_quiet = not record.shared and not record.fresh
-            if is_quiet and (record.opened_at is None or len(self._records) > _REMEMBERED):
+            if is_quiet and not (is_open and len(self._records) <= _REMEMBERED):
                 del self._records[subject]
 
     def _place(self, subject: uuid.UUID, now: float) -> tuple[_Record, Bucket]:

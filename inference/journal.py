@@ -25,8 +25,6 @@ logger = logging.getLogger(__name__)
 # what its death may leave unbilled. The pause bounds the statements where many streams are quick.
 _INTERVAL_SECONDS: Final = 1.0
 _PAUSE_SECONDS: Final = 0.05
-# The health of endpoints goes with the first beat that is so long after its last exchange.
-_EXCHANGE_SECONDS: Final = 0.9
 # A generation that is being settled is left out: its journal goes with it, and to wait for it here
 # while it waits for another's journal would be a deadlock.
 _JOURNAL: Final = """
@@ -60,12 +58,13 @@ class Beat(msgspec.Struct, frozen=True):
 class Pulse:
     """Writes the beats of a worker in one statement, and exchanges its health board in another."""
 
-    def __init__(self, beats: Callable[[], Sequence[Beat]], board: HealthBoard) -> None:
+    def __init__(self, beats: Callable[[bool], Sequence[Beat]], board: HealthBoard) -> None:
+        """Takes what returns the beats of all that is under way, or of what hurries alone."""
         self._beats = beats
         self._board = board
         self._store = Store()
         self._hurried = asyncio.Event()
-        self._exchanged_at = 0.0
+        self._told_at = 0.0
         self._task: asyncio.Task[None] | None = None
 
     def hurry(self) -> None:
@@ -84,21 +83,26 @@ class Pulse:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(_PAUSE_SECONDS)
+            left = self._told_at + _INTERVAL_SECONDS - time.monotonic()
             with suppress(TimeoutError):
-                async with asyncio.timeout(_INTERVAL_SECONDS - _PAUSE_SECONDS):
+                async with asyncio.timeout(max(left, 0)):
                     await self._hurried.wait()
             self._hurried.clear()
+            is_due = time.monotonic() >= self._told_at + _INTERVAL_SECONDS
+            if is_due:
+                self._told_at = time.monotonic()
             try:
-                if beats := self._beats():
+                if beats := self._beats(not is_due):
                     await self._store.execute(_JOURNAL, [_encode(beats).decode()])
-                if time.monotonic() - self._exchanged_at >= _EXCHANGE_SECONDS:
-                    self._exchanged_at = time.monotonic()
+                if is_due:
                     await self._exchange()
             except (Unavailable, Rejected) as exc:
                 # The next beat says all that this one would have said.
                 logger.error("nothing is journalled: %s", type(exc).__name__)
+                await asyncio.sleep(_INTERVAL_SECONDS)
 
     async def _exchange(self) -> None:
+        now = time.time()
         rows = _encode(self._board.outgoing()).decode()
-        since = oldest_bucket(time.time())
-        self._board.merge(await self._store.execute(EXCHANGE, [rows, since, since]))
+        since = oldest_bucket(now)
+        self._board.merge(await self._store.execute(EXCHANGE, [rows, since, since]), now)

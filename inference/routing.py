@@ -179,9 +179,18 @@ class Candidate:
     subject: uuid.UUID
     options: Mapping[str, msgspec.Raw] | None = None
 
+    @property
+    def measured(self) -> uuid.UUID:
+        """Under what its latency and speed are kept: the endpoint's, whoever pays.
+
+        An own credential that says where to call is an endpoint of its own.
+        """
+        is_elsewhere = self.is_byok and self.route.base_url is None
+        return self.subject if is_elsewhere else self.route.endpoint_id
+
     def standing(self, of: Callable[[uuid.UUID], Standing]) -> Standing:
         """Returns how it stands: as its subject does, with the measures of its endpoint."""
-        measured = of(self.route.endpoint_id)
+        measured = of(self.measured)
         if not self.is_byok:
             return measured
         found = of(self.subject)
@@ -362,8 +371,10 @@ def consider(
     found = Plan(requested=names[0], model=wanted[0].slug)
     is_open, options = policy.is_open, preferences.options or {}
 
+    may_fall_back = preferences.allow_fallbacks is not False
+
     def is_down(candidate: Candidate) -> bool:
-        return _TIERS[standing(candidate.subject).state] == _DOWN
+        return _tier(standing(candidate.subject), may_probe=may_fall_back) == _DOWN
 
     # Models of which a private endpoint serves the request with a credential that is required: no
     # other is paid for with credits. An organization's own routes come first.
@@ -535,12 +546,23 @@ def _seed(request: InferenceRequest, owner: uuid.UUID, seed: int | None) -> byte
     return None if seed is None else (seed % 2**64).to_bytes(8, "big")
 
 
+def _tier(standing: Standing, *, may_probe: bool) -> int:
+    """Returns how good a standing is, 0 the best.
+
+    A probe may fail, which nobody notices while there is something to fall back to: without, what
+    is half-open counts as down.
+    """
+    if standing.state is State.HALF_OPEN and not may_probe:
+        return _DOWN
+    return _TIERS[standing.state]
+
+
 class _Order:
     """By what the endpoints of one request are ranked; a smaller rank is tried earlier."""
 
     __slots__ = (
-        "_is_one", "_latency", "_named", "_seed", "_sort", "_sort_default", "_standing",
-        "_throughput", "_trusts_half_open",
+        "_is_one", "_latency", "_may_fall_back", "_named", "_seed", "_sort", "_sort_default",
+        "_standing", "_throughput",
     )  # fmt: skip
 
     def __init__(
@@ -563,8 +585,7 @@ class _Order:
         self._seed = seed
         self._latency = _thresholds(preferences.preferred_max_latency)
         self._throughput = _thresholds(preferences.preferred_min_throughput)
-        # A probe may fail, which nobody notices while there is something to fall back to.
-        self._trusts_half_open = preferences.allow_fallbacks is not False
+        self._may_fall_back = preferences.allow_fallbacks is not False
 
     def rank(self, found: tuple[Candidate, int, str | None]) -> tuple[Any, ...]:
         """Ranks an endpoint of the model at this place of the request, named with this variant.
@@ -572,13 +593,11 @@ class _Order:
         It stands as the first of its candidates does. What is named by ``order`` comes in that
         order, however it does. Of all else, what misses a preferred measure, or is down and meets
         none, comes after every model, what is down after what is not, and private endpoints before
-        public ones.
+        public ones: these first, however they do, where there is no falling back to them.
         """
         candidate, position, variant = found
         route, standing = candidate.route, candidate.standing(self._standing)
-        tier = _TIERS[standing.state]
-        if standing.state is State.HALF_OPEN and not self._trusts_half_open:
-            tier = _DOWN
+        tier = _tier(standing, may_probe=self._may_fall_back)
         place, is_late = len(self._named), False
         if place:
             place = min(
@@ -587,15 +606,16 @@ class _Order:
             )
             if place < len(self._named):
                 tier = 0
+        is_down = tier == _DOWN and (self._may_fall_back or not route.is_private)
         if (self._latency or self._throughput) and place == len(self._named):
-            is_late = tier == _DOWN or self._misses(standing)
+            is_late = is_down or self._misses(standing)
         if self._is_one and not self._named:
             position = 0
         return (
             is_late,
             position,
             place,
-            tier == _DOWN,
+            is_down,
             not route.is_private,
             tier,
             self._measure(route, standing, variant),

@@ -226,11 +226,48 @@ def test_a_probe_that_says_nothing_gives_way_to_the_next() -> None:
 
 def test_an_own_credential_costs_a_row_only_once_it_fails() -> None:
     board = HealthBoard()
-    board.record(ONE, Outcome.SUCCESS, now=START, is_kept=False)
+    for _ in range(8):
+        board.record(ONE, Outcome.SUCCESS, now=START, is_own=True)
     assert board.outgoing() == []
-    board.record(ONE, Outcome.FAILURE, now=START, is_kept=False)
-    board.record(ONE, Outcome.SUCCESS, now=START, is_kept=False)
-    assert [(row.successes, row.failures) for row in board.outgoing()] == [(1, 1)]
+    for _ in range(5):
+        board.record(ONE, Outcome.FAILURE, now=START, is_own=True)
+    # What went well before counts.
+    assert board.standing(ONE, START).state is State.DEGRADED
+    assert [(row.successes, row.failures) for row in board.outgoing()] == [(8, 5)]
+
+
+def test_own_credentials_that_do_well_are_remembered_to_a_number_and_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(health, "_REMEMBERED", 3)
+    board = HealthBoard()
+    subjects = [uuid.UUID(int=number) for number in range(1, 6)]
+    for subject in subjects:
+        board.record(subject, Outcome.SUCCESS, now=START, is_own=True)
+        for _ in range(4):
+            board.record(subject, Outcome.FAILURE, now=START, is_own=True)
+    shares = [board.standing(subject, START).failure_share for subject in subjects]
+    assert shares == [0.8] * 3 + [1.0] * 2
+    other = HealthBoard()
+    other.record(ONE, Outcome.SUCCESS, now=START, is_own=True)
+    other.merge([], START + 59)
+    other.record(ONE, Outcome.FAILURE, now=START + 59, is_own=True)
+    assert other.standing(ONE, START + 59).failure_share == 0.5
+    forgetful = HealthBoard()
+    forgetful.record(ONE, Outcome.SUCCESS, now=START, is_own=True)
+    forgetful.merge([], START + 90)
+    forgetful.record(ONE, Outcome.FAILURE, now=START + 90, is_own=True)
+    assert forgetful.standing(ONE, START + 90).failure_share == 1.0
+
+
+def test_an_open_circuit_that_nobody_tries_is_forgotten() -> None:
+    board = board_of(0, 5)
+    assert board.standing(ONE, START).state is State.OPEN
+    board.outgoing()
+    board.merge([], START + 600)
+    assert board.standing(ONE, START + 600).state is State.HALF_OPEN
+    board.merge([], START + 1000)
+    assert board.standing(ONE, START + 1000).state is State.HEALTHY
 
 
 def test_open_circuits_without_traffic_are_remembered_to_a_number(
@@ -244,7 +281,7 @@ def test_open_circuits_without_traffic_are_remembered_to_a_number(
             board.record(subject, Outcome.FAILURE, now=START)
         board.standing(subject, START)
     board.outgoing()
-    board.merge([])
+    board.merge([], START)
     states = [board.standing(subject, START + 5).state for subject in subjects]
     assert states == [State.HEALTHY] * 2 + [State.HALF_OPEN] * 3
 
@@ -265,16 +302,16 @@ def test_what_was_sent_and_never_merged_is_sent_again() -> None:
 def test_what_is_merged_replaces_what_was_sent() -> None:
     board = board_of(2, 1)
     rows = rows_of(board)
-    board.merge(rows)
+    board.merge(rows, START)
     assert board.outgoing() == []
     assert board.standing(ONE, START).failure_share == 1 / 3
-    board.merge([])
+    board.merge([], START)
     assert board.standing(ONE, START).failure_share == 0.0
 
 
 def test_a_worker_learns_of_failures_that_others_saw() -> None:
     board = HealthBoard()
-    board.merge(rows_of(board_of(0, 5)))
+    board.merge(rows_of(board_of(0, 5)), START)
     assert board.standing(ONE, START).state is State.OPEN
     assert board.standing(TWO, START).state is State.HEALTHY
 
@@ -308,7 +345,7 @@ def test_workers_agree_on_the_share_of_failures(
     alone.outgoing()
     shares = []
     for board in [*boards, alone]:
-        board.merge([(*row[:4], list(row[4]), list(row[5]), row[6]) for row in rows])
+        board.merge([(*row[:4], list(row[4]), list(row[5]), row[6]) for row in rows], START + 90)
         shares.append(board.standing(ONE, START + 90).failure_share)
     assert len(set(shares)) == 1
 
@@ -319,7 +356,7 @@ def exchange(board: HealthBoard, now: float) -> list[tuple[Any, ...]]:
         cursor.execute(EXCHANGE, [rows, oldest(now), oldest(now)])
         # A service that other tests had may still tell of theirs.
         found = [row for row in cursor.fetchall() if row[0] in (ONE, TWO)]
-    board.merge(found)
+    board.merge(found, now)
     return found
 
 

@@ -1024,6 +1024,47 @@ def test_a_private_endpoint_that_is_down_comes_last() -> None:
     assert used(found) == ["operator-pub", "own-own"]
 
 
+@pytest.mark.parametrize("state", [State.OPEN, State.RATE_LIMITED, State.HALF_OPEN])
+@pytest.mark.parametrize("preferred", [{}, {"preferred_max_latency": 1}])
+def test_a_private_endpoint_that_nothing_may_replace_is_tried_however_it_does(
+    state: State, preferred: dict[str, Any]
+) -> None:
+    private = route("own", private=True)
+    found = planned(
+        [route("pub")],
+        [private],
+        [credential("own")],
+        allow_fallbacks=False,
+        **preferred,
+        options=ailing(*subjects(private), state=state),
+    )
+    assert used(found) == ["own-own"]
+
+
+def test_of_two_credentials_the_one_that_is_well_goes_first_where_nothing_follows() -> None:
+    served = route("x", "1")
+    ill, well = credential("x"), credential("x", "other")
+    found = planned(
+        [served, route("q", "9")],
+        credentials=[ill, well],
+        allow_fallbacks=False,
+        options=ailing(
+            subject_of(served.endpoint_id, ill.credential_id),
+            served.endpoint_id,
+            state=State.HALF_OPEN,
+        ),
+    )
+    [first] = found.candidates
+    assert first.subject == subject_of(served.endpoint_id, well.credential_id)
+
+
+def test_a_cloud_of_ones_own_is_measured_apart() -> None:
+    cloud = replace(route("x"), base_url=None)
+    found = planned([cloud, route("y")], credentials=[credential("x"), credential("y")])
+    apart = [each for each in found.candidates if each.measured != each.route.endpoint_id]
+    assert [(each.route, each.measured == each.subject) for each in apart] == [(cloud, True)]
+
+
 def ailing(*ill: uuid.UUID, state: State = State.OPEN) -> dict[str, Any]:
     """Options of a router for which these subjects are ill."""
     return {"standing": lambda subject: Standing(state if subject in ill else State.HEALTHY)}

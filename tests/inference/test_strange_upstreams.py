@@ -207,7 +207,9 @@ def test_an_answer_that_ends_in_an_error_is_no_message(
     error = json.loads(text)["error"]
     assert (error["type"], error["details"]["provider_code"]) == ("api_error", "error")
     row = site.settled()
-    assert (row.status, row.cost_nano) == ("completed", COST)
+    # Of the whole answer the caller gets nothing.
+    assert (row.status, row.cost_nano) == (("completed", COST) if is_streamed else ("failed", 0))
+    assert_in_order()
 
 
 def counted(completion: int, one: dict[str, Any]) -> dict[str, Any]:
@@ -371,3 +373,22 @@ def test_a_caller_who_takes_nothing_is_left(
         assert not last.endswith(b"0\r\n\r\n")
     assert not caplog.records
     assert_in_order()
+
+
+def test_what_follows_a_count_is_charged_too(
+    site: Site, upstream: Callable[[Script], None]
+) -> None:
+    """Two choices: the first ends with a count, and then the second goes on."""
+    usage = {"prompt_tokens": 10, "completion_tokens": 3}
+    ended = {**event({}, "stop"), "usage": usage}
+    second = [
+        {"id": "a", "model": "m", "choices": [{"index": 1, "delta": {"content": text}}]}
+        for text in ("", *["x" * 100] * 8)
+    ]
+    script = streamed(event({"content": "Hi"}), ended, *second, b"no JSON")
+    upstream(script)
+    assert "x" * 100 in site.chat(n=2, stream=True).text
+    row = site.settled()
+    assert (row.status, row.is_estimated, row.prompt_tokens) == ("failed", True, 10)
+    assert row.completion_tokens is not None
+    assert row.completion_tokens >= 200

@@ -154,12 +154,18 @@ def test_much_that_was_delivered_is_journalled_before_its_time(
     monkeypatch.setattr(journal, "_INTERVAL_SECONDS", 60.0)
     time.sleep(1.1)  # the beat that is waited for has the old time yet
     priced.upstream.release(3)
-    answer = priced.post(priced.chat_body("x" * 2000, stream=True), stream=True)
+    words = "x" * 2000, "y" * 2000
+    answer = priced.post(priced.chat_body(" ".join(words), stream=True), stream=True)
     chunks = answer.iter_content(None)
     seen = ""
-    while "x" * 2000 not in seen:
-        seen += next(chunks).decode()
-    priced.eventually(lambda: Journal.objects.get().completion_tokens >= 500)
+    for word in words:
+        while word not in seen:
+            seen += next(chunks).decode()
+        priced.eventually(lambda: Journal.objects.get().completion_tokens >= 500)
+        # The next beat, which comes as soon, is waited for as long as ever.
+        monkeypatch.undo()
+        priced.upstream.release(1)
+    priced.eventually(lambda: Journal.objects.get().completion_tokens >= 1000)
     answer.close()
     assert priced.settled().status == "cancelled"
 
@@ -295,6 +301,36 @@ def test_an_answer_that_nobody_takes_is_dropped(
         except ConnectionResetError:
             pass
     assert (received > size) is is_patient
+
+
+def test_a_kept_connection_whose_answer_nobody_takes_is_dropped(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One more request is answered by nobody who waits for the first answer to be taken."""
+    monkeypatch.setattr(limits, "_STUCK_SECONDS", 0.5)
+    size = 12_000_000
+    site.publish(f"sim-big:{size}")
+    address = urlsplit(site.server)
+    body = json.dumps(site.chat_body("one two")).encode()
+    head = (
+        f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+        f"Authorization: Bearer {site.tenant.api_key}\r\n\r\n"
+    )
+    with socket.socket() as caller:
+        caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        caller.settimeout(10)
+        caller.connect((address.hostname, address.port))
+        caller.sendall(head.encode() + body)
+        received = len(caller.recv(15))
+        assert site.settled().status == "completed"
+        caller.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        time.sleep(2)
+        try:
+            while data := caller.recv(1 << 20):
+                received += len(data)
+        except ConnectionResetError:
+            pass
+    assert received < size
 
 
 def test_a_kept_connection_serves_one_stream_after_another(site: Site) -> None:

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import uvicorn
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 
 from config.commands import refuse, require_migrated
@@ -51,6 +52,8 @@ class Command(BaseCommand):
                 timeout_keep_alive=75,
                 # A worker that starts on a busy machine is slow, not dead.
                 timeout_worker_healthcheck=30,
+                # No generation takes longer.
+                timeout_graceful_shutdown=settings.HOLD_TIMEOUT,
             )
 
 
