@@ -73,8 +73,12 @@ class _Usage(msgspec.Struct):
 
     @property
     def of_prompt(self) -> Usage | None:
-        """Counts the prompt alone: what a stream has written is not known when it begins."""
-        return msgspec.structs.replace(self, output_tokens=0).counted(_Usage())
+        """Counts the prompt alone: what a stream has written is not known when it begins.
+
+        Some begin with zeros and count at the end: a prompt of nothing is not counted yet.
+        """
+        counted = msgspec.structs.replace(self, output_tokens=0).counted(_Usage())
+        return counted if counted is not None and counted.prompt else None
 
     def counted(self, earlier: _Usage) -> Usage | None:
         """Adds the prompt up; what an event leaves out is what an earlier one said."""

@@ -862,6 +862,29 @@ def test_usage_counts_when_it_is_sane(
     assert ("usage" in reply.fields) == (expected is not None)
 
 
+@pytest.mark.parametrize(
+    ("begun", "expected"),
+    [
+        ({"input_tokens": 7, "output_tokens": 1}, Usage(7, 0)),
+        ({"input_tokens": 0, "cache_read_input_tokens": 7}, Usage(7, 0, cached=7)),
+        ({"input_tokens": 0, "output_tokens": 0}, None),
+    ],
+)
+def test_a_prompt_of_nothing_is_not_counted_yet(
+    begun: dict[str, Any], expected: Usage | None
+) -> None:
+    start = {"type": "message_start", "message": {"type": "message", "usage": begun}}
+    end = {
+        "type": "message_delta",
+        "delta": {"stop_reason": "end_turn"},
+        "usage": {"input_tokens": 9, "output_tokens": 2},
+    }
+    first, last = feed("anthropic", feed_of("anthropic", [start, end]))
+    assert first.usage == expected
+    cached = begun.get("cache_read_input_tokens", 0)
+    assert last.usage == Usage(9 + cached, 2, cached=cached)
+
+
 def test_gemini_ends_when_every_candidate_has() -> None:
     def candidate(index: int, finish: str | None) -> dict[str, Any]:
         made = {"index": index, "content": {"parts": [{"text": "a"}]}}
