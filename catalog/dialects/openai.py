@@ -525,6 +525,7 @@ def _usage(fields: dict[str, msgspec.Raw], *, completion: int | None = None) -> 
         cached=_detail(usage.prompt_tokens_details, "cached_tokens"),
         cache_write=_detail(usage.prompt_tokens_details, "cache_write_tokens"),
         reasoning=_detail(usage.completion_tokens_details, "reasoning_tokens"),
+        image_output=_detail(usage.completion_tokens_details, "image_tokens"),
     )
     if counted is not None and counted.reasoning:
         # Some count it beside the completion, of which it is a part; only the total tells.

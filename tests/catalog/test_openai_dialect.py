@@ -408,6 +408,14 @@ def test_a_chat_message_is_no_text_completion() -> None:
             {
                 "prompt_tokens": 9,
                 "completion_tokens": 8,
+                "completion_tokens_details": {"reasoning_tokens": 2, "image_tokens": 5},
+            },
+            Usage(9, 8, reasoning=2, image_output=5),
+        ),
+        (
+            {
+                "prompt_tokens": 9,
+                "completion_tokens": 8,
                 "prompt_tokens_details": {"cached_tokens": None, "cache_write_tokens": -3},
                 "completion_tokens_details": None,
             },
