@@ -244,7 +244,11 @@ def thinking(model: str, chat: Chat, max_tokens: int) -> dict[str, Any] | None:
     if budget is None:
         budget = max_tokens * _SHARES.get(wanted.effort or "medium", 50) // 100
     budget = max(budget, _MIN_BUDGET)
-    return {"type": "enabled", "budget_tokens": budget} if budget < max_tokens else None
+    if budget >= max_tokens:
+        return None
+    # These models show what they think unless told otherwise; a signature is the same either way.
+    hidden = {"display": "omitted"} if wanted.is_hidden else {}
+    return {"type": "enabled", "budget_tokens": budget, **hidden}
 
 
 def sampling(model: str, chat: Chat, thinking: dict[str, Any] | None) -> Sampling:

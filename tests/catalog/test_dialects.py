@@ -259,6 +259,12 @@ def test_a_side_speaks_once_at_a_time(kind: str) -> None:
             None,
         ),
         (
+            "claude-haiku-4-5-20251001",
+            {"reasoning": {"max_tokens": 2000, "exclude": True}},
+            {"type": "enabled", "budget_tokens": 2000, "display": "omitted"},
+            None,
+        ),
+        (
             "claude-3-7-sonnet-20250219",
             {"reasoning": {"enabled": True}},
             {"type": "enabled", "budget_tokens": 2048},
