@@ -234,6 +234,20 @@ def test_a_side_speaks_once_at_a_time(kind: str) -> None:
         ("claude-opus-4-8", {"reasoning": {"exclude": True}}, None, None),
         ("claude-opus-4-8", {"reasoning_effort": "none"}, {"type": "disabled"}, None),
         ("claude-opus-4-8", {"reasoning": {"enabled": False}}, {"type": "disabled"}, None),
+        ("claude-sonnet-5", {"reasoning_effort": "none"}, {"type": "disabled"}, None),
+        ("claude-sonnet-5-5", {}, None, None),
+        (
+            "claude-sonnet-5-5",
+            {"reasoning": {"enabled": False, "effort": "max", "exclude": True}},
+            {"type": "between_tools"},
+            None,
+        ),
+        (
+            "claude-sonnet-5-5",
+            {"reasoning_effort": "high"},
+            {"type": "adaptive", "display": "summarized"},
+            {"effort": "high"},
+        ),
         (
             "claude-opus-4-8",
             {"reasoning_effort": "minimal"},
@@ -367,6 +381,21 @@ def test_claude_that_must_call_a_tool_does_not_think_before(model: str, choice: 
     assert "thinking" in body(
         "anthropic", model, 64_000, reasoning_effort="high", tool_choice=choice
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "model"),
+    [("anthropic", "claude-sonnet-5-5"), ("bedrock", "us.anthropic.claude-sonnet-5-5")],
+)
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "look"}}])
+def test_claude_that_cannot_be_made_to_call_a_tool_is_not_asked_to(
+    kind: str, model: str, choice: Any
+) -> None:
+    with pytest.raises(Untranslatable, match=r"^This model cannot be made to call a tool\.$"):
+        body(kind, model, tools=[TOOL], tool_choice=choice)
+    for left in ("auto", "none"):
+        body(kind, model, tools=[TOOL], tool_choice=left)
+    body(kind, model, tool_choice=choice)
 
 
 @pytest.mark.parametrize(
