@@ -142,7 +142,8 @@ class Route:
 
     ``secret`` is the operator's, for public endpoints; ``None`` where there is none. ``dialect`` is
     ``None`` while this release does not speak it, or nothing says where the endpoint is. Without a
-    ``base_url`` the credential does.
+    ``base_url`` the credential does. ``listed_parameters`` are the endpoint's own list, if it has
+    one; ``supported_parameters`` have both names of a model's effort where that has either.
     """
 
     endpoint_id: uuid.UUID
@@ -161,6 +162,7 @@ class Route:
     attestation_id: int | None = None
     quantization: str = "unknown"
     supported_parameters: frozenset[str] | None = None
+    listed_parameters: frozenset[str] | None = None
     context_length: int | None = None
     max_completion_tokens: int | None = None
 

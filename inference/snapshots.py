@@ -140,7 +140,8 @@ def load_catalog(version: int) -> Snapshot:
             quantization=endpoint.quantization or "unknown",
             context_length=endpoint.context_length,
             max_completion_tokens=endpoint.max_completion_tokens,
-            supported_parameters=_known(endpoint.supported_parameters),
+            supported_parameters=_supported(endpoint.supported_parameters),
+            listed_parameters=frozenset(endpoint.supported_parameters) or None,
         )
         for endpoint in ModelEndpoint.objects.routable().select_related(
             "model", "provider", "price"
@@ -208,10 +209,13 @@ def load_organization(
     )
 
 
-def _known(listed: Iterable[str]) -> frozenset[str] | None:
-    """Returns the parameters that an endpoint knows by its list; of an empty one, nobody knows."""
-    known = frozenset(listed)
-    return (known if known.isdisjoint(EFFORTS) else known | EFFORTS) or None
+def _supported(listed: Iterable[str]) -> frozenset[str] | None:
+    """Returns what callers may ask of an endpoint by its list; of an empty one, nobody knows.
+
+    The two names of an effort are one parameter to them.
+    """
+    supported = frozenset(listed)
+    return (supported if supported.isdisjoint(EFFORTS) else supported | EFFORTS) or None
 
 
 def _by_name(routes: Iterable[Route]) -> dict[str, tuple[Route, ...]]:

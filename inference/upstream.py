@@ -93,7 +93,7 @@ async def send(
         stream=request.stream,
         max_completion_tokens=route.max_completion_tokens,
         is_byok=candidate.is_byok,
-        supported_parameters=known or frozenset(),
+        supported_parameters=route.listed_parameters,
     )
     try:
         outbound = dialect.build(call)

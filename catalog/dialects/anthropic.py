@@ -20,6 +20,7 @@ from catalog.dialects.base import (
     Operation,
     Reply,
     StreamParser,
+    Untranslatable,
     parse_error,
 )
 from catalog.dialects.messages import Chat, Media, Text, Thought, ToolCall, ToolResult
@@ -41,6 +42,8 @@ _TAKES_BUDGET: Final = re.compile(
     r"claude-(?:3|(?:opus|sonnet|haiku)-4(?:-[0-5])?(?![0-9]|-[0-9](?![0-9])))"
 )
 _MIN_BUDGET: Final = 1024
+# The model that thinks between calls of tools at least, and cannot be made to call one.
+_THINKS_BETWEEN: Final = re.compile(r"claude-sonnet-5-5(?![0-9])")
 # The generation that takes a temperature and a top_p together.
 _TAKES_BOTH: Final = re.compile(r"claude-3")
 # The lowest top_p that goes together with thinking.
@@ -73,8 +76,12 @@ class _Usage(msgspec.Struct):
 
     @property
     def of_prompt(self) -> Usage | None:
-        """Counts the prompt alone: what a stream has written is not known when it begins."""
-        return msgspec.structs.replace(self, output_tokens=0).counted(_Usage())
+        """Counts the prompt alone: what a stream has written is not known when it begins.
+
+        Some begin with zeros and count at the end: a prompt of nothing is not counted yet.
+        """
+        counted = msgspec.structs.replace(self, output_tokens=0).counted(_Usage())
+        return counted if counted is not None and counted.prompt else None
 
     def counted(self, earlier: _Usage) -> Usage | None:
         """Adds the prompt up; what an event leaves out is what an earlier one said."""
@@ -226,12 +233,16 @@ def thinking(model: str, chat: Chat, max_tokens: int) -> dict[str, Any] | None:
     A budget is part of the output and has a minimum: where the output is smaller, an older model
     does not think. There is no turning a budget into an effort: a newer model decides by itself.
     A model that must call a tool cannot be told to think before.
+
+    Raises :class:`base.Untranslatable` for a model that cannot be made to call a tool.
     """
-    wanted = chat.reasoning
+    wanted, is_between = chat.reasoning, _THINKS_BETWEEN.search(model) is not None
+    if is_between and chat.is_tool_forced:
+        raise Untranslatable("This model cannot be made to call a tool.")
     if wanted.is_on is None:
         return None
     if not wanted.is_on:
-        return {"type": "disabled"}
+        return {"type": "between_tools" if is_between else "disabled"}
     if chat.is_tool_forced:
         return None
     if not takes_budget(model):
@@ -240,7 +251,11 @@ def thinking(model: str, chat: Chat, max_tokens: int) -> dict[str, Any] | None:
     if budget is None:
         budget = max_tokens * _SHARES.get(wanted.effort or "medium", 50) // 100
     budget = max(budget, _MIN_BUDGET)
-    return {"type": "enabled", "budget_tokens": budget} if budget < max_tokens else None
+    if budget >= max_tokens:
+        return None
+    # These models show what they think unless told otherwise; a signature is the same either way.
+    hidden = {"display": "omitted"} if wanted.is_hidden else {}
+    return {"type": "enabled", "budget_tokens": budget, **hidden}
 
 
 def sampling(model: str, chat: Chat, thinking: dict[str, Any] | None) -> Sampling:

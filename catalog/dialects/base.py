@@ -82,7 +82,7 @@ class Call:
     ``max_completion_tokens`` is the most that the deployment writes, for a format that wants a
     bound where the caller names none. ``is_byok`` tells whether the one whose credential it is
     pays the provider, and not the operator by a list price.
-    ``supported_parameters`` are those that the endpoint lists, if it lists any.
+    ``supported_parameters`` are those that the endpoint lists; ``None`` where it lists none.
     """
 
     operation: Operation
@@ -93,7 +93,7 @@ class Call:
     stream: bool = False
     max_completion_tokens: int | None = None
     is_byok: bool = False
-    supported_parameters: frozenset[str] = frozenset()
+    supported_parameters: frozenset[str] | None = None
 
 
 class Reply(msgspec.Struct):

@@ -8,17 +8,21 @@ import msgspec
 
 _NAMES: Final = ("reasoning", "reasoning_content")
 _DETAILS: Final = "reasoning_details"
-_MARK: Final = b'"reasoning'
+_THOUGHT: Final = "thinking"
+_TEXTS: Final = frozenset(("text", "summary"))
+_MARKS: Final = (b'"reasoning', b'"thinking"')
 _decode = msgspec.json.Decoder(list[dict[str, Any]]).decode
 
 
 def hidden(choices: bytes | msgspec.Raw | list[Any]) -> Any:
     """Returns choices without the text of their reasoning; what is malformed is returned as it is.
 
-    Parts that are encrypted or signed stay: the caller cannot read them, or sends them back.
+    Of details that are encrypted or signed all but the text stays: the caller cannot read it, and
+    sends it back.
     """
     if not isinstance(choices, list):
-        if _MARK not in bytes(choices):
+        raw = bytes(choices)
+        if not any(mark in raw for mark in _MARKS):
             return choices
         try:
             choices = _decode(choices)
@@ -35,8 +39,20 @@ def _hide(part: dict[str, Any]) -> None:
     for name in _NAMES:
         part.pop(name, None)
     details = part.pop(_DETAILS, None)
-    if isinstance(details, list) and (kept := [one for one in details if _is_kept(one)]):
+    if isinstance(details, list) and (kept := [_textless(one) for one in details if _is_kept(one)]):
         part[_DETAILS] = kept
+    content = part.get("content")
+    if isinstance(content, list) and any(map(_is_thought, content)):
+        # Where there is nothing but thoughts, the answer is an empty text.
+        part["content"] = [one for one in content if not _is_thought(one)] or ""
+
+
+def _textless(detail: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in detail.items() if name not in _TEXTS}
+
+
+def _is_thought(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == _THOUGHT
 
 
 def _is_kept(detail: Any) -> bool:

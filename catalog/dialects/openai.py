@@ -136,17 +136,15 @@ def request(
 ) -> OutboundRequest:
     """Returns a call as an HTTP request to this URL, with the headers that log in there.
 
-    What the caller says of reasoning goes by OpenAI's name for it, ``reasoning_effort``. A server
-    that signs the calls of tools gets its signatures back. Raises :class:`base.Untranslatable`.
+    An endpoint with a list of parameters gets none of the gateway's own that are not on it; one
+    without gets all as they came. A server that signs the calls of tools gets its signatures back.
+    Raises :class:`base.Untranslatable`.
     """
     fields = dict(call.fields)
     fields["model"] = call.model
-    if "reasoning" in fields:
-        effort = _effort(fields.pop("reasoning"))
-        if effort is not None:
-            fields["reasoning_effort"] = effort
-    if "include_reasoning" not in call.supported_parameters:
-        fields.pop("include_reasoning", None)
+    listed = call.supported_parameters
+    if listed is not None:
+        _say_effort(fields, is_known="reasoning_effort" in listed)
     if call.stream:
         fields["stream"] = True
         fields["stream_options"] = _with_usage(fields.get("stream_options"))
@@ -154,10 +152,11 @@ def request(
     foreign = {
         member
         for member, parameter, mark in _EXTENSIONS
-        if mark in body and parameter not in call.supported_parameters
+        if listed is not None and parameter not in listed and mark in body
     }
-    if foreign or (b'"tool_call_id"' in body and _MEDIA.search(body)):
-        body = _encode(_without(fields, foreign, signs_calls=signs_calls))
+    is_signed = signs_calls and b'"reasoning_details"' in body
+    if foreign or is_signed or (b'"tool_call_id"' in body and _MEDIA.search(body)):
+        body = _encode(_without(fields, foreign, is_signed=is_signed))
     return OutboundRequest(
         method="POST",
         url=url,
@@ -168,6 +167,19 @@ def request(
         },
         body=body,
     )
+
+
+def _say_effort(fields: dict[str, Any], *, is_known: bool) -> None:
+    """Says what the caller wants of reasoning by OpenAI's name for it, if by any.
+
+    Whether the caller is shown the reasoning is up to the gateway.
+    """
+    reasoning = fields.pop("reasoning", None)
+    fields.pop("include_reasoning", None)
+    if not is_known:
+        fields.pop("reasoning_effort", None)
+    elif (effort := _effort(reasoning)) is not None:
+        fields["reasoning_effort"] = effort
 
 
 def _effort(reasoning: Any) -> str | None:
@@ -189,7 +201,7 @@ def _effort(reasoning: Any) -> str | None:
     return min(_BUDGETS, key=lambda effort: abs(_BUDGETS[effort] - budget))
 
 
-def _without(fields: dict[str, Any], foreign: set[str], *, signs_calls: bool) -> dict[str, Any]:
+def _without(fields: dict[str, Any], foreign: set[str], *, is_signed: bool) -> dict[str, Any]:
     """Returns the fields without foreign members, and with media where only text may be moved."""
     fields = {name: value for name, value in fields.items() if name not in foreign}
     if "tools" in fields:
@@ -198,7 +210,7 @@ def _without(fields: dict[str, Any], foreign: set[str], *, signs_calls: bool) ->
     if "messages" in fields:
         messages = _objects(fields["messages"])
         if messages is not None:
-            for message in messages if signs_calls else ():
+            for message in messages if is_signed else ():
                 _sign(message)
             fields["messages"] = _messages(_stripped(messages, foreign), foreign)
     return fields
@@ -513,6 +525,7 @@ def _usage(fields: dict[str, msgspec.Raw], *, completion: int | None = None) -> 
         cached=_detail(usage.prompt_tokens_details, "cached_tokens"),
         cache_write=_detail(usage.prompt_tokens_details, "cache_write_tokens"),
         reasoning=_detail(usage.completion_tokens_details, "reasoning_tokens"),
+        image_output=_detail(usage.completion_tokens_details, "image_tokens"),
     )
     if counted is not None and counted.reasoning:
         # Some count it beside the completion, of which it is a part; only the total tells.

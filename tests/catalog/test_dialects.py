@@ -234,6 +234,20 @@ def test_a_side_speaks_once_at_a_time(kind: str) -> None:
         ("claude-opus-4-8", {"reasoning": {"exclude": True}}, None, None),
         ("claude-opus-4-8", {"reasoning_effort": "none"}, {"type": "disabled"}, None),
         ("claude-opus-4-8", {"reasoning": {"enabled": False}}, {"type": "disabled"}, None),
+        ("claude-sonnet-5", {"reasoning_effort": "none"}, {"type": "disabled"}, None),
+        ("claude-sonnet-5-5", {}, None, None),
+        (
+            "claude-sonnet-5-5",
+            {"reasoning": {"enabled": False, "effort": "max", "exclude": True}},
+            {"type": "between_tools"},
+            None,
+        ),
+        (
+            "claude-sonnet-5-5",
+            {"reasoning_effort": "high"},
+            {"type": "adaptive", "display": "summarized"},
+            {"effort": "high"},
+        ),
         (
             "claude-opus-4-8",
             {"reasoning_effort": "minimal"},
@@ -256,6 +270,12 @@ def test_a_side_speaks_once_at_a_time(kind: str) -> None:
             "claude-haiku-4-5-20251001",
             {"reasoning": {"effort": "high"}, "max_tokens": 10_000},
             {"type": "enabled", "budget_tokens": 8000},
+            None,
+        ),
+        (
+            "claude-haiku-4-5-20251001",
+            {"reasoning": {"max_tokens": 2000, "exclude": True}},
+            {"type": "enabled", "budget_tokens": 2000, "display": "omitted"},
             None,
         ),
         (
@@ -361,6 +381,21 @@ def test_claude_that_must_call_a_tool_does_not_think_before(model: str, choice: 
     assert "thinking" in body(
         "anthropic", model, 64_000, reasoning_effort="high", tool_choice=choice
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "model"),
+    [("anthropic", "claude-sonnet-5-5"), ("bedrock", "us.anthropic.claude-sonnet-5-5")],
+)
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "look"}}])
+def test_claude_that_cannot_be_made_to_call_a_tool_is_not_asked_to(
+    kind: str, model: str, choice: Any
+) -> None:
+    with pytest.raises(Untranslatable, match=r"^This model cannot be made to call a tool\.$"):
+        body(kind, model, tools=[TOOL], tool_choice=choice)
+    for left in ("auto", "none"):
+        body(kind, model, tools=[TOOL], tool_choice=left)
+    body(kind, model, tool_choice=choice)
 
 
 @pytest.mark.parametrize(
@@ -860,6 +895,29 @@ def test_usage_counts_when_it_is_sane(
     reply = parse(kind, answer)
     assert reply.usage == expected
     assert ("usage" in reply.fields) == (expected is not None)
+
+
+@pytest.mark.parametrize(
+    ("begun", "expected"),
+    [
+        ({"input_tokens": 7, "output_tokens": 1}, Usage(7, 0)),
+        ({"input_tokens": 0, "cache_read_input_tokens": 7}, Usage(7, 0, cached=7)),
+        ({"input_tokens": 0, "output_tokens": 0}, None),
+    ],
+)
+def test_a_prompt_of_nothing_is_not_counted_yet(
+    begun: dict[str, Any], expected: Usage | None
+) -> None:
+    start = {"type": "message_start", "message": {"type": "message", "usage": begun}}
+    end = {
+        "type": "message_delta",
+        "delta": {"stop_reason": "end_turn"},
+        "usage": {"input_tokens": 9, "output_tokens": 2},
+    }
+    first, last = feed("anthropic", feed_of("anthropic", [start, end]))
+    assert first.usage == expected
+    cached = begun.get("cache_read_input_tokens", 0)
+    assert last.usage == Usage(9 + cached, 2, cached=cached)
 
 
 def test_gemini_ends_when_every_candidate_has() -> None:

@@ -131,26 +131,28 @@ def test_build_asks_a_stream_for_usage(options: bytes | None, sent: dict[str, An
         ({"reasoning_effort": "minimal"}, "minimal"),
     ],
 )
-@pytest.mark.parametrize("listed", [(), ("reasoning", "reasoning_details")])
-def test_build_says_reasoning_as_openai_does(
-    asked: dict[str, Any], effort: str | None, listed: tuple[str, ...]
+@pytest.mark.parametrize(
+    ("listed", "is_sent"),
+    [
+        (("reasoning_effort",), True),
+        (("reasoning_effort", "reasoning", "reasoning_details", "include_reasoning"), True),
+        (("reasoning", "reasoning_details", "include_reasoning"), False),
+        (("temperature",), False),
+    ],
+)
+def test_build_says_reasoning_as_openai_does_where_that_is_listed(
+    asked: dict[str, Any], effort: str | None, listed: tuple[str, ...], is_sent: bool
 ) -> None:
-    made = call(json.dumps(asked).encode(), supported_parameters=frozenset(listed))
-    sent = {} if effort is None else {"reasoning_effort": effort}
-    assert json.loads(openai.build(made).body or b"") == {**sent, "model": "deployed"}
-
-
-@pytest.mark.parametrize("listed", [True, False])
-def test_build_asks_for_no_reasoning_where_an_endpoint_knows_the_word(listed: bool) -> None:
-    known = frozenset(("include_reasoning",) if listed else ())
-    made = openai.build(call(b'{"include_reasoning":false}', supported_parameters=known))
-    sent = {"include_reasoning": False} if listed else {}
+    body = json.dumps({**asked, "include_reasoning": False}).encode()
+    made = openai.build(call(body, supported_parameters=frozenset(listed)))
+    sent = {} if effort is None or not is_sent else {"reasoning_effort": effort}
     assert json.loads(made.body or b"") == {**sent, "model": "deployed"}
 
 
 def test_build_refuses_reasoning_that_nobody_understands() -> None:
+    known = frozenset(("reasoning_effort",))
     with pytest.raises(Untranslatable):
-        openai.build(call(b'{"reasoning": {"max_tokens": "many"}}'))
+        openai.build(call(b'{"reasoning": {"max_tokens": "many"}}', supported_parameters=known))
 
 
 CACHED = {"cache_control": {"type": "ephemeral"}}
@@ -185,7 +187,7 @@ def extended(cached: dict[str, Any], thought: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("listed", "sent"),
     [
-        ((), extended({}, {})),
+        (("temperature",), extended({}, {})),
         (("reasoning", "tools"), extended({}, {})),
         (("cache_control",), extended(CACHED, {})),
         (("reasoning_details",), extended({}, THOUGHT)),
@@ -201,6 +203,20 @@ def test_build_leaves_out_what_openai_has_no_place_for(
     assert json.dumps(extended(CACHED, THOUGHT)).encode() == body
 
 
+def test_build_leaves_all_to_an_endpoint_that_lists_nothing() -> None:
+    asked = {
+        "include_reasoning": False,
+        "reasoning": {"max_tokens": 1024, "exclude": True},
+        "reasoning_effort": "high",
+        **extended(CACHED, THOUGHT),
+    }
+    body = json.dumps(asked).encode()
+    assert json.loads(openai.build(call(body)).body or b"") == asked
+    # Nor does it write them anew.
+    body = b'{"messages":[ {"cache_control": {"ttl":1.50}, "reasoning":"\\u00fc"}]}'
+    assert openai.build(call(body)).body == body[:-1] + b',"model":"deployed"}'
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -210,7 +226,8 @@ def test_build_leaves_out_what_openai_has_no_place_for(
     ],
 )
 def test_build_leaves_shapes_that_it_does_not_know(body: bytes) -> None:
-    assert openai.build(call(body)).body == body[:-1] + b',"model":"deployed"}'
+    made = call(body, supported_parameters=frozenset(("temperature",)))
+    assert openai.build(made).body == body[:-1] + b',"model":"deployed"}'
 
 
 def result(call_id: str, *parts: dict[str, Any]) -> dict[str, Any]:
@@ -235,7 +252,8 @@ def test_build_moves_what_tools_show_behind_what_they_say() -> None:
         {"role": "assistant", "content": None, "tool_calls": []},
         result("d", said, more, image("d")),
     ]
-    made = openai.build(call(json.dumps({"messages": messages}).encode()))
+    body = json.dumps({"messages": messages}).encode()
+    made = openai.build(call(body, supported_parameters=frozenset(("tools",))))
     assert json.loads(made.body or b"")["messages"] == [
         asked,
         messages[1],
@@ -247,6 +265,9 @@ def test_build_moves_what_tools_show_behind_what_they_say() -> None:
         {"role": "tool", "tool_call_id": "d", "content": [said, more]},
         {"role": "user", "content": [image("d")]},
     ]
+    # They move whatever the endpoint lists, and go as they are where it lists nothing.
+    moved = json.loads(openai.build(call(body)).body or b"")["messages"][5]
+    assert moved == {"role": "user", "content": [{**image("a"), **CACHED}, document]}
 
 
 def test_parse_reply_reads_what_the_gateway_needs() -> None:
@@ -382,6 +403,14 @@ def test_a_chat_message_is_no_text_completion() -> None:
                 "completion_tokens_details": {"reasoning_tokens": 94},
             },
             Usage(32, 103, reasoning=94),
+        ),
+        (
+            {
+                "prompt_tokens": 9,
+                "completion_tokens": 8,
+                "completion_tokens_details": {"reasoning_tokens": 2, "image_tokens": 5},
+            },
+            Usage(9, 8, reasoning=2, image_output=5),
         ),
         (
             {

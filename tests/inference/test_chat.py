@@ -275,24 +275,56 @@ def test_a_stream_asks_for_usage_and_keeps_other_options(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    ("listed", "asked", "sent"),
+    "asked", [{"reasoning": {"effort": "high", "exclude": True}}, {"reasoning_effort": "high"}]
+)
+@pytest.mark.parametrize(
+    ("listed", "is_sent", "is_usable"),
     [
-        ([], {"reasoning": {"effort": "high"}}, "high"),
-        (["reasoning"], {"reasoning_effort": "high"}, "high"),
-        (["reasoning_effort"], {"reasoning": {"effort": "high"}}, "high"),
-        (["temperature"], {"reasoning": {"effort": "high"}, "reasoning_effort": "high"}, None),
+        (["reasoning_effort"], True, True),
+        (["reasoning", "include_reasoning"], False, True),
+        (["reasoning", "reasoning_effort", "include_reasoning"], True, True),
+        (["temperature"], False, False),
     ],
 )
-def test_an_endpoint_that_lists_either_name_of_an_effort_is_told_it(
-    site: Site, listed: list[str], asked: dict[str, Any], sent: str | None
+def test_an_effort_is_sent_by_the_name_that_openai_has_for_it_if_that_is_listed(
+    site: Site, asked: dict[str, Any], listed: list[str], is_sent: bool, is_usable: bool
 ) -> None:
     site.publish(supported_parameters=listed)
+    asked = {**asked, "include_reasoning": False}
     assert site.chat(**asked).status_code == 200
+    asked.pop("include_reasoning")
     required = site.chat(**asked, provider={"require_parameters": True})
-    assert required.status_code == (404 if sent is None else 200)
+    assert required.status_code == (200 if is_usable else 404)
     for request in site.dialled():
-        assert request.body.get("reasoning_effort") == sent
-        assert "reasoning" not in request.body
+        assert request.body.get("reasoning_effort") == ("high" if is_sent else None)
+        assert not {"reasoning", "include_reasoning"} & request.body.keys()
+
+
+@pytest.mark.parametrize("is_private", [True, False])
+def test_an_endpoint_that_lists_nothing_is_told_all_as_it_came(
+    site: Site, is_private: bool
+) -> None:
+    if is_private:
+        site.own()
+    else:
+        site.publish(supported_parameters=[])
+    mark = {"cache_control": {"type": "ephemeral"}}
+    thoughts = {"reasoning": "Hm.", "reasoning_details": [{"type": "reasoning.text"}]}
+    said = [
+        {"role": "user", "content": [{"type": "text", "text": "Hi", **mark}]},
+        {"role": "assistant", "content": "Ho", **thoughts},
+        {"role": "user", "content": "Hi"},
+    ]
+    asked = {
+        "reasoning": {"effort": "high", "exclude": True},
+        "reasoning_effort": "high",
+        "include_reasoning": False,
+        **mark,
+    }
+    assert site.post({**site.chat_body(), "messages": said, **asked}).status_code == 200
+    [request] = site.dialled()
+    assert request.body["messages"] == said
+    assert {name: request.body[name] for name in asked} == asked
 
 
 @pytest.mark.parametrize("option", [{"reasoning_effort": "low"}, {"reasoning": {"effort": "low"}}])
@@ -300,7 +332,7 @@ def test_an_endpoint_that_lists_either_name_of_an_effort_is_told_it(
 def test_an_effort_for_one_provider_stands_there_for_the_callers(
     site: Site, option: dict[str, Any], asked: dict[str, Any]
 ) -> None:
-    site.publish(supported_parameters=["reasoning"])
+    site.publish(supported_parameters=["reasoning_effort"])
     assert site.chat(**asked, provider={"options": {"acme": option}}).status_code == 200
     [request] = site.dialled()
     assert request.body["reasoning_effort"] == "low"

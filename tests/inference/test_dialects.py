@@ -402,6 +402,22 @@ def test_a_stream_that_breaks_off_is_charged_by_what_was_counted_of_its_prompt(
     assert settled.is_estimated is (upstream.kind == "anthropic")
 
 
+def test_a_stream_that_breaks_off_uncounted_is_charged_by_the_estimate_of_its_prompt(
+    site: Site, upstream: Upstream
+) -> None:
+    publish(site, upstream)
+    if upstream.kind == "anthropic":
+        usage = {"input_tokens": 0, "output_tokens": 0}
+        message = {**ANSWERS["anthropic"], "content": [], "stop_reason": None, "usage": usage}
+        upstream.events = [{"type": "message_start", "message": message}, *EVENTS["anthropic"][1:4]]
+    else:
+        upstream.events = [{**EVENTS["gemini"][0], "usageMetadata": None}]
+    site.chat("one two " * 1000, stream=True)
+    settled = site.settled()
+    assert settled.prompt_tokens > 1000
+    assert settled.is_estimated
+
+
 def test_a_stream_that_breaks_off_before_a_word_costs_nothing(
     site: Site, upstream: Upstream
 ) -> None:

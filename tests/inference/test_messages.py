@@ -642,7 +642,8 @@ def test_the_reasoning_of_any_provider_comes_back_to_it(secret: dict[str, Any]) 
 SIGNED = {"extra_content": {"google": {"thought_signature": "c2ln"}}}
 
 
-def test_the_signature_of_a_call_comes_back_to_who_gave_it() -> None:
+@pytest.mark.parametrize("listed", [None, frozenset(("tools",))])
+def test_the_signature_of_a_call_comes_back_to_who_gave_it(listed: frozenset[str] | None) -> None:
     calls = [{**called("{}", "a"), **SIGNED}, called("{}", "b"), {**called("{}", None), **SIGNED}]
     whole = answer({"content": "Let me look.", "tool_calls": calls})["content"]
     kinds = ["text", "redacted_thinking", "tool_use", "tool_use", "redacted_thinking", "tool_use"]
@@ -662,10 +663,17 @@ def test_the_signature_of_a_call_comes_back_to_who_gave_it() -> None:
     [message] = messages_of(("assistant", whole))
     credential = Secret(json.dumps(clouds.vertex()))
     made = vertex.build(
-        Call(Operation.CHAT, None, "google/gemini-3-pro", credential, {"messages": [message]})
+        Call(
+            Operation.CHAT,
+            None,
+            "google/gemini-3-pro",
+            credential,
+            {"messages": [message]},
+            supported_parameters=listed,
+        )
     )
     [sent] = json.loads(made.body or b"")["messages"]
-    assert "reasoning_details" not in sent
+    assert ("reasoning_details" in sent) is (listed is None)
     assert [call.get("extra_content") for call in sent["tool_calls"]] == [
         SIGNED["extra_content"], None, SIGNED["extra_content"]
     ]  # fmt: skip
@@ -676,7 +684,14 @@ def test_a_signature_is_sent_to_nobody_who_did_not_give_it() -> None:
         ("assistant", answer({"tool_calls": [{**called("{}"), **SIGNED}]})["content"])
     )
     made = openai.build(
-        Call(Operation.CHAT, "https://x.test/v1", "m", Secret("k"), {"messages": [message]})
+        Call(
+            Operation.CHAT,
+            "https://x.test/v1",
+            "m",
+            Secret("k"),
+            {"messages": [message]},
+            supported_parameters=frozenset(("tools",)),
+        )
     )
     assert json.loads(made.body or b"")["messages"] == [
         {"role": "assistant", "content": None, "tool_calls": [

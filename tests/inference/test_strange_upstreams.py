@@ -330,6 +330,43 @@ def test_reasoning_that_nobody_wants_is_not_in_a_whole_answer(
     assert site.settled().cost_nano == COST
 
 
+def test_of_reasoning_that_nobody_wants_all_but_the_text_is_kept_for_the_way_back(
+    site: Site, upstream: Callable[[Script], None]
+) -> None:
+    signed = {"type": "reasoning.text", "signature": "c2ln", "format": "f", "index": 0}
+    sealed = {"type": "reasoning.encrypted", "data": "c2VjcmV0", "index": 1}
+    details = [{**signed, "text": "Hm."}, {**sealed, "summary": "Hm."}]
+    message = {"role": "assistant", "content": "Hi", "reasoning_details": details}
+    upstream(whole({"prompt_tokens": 10, "completion_tokens": 20}, message=message))
+    [choice] = site.chat(**HIDING[0]).json()["choices"]
+    assert choice["message"]["reasoning_details"] == [signed, sealed]
+
+
+THINKING = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}
+SAID = {"type": "text", "text": "Hi"}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("content", "relayed"), [([THINKING, SAID, 5], [SAID, 5]), ([THINKING], ""), ([], [])]
+)
+def test_parts_of_an_answer_that_are_thoughts_are_kept_from_who_wants_none(
+    site: Site, upstream: Callable[[Script], None], content: list[Any], relayed: Any, stream: bool
+) -> None:
+    if stream:
+        said = event({"content": content})
+        upstream(streamed(said, said, event({"content": "Hi"}, "stop"), USAGE))
+        answer = site.chat(stream=True, **HIDING[0])
+        events = [one for one in events_of(answer.text) if isinstance(one, dict)]
+        found = [one["choices"][0]["delta"]["content"] for one in events[:3]]
+        assert found == [relayed, relayed, "Hi"]
+    else:
+        message = {"role": "assistant", "content": content}
+        upstream(whole({"prompt_tokens": 10, "completion_tokens": 20}, message=message))
+        [choice] = site.chat(**HIDING[0]).json()["choices"]
+        assert choice["message"]["content"] == relayed
+
+
 def test_a_caller_who_takes_nothing_is_left(
     site: Site,
     upstream: Callable[[Script], None],
