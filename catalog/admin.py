@@ -17,8 +17,8 @@ from catalog.dialects.credentials import InvalidCredential
 from catalog.models import Dialect, LanguageModel, ModelEndpoint, PriceVersion, Provider
 from catalog.pricing import RATES, Price
 from config import console
-from config.addresses import InvalidURL, parse_base_url
 from config.console import ConsoleForm, ReadOnlyAdmin, display
+from config.egress.addresses import InvalidURL, parse_base_url
 from config.imports import Plan, Report
 from config.uploads import Upload, UploadsAdmin
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_network
 from typing import Literal
 
-from config.addresses import EgressPolicy, InvalidURL, parse_target
+from config.egress.addresses import EgressPolicy, InvalidURL, parse_target
 
 # The node is the operator's own choice, so any scheme and any address.
 ANYWHERE = (ip_network("0.0.0.0/0"), ip_network("::/0"))

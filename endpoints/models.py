@@ -24,7 +24,7 @@ from accounts.models import ByokCredential, Organization, Region, Workspace
 from catalog.models import Dialect, LanguageModel, ModelEndpoint, PriceVersion, Provider
 from catalog.pricing import Price, decimal_text, proportional
 from config import logs
-from config.addresses import InvalidURL, parse_base_url
+from config.egress.addresses import InvalidURL, parse_base_url
 from config.errors import GatewayError, InvalidTransition, NotFound, Unprocessable
 from config.models import BaseModel, StatefulModel
 

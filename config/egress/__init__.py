@@ -11,8 +11,8 @@ an HTTP library can print a bearer key in its error, so no library exception lea
 neither as text nor as a cause.
 """
 
-from config.addresses import BaseURL, EgressPolicy, InvalidURL, parse_base_url, refusal
-from config.egress.door import Door, OutboundResponse, Peer
+from config.egress.addresses import BaseURL, EgressPolicy, InvalidURL, parse_base_url, refusal
+from config.egress.client import Door, OutboundResponse, Peer
 from config.egress.errors import (
     AddressRefused,
     BadResponse,

@@ -16,8 +16,8 @@ import urllib3
 from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
-from config.addresses import BaseURL, EgressPolicy, is_address
 from config.egress import rules
+from config.egress.addresses import BaseURL, EgressPolicy, is_address
 from config.egress.errors import (
     BadResponse,
     ConnectFailed,

@@ -12,7 +12,7 @@ from typing import Final
 
 import certifi
 
-from config.addresses import BaseURL, EgressPolicy, InvalidURL, parse_target, refusal
+from config.egress.addresses import BaseURL, EgressPolicy, InvalidURL, parse_target, refusal
 from config.egress.errors import (
     AddressRefused,
     BadResponse,

@@ -11,8 +11,8 @@ from billing import audit
 from billing.chain import Node
 from billing.models import ChainState, TopUp
 from billing.watcher import watch
-from config.addresses import EgressPolicy
 from config.chains import Chain
+from config.egress.addresses import EgressPolicy
 from tests.billing.nodes import (
     Anvil,
     Contract,

@@ -27,8 +27,8 @@ from billing.chain import (
     Node,
     Reorganized,
 )
-from config.addresses import EgressPolicy
 from config.chains import Chain
+from config.egress.addresses import EgressPolicy
 from tests.billing.nodes import (
     RECIPIENT,
     Answers,

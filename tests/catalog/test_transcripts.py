@@ -25,7 +25,7 @@ from catalog.dialects.base import (
     ProviderFailure,
     Reply,
 )
-from config.addresses import EgressPolicy, parse_target
+from config.egress.addresses import EgressPolicy, parse_target
 from config.secrets import Secret
 from tests import clouds
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from config.addresses import EgressPolicy, PinnedHost, parse_pinned_hosts
 from config.egress import AddressRefused, Door, OutboundRequest, fetch
+from config.egress.addresses import EgressPolicy, PinnedHost, parse_pinned_hosts
 from tests.config.tls import Authority, answering, serving
 
 NAME = "models.example.com"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from catalog.models import LanguageModel, Provider
-from config.addresses import EgressPolicy
+from config.egress.addresses import EgressPolicy
 from config.simulator import Simulator
 from endpoints.models import PrivateEndpoint, Validation
 from tests import factories

@@ -17,8 +17,8 @@ import aiohappyeyeballs
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from config.addresses import EgressPolicy, is_address
 from config.egress import rules
+from config.egress.addresses import EgressPolicy, is_address
 from config.egress.connection import Connection
 from config.egress.errors import (
     ConnectFailed,
