@@ -15,7 +15,7 @@ from rest_framework.permissions import BasePermission
 
 from accounts.models import ApiKey
 from config import secrets
-from config.errors import Forbidden, Unauthenticated
+from config.api.errors import Forbidden, Unauthenticated
 
 if TYPE_CHECKING:
     from rest_framework.request import Request

@@ -25,7 +25,8 @@ from accounts.models import (
 )
 from accounts.patterns import MAX_FILTERS, MAX_PATTERN, InvalidPattern, compiled
 from catalog.models import LanguageModel, Provider
-from config.api import (
+from config.api.openapi import envelope
+from config.api.params import (
     ChoiceField,
     DollarsField,
     FlagField,
@@ -34,7 +35,6 @@ from config.api import (
     StringField,
     UUIDField,
 )
-from config.openapi import envelope
 
 SERVER_TOOLS: Final = tuple(
     f"openrouter:{name}"

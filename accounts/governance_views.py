@@ -66,8 +66,8 @@ from accounts.models import (
     workspace_for,
 )
 from accounts.serializers import DeletedSerializer
-from config.api import StrictSerializer, path_uuid, query_flag, query_uuid, slice_page
-from config.openapi import PAGE_PARAMETERS, errors
+from config.api.openapi import PAGE_PARAMETERS, errors
+from config.api.params import StrictSerializer, path_uuid, query_flag, query_uuid, slice_page
 
 _DIGEST: Final = re.compile("[0-9a-f]{64}")
 _WORKSPACE: Final = OpenApiParameter(

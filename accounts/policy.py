@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Self
 
-from config.errors import Forbidden
+from config.api.errors import Forbidden
 from config.regions import GLOBAL
 
 

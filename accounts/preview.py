@@ -18,7 +18,7 @@ from accounts.models import ApiKey
 from billing.models import Meter
 from catalog.dialects.base import Operation
 from config import console
-from config.errors import GatewayError
+from config.api.errors import GatewayError
 from inference.explain import explain, limits
 from inference.governance import budgets_of
 from inference.schemas import parse

@@ -14,7 +14,8 @@ from accounts.models import HOST_NAME, ApiKey, ByokCredential, LimitReset, Membe
 from catalog import dialects
 from catalog.dialects.credentials import InvalidCredential
 from catalog.models import Provider
-from config.api import (
+from config.api.openapi import envelope
+from config.api.params import (
     ChoiceField,
     DollarsField,
     FlagField,
@@ -25,7 +26,6 @@ from config.api import (
     UUIDField,
     path_uuid,
 )
-from config.openapi import envelope
 from config.secrets import MAX_CREDENTIAL_LENGTH, NotACredential, Secret, parse_credential
 
 

@@ -9,7 +9,7 @@ from django.core.exceptions import ValidationError
 
 from accounts.models import Organization
 from config import console
-from config.api import path_uuid
+from config.api.params import path_uuid
 from config.uploads import ExportForm, UploadForm
 
 

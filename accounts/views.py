@@ -46,7 +46,8 @@ from accounts.serializers import (
 from billing.budgets import Budget, spent
 from billing.models import Meter
 from catalog.pricing import usd
-from config.api import (
+from config.api.openapi import PAGE_PARAMETERS, errors
+from config.api.params import (
     path_uuid,
     query_flag,
     query_integer,
@@ -54,7 +55,6 @@ from config.api import (
     query_uuid,
     slice_page,
 )
-from config.openapi import PAGE_PARAMETERS, errors
 from inference.governance import budgets_of, key_limit
 
 _DIGEST: Final = re.compile("[0-9a-f]{64}")

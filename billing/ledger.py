@@ -20,7 +20,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from billing.models import Account, Transfer
-from config.errors import Conflict, InvalidRequest, NotFound
+from config.api.errors import Conflict, InvalidRequest, NotFound
 
 # Expects ``v``, whose ``organization_id`` (uuid) are those that pay. This lock excludes others, and
 # comes before all that are shared: whoever waits for those to end waits for one batch of an

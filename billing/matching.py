@@ -17,7 +17,7 @@ from django.db.models import Q, QuerySet
 
 from billing import ledger
 from billing.models import Deposit, TopUp
-from config.errors import Unprocessable
+from config.api.errors import Unprocessable
 
 ACTOR: Final = "chain watcher"
 # A block's time is its proposer's word, in whole seconds: a payment may seem so much older than its

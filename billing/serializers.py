@@ -11,9 +11,9 @@ from rest_framework.exceptions import ValidationError
 
 from billing.models import TopUp
 from catalog.pricing import usd
-from config.api import IntegerField, StrictSerializer, StringField
+from config.api.openapi import envelope
+from config.api.params import IntegerField, StrictSerializer, StringField
 from config.chains import MAX_CHAIN_ID, parse_address
-from config.openapi import envelope
 
 MIN_DOLLARS: Final = 1
 MAX_DOLLARS: Final = 100_000

@@ -35,9 +35,9 @@ from billing.serializers import (
 )
 from catalog.pricing import usd
 from config import health
-from config.api import path_uuid
-from config.errors import InvalidRequest, MethodNotAllowed, NotFound
-from config.openapi import errors
+from config.api.errors import InvalidRequest, MethodNotAllowed, NotFound
+from config.api.openapi import errors
+from config.api.params import path_uuid
 
 _IDEMPOTENCY_KEY: Final = re.compile(r"[ -~]{1,255}")
 _PAGE_POLICY: Final = {

@@ -12,7 +12,7 @@ from catalog.listing import Entry, Offer, public_pricing
 from catalog.models import LanguageModel, ModelEndpoint, Provider
 from catalog.pricing import Price
 from catalog.traffic import UNKNOWN, Figures
-from config.openapi import envelope
+from config.api.openapi import envelope
 
 
 @extend_schema_serializer(component_name="ModelArchitecture")

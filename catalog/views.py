@@ -41,8 +41,8 @@ from catalog.serializers import (
     ProviderSerializer,
     PublicEndpointSerializer,
 )
-from config.api import next_link, query_integer
-from config.openapi import PAGE_PARAMETERS, errors
+from config.api.openapi import PAGE_PARAMETERS, errors
+from config.api.params import next_link, query_integer
 from config.regions import region_of_host
 from endpoints.models import ModelNotFound
 

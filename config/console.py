@@ -39,8 +39,8 @@ from django.utils.functional import cached_property
 from django.utils.text import slugify
 from django.views.decorators.debug import sensitive_post_parameters
 
-from config.api import CONTROL_CHARACTERS, NOT_STORABLE
-from config.errors import GatewayError
+from config.api.errors import GatewayError
+from config.api.params import CONTROL_CHARACTERS, NOT_STORABLE
 from config.secrets import MAX_CREDENTIAL_LENGTH, NotACredential, parse_credential
 
 _F = TypeVar("_F", bound=Callable[..., Any])

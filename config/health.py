@@ -15,7 +15,7 @@ from django.urls import resolve
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from config.errors import MethodNotAllowed
+from config.api.errors import MethodNotAllowed
 
 _PROBES: Final = frozenset(("/healthz", "/readyz", "/metrics"))
 

@@ -12,7 +12,7 @@ import msgspec
 from django.conf import settings
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from config.errors import GatewayError, HeadersTooLarge, PayloadTooLarge
+from config.api.errors import GatewayError, HeadersTooLarge, PayloadTooLarge
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

@@ -13,7 +13,7 @@ from django_otp.plugins.otp_static.models import StaticDevice
 from django_otp.plugins.otp_totp.models import TOTPDevice
 
 from config import secrets
-from config.errors import InvalidTransition
+from config.api.errors import InvalidTransition
 
 
 class BaseModel(models.Model):

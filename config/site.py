@@ -19,7 +19,7 @@ from django.views.decorators.csrf import csrf_protect
 from django.views.decorators.debug import sensitive_post_parameters
 
 from config import totp
-from config.api import NOT_STORABLE
+from config.api.params import NOT_STORABLE
 
 if TYPE_CHECKING:
     from django.contrib.admin import AdminSite as _Site

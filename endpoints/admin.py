@@ -21,7 +21,7 @@ from accounts.uploads import OrganizationExportForm, OrganizationUploadForm
 from catalog.models import LanguageModel
 from catalog.pricing import Price
 from config import console
-from config.api import path_uuid
+from config.api.params import path_uuid
 from config.console import ConsoleForm, Dialog, ReadOnlyAdmin, display
 from config.imports import Plan, Report, read_lines
 from config.uploads import Upload, UploadsAdmin

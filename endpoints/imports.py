@@ -24,8 +24,8 @@ from django.db import connection, transaction
 from accounts.models import Organization
 from catalog.imports import DECIMAL
 from catalog.pricing import Price, decimal_text
-from config.api import CONTROL_CHARACTERS
-from config.errors import GatewayError
+from config.api.errors import GatewayError
+from config.api.params import CONTROL_CHARACTERS
 from config.imports import (
     Fate,
     ImportRefused,

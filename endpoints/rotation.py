@@ -6,7 +6,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from accounts.models import ByokCredential
-from config.errors import Unprocessable
+from config.api.errors import Unprocessable
 from config.secrets import Secret
 from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation

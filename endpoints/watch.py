@@ -10,7 +10,7 @@ from django.db.models import F, Q, Sum
 from django.utils import timezone
 
 from catalog.pricing import NANO
-from config.errors import InvalidTransition, NotFound
+from config.api.errors import InvalidTransition, NotFound
 from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation
 

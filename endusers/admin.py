@@ -17,7 +17,7 @@ from django.utils import timezone
 from accounts.models import Organization
 from accounts.uploads import OrganizationExportForm, OrganizationUploadForm
 from config import console
-from config.api import CONTROL_CHARACTERS, path_uuid
+from config.api.params import CONTROL_CHARACTERS, path_uuid
 from config.console import ConsoleForm, display
 from config.imports import Plan, Report, read_lines
 from config.uploads import Upload, UploadsAdmin

@@ -8,7 +8,7 @@ from typing import Self
 from django.db import models, transaction
 
 from accounts.models import Organization
-from config.errors import Conflict, NotFound
+from config.api.errors import Conflict, NotFound
 from config.models import BaseModel
 
 

@@ -12,8 +12,8 @@ from rest_framework.response import Response
 from rest_framework.viewsets import ViewSet
 
 from accounts.authentication import ManagementKey, caller_of
-from config.api import NOT_STORABLE, StrictSerializer, query_flag, query_text, slice_page
-from config.openapi import PAGE_PARAMETERS, errors
+from config.api.openapi import PAGE_PARAMETERS, errors
+from config.api.params import NOT_STORABLE, StrictSerializer, query_flag, query_text, slice_page
 from endusers.models import EndUser, EndUserNotFound
 from endusers.serializers import (
     CreateExternalSerializer,

@@ -21,7 +21,7 @@ from accounts.authentication import require_inference, require_usable
 from accounts.policy import Policy, require_entrance
 from billing import ledger
 from billing.budgets import Budget, Reading
-from config.errors import Conflict, GatewayError, Unauthenticated, Unavailable
+from config.api.errors import Conflict, GatewayError, Unauthenticated, Unavailable
 from config.secrets import hash_end_user
 from inference import governance
 from inference.filters import Filters, Finding, Screened, screen_at_once

@@ -37,7 +37,7 @@ from psycopg.errors import QueryCanceled
 
 from catalog.models import LanguageModel
 from catalog.pricing import usd
-from config.errors import RequestTimeout
+from config.api.errors import RequestTimeout
 from inference.models import Generation
 
 TIMEOUT_MS: Final = 10_000

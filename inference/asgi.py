@@ -21,7 +21,7 @@ from django.http import HttpRequest
 from accounts.authentication import bearer_digest, key_digest, require_inference, usable_key
 from catalog.dialects.base import InvalidReply, Operation
 from config import logs
-from config.errors import (
+from config.api.errors import (
     GatewayError,
     HostNotServed,
     MethodNotAllowed,

@@ -16,7 +16,7 @@ from billing.budgets import Reading
 from billing.models import Account, Meter
 from catalog.models import CatalogVersion, Provider
 from catalog.pricing import usd
-from config.errors import PaymentRequired
+from config.api.errors import PaymentRequired
 from inference import governance, health
 from inference.estimate import worst_case_nano
 from inference.governance import Rule

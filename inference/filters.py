@@ -16,7 +16,7 @@ import msgspec
 
 from accounts.patterns import InvalidPattern, compiled
 from catalog.dialects.base import Operation
-from config.errors import Forbidden, InvalidRequest, RequestTimeout, Unavailable
+from config.api.errors import Forbidden, InvalidRequest, RequestTimeout, Unavailable
 from inference.builtins import BUILTINS, Recogniser
 from inference.schemas import InferenceRequest
 

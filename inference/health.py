@@ -18,7 +18,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final
 
-from config.errors import GatewayError, UpstreamError, UpstreamRateLimited, UpstreamRefused
+from config.api.errors import GatewayError, UpstreamError, UpstreamRateLimited, UpstreamRefused
 
 # A minute in slots of five seconds; slot ``n % _SLOTS`` of the ring holds bucket ``n``.
 BUCKET_SECONDS: Final = 5

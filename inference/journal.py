@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from config.errors import Unavailable
+from config.api.errors import Unavailable
 from inference.health import EXCHANGE, HealthBoard, oldest_bucket
 from inference.store import Rejected, Store
 

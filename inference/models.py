@@ -13,7 +13,7 @@ from django.db.models import Q
 
 from accounts.models import ApiKey, Member, Organization, Workspace
 from catalog.models import ModelEndpoint, PriceVersion
-from config.errors import Conflict
+from config.api.errors import Conflict
 from endpoints.models import Attestation, PrivateEndpoint
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from billing.budgets import Budget, Reading, Scope
 from catalog.pricing import decimal_text, usd
-from config.errors import Forbidden, GatewayError, PaymentRequired
+from config.api.errors import Forbidden, GatewayError, PaymentRequired
 from inference.estimate import affordable_tokens, worst_case_nano
 from inference.routing import Candidate
 from inference.schemas import InferenceRequest

@@ -14,7 +14,8 @@ from rest_framework.exceptions import ValidationError
 
 from accounts.models import Region
 from catalog.pricing import usd
-from config.api import (
+from config.api.openapi import envelope
+from config.api.params import (
     CONTROL_CHARACTERS,
     MAX_LIST,
     NOT_STORABLE,
@@ -26,7 +27,6 @@ from config.api import (
     StringField,
     path_uuid,
 )
-from config.openapi import envelope
 from inference.analytics import (
     DEFAULT_LIMIT,
     DIMENSION_OPERATORS,

@@ -26,9 +26,9 @@ from accounts.models import (
     Workspace,
     WorkspaceNotFound,
 )
-from config.api import NOT_STORABLE, query_choice, query_uuid
-from config.errors import NotFound
-from config.openapi import ErrorSerializer, errors
+from config.api.errors import NotFound
+from config.api.openapi import ErrorSerializer, errors
+from config.api.params import NOT_STORABLE, query_choice, query_uuid
 from inference.analytics import DIMENSIONS, METRICS, OPERATORS, Granularity, Query
 from inference.models import Feedback, Generation
 from inference.report_serializers import (

@@ -17,7 +17,7 @@ from accounts.policy import Policy
 from catalog.dialects.base import Operation
 from catalog.pricing import Price
 from catalog.visibility import EndpointFacts, exclusions
-from config.errors import Forbidden, NotFound
+from config.api.errors import Forbidden, NotFound
 from config.secrets import Secret
 from endpoints.models import ModelNotFound
 from inference.health import UNKNOWN, Standing, State, subject_of

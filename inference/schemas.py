@@ -10,8 +10,8 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from catalog.dialects.base import Operation
-from config.api import CONTROL_CHARACTERS
-from config.errors import InvalidRequest
+from config.api.errors import InvalidRequest
+from config.api.params import CONTROL_CHARACTERS
 
 # Meant for the gateway: a deployment would refuse or misread them.
 _GATEWAY_FIELDS: Final = frozenset(

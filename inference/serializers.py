@@ -6,7 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from config.openapi import envelope
+from config.api.openapi import envelope
 from inference.health import State
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from billing import ledger
 from catalog.pricing import Usage
-from config.errors import Unavailable
+from config.api.errors import Unavailable
 from inference.store import Store
 
 logger = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from catalog.dialects.base import Operation
 from catalog.dialects.credentials import InvalidCredential
 from catalog.models import Dialect, LanguageModel, ModelEndpoint, Provider
 from catalog.visibility import EndpointFacts
-from config.errors import Unavailable
+from config.api.errors import Unavailable
 from config.secrets import DecryptionFailed, Secret
 from endpoints.models import PrivateEndpoint
 from inference import governance

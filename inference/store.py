@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 import asyncpg
 from django.db import connection
 
-from config.errors import Unavailable
+from config.api.errors import Unavailable
 
 # What asyncpg reads of a URL as libpq does. libpq knows more, which says how to behave rather than
 # where to go.

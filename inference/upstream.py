@@ -19,7 +19,7 @@ from catalog.dialects.base import (
     parse_error,
 )
 from config import egress
-from config.errors import (
+from config.api.errors import (
     GatewayError,
     PayloadTooLarge,
     UpstreamError,

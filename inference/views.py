@@ -12,7 +12,7 @@ from rest_framework.views import APIView
 from accounts.authentication import AnyKey
 from accounts.models import ApiKey
 from catalog.dialects.base import Operation
-from config.openapi import errors
+from config.api.openapi import errors
 from config.regions import region_of_host
 from inference.explain import explain
 from inference.schemas import parse

@@ -15,7 +15,7 @@ from catalog import dialects
 from catalog.dialects.credentials import InvalidCredential
 from catalog.models import Provider
 from config import console
-from config.api import path_uuid
+from config.api.params import path_uuid
 from config.console import ConsoleAdmin, ConsoleForm, Dialog, display
 from endpoints import rotation
 

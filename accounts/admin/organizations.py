@@ -17,7 +17,7 @@ from accounts.models import Member, Organization, Workspace
 from billing import grants
 from billing.models import Account
 from config import console
-from config.api import path_uuid
+from config.api.params import path_uuid
 from config.console import ConsoleAdmin, ConsoleForm, Dialog, display
 
 

@@ -15,7 +15,7 @@ from accounts.models.edits import refusal, write_fields
 from accounts.models.organizations import Organization, Workspace
 from accounts.models.terms import Region
 from config import secrets
-from config.errors import NotFound
+from config.api.errors import NotFound
 from config.models import BaseModel
 
 HOST_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.\-]{0,251}[a-z0-9])?")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from config.errors import InvalidRequest
+from config.api.errors import InvalidRequest
 from config.models import BaseModel
 
 

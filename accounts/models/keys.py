@@ -24,7 +24,7 @@ from accounts.models.organizations import (
 from accounts.models.terms import LimitReset, Region
 from accounts.policy import Family, Policy
 from config import secrets
-from config.errors import NotFound
+from config.api.errors import NotFound
 from config.models import BaseModel
 
 

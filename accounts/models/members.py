@@ -7,7 +7,7 @@ from typing import Self
 
 from django.db import models
 
-from config.errors import NotFound
+from config.api.errors import NotFound
 from config.models import BaseModel
 
 

@@ -18,7 +18,7 @@ from accounts.models.edits import refusal, write_fields
 from accounts.models.members import Member
 from accounts.models.terms import BudgetInterval
 from accounts.policy import Policy
-from config.errors import InvalidRequest, NotFound, Unavailable
+from config.api.errors import InvalidRequest, NotFound, Unavailable
 from config.models import BaseModel
 
 WORKSPACE_SLUG: Final = re.compile("[a-z0-9]+(?:-[a-z0-9]+)*")

@@ -14,8 +14,8 @@ from billing.admin.cells import wrapped
 from billing.chain import ChainError, Cursor, Node
 from billing.models import ChainState, Deposit, TopUp
 from config import console
+from config.api.errors import Unavailable, Unprocessable
 from config.console import Dialog, ReadOnlyAdmin, display
-from config.errors import Unavailable, Unprocessable
 
 _CHAIN_STATES: Final = {
     "reading": "success", "starting": "info", "failing": "warning", "halted": "danger",

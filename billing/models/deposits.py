@@ -16,8 +16,8 @@ from django.utils import timezone
 from accounts.models import Organization
 from billing.chain import Cursor
 from billing.chain import Deposit as Payment
+from config.api.errors import InvalidRequest, InvalidTransition
 from config.chains import Chain, Token
-from config.errors import InvalidRequest, InvalidTransition
 from config.models import StatefulModel
 
 if TYPE_CHECKING:

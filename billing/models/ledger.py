@@ -15,7 +15,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from accounts.models import Organization
-from config.errors import Conflict
+from config.api.errors import Conflict
 from config.models import StatefulModel
 
 

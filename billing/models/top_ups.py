@@ -16,8 +16,8 @@ from django.utils import timezone
 
 from accounts.models import Organization
 from billing.models.deposits import ChainState, Deposit, UnitsField, chain_name, token_text
+from config.api.errors import GatewayError, InvalidRequest, Unprocessable
 from config.chains import Chain, Token
-from config.errors import GatewayError, InvalidRequest, Unprocessable
 from config.models import StatefulModel
 
 MAX_OPEN: Final = 5

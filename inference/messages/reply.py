@@ -12,7 +12,7 @@ import msgspec
 from catalog.dialects.answers import GEMINI_FORMAT
 from catalog.dialects.base import InvalidReply, InvalidStream, decode_object
 from catalog.dialects.sse import EventDecoder, EventTooLarge
-from config.errors import UpstreamError
+from config.api.errors import UpstreamError
 from inference.messages import thoughts
 from inference.messages.thoughts import Detail
 

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from config.api import CONTROL_CHARACTERS
-from config.errors import InvalidRequest
+from config.api.errors import InvalidRequest
+from config.api.params import CONTROL_CHARACTERS
 from inference import schemas
 from inference.messages import thoughts
 

@@ -16,7 +16,7 @@ from django.urls import reverse
 from accounts.models import ApiKey, BudgetInterval
 from billing import audit, grants
 from billing.models import Account, GrantRequest, Transfer
-from config.errors import InvalidTransition
+from config.api.errors import InvalidTransition
 from config.secrets import Secret
 from tests import factories, snapshots
 from tests.accounts.governance import make_guardrail

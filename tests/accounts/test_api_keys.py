@@ -13,7 +13,7 @@ from rest_framework.test import APIClient
 
 from accounts.models import ApiKey, workspace_for
 from config import secrets
-from config.errors import NotFound
+from config.api.errors import NotFound
 from config.secrets import Secret
 from tests import factories
 from tests.factories import Tenant

@@ -15,7 +15,7 @@ from rest_framework.test import APIClient
 
 from accounts.models import ByokCredential, CredentialNotFound, Member
 from catalog.models import Provider
-from config.errors import InvalidRequest
+from config.api.errors import InvalidRequest
 from config.secrets import DecryptionFailed, Secret, digest_api_key
 from config.simulator import Simulator
 from endpoints import validation

@@ -7,7 +7,7 @@ from django.db import DatabaseError, IntegrityError, connection, transaction
 
 from billing import ledger
 from billing.models import Account, Meter, Transfer
-from config.errors import InvalidRequest, NotFound
+from config.api.errors import InvalidRequest, NotFound
 from tests import factories
 from tests.factories import Tenant
 

@@ -30,7 +30,7 @@ from billing import ledger
 from billing.models import Account, Meter, Transfer
 from catalog.models import CatalogVersion, ModelEndpoint
 from catalog.pricing import Usage, nano_usd, total_cost
-from config.errors import NotFound
+from config.api.errors import NotFound
 from inference.admission import _OPEN
 from inference.journal import _JOURNAL
 from inference.models import Generation, Journal, new_generation_id

@@ -24,8 +24,8 @@ from billing import audit, matching, watcher
 from billing import chain as chain_module
 from billing.chain import ChainUnavailable, Cursor
 from billing.models import ChainState, Deposit, TooManyTopUps, TopUp, Transfer
+from config.api.errors import InvalidRequest, InvalidTransition
 from config.chains import Chain, parse_address
-from config.errors import InvalidRequest, InvalidTransition
 from config.models import Lease
 from tests import factories
 from tests.billing.conftest import ask, look, node_of

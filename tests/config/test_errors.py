@@ -14,8 +14,8 @@ from django.test import Client, RequestFactory
 from rest_framework import exceptions as drf
 from rest_framework.test import APIClient
 
-from config import errors
-from config.errors import GatewayError, error_body, from_framework
+from config.api import errors
+from config.api.errors import GatewayError, error_body, from_framework
 
 
 def envelope(code: int, message: str, error_type: str) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def _tree(root: type[GatewayError]) -> list[type[GatewayError]]:
 @pytest.mark.parametrize(
     "kind",
     sorted(
-        (kind for kind in _tree(GatewayError) if kind.__module__ == "config.errors"),
+        (kind for kind in _tree(GatewayError) if kind.__module__ == "config.api.errors"),
         key=lambda kind: kind.__name__,
     ),
 )

@@ -11,7 +11,7 @@ from typing import Any
 import requests
 from django.db import connections
 
-from config.errors import InvalidTransition
+from config.api.errors import InvalidTransition
 from config.simulator import Simulator
 from endpoints import validation
 from endpoints.models import PrivateEndpoint

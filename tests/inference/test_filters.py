@@ -12,7 +12,7 @@ import requests
 from accounts.governance_serializers import BUILTIN_LABELS
 from accounts.models import ApiKey, Guardrail
 from catalog.dialects.base import Operation
-from config.errors import InvalidRequest
+from config.api.errors import InvalidRequest
 from config.secrets import generate_api_key
 from inference import schemas
 from inference.builtins import BUILTINS

@@ -12,7 +12,7 @@ from django.db import connection
 from hypothesis import given
 from hypothesis import strategies as st
 
-from config.errors import (
+from config.api.errors import (
     Forbidden,
     GatewayError,
     InvalidRequest,

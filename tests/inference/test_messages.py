@@ -21,7 +21,7 @@ from accounts.models import ApiKey
 from catalog.dialects import openai, vertex
 from catalog.dialects.anthropic import build
 from catalog.dialects.base import Call, InvalidReply, InvalidStream, Operation
-from config.errors import InvalidRequest, UpstreamError
+from config.api.errors import InvalidRequest, UpstreamError
 from config.secrets import Secret
 from config.simulator import ensure_certificates
 from inference import schemas

@@ -19,7 +19,7 @@ from django.utils import timezone
 from billing import ledger
 from billing.models import Account, Meter, Transfer
 from catalog.dialects.base import Operation
-from config.errors import Unauthenticated
+from config.api.errors import Unauthenticated
 from config.secrets import digest_api_key
 from config.simulator import BEHAVIOURS, Reply, Request, Script, Signal
 from inference import schemas

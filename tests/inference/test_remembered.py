@@ -21,7 +21,7 @@ from accounts.models import ApiKey, Guardrail, LimitReset
 from billing.budgets import Budget, Reading, Scope
 from billing.models import Meter
 from catalog.dialects.base import Operation
-from config.errors import GatewayError, Unavailable
+from config.api.errors import GatewayError, Unavailable
 from config.secrets import digest_api_key
 from inference import schemas
 from inference.admission import Admission, AdmissionIsland, Entry

@@ -19,7 +19,7 @@ from accounts.policy import Policy
 from catalog.dialects.base import Operation
 from catalog.pricing import Price
 from catalog.visibility import EndpointFacts, exclusions
-from config.errors import Forbidden, InvalidRequest
+from config.api.errors import Forbidden, InvalidRequest
 from config.secrets import Secret
 from endpoints.models import ModelNotFound
 from inference import schemas

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalog.dialects.base import Operation
-from config.errors import InvalidRequest
+from config.api.errors import InvalidRequest
 from inference import schemas
 
 MESSAGES = [{"role": "user", "content": "Hi"}]

@@ -17,7 +17,7 @@ from accounts.models import ApiKey, Workspace
 from billing.models import Account, Meter
 from catalog.dialects.base import Operation
 from catalog.models import Provider
-from config.errors import GatewayError
+from config.api.errors import GatewayError
 from config.secrets import digest_api_key
 from config.simulator import BEHAVIOURS, Script, Signal
 from endpoints.models import PrivateEndpoint

@@ -6,9 +6,9 @@ from uuid import UUID
 from django.core.management.base import CommandParser
 
 from accounts.models import ApiKey, Organization, workspace_for
+from config.api.errors import InvalidRequest, NotFound
 from config.commands import Command as BaseCommand
 from config.commands import refuse
-from config.errors import InvalidRequest, NotFound
 
 
 class Command(BaseCommand):

@@ -17,7 +17,7 @@ from rest_framework.exceptions import ParseError, ValidationError
 from rest_framework.parsers import BaseParser
 from rest_framework.request import Request
 
-from config.errors import PayloadTooLarge
+from config.api.errors import PayloadTooLarge
 
 MAX_DEPTH: Final = 32
 MAX_LIST: Final = 100
