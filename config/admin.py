@@ -19,7 +19,8 @@ from django_otp.plugins.otp_static.admin import StaticDevice
 from django_otp.plugins.otp_totp.admin import TOTPDevice
 
 from accounts.models import Organization
-from config import audit, console, totp
+from config import console, totp
+from config.audit import context as audit
 from config.console import ReadOnlyAdmin, display
 from config.models import AuditEntry
 

@@ -17,7 +17,7 @@ from typing import IO, Any, ClassVar, Final, NoReturn
 from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
 from django.db import DatabaseError, OperationalError, ProgrammingError, transaction
 
-from config import audit
+from config.audit import context as audit
 from config.health import pending_migrations
 from config.imports import Fate, ImportRefused, Plan, Report, read_lines
 

@@ -32,7 +32,8 @@ from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
 from django.urls import reverse
 
-from config import audit, console
+from config import console
+from config.audit import context as audit
 from config.console import ConsoleAdmin, unfold_action
 from config.imports import Fate, ImportRefused, Plan, Report
 

@@ -32,7 +32,7 @@ from accounts.models import (
 from accounts.policy import Family
 from billing.models import Account, ChainState, Deposit, GrantRequest, TopUp, Transfer
 from catalog.models import LanguageModel, ModelEndpoint, PriceVersion, Provider
-from config import audit
+from config.audit import context as audit
 from config.secrets import Secret
 from config.simulator import Simulator
 from endpoints.models import PrivateEndpoint, Validation

@@ -18,7 +18,7 @@ from rest_framework.test import APIClient
 from accounts.models import ApiKey, Member
 from billing import ledger
 from catalog.models import ModelEndpoint, PriceVersion
-from config import audit
+from config.audit import context as audit
 from config.models import AuditEntry
 from config.simulator import Simulator
 from endpoints.models import PrivateEndpoint

@@ -22,7 +22,8 @@ from playwright.sync_api import Page
 
 from accounts.models import ApiKey, Organization
 from billing.models import Account
-from config import audit, totp
+from config import totp
+from config.audit import context as audit
 from config.models import AuditEntry
 from config.simulator import Simulator
 from endpoints import validation

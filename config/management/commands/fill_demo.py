@@ -20,7 +20,7 @@ from accounts.models import BudgetInterval, ByokCredential, Guardrail, Organizat
 from billing.models import Transfer
 from catalog import imports
 from catalog.pricing import NANO
-from config import audit
+from config.audit import context as audit
 from config.commands import Command as BaseCommand
 from config.commands import refuse
 from config.secrets import Secret
