@@ -19,8 +19,8 @@ from django.utils import timezone
 from catalog.models import Dialect, LanguageModel, ModelEndpoint, PriceVersion, Provider
 from catalog.pricing import Price, decimal_text
 from config.api.params import NOT_STORABLE
+from config.bulk.rows import Fate, Plan, Problems, Report
 from config.egress.addresses import EgressPolicy, InvalidURL, parse_base_url
-from config.imports import Fate, Plan, Problems, Report
 
 _Stored = TypeVar("_Stored", Provider, LanguageModel)
 _Row = TypeVar("_Row")

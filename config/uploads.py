@@ -34,8 +34,8 @@ from django.urls import reverse
 
 from config import console
 from config.audit import context as audit
+from config.bulk.rows import Fate, ImportRefused, Plan, Report
 from config.console import ConsoleAdmin, unfold_action
-from config.imports import Fate, ImportRefused, Plan, Report
 
 MAX_BYTES: Final = 5 * 1024 * 1024
 SHOWN: Final = 500
@@ -90,7 +90,7 @@ class UploadsAdmin(ConsoleAdmin):
     written_models: tuple[str, ...] = ()
 
     def load(self, upload: Upload, *, by: str, dry_run: bool, plan: Plan | None) -> Report:
-        """Applies a file, all or none; raises :class:`config.imports.ImportRefused`.
+        """Applies a file, all or none; raises :class:`config.bulk.rows.ImportRefused`.
 
         Histories name ``by``, the operator.
         """

@@ -22,8 +22,8 @@ from catalog.models import LanguageModel
 from catalog.pricing import Price
 from config import console
 from config.api.params import path_uuid
+from config.bulk.rows import Plan, Report, read_lines
 from config.console import ConsoleForm, Dialog, ReadOnlyAdmin, display
-from config.imports import Plan, Report, read_lines
 from config.uploads import Upload, UploadsAdmin
 from endpoints import imports
 from endpoints import validation as live

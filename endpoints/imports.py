@@ -26,15 +26,7 @@ from catalog.imports import DECIMAL
 from catalog.pricing import Price, decimal_text
 from config.api.errors import GatewayError
 from config.api.params import CONTROL_CHARACTERS
-from config.imports import (
-    Fate,
-    ImportRefused,
-    Plan,
-    Problems,
-    Report,
-    decoded,
-    json_rows,
-)
+from config.bulk.rows import Fate, ImportRefused, Plan, Problems, Report, decoded, json_rows
 from endpoints.models import Draft, PrivateEndpoint, canonical_base_url
 
 KIND: Final = "private_endpoints"
@@ -129,7 +121,7 @@ def apply(
 
     The rows wait in a temporary table of the database, so that memory does not grow with them. The
     limit of the organization holds for the whole. ``dry_run`` is the same path, rolled back;
-    ``plan`` is told the fate of each row. Raises :class:`config.imports.ImportRefused`.
+    ``plan`` is told the fate of each row. Raises :class:`config.bulk.rows.ImportRefused`.
     """
     report = Report.on(KIND, dry_run=dry_run)
     tell = report.counting(plan)

@@ -18,8 +18,8 @@ from accounts.models import Organization
 from accounts.uploads import OrganizationExportForm, OrganizationUploadForm
 from config import console
 from config.api.params import CONTROL_CHARACTERS, path_uuid
+from config.bulk.rows import Plan, Report, read_lines
 from config.console import ConsoleForm, display
-from config.imports import Plan, Report, read_lines
 from config.uploads import Upload, UploadsAdmin
 from endusers import imports
 from endusers.models import EndUser

@@ -30,7 +30,7 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from config.api.params import CONTROL_CHARACTERS, NOT_STORABLE
-from config.imports import Fate, Plan, Problems, Report, decoded, json_rows
+from config.bulk.rows import Fate, Plan, Problems, Report, decoded, json_rows
 from endusers.models import EndUser
 
 KIND: Final = "end_users"
@@ -97,7 +97,7 @@ def apply(
 
     The rows wait in a temporary table of the database, so that memory does not grow with them. A
     row without ``is_active`` leaves a stored flag alone. ``dry_run`` is the same path, rolled back.
-    Raises :class:`config.imports.ImportRefused`.
+    Raises :class:`config.bulk.rows.ImportRefused`.
     """
     problems = Problems()
     with transaction.atomic(), connection.cursor() as cursor:

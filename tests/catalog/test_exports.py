@@ -15,8 +15,8 @@ from django.core.management import CommandError, call_command
 
 from catalog import imports
 from catalog.models import LanguageModel, ModelEndpoint, Provider
+from config.bulk.rows import Fate
 from config.egress.addresses import EgressPolicy
-from config.imports import Fate
 from tests import factories, snapshots
 from tests.config.tls import Authority, Script, answering, sending, serving
 

@@ -14,7 +14,7 @@ from django.core.management import CommandError, call_command
 
 from accounts.models import ByokCredential
 from catalog.models import LanguageModel, PriceVersion, Provider
-from config.imports import MAX_LINE, ImportRefused, Report, read_lines
+from config.bulk.rows import MAX_LINE, ImportRefused, Report, read_lines
 from endpoints import imports
 from endpoints.models import (
     Attestation,

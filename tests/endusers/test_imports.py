@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from accounts.models import Organization
 from billing.models import Account
-from config import commands
-from config.commands import with_progress
-from config.imports import MAX_LINE, ImportRefused, Report, read_lines
+from config.bulk import commands
+from config.bulk.commands import with_progress
+from config.bulk.rows import MAX_LINE, ImportRefused, Report, read_lines
 from endusers import imports
 from endusers.models import EndUser
 from tests import factories, snapshots

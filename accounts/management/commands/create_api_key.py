@@ -7,8 +7,8 @@ from django.core.management.base import CommandParser
 
 from accounts.models import ApiKey, Organization, workspace_for
 from config.api.errors import InvalidRequest, NotFound
-from config.commands import Command as BaseCommand
-from config.commands import refuse
+from config.bulk.commands import Command as BaseCommand
+from config.bulk.commands import refuse
 
 
 class Command(BaseCommand):

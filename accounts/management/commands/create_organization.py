@@ -6,8 +6,8 @@ from django.core.management.base import CommandParser
 from django.db import transaction
 
 from accounts.models import ApiKey, Organization
-from config.commands import Command as BaseCommand
-from config.commands import refuse
+from config.bulk.commands import Command as BaseCommand
+from config.bulk.commands import refuse
 
 
 class Command(BaseCommand):

@@ -12,8 +12,8 @@ from billing.models import Account
 from catalog.pricing import usd
 from config.api.errors import NotFound
 from config.api.params import CONTROL_CHARACTERS
-from config.commands import Command as BaseCommand
-from config.commands import refuse
+from config.bulk.commands import Command as BaseCommand
+from config.bulk.commands import refuse
 
 _AMOUNT: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 _MAX_NOTE: Final = 1_000

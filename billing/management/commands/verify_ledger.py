@@ -3,8 +3,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from billing import audit
-from config.commands import Command as BaseCommand
-from config.commands import refuse
+from config.bulk.commands import Command as BaseCommand
+from config.bulk.commands import refuse
 
 # What a generation paid and holds, by its transfers; each statement sees one moment.
 GENERATIONS: Final = """

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from catalog import imports
-from config.commands import ExportCommand, write_output
+from config.bulk.commands import ExportCommand, write_output
 
 
 class Command(ExportCommand):

@@ -6,9 +6,9 @@ from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 
 from catalog import imports
-from config.commands import ImportCommand, read_input, refuse
+from config.bulk.commands import ImportCommand, read_input, refuse
+from config.bulk.rows import Plan, Report
 from config.egress import EgressError, OutboundRequest, fetch
-from config.imports import Plan, Report
 
 FETCH_TIMEOUT: Final = 60
 

@@ -8,8 +8,8 @@ from django.core.management.base import CommandParser
 from catalog import dialects
 from catalog.dialects.credentials import InvalidCredential
 from catalog.models import Provider
-from config.commands import Command as BaseCommand
-from config.commands import refuse
+from config.bulk.commands import Command as BaseCommand
+from config.bulk.commands import refuse
 from config.secrets import NotACredential, parse_credential
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.contrib.auth.management.commands import createsuperuser
 
-from config.commands import AuditedCommand
+from config.bulk.commands import AuditedCommand
 
 
 class Command(AuditedCommand, createsuperuser.Command):

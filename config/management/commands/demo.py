@@ -28,8 +28,8 @@ from billing import ledger
 from catalog import imports
 from catalog.models import Provider
 from catalog.pricing import NANO
-from config.commands import Command as BaseCommand
-from config.commands import refuse
+from config.bulk.commands import Command as BaseCommand
+from config.bulk.commands import refuse
 from config.demo import SIMULATOR_DIR
 from config.egress import Door, EgressError, EgressPolicy, OutboundRequest, fetch
 from config.management.commands.serve import port_number, require_free_port

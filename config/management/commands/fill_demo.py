@@ -21,8 +21,8 @@ from billing.models import Transfer
 from catalog import imports
 from catalog.pricing import NANO
 from config.audit import context as audit
-from config.commands import Command as BaseCommand
-from config.commands import refuse
+from config.bulk.commands import Command as BaseCommand
+from config.bulk.commands import refuse
 from config.secrets import Secret
 from inference.hours import roll_up_hours
 from inference.models import HourlyUsage, UsageDay

@@ -7,8 +7,8 @@ from django.db import transaction
 
 from accounts.models import ByokCredential
 from catalog.models import Provider
-from config.commands import Command as BaseCommand
-from config.commands import refuse
+from config.bulk.commands import Command as BaseCommand
+from config.bulk.commands import refuse
 from config.models import SecondFactor
 from config.secrets import DecryptionFailed
 

@@ -13,7 +13,7 @@ import uvicorn
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 
-from config.commands import refuse, require_migrated
+from config.bulk.commands import refuse, require_migrated
 from config.limits import HttpProtocol
 
 

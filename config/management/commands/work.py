@@ -13,7 +13,7 @@ from django.db import InterfaceError, OperationalError, connection
 from django.utils import timezone
 
 from billing import watcher
-from config.commands import require_migrated
+from config.bulk.commands import require_migrated
 from config.models import Lease
 from endpoints.watch import watch_due
 from inference.hours import roll_up_hours

@@ -6,8 +6,8 @@ from uuid import UUID
 from django.core.management.base import CommandParser
 
 from accounts.models import Organization
-from config.commands import ImportCommand, open_lines, refuse
-from config.imports import Plan, Report
+from config.bulk.commands import ImportCommand, open_lines, refuse
+from config.bulk.rows import Plan, Report
 from endpoints import imports
 
 

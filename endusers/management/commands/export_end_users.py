@@ -6,7 +6,7 @@ from uuid import UUID
 from django.core.management.base import CommandParser
 
 from accounts.models import Organization
-from config.commands import ExportCommand, refuse
+from config.bulk.commands import ExportCommand, refuse
 from endusers import imports
 
 

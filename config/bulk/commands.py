@@ -18,8 +18,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, OperationalError, ProgrammingError, transaction
 
 from config.audit import context as audit
+from config.bulk.rows import Fate, ImportRefused, Plan, Report, read_lines
 from config.health import pending_migrations
-from config.imports import Fate, ImportRefused, Plan, Report, read_lines
 
 _PROGRESS_INTERVAL: Final = 0.5
 _SPOOLED: Final = 1024 * 1024
@@ -132,7 +132,7 @@ class ImportCommand(Command):
         self.report(result, as_json=options["json"])
 
     def load(self, options: dict[str, Any], *, dry_run: bool, plan: Plan | None) -> Report:
-        """Applies the file, inside a transaction; raises :class:`config.imports.ImportRefused`."""
+        """Applies the file, inside a transaction; raises :class:`config.bulk.rows.ImportRefused`."""
         raise NotImplementedError
 
 
