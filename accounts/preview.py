@@ -17,8 +17,8 @@ from django.utils import timezone
 from accounts.models import ApiKey
 from billing.models import Meter
 from catalog.dialects.base import Operation
-from config import console
 from config.api.errors import GatewayError
+from config.console import pages as console
 from inference.explain import explain, limits
 from inference.governance import budgets_of
 from inference.schemas import parse

@@ -8,9 +8,9 @@ from django import forms
 from django.core.exceptions import ValidationError
 
 from accounts.models import Organization
-from config import console
 from config.api.params import path_uuid
-from config.uploads import ExportForm, UploadForm
+from config.console import pages as console
+from config.console.uploads import ExportForm, UploadForm
 
 
 class OrganizationField(forms.CharField):

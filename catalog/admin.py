@@ -16,11 +16,11 @@ from catalog import dialects, imports
 from catalog.dialects.credentials import InvalidCredential
 from catalog.models import Dialect, LanguageModel, ModelEndpoint, PriceVersion, Provider
 from catalog.pricing import RATES, Price
-from config import console
 from config.bulk.rows import Plan, Report
-from config.console import ConsoleForm, ReadOnlyAdmin, display
+from config.console import pages as console
+from config.console.pages import ConsoleForm, ReadOnlyAdmin, display
+from config.console.uploads import Upload, UploadsAdmin
 from config.egress.addresses import InvalidURL, parse_base_url
-from config.uploads import Upload, UploadsAdmin
 
 # What an endpoint is, not what it costs; to change rates is another right.
 _TERMS: Final = (

@@ -19,9 +19,10 @@ from django_otp.plugins.otp_static.admin import StaticDevice
 from django_otp.plugins.otp_totp.admin import TOTPDevice
 
 from accounts.models import Organization
-from config import console, totp
 from config.audit import context as audit
-from config.console import ReadOnlyAdmin, display
+from config.console import pages as console
+from config.console import totp
+from config.console.pages import ReadOnlyAdmin, display
 from config.models import AuditEntry
 
 _CHANGES: Final = {"created": "success", "changed": "info", "deleted": "danger"}

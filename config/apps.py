@@ -12,4 +12,4 @@ class FloorConfig(AppConfig):
 class ConsoleConfig(AdminConfig):
     """Django's admin with a site of our own."""
 
-    default_site = "config.site.ConsoleSite"
+    default_site = "config.console.site.ConsoleSite"

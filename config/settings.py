@@ -213,7 +213,7 @@ MIDDLEWARE = [
     "config.health.ProbeMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
-    "config.console.ConsoleCSPMiddleware",
+    "config.console.pages.ConsoleCSPMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -248,7 +248,7 @@ LANGUAGE_CODE = "en"
 TIME_ZONE = "UTC"
 USE_TZ = True
 USE_I18N = False
-FORMAT_MODULE_PATH = "config.formats"
+FORMAT_MODULE_PATH = "config.console.formats"
 
 STATIC_URL = "/static/"
 WHITENOISE_USE_FINDERS = True
@@ -408,7 +408,7 @@ UNFOLD = {
     "SIDEBAR": {
         "show_search": True,
         "command_search": True,
-        "navigation": "config.console.navigation",
+        "navigation": "config.console.pages.navigation",
     },
     "ACCOUNT": {
         "navigation": [

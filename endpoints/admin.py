@@ -20,11 +20,11 @@ from accounts.models import Region, Workspace
 from accounts.uploads import OrganizationExportForm, OrganizationUploadForm
 from catalog.models import LanguageModel
 from catalog.pricing import Price
-from config import console
 from config.api.params import path_uuid
 from config.bulk.rows import Plan, Report, read_lines
-from config.console import ConsoleForm, Dialog, ReadOnlyAdmin, display
-from config.uploads import Upload, UploadsAdmin
+from config.console import pages as console
+from config.console.pages import ConsoleForm, Dialog, ReadOnlyAdmin, display
+from config.console.uploads import Upload, UploadsAdmin
 from endpoints import imports
 from endpoints import validation as live
 from endpoints.history import SHOWN, checks_table, events

@@ -10,7 +10,7 @@ from typing import Any, Final
 from django.db.models import Q, QuerySet
 from django.template.loader import render_to_string
 
-from config import console
+from config.console import pages as console
 from config.models import AuditEntry
 from endpoints.models import Attestation, PrivateEndpoint, Validation
 

@@ -16,11 +16,11 @@ from django.utils import timezone
 
 from accounts.models import Organization
 from accounts.uploads import OrganizationExportForm, OrganizationUploadForm
-from config import console
 from config.api.params import CONTROL_CHARACTERS, path_uuid
 from config.bulk.rows import Plan, Report, read_lines
-from config.console import ConsoleForm, display
-from config.uploads import Upload, UploadsAdmin
+from config.console import pages as console
+from config.console.pages import ConsoleForm, display
+from config.console.uploads import Upload, UploadsAdmin
 from endusers import imports
 from endusers.models import EndUser
 from endusers.serializers import MAX_LENGTH

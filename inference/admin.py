@@ -19,8 +19,8 @@ from accounts.models import ApiKey, Organization
 from billing import ledger
 from billing.models import Transfer
 from catalog.pricing import NANO, Usage, prompt_parts
-from config import console
-from config.console import ConsoleForm, Dialog, ReadOnlyAdmin, display
+from config.console import pages as console
+from config.console.pages import ConsoleForm, Dialog, ReadOnlyAdmin, display
 from endusers.models import EndUser
 from inference.hours import first_id
 from inference.models import Feedback, Generation, Journal

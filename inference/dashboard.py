@@ -25,8 +25,9 @@ from django.utils import timezone
 from accounts.models import Organization
 from billing.models import Account, Deposit
 from catalog.pricing import NANO
-from config import charts, console
-from config.charts import Chart
+from config.console import charts
+from config.console import pages as console
+from config.console.charts import Chart
 from endpoints.models import PrivateEndpoint, Validation
 from inference.hours import HOUR, SUMS, first_id, hour_of, summed_until
 from inference.models import HourlyUsage, UsageDay

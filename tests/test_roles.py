@@ -12,8 +12,8 @@ from django.test import Client
 from django.urls import reverse
 
 from catalog.models import ModelEndpoint
-from config import roles
-from config.roles import ADMINISTRATOR, FINANCE, READ_ONLY, SUPPORT
+from config.console import roles
+from config.console.roles import ADMINISTRATOR, FINANCE, READ_ONLY, SUPPORT
 from tests import factories
 from tests.test_admin import STATUSES, SUBMIT, fingerprint, urls, world
 

@@ -16,8 +16,8 @@ from django.urls import reverse
 
 from catalog import imports as catalogue
 from catalog.models import LanguageModel, ModelEndpoint, Provider
+from config.console.uploads import MAX_BYTES
 from config.models import AuditEntry
-from config.uploads import MAX_BYTES
 from endpoints.models import Attestation, PrivateEndpoint
 from endusers.models import EndUser
 from tests import factories, snapshots

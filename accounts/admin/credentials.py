@@ -14,9 +14,9 @@ from accounts.models import HOST_NAME, ApiKey, ByokCredential, Member, Organizat
 from catalog import dialects
 from catalog.dialects.credentials import InvalidCredential
 from catalog.models import Provider
-from config import console
 from config.api.params import path_uuid
-from config.console import ConsoleAdmin, ConsoleForm, Dialog, display
+from config.console import pages as console
+from config.console.pages import ConsoleAdmin, ConsoleForm, Dialog, display
 from endpoints import rotation
 
 

@@ -10,8 +10,8 @@ from django import forms
 from rest_framework.exceptions import ValidationError as NotInCatalogue
 
 from accounts.governance_serializers import canonical_models, known_providers
-from config import console
-from config.console import ConsoleForm
+from config.console import pages as console
+from config.console.pages import ConsoleForm
 
 
 class CatalogueForm(ConsoleForm):

@@ -20,8 +20,8 @@ from accounts.models import (
     MemberNotFound,
 )
 from accounts.policy import Family
-from config import console
-from config.console import ConsoleAdmin, Dialog, display
+from config.console import pages as console
+from config.console.pages import ConsoleAdmin, Dialog, display
 
 
 class GuardrailForm(CatalogueForm):

@@ -12,8 +12,8 @@ from django.utils import timezone
 
 from accounts.models import ApiKey
 from accounts.preview import preview
-from config import console
-from config.console import ConsoleAdmin, ConsoleForm, display
+from config.console import pages as console
+from config.console.pages import ConsoleAdmin, ConsoleForm, display
 from config.regions import region_of_host
 from config.secrets import Secret
 

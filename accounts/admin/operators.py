@@ -9,7 +9,7 @@ from django.contrib.auth.admin import GroupAdmin as DjangoGroupAdmin
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.models import Group, User
 
-from config.console import ModelAdmin, StrictList
+from config.console.pages import ModelAdmin, StrictList
 
 if not TYPE_CHECKING:
     from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm

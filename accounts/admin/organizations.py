@@ -16,9 +16,9 @@ from accounts.admin.forms import CatalogueForm, DollarsField
 from accounts.models import Member, Organization, Workspace
 from billing import grants
 from billing.models import Account
-from config import console
 from config.api.params import path_uuid
-from config.console import ConsoleAdmin, ConsoleForm, Dialog, display
+from config.console import pages as console
+from config.console.pages import ConsoleAdmin, ConsoleForm, Dialog, display
 
 
 class WorkspaceInline(console.ReadOnlyInline, console.TabularInline):

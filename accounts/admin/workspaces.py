@@ -11,8 +11,8 @@ from django.http import HttpRequest
 
 from accounts.admin.forms import DollarsField, nano_of
 from accounts.models import WORKSPACE_SLUG, BudgetInterval, Workspace, WorkspaceBudget
-from config import console
-from config.console import ConsoleAdmin, ConsoleForm, Dialog, display
+from config.console import pages as console
+from config.console.pages import ConsoleAdmin, ConsoleForm, Dialog, display
 
 
 class BudgetInline(console.ReadOnlyInline, console.TabularInline):

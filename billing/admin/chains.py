@@ -13,9 +13,9 @@ from django.http import HttpRequest
 from billing.admin.cells import wrapped
 from billing.chain import ChainError, Cursor, Node
 from billing.models import ChainState, Deposit, TopUp
-from config import console
 from config.api.errors import Unavailable, Unprocessable
-from config.console import Dialog, ReadOnlyAdmin, display
+from config.console import pages as console
+from config.console.pages import Dialog, ReadOnlyAdmin, display
 
 _CHAIN_STATES: Final = {
     "reading": "success", "starting": "info", "failing": "warning", "halted": "danger",

@@ -10,8 +10,8 @@ from django.http import HttpRequest
 
 from billing import grants
 from billing.models import Account, GrantRequest, Transfer
-from config import console
-from config.console import ReadOnlyAdmin, display
+from config.console import pages as console
+from config.console.pages import ReadOnlyAdmin, display
 from inference.models import Journal
 
 _TRANSFERS: Final = {"pending": "info", "posted": "success", "voided": "warning"}

@@ -15,8 +15,8 @@ from accounts.models import Organization
 from billing import matching
 from billing.admin.cells import explorer, short, wrapped
 from billing.models import Deposit, TopUp, chain_name
-from config import console
-from config.console import Dialog, ReadOnlyAdmin, display
+from config.console import pages as console
+from config.console.pages import Dialog, ReadOnlyAdmin, display
 
 _STATES: Final = {
     "open": "info", "seen": "info", "confirmed": "success", "expired": "warning",

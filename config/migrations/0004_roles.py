@@ -2,7 +2,7 @@
 
 from django.db import migrations
 
-from config import roles
+from config.console import roles
 
 
 def establish(apps, schema_editor):

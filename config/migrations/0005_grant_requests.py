@@ -2,7 +2,7 @@
 
 from django.db import migrations
 
-from config import roles
+from config.console import roles
 
 FORWARD = """
 CREATE TRIGGER audited AFTER INSERT OR UPDATE OR DELETE ON billing_grantrequest FOR EACH ROW

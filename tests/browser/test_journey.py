@@ -22,8 +22,8 @@ from playwright.sync_api import Page
 
 from accounts.models import ApiKey, Organization
 from billing.models import Account
-from config import totp
 from config.audit import context as audit
+from config.console import totp
 from config.models import AuditEntry
 from config.simulator import Simulator
 from endpoints import validation

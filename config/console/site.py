@@ -18,8 +18,8 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_protect
 from django.views.decorators.debug import sensitive_post_parameters
 
-from config import totp
 from config.api.params import NOT_STORABLE
+from config.console import totp
 
 if TYPE_CHECKING:
     from django.contrib.admin import AdminSite as _Site

@@ -19,7 +19,7 @@ from django_otp.forms import OTPAuthenticationFormMixin
 from django_otp.plugins.otp_static.models import StaticToken
 from django_otp.plugins.otp_totp.models import default_key
 
-from config import console
+from config.console import pages as console
 from config.models import BackupCodes, SecondFactor
 from config.secrets import DecryptionFailed, digest_backup_code
 

@@ -32,10 +32,10 @@ from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
 from django.urls import reverse
 
-from config import console
 from config.audit import context as audit
 from config.bulk.rows import Fate, ImportRefused, Plan, Report
-from config.console import ConsoleAdmin, unfold_action
+from config.console import pages as console
+from config.console.pages import ConsoleAdmin, unfold_action
 
 MAX_BYTES: Final = 5 * 1024 * 1024
 SHOWN: Final = 500
