@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final, Self
 
 from config.api.errors import Forbidden
-from config.regions import GLOBAL
+from config.server.regions import GLOBAL
 
 
 class RegionNotAllowed(Forbidden):

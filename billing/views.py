@@ -34,10 +34,10 @@ from billing.serializers import (
     TopUpStatusSerializer,
 )
 from catalog.pricing import usd
-from config import health
 from config.api.errors import InvalidRequest, MethodNotAllowed, NotFound
 from config.api.openapi import errors
 from config.api.params import path_uuid
+from config.server import health
 
 _IDEMPOTENCY_KEY: Final = re.compile(r"[ -~]{1,255}")
 _PAGE_POLICY: Final = {

@@ -43,7 +43,7 @@ from catalog.serializers import (
 )
 from config.api.openapi import PAGE_PARAMETERS, errors
 from config.api.params import next_link, query_integer
-from config.regions import region_of_host
+from config.server.regions import region_of_host
 from endpoints.models import ModelNotFound
 
 _DEFAULT_LIMIT: Final = 500

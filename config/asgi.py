@@ -20,12 +20,12 @@ _application: Any = get_asgi_application()
 from django.conf import settings
 from starlette.middleware.cors import CORSMiddleware
 
-from config.limits import bounded
+from config.server.limits import bounded
 from inference.asgi import ROUTES, Inference
 from inference.gateway import Gateway
 
 if TYPE_CHECKING:
-    from config.limits import Receive, Scope, Send
+    from config.server.limits import Receive, Scope, Send
 
 
 _django = bounded(_application)

@@ -23,7 +23,7 @@ from django.urls import reverse_lazy
 from config import postgres
 from config.chains import Chain, parse_chains
 from config.egress.addresses import EgressPolicy, PinnedHost, parse_pinned_hosts
-from config.regions import parse_region_hosts
+from config.server.regions import parse_region_hosts
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = environ.FileAwareEnv()
@@ -209,8 +209,8 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
-    "config.logs.RequestIdMiddleware",
-    "config.health.ProbeMiddleware",
+    "config.server.logs.RequestIdMiddleware",
+    "config.server.health.ProbeMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "config.console.pages.ConsoleCSPMiddleware",
@@ -368,10 +368,10 @@ LOG_LEVEL = _choice("LOG_LEVEL", "INFO", ("DEBUG", "INFO", "WARNING", "ERROR", "
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "filters": {"context": {"()": "config.logs.ContextFilter"}},
+    "filters": {"context": {"()": "config.server.logs.ContextFilter"}},
     "formatters": {
-        "text": {"()": "config.logs.TextFormatter"},
-        "json": {"()": "config.logs.JSONFormatter"},
+        "text": {"()": "config.server.logs.TextFormatter"},
+        "json": {"()": "config.server.logs.JSONFormatter"},
     },
     "handlers": {
         "stderr": {

@@ -25,7 +25,7 @@ from catalog.views import (
     UserModelsView,
     ZdrEndpointsView,
 )
-from config import health
+from config.server import health
 from endpoints.views import PrivateEndpointViewSet
 from endusers.views import EndUserViewSet, ExternalUserViewSet
 from inference.report_views import (

@@ -23,10 +23,10 @@ from django.utils import timezone
 from accounts.models import ByokCredential, Organization, Region, Workspace
 from catalog.models import Dialect, LanguageModel, ModelEndpoint, PriceVersion, Provider
 from catalog.pricing import Price, decimal_text, proportional
-from config import logs
 from config.api.errors import GatewayError, InvalidTransition, NotFound, Unprocessable
 from config.egress.addresses import InvalidURL, parse_base_url
 from config.models import BaseModel, StatefulModel
+from config.server import logs
 
 # What a rate must be below, for its column.
 _RATE_BOUND: Final = 1_000_000

@@ -20,7 +20,6 @@ from django.http import HttpRequest
 
 from accounts.authentication import bearer_digest, key_digest, require_inference, usable_key
 from catalog.dialects.base import InvalidReply, Operation
-from config import logs
 from config.api.errors import (
     GatewayError,
     HostNotServed,
@@ -29,8 +28,9 @@ from config.api.errors import (
     Unauthenticated,
     UpstreamError,
 )
-from config.limits import ClientGone, Receive, Scope, Send, gather
-from config.regions import region_of_host
+from config.server import logs
+from config.server.limits import ClientGone, Receive, Scope, Send, gather
+from config.server.regions import region_of_host
 from inference import metrics, schemas, sse
 from inference.admission import Entry
 from inference.estimate import tokens

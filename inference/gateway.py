@@ -31,7 +31,7 @@ from catalog.dialects.hiding import hidden
 from catalog.pricing import Usage, completion_cost, nano_usd, prompt_cost, total_cost, usd
 from config import egress
 from config.api.errors import GatewayError, UpstreamError
-from config.batching import Batcher
+from config.server.batching import Batcher
 from inference import metrics, sse, upstream
 from inference.admission import Admission, AdmissionIsland, Entry
 from inference.estimate import BYTES_PER_TOKEN, tokens

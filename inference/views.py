@@ -13,7 +13,7 @@ from accounts.authentication import AnyKey
 from accounts.models import ApiKey
 from catalog.dialects.base import Operation
 from config.api.openapi import errors
-from config.regions import region_of_host
+from config.server.regions import region_of_host
 from inference.explain import explain
 from inference.schemas import parse
 from inference.serializers import ExplanationResponseSerializer

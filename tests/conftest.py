@@ -19,7 +19,7 @@ from django.db import connection, connections
 from django.test import Client
 from rest_framework.test import APIClient
 
-from config.limits import HttpProtocol
+from config.server.limits import HttpProtocol
 from config.simulator import Simulator, ensure_certificates
 from tests import factories
 from tests.clouds import Clouds, Gate

@@ -14,8 +14,8 @@ from accounts.models import ApiKey
 from accounts.preview import preview
 from config.console import pages as console
 from config.console.pages import ConsoleAdmin, ConsoleForm, display
-from config.regions import region_of_host
 from config.secrets import Secret
+from config.server.regions import region_of_host
 
 _KINDS: Final = {"management": "info"}
 _KEY_STATES: Final = {

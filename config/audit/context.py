@@ -19,8 +19,8 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from psycopg.pq import TransactionStatus
 
-from config import logs
 from config.models import AuditEntry
+from config.server import logs
 
 # What the triggers watch, and the one kind that is written without them.
 IMPORT: Final = "import"

@@ -19,7 +19,7 @@ from django.db import DatabaseError, OperationalError, ProgrammingError, transac
 
 from config.audit import context as audit
 from config.bulk.rows import Fate, ImportRefused, Plan, Report, read_lines
-from config.health import pending_migrations
+from config.server.health import pending_migrations
 
 _PROGRESS_INTERVAL: Final = 0.5
 _SPOOLED: Final = 1024 * 1024

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
-from config import logs
+from config.server import logs
 
 KEY = "mk-cw-" + "0Az" * 16 + "9"
 

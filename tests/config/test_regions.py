@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from config.regions import parse_region_hosts, region_of_host
+from config.server.regions import parse_region_hosts, region_of_host
 
 PROJECT = Path(__file__).resolve().parents[2]
 

@@ -19,7 +19,7 @@ from accounts.authentication import bearer_digest
 from billing.models import Transfer
 from catalog.dialects.base import Operation
 from catalog.pricing import Usage
-from config.batching import Batcher
+from config.server.batching import Batcher
 from inference import schemas
 from inference.admission import Entry
 from inference.gateway import Gateway

@@ -16,7 +16,7 @@ import pytest
 import requests
 from django.conf import LazySettings
 
-from config import limits
+from config.server import limits
 from inference import journal
 from inference.models import Generation, Journal
 from tests import factories

@@ -14,7 +14,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 
 from config.bulk.commands import refuse, require_migrated
-from config.limits import HttpProtocol
+from config.server.limits import HttpProtocol
 
 
 class Command(BaseCommand):
