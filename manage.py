@@ -4,7 +4,7 @@
 import os
 import sys
 
-from config import bootstrap, demo
+from config.local import bootstrap, demo
 
 if __name__ == "__main__":
     bootstrap.ensure()

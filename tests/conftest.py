@@ -19,8 +19,8 @@ from django.db import connection, connections
 from django.test import Client
 from rest_framework.test import APIClient
 
+from config.local.simulator.behaviours import Simulator, ensure_certificates
 from config.server.limits import HttpProtocol
-from config.simulator import Simulator, ensure_certificates
 from tests import factories
 from tests.clouds import Clouds, Gate
 from tests.embedded import CLOUD_HOSTS, CLOUD_PORT

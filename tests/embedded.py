@@ -15,7 +15,8 @@ import socket
 import tempfile
 from pathlib import Path
 
-from config import postgres, simulator
+from config.local import postgres
+from config.local.simulator import behaviours as simulator
 
 AZURE_HOST = "contoso.openai.azure.com"
 BEDROCK_HOST = "bedrock-runtime.us-east-1.amazonaws.com"

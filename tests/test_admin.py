@@ -33,8 +33,8 @@ from accounts.policy import Family
 from billing.models import Account, ChainState, Deposit, GrantRequest, TopUp, Transfer
 from catalog.models import LanguageModel, ModelEndpoint, PriceVersion, Provider
 from config.audit import context as audit
+from config.local.simulator.behaviours import Simulator
 from config.secrets import Secret
-from config.simulator import Simulator
 from endpoints.models import PrivateEndpoint, Validation
 from endusers.models import EndUser
 from inference.models import EndpointHealth, Feedback, Generation

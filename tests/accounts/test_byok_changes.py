@@ -16,8 +16,8 @@ from rest_framework.test import APIClient
 from accounts.models import ByokCredential, CredentialNotFound, Member
 from catalog.models import Provider
 from config.api.errors import InvalidRequest
+from config.local.simulator.behaviours import Simulator
 from config.secrets import DecryptionFailed, Secret, digest_api_key
-from config.simulator import Simulator
 from endpoints import validation
 from inference.models import Generation
 from tests import factories, snapshots

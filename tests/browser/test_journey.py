@@ -24,8 +24,8 @@ from accounts.models import ApiKey, Organization
 from billing.models import Account
 from config.audit import context as audit
 from config.console import totp
+from config.local.simulator.behaviours import Simulator
 from config.models import AuditEntry
-from config.simulator import Simulator
 from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation
 from endusers.models import EndUser

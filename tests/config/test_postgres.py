@@ -18,7 +18,7 @@ import environ
 import psycopg
 import pytest
 
-from config import postgres
+from config.local import postgres
 
 PROJECT = Path(postgres.__file__).parent.parent
 USE = """

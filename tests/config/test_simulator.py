@@ -25,9 +25,14 @@ import pytest
 from cryptography import x509
 from django.core.management import call_command
 
-from config import simulator as simulator_module
+from config.local.simulator import behaviours as simulator_module
+from config.local.simulator.behaviours import (
+    BEHAVIOURS,
+    Certificates,
+    Simulator,
+    ensure_certificates,
+)
 from config.management.commands.simulate_upstream import Command
-from config.simulator import BEHAVIOURS, Certificates, Simulator, ensure_certificates
 
 CHAT = "/v1/chat/completions"
 COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")

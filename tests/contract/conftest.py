@@ -10,7 +10,7 @@ import openai
 import pytest
 from openrouter import OpenRouter
 
-from config.simulator import Simulator
+from config.local.simulator.behaviours import Simulator
 from tests import factories
 from tests.contract import document
 from tests.factories import Tenant

@@ -12,8 +12,8 @@ import anthropic
 import pytest
 
 from billing.models import Account
+from config.local.simulator.behaviours import Simulator, ensure_certificates
 from config.secrets import Secret
-from config.simulator import Simulator, ensure_certificates
 from inference.models import Generation
 from tests import factories
 from tests.config.tls import serving

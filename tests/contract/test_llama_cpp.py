@@ -15,7 +15,7 @@ import openai
 import pytest
 import requests
 
-from config.simulator import ensure_certificates
+from config.local.simulator.behaviours import ensure_certificates
 from tests import factories
 from tests.contract.conftest import MakeOpenAI
 from tests.contract.tiny_model import write_tiny_model

@@ -13,7 +13,7 @@ import pytest
 from openrouter import OpenRouter, errors, operations
 
 from accounts.models import Workspace
-from config.simulator import Simulator
+from config.local.simulator.behaviours import Simulator
 from tests import factories
 from tests.contract.conftest import MakeOpenRouter, Serve
 from tests.factories import Tenant

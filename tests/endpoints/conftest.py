@@ -8,7 +8,7 @@ import pytest
 
 from accounts.models import ByokCredential
 from catalog.models import LanguageModel, Provider
-from config.simulator import Simulator
+from config.local.simulator.behaviours import Simulator
 from tests import factories
 from tests.factories import Tenant
 

@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from config.simulator import Simulator
+from config.local.simulator.behaviours import Simulator
 from endpoints.history import events
 from endpoints.models import PrivateEndpoint, Validation
 from tests import factories, snapshots

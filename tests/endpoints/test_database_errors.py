@@ -6,7 +6,7 @@ import pytest
 from django.db import connection
 from rest_framework.test import APIClient
 
-from config.simulator import Simulator
+from config.local.simulator.behaviours import Simulator
 from endpoints.models import PrivateEndpoint, Validation
 from tests import factories
 from tests.factories import Tenant

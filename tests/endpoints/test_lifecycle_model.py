@@ -20,8 +20,8 @@ from rest_framework.test import APIClient
 
 from accounts.models import ByokCredential
 from catalog.models import PriceVersion
+from config.local.simulator.behaviours import Simulator
 from config.secrets import Secret
-from config.simulator import Simulator
 from endpoints.models import PrivateEndpoint, Validation
 from tests import factories
 

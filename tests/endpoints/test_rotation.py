@@ -10,8 +10,8 @@ from django.utils import timezone
 
 from accounts.models import ByokCredential
 from catalog.models import Provider
+from config.local.simulator.behaviours import Simulator
 from config.secrets import Secret
-from config.simulator import Simulator
 from endpoints import rotation, validation
 from endpoints.models import PrivateEndpoint, Validation, ValidationStale
 from endpoints.rotation import RotationRefused

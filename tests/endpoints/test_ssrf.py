@@ -11,7 +11,7 @@ import pytest
 
 from catalog.models import LanguageModel, Provider
 from config.egress.addresses import EgressPolicy
-from config.simulator import Simulator
+from config.local.simulator.behaviours import Simulator
 from endpoints.models import PrivateEndpoint, Validation
 from tests import factories
 from tests.factories import Tenant

@@ -14,7 +14,12 @@ from rest_framework.test import APIClient
 
 from accounts.models import ByokCredential, Workspace
 from catalog.models import LanguageModel, Provider
-from config.simulator import CertificateFault, Certificates, Simulator, ensure_certificates
+from config.local.simulator.behaviours import (
+    CertificateFault,
+    Certificates,
+    Simulator,
+    ensure_certificates,
+)
 from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation
 from endpoints.validation import is_same_model

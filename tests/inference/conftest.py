@@ -11,8 +11,8 @@ import pytest
 import requests
 
 from catalog.models import LanguageModel, ModelEndpoint, Provider
+from config.local.simulator.behaviours import Request, Simulator
 from config.secrets import Secret
-from config.simulator import Request, Simulator
 from endpoints.models import PrivateEndpoint
 from inference.models import Generation
 from tests import factories

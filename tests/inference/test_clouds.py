@@ -8,8 +8,8 @@ from typing import Final
 import pytest
 
 from catalog.models import Provider
+from config.local.simulator.behaviours import Simulator
 from config.secrets import Secret
-from config.simulator import Simulator
 from inference.models import Generation
 from tests import clouds as cloud
 from tests import factories

@@ -13,8 +13,8 @@ from typing import Any, Final
 import pytest
 
 from catalog.models import Provider
+from config.local.simulator.behaviours import ensure_certificates
 from config.secrets import Secret
-from config.simulator import ensure_certificates
 from inference.models import Generation
 from tests import factories
 from tests.catalog.test_transcripts import feed_of

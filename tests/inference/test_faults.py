@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.conf import LazySettings
 
-from config.simulator import Simulator, ensure_certificates
+from config.local.simulator.behaviours import Simulator, ensure_certificates
 from inference.models import Generation
 from tests import factories
 from tests.inference.conftest import OPERATOR_SECRET, Site, content_of, events_of

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import requests
 
-from config.simulator import Simulator
+from config.local.simulator.behaviours import Simulator
 from inference.models import Generation
 from tests import factories
 

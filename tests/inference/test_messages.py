@@ -22,8 +22,8 @@ from catalog.dialects import openai, vertex
 from catalog.dialects.anthropic import build
 from catalog.dialects.base import Call, InvalidReply, InvalidStream, Operation
 from config.api.errors import InvalidRequest, UpstreamError
+from config.local.simulator.behaviours import ensure_certificates
 from config.secrets import Secret
-from config.simulator import ensure_certificates
 from inference import schemas
 from inference.messages import reply
 from inference.messages.request import to_chat

@@ -20,8 +20,8 @@ from billing import ledger
 from billing.models import Account, Meter, Transfer
 from catalog.dialects.base import Operation
 from config.api.errors import Unauthenticated
+from config.local.simulator.behaviours import BEHAVIOURS, Reply, Request, Script, Signal
 from config.secrets import digest_api_key
-from config.simulator import BEHAVIOURS, Reply, Request, Script, Signal
 from inference import schemas
 from inference.admission import Admission, AdmissionIsland, Entry
 from inference.health import HealthBoard, Outcome, subject_of

@@ -22,8 +22,8 @@ import psycopg
 import pytest
 import requests
 
-from config import postgres
-from config.simulator import Simulator
+from config.local import postgres
+from config.local.simulator.behaviours import Simulator
 from tests.inference.conftest import CHAT, content_of, events_of
 from tests.inference.processes import MANAGE, free_port
 

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from config.simulator import ensure_certificates
+from config.local.simulator.behaviours import ensure_certificates
 from inference.models import Generation
 from tests import factories
 from tests.books import assert_in_order

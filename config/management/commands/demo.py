@@ -30,11 +30,11 @@ from catalog.models import Provider
 from catalog.pricing import NANO
 from config.bulk.commands import Command as BaseCommand
 from config.bulk.commands import refuse
-from config.demo import SIMULATOR_DIR
 from config.egress import Door, EgressError, EgressPolicy, OutboundRequest, fetch
+from config.local.demo import SIMULATOR_DIR
+from config.local.simulator.behaviours import Simulator, ensure_certificates
 from config.management.commands.serve import port_number, require_free_port
 from config.secrets import Secret, digest_api_key
-from config.simulator import Simulator, ensure_certificates
 from endpoints.models import PrivateEndpoint
 from endusers.models import EndUser
 

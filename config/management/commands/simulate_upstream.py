@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from config.simulator import BEHAVIOURS, Simulator, ensure_certificates
+from config.local.simulator.behaviours import BEHAVIOURS, Simulator, ensure_certificates
 
 
 class Command(BaseCommand):
