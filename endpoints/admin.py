@@ -16,8 +16,8 @@ from django.utils import timezone
 from django.utils.html import format_html_join
 from django.utils.timesince import timesince
 
+from accounts.admin.uploads import OrganizationExportForm, OrganizationUploadForm
 from accounts.models import Region, Workspace
-from accounts.uploads import OrganizationExportForm, OrganizationUploadForm
 from catalog.models import LanguageModel
 from catalog.pricing import Price
 from config.api.params import path_uuid

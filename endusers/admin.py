@@ -14,8 +14,8 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
 
+from accounts.admin.uploads import OrganizationExportForm, OrganizationUploadForm
 from accounts.models import Organization
-from accounts.uploads import OrganizationExportForm, OrganizationUploadForm
 from config.api.params import CONTROL_CHARACTERS, path_uuid
 from config.bulk.rows import Plan, Report, read_lines
 from config.console import pages as console

@@ -10,8 +10,8 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils import timezone
 
+from accounts.admin.preview import preview
 from accounts.models import ApiKey
-from accounts.preview import preview
 from config.console import pages as console
 from config.console.pages import ConsoleAdmin, ConsoleForm, display
 from config.secrets import Secret
