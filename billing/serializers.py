@@ -10,10 +10,10 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
 from billing.models import TopUp
+from billing.topups.chains import MAX_CHAIN_ID, parse_address
 from catalog.pricing import usd
 from config.api.openapi import envelope
 from config.api.params import IntegerField, StrictSerializer, StringField
-from config.chains import MAX_CHAIN_ID, parse_address
 
 MIN_DOLLARS: Final = 1
 MAX_DOLLARS: Final = 100_000

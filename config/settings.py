@@ -20,7 +20,7 @@ import environ
 from django.core.exceptions import ImproperlyConfigured
 from django.urls import reverse_lazy
 
-from config.chains import Chain, parse_chains
+from billing.topups.chains import Chain, parse_chains
 from config.egress.addresses import EgressPolicy, PinnedHost, parse_pinned_hosts
 from config.local import postgres
 from config.server.regions import parse_region_hosts

@@ -6,7 +6,7 @@ from typing import Final
 
 from django.db import connection
 
-from billing import audit
+from billing import verification as audit
 
 # Each statement finds what contradicts a promise, and nothing in a ledger in order.
 _HOLDS: Final = """

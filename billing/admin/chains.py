@@ -11,8 +11,8 @@ from django.contrib import admin, messages
 from django.http import HttpRequest
 
 from billing.admin.cells import wrapped
-from billing.chain import ChainError, Cursor, Node
 from billing.models import ChainState, Deposit, TopUp
+from billing.topups.node import ChainError, Cursor, Node
 from config.api.errors import Unavailable, Unprocessable
 from config.console import pages as console
 from config.console.pages import Dialog, ReadOnlyAdmin, display

@@ -12,9 +12,9 @@ from django.utils.html import format_html_join
 from django.utils.safestring import mark_safe
 
 from accounts.models import Organization
-from billing import matching
 from billing.admin.cells import explorer, short, wrapped
 from billing.models import Deposit, TopUp, chain_name
+from billing.topups import matching
 from config.console import pages as console
 from config.console.pages import Dialog, ReadOnlyAdmin, display
 

@@ -1,8 +1,13 @@
 """Money: the ledger's rows, and what is asked for and paid on chains."""
 
-from billing.models.deposits import ChainState, Deposit, UnitsField, chain_name
 from billing.models.ledger import Account, GrantRequest, Meter, SameOperator, Transfer
-from billing.models.top_ups import ChainNotOffered, IdempotencyKeyReused, TooManyTopUps, TopUp
+from billing.topups.models.deposits import ChainState, Deposit, UnitsField, chain_name
+from billing.topups.models.top_ups import (
+    ChainNotOffered,
+    IdempotencyKeyReused,
+    TooManyTopUps,
+    TopUp,
+)
 
 __all__ = [
     "Account",

@@ -14,7 +14,8 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from accounts.models import ApiKey, BudgetInterval
-from billing import audit, grants
+from billing import grants
+from billing import verification as audit
 from billing.models import Account, GrantRequest, Transfer
 from config.api.errors import InvalidTransition
 from config.secrets import Secret

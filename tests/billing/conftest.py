@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from billing import audit
-from billing.chain import Node
+from billing import verification as audit
 from billing.models import ChainState, TopUp
-from billing.watcher import watch
-from config.chains import Chain
+from billing.topups.chains import Chain
+from billing.topups.node import Node
+from billing.topups.watcher import watch
 from config.egress.addresses import EgressPolicy
 from tests.billing.nodes import (
     Anvil,

@@ -27,7 +27,7 @@ from eth_tester import EthereumTester, PyEVMBackend
 from eth_tester.exceptions import BlockNotFound, TransactionNotFound
 from eth_utils import function_signature_to_4byte_selector
 
-from config.chains import Chain, Confirmations, Token, parse_address
+from billing.topups.chains import Chain, Confirmations, Token, parse_address
 from tests.config.tls import serving
 
 ANVIL = "1.7.1"

@@ -13,9 +13,9 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from billing import audit
+from billing import verification as audit
 from billing.models import Account, ChainState, Deposit, TopUp, Transfer
-from config.chains import Chain
+from billing.topups.chains import Chain
 from tests import factories, snapshots
 from tests.billing.conftest import ask, look
 from tests.billing.nodes import Contract, EthTester

@@ -14,7 +14,8 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.utils import timezone
 
-from billing import audit, ledger
+from billing import ledger
+from billing import verification as audit
 from billing.models import Account, Deposit, Transfer
 from inference.models import Generation
 from tests import factories, snapshots

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 from eth_utils import keccak
 
-from billing import chain as chain_module
-from billing.chain import (
+from billing.topups import node as chain_module
+from billing.topups.chains import Chain
+from billing.topups.node import (
     TRANSFER,
     ChainContradiction,
     ChainError,
@@ -27,7 +28,6 @@ from billing.chain import (
     Node,
     Reorganized,
 )
-from config.chains import Chain
 from config.egress.addresses import EgressPolicy
 from tests.billing.nodes import (
     RECIPIENT,

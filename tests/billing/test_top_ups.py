@@ -16,7 +16,7 @@ from rest_framework.test import APIClient
 
 from billing import ledger
 from billing.models import ChainState, TopUp
-from config.chains import Chain
+from billing.topups.chains import Chain
 from tests import factories, snapshots
 from tests.billing.conftest import ask, look
 from tests.billing.nodes import RECIPIENT, Contract, chain_of
@@ -254,7 +254,7 @@ def test_six_top_ups_at_once_make_five(
 def test_the_same_amount_of_one_sender_is_told_apart_across_organizations(
     chain: Chain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("billing.models.top_ups.MAX_TAIL", 6)
+    monkeypatch.setattr("billing.topups.models.top_ups.MAX_TAIL", 6)
     tenants = [factories.make_tenant(f"Org {number}") for number in range(3)]
     asked = [ask(tenant, chain, SENDER) for tenant in tenants for _ in range(2)]
     assert sorted(top_up.units for top_up in asked) == [10_000_000 + tail for tail in range(1, 7)]
@@ -268,7 +268,7 @@ def test_the_same_amount_of_one_sender_is_told_apart_across_organizations(
 def test_tails_stay_apart_under_a_race(
     chain: Chain, together: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("billing.models.top_ups.MAX_TAIL", 12)
+    monkeypatch.setattr("billing.topups.models.top_ups.MAX_TAIL", 12)
     tenants = [factories.make_tenant(f"Org {number}") for number in range(12)]
     asked = together(*(lambda t=t: ask(t, chain, SENDER) for t in tenants))
     assert sorted(top_up.units for top_up in asked) == [10_000_000 + tail for tail in range(1, 13)]

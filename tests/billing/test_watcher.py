@@ -20,12 +20,13 @@ from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from billing import audit, matching, watcher
-from billing import chain as chain_module
-from billing.chain import ChainUnavailable, Cursor
+from billing import verification as audit
 from billing.models import ChainState, Deposit, TooManyTopUps, TopUp, Transfer
+from billing.topups import matching, watcher
+from billing.topups import node as chain_module
+from billing.topups.chains import Chain, parse_address
+from billing.topups.node import ChainUnavailable, Cursor
 from config.api.errors import InvalidRequest, InvalidTransition
-from config.chains import Chain, parse_address
 from config.models import Lease
 from tests import factories
 from tests.billing.conftest import ask, look, node_of
@@ -172,7 +173,7 @@ def test_a_second_organization_counts_also_once_it_was_paid(
 def test_a_late_payment_is_nobodys_where_several_organizations_had_its_amount(
     tenant: Tenant, chain: Chain, token: Contract, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("billing.models.top_ups.MAX_TAIL", 1)
+    monkeypatch.setattr("billing.topups.models.top_ups.MAX_TAIL", 1)
     past = timezone.now() - timedelta(days=1)
     for other in (tenant, factories.make_tenant("Thief")):
         ask(other, chain, token.payers[0])
@@ -200,7 +201,7 @@ def test_what_is_asked_for_after_a_payment_does_not_claim_it(
     seconds: int,
     finding: str,
 ) -> None:
-    monkeypatch.setattr("billing.models.top_ups.MAX_TAIL", 1)
+    monkeypatch.setattr("billing.topups.models.top_ups.MAX_TAIL", 1)
     token.pay(units)
     mined_at = node_of(chain).confirmed_head().mined_at
     ask(tenant, chain, token.payers[0])
@@ -368,7 +369,7 @@ def test_a_second_payment_of_the_same_waits_for_an_operator(
 def test_an_amount_stays_reserved_until_no_payment_of_it_can_be_in_time(
     tenant: Tenant, chain: Chain, token: Contract, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("billing.models.top_ups.MAX_TAIL", 1)
+    monkeypatch.setattr("billing.topups.models.top_ups.MAX_TAIL", 1)
     top_up = ask(tenant, chain, token.payers[0])
     token.pay(top_up.units)
     look(chain)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from billing import audit
+from billing import verification as audit
 from billing.models import TopUp
-from config.chains import Chain
+from billing.topups.chains import Chain
 from tests import factories
 from tests.billing.conftest import ask, look
 from tests.billing.nodes import Contract, chain_of, deploy, start_eth_tester

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from config.chains import Chain, Token, checksummed, parse_address, parse_chains
+from billing.topups.chains import Chain, Token, checksummed, parse_address, parse_chains
 
 USDC = "0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02913"
 OWNER = "0xd8dA6BF26964aF9D7eEd9e03E53415D37aA96045"

@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from accounts.models import ApiKey
-from billing import audit
+from billing import verification as audit
 from billing.models import Transfer
 from endusers.models import EndUser
 from inference.models import Generation

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from billing import audit
+from billing import verification as audit
 from config.bulk.commands import Command as BaseCommand
 from config.bulk.commands import refuse
 

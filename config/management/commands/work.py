@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import InterfaceError, OperationalError, connection
 from django.utils import timezone
 
-from billing import watcher
+from billing.topups import watcher
 from config.bulk.commands import require_migrated
 from config.models import Lease
 from endpoints.watch import watch_due

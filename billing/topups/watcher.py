@@ -17,7 +17,10 @@ from django.conf import settings
 from django.db import InterfaceError, OperationalError
 from django.utils import timezone
 
-from billing.chain import (
+from billing.models import ChainState, Deposit, TopUp
+from billing.topups.chains import Chain
+from billing.topups.matching import settle
+from billing.topups.node import (
     MAX_SPAN,
     ChainError,
     ChainLags,
@@ -26,9 +29,6 @@ from billing.chain import (
     Node,
     Reorganized,
 )
-from billing.matching import settle
-from billing.models import ChainState, Deposit, TopUp
-from config.chains import Chain
 from config.models import Lease
 
 logger = logging.getLogger("causeway.chain")

@@ -14,14 +14,14 @@ from django.db.models import Q
 from django.utils import timezone
 
 from accounts.models import Organization
-from billing.chain import Cursor
-from billing.chain import Deposit as Payment
+from billing.topups.chains import Chain, Token
+from billing.topups.node import Cursor
+from billing.topups.node import Deposit as Payment
 from config.api.errors import InvalidRequest, InvalidTransition
-from config.chains import Chain, Token
 from config.models import StatefulModel
 
 if TYPE_CHECKING:
-    from billing.models.top_ups import TopUp
+    from billing.topups.models.top_ups import TopUp
 
 _FIRST_WAIT: Final = 5.0
 _LONGEST_WAIT: Final = 300.0

@@ -26,7 +26,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from config.chains import ANYWHERE, Chain, checksummed
+from billing.topups.chains import ANYWHERE, Chain, checksummed
 from config.egress import EgressError, EgressPolicy, OutboundRequest, TimedOut, TooLarge, fetch
 
 # Keccak-256 of "Transfer(address,address,uint256)".

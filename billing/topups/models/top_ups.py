@@ -15,9 +15,9 @@ from django.db.models import Q
 from django.utils import timezone
 
 from accounts.models import Organization
-from billing.models.deposits import ChainState, Deposit, UnitsField, chain_name, token_text
+from billing.topups.chains import Chain, Token
+from billing.topups.models.deposits import ChainState, Deposit, UnitsField, chain_name, token_text
 from config.api.errors import GatewayError, InvalidRequest, Unprocessable
-from config.chains import Chain, Token
 from config.models import StatefulModel
 
 MAX_OPEN: Final = 5
