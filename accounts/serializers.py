@@ -12,7 +12,7 @@ from rest_framework.exceptions import ValidationError
 
 from accounts.models import HOST_NAME, ApiKey, ByokCredential, LimitReset, Member, Region
 from catalog import dialects
-from catalog.dialects.credentials import InvalidCredential
+from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import Provider
 from config.api.openapi import envelope
 from config.api.params import (

@@ -13,7 +13,7 @@ from django.http import HttpRequest
 from django.utils.html import format_html, format_html_join
 
 from catalog import dialects, imports
-from catalog.dialects.credentials import InvalidCredential
+from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import Dialect, LanguageModel, ModelEndpoint, PriceVersion, Provider
 from catalog.pricing import RATES, Price
 from config.bulk.rows import Plan, Report

@@ -8,10 +8,10 @@ from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
 from msgspec import Raw
 from rest_framework import serializers
 
-from catalog.listing import Entry, Offer, public_pricing
+from catalog.lists.listing import Entry, Offer, public_pricing
+from catalog.lists.traffic import UNKNOWN, Figures
 from catalog.models import LanguageModel, ModelEndpoint, Provider
 from catalog.pricing import Price
-from catalog.traffic import UNKNOWN, Figures
 from config.api.openapi import envelope
 
 

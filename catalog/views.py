@@ -17,8 +17,8 @@ from rest_framework.views import APIView
 from accounts.authentication import Anyone, ManagementKey, caller_or_none
 from accounts.models import ApiKey
 from accounts.policy import Policy, require_entrance
-from catalog import traffic
-from catalog.filters import (
+from catalog.lists import traffic
+from catalog.lists.filters import (
     FILTER_PARAMETERS,
     OUTPUT_MODALITIES_PARAMETER,
     SORT_PARAMETER,
@@ -27,7 +27,7 @@ from catalog.filters import (
     sort_order,
     wanted_models,
 )
-from catalog.listing import Shelf, Shown, Sight, Wanted, resolve
+from catalog.lists.listing import Shelf, Shown, Sight, Wanted, resolve
 from catalog.models import ModelEndpoint, Provider
 from catalog.serializers import (
     EndpointListSerializer,

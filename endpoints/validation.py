@@ -27,7 +27,7 @@ from catalog.dialects.base import (
     clean_message,
     parse_error,
 )
-from catalog.dialects.credentials import InvalidCredential
+from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.pricing import Usage, nano_usd, total_cost
 from config import egress
 from config.secrets import DecryptionFailed, Secret

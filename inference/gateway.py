@@ -16,7 +16,6 @@ from django.conf import settings
 from msgspec.structs import replace
 
 from catalog import dialects
-from catalog.dialects import finish
 from catalog.dialects.base import (
     Chunk,
     Dialect,
@@ -27,7 +26,8 @@ from catalog.dialects.base import (
     Reply,
     StreamParser,
 )
-from catalog.dialects.hiding import hidden
+from catalog.dialects.shared import finish_reasons as finish
+from catalog.dialects.shared.reasoning import hidden
 from catalog.pricing import Usage, completion_cost, nano_usd, prompt_cost, total_cost, usd
 from config import egress
 from config.api.errors import GatewayError, UpstreamError

@@ -16,7 +16,7 @@ from django.db import InterfaceError, OperationalError, connection
 from accounts.models import ByokCredential
 from catalog import dialects
 from catalog.dialects.base import Operation
-from catalog.dialects.credentials import InvalidCredential
+from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import Dialect, LanguageModel, ModelEndpoint, Provider
 from catalog.visibility import EndpointFacts
 from config.api.errors import Unavailable

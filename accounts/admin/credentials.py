@@ -12,7 +12,7 @@ from django.http import HttpRequest
 
 from accounts.models import HOST_NAME, ApiKey, ByokCredential, Member, Organization
 from catalog import dialects
-from catalog.dialects.credentials import InvalidCredential
+from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import Provider
 from config.api.params import path_uuid
 from config.console import pages as console

@@ -10,8 +10,6 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from catalog.dialects import answers, messages
-from catalog.dialects.answers import ANTHROPIC_FORMAT, Finish, Said
 from catalog.dialects.base import (
     Call,
     Chunk,
@@ -23,8 +21,11 @@ from catalog.dialects.base import (
     Untranslatable,
     parse_error,
 )
-from catalog.dialects.messages import Chat, Media, Text, Thought, ToolCall, ToolResult
-from catalog.dialects.sse import EventDecoder
+from catalog.dialects.shared import messages
+from catalog.dialects.shared import replies as answers
+from catalog.dialects.shared.messages import Chat, Media, Text, Thought, ToolCall, ToolResult
+from catalog.dialects.shared.replies import ANTHROPIC_FORMAT, Finish, Said
+from catalog.dialects.shared.sse import EventDecoder
 from catalog.pricing import Usage
 from config.egress import OutboundRequest
 from config.secrets import Secret

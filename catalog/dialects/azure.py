@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import quote
 
-from catalog.dialects import credentials, openai
+from catalog.dialects import openai
 from catalog.dialects.base import Call, Operation
+from catalog.dialects.shared import credentials
 from config.egress import OutboundRequest
 from config.secrets import Secret
 

@@ -10,9 +10,10 @@ from typing import Final
 
 import msgspec
 
-from catalog.dialects import anthropic, credentials, messages
+from catalog.dialects import anthropic
 from catalog.dialects.base import Call, Operation, Untranslatable
-from catalog.dialects.credentials import InvalidCredential
+from catalog.dialects.shared import credentials, messages
+from catalog.dialects.shared.credentials import InvalidCredential
 from config.egress import OutboundRequest
 from config.secrets import Secret
 

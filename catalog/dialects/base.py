@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from catalog.dialects.credentials import sensitive_parts
+from catalog.dialects.shared.credentials import sensitive_parts
 from catalog.pricing import Usage
 from config.egress import OutboundRequest
 from config.secrets import Secret
@@ -169,7 +169,7 @@ class Dialect(Protocol):
     def host(self, base_url: str | None, secret: Secret) -> str:
         """Returns the host to which a call carries the secret.
 
-        Raises :class:`catalog.dialects.credentials.InvalidCredential` when the secret should say
+        Raises :class:`catalog.dialects.shared.credentials.InvalidCredential` when the secret should say
         where, and does not.
         """
         ...

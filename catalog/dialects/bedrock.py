@@ -20,8 +20,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import ReadOnlyCredentials
 from botocore.eventstream import EventStreamBuffer, EventStreamMessage, ParserError
 
-from catalog.dialects import answers, anthropic, credentials, messages
-from catalog.dialects.answers import ANTHROPIC_FORMAT, Finish, Said
+from catalog.dialects import anthropic
 from catalog.dialects.base import (
     Call,
     Chunk,
@@ -34,8 +33,11 @@ from catalog.dialects.base import (
     Untranslatable,
     parse_error,
 )
-from catalog.dialects.messages import Chat, Media, Text, Thought, ToolCall, ToolResult
-from catalog.dialects.sse import EventTooLarge
+from catalog.dialects.shared import credentials, messages
+from catalog.dialects.shared import replies as answers
+from catalog.dialects.shared.messages import Chat, Media, Text, Thought, ToolCall, ToolResult
+from catalog.dialects.shared.replies import ANTHROPIC_FORMAT, Finish, Said
+from catalog.dialects.shared.sse import EventTooLarge
 from catalog.pricing import Usage
 from config.egress import OutboundRequest
 from config.secrets import Secret

@@ -9,8 +9,6 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from catalog.dialects import answers, messages
-from catalog.dialects.answers import GEMINI_FORMAT, Finish, Said
 from catalog.dialects.base import (
     Call,
     Chunk,
@@ -22,8 +20,11 @@ from catalog.dialects.base import (
     decode_object,
     parse_error,
 )
-from catalog.dialects.messages import Chat, Media, Text, Thought, ToolCall, ToolResult
-from catalog.dialects.sse import EventDecoder
+from catalog.dialects.shared import messages
+from catalog.dialects.shared import replies as answers
+from catalog.dialects.shared.messages import Chat, Media, Text, Thought, ToolCall, ToolResult
+from catalog.dialects.shared.replies import GEMINI_FORMAT, Finish, Said
+from catalog.dialects.shared.sse import EventDecoder
 from catalog.pricing import Usage
 from config.egress import OutboundRequest
 from config.secrets import Secret

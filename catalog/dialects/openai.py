@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec.structs import replace
 
-from catalog.dialects.answers import GEMINI_FORMAT
 from catalog.dialects.base import (
     Call,
     Chunk,
@@ -23,7 +22,8 @@ from catalog.dialects.base import (
     parse_error,
     read_usage,
 )
-from catalog.dialects.sse import EventDecoder, EventTooLarge
+from catalog.dialects.shared.replies import GEMINI_FORMAT
+from catalog.dialects.shared.sse import EventDecoder, EventTooLarge
 from catalog.pricing import Usage
 from config.egress import OutboundRequest
 from config.secrets import Secret

@@ -16,8 +16,9 @@ from typing import Final
 from google.auth import jwt
 from google.auth.crypt import RSASigner
 
-from catalog.dialects import credentials, openai
+from catalog.dialects import openai
 from catalog.dialects.base import Call, Operation
+from catalog.dialects.shared import credentials
 from config.egress import OutboundRequest
 from config.secrets import Secret
 

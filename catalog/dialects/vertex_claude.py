@@ -14,8 +14,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from catalog.dialects import anthropic, messages, vertex
+from catalog.dialects import anthropic, vertex
 from catalog.dialects.base import Call
+from catalog.dialects.shared import messages
 from config.egress import OutboundRequest
 
 operations: Final = vertex.operations

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import msgspec
 
-from catalog.dialects.answers import GEMINI_FORMAT
 from catalog.dialects.base import InvalidReply, InvalidStream, decode_object
-from catalog.dialects.sse import EventDecoder, EventTooLarge
+from catalog.dialects.shared.replies import GEMINI_FORMAT
+from catalog.dialects.shared.sse import EventDecoder, EventTooLarge
 from config.api.errors import UpstreamError
 from inference.messages import thoughts
 from inference.messages.thoughts import Detail

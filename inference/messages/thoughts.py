@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from catalog.dialects.answers import ANTHROPIC_FORMAT
+from catalog.dialects.shared.replies import ANTHROPIC_FORMAT
 
 _MARK: Final = "causeway:"
 _encode = msgspec.json.Encoder().encode

@@ -14,9 +14,9 @@ from django.core.management import CommandError, call_command
 
 from accounts.models import ByokCredential
 from catalog import dialects
-from catalog.dialects import credentials
 from catalog.dialects.base import clean_message
-from catalog.dialects.credentials import AZURE_SUFFIXES, InvalidCredential
+from catalog.dialects.shared import credentials
+from catalog.dialects.shared.credentials import AZURE_SUFFIXES, InvalidCredential
 from catalog.models import Dialect
 from config.secrets import Secret
 from tests import clouds, factories, snapshots

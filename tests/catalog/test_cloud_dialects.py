@@ -17,7 +17,7 @@ from botocore.serialize import create_serializer
 from catalog import dialects
 from catalog.dialects import anthropic, azure, azure_claude, bedrock, openai, vertex, vertex_claude
 from catalog.dialects.base import Call, Operation, Untranslatable
-from catalog.dialects.credentials import InvalidCredential
+from catalog.dialects.shared.credentials import InvalidCredential
 from config.egress import OutboundRequest
 from config.egress.addresses import EgressPolicy, InvalidURL, parse_target
 from config.secrets import Secret

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from catalog.dialects.finish import named
+from catalog.dialects.shared.finish_reasons import named
 
 
 @pytest.mark.parametrize(

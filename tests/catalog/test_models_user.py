@@ -27,7 +27,7 @@ from accounts.models import (
     Organization,
 )
 from accounts.policy import Family, Policy
-from catalog.listing import Shelf
+from catalog.lists.listing import Shelf
 from catalog.models import LanguageModel, ModelEndpoint, PriceVersion
 from catalog.visibility import EndpointFacts, exclusions
 from endpoints.models import PrivateEndpoint

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalog.dialects.sse import EventDecoder, EventTooLarge
+from catalog.dialects.shared.sse import EventDecoder, EventTooLarge
 
 
 def decoded(*chunks: bytes, limit: int = 1_048_576) -> list[bytes]:

@@ -6,7 +6,7 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from catalog import dialects
-from catalog.dialects.credentials import InvalidCredential
+from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import Provider
 from config.bulk.commands import Command as BaseCommand
 from config.bulk.commands import refuse

@@ -20,7 +20,7 @@ from django.db import connection
 from django.db.models import Q
 
 from accounts.policy import Policy
-from catalog import traffic
+from catalog.lists import traffic
 from catalog.models import CatalogVersion, LanguageModel, ModelEndpoint
 from catalog.pricing import RATES, Price
 from catalog.visibility import EndpointFacts, admits_model, admitted_kinds

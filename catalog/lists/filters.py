@@ -13,7 +13,7 @@ from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 
 from accounts.models import Region
-from catalog.listing import SORTS, Entry, Range, Wanted
+from catalog.lists.listing import SORTS, Entry, Range, Wanted
 from config.api.params import query_choice, query_decimal, query_integer, query_list, query_text
 
 OUTPUT_MODALITIES: Final = (

@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 import msgspec
 
 from catalog.dialects.base import Chunk, InvalidStream, Reply, read_usage
-from catalog.dialects.sse import EventTooLarge
+from catalog.dialects.shared.sse import EventTooLarge
 from catalog.pricing import Usage
 
 Event = TypeVar("Event")
