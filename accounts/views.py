@@ -55,7 +55,7 @@ from config.api.params import (
     query_uuid,
     slice_page,
 )
-from inference.governance import budgets_of, key_limit
+from inference.admission.governance import budgets_of, key_limit
 
 _DIGEST: Final = re.compile("[0-9a-f]{64}")
 _HASH: Final = OpenApiParameter(

@@ -22,7 +22,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from config.server.limits import bounded
 from inference.asgi import ROUTES, Inference
-from inference.gateway import Gateway
+from inference.exchange.gateway import Gateway
 
 if TYPE_CHECKING:
     from config.server.limits import Receive, Scope, Send

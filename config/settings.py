@@ -402,7 +402,7 @@ UNFOLD = {
         {"rel": "icon", "type": "image/svg+xml", "href": f"{STATIC_URL}causeway/icon.svg"}
     ],
     "BORDER_RADIUS": "6px",
-    "DASHBOARD_CALLBACK": "inference.dashboard.show",
+    "DASHBOARD_CALLBACK": "inference.reports.dashboard.show",
     "STYLES": [f"{STATIC_URL}causeway/console.css"],
     "COMMAND": {"search_models": False},
     "SIDEBAR": {

@@ -28,7 +28,7 @@ from catalog.views import (
 from config.server import health
 from endpoints.views import PrivateEndpointViewSet
 from endusers.views import EndUserViewSet, ExternalUserViewSet
-from inference.report_views import (
+from inference.reports.views import (
     ActivityView,
     AnalyticsMetaView,
     AnalyticsQueryView,

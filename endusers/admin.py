@@ -24,7 +24,7 @@ from config.console.uploads import Upload, UploadsAdmin
 from endusers import imports
 from endusers.models import EndUser
 from endusers.serializers import MAX_LENGTH
-from inference.reports import Activity, completed_days
+from inference.reports.activity import Activity, completed_days
 
 
 class EndUserForm(ConsoleForm):

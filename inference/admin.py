@@ -22,8 +22,8 @@ from catalog.pricing import NANO, Usage, prompt_parts
 from config.console import pages as console
 from config.console.pages import ConsoleForm, Dialog, ReadOnlyAdmin, display
 from endusers.models import EndUser
-from inference.hours import first_id
 from inference.models import Feedback, Generation, Journal
+from inference.reports.hours import first_id
 
 _STATES: Final = {
     "pending": "info",

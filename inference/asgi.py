@@ -31,13 +31,14 @@ from config.api.errors import (
 from config.server import logs
 from config.server.limits import ClientGone, Receive, Scope, Send, gather
 from config.server.regions import region_of_host
-from inference import metrics, schemas, sse
-from inference.admission import Entry
-from inference.estimate import tokens
-from inference.gateway import CallerStuck, Gateway
-from inference.messages import reply as message
-from inference.messages.request import to_chat
-from inference.snapshots import apart
+from inference import metrics
+from inference.admission.admit import Entry
+from inference.admission.estimate import tokens
+from inference.admission.snapshots import apart
+from inference.exchange.gateway import CallerStuck, Gateway
+from inference.requests import schemas, sse
+from inference.requests.messages import reply as message
+from inference.requests.messages.request import to_chat
 
 logger = logging.getLogger(__name__)
 

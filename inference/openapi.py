@@ -7,8 +7,8 @@ from typing import Any, Final
 import msgspec
 
 from inference.asgi import COUNT_TOKENS, MESSAGES, ROUTES
-from inference.messages.request import CountTokensRequest, MessagesRequest
-from inference.schemas import SHAPES
+from inference.requests.messages.request import CountTokensRequest, MessagesRequest
+from inference.requests.schemas import SHAPES
 
 _PREFIX: Final = "/api/v1/"
 _REFERENCE: Final = "#/components/schemas/{name}"

@@ -7,7 +7,7 @@ from typing import Any
 from rest_framework import serializers
 
 from config.api.openapi import envelope
-from inference.health import State
+from inference.routing.health import State
 
 
 class _PriceSerializer(serializers.Serializer[Any]):

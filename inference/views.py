@@ -14,8 +14,8 @@ from accounts.models import ApiKey
 from catalog.dialects.base import Operation
 from config.api.openapi import errors
 from config.server.regions import region_of_host
-from inference.explain import explain
-from inference.schemas import parse
+from inference.admission.explain import explain
+from inference.requests.schemas import parse
 from inference.serializers import ExplanationResponseSerializer
 
 _BODY: Final = {"application/json": {"$ref": "#/components/schemas/ChatRequest"}}

@@ -25,7 +25,7 @@ from config.secrets import Secret, digest_api_key
 from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation
 from inference.models import Generation, Journal, new_generation_id
-from inference.settlement import SETTLE
+from inference.settlement.settle import SETTLE
 
 # What a settlement writes, which is also what it must be told.
 _OUTCOME: Final = (

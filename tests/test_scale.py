@@ -25,10 +25,10 @@ from billing.models import Transfer
 from config.models import AuditEntry
 from endpoints.models import PrivateEndpoint
 from endusers.models import EndUser
-from inference.dashboard import RANGES
-from inference.hours import HOUR
 from inference.models import DailyUsage, Generation, HourlyUsage, Journal, UsageDay
-from inference.rollups import midnight
+from inference.reports.dashboard import RANGES
+from inference.reports.hours import HOUR
+from inference.reports.rollups import midnight
 from tests import books, snapshots
 
 # pytest-django makes a database for tests that say so; a fixture of the module is too early for it.

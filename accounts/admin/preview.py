@@ -19,9 +19,9 @@ from billing.models import Meter
 from catalog.dialects.base import Operation
 from config.api.errors import GatewayError
 from config.console import pages as console
-from inference.explain import explain, limits
-from inference.governance import budgets_of
-from inference.schemas import parse
+from inference.admission.explain import explain, limits
+from inference.admission.governance import budgets_of
+from inference.requests.schemas import parse
 
 _ANYTHING = "any"
 

@@ -49,8 +49,8 @@ from accounts.models import ApiKey, Organization
 from billing.models import Deposit, Transfer
 from endpoints.models import PrivateEndpoint
 from endusers.models import EndUser
-from inference.dashboard import RANGES
 from inference.models import Generation
+from inference.reports.dashboard import RANGES
 
 TARGET_MS = 300
 HOME_TARGET_MS = 500

@@ -31,11 +31,11 @@ from billing.models import Account, Meter, Transfer
 from catalog.models import CatalogVersion, ModelEndpoint
 from catalog.pricing import Usage, nano_usd, total_cost
 from config.api.errors import NotFound
-from inference.admission import _OPEN
-from inference.journal import _JOURNAL
+from inference.admission.admit import _OPEN
 from inference.models import Generation, Journal, new_generation_id
-from inference.settlement import SETTLE, Settlement, encoded
-from inference.sweeper import sweep
+from inference.settlement.journal import _JOURNAL
+from inference.settlement.settle import SETTLE, Settlement, encoded
+from inference.settlement.sweeper import sweep
 from tests import factories
 
 pytestmark = pytest.mark.slow

@@ -12,7 +12,7 @@ from openrouter.analytics import Analytics
 from openrouter.generations import Generations
 
 from inference.models import Feedback, Generation
-from inference.rollups import roll_up_usage
+from inference.reports.rollups import roll_up_usage
 from tests import factories
 from tests.contract.conftest import MakeOpenRouter, Serve
 from tests.factories import Tenant

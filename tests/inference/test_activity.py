@@ -16,7 +16,7 @@ from rest_framework.test import APIClient
 
 from accounts.models import Member
 from inference.models import DailyUsage, Generation, Journal, UsageDay
-from inference.rollups import roll_up_usage
+from inference.reports.rollups import roll_up_usage
 from tests import factories, snapshots
 from tests.accounts.governance import make_key, make_workspace, missing
 from tests.factories import Tenant

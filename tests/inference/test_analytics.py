@@ -14,8 +14,8 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from accounts.models import ApiKey, Member
-from inference import analytics
 from inference.models import Generation
+from inference.reports import analytics
 from tests import factories, snapshots
 from tests.accounts.governance import make_key, make_workspace
 from tests.factories import Tenant

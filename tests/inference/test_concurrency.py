@@ -20,10 +20,10 @@ from accounts.models import ApiKey, BudgetInterval, Guardrail, Member, Workspace
 from billing import ledger
 from billing.models import Account, Meter, Transfer
 from catalog.dialects.base import Operation
-from inference import schemas
 from inference.models import Generation
-from inference.settlement import SETTLE, Settlement, encoded
-from inference.sweeper import sweep
+from inference.requests import schemas
+from inference.settlement.settle import SETTLE, Settlement, encoded
+from inference.settlement.sweeper import sweep
 from tests import factories
 from tests.books import assert_in_order
 from tests.factories import Tenant

@@ -16,9 +16,9 @@ from django.utils import timezone
 from accounts.models import Organization
 from billing import ledger
 from endpoints.models import PrivateEndpoint
-from inference.hours import hour_of, roll_up_hours
 from inference.models import Generation, HourlyUsage, UsageDay, new_generation_id
-from inference.rollups import roll_up_usage
+from inference.reports.hours import hour_of, roll_up_hours
+from inference.reports.rollups import roll_up_usage
 from tests import factories
 from tests.factories import Tenant
 

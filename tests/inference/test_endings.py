@@ -19,8 +19,8 @@ import requests
 from billing import ledger
 from billing.models import Account, Meter, Transfer
 from catalog.dialects.base import Operation
-from inference import schemas
 from inference.models import Generation
+from inference.requests import schemas
 from tests import factories
 from tests.books import assert_in_order
 from tests.inference.conftest import CHAT, Site, content_of, events_of

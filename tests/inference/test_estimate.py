@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from catalog.dialects.base import Operation
 from catalog.pricing import Price, Usage, nano_usd, total_cost
 from config.secrets import Secret
-from inference import schemas
-from inference.estimate import affordable_tokens, output_bound, worst_case_nano
-from inference.routing import Candidate
+from inference.admission.estimate import affordable_tokens, output_bound, worst_case_nano
+from inference.requests import schemas
+from inference.routing.candidates import Candidate
 from tests.inference.test_routing import route
 
 REQUEST = replace(

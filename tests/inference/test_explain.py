@@ -14,8 +14,8 @@ from rest_framework.test import APIRequestFactory
 from accounts.models import ApiKey, Guardrail
 from billing.models import Account, Transfer
 from config.secrets import digest_api_key
-from inference.health import HealthBoard, Outcome
 from inference.models import Generation
+from inference.routing.health import HealthBoard, Outcome
 from inference.views import ExplainView
 from tests import factories
 from tests.inference.conftest import Site

@@ -12,9 +12,9 @@ from billing import ledger
 from billing.models import Account, Meter, Transfer
 from catalog.dialects.base import Operation
 from catalog.pricing import usd
-from inference import schemas
+from inference.admission.budgets import fee_nano
 from inference.models import Generation
-from inference.purses import fee_nano
+from inference.requests import schemas
 from tests import factories
 from tests.books import assert_in_order
 from tests.factories import Tenant

@@ -14,9 +14,8 @@ from accounts.models import ApiKey, Guardrail
 from catalog.dialects.base import Operation
 from config.api.errors import InvalidRequest
 from config.secrets import generate_api_key
-from inference import schemas
-from inference.builtins import BUILTINS
-from inference.filters import (
+from inference.filters.pii_patterns import BUILTINS
+from inference.filters.screening import (
     ContentBlocked,
     Filters,
     Finding,
@@ -27,6 +26,7 @@ from inference.filters import (
     screen,
     screen_at_once,
 )
+from inference.requests import schemas
 from tests import snapshots
 from tests.accounts.governance import make_guardrail, make_member
 from tests.books import assert_in_order

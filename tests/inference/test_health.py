@@ -23,12 +23,21 @@ from config.api.errors import (
     UpstreamRefused,
     UpstreamTimeout,
 )
-from inference import health
-from inference.health import EXCHANGE, READ, Bucket, HealthBoard, Outcome, State, judge, subject_of
-from inference.health import oldest_bucket as oldest
+from inference.exchange.upstream import RequestUntranslatable
 from inference.models import EndpointHealth
-from inference.sweeper import clear_health
-from inference.upstream import RequestUntranslatable
+from inference.routing import health
+from inference.routing.health import (
+    EXCHANGE,
+    READ,
+    Bucket,
+    HealthBoard,
+    Outcome,
+    State,
+    judge,
+    subject_of,
+)
+from inference.routing.health import oldest_bucket as oldest
+from inference.settlement.sweeper import clear_health
 
 ONE = uuid.UUID(int=1)
 TWO = uuid.UUID(int=2)

@@ -20,8 +20,8 @@ from billing.models import Account, Meter, Transfer
 from catalog.dialects.base import Operation
 from catalog.models import ModelEndpoint
 from catalog.pricing import usd
-from inference import schemas
 from inference.models import Generation
+from inference.requests import schemas
 from tests import factories
 from tests.books import assert_in_order
 from tests.inference.conftest import Site

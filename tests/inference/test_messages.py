@@ -24,10 +24,10 @@ from catalog.dialects.base import Call, InvalidReply, InvalidStream, Operation
 from config.api.errors import InvalidRequest, UpstreamError
 from config.local.simulator.behaviours import ensure_certificates
 from config.secrets import Secret
-from inference import schemas
-from inference.messages import reply
-from inference.messages.request import to_chat
 from inference.models import Generation
+from inference.requests import schemas
+from inference.requests.messages import reply
+from inference.requests.messages.request import to_chat
 from tests import clouds, factories
 from tests.config.tls import serving
 from tests.inference.conftest import Site

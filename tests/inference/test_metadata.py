@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from inference.metadata import routing_metadata
+from inference.exchange.metadata import routing_metadata
 from tests.inference.test_routing import planned, route
 
 FIRST = route("x", "1", endpoint_id=uuid.UUID(int=1))

@@ -22,12 +22,12 @@ from catalog.dialects.base import Operation
 from config.api.errors import Unauthenticated
 from config.local.simulator.behaviours import BEHAVIOURS, Reply, Request, Script, Signal
 from config.secrets import digest_api_key
-from inference import schemas
-from inference.admission import Admission, AdmissionIsland, Entry
-from inference.health import HealthBoard, Outcome, subject_of
+from inference.admission.admit import Admission, AdmissionIsland, Entry
 from inference.models import EndpointHealth, Generation, Journal
-from inference.schemas import InferenceRequest
-from inference.sweeper import sweep
+from inference.requests import schemas
+from inference.requests.schemas import InferenceRequest
+from inference.routing.health import HealthBoard, Outcome, subject_of
+from inference.settlement.sweeper import sweep
 from tests import factories
 from tests.books import assert_in_order
 from tests.inference.conftest import (

@@ -23,12 +23,12 @@ from billing.models import Meter
 from catalog.dialects.base import Operation
 from config.api.errors import GatewayError, Unavailable
 from config.secrets import digest_api_key
-from inference import schemas
-from inference.admission import Admission, AdmissionIsland, Entry
-from inference.health import HealthBoard
+from inference.admission.admit import Admission, AdmissionIsland, Entry
+from inference.admission.budgets import Purses
 from inference.models import Generation
-from inference.purses import Purses
-from inference.settlement import Settlement, SettlementIsland
+from inference.requests import schemas
+from inference.routing.health import HealthBoard
+from inference.settlement.settle import Settlement, SettlementIsland
 from inference.store import Store
 from tests import factories
 from tests.accounts.governance import make_member

@@ -22,9 +22,8 @@ from catalog.visibility import EndpointFacts, exclusions
 from config.api.errors import Forbidden, InvalidRequest
 from config.secrets import Secret
 from endpoints.models import ModelNotFound
-from inference import schemas
-from inference.health import Standing, State, subject_of
-from inference.routing import (
+from inference.requests import schemas
+from inference.routing.candidates import (
     VARIANTS,
     Credential,
     Defaults,
@@ -36,6 +35,7 @@ from inference.routing import (
     consider,
     plan,
 )
+from inference.routing.health import Standing, State, subject_of
 from tests import factories
 from tests.inference.conftest import Site
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from catalog.dialects.base import Operation
 from config.api.errors import InvalidRequest
-from inference import schemas
+from inference.requests import schemas
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 BASES: dict[Operation, dict[str, Any]] = {

@@ -20,12 +20,12 @@ from billing.models import Transfer
 from catalog.dialects.base import Operation
 from catalog.pricing import Usage
 from config.server.batching import Batcher
-from inference import schemas
-from inference.admission import Entry
-from inference.gateway import Gateway
+from inference.admission.admit import Entry
+from inference.exchange.gateway import Gateway
 from inference.models import Generation, Journal
-from inference.settlement import Settlement, SettlementIsland
-from inference.sweeper import sweep
+from inference.requests import schemas
+from inference.settlement.settle import Settlement, SettlementIsland
+from inference.settlement.sweeper import sweep
 from tests import factories
 from tests.books import assert_in_order
 from tests.factories import Tenant

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from inference import sse
+from inference.requests import sse
 
 
 def test_an_object_is_one_event() -> None:

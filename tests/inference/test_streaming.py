@@ -17,8 +17,8 @@ import requests
 from django.conf import LazySettings
 
 from config.server import limits
-from inference import journal
 from inference.models import Generation, Journal
+from inference.settlement import journal
 from tests import factories
 from tests.inference.conftest import CHAT, Site, content_of, events_of
 

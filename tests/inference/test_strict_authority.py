@@ -21,11 +21,11 @@ from config.api.errors import GatewayError
 from config.local.simulator.behaviours import BEHAVIOURS, Script, Signal
 from config.secrets import digest_api_key
 from endpoints.models import PrivateEndpoint
-from inference import schemas
-from inference.admission import Admission, AdmissionIsland, Entry
-from inference.health import HealthBoard
+from inference.admission.admit import Admission, AdmissionIsland, Entry
 from inference.models import Generation
-from inference.settlement import Settlement, SettlementIsland
+from inference.requests import schemas
+from inference.routing.health import HealthBoard
+from inference.settlement.settle import Settlement, SettlementIsland
 from tests import factories
 from tests.books import assert_in_order
 from tests.inference.conftest import Site

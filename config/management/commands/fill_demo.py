@@ -24,9 +24,9 @@ from config.audit import context as audit
 from config.bulk.commands import Command as BaseCommand
 from config.bulk.commands import refuse
 from config.secrets import Secret
-from inference.hours import roll_up_hours
 from inference.models import HourlyUsage, UsageDay
-from inference.rollups import midnight, roll_up_usage
+from inference.reports.hours import roll_up_hours
+from inference.reports.rollups import midnight, roll_up_usage
 
 ACTOR: Final = "demo data"
 DAYS: Final = 35

@@ -16,9 +16,9 @@ from billing.topups import watcher
 from config.bulk.commands import require_migrated
 from config.models import Lease
 from endpoints.watch import watch_due
-from inference.hours import roll_up_hours
-from inference.rollups import roll_up_usage
-from inference.sweeper import clear_health, sweep
+from inference.reports.hours import roll_up_hours
+from inference.reports.rollups import roll_up_usage
+from inference.settlement.sweeper import clear_health, sweep
 
 logger = logging.getLogger("causeway.work")
 

@@ -17,8 +17,8 @@ import msgspec
 from accounts.patterns import InvalidPattern, compiled
 from catalog.dialects.base import Operation
 from config.api.errors import Forbidden, InvalidRequest, RequestTimeout, Unavailable
-from inference.builtins import BUILTINS, Recogniser
-from inference.schemas import InferenceRequest
+from inference.filters.pii_patterns import BUILTINS, Recogniser
+from inference.requests.schemas import InferenceRequest
 
 # What of a body becomes the model's prompt.
 _PROMPTS: Final = ("messages", "prompt", "suffix", "input")

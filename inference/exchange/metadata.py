@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from inference.filters import Finding
-from inference.routing import Plan
+from inference.filters.screening import Finding
+from inference.routing.candidates import Plan
 
 
 def routing_metadata(

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from config.api.errors import Unavailable
-from inference.health import EXCHANGE, HealthBoard, oldest_bucket
+from inference.routing.health import EXCHANGE, HealthBoard, oldest_bucket
 from inference.store import Rejected, Store
 
 logger = logging.getLogger(__name__)

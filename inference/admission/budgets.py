@@ -15,9 +15,9 @@ import msgspec
 from billing.budgets import Budget, Reading, Scope
 from catalog.pricing import decimal_text, usd
 from config.api.errors import Forbidden, GatewayError, PaymentRequired
-from inference.estimate import affordable_tokens, worst_case_nano
-from inference.routing import Candidate
-from inference.schemas import InferenceRequest
+from inference.admission.estimate import affordable_tokens, worst_case_nano
+from inference.requests.schemas import InferenceRequest
+from inference.routing.candidates import Candidate
 
 # Some providers refuse fewer; an answer cut shorter is of no use to anyone.
 LEAST_TOKENS: Final = 16

@@ -32,17 +32,19 @@ from catalog.pricing import Usage, completion_cost, nano_usd, prompt_cost, total
 from config import egress
 from config.api.errors import GatewayError, UpstreamError
 from config.server.batching import Batcher
-from inference import metrics, sse, upstream
-from inference.admission import Admission, AdmissionIsland, Entry
-from inference.estimate import BYTES_PER_TOKEN, tokens
-from inference.filters import ContentBlocked, Unscreened, screen
-from inference.health import HealthBoard, judge
-from inference.journal import Beat, Pulse
-from inference.metadata import routing_metadata
+from inference import metrics
+from inference.admission.admit import Admission, AdmissionIsland, Entry
+from inference.admission.budgets import Bearable, fee_nano
+from inference.admission.estimate import BYTES_PER_TOKEN, tokens
+from inference.exchange import upstream
+from inference.exchange.metadata import routing_metadata
+from inference.filters.screening import ContentBlocked, Unscreened, screen
 from inference.models import Generation
-from inference.purses import Bearable, fee_nano
-from inference.routing import Candidate
-from inference.settlement import Settlement, SettlementIsland
+from inference.requests import sse
+from inference.routing.candidates import Candidate
+from inference.routing.health import HealthBoard, judge
+from inference.settlement.journal import Beat, Pulse
+from inference.settlement.settle import Settlement, SettlementIsland
 
 logger = logging.getLogger(__name__)
 

@@ -23,15 +23,15 @@ from billing import ledger
 from billing.budgets import Budget, Reading
 from config.api.errors import Conflict, GatewayError, Unauthenticated, Unavailable
 from config.secrets import hash_end_user
-from inference import governance
-from inference.filters import Filters, Finding, Screened, screen_at_once
-from inference.governance import WorkspaceRules
-from inference.health import HealthBoard
+from inference.admission import governance
+from inference.admission.budgets import Bearable, Outdated, Purses
+from inference.admission.governance import WorkspaceRules
+from inference.admission.snapshots import Snapshots
+from inference.filters.screening import Filters, Finding, Screened, screen_at_once
 from inference.models import new_generation_id
-from inference.purses import Bearable, Outdated, Purses
-from inference.routing import Candidate, OrganizationSnapshot, Plan, plan
-from inference.schemas import InferenceRequest
-from inference.snapshots import Snapshots
+from inference.requests.schemas import InferenceRequest
+from inference.routing.candidates import Candidate, OrganizationSnapshot, Plan, plan
+from inference.routing.health import HealthBoard
 from inference.store import Rejected, Store
 
 logger = logging.getLogger(__name__)

@@ -20,8 +20,7 @@ from catalog.visibility import EndpointFacts, exclusions
 from config.api.errors import Forbidden, NotFound
 from config.secrets import Secret
 from endpoints.models import ModelNotFound
-from inference.health import UNKNOWN, Standing, State, subject_of
-from inference.schemas import (
+from inference.requests.schemas import (
     BOUNDS,
     InferenceRequest,
     MaxPrice,
@@ -30,6 +29,7 @@ from inference.schemas import (
     Sorting,
     required,
 )
+from inference.routing.health import UNKNOWN, Standing, State, subject_of
 
 # What a request may append to a model's name; it says how to route, not which model.
 VARIANTS: Final = frozenset(

@@ -18,7 +18,7 @@ from django.utils import timezone
 from catalog.models import ModelEndpoint
 from endpoints.models import PrivateEndpoint
 from inference.models import DailyUsage, Generation, UsageDay
-from inference.rollups import midnight
+from inference.reports.rollups import midnight
 
 ACTIVITY_DAYS: Final = 30
 _DAY: Final = timedelta(days=1)

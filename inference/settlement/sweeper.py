@@ -16,10 +16,10 @@ from django.contrib.postgres.functions import TransactionNow
 from django.db import DataError, IntegrityError, connection, transaction
 
 from catalog.pricing import Usage, nano_usd, total_cost
-from inference import health
+from inference.admission.budgets import fee_nano
 from inference.models import Generation, Journal
-from inference.purses import fee_nano
-from inference.settlement import SETTLE, Settlement, encoded
+from inference.routing import health
+from inference.settlement.settle import SETTLE, Settlement, encoded
 
 logger = logging.getLogger(__name__)
 

@@ -30,8 +30,8 @@ from config.api.errors import (
     UpstreamUnavailable,
 )
 from config.secrets import Secret
-from inference.routing import Candidate
-from inference.schemas import BOUNDS, EFFORTS, InferenceRequest
+from inference.requests.schemas import BOUNDS, EFFORTS, InferenceRequest
+from inference.routing.candidates import Candidate
 
 _MAX_ERROR_BYTES: Final = 1_048_576
 # What the operator would pay for, or answer for, without a price or a promise.

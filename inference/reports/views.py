@@ -29,9 +29,10 @@ from accounts.models import (
 from config.api.errors import NotFound
 from config.api.openapi import ErrorSerializer, errors
 from config.api.params import NOT_STORABLE, query_choice, query_uuid
-from inference.analytics import DIMENSIONS, METRICS, OPERATORS, Granularity, Query
 from inference.models import Feedback, Generation
-from inference.report_serializers import (
+from inference.reports.activity import ACTIVITY_DAYS, Activity, completed_days, permaslugs
+from inference.reports.analytics import DIMENSIONS, METRICS, OPERATORS, Granularity, Query
+from inference.reports.serializers import (
     ActivityResponseSerializer,
     ActivitySerializer,
     AnswerResponseSerializer,
@@ -43,7 +44,6 @@ from inference.report_serializers import (
     MetaResponseSerializer,
     QuerySerializer,
 )
-from inference.reports import ACTIVITY_DAYS, Activity, completed_days, permaslugs
 
 _GENERATION_ID: Final = re.compile("[!-~]{1,48}")
 _DIGEST: Final = re.compile("[0-9a-f]{64}")

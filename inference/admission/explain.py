@@ -17,14 +17,15 @@ from billing.models import Account, Meter
 from catalog.models import CatalogVersion, Provider
 from catalog.pricing import usd
 from config.api.errors import PaymentRequired
-from inference import governance, health
-from inference.estimate import worst_case_nano
-from inference.governance import Rule
-from inference.health import HealthBoard, Standing
-from inference.purses import LimitSpent, Purses
-from inference.routing import Candidate, Plan, Snapshot, consider
-from inference.schemas import InferenceRequest
-from inference.snapshots import OrganizationCopy, load_catalog, load_organization
+from inference.admission import governance
+from inference.admission.budgets import LimitSpent, Purses
+from inference.admission.estimate import worst_case_nano
+from inference.admission.governance import Rule
+from inference.admission.snapshots import OrganizationCopy, load_catalog, load_organization
+from inference.requests.schemas import InferenceRequest
+from inference.routing import health
+from inference.routing.candidates import Candidate, Plan, Snapshot, consider
+from inference.routing.health import HealthBoard, Standing
 
 _RATES: Final[tuple[Literal["prompt", "completion", "request", "image"], ...]] = (
     "prompt", "completion", "request", "image",

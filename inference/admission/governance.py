@@ -12,8 +12,8 @@ from accounts.models import ApiKey, BudgetInterval, Guardrail, LimitReset, Organ
 from accounts.models import Governance as Guardrails
 from accounts.policy import Policy
 from billing.budgets import Budget, Scope
-from inference.filters import Filters, filters_of
-from inference.routing import NO_DEFAULTS, Defaults
+from inference.filters.screening import Filters, filters_of
+from inference.routing.candidates import NO_DEFAULTS, Defaults
 
 _PERIODS: Final = {interval: place for place, interval in enumerate(BudgetInterval.values)}
 

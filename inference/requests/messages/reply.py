@@ -13,8 +13,8 @@ from catalog.dialects.base import InvalidReply, InvalidStream, decode_object
 from catalog.dialects.shared.replies import GEMINI_FORMAT
 from catalog.dialects.shared.sse import EventDecoder, EventTooLarge
 from config.api.errors import UpstreamError
-from inference.messages import thoughts
-from inference.messages.thoughts import Detail
+from inference.requests.messages import thoughts
+from inference.requests.messages.thoughts import Detail
 
 PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
 

@@ -22,10 +22,10 @@ from catalog.visibility import EndpointFacts
 from config.api.errors import Unavailable
 from config.secrets import DecryptionFailed, Secret
 from endpoints.models import PrivateEndpoint
-from inference import governance
-from inference.governance import Governance
-from inference.routing import Credential, OrganizationSnapshot, Route, Snapshot
-from inference.schemas import EFFORTS
+from inference.admission import governance
+from inference.admission.governance import Governance
+from inference.requests.schemas import EFFORTS
+from inference.routing.candidates import Credential, OrganizationSnapshot, Route, Snapshot
 
 Loaded = TypeVar("Loaded")
 

@@ -27,7 +27,8 @@ from config.api.params import (
     StringField,
     path_uuid,
 )
-from inference.analytics import (
+from inference.models import Feedback, Generation
+from inference.reports.analytics import (
     DEFAULT_LIMIT,
     DIMENSION_OPERATORS,
     DIMENSIONS,
@@ -38,7 +39,6 @@ from inference.analytics import (
     Filter,
     Granularity,
 )
-from inference.models import Feedback, Generation
 
 _MAX_COMMENT: Final = 4096
 _MAX_LIMIT: Final = 10_000

@@ -15,8 +15,8 @@ import msgspec
 
 from config.api.errors import InvalidRequest
 from config.api.params import CONTROL_CHARACTERS
-from inference import schemas
-from inference.messages import thoughts
+from inference.requests import schemas
+from inference.requests.messages import thoughts
 
 _FIELD: Final = re.compile(
     r"Object (?P<what>contains unknown|missing required) field `(?P<name>.*?)`"

@@ -29,9 +29,9 @@ from config.console import charts
 from config.console import pages as console
 from config.console.charts import Chart
 from endpoints.models import PrivateEndpoint, Validation
-from inference.hours import HOUR, SUMS, first_id, hour_of, summed_until
 from inference.models import HourlyUsage, UsageDay
-from inference.rollups import midnight
+from inference.reports.hours import HOUR, SUMS, first_id, hour_of, summed_until
+from inference.reports.rollups import midnight
 
 _SECONDS: Final = 60
 _ALERTS: Final = 10

@@ -10,8 +10,8 @@ from decimal import Context, Decimal
 from typing import Final
 
 from catalog.pricing import NANO, Price, nano_usd
-from inference.routing import Candidate, Route
-from inference.schemas import InferenceRequest
+from inference.requests.schemas import InferenceRequest
+from inference.routing.candidates import Candidate, Route
 
 # Where neither the request nor the endpoint says how much may come: more than any model of today
 # produces at once.
