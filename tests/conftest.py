@@ -21,10 +21,10 @@ from rest_framework.test import APIClient
 
 from config.local.simulator.behaviours import Simulator, ensure_certificates
 from config.server.limits import HttpProtocol
-from tests import factories
-from tests.clouds import Clouds, Gate
-from tests.embedded import CLOUD_HOSTS, CLOUD_PORT
-from tests.factories import Tenant
+from tests.support import factories
+from tests.support.clouds import Clouds, Gate
+from tests.support.embedded import CLOUD_HOSTS, CLOUD_PORT
+from tests.support.factories import Tenant
 
 
 @pytest.hookimpl(trylast=True)

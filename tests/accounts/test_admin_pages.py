@@ -19,9 +19,9 @@ from billing import verification as audit
 from billing.models import Account, GrantRequest, Transfer
 from config.api.errors import InvalidTransition
 from config.secrets import Secret
-from tests import factories, snapshots
-from tests.accounts.governance import make_guardrail
-from tests.factories import Tenant
+from tests.support import factories, snapshots
+from tests.support.factories import Tenant
+from tests.support.governance import make_guardrail
 
 SUBMIT = {"_form_submitted": "True"}
 

@@ -15,8 +15,8 @@ from accounts.models import ApiKey, workspace_for
 from config import secrets
 from config.api.errors import NotFound
 from config.secrets import Secret
-from tests import factories
-from tests.factories import Tenant
+from tests.support import factories
+from tests.support.factories import Tenant
 
 ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 

@@ -13,8 +13,8 @@ from rest_framework.test import APIClient
 
 from accounts.models import ApiKey
 from config.secrets import generate_api_key
-from tests import factories
-from tests.factories import Tenant
+from tests.support import factories
+from tests.support.factories import Tenant
 
 ROUTE = "/api/v1/key"
 MISSING = "Authentication is missing or invalid. Send 'Authorization: Bearer <API key>'."

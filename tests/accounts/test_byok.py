@@ -14,8 +14,8 @@ from accounts.models import ByokCredential, Member, Workspace
 from catalog.models import Provider
 from config import secrets
 from config.secrets import DecryptionFailed, Secret, digest_api_key
-from tests import clouds, factories, snapshots
-from tests.factories import Tenant
+from tests.support import clouds, factories, snapshots
+from tests.support.factories import Tenant
 
 ROUTE = "/api/v1/byok"
 SECRET = "canary-8f14e45fceea167a5a36"

@@ -20,10 +20,10 @@ from config.local.simulator.behaviours import Simulator
 from config.secrets import DecryptionFailed, Secret, digest_api_key
 from endpoints import validation
 from inference.models import Generation
-from tests import factories, snapshots
 from tests.accounts.test_byok import MALFORMED
-from tests.factories import Tenant
 from tests.inference.conftest import TENANT_SECRET, Site, site
+from tests.support import factories, snapshots
+from tests.support.factories import Tenant
 
 __all__ = ["site"]
 

@@ -13,8 +13,9 @@ from rest_framework.test import APIClient
 
 from accounts.models import ApiKey, Guardrail, KeyAssignment, Member, MemberAssignment
 from config.secrets import digest_api_key
-from tests import factories, snapshots
-from tests.accounts.governance import (
+from tests.support import factories, snapshots
+from tests.support.factories import Tenant
+from tests.support.governance import (
     make_guardrail,
     make_key,
     make_member,
@@ -23,7 +24,6 @@ from tests.accounts.governance import (
     send,
     stamp,
 )
-from tests.factories import Tenant
 
 FIELDS = {"keys": "key_hashes", "members": "member_user_ids"}
 KINDS = pytest.mark.parametrize("kind", ["keys", "members"])

@@ -21,8 +21,9 @@ from accounts.models import (
     Workspace,
 )
 from accounts.policy import Family, Policy
-from tests import factories, snapshots
-from tests.accounts.governance import (
+from tests.support import factories, snapshots
+from tests.support.factories import Tenant
+from tests.support.governance import (
     make_guardrail,
     make_member,
     make_workspace,
@@ -31,7 +32,6 @@ from tests.accounts.governance import (
     send,
     stamp,
 )
-from tests.factories import Tenant
 
 ZDR = [f"enforce_zdr_{name}" for name in ("anthropic", "google", "openai", "xai", "other")]
 SWITCHES = [

@@ -11,9 +11,9 @@ from django.db.models import ProtectedError
 from rest_framework.test import APIClient
 
 from accounts.models import ApiKey, Member
-from tests import factories, snapshots
-from tests.accounts.governance import make_key, make_member, missing, refused, send
-from tests.factories import Tenant
+from tests.support import factories, snapshots
+from tests.support.factories import Tenant
+from tests.support.governance import make_key, make_member, missing, refused, send
 
 SETTINGS = "/api/v1/organization/settings"
 

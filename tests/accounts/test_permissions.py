@@ -20,8 +20,8 @@ from accounts.authentication import AnyKey, Anyone, DenyAll, ManagementKey
 from accounts.models import ApiKey
 from config.secrets import generate_api_key
 from inference.asgi import COUNT_TOKENS, MESSAGES, ROUTES
-from tests import factories, snapshots
-from tests.factories import Tenant
+from tests.support import factories, snapshots
+from tests.support.factories import Tenant
 
 # A route that answers without a key is named here, or its test fails.
 PUBLIC = {"GET /api/v1/openapi.json"}

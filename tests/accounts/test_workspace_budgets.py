@@ -12,9 +12,9 @@ from django.db import IntegrityError, transaction
 from rest_framework.test import APIClient
 
 from accounts.models import BudgetInterval, LimitReset, Workspace, WorkspaceBudget
-from tests import factories, snapshots
-from tests.accounts.governance import make_workspace, refused, send, stamp
-from tests.factories import Tenant
+from tests.support import factories, snapshots
+from tests.support.factories import Tenant
+from tests.support.governance import make_workspace, refused, send, stamp
 
 PATH = "workspaces/default/budgets"
 INTERVALS = ["daily", "weekly", "monthly", "lifetime"]

@@ -14,8 +14,9 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from accounts.models import ApiKey, Member, Workspace, WorkspaceMember
-from tests import factories, snapshots
-from tests.accounts.governance import (
+from tests.support import factories, snapshots
+from tests.support.factories import Tenant
+from tests.support.governance import (
     make_key,
     make_member,
     make_workspace,
@@ -24,7 +25,6 @@ from tests.accounts.governance import (
     send,
     stamp,
 )
-from tests.factories import Tenant
 
 
 @pytest.fixture

@@ -28,8 +28,9 @@ from accounts.models import (
 )
 from config.secrets import digest_api_key
 from inference.models import Generation
-from tests import factories, snapshots
-from tests.accounts.governance import (
+from tests.support import factories, snapshots
+from tests.support.factories import Tenant
+from tests.support.governance import (
     make_guardrail,
     make_key,
     make_member,
@@ -39,8 +40,7 @@ from tests.accounts.governance import (
     send,
     stamp,
 )
-from tests.factories import Tenant
-from tests.locks import waiting
+from tests.support.locks import waiting
 
 FULL: dict[str, Any] = {
     "name": "n" * 255,

@@ -21,7 +21,7 @@ os.environ["DJANGO_SETTINGS_MODULE"] = "config.settings"
 
 import django
 
-import tests.embedded  # noqa: F401 - starts a database of its own, before settings are read
+import tests.support.embedded  # noqa: F401 - starts a database of its own, before settings are read
 
 django.setup()
 
@@ -31,8 +31,8 @@ from rest_framework.test import APIClient
 
 from accounts.models import ApiKey, Guardrail, KeyAssignment
 from catalog.models import LanguageModel, ModelEndpoint, PriceVersion, Provider
-from tests import factories
-from tests.factories import Tenant
+from tests.support import factories
+from tests.support.factories import Tenant
 
 PROVIDERS = 60
 MODELS = 5_000

@@ -13,7 +13,8 @@ from billing.topups.chains import Chain
 from billing.topups.node import Node
 from billing.topups.watcher import watch
 from config.egress.addresses import EgressPolicy
-from tests.billing.nodes import (
+from tests.support.factories import Tenant
+from tests.support.nodes import (
     Anvil,
     Contract,
     EthTester,
@@ -23,7 +24,6 @@ from tests.billing.nodes import (
     deploy,
     start_eth_tester,
 )
-from tests.factories import Tenant
 
 
 @pytest.fixture(scope="session")

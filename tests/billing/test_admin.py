@@ -16,10 +16,10 @@ from django.urls import reverse
 from billing import verification as audit
 from billing.models import Account, ChainState, Deposit, TopUp, Transfer
 from billing.topups.chains import Chain
-from tests import factories, snapshots
 from tests.billing.conftest import ask, look
-from tests.billing.nodes import Contract, EthTester
-from tests.factories import Tenant
+from tests.support import factories, snapshots
+from tests.support.factories import Tenant
+from tests.support.nodes import Contract, EthTester
 
 _VERBS = ("resume", "read_again")
 SUBMIT = {"_form_submitted": "True"}

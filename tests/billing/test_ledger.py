@@ -8,8 +8,8 @@ from django.db import DatabaseError, IntegrityError, connection, transaction
 from billing import ledger
 from billing.models import Account, Meter, Transfer
 from config.api.errors import InvalidRequest, NotFound
-from tests import factories
-from tests.factories import Tenant
+from tests.support import factories
+from tests.support.factories import Tenant
 
 pytestmark = pytest.mark.django_db
 

@@ -36,7 +36,7 @@ from inference.models import Generation, Journal, new_generation_id
 from inference.settlement.journal import _JOURNAL
 from inference.settlement.settle import SETTLE, Settlement, encoded
 from inference.settlement.sweeper import sweep
-from tests import factories
+from tests.support import factories
 
 pytestmark = pytest.mark.slow
 

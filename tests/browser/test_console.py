@@ -12,8 +12,8 @@ from playwright.sync_api import Page
 from accounts.models import ApiKey
 from config.local.simulator.behaviours import Simulator
 from endpoints.models import PrivateEndpoint
-from tests import factories
-from tests.browser.driver import MARKS, OVERFLOW, PASSWORD, browse, choose, submit_dialog
+from tests.support import factories
+from tests.support.browser import MARKS, OVERFLOW, PASSWORD, browse, choose, submit_dialog
 
 pytestmark = [*MARKS]
 

@@ -15,8 +15,8 @@ from django_otp.plugins.otp_totp.models import TOTPDevice
 from playwright.sync_api import Page
 
 from inference.models import new_generation_id
-from tests import factories
-from tests.browser.driver import MARKS, OVERFLOW, PASSWORD, browse
+from tests.support import factories
+from tests.support.browser import MARKS, OVERFLOW, PASSWORD, browse
 
 pytestmark = [*MARKS]
 

@@ -30,8 +30,10 @@ from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation
 from endusers.models import EndUser
 from inference.models import Generation, new_generation_id
-from tests import factories
-from tests.browser.driver import (
+from tests.config.console.test_admin import SECOND_FACTOR, SECRET, STATUSES, listing, urls, world
+from tests.config.console.test_admin import page as change_page
+from tests.support import factories
+from tests.support.browser import (
     CUT_OFF,
     MARKS,
     OVERFLOW,
@@ -42,9 +44,7 @@ from tests.browser.driver import (
     press,
     submit_dialog,
 )
-from tests.factories import Tenant
-from tests.test_admin import SECOND_FACTOR, SECRET, STATUSES, listing, urls, world
-from tests.test_admin import page as change_page
+from tests.support.factories import Tenant
 
 __all__ = ["world"]
 

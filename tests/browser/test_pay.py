@@ -12,10 +12,10 @@ from django.utils import timezone
 from billing import verification as audit
 from billing.models import TopUp
 from billing.topups.chains import Chain
-from tests import factories
 from tests.billing.conftest import ask, look
-from tests.billing.nodes import Contract, chain_of, deploy, start_eth_tester
-from tests.browser.driver import MARKS, OVERFLOW, page_of
+from tests.support import factories
+from tests.support.browser import MARKS, OVERFLOW, page_of
+from tests.support.nodes import Contract, chain_of, deploy, start_eth_tester
 
 pytestmark = [*MARKS]
 

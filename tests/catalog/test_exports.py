@@ -17,8 +17,8 @@ from catalog import imports
 from catalog.models import LanguageModel, ModelEndpoint, Provider
 from config.bulk.rows import Fate
 from config.egress.addresses import EgressPolicy
-from tests import factories, snapshots
-from tests.config.tls import Authority, Script, answering, sending, serving
+from tests.support import factories, snapshots
+from tests.support.tls import Authority, Script, answering, sending, serving
 
 BUNDLED = (Path(imports.__file__).with_name("data") / "catalogue.json").read_bytes()
 NONE = {"providers": 0, "models": 0, "endpoints": 0}

@@ -19,7 +19,7 @@ from catalog.models import LanguageModel, ModelEndpoint, PriceVersion, Provider
 from config.bulk.rows import ImportRefused
 from config.secrets import Secret
 from endpoints.models import PrivateEndpoint
-from tests import factories, snapshots
+from tests.support import factories, snapshots
 
 FILE: dict[str, Any] = {
     "providers": [

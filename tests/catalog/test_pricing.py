@@ -19,7 +19,7 @@ from catalog.pricing import (
     total_cost,
     usd,
 )
-from tests.factories import make_price
+from tests.support.factories import make_price
 
 
 @pytest.mark.parametrize(

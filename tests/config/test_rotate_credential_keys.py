@@ -13,8 +13,8 @@ from accounts.models import ByokCredential
 from catalog.models import Provider
 from config.models import SecondFactor
 from config.secrets import DecryptionFailed, Secret, is_current
-from tests import factories
-from tests.factories import Tenant
+from tests.support import factories
+from tests.support.factories import Tenant
 
 pytestmark = pytest.mark.django_db
 

@@ -11,9 +11,8 @@ import pytest
 from openrouter import OpenRouter
 
 from config.local.simulator.behaviours import Simulator
-from tests import factories
-from tests.contract import document
-from tests.factories import Tenant
+from tests.support import document, factories
+from tests.support.factories import Tenant
 
 MakeOpenRouter = Callable[[str], OpenRouter]
 MakeOpenAI = Callable[[str], openai.OpenAI]

@@ -15,12 +15,11 @@ from billing.models import Account
 from config.local.simulator.behaviours import Simulator, ensure_certificates
 from config.secrets import Secret
 from inference.models import Generation
-from tests import factories
-from tests.config.tls import serving
-from tests.contract import document
 from tests.contract.conftest import Serve
-from tests.factories import Tenant
-from tests.inference.test_dialects import ANSWERS, EVENTS, Upstream
+from tests.inference.exchange.test_dialects import ANSWERS, EVENTS, Upstream
+from tests.support import document, factories
+from tests.support.factories import Tenant
+from tests.support.tls import serving
 
 Eventually = Callable[[Callable[[], bool]], None]
 MESSAGES: Any = [{"role": "user", "content": "one two three"}]

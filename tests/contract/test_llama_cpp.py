@@ -16,10 +16,10 @@ import pytest
 import requests
 
 from config.local.simulator.behaviours import ensure_certificates
-from tests import factories
 from tests.contract.conftest import MakeOpenAI
-from tests.contract.tiny_model import write_tiny_model
-from tests.factories import Tenant
+from tests.support import factories
+from tests.support.factories import Tenant
+from tests.support.tiny_model import write_tiny_model
 
 xllamacpp = pytest.importorskip("xllamacpp", reason="there is no wheel for this platform")
 

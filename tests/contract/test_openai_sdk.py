@@ -8,9 +8,9 @@ from typing import Any
 import openai
 import pytest
 
-from tests.contract import document
 from tests.contract.conftest import MakeOpenAI, Serve
-from tests.factories import Tenant
+from tests.support import document
+from tests.support.factories import Tenant
 
 MESSAGES: Any = [{"role": "user", "content": "one two three"}]
 WORDS = ["You", " said:", " one", " two", " three"]

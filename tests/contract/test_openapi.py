@@ -11,9 +11,9 @@ import requests
 from django.core.management import call_command
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from tests.contract import document
 from tests.contract.conftest import Serve
-from tests.factories import Tenant
+from tests.support import document
+from tests.support.factories import Tenant
 
 UPDATE = (
     "The interface and tests/contract/openapi.json differ. If that is meant, run\n"

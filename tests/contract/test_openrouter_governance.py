@@ -10,10 +10,10 @@ from openrouter import OpenRouter, errors
 
 from accounts.models import ApiKey, Member
 from config.secrets import digest_api_key
-from tests import factories
-from tests.accounts.governance import make_key, make_member
 from tests.contract.conftest import MakeOpenRouter
-from tests.factories import Tenant
+from tests.support import factories
+from tests.support.factories import Tenant
+from tests.support.governance import make_key, make_member
 
 pytestmark = pytest.mark.filterwarnings("ignore:warning. .. DEPRECATED:DeprecationWarning")
 OPERATIONS = {

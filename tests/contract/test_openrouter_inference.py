@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.contract.conftest import MakeOpenRouter, Serve
-from tests.factories import Tenant
+from tests.support.factories import Tenant
 
 
 def test_embeddings_and_their_generation(

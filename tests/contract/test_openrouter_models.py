@@ -8,9 +8,9 @@ import pytest
 from django.core.cache import cache
 from openrouter import OpenRouter, errors
 
-from tests import factories
 from tests.contract.conftest import MakeOpenRouter
-from tests.factories import Tenant
+from tests.support import factories
+from tests.support.factories import Tenant
 
 PERCENTILES = {"p50": 200, "p75": 200, "p90": 200, "p99": 200}
 

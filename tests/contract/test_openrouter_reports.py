@@ -13,9 +13,9 @@ from openrouter.generations import Generations
 
 from inference.models import Feedback, Generation
 from inference.reports.rollups import roll_up_usage
-from tests import factories
 from tests.contract.conftest import MakeOpenRouter, Serve
-from tests.factories import Tenant
+from tests.support import factories
+from tests.support.factories import Tenant
 
 # The SDK warns of every answer that holds a field which its own description calls deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:warning. .. DEPRECATED:DeprecationWarning")

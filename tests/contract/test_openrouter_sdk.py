@@ -14,9 +14,9 @@ from openrouter import OpenRouter, errors, operations
 
 from accounts.models import Workspace
 from config.local.simulator.behaviours import Simulator
-from tests import factories
 from tests.contract.conftest import MakeOpenRouter, Serve
-from tests.factories import Tenant
+from tests.support import factories
+from tests.support.factories import Tenant
 
 QUESTION = [{"role": "user", "content": "one two three"}]
 # The SDK warns of every answer that holds a field which its own description calls deprecated.

@@ -9,8 +9,8 @@ import pytest
 from accounts.models import ByokCredential
 from catalog.models import LanguageModel, Provider
 from config.local.simulator.behaviours import Simulator
-from tests import factories
-from tests.factories import Tenant
+from tests.support import factories
+from tests.support.factories import Tenant
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from django.utils import timezone
 from config.local.simulator.behaviours import Simulator
 from endpoints.history import events
 from endpoints.models import PrivateEndpoint, Validation
-from tests import factories, snapshots
-from tests.factories import Tenant
+from tests.support import factories, snapshots
+from tests.support.factories import Tenant
 
 SUBMIT = {"_form_submitted": "True"}
 LIST = "admin:endpoints_privateendpoint_changelist"

@@ -10,8 +10,8 @@ from rest_framework.test import APIClient
 from config.local.simulator.behaviours import Simulator
 from endpoints.models import Attestation, PrivateEndpoint
 from inference.models import Generation
-from tests import factories
-from tests.factories import Tenant
+from tests.support import factories
+from tests.support.factories import Tenant
 
 
 def declare(management: APIClient, **declared: object) -> str:

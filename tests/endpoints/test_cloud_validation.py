@@ -13,10 +13,10 @@ from catalog.models import LanguageModel, Provider
 from config.local.simulator.behaviours import Simulator
 from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation
-from tests import clouds as cloud
-from tests import factories
-from tests.embedded import AZURE_HOST, BEDROCK_HOST, VERTEX_HOST
-from tests.factories import Tenant
+from tests.support import clouds as cloud
+from tests.support import factories
+from tests.support.embedded import AZURE_HOST, BEDROCK_HOST, VERTEX_HOST
+from tests.support.factories import Tenant
 
 PASSED: Final = ["workspace", "byok_key", "base_url", "completion", "stream", "usage", "model"]
 V1: Final = "/openai/v1/chat/completions"

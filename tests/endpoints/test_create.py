@@ -15,8 +15,8 @@ from catalog.models import LanguageModel, Provider
 from catalog.pricing import Price
 from config.local.simulator.behaviours import Simulator
 from endpoints.models import PrivateEndpoint
-from tests import factories, snapshots
-from tests.factories import Tenant
+from tests.support import factories, snapshots
+from tests.support.factories import Tenant
 
 ROUTE = "/api/v1/private-endpoints"
 MANAGED = {

@@ -8,8 +8,8 @@ from rest_framework.test import APIClient
 
 from config.local.simulator.behaviours import Simulator
 from endpoints.models import PrivateEndpoint, Validation
-from tests import factories
-from tests.factories import Tenant
+from tests.support import factories
+from tests.support.factories import Tenant
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

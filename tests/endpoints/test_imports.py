@@ -23,8 +23,8 @@ from endpoints.models import (
     ModelNotFound,
     PrivateEndpoint,
 )
-from tests import factories, snapshots
-from tests.factories import Tenant
+from tests.support import factories, snapshots
+from tests.support.factories import Tenant
 
 KIND = "private_endpoints"
 PRICING = {"prompt": "0.0000005", "completion": "0.0000015"}

@@ -15,8 +15,8 @@ from catalog.models import LanguageModel, PriceVersion, Provider
 from config.local.simulator.behaviours import Simulator
 from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation
-from tests import factories, snapshots
-from tests.factories import Tenant
+from tests.support import factories, snapshots
+from tests.support.factories import Tenant
 
 ROUTE = "/api/v1/private-endpoints"
 STATES = ("draft", "validated", "active", "disabled")

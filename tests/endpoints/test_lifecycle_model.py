@@ -23,7 +23,7 @@ from catalog.models import PriceVersion
 from config.local.simulator.behaviours import Simulator
 from config.secrets import Secret
 from endpoints.models import PrivateEndpoint, Validation
-from tests import factories
+from tests.support import factories
 
 MODELS = st.sampled_from(["sim-echo", "sim-wrong-model", "sim-versioned"])
 PASSING = {"sim-echo", "sim-versioned"}

@@ -16,8 +16,8 @@ from config.local.simulator.behaviours import Simulator
 from endpoints import validation
 from endpoints.models import PrivateEndpoint
 from endusers.models import EndUser
-from tests import factories
-from tests.factories import Tenant
+from tests.support import factories
+from tests.support.factories import Tenant
 
 
 def draft_body(**changes: Any) -> dict[str, Any]:

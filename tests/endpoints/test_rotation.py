@@ -15,9 +15,9 @@ from config.secrets import Secret
 from endpoints import rotation, validation
 from endpoints.models import PrivateEndpoint, Validation, ValidationStale
 from endpoints.rotation import RotationRefused
-from tests import factories
-from tests.factories import Tenant
-from tests.locks import waiting
+from tests.support import factories
+from tests.support.factories import Tenant
+from tests.support.locks import waiting
 
 pytestmark = pytest.mark.django_db
 

@@ -13,8 +13,8 @@ from catalog.models import LanguageModel, Provider
 from config.egress.addresses import EgressPolicy
 from config.local.simulator.behaviours import Simulator
 from endpoints.models import PrivateEndpoint, Validation
-from tests import factories
-from tests.factories import Tenant
+from tests.support import factories
+from tests.support.factories import Tenant
 
 pytestmark = pytest.mark.django_db
 

@@ -23,9 +23,8 @@ from config.local.simulator.behaviours import (
 from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation
 from endpoints.validation import is_same_model
-from tests import factories, snapshots
-from tests.config import tls
-from tests.factories import Tenant
+from tests.support import factories, snapshots, tls
+from tests.support.factories import Tenant
 
 ALL_CHECKS = ["workspace", "byok_key", "base_url", "completion", "stream", "usage", "model"]
 SECRET = "test-credential-0123456789"

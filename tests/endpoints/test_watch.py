@@ -10,8 +10,8 @@ from catalog.pricing import NANO
 from config.local.simulator.behaviours import Simulator
 from endpoints import watch
 from endpoints.models import PrivateEndpoint, Validation
-from tests import factories
-from tests.factories import Tenant
+from tests.support import factories
+from tests.support.factories import Tenant
 
 pytestmark = pytest.mark.django_db
 

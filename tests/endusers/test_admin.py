@@ -7,8 +7,8 @@ from django.urls import reverse
 from django.utils import timezone
 
 from endusers.models import EndUser
-from tests import factories
-from tests.factories import Tenant
+from tests.support import factories
+from tests.support.factories import Tenant
 
 
 def test_the_page_sums_up_what_an_end_user_used(admin_client: Client, tenant: Tenant) -> None:

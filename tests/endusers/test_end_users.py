@@ -17,9 +17,9 @@ from rest_framework.test import APIClient
 
 from endusers.models import EndUser, EndUserNotFound
 from inference.models import Generation
-from tests import factories, snapshots
-from tests.factories import Tenant
 from tests.inference.conftest import Site, site
+from tests.support import factories, snapshots
+from tests.support.factories import Tenant
 
 __all__ = ["site"]
 

@@ -24,8 +24,8 @@ from config.bulk.commands import with_progress
 from config.bulk.rows import MAX_LINE, ImportRefused, Report, read_lines
 from endusers import imports
 from endusers.models import EndUser
-from tests import factories, snapshots
-from tests.factories import Tenant
+from tests.support import factories, snapshots
+from tests.support.factories import Tenant
 
 CSV = b"user,is_active\r\nalice,true\r\nbob,false\r\ncarol,\r\n"
 JSON_LINES = (

@@ -10,8 +10,8 @@ from django.db import IntegrityError, transaction
 from rest_framework.test import APIClient
 
 from endusers.models import EndUser
-from tests import factories, snapshots
-from tests.factories import Tenant
+from tests.support import factories, snapshots
+from tests.support.factories import Tenant
 
 ROUTE = "/api/v1/end-users"
 

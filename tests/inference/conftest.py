@@ -15,8 +15,8 @@ from config.local.simulator.behaviours import Request, Simulator
 from config.secrets import Secret
 from endpoints.models import PrivateEndpoint
 from inference.models import Generation
-from tests import factories
-from tests.factories import Tenant
+from tests.support import factories
+from tests.support.factories import Tenant
 
 CHAT = "/api/v1/chat/completions"
 TEXT = "/api/v1/completions"

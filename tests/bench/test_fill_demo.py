@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import io
+from typing import NoReturn
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from accounts.models import Organization
+from billing import ledger
+from catalog.pricing import NANO
+from inference.models import Generation
+from tests.support import factories, snapshots
+from tests.support.factories import Tenant
+
+
+class Terminal(io.StringIO):
+    """A terminal whose user presses Ctrl-C when a text appears on it."""
+
+    def __init__(self, last: str) -> None:
+        super().__init__()
+        self._last = last
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        if self._last in text:
+            self._last = "\0"
+            _interrupt()
+        return super().write(text)
+
+
+def _interrupt() -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def test_fill_refuses_a_database_with_customers(tenant: Tenant) -> None:
+    factories.make_generation(tenant)
+    before = snapshots.everything()
+
+    with pytest.raises(CommandError) as refused:
+        call_command("fill_demo")
+
+    assert str(refused.value) == (
+        "The database holds organizations already ('Acme'): demo data goes into an empty one, "
+        "or into that of a demo, once."
+    )
+    assert refused.value.returncode == 1
+    assert snapshots.everything() == before
+
+
+def test_fill_takes_the_database_of_a_demo(db: None) -> None:
+    organization = Organization.objects.establish(name="Demo")
+    ledger.grant(organization.pk, 10 * NANO, actor="demo", note="To try things out.")
+
+    call_command("fill_demo", "--scale", "0.0001", stdout=io.StringIO())
+
+    assert Organization.objects.count() == 51
+    assert Generation.objects.count() == 100
+    call_command("verify_ledger", stdout=io.StringIO(), stderr=io.StringIO())
+
+
+@pytest.mark.parametrize("step", ["private endpoints", "generations: day 20", "balances"])
+def test_an_interrupted_fill_leaves_nothing(db: None, step: str) -> None:
+    before = snapshots.everything()
+    terminal = Terminal(step)
+
+    with pytest.raises(SystemExit) as stopped:
+        call_command("fill_demo", "--scale", "0.0001", stderr=terminal)
+
+    assert stopped.value.code == 130
+    assert terminal.getvalue().endswith("Stopped. Nothing was changed.\n")
+    assert snapshots.everything() == before
+
+
+def test_fill_shows_its_progress_on_a_terminal(db: None) -> None:
+    terminal = Terminal("\0")
+
+    call_command("fill_demo", "--scale", "0.0001", stdout=io.StringIO(), stderr=terminal)
+
+    lines = [line.removeprefix("\x1b[K") for line in terminal.getvalue().split("\r")]
+    assert lines[:4] == [
+        "", "the catalogue and the organizations", "private endpoints", "top-ups"
+    ]  # fmt: skip
+    assert "generations: day 1 of 36" in lines
+    assert lines[-2:] == ["balances and sums", ""]
+
+
+@pytest.mark.parametrize("scale", ["0", "-1", "10.1", "NaN", "many"])
+def test_fill_refuses_another_scale(db: None, scale: str) -> None:
+    before = snapshots.everything()
+
+    with pytest.raises(CommandError, match="argument --scale: must be "):
+        call_command("fill_demo", "--scale", scale)
+    assert snapshots.everything() == before

@@ -1,0 +1,402 @@
+"""What a caller asks for and is told: the route, its limits, its repeats, and the page."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from billing import ledger
+from billing.models import ChainState, TopUp
+from billing.topups.chains import Chain
+from tests.billing.conftest import ask, look
+from tests.support import factories, snapshots
+from tests.support.factories import Tenant
+from tests.support.nodes import RECIPIENT, Contract, chain_of
+
+PATH = "/api/v1/credits/crypto"
+SENDER = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"
+
+
+def body(chain: Chain, **fields: Any) -> dict[str, Any]:
+    return {"amount": 10, "sender": SENDER, "chain_id": chain.chain_id, **fields}
+
+
+def raw(client: APIClient, text: str, **headers: str) -> Any:
+    return client.post(PATH, text, content_type="application/json", headers=headers)
+
+
+def error_type(response: Any) -> str:
+    return str(response.json()["error"]["metadata"]["error_type"])
+
+
+@pytest.mark.parametrize("actor", ["inference", "management"])
+def test_a_top_up_tells_exactly_what_to_transfer(
+    actor: str, request: pytest.FixtureRequest, chain: Chain, settings: Any
+) -> None:
+    client: APIClient = request.getfixturevalue(actor)
+    response = client.post(PATH, body(chain, amount=12.34))
+    assert response.status_code == 200
+    top_up = TopUp.objects.get()
+    tail = top_up.units - 12_340_000
+    assert tail in range(1, 10_000)
+    data = response.json()["data"]
+    assert data == {
+        "id": str(top_up.pk),
+        "created_at": data["created_at"],
+        "expires_at": data["expires_at"],
+        "web3_data": {
+            "transfer_intent": {
+                "call_data": {
+                    "deadline": data["expires_at"],
+                    "fee_amount": "0",
+                    "id": f"0x{top_up.pk.hex}",
+                    "operator": RECIPIENT,
+                    "prefix": "0x",
+                    "recipient": RECIPIENT,
+                    "recipient_amount": str(top_up.units),
+                    "recipient_currency": chain.token.contract,
+                    "refund_destination": SENDER,
+                    "signature": "0x",
+                },
+                "metadata": {
+                    "chain_id": chain.chain_id,
+                    "contract_address": chain.token.contract,
+                    "sender": SENDER,
+                },
+            }
+        },
+    }
+    assert abs(top_up.expires_at - top_up.created_at - timedelta(hours=1)) < timedelta(seconds=1)
+    assert top_up.payable_until - top_up.expires_at == timedelta(days=1)
+    assert (top_up.status, top_up.amount_nano) == ("open", 12_340_000_000)
+
+
+def test_a_top_up_is_read_with_its_status(
+    tenant: Tenant, inference: APIClient, chain: Chain
+) -> None:
+    top_up = ask(tenant, chain, SENDER)
+    created = inference.get(f"{PATH}/{top_up.pk}").json()["data"]
+    assert {name: created[name] for name in created if name not in ("web3_data",)} == {
+        "id": str(top_up.pk),
+        "created_at": created["created_at"],
+        "expires_at": created["expires_at"],
+        "status": "open",
+        "confirmations": 0,
+        "transaction_hash": None,
+        "credited_at": None,
+        "amount": 10.0,
+        "payment_url": f"http://testserver/pay/{top_up.pk}",
+    }
+
+
+@pytest.mark.parametrize("unknown", ["x", "0", "5f0f3c0e-0d7b-4c8a-9a53-2b7ad0f4b2b1", "../crypto"])
+def test_an_unknown_top_up_is_not_found(inference: APIClient, unknown: str) -> None:
+    response = inference.get(f"{PATH}/{unknown}")
+    assert response.status_code == 404
+
+
+def test_a_top_up_of_another_organization_is_not_found(tenant: Tenant, chain: Chain) -> None:
+    top_up = ask(tenant, chain, SENDER)
+    other = factories.client(factories.make_tenant("Other").api_key)
+    response = other.get(f"{PATH}/{top_up.pk}")
+    assert (response.status_code, error_type(response)) == (404, "top_up_not_found")
+
+
+@pytest.mark.parametrize(
+    ("amount", "cents"),
+    [
+        ("1", 100), ("1.00", 100), ("1.01", 101), ("99999.99", 9_999_999), ("100000", 10_000_000),
+        ("100000.00", 10_000_000), ("1e2", 10_000), ("10.100", 1_010), ("0.1e2", 1_000),
+    ],
+)  # fmt: skip
+def test_an_amount_is_read_as_it_is_written(
+    inference: APIClient, chain: Chain, amount: str, cents: int
+) -> None:
+    text = f'{{"amount": {amount}, "sender": "{SENDER}", "chain_id": {chain.chain_id}}}'
+    assert raw(inference, text).status_code == 200
+    top_up = TopUp.objects.get()
+    assert top_up.amount_nano == cents * 10**7
+    assert (top_up.units - 1) // 10_000 == cents
+
+
+@pytest.mark.parametrize(
+    "amount",
+    [
+        "0.99", "0", "-1", "-10", "0.999999", "1.001", "1.005", "100000.01", "100001", "1e6",
+        "1e999999999", "1e-2", '"10"', "true", "null", "[10]", "{}", "NaN", "Infinity",
+        "1.0000000000000000000000000000000000000000000000000001", "9" * 400, "",
+    ],
+)  # fmt: skip
+def test_another_amount_is_refused(inference: APIClient, chain: Chain, amount: str) -> None:
+    before = snapshots.everything()
+    text = f'{{"amount": {amount}, "sender": "{SENDER}", "chain_id": {chain.chain_id}}}'
+    assert raw(inference, text).status_code == 400
+    assert snapshots.everything() == before
+
+
+@pytest.mark.parametrize(
+    "sender",
+    [
+        SENDER.lower(), "0x" + SENDER[2:].upper(), SENDER,
+    ],
+)  # fmt: skip
+def test_a_sender_is_kept_in_its_checksummed_form(
+    inference: APIClient, chain: Chain, sender: str
+) -> None:
+    assert inference.post(PATH, body(chain, sender=sender)).status_code == 200
+    assert TopUp.objects.get().sender == SENDER
+
+
+@pytest.mark.parametrize(
+    "sender",
+    [
+        SENDER[:-1], SENDER + "0", SENDER[2:], "0X" + SENDER[2:], SENDER + "\n", f" {SENDER}",
+        SENDER.replace("5aA", "5Aa", 1), "0x" + "0" * 40, "0x" + "g" * 40, "", "vitalik.eth", 5,
+        None, True, [SENDER], "0x" + "١" * 40,
+    ],
+)  # fmt: skip
+def test_another_sender_is_refused(inference: APIClient, chain: Chain, sender: Any) -> None:
+    before = snapshots.everything()
+    assert inference.post(PATH, body(chain, sender=sender)).status_code == 400
+    assert snapshots.everything() == before
+
+
+@pytest.mark.parametrize(
+    "chain_id",
+    ["0", "-1", "2", "9223372036854775808", "1" * 50, '"{id}"', "{id}.0", "true", "null"],
+)
+def test_another_chain_is_refused(inference: APIClient, chain: Chain, chain_id: str) -> None:
+    before = snapshots.everything()
+    chain_id = chain_id.replace("{id}", str(chain.chain_id))
+    response = raw(inference, f'{{"amount": 10, "sender": "{SENDER}", "chain_id": {chain_id}}}')
+    assert response.status_code == 400
+    assert snapshots.everything() == before
+
+
+@pytest.mark.parametrize("name", ["amount", "sender", "chain_id"])
+def test_every_field_is_required(inference: APIClient, chain: Chain, name: str) -> None:
+    sent = body(chain)
+    del sent[name]
+    response = inference.post(PATH, sent)
+    assert response.status_code == 400
+    assert name in response.json()["error"]["message"]
+
+
+def test_an_unknown_field_is_refused(inference: APIClient, chain: Chain) -> None:
+    response = inference.post(PATH, body(chain, token="USDT"))
+    assert response.status_code == 400
+    assert "token" in response.json()["error"]["message"]
+    assert TopUp.objects.count() == 0
+
+
+def test_without_a_chain_it_is_said(inference: APIClient) -> None:
+    response = inference.post(PATH, {"amount": 10, "sender": SENDER, "chain_id": 1})
+    assert (response.status_code, error_type(response)) == (503, "top_up_unavailable")
+    assert response.json()["error"]["message"] == "Crypto top-ups are not configured here."
+
+
+def test_a_chain_that_is_not_read_yet_is_not_offered(
+    inference: APIClient, token: Contract, offer: Callable[[Chain], Chain]
+) -> None:
+    chain = offer(chain_of(token))
+    response = inference.post(PATH, body(chain))
+    assert (response.status_code, error_type(response)) == (503, "top_up_unavailable")
+    ChainState.objects.create(chain_id=chain.chain_id)
+    assert inference.post(PATH, body(chain)).status_code == 503
+    look(chain)
+    assert inference.post(PATH, body(chain)).status_code == 200
+
+
+def test_a_halted_chain_is_not_offered(inference: APIClient, chain: Chain) -> None:
+    ChainState.objects.update(halted_at=timezone.now(), halt_reason="x")
+    response = inference.post(PATH, body(chain))
+    assert (response.status_code, error_type(response)) == (503, "top_up_unavailable")
+    assert TopUp.objects.count() == 0
+
+
+def test_a_sixth_open_top_up_is_refused_until_one_expires(
+    tenant: Tenant, inference: APIClient, chain: Chain
+) -> None:
+    top_ups = [ask(tenant, chain, SENDER, usd_cents=100 + number) for number in range(5)]
+    before = snapshots.everything()
+    response = inference.post(PATH, body(chain))
+    assert (response.status_code, error_type(response)) == (429, "rate_limit_exceeded")
+    assert 3_590 <= int(response["Retry-After"]) <= 3_600
+    assert snapshots.everything() == before
+    assert (
+        factories.client(factories.make_tenant("Other").api_key).post(PATH, body(chain)).status_code
+        == 200
+    )
+    TopUp.objects.filter(pk=top_ups[0].pk).update(expires_at=timezone.now())
+    assert inference.post(PATH, body(chain)).status_code == 200
+    assert inference.post(PATH, body(chain)).status_code == 429
+
+
+@pytest.mark.django_db(transaction=True)
+def test_six_top_ups_at_once_make_five(
+    tenant: Tenant, chain: Chain, together: Callable[..., list[Any]]
+) -> None:
+    clients = [factories.client(tenant.api_key) for _ in range(6)]
+    answers = together(*(lambda c=c: c.post(PATH, body(chain)) for c in clients))
+    assert sorted(answer.status_code for answer in answers) == [200] * 5 + [429]
+    assert TopUp.objects.count() == 5
+
+
+def test_the_same_amount_of_one_sender_is_told_apart_across_organizations(
+    chain: Chain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("billing.topups.models.top_ups.MAX_TAIL", 6)
+    tenants = [factories.make_tenant(f"Org {number}") for number in range(3)]
+    asked = [ask(tenant, chain, SENDER) for tenant in tenants for _ in range(2)]
+    assert sorted(top_up.units for top_up in asked) == [10_000_000 + tail for tail in range(1, 7)]
+    response = factories.client(tenants[0].api_key).post(PATH, body(chain))
+    assert response.status_code == 429
+    assert TopUp.objects.count() == 6
+    assert ask(tenants[0], chain, RECIPIENT).units in range(10_000_001, 10_000_007)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_tails_stay_apart_under_a_race(
+    chain: Chain, together: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("billing.topups.models.top_ups.MAX_TAIL", 12)
+    tenants = [factories.make_tenant(f"Org {number}") for number in range(12)]
+    asked = together(*(lambda t=t: ask(t, chain, SENDER) for t in tenants))
+    assert sorted(top_up.units for top_up in asked) == [10_000_000 + tail for tail in range(1, 13)]
+
+
+def test_a_repeated_key_answers_with_the_first_top_up(
+    tenant: Tenant, inference: APIClient, chain: Chain
+) -> None:
+    first = inference.post(PATH, body(chain), headers={"Idempotency-Key": "k 1"})
+    ChainState.objects.update(halted_at=timezone.now())
+    again = inference.post(
+        PATH, body(chain, sender=SENDER.lower()), headers={"Idempotency-Key": "k 1"}
+    )
+    assert (again.status_code, again.json()) == (200, first.json())
+    ChainState.objects.update(halted_at=None)
+    for fields in ({"amount": 11}, {"sender": RECIPIENT}):
+        other = inference.post(PATH, body(chain, **fields), headers={"Idempotency-Key": "k 1"})
+        assert (other.status_code, error_type(other)) == (422, "idempotency_key_reused")
+    assert TopUp.objects.count() == 1
+    elsewhere = factories.client(factories.make_tenant("Other").api_key)
+    assert (
+        elsewhere.post(PATH, body(chain), headers={"Idempotency-Key": "k 1"}).json()["data"]["id"]
+        != first.json()["data"]["id"]
+    )
+
+
+@pytest.mark.parametrize("key", ["x", "x" * 255])
+def test_a_key_of_any_allowed_length_is_kept(inference: APIClient, chain: Chain, key: str) -> None:
+    response = inference.post(PATH, body(chain), headers={"Idempotency-Key": key})
+    assert response.status_code == 200
+    assert TopUp.objects.get().idempotency_key == key
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, "é", "a\tb"])
+def test_a_malformed_key_is_refused(inference: APIClient, chain: Chain, key: str) -> None:
+    response = inference.post(PATH, body(chain), headers={"Idempotency-Key": key})
+    assert response.status_code == 400
+    assert TopUp.objects.count() == 0
+
+
+@pytest.mark.django_db(transaction=True)
+def test_one_key_at_once_makes_one_top_up(
+    tenant: Tenant, chain: Chain, together: Callable[..., list[Any]]
+) -> None:
+    clients = [factories.client(tenant.api_key) for _ in range(16)]
+    answers = together(
+        *(
+            lambda c=c: c.post(PATH, body(chain), headers={"Idempotency-Key": "once"})
+            for c in clients
+        )
+    )
+    assert {answer.status_code for answer in answers} == {200}
+    assert {answer.json()["data"]["id"] for answer in answers} == {str(TopUp.objects.get().pk)}
+
+
+def test_credits_are_what_came_in_and_what_was_used(
+    tenant: Tenant, management: APIClient, inference: APIClient
+) -> None:
+    before = management.get("/api/v1/credits").json()["data"]
+    assert before["total_usage"] == 0.0
+    ledger.grant(tenant.organization.pk, 12_500_000_001, actor="test")
+    assert management.get("/api/v1/credits").json() == {
+        "data": {"total_credits": before["total_credits"] + 12.500000001, "total_usage": 0.0}
+    }
+    assert inference.get("/api/v1/credits").status_code == 403
+
+
+def test_the_page_shows_what_to_pay_and_nothing_of_the_organization(
+    tenant: Tenant, chain: Chain, client: Client
+) -> None:
+    top_up = ask(tenant, chain, SENDER, by="key secret-label")
+    response = client.get(f"/pay/{top_up.pk}")
+    assert response.status_code == 200
+    text = response.content.decode()
+    uri = (
+        f"ethereum:{chain.token.contract}@{chain.chain_id}/transfer?address={RECIPIENT}"
+        f"&amp;uint256={top_up.units}"
+    )
+    for shown in (
+        top_up.amount_text.split()[0], RECIPIENT, SENDER, chain.token.contract, str(top_up.units),
+        uri,
+    ):  # fmt: skip
+        assert shown in text
+    # Without scripts the page asks for itself again.
+    assert '<noscript><meta http-equiv="refresh" content="15"></noscript>' in text
+    for hidden in ("Acme", str(tenant.organization.pk), "secret-label", chain.rpc_url):
+        assert hidden not in text
+    assert re.findall(r"<script(?![^>]*src=\"/static/)|\son\w+=|\sstyle=|<style", text) == []
+    policy = response["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert response["Cache-Control"] == "no-store"
+    assert response["Referrer-Policy"] == "no-referrer"
+    assert "sessionid" not in response.cookies
+    assert "csrftoken" not in response.cookies
+
+
+def test_the_page_says_its_status_to_programs(tenant: Tenant, chain: Chain, client: Client) -> None:
+    top_up = ask(tenant, chain, SENDER)
+    data = client.get(f"/pay/{top_up.pk}/status").json()
+    assert data["seconds_left"] in (3_598, 3_599, 3_600)
+    del data["seconds_left"]
+    assert data == {
+        "status": "open",
+        "said": "Waiting for the payment",
+        "confirmations": 0,
+        "is_final": False,
+    }
+    TopUp.objects.update(expires_at=timezone.now())
+    assert client.get(f"/pay/{top_up.pk}/status").json() == {
+        "status": "expired",
+        "said": "Expired: do not pay any more",
+        "confirmations": 0,
+        "seconds_left": 0,
+        "is_final": False,
+    }
+
+
+def test_an_unknown_page_is_not_found(db: None, client: Client) -> None:
+    response = client.get(f"/pay/{uuid4()}")
+    assert response.status_code == 404
+    assert b"No such payment" in response.content
+    answer = client.get(f"/pay/{uuid4()}/status")
+    assert (answer.status_code, json.loads(answer.content)["error"]["code"]) == (404, 404)
+
+
+@pytest.mark.parametrize("method", ["post", "put", "patch", "delete"])
+def test_the_page_is_only_read(tenant: Tenant, chain: Chain, method: str) -> None:
+    top_up = ask(tenant, chain, SENDER)
+    response = getattr(Client(enforce_csrf_checks=True), method)(f"/pay/{top_up.pk}")
+    assert (response.status_code, response["Allow"]) == (405, "GET, HEAD")

@@ -1,0 +1,420 @@
+"""Credentials that say where they are used: what is accepted, what is refused, in which words."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import botocore
+import botocore.loaders
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from django.core.management import CommandError, call_command
+
+from accounts.models import ByokCredential
+from catalog import dialects
+from catalog.dialects.base import clean_message
+from catalog.dialects.shared import credentials
+from catalog.dialects.shared.credentials import AZURE_SUFFIXES, InvalidCredential
+from catalog.models import Dialect
+from config.secrets import Secret
+from tests.support import clouds, factories, snapshots
+from tests.support.embedded import CLOUD_HOSTS
+from tests.support.factories import Tenant
+
+UNKNOWN = "The credential has a member that its format does not know."
+NO_OBJECT = "The credential must be one JSON object without repeated members."
+
+
+def secret(members: Any) -> Secret:
+    return Secret(members if isinstance(members, str) else json.dumps(members))
+
+
+@pytest.mark.parametrize("dialect", [dialect for dialect in Dialect if dialect.url_from_credential])
+def test_every_cloud_has_a_dialect_that_needs_no_base_url(dialect: Dialect) -> None:
+    members = {"azure": clouds.azure, "bedrock": clouds.bedrock, "vertex": clouds.vertex}[dialect]()
+    speaker = dialects.get(dialect.value)
+    assert speaker is not None
+    assert speaker.host(None, secret(members)) in CLOUD_HOSTS
+
+
+@pytest.mark.parametrize("suffix", sorted(AZURE_SUFFIXES))
+def test_azure_accepts_its_own_names_in_three_clouds(suffix: str) -> None:
+    found = credentials.azure(secret(clouds.azure(endpoint_url=f"https://my-resource.{suffix}")))
+    assert found == credentials.Azure(f"my-resource.{suffix}", Secret(clouds.AZURE_KEY), None)
+
+
+def test_the_names_of_azure_are_nine() -> None:
+    assert {suffix.rsplit(".", 2)[0] for suffix in AZURE_SUFFIXES} == {
+        "openai",
+        "cognitiveservices",
+        "services.ai",
+    }
+    assert {suffix[-9:] for suffix in AZURE_SUFFIXES} == {"azure.com", ".azure.us", ".azure.cn"}
+    assert len(AZURE_SUFFIXES) == 9
+
+
+@pytest.mark.parametrize(
+    "url", ["https://Contoso.OpenAI.azure.com", f"https://{clouds.AZURE_HOST}/"]
+)
+def test_azure_reads_an_endpoint_as_the_portal_shows_it(url: str) -> None:
+    assert credentials.azure(secret(clouds.azure(endpoint_url=url))).host == clouds.AZURE_HOST
+
+
+@pytest.mark.parametrize("version", ["2024-10-21", "2025-04-01-preview"])
+def test_azure_accepts_a_dated_version(version: str) -> None:
+    found = credentials.azure(secret(clouds.azure(api_version=version)))
+    assert found.api_version == version
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://contoso.openai.azure.com",
+        "https://openai.azure.com",
+        "https://.openai.azure.com",
+        "https://contoso.openai.azure.com.evil.example",
+        "https://contoso.evil.example",
+        "https://contosoopenai.azure.com",
+        "https://a.b.openai.azure.com",
+        "https://evil.example/.openai.azure.com",
+        "https://evil.example#.openai.azure.com",
+        "https://evil.example?.openai.azure.com",
+        "https://evil.example\\.openai.azure.com",
+        "https://user@contoso.openai.azure.com",
+        "https://contoso.openai.azure.com:8443",
+        "https://contoso.openai.azure.com/openai",
+        "https://contoso.openai.azure.com//",
+        "https://contoso.openai.azure.com?x=1",
+        "https://contoso.openai.azure.com\n",
+        " https://contoso.openai.azure.com",
+        "https://-contoso.openai.azure.com",
+        "https://contoso-.openai.azure.com",
+        "https://con_toso.openai.azure.com",
+        "https://ｃontoso.openai.azure.com",
+        f"https://{'a' * 64}.openai.azure.com",
+        "contoso.openai.azure.com",
+        "",
+        None,
+        5,
+        ["https://contoso.openai.azure.com"],
+    ],
+)
+def test_azure_refuses_any_other_endpoint(url: Any) -> None:
+    members = {"api_key": clouds.AZURE_KEY, "endpoint_url": url}
+    with pytest.raises(InvalidCredential) as caught:
+        credentials.azure(secret(members))
+    assert str(caught.value) in (
+        "The credential's endpoint_url is not valid.",
+        "The credential's endpoint_url is not one of Azure's.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"api_key": None}, "The credential needs api_key."),
+        ({"endpoint_url": None}, "The credential needs endpoint_url."),
+        ({"api_key": "short"}, "The credential's api_key is not valid."),
+        ({"api_key": "with a space in it"}, "The credential's api_key is not valid."),
+        ({"api_key": "line-break-in-it\r\nX: y"}, "The credential's api_key is not valid."),
+        ({"api_key": 12345678}, "The credential's api_key is not valid."),
+        ({"api_version": "latest"}, "The credential's api_version is not valid."),
+        ({"api_version": "2024-10-21&x=1"}, "The credential's api_version is not valid."),
+        ({"api_version": "2024-10-21\n"}, "The credential's api_version is not valid."),
+        ({"api_version": "٢٠٢٤-10-21"}, "The credential's api_version is not valid."),
+        ({"base_url": "https://evil.example"}, UNKNOWN),
+    ],
+)
+def test_azure_refuses_other_members(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidCredential) as caught:
+        credentials.azure(secret(clouds.azure(**changes)))
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("parse", [credentials.azure, credentials.bedrock, credentials.vertex])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "null",
+        "a-bare-key-0123456789",
+        '["api_key"]',
+        '"text"',
+        '{"api_key": "x"',
+        '{"region": "us-east-1", "region": "us-east-2"}',
+        "[" * 100_000,
+    ],
+)
+def test_what_is_no_object_is_refused(parse: Any, text: str) -> None:
+    with pytest.raises(InvalidCredential) as caught:
+        parse(secret(text))
+    assert str(caught.value) == NO_OBJECT
+
+
+@pytest.mark.parametrize(
+    ("region", "host"),
+    [
+        ("us-east-1", "bedrock-runtime.us-east-1.amazonaws.com"),
+        ("ap-southeast-12", "bedrock-runtime.ap-southeast-12.amazonaws.com"),
+        ("us-gov-west-1", "bedrock-runtime.us-gov-west-1.amazonaws.com"),
+        ("cn-north-1", "bedrock-runtime.cn-north-1.amazonaws.com.cn"),
+        ("eusc-de-east-1", "bedrock-runtime.eusc-de-east-1.amazonaws.eu"),
+    ],
+)
+def test_bedrock_has_a_host_in_every_region(region: str, host: str) -> None:
+    assert credentials.bedrock(secret(clouds.bedrock(region=region))).host == host
+    assert credentials.bedrock(secret(clouds.bedrock_key(region=region))).host == host
+
+
+def test_the_hosts_of_bedrock_are_those_of_the_provider_s_own_table() -> None:
+    partitions = botocore.loaders.create_loader().load_data("partitions")["partitions"]
+    checked = 0
+    for partition in partitions:
+        suffix = partition["outputs"]["dnsSuffix"]
+        for region in partition["regions"]:
+            if region.endswith("-global"):
+                continue
+            try:
+                host = credentials.bedrock(secret(clouds.bedrock(region=region))).host
+            except InvalidCredential:
+                assert "-iso" in region
+            else:
+                assert host == f"bedrock-runtime.{region}.{suffix}"
+                checked += 1
+    assert checked == sum(
+        not region.endswith("-global") and "-iso" not in region
+        for partition in partitions
+        for region in partition["regions"]
+    )
+
+
+@pytest.mark.parametrize(
+    "region",
+    [
+        "",
+        "us",
+        "us-east",
+        "us-east-",
+        "us-east-123",
+        "US-EAST-1",
+        "us-east-1.evil.example",
+        "us-east-1/",
+        "us-east-1\n",
+        "us-east-１",
+        "us-iso-east-1",
+        "eu-isoe-west-1",
+        "x-east-1",
+        7,
+    ],
+)
+def test_bedrock_refuses_what_is_no_region(region: Any) -> None:
+    for members in (clouds.bedrock(region=region), clouds.bedrock_key(region=region)):
+        with pytest.raises(InvalidCredential) as caught:
+            credentials.bedrock(secret(members))
+        assert str(caught.value) == "The credential's region is not valid."
+
+
+def test_bedrock_reads_a_key_a_pair_and_a_session() -> None:
+    assert credentials.bedrock(secret(clouds.bedrock_key())).login == Secret(clouds.BEDROCK_KEY)
+    pair = credentials.AccessKey(
+        Secret(clouds.ACCESS_KEY_ID), Secret(clouds.SECRET_ACCESS_KEY), None
+    )
+    assert credentials.bedrock(secret(clouds.bedrock())).login == pair
+    session = credentials.AccessKey(
+        Secret(clouds.ACCESS_KEY_ID),
+        Secret(clouds.SECRET_ACCESS_KEY),
+        Secret(clouds.SESSION_TOKEN),
+    )
+    members = clouds.bedrock(session_token=clouds.SESSION_TOKEN)
+    assert credentials.bedrock(secret(members)).login == session
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        (clouds.bedrock(region=None), "needs region"),
+        (clouds.bedrock(access_key_id=None), "needs access_key_id"),
+        (clouds.bedrock(secret_access_key=None), "needs secret_access_key"),
+        (clouds.bedrock(access_key_id="AKIA/0123456789AB"), "'s access_key_id is not valid"),
+        (clouds.bedrock(access_key_id="akia0123456789ab"), "'s access_key_id is not valid"),
+        (clouds.bedrock(secret_access_key="no spaces here"), "'s secret_access_key is not valid"),
+        (clouds.bedrock(session_token="x\r\ny" * 8), "'s session_token is not valid"),
+        (clouds.bedrock_key(api_key="x y"), "'s api_key is not valid"),
+        (clouds.bedrock(endpoint="x"), "has a member that its format does not know"),
+        (clouds.bedrock_key(session_token="x"), "has a member that its format does not know"),
+    ],
+)
+def test_bedrock_refuses_other_members(members: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidCredential) as caught:
+        credentials.bedrock(secret(members))
+    separator = "" if message.startswith("'") else " "
+    assert str(caught.value) == f"The credential{separator}{message}."
+
+
+@pytest.mark.parametrize(
+    ("location", "host"),
+    [
+        ("us-central1", "us-central1-aiplatform.googleapis.com"),
+        ("europe-west12", "europe-west12-aiplatform.googleapis.com"),
+        ("northamerica-northeast1", "northamerica-northeast1-aiplatform.googleapis.com"),
+        ("global", "aiplatform.googleapis.com"),
+        ("us", "aiplatform.us.rep.googleapis.com"),
+        ("eu", "aiplatform.eu.rep.googleapis.com"),
+    ],
+)
+def test_vertex_has_a_host_in_every_location(location: str, host: str) -> None:
+    assert credentials.vertex(secret(clouds.vertex(location=location))).host == host
+
+
+def test_vertex_reads_a_key_file_and_shows_nothing_of_it() -> None:
+    found = credentials.vertex(secret(clouds.vertex()))
+    assert (found.project_id, found.location) == (clouds.PROJECT, "us-central1")
+    assert (found.client_email, found.private_key_id) == (clouds.ACCOUNT, clouds.KEY_ID)
+    assert found.private_key.private_numbers() == clouds.private_key().private_numbers()
+    assert "private_key=" not in repr(found)
+
+
+def test_vertex_needs_no_more_of_a_key_file_than_it_uses() -> None:
+    used = ("type", "client_email", "private_key_id", "private_key")
+    file = {name: clouds.account()[name] for name in used}
+    assert (
+        credentials.vertex(secret(clouds.vertex(service_account=file))).private_key_id
+        == clouds.KEY_ID
+    )
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"project_id": None}, "The credential needs project_id."),
+        ({"location": None}, "The credential needs location."),
+        ({"service_account": None}, "The credential needs service_account, an object."),
+        ({"service_account": "a path"}, "The credential needs service_account, an object."),
+        ({"project_id": "short"}, "The credential's project_id is not valid."),
+        ({"project_id": "1starts-with-a-digit"}, "The credential's project_id is not valid."),
+        ({"project_id": "ends-with-a-hyphen-"}, "The credential's project_id is not valid."),
+        ({"project_id": "a" * 31}, "The credential's project_id is not valid."),
+        ({"project_id": "../../etc"}, "The credential's project_id is not valid."),
+        ({"project_id": "example-project-1\n"}, "The credential's project_id is not valid."),
+        ({"location": "evil.example/"}, "The credential's location is not valid."),
+        ({"location": "us-central1.evil"}, "The credential's location is not valid."),
+        ({"location": "us-central"}, "The credential's location is not valid."),
+        ({"location": "US-central1"}, "The credential's location is not valid."),
+        ({"host": "evil.example"}, UNKNOWN),
+    ],
+)
+def test_vertex_refuses_other_members(members: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidCredential) as caught:
+        credentials.vertex(secret(clouds.vertex(**members)))
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"type": "authorized_user"}, "The credential's type is not valid."),
+        ({"type": None}, "The credential needs type."),
+        ({"client_email": "somebody@example.com"}, "The credential's client_email is not valid."),
+        ({"client_email": None}, "The credential needs client_email."),
+        ({"private_key_id": "not-hexadecimal"}, "The credential's private_key_id is not valid."),
+        ({"private_key": None}, "The credential needs private_key."),
+        ({"private_key": "no PEM"}, "The credential's private_key is not valid."),
+        ({"universe_domain": "evil.example"}, "The credential's universe_domain is not valid."),
+        ({"token_uri": 5}, "The credential's token_uri is not valid."),
+        ({"quota_project_id": "another"}, UNKNOWN),
+    ],
+)
+def test_vertex_refuses_another_key_file(changes: dict[str, Any], message: str) -> None:
+    members = clouds.vertex(service_account=clouds.account(**changes))
+    with pytest.raises(InvalidCredential) as caught:
+        credentials.vertex(secret(members))
+    assert str(caught.value) == message
+
+
+def test_vertex_refuses_a_key_that_is_damaged_weak_or_of_another_kind() -> None:
+    good = clouds.pem(clouds.private_key())
+    bad = [
+        good.replace(good[100:110], "AAAAAAAAAA", 1),
+        clouds.pem(rsa.generate_private_key(public_exponent=65537, key_size=1024)),
+        clouds.pem(ec.generate_private_key(ec.SECP256R1())),
+        good.replace("BEGIN PRIVATE", "BEGIN RSA PRIVATE"),
+    ]
+    for key in bad:
+        members = clouds.vertex(service_account=clouds.account(private_key=key))
+        with pytest.raises(InvalidCredential) as caught:
+            credentials.vertex(secret(members))
+        assert str(caught.value) == "The credential's private_key is not valid."
+
+
+@pytest.mark.parametrize(
+    ("members", "part"),
+    [
+        (clouds.azure(), clouds.AZURE_KEY),
+        (clouds.bedrock_key(), clouds.BEDROCK_KEY),
+        (clouds.bedrock(), clouds.SECRET_ACCESS_KEY),
+        (clouds.bedrock(), clouds.ACCESS_KEY_ID),
+        (clouds.bedrock(session_token=clouds.SESSION_TOKEN), clouds.SESSION_TOKEN),
+        (clouds.vertex(), clouds.pem(clouds.private_key())),
+        ("a-bare-key-0123456789", "a-bare-key-0123456789"),
+        ("{no object at all", "{no object at all"),
+        ("{}", "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJ4In0.c2lnbmF0dXJl"),
+    ],
+)
+def test_a_message_shows_no_part_of_a_credential(members: Any, part: str) -> None:
+    assert clean_message(f"Refused: {part}!", secret(members)) == "Refused: ********!"
+
+
+def test_a_message_may_name_the_place() -> None:
+    text = f"There is no deployment at {clouds.AZURE_HOST} in us-east-1."
+    assert clean_message(text, secret(clouds.azure())) == text
+
+
+PROVIDERS = {
+    "azure": (clouds.azure(), clouds.azure(api_version="latest")),
+    "bedrock": (clouds.bedrock(), clouds.bedrock(region="nowhere")),
+    "vertex": (clouds.vertex(), clouds.vertex(location="evil.example/")),
+}
+
+
+@pytest.mark.parametrize("dialect", PROVIDERS)
+def test_a_malformed_credential_is_not_stored(tenant: Tenant, dialect: str) -> None:
+    factories.make_provider("cloud", dialect=dialect, base_url=None)
+    client = factories.client(tenant.management_key)
+    before = snapshots.everything()
+    for key in (json.dumps(PROVIDERS[dialect][1]), "a-bare-key-0123456789", "{}"):
+        refused = client.post("/api/v1/byok", {"provider": "cloud", "key": key})
+        assert refused.status_code == 400
+        assert list(refused.json()["error"]["metadata"]["fields"]) == ["key"]
+        assert key not in refused.content.decode()
+    assert snapshots.everything() == before
+
+
+@pytest.mark.parametrize("dialect", PROVIDERS)
+def test_a_well_formed_credential_is_stored(tenant: Tenant, dialect: str) -> None:
+    factories.make_provider("cloud", dialect=dialect, base_url=None)
+    key = json.dumps(PROVIDERS[dialect][0])
+    stored = factories.client(tenant.management_key).post(
+        "/api/v1/byok", {"provider": "cloud", "key": key}
+    )
+    assert stored.status_code == 201, stored.content
+    assert ByokCredential.objects.get().reveal() == Secret(key)
+
+
+@pytest.mark.parametrize("dialect", PROVIDERS)
+def test_the_operator_s_credential_is_read_with_the_same_care(
+    db: None, monkeypatch: pytest.MonkeyPatch, dialect: str
+) -> None:
+    provider = factories.make_provider("cloud", dialect=dialect, base_url=None)
+    good, bad = PROVIDERS[dialect]
+    for text in (json.dumps(bad), "a-bare-key-0123456789"):
+        monkeypatch.setattr("sys.stdin", io.StringIO(text))
+        with pytest.raises(CommandError, match=r"^The credential"):
+            call_command("set_provider_credential", "cloud", stdout=io.StringIO())
+        provider.refresh_from_db()
+        assert not provider.has_credential
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(good, indent=2)))
+    call_command("set_provider_credential", "cloud", stdout=io.StringIO())
+    provider.refresh_from_db()
+    assert json.loads(provider.reveal_credential().reveal()) == good

@@ -1,0 +1,200 @@
+"""Whole exchanges with providers that have a format of their own, written after their documents.
+
+A file holds a caller's fields, the request that they become, what the provider answers, and what of
+that is relayed.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from catalog import dialects
+from catalog.dialects.base import (
+    Call,
+    Chunk,
+    Dialect,
+    InvalidStream,
+    Operation,
+    ProviderFailure,
+    Reply,
+)
+from config.egress.addresses import EgressPolicy, parse_target
+from config.secrets import Secret
+from tests.support import clouds
+
+DIRECTORY: Final = Path(__file__).parent / "transcripts"
+TRANSCRIPTS: Final = {
+    str(path.relative_to(DIRECTORY).with_suffix("")): json.loads(path.read_text())
+    for path in sorted(DIRECTORY.rglob("*.json"))
+}
+PLAIN: Final = sorted(name for name, found in TRANSCRIPTS.items() if "answer" in found)
+STREAMED: Final = sorted(name for name, found in TRANSCRIPTS.items() if "events" in found)
+SECRETS: Final = {
+    "anthropic": Secret("sk-ant-0123456789abcdef"),
+    "gemini": Secret("AIza0123456789abcdef"),
+    "bedrock": Secret(json.dumps(clouds.bedrock_key())),
+}
+BASES: Final = {
+    "anthropic": "https://api.anthropic.com/v1",
+    "gemini": "https://generativelanguage.googleapis.com/v1beta",
+    "bedrock": None,
+}
+LOGINS: Final = {
+    "anthropic": {"x-api-key": "sk-ant-0123456789abcdef", "anthropic-version": "2023-06-01"},
+    "gemini": {"x-goog-api-key": "AIza0123456789abcdef"},
+    "bedrock": {"Authorization": f"Bearer {clouds.BEDROCK_KEY}"},
+}
+STREAM_TYPES: Final = {
+    "anthropic": "text/event-stream",
+    "gemini": "text/event-stream",
+    "bedrock": "application/vnd.amazon.eventstream",
+}
+
+
+def feed_of(dialect: str, events: list[Any]) -> bytes:
+    """The bytes of a stream, in the framing of its provider."""
+    if dialect == "bedrock":
+        return clouds.event_stream(*events)
+    return b"".join(
+        (f"event: {event['type']}\n" if dialect == "anthropic" else "").encode()
+        + b"data: "
+        + json.dumps(event).encode()
+        + b"\n\n"
+        for event in events
+    )
+
+
+def named(name: str) -> tuple[str, Dialect, dict[str, Any]]:
+    kind = name.partition("/")[0]
+    dialect = dialects.get(kind)
+    assert dialect is not None
+    return kind, dialect, TRANSCRIPTS[name]
+
+
+def relayed(part: Reply | Chunk) -> dict[str, Any]:
+    return {
+        "fields": json.loads(msgspec.json.encode(part.fields)),
+        "model": part.model,
+        "upstream_id": part.upstream_id,
+        "finish_reason": part.finish_reason,
+        "output_bytes": part.output_bytes,
+    }
+
+
+def assert_counted(part: Reply | Chunk) -> None:
+    """What is charged is what the caller is told."""
+    if part.usage is None:
+        assert "usage" not in part.fields
+        return
+    assert json.loads(bytes(part.fields["usage"])) == {
+        "prompt_tokens": part.usage.prompt,
+        "completion_tokens": part.usage.completion,
+        "total_tokens": part.usage.prompt + part.usage.completion,
+        "prompt_tokens_details": {
+            "cached_tokens": part.usage.cached,
+            "cache_write_tokens": part.usage.cache_write,
+        },
+        "completion_tokens_details": {"reasoning_tokens": part.usage.reasoning},
+    }
+
+
+@pytest.mark.parametrize("name", TRANSCRIPTS)
+def test_a_call_becomes_the_providers_request(name: str) -> None:
+    kind, dialect, transcript = named(name)
+    is_stream = name in STREAMED
+    # As the gateway has them: raw, but for what it put in itself.
+    body = msgspec.json.encode(transcript["fields"])
+    raw = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    for fields in (transcript["fields"], raw):
+        call = Call(
+            Operation.CHAT,
+            BASES[kind],
+            transcript["model"],
+            SECRETS[kind],
+            fields,
+            is_stream,
+            is_byok=True,
+        )
+        request = dialect.build(call)
+        assert (request.method, request.url) == ("POST", transcript["request"]["url"])
+        assert json.loads(request.body) == transcript["request"]["body"]
+        assert request.headers == {
+            **LOGINS[kind],
+            "Content-Type": "application/json",
+            "Accept": STREAM_TYPES[kind] if is_stream else "application/json",
+        }
+        target = parse_target(request.url, policy=EgressPolicy())
+        assert target.host == dialect.host(BASES[kind], SECRETS[kind])
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_an_answer_becomes_a_completion(name: str) -> None:
+    _, dialect, transcript = named(name)
+    reply = dialect.parse_reply(Operation.CHAT, json.dumps(transcript["answer"]).encode())
+    assert relayed(reply) == transcript["reply"]
+    assert_counted(reply)
+
+
+@pytest.mark.parametrize("name", STREAMED)
+def test_a_stream_becomes_chunks_and_an_end(name: str) -> None:
+    kind, dialect, transcript = named(name)
+    parser = dialect.stream_parser(Operation.CHAT)
+    *chunks, end = parser.feed(feed_of(kind, transcript["events"]))
+    assert [relayed(chunk) for chunk in chunks] == transcript["chunks"]
+    assert [chunk.has_choices for chunk in chunks] == [
+        bool(chunk.fields["choices"]) for chunk in chunks
+    ]
+    assert end == Chunk(fields={}, is_done=True)
+    for chunk in chunks:
+        assert_counted(chunk)
+    assert parser.feed(b"data: oops\n\n") == []
+    parser.finish()
+
+
+@given(name=st.sampled_from(STREAMED), sizes=st.lists(st.integers(1, 400), min_size=1))
+def test_no_cut_changes_the_chunks(name: str, sizes: list[int]) -> None:
+    kind, dialect, transcript = named(name)
+    stream = feed_of(kind, transcript["events"])
+    whole = dialect.stream_parser(Operation.CHAT).feed(stream)
+    parser = dialect.stream_parser(Operation.CHAT)
+    chunks: list[Chunk] = []
+    at = 0
+    for turn in range(len(stream)):
+        size = sizes[turn % len(sizes)]
+        chunks += parser.feed(stream[at : at + size])
+        at += size
+    parser.finish()
+    assert chunks == whole
+
+
+@given(name=st.sampled_from(STREAMED), data=st.data())
+def test_a_stream_that_is_cut_off_is_not_complete(name: str, data: st.DataObject) -> None:
+    kind, dialect, transcript = named(name)
+    stream = feed_of(kind, transcript["events"])
+    last = feed_of(kind, transcript["events"][:-1])
+    # The empty line that ends the last event is a byte that must come.
+    size = data.draw(st.sampled_from([*range(0, len(last) + 1, 7), len(last), len(stream) - 1]))
+    parser = dialect.stream_parser(Operation.CHAT)
+    parser.feed(stream[:size])
+    with pytest.raises(InvalidStream, match=r"cut off inside an event|without its end mark"):
+        parser.finish()
+
+
+@given(kind=st.sampled_from(sorted(SECRETS)), data=st.binary(max_size=200), size=st.integers(1, 50))
+def test_no_bytes_break_a_parser(kind: str, data: bytes, size: int) -> None:
+    dialect = dialects.get(kind)
+    assert dialect is not None
+    parser = dialect.stream_parser(Operation.CHAT)
+    try:
+        for at in range(0, len(data), size):
+            parser.feed(data[at : at + size])
+        parser.finish()
+    except (InvalidStream, ProviderFailure):
+        pass

@@ -1,0 +1,880 @@
+"""``GET /models`` and its kin: the public catalogue, with a key and without."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from django.core.cache import cache
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from accounts.models import ApiKey
+from catalog import imports
+from catalog.models import ModelEndpoint
+from catalog.serializers import ModelSerializer
+from config.secrets import generate_api_key
+from tests.support import factories
+from tests.support.factories import Tenant
+
+ROUTE = "/api/v1/models"
+USER_ROUTE = "/api/v1/models/user"
+EMBEDDINGS = "/api/v1/embeddings/models"
+PUBLIC_ROUTES = (
+    ROUTE,
+    "/api/v1/models/count",
+    "/api/v1/model/acme/falcon",
+    "/api/v1/models/acme/falcon/endpoints",
+    EMBEDDINGS,
+    "/api/v1/endpoints/zdr",
+    "/api/v1/providers",
+)
+CATALOGUE = Path(imports.__file__).with_name("data") / "catalogue.json"
+DAY = 86_400
+
+
+def ids(client: APIClient, query: str = "", route: str = ROUTE) -> list[str]:
+    response = client.get(f"{route}{query}")
+    assert response.status_code == 200, response.content
+    body = response.json()
+    assert body["total_count"] == len(body["data"])
+    return [row["id"] for row in body["data"]]
+
+
+def publish(
+    slug: str, prompt: str = "0.000001", completion: str = "0.000002", **fields: Any
+) -> ModelEndpoint:
+    """Serves a model publicly, at a provider of its own; ``endpoint_…`` are the endpoint's."""
+    own = {
+        name.removeprefix("endpoint_"): fields.pop(name)
+        for name in list(fields)
+        if name.startswith("endpoint_")
+    }
+    provider = own.pop("provider", None) or factories.make_provider()
+    price = factories.make_price(prompt, completion)
+    return factories.make_endpoint(
+        factories.make_model(slug, **fields), provider, price=price, **own
+    )
+
+
+def publish_privately(tenant: Tenant, slug: str, **fields: Any) -> Any:
+    """Serves a model by a private endpoint alone."""
+    provider = factories.make_provider()
+    endpoint = factories.make_draft(tenant, factories.make_model(slug, **fields), provider)
+    factories.make_validation(endpoint, factories.make_credential(tenant, provider))
+    endpoint.activate()
+    return endpoint
+
+
+def spend(tenant: Tenant, endpoint: ModelEndpoint, **fields: Any) -> None:
+    """A generation of 100 + 50 tokens at the endpoint: a stream of a second, 200 ms to its start.
+
+    The key ``attempt`` changes what is recorded of its only attempt.
+    """
+    attempt = {
+        "provider": endpoint.provider.name,
+        "endpoint_id": str(endpoint.pk),
+        "is_byok": False,
+        "latency_ms": fields.get("latency_ms", 200),
+        "status": 200,
+        **fields.pop("attempt", {}),
+    }
+    defaults = {
+        "streamed": True,
+        "prompt_tokens": 100,
+        "completion_tokens": 50,
+        "latency_ms": 200,
+        "duration_ms": 1000,
+        "attempts": [attempt],
+    }
+    factories.make_generation(tenant, model_endpoint=endpoint, **{**defaults, **fields})
+
+
+@pytest.mark.parametrize("route", PUBLIC_ROUTES)
+def test_a_public_route_answers_without_a_key_and_with_either(
+    anonymous: APIClient, management: APIClient, inference: APIClient, route: str
+) -> None:
+    publish("acme/falcon")
+    answers = [client.get(route) for client in (anonymous, management, inference)]
+    assert [answer.status_code for answer in answers] == [200, 200, 200]
+    assert answers[0].json() == answers[1].json() == answers[2].json()
+
+
+@pytest.mark.parametrize("route", PUBLIC_ROUTES)
+@pytest.mark.parametrize("header", ["", "Bearer", "Bearer garbage", "Basic eA==", "unknown", "off"])
+def test_a_public_route_refuses_a_bad_key(tenant: Tenant, route: str, header: str) -> None:
+    publish("acme/falcon")
+    if header == "unknown":
+        header = f"Bearer {generate_api_key(is_management=False).reveal()}"
+    if header == "off":
+        ApiKey.objects.update(disabled=True)
+        header = f"Bearer {tenant.api_key}"
+    response = APIClient().get(route, HTTP_AUTHORIZATION=header)
+    assert response.status_code == 401
+    assert response.headers["WWW-Authenticate"] == "Bearer"
+    assert response.json()["error"]["metadata"] == {"error_type": "authentication"}
+
+
+def test_the_public_list_says_what_the_callers_own_says(
+    anonymous: APIClient, management: APIClient
+) -> None:
+    publish("acme/falcon", supported_parameters=["tools"])
+    assert anonymous.get(ROUTE).json() == management.get(USER_ROUTE).json()
+
+
+def test_a_private_endpoint_is_in_no_public_list(inference: APIClient, tenant: Tenant) -> None:
+    private = publish_privately(tenant, "acme/own", output_modalities=["text", "embeddings"])
+    assert ids(inference) == ids(inference, route=EMBEDDINGS) == []
+    assert inference.get(f"{ROUTE}/count").json() == {"data": {"count": 0}}
+    assert inference.get("/api/v1/model/acme/own").status_code == 404
+    assert inference.get(f"{ROUTE}/acme/own/endpoints").json()["data"]["endpoints"] == []
+    assert inference.get("/api/v1/endpoints/zdr").json() == {"data": []}
+    public = factories.make_endpoint(private.model, factories.make_provider(), zdr=True)
+    assert ids(inference) == ["acme/own"]
+    (shown,) = inference.get(f"{ROUTE}/acme/own/endpoints").json()["data"]["endpoints"]
+    assert shown["tag"] == public.provider.slug
+
+
+def test_what_left_the_catalogue_is_in_no_public_list(anonymous: APIClient) -> None:
+    for name in ("model", "provider", "endpoint"):
+        endpoint = publish(f"acme/{name}", endpoint_zdr=True)
+        row = {"model": endpoint.model, "provider": endpoint.provider, "endpoint": endpoint}[name]
+        row.is_listed = False
+        row.save_fields("is_listed")
+    assert ids(anonymous) == []
+    assert anonymous.get("/api/v1/endpoints/zdr").json() == {"data": []}
+    assert len(anonymous.get("/api/v1/providers").json()["data"]) == 2
+    assert anonymous.get(f"{ROUTE}/acme/model/endpoints").status_code == 404
+    for name in ("provider", "endpoint"):
+        assert anonymous.get(f"{ROUTE}/acme/{name}/endpoints").json()["data"]["endpoints"] == []
+        assert anonymous.get(f"/api/v1/model/acme/{name}").status_code == 404
+
+
+@pytest.fixture
+def catalogue(db: None) -> None:
+    """Four models that differ in whatever a filter looks at."""
+    now = int(timezone.now().timestamp())
+    north = factories.make_provider("north", name="North Star", dialect="openai")
+    publish(
+        "acme/falcon",
+        "0.000003",
+        "0.000015",
+        name="Falcon 100%",
+        created=now - DAY // 2,
+        context_length=200_000,
+        input_modalities=["text", "image"],
+        tokenizer="Claude",
+        supported_parameters=["tools", "tool_choice", "seed"],
+        endpoint_provider=north,
+        endpoint_region="europe",
+    )
+    hawk = publish(
+        "acme/hawk",
+        "0.0000005",
+        "0.0000015",
+        name="Hawk",
+        created=now - 10 * DAY - 60,
+        context_length=131_072,
+        tokenizer="Llama3",
+        supported_parameters=["tools"],
+        endpoint_region="us",
+        endpoint_zdr=True,
+    )
+    factories.make_endpoint(
+        hawk.model, north, price=factories.make_price("0.000009", "0.000009"), region="europe"
+    )
+    publish(
+        "birds/owl",
+        "0",
+        "0",
+        name="Owl_7",
+        created=now - 100 * DAY - 60,
+        context_length=None,
+        input_modalities=["text", "audio", "file"],
+        tokenizer="Llama4",
+        endpoint_region="us",
+    )
+    publish("birds/wren", created=now - 400 * DAY, output_modalities=["embeddings"], tokenizer=None)
+
+
+FALCON, HAWK, OWL, WREN = "acme/falcon", "acme/hawk", "birds/owl", "birds/wren"
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("", [FALCON, HAWK, OWL]),
+        ("unknown=1", [FALCON, HAWK, OWL]),
+        ("output_modalities=all", [FALCON, HAWK, OWL, WREN]),
+        ("output_modalities=embeddings", [WREN]),
+        ("q=falcon", [FALCON]),
+        ("q=ACME", [FALCON, HAWK]),
+        ("q=Hawk", [HAWK]),
+        ("q=", [FALCON, HAWK, OWL]),
+        ("q=%25", [FALCON]),
+        ("q=_", [OWL]),
+        ("q=%5C", []),
+        ("q=eagle", []),
+        ("supported_parameters=tools", [FALCON, HAWK]),
+        ("supported_parameters=tools,seed", [FALCON]),
+        ("supported_parameters=Tools", []),
+        ("input_modalities=text", [FALCON, HAWK, OWL]),
+        ("input_modalities=image,text", [FALCON]),
+        ("input_modalities=audio", [OWL]),
+        ("input_modalities=image,audio", []),
+        ("context=131072", [FALCON, HAWK]),
+        ("context=131073", [FALCON]),
+        ("context=0", [FALCON, HAWK]),
+        ("context=999999999999999999", []),
+        ("min_price=0.5", [FALCON, HAWK]),
+        ("min_price=0.500001", [FALCON]),
+        ("max_price=0.5", [HAWK, OWL]),
+        ("max_price=0", [OWL]),
+        ("max_price=0.0", [OWL]),
+        ("max_price=3e0&min_price=5e-01", [FALCON, HAWK]),
+        ("min_price=3.0000000000000000000000000001", []),
+        ("min_price=4&max_price=3", []),
+        ("min_output_price=1.5&max_output_price=15", [FALCON, HAWK]),
+        ("min_output_price=1.6", [FALCON]),
+        ("max_output_price=1.5", [HAWK, OWL]),
+        ("arch=Llama", [HAWK, OWL]),
+        ("arch=llama4", [OWL]),
+        ("arch=claude", [FALCON]),
+        ("arch=GPT", []),
+        ("arch=%25", []),
+        ("model_authors=acme", [FALCON, HAWK]),
+        ("model_authors=birds,acme", [FALCON, HAWK, OWL]),
+        ("model_authors=Birds", [OWL]),
+        ("model_authors=ac", []),
+        ("model_authors=%25", []),
+        ("providers=north", [FALCON, HAWK]),
+        ("providers=North%20Star", [FALCON, HAWK]),
+        ("providers=nowhere,NORTH", [FALCON, HAWK]),
+        ("providers=nowhere", []),
+        ("zdr=true", [HAWK]),
+        ("region=eu", [FALCON, HAWK]),
+        ("region=us", [HAWK, OWL]),
+        ("region=us&zdr=true", [HAWK]),
+        # One endpoint must do for all three: Hawk's at North is in Europe and keeps data.
+        ("region=eu&zdr=true", []),
+        ("region=us&providers=north", []),
+        ("min_age_days=0", [FALCON, HAWK, OWL]),
+        ("min_age_days=10", [HAWK, OWL]),
+        ("min_age_days=11", [OWL]),
+        ("max_age_days=10", [FALCON]),
+        ("max_age_days=11", [FALCON, HAWK]),
+        ("min_age_days=1&max_age_days=100", [HAWK]),
+        ("max_age_days=100000", [FALCON, HAWK, OWL]),
+        # What the catalogue does not record matches nothing.
+        ("category=programming", []),
+        ("category=marketing/seo", []),
+        ("distillable=true", []),
+        ("distillable=false", []),
+        ("min_intelligence_index=0", []),
+        ("max_coding_index=100", []),
+        ("min_agentic_index=1.5", []),
+        ("max_tool_success_rate=1", []),
+        ("model_authors=acme&arch=llama&zdr=true&max_price=1&q=h", [HAWK]),
+    ],
+)
+def test_a_filter(anonymous: APIClient, catalogue: None, query: str, expected: list[str]) -> None:
+    assert ids(anonymous, f"?{query}") == expected
+
+
+def test_a_filter_does_not_change_what_is_said_of_a_model(
+    anonymous: APIClient, catalogue: None
+) -> None:
+    rows = {row["id"]: row for row in anonymous.get(ROUTE).json()["data"]}
+    (hawk,) = anonymous.get(f"{ROUTE}?providers=north&min_age_days=5").json()["data"]
+    assert hawk == rows[HAWK]
+    assert hawk["pricing"]["prompt"] == "0.0000005"
+
+
+_BAD_NUMBERS = ("", "x", "-1", "1,5", ".5", "1.", "NaN", "Infinity", "%2B1", "1%0a", "%D9%A3")
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        *(
+            (f"{name}={value}", name)
+            for name in ("min_price", "max_output_price", "min_coding_index")
+            for value in (*_BAD_NUMBERS, "1e999", "1" * 19, "0x1", "1_0", "true")
+        ),
+        *(
+            (f"{name}={value}", name)
+            for name in ("context", "min_age_days", "max_age_days", "limit", "offset")
+            for value in (*_BAD_NUMBERS, "1.5", "1e2", "1" * 19)
+        ),
+        ("limit=0", "limit"),
+        ("limit=1001", "limit"),
+        ("min_age_days=100001", "min_age_days"),
+        ("max_tool_success_rate=1.01", "max_tool_success_rate"),
+        ("min_tool_success_rate=2", "min_tool_success_rate"),
+        *((f"sort={value}", "sort") for value in ("", "Newest", "price", "newest%00")),
+        *((f"category={value}", "category") for value in ("", "cooking", "marketing/")),
+        *((f"distillable={value}", "distillable") for value in ("", "yes", "True")),
+        *((f"zdr={value}", "zdr") for value in ("", "false", "1")),
+        *((f"region={value}", "region") for value in ("", "europe", "EU", "eu,us")),
+        *((f"output_modalities={value}", "output_modalities") for value in ("", "file", "text,")),
+        *((f"input_modalities={value}", "input_modalities") for value in ("", "rerank", "text,,")),
+        ("q=%00", "q"),
+        ("q=a%1f", "q"),
+        ("arch=", "arch"),
+        ("arch=%7f", "arch"),
+        *(
+            (f"{name}={value}", name)
+            for name in ("supported_parameters", "model_authors", "providers")
+            for value in ("", ",", "a,", "a%00", ",".join("a" * 101))
+        ),
+    ],
+)
+def test_a_malformed_query_is_400(anonymous: APIClient, query: str, field: str) -> None:
+    response = anonymous.get(f"{ROUTE}?{query}")
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["metadata"]["error_type"] == "invalid_request"
+    assert set(error["metadata"]["fields"]) == {field}
+
+
+@pytest.mark.parametrize(
+    ("route", "query"),
+    [
+        (f"{ROUTE}/count", "output_modalities=x"),
+        (EMBEDDINGS, "limit=0"),
+        (EMBEDDINGS, "offset=-1"),
+    ],
+)
+def test_a_malformed_query_of_the_others_is_400(
+    anonymous: APIClient, route: str, query: str
+) -> None:
+    assert anonymous.get(f"{route}?{query}").status_code == 400
+
+
+@pytest.mark.parametrize("route", [ROUTE, USER_ROUTE])
+@pytest.mark.parametrize(
+    ("sort", "expected"),
+    [
+        (None, ["a/new", "a/mid", "a/old", "a/odd"]),
+        ("newest", ["a/new", "a/mid", "a/old", "a/odd"]),
+        # Means of the two prices: new 2, mid 3, old 1, odd 3; equals stay newest first.
+        ("pricing-low-to-high", ["a/old", "a/new", "a/mid", "a/odd"]),
+        ("pricing-high-to-low", ["a/mid", "a/odd", "a/new", "a/old"]),
+        ("context-high-to-low", ["a/old", "a/new", "a/mid", "a/odd"]),
+        ("most-popular", ["a/mid", "a/old", "a/new", "a/odd"]),
+        ("top-weekly", ["a/mid", "a/old", "a/new", "a/odd"]),
+        ("throughput-high-to-low", ["a/old", "a/mid", "a/new", "a/odd"]),
+        ("latency-low-to-high", ["a/mid", "a/old", "a/new", "a/odd"]),
+        ("intelligence-high-to-low", ["a/new", "a/mid", "a/old", "a/odd"]),
+        ("coding-high-to-low", ["a/new", "a/mid", "a/old", "a/odd"]),
+        ("agentic-high-to-low", ["a/new", "a/mid", "a/old", "a/odd"]),
+        ("design-arena-elo-high-to-low", ["a/new", "a/mid", "a/old", "a/odd"]),
+    ],
+)
+def test_sort(
+    management: APIClient, tenant: Tenant, route: str, sort: str | None, expected: list[str]
+) -> None:
+    now = timezone.now()
+    publish("a/odd", "4", "2", created=10, context_length=None)
+    old = publish("a/old", "1", "1", created=20, context_length=9000)
+    mid = publish("a/mid", "1", "5", created=30, context_length=1000)
+    new = publish("a/new", "3", "1", created=40, context_length=8000)
+    # A model is as quick as the quickest of its endpoints.
+    slow = factories.make_endpoint(old.model, old.provider, upstream_model_id="slow")
+    spend(tenant, slow, latency_ms=900, duration_ms=2000)
+    spend(tenant, old, latency_ms=300, duration_ms=500)
+    for _ in range(3):
+        spend(tenant, mid, latency_ms=100, duration_ms=800)
+    # Eight days ago counts for nothing; six days ago for the week alone.
+    spend(tenant, new, prompt_tokens=10**9, created_at=now - timedelta(days=8))
+    spend(tenant, new, prompt_tokens=1, latency_ms=1, created_at=now - timedelta(days=6))
+    assert ids(management, "" if sort is None else f"?sort={sort}", route) == expected
+
+
+def test_the_traffic_of_a_private_endpoint_ranks_nothing(
+    anonymous: APIClient, tenant: Tenant
+) -> None:
+    private = publish_privately(tenant, "a/old", created=1)
+    factories.make_endpoint(private.model, factories.make_provider())
+    publish("a/new", created=2)
+    factories.make_generation(
+        tenant,
+        private_endpoint=private,
+        streamed=True,
+        prompt_tokens=100,
+        completion_tokens=100,
+        latency_ms=1,
+        duration_ms=2,
+        attempts=[{"endpoint_id": str(private.pk), "latency_ms": 1, "status": 200}],
+    )
+    for sort in ("top-weekly", "latency-low-to-high", "throughput-high-to-low"):
+        assert ids(anonymous, f"?sort={sort}") == ["a/new", "a/old"]
+
+
+@pytest.mark.parametrize("limit", [1, 3, 10, 11])
+@pytest.mark.parametrize(
+    ("route", "query"),
+    [
+        (ROUTE, "sort=pricing-low-to-high"),
+        (ROUTE, "sort=top-weekly&output_modalities=embeddings"),
+        (ROUTE, "q=model&max_price=1"),
+        (EMBEDDINGS, "unknown=1"),
+        (USER_ROUTE, "sort=context-high-to-low"),
+    ],
+)
+def test_the_links_lead_through_every_model_once(
+    management: APIClient, limit: int, route: str, query: str
+) -> None:
+    # One price, one moment of publication for all: only the slug keeps the pages apart.
+    provider = factories.make_provider()
+    slugs = [f"acme/model-{number:02}" for number in range(11)]
+    for slug in slugs:
+        publish(slug, endpoint_provider=provider, output_modalities=["text", "embeddings"])
+    publish("other/hidden", "5", "5", output_modalities=["image"])
+    seen: list[str] = []
+    address: str | None = f"http://testserver{route}?{query}&limit={limit}"
+    while address is not None:
+        answer = management.get(address).json()
+        assert answer["total_count"] == 11
+        seen += [row["id"] for row in answer["data"]]
+        address = answer["links"]["next"]
+    assert seen == slugs
+
+
+def test_a_page_of_the_public_list(anonymous: APIClient) -> None:
+    for number in range(3):
+        publish(f"acme/model-{number}")
+    answer = anonymous.get(f"{ROUTE}?offset=1&limit=1&q=acme").json()
+    assert [row["id"] for row in answer["data"]] == ["acme/model-1"]
+    assert answer["total_count"] == 3
+    assert answer["links"] == {"next": "http://testserver/api/v1/models?offset=2&limit=1&q=acme"}
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [("", 3), ("?output_modalities=embeddings", 1), ("?output_modalities=all", 4), ("?q=owl", 3)],
+)
+def test_count(anonymous: APIClient, catalogue: None, query: str, expected: int) -> None:
+    assert anonymous.get(f"{ROUTE}/count{query}").json() == {"data": {"count": expected}}
+
+
+def test_embeddings_models(anonymous: APIClient, catalogue: None) -> None:
+    assert ids(anonymous, route=EMBEDDINGS) == [WREN]
+    # It has no such parameters.
+    assert ids(anonymous, "?output_modalities=text&sort=x", EMBEDDINGS) == [WREN]
+
+
+NAMES = (
+    "acme/falcon-4.5",
+    "acme/falcon-4.5-2026-01-01",
+    "acme/falcon-4.5:free",
+    "acme/falcon-4.5-2026-01-01:nitro",
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_model_is_found_by_each_of_its_names(anonymous: APIClient, name: str) -> None:
+    publish("acme/falcon-4.5")
+    publish("acme/hawk")
+    listed = {row["id"]: row for row in anonymous.get(ROUTE).json()["data"]}
+    assert anonymous.get(f"/api/v1/model/{name}").json() == {"data": listed["acme/falcon-4.5"]}
+    shown = anonymous.get(f"{ROUTE}/{name}/endpoints").json()["data"]
+    assert (shown["id"], len(shown["endpoints"])) == ("acme/falcon-4.5", 1)
+
+
+def test_a_variant_that_is_a_model_of_its_own_comes_first(anonymous: APIClient) -> None:
+    publish("acme/falcon")
+    publish("acme/falcon:free", "0", "0")
+    shown = anonymous.get("/api/v1/model/acme/falcon:free").json()["data"]
+    assert (shown["id"], shown["pricing"]["prompt"]) == ("acme/falcon:free", "0")
+    assert anonymous.get("/api/v1/model/acme/falcon").json()["data"]["id"] == "acme/falcon"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "acme/none", "none/falcon", "acme/falcon:none", "acme/falcon:", "acme/falcon:free:free",
+        "acme/Falcon", "acme/falcon%00", "acme/falcon%1f", "acme/falcon/", "acme/falcon%20",
+        "acme/%FF", "acme/falcon-2026", "~acme/falcon",
+    ],
+)  # fmt: skip
+def test_a_name_that_names_no_model_is_404(anonymous: APIClient, name: str) -> None:
+    publish("acme/falcon")
+    for route in (f"/api/v1/model/{name}", f"{ROUTE}/{name}/endpoints"):
+        response = anonymous.get(route)
+        assert response.status_code == 404
+        assert response.json()["error"]["metadata"] == {"error_type": "model_not_found"}
+
+
+@pytest.mark.parametrize(
+    "canonical",
+    [
+        "acme/falcon-4.5-20260101", "acme/falcon:free", "acme/falcon@v1.2:thinking",
+        "acme/nested/falcon", "acme/endpoints", "acme/falcon/endpoints", "a.b/c", "acme/user",
+        "acme/fal?con#1", "acme/100%25", "acme/föhn", "acme/a+b&c=d",
+    ],
+)  # fmt: skip
+def test_the_details_of_every_model_lead_to_its_endpoints(
+    anonymous: APIClient, canonical: str
+) -> None:
+    publish("acme/one", canonical_slug=canonical)
+    publish("acme/two")
+    for row in anonymous.get(ROUTE).json()["data"]:
+        details = row["links"]["details"]
+        assert urlsplit(details).path == details
+        shown = anonymous.get(details).json()["data"]
+        assert (shown["id"], len(shown["endpoints"])) == (row["id"], 1)
+
+
+def test_the_details_of_the_shipped_catalogue_lead_to_its_endpoints(anonymous: APIClient) -> None:
+    imports.apply(imports.parse(CATALOGUE.read_bytes()))
+    for row in anonymous.get(f"{ROUTE}?output_modalities=all").json()["data"]:
+        shown = anonymous.get(row["links"]["details"]).json()["data"]
+        assert shown["id"] == row["id"]
+        assert shown["endpoints"][0]["pricing"] == row["pricing"]
+
+
+def test_the_details_of_a_model_served_privately_lead_to_no_endpoint(
+    management: APIClient, tenant: Tenant
+) -> None:
+    publish_privately(tenant, "acme/own")
+    (row,) = management.get(USER_ROUTE).json()["data"]
+    assert management.get(row["links"]["details"]).json()["data"]["endpoints"] == []
+
+
+FALCON_ENDPOINT = {
+    "name": "North Star | acme/falcon-2026-01-01",
+    "model_id": "acme/falcon-2026-01-01",
+    "model_name": "Falcon",
+    "provider_name": "North Star",
+    "tag": "north",
+    "context_length": 65_536,
+    "max_completion_tokens": 4096,
+    "max_prompt_tokens": None,
+    "pricing": {
+        "prompt": "0.000001",
+        "completion": "0.000002",
+        "image": "0",
+        "request": "0",
+        "input_cache_read": "0.0000001",
+    },
+    "quantization": "fp8",
+    "service_tier": None,
+    "supported_parameters": ["seed", "tools"],
+    "supports_tool_choice": {"auto": True, "function": False, "none": False, "required": False},
+    "supports_implicit_caching": False,
+    "supports_diarization": False,
+    "native_tools": {},
+    "latency_last_30m": None,
+    "throughput_last_30m": None,
+    "uptime_last_5m": None,
+    "uptime_last_30m": None,
+    "uptime_last_1d": None,
+}
+
+
+@pytest.fixture
+def falcon(db: None) -> ModelEndpoint:
+    return factories.make_endpoint(
+        factories.make_model("acme/falcon", name="Falcon", created=1_780_272_000, tokenizer=None),
+        factories.make_provider("north", name="North Star"),
+        price=factories.make_price(cache_read="0.0000001"),
+        context_length=65_536,
+        max_completion_tokens=4096,
+        quantization="fp8",
+        zdr=True,
+        supported_parameters=["seed", "tools"],
+    )
+
+
+def test_the_endpoints_of_a_model(anonymous: APIClient, falcon: ModelEndpoint) -> None:
+    cheap = factories.make_endpoint(
+        falcon.model,
+        factories.make_provider("south"),
+        price=factories.make_price("0", "0"),
+        context_length=None,
+        supported_parameters=["tool_choice"],
+    )
+    publish("acme/hawk")
+    shown = anonymous.get(f"{ROUTE}/acme/falcon/endpoints").json()["data"]
+    first, second = shown.pop("endpoints")
+    assert shown == {
+        "id": "acme/falcon",
+        "name": "Falcon",
+        "created": 1_780_272_000,
+        "description": "A model for tests.",
+        "architecture": {
+            "input_modalities": ["text"],
+            "output_modalities": ["text"],
+            "modality": "text->text",
+            "tokenizer": None,
+            "instruct_type": None,
+        },
+    }
+    assert second == FALCON_ENDPOINT
+    assert first["tag"] == cheap.provider.slug
+    # An endpoint that names no length of its own has the model's.
+    assert (first["context_length"], first["max_completion_tokens"]) == (131_072, None)
+    assert set(first["supports_tool_choice"].values()) == {True}
+
+
+def test_zdr_endpoints(anonymous: APIClient, falcon: ModelEndpoint) -> None:
+    factories.make_endpoint(falcon.model, factories.make_provider())
+    publish("acme/eagle", endpoint_zdr=True)
+    rows = anonymous.get("/api/v1/endpoints/zdr").json()["data"]
+    assert [row["model_id"] for row in rows] == ["acme/eagle-2026-01-01", "acme/falcon-2026-01-01"]
+    assert rows[1] == FALCON_ENDPOINT
+
+
+def test_providers(anonymous: APIClient) -> None:
+    factories.make_provider("b-plain", name="Plain")
+    factories.make_provider(
+        "a-full",
+        name="Full",
+        privacy_policy_url="https://full.example/privacy",
+        terms_of_service_url="https://full.example/terms",
+        status_page_url="https://full.example/status",
+        headquarters="CH",
+        datacenters=["CH", "DE"],
+    )
+    factories.make_provider("gone", is_listed=False)
+    assert anonymous.get("/api/v1/providers").json() == {
+        "data": [
+            {
+                "name": "Full",
+                "slug": "a-full",
+                "privacy_policy_url": "https://full.example/privacy",
+                "terms_of_service_url": "https://full.example/terms",
+                "status_page_url": "https://full.example/status",
+                "headquarters": "CH",
+                "datacenters": ["CH", "DE"],
+            },
+            {
+                "name": "Plain",
+                "slug": "b-plain",
+                "privacy_policy_url": None,
+                "terms_of_service_url": None,
+                "status_page_url": None,
+                "headquarters": None,
+                "datacenters": [],
+            },
+        ]
+    }
+
+
+def _measured(client: APIClient) -> dict[str, Any]:
+    (row,) = client.get(f"{ROUTE}/acme/falcon/endpoints").json()["data"]["endpoints"]
+    return {name: value for name, value in row.items() if "_last_" in name}
+
+
+def test_latency_and_throughput_are_percentiles_of_the_last_half_hour(
+    inference: APIClient, anonymous: APIClient, tenant: Tenant, falcon: ModelEndpoint
+) -> None:
+    for number in range(5):
+        spend(tenant, falcon, latency_ms=100 * (number + 1), duration_ms=1000)
+    # A whole answer has no first token, a failure no speed, and an hour ago is not recent.
+    spend(tenant, falcon, latency_ms=1, streamed=False, completion_tokens=0)
+    spend(tenant, falcon, latency_ms=1, duration_ms=1, status="failed")
+    long_ago = timezone.now() - timedelta(minutes=31)
+    spend(tenant, falcon, latency_ms=1, duration_ms=1, created_at=long_ago)
+    expected = {
+        "latency_last_30m": {"p50": 300, "p75": 400, "p90": 460, "p99": 496},
+        "throughput_last_30m": {"p50": 50, "p75": 50, "p90": 50, "p99": 50},
+        "uptime_last_5m": None,
+        "uptime_last_30m": None,
+        "uptime_last_1d": None,
+    }
+    assert _measured(inference) == expected
+    assert _measured(anonymous) == dict.fromkeys(expected)
+
+
+def test_an_endpoint_does_not_answer_for_the_attempts_before_it(
+    inference: APIClient, tenant: Tenant, falcon: ModelEndpoint
+) -> None:
+    attempts = [
+        {"endpoint_id": str(publish("acme/hawk").pk), "latency_ms": 5000, "status": 502},
+        {"endpoint_id": str(falcon.pk), "latency_ms": 200, "status": 200},
+    ]
+    spend(tenant, falcon, latency_ms=5200, duration_ms=6000, attempts=attempts)
+    measured = _measured(inference)
+    assert set(measured["latency_last_30m"].values()) == {200}
+    assert set(measured["throughput_last_30m"].values()) == {50}
+
+
+def _minute(ago: int) -> datetime:
+    """A moment well inside a whole minute, that many minutes before this one."""
+    return timezone.now().replace(second=30, microsecond=0) - timedelta(minutes=ago)
+
+
+def test_uptime_is_the_share_of_busy_minutes_that_went_well(
+    inference: APIClient, tenant: Tenant, falcon: ModelEndpoint
+) -> None:
+    failure = {"status": 502, "error_type": "provider_unavailable"}
+
+    def minute(ago: int, *, good: int, bad: int, **fields: Any) -> None:
+        for _ in range(good):
+            spend(tenant, falcon, created_at=_minute(ago))
+        for _ in range(bad):
+            at = {"created_at": _minute(ago), "status": "failed", "attempt": failure}
+            spend(tenant, falcon, **{**at, **fields})
+
+    minute(2, good=8, bad=2)
+    minute(3, good=7, bad=3)
+    minute(10, good=10, bad=0)
+    # A stream that breaks off after its first token has failed too.
+    minute(20, good=7, bad=3, attempt={})
+    # These say nothing: too few attempts, a caller's mistakes, rate limits, a tenant's credential.
+    minute(4, good=0, bad=9)
+    minute(11, good=0, bad=10, attempt={"status": 400, "error_type": "invalid_request"})
+    minute(12, good=0, bad=10, attempt={"status": 429, "error_type": "rate_limit_exceeded"})
+    minute(13, good=0, bad=10, attempt={**failure, "status": 401, "is_byok": True})
+    # Within the day, and before it.
+    minute(600, good=10, bad=0)
+    minute(1500, good=0, bad=10)
+    measured = _measured(inference)
+    assert measured["uptime_last_5m"] == 50
+    assert measured["uptime_last_30m"] == 50
+    assert measured["uptime_last_1d"] == 60
+
+
+def test_figures_are_kept_for_a_minute(
+    inference: APIClient, tenant: Tenant, falcon: ModelEndpoint
+) -> None:
+    assert _measured(inference)["latency_last_30m"] is None
+    spend(tenant, falcon)
+    with CaptureQueriesContext(connection) as captured:
+        assert _measured(inference)["latency_last_30m"] is None
+    assert [query for query in captured if "inference_generation" in query["sql"]] == []
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("route", "expected"),
+    [
+        (ROUTE, 3),
+        (f"{ROUTE}?limit=100", 3),
+        (f"{ROUTE}?sort=latency-low-to-high&zdr=true", 4),
+        (f"{ROUTE}?sort=top-weekly&q=a&min_price=0", 4),
+        (f"{ROUTE}/count", 2),
+        ("/api/v1/model/acme/falcon", 3),
+        (f"{ROUTE}/acme/falcon/endpoints", 4),
+        (EMBEDDINGS, 2),
+        ("/api/v1/endpoints/zdr", 3),
+        ("/api/v1/providers", 2),
+        (f"{USER_ROUTE}?sort=throughput-high-to-low", 6),
+    ],
+)
+def test_a_constant_number_of_queries(
+    management: APIClient,
+    anonymous: APIClient,
+    tenant: Tenant,
+    falcon: ModelEndpoint,
+    route: str,
+    expected: int,
+) -> None:
+    def queries() -> int:
+        cache.clear()
+        # Whoever comes first after a change loads the catalogue for all.
+        anonymous.get(ROUTE)
+        with CaptureQueriesContext(connection) as captured:
+            assert management.get(route).status_code == 200
+        return len(captured)
+
+    publish("acme/first", output_modalities=["text", "embeddings"])
+    few = queries()
+    for number in range(5):
+        publish(f"acme/model-{number}", output_modalities=["text", "embeddings"], endpoint_zdr=True)
+        endpoint = factories.make_endpoint(falcon.model, factories.make_provider(), zdr=True)
+        spend(tenant, endpoint)
+    assert (few, queries()) == (expected, expected)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_without_a_key_a_list_takes_one_query(anonymous: APIClient, falcon: ModelEndpoint) -> None:
+    assert ids(anonymous) == ["acme/falcon"]
+    with CaptureQueriesContext(connection) as captured:
+        assert ids(anonymous) == ["acme/falcon"]
+    assert [query["sql"].count("catalog_catalogversion") > 0 for query in captured] == [True]
+
+
+def _filter(tenant: Tenant, **fields: Any) -> None:
+    """Lets the organization's keys see in the public list what they may use, and nothing else."""
+    organization = tenant.organization
+    organization.is_filtered_model_catalog_enabled = True
+    for name, value in fields.items():
+        setattr(organization, name, value)
+    organization.save_fields("is_filtered_model_catalog_enabled", *fields)
+
+
+def test_a_filtered_catalogue_is_what_the_key_may_use(
+    anonymous: APIClient, management: APIClient, inference: APIClient, tenant: Tenant
+) -> None:
+    publish("acme/allowed", created=30)
+    gone = publish("acme/forbidden", created=20)
+    publish_privately(tenant, "acme/own", created=10)
+    every, usable = ["acme/allowed", "acme/forbidden"], ["acme/allowed", "acme/own"]
+    tenant.organization.ignored_providers = [gone.provider.slug]
+    tenant.organization.save_fields("ignored_providers")
+    # Without the setting the policy counts for /models/user alone.
+    assert ids(management) == ids(inference) == every
+    assert ids(management, route=USER_ROUTE) == usable
+    _filter(tenant)
+    assert ids(management) == ids(inference) == usable
+    assert management.get(ROUTE).json() == management.get(USER_ROUTE).json()
+    stranger = factories.client(factories.make_tenant("Other").api_key)
+    assert ids(anonymous) == ids(stranger) == every
+
+
+def test_a_filtered_catalogue_has_the_filters_the_order_and_the_pages_of_the_public_one(
+    inference: APIClient, tenant: Tenant
+) -> None:
+    publish("acme/a", "0.000001", created=30, endpoint_region="europe")
+    publish("acme/b", "0.000003", created=20, endpoint_region="europe")
+    own = publish_privately(tenant, "acme/c", created=10)
+    own.declared_region, own.declared_zdr = "europe", True
+    own.save_fields("declared_region", "declared_zdr")
+    _filter(tenant)
+    assert ids(inference, "?region=eu") == ["acme/a", "acme/b", "acme/c"]
+    assert ids(inference, "?region=us") == []
+    assert ids(inference, "?zdr=true") == ["acme/c"]
+    assert ids(inference, "?q=b") == ["acme/b"]
+    assert ids(inference, f"?providers={own.provider.slug}") == ["acme/c"]
+    assert ids(inference, "?sort=pricing-high-to-low") == ["acme/b", "acme/a", "acme/c"]
+    page = inference.get(f"{ROUTE}?limit=1&offset=2").json()
+    assert ([row["id"] for row in page["data"]], page["total_count"]) == (["acme/c"], 3)
+
+
+def test_only_the_list_itself_is_filtered(inference: APIClient, tenant: Tenant) -> None:
+    endpoint = publish("acme/falcon", output_modalities=["text", "embeddings"], endpoint_zdr=True)
+    _filter(tenant, ignored_providers=[endpoint.provider.slug])
+    assert ids(inference) == []
+    assert inference.get(f"{ROUTE}/count").json() == {"data": {"count": 1}}
+    assert ids(inference, route=EMBEDDINGS) == ["acme/falcon"]
+    assert inference.get("/api/v1/model/acme/falcon").status_code == 200
+    assert len(inference.get(f"{ROUTE}/acme/falcon/endpoints").json()["data"]["endpoints"]) == 1
+    assert len(inference.get("/api/v1/endpoints/zdr").json()["data"]) == 1
+
+
+def test_what_is_rendered_is_what_is_documented(anonymous: APIClient) -> None:
+    publish("acme/falcon")
+    (row,) = anonymous.get(ROUTE).json()["data"]
+    assert set(row) == set(ModelSerializer().fields)
+    assert set(row["architecture"]) == set(ModelSerializer().fields["architecture"].fields)
+    assert set(row["top_provider"]) == set(ModelSerializer().fields["top_provider"].fields)
+
+
+def test_prices_are_compared_exactly(anonymous: APIClient) -> None:
+    # All the digits that a price may have: one apart, where a float or 28 digits see none.
+    low, high = "0.123456789012345678901234567890", "0.123456789012345678901234567891"
+    publish("acme/high", high, "0", created=2)
+    publish("acme/low", low, "0", created=1)
+    assert ids(anonymous, "?sort=pricing-low-to-high") == ["acme/low", "acme/high"]
+    assert ids(anonymous, "?sort=pricing-high-to-low") == ["acme/high", "acme/low"]
+    # In USD per million tokens.
+    assert ids(anonymous, "?min_price=123456.789012345678901234567891") == ["acme/high"]
+    assert ids(anonymous, "?max_price=123456.789012345678901234567890") == ["acme/low"]

@@ -1,0 +1,637 @@
+"""``GET /models/user``: the catalogue through the caller's eyes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from datetime import date
+from random import Random
+from typing import Any
+from uuid import uuid4
+
+import hypothesis
+import pytest
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+from hypothesis import given
+from hypothesis import strategies as st
+from rest_framework.test import APIClient
+
+from accounts.models import (
+    ApiKey,
+    ByokCredential,
+    Guardrail,
+    KeyAssignment,
+    Member,
+    MemberAssignment,
+    Organization,
+)
+from accounts.policy import Family, Policy
+from catalog.lists.listing import Shelf
+from catalog.models import LanguageModel, ModelEndpoint, PriceVersion
+from catalog.visibility import EndpointFacts, exclusions
+from endpoints.models import PrivateEndpoint
+from tests.support import factories
+from tests.support.factories import Tenant
+
+ROUTE = "/api/v1/models/user"
+
+
+def ids(client: APIClient, query: str = "") -> list[str]:
+    response = client.get(f"{ROUTE}{query}")
+    assert response.status_code == 200, response.content
+    return [row["id"] for row in response.json()["data"]]
+
+
+def make_models(count: int) -> list[str]:
+    """That many models with a public endpoint each, newest first."""
+    first = factories.make_endpoint(
+        factories.make_model("acme/model-0000", created=2_000_000_000), factories.make_provider()
+    )
+    models = [first.model]
+    for number in range(1, count):
+        model = copy(first.model)
+        model.pk, model.slug = uuid4(), f"acme/model-{number:04}"
+        model.canonical_slug = f"{model.slug}-2026-01-01"
+        model.created = 2_000_000_000 - number
+        models.append(model)
+    LanguageModel.objects.bulk_create(models[1:])
+    ModelEndpoint.objects.bulk_create(
+        ModelEndpoint(model=model, provider=first.provider, price=first.price)
+        for model in models[1:]
+    )
+    return [model.slug for model in models]
+
+
+def test_a_model_has_the_fields_of_the_interface(management: APIClient) -> None:
+    model = factories.make_model(
+        "acme/falcon",
+        name="Acme: Falcon",
+        created=1_780_272_000,
+        description="Fast.",
+        context_length=131_072,
+        input_modalities=["text", "image"],
+        modality="text+image->text",
+        tokenizer="GPT",
+        instruct_type="chatml",
+        supported_parameters=["temperature", "tools"],
+    )
+    factories.make_endpoint(
+        model,
+        factories.make_provider(),
+        price=factories.make_price("0.0000005", "0.0000015", image="0.001", request="0.02"),
+        context_length=65_536,
+        max_completion_tokens=4096,
+        is_moderated=True,
+    )
+    response = management.get(ROUTE)
+    assert response.status_code == 200
+    assert response.json() == {
+        "data": [
+            {
+                "id": "acme/falcon",
+                "canonical_slug": "acme/falcon-2026-01-01",
+                "name": "Acme: Falcon",
+                "created": 1_780_272_000,
+                "description": "Fast.",
+                "context_length": 131_072,
+                "architecture": {
+                    "input_modalities": ["text", "image"],
+                    "output_modalities": ["text"],
+                    "modality": "text+image->text",
+                    "tokenizer": "GPT",
+                    "instruct_type": "chatml",
+                },
+                "pricing": {
+                    "prompt": "0.0000005",
+                    "completion": "0.0000015",
+                    "image": "0.001",
+                    "request": "0.02",
+                },
+                "top_provider": {
+                    "context_length": 65_536,
+                    "is_moderated": True,
+                    "max_completion_tokens": 4096,
+                },
+                "supported_parameters": ["temperature", "tools"],
+                "links": {"details": "/api/v1/models/acme/falcon-2026-01-01/endpoints"},
+                "default_parameters": None,
+                "expiration_date": None,
+                "knowledge_cutoff": None,
+                "per_request_limits": None,
+                "supported_voices": None,
+            }
+        ],
+        "links": {"next": None},
+        "total_count": 1,
+    }
+
+
+def test_what_is_nullable_shows_when_it_is_there(management: APIClient) -> None:
+    model = factories.make_model(
+        default_parameters={"temperature": 0.7},
+        per_request_limits={"prompt_tokens": 1000, "completion_tokens": 500},
+        supported_voices=["alloy"],
+        expiration_date=date(2027, 1, 31),
+        knowledge_cutoff=date(2025, 6, 1),
+    )
+    factories.make_endpoint(
+        model,
+        factories.make_provider(),
+        price=factories.make_price(
+            cache_read="0.0000001", cache_write="0.000002", image_output="0.00003"
+        ),
+    )
+    (row,) = management.get(ROUTE).json()["data"]
+    assert row["default_parameters"] == {"temperature": 0.7}
+    assert row["per_request_limits"] == {"prompt_tokens": 1000, "completion_tokens": 500}
+    assert row["supported_voices"] == ["alloy"]
+    assert (row["expiration_date"], row["knowledge_cutoff"]) == ("2027-01-31", "2025-06-01")
+    assert row["pricing"]["input_cache_read"] == "0.0000001"
+    assert row["pricing"]["input_cache_write"] == "0.000002"
+    assert row["pricing"]["image_output"] == "0.00003"
+
+
+def test_the_cheapest_endpoint_gives_the_price(management: APIClient) -> None:
+    model = factories.make_model()
+    for prompt in ("0.000003", "0.000001", "0.000002"):
+        price = factories.make_price(prompt, "0")
+        factories.make_endpoint(model, factories.make_provider(), price=price)
+    (row,) = management.get(ROUTE).json()["data"]
+    assert row["pricing"]["prompt"] == "0.000001"
+
+
+def test_without_paging_the_list_is_whole_and_a_page_has_500(management: APIClient) -> None:
+    slugs = make_models(501)
+    whole = management.get(ROUTE).json()
+    assert [row["id"] for row in whole["data"]] == slugs
+    assert (whole["links"], whole["total_count"]) == ({"next": None}, 501)
+    page = management.get(f"{ROUTE}?offset=0").json()
+    assert [row["id"] for row in page["data"]] == slugs[:500]
+    assert page["links"]["next"] == f"http://testserver{ROUTE}?offset=500&limit=500"
+
+
+@pytest.mark.parametrize(
+    ("query", "first", "last", "following"),
+    [
+        ("limit=1", 0, 1, "limit=1&offset=1"),
+        ("limit=6", 0, 6, "limit=6&offset=6"),
+        ("limit=7", 0, 7, None),
+        ("limit=8", 0, 7, None),
+        ("limit=1000", 0, 7, None),
+        ("offset=0", 0, 7, None),
+        ("offset=1", 1, 7, None),
+        ("offset=6&limit=1", 6, 7, None),
+        ("offset=5&limit=1", 5, 6, "offset=6&limit=1"),
+        ("offset=7", 7, 7, None),
+        ("offset=999999999999999999&limit=1000", 7, 7, None),
+        ("limit=2&output_modalities=all", 0, 2, "limit=2&output_modalities=all&offset=2"),
+    ],
+)
+def test_a_page(
+    management: APIClient, query: str, first: int, last: int, following: str | None
+) -> None:
+    slugs = make_models(7)
+    answer = management.get(f"{ROUTE}?{query}").json()
+    assert [row["id"] for row in answer["data"]] == slugs[first:last]
+    assert answer["total_count"] == 7
+    assert answer["links"]["next"] == (
+        None if following is None else f"http://testserver{ROUTE}?{following}"
+    )
+
+
+@pytest.mark.parametrize("limit", [1, 3, 10, 11])
+def test_the_links_lead_through_every_model_once(management: APIClient, limit: int) -> None:
+    # One moment of publication for all: only the slug keeps the pages apart.
+    provider = factories.make_provider()
+    slugs = [f"acme/model-{number:02}" for number in range(11)]
+    for slug in slugs:
+        factories.make_endpoint(factories.make_model(slug), provider)
+    seen: list[str] = []
+    address: str | None = f"http://testserver{ROUTE}?limit={limit}"
+    while address is not None:
+        answer = management.get(address).json()
+        seen += [row["id"] for row in answer["data"]]
+        address = answer["links"]["next"]
+    assert seen == slugs
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        *(
+            (f"limit={value}", "limit")
+            for value in (
+                *("0", "1001", "-1", "1.5", "1e2", "", "x", "%201", "1%0a", "%D9%A3", "+1"),
+                *("0x1", "1_0", "1" * 19, "true", "null"),
+            )
+        ),
+        *(
+            (f"offset={value}", "offset")
+            for value in ("-1", "1.5", "", "x", "1%20", "%EF%BC%91", "1" * 19)
+        ),
+        *(
+            (f"output_modalities={value}", "output_modalities")
+            for value in ("", "x", "Text", "text,", ",text", "text, image", "text%00", "file")
+        ),
+    ],
+)
+def test_a_malformed_query_is_400(management: APIClient, query: str, field: str) -> None:
+    response = management.get(f"{ROUTE}?{query}")
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["metadata"]["error_type"] == "invalid_request"
+    assert set(error["metadata"]["fields"]) == {field}
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("", ["both", "text"]),
+        ("?output_modalities=text", ["both", "text"]),
+        ("?output_modalities=image", ["both", "image"]),
+        ("?output_modalities=text,image", ["both", "image", "text"]),
+        ("?output_modalities=embeddings", ["embeddings"]),
+        ("?output_modalities=audio,video,rerank,speech,transcription", []),
+        ("?output_modalities=all", ["both", "embeddings", "image", "text"]),
+        ("?output_modalities=video,all", ["both", "embeddings", "image", "text"]),
+        ("?unknown=1", ["both", "text"]),
+    ],
+)
+def test_output_modalities(management: APIClient, query: str, expected: list[str]) -> None:
+    provider = factories.make_provider()
+    for slug, modalities in {
+        "text": ["text"],
+        "image": ["image"],
+        "both": ["text", "image"],
+        "embeddings": ["embeddings"],
+    }.items():
+        model = factories.make_model(slug, output_modalities=modalities)
+        factories.make_endpoint(model, provider)
+    assert ids(management, query) == expected
+    total = management.get(f"{ROUTE}{query}").json()["total_count"]
+    assert total == len(expected)
+
+
+def test_a_model_that_nobody_serves_is_not_listed(management: APIClient) -> None:
+    factories.make_model()
+    assert ids(management) == []
+
+
+@pytest.mark.parametrize("gone", ["model", "provider", "endpoint"])
+def test_what_left_the_catalogue_is_not_listed(management: APIClient, gone: str) -> None:
+    endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
+    assert len(ids(management)) == 1
+    row = {"model": endpoint.model, "provider": endpoint.provider, "endpoint": endpoint}[gone]
+    row.is_listed = False
+    row.save_fields("is_listed")
+    assert ids(management) == []
+
+
+@pytest.fixture
+def private(tenant: Tenant) -> Any:
+    """An active private endpoint of a model that nobody serves publicly."""
+    provider = factories.make_provider()
+    model = factories.make_model("acme/own", context_length=8192)
+    credential = factories.make_credential(tenant, provider)
+    endpoint = factories.make_draft(
+        tenant, model, provider, price=factories.make_price("0.5", "0.25")
+    )
+    factories.make_validation(endpoint, credential)
+    endpoint.activate()
+    return endpoint
+
+
+def test_a_model_served_privately_is_listed_to_its_own_organization(
+    management: APIClient, private: Any
+) -> None:
+    (row,) = management.get(ROUTE).json()["data"]
+    assert row["id"] == "acme/own"
+    assert row["pricing"] == {
+        "prompt": "0.5",
+        "completion": "0.25",
+        "image": "0",
+        "request": "0",
+    }
+    assert row["top_provider"] == {
+        "context_length": 8192,
+        "is_moderated": False,
+        "max_completion_tokens": None,
+    }
+    other = factories.client(factories.make_tenant("Other").management_key)
+    assert ids(other) == []
+
+
+def test_a_model_is_no_longer_listed_when_its_private_endpoint_rests(
+    management: APIClient, private: Any
+) -> None:
+    assert ids(management) == ["acme/own"]
+    private.disable()
+    assert ids(management) == []
+    private.enable()
+    assert ids(management) == ["acme/own"]
+    private.remove()
+    assert ids(management) == []
+
+
+def test_a_draft_lists_nothing(management: APIClient, tenant: Tenant) -> None:
+    factories.make_draft(tenant, factories.make_model(), factories.make_provider())
+    assert ids(management) == []
+
+
+def test_a_public_price_comes_before_the_private_one(management: APIClient, private: Any) -> None:
+    factories.make_endpoint(private.model, factories.make_provider())
+    (row,) = management.get(ROUTE).json()["data"]
+    assert row["pricing"]["prompt"] == "0.000001"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_list_takes_a_constant_number_of_queries(management: APIClient) -> None:
+    def queries() -> int:
+        with CaptureQueriesContext(connection) as captured:
+            assert management.get(f"{ROUTE}?limit=100").status_code == 200
+        return len(captured)
+
+    # The key, four rows of who has a say, the version, and the organization's own endpoints; where
+    # the catalogue changed, the version once more, its models and its endpoints.
+    make_models(1)
+    assert (queries(), queries()) == (8, 5)
+    for _ in range(10):
+        factories.make_endpoint(factories.make_model(), factories.make_provider())
+    assert (queries(), queries()) == (8, 5)
+
+
+def test_an_inference_key_lists_nothing(inference: APIClient) -> None:
+    response = inference.get(ROUTE)
+    assert response.status_code == 403
+    assert response.json()["error"]["metadata"] == {"error_type": "permission_denied"}
+
+
+def govern(tenant: Tenant, **fields: Any) -> Guardrail:
+    """A guardrail of the tenant's management key."""
+    guardrail = Guardrail.objects.create(organization=tenant.organization, name="Own", **fields)
+    key = ApiKey.objects.get(organization=tenant.organization, is_management=True)
+    KeyAssignment.objects.create(guardrail=guardrail, api_key=key)
+    return guardrail
+
+
+def test_whoever_has_a_say_narrows_the_list(management: APIClient, tenant: Tenant) -> None:
+    for name in ("a", "b", "c", "d", "e"):
+        factories.make_endpoint(
+            factories.make_model(f"acme/{name}"), factories.make_provider(f"at-{name}")
+        )
+    assert ids(management) == ["acme/a", "acme/b", "acme/c", "acme/d", "acme/e"]
+    organization, workspace = tenant.organization, tenant.workspace
+    organization.ignored_providers = ["at-a"]
+    organization.save_fields("ignored_providers")
+    assert ids(management) == ["acme/b", "acme/c", "acme/d", "acme/e"]
+    Guardrail.objects.create(
+        pk=workspace.default_guardrail_id,
+        organization=organization,
+        workspace=workspace,
+        name="Default",
+        ignored_models=["acme/b"],
+    )
+    assert ids(management) == ["acme/c", "acme/d", "acme/e"]
+    creator = Member.objects.create(organization=organization, email="ann@acme.example")
+    ApiKey.objects.filter(organization=organization).update(creator=creator)
+    theirs = Guardrail.objects.create(
+        organization=organization, name="Ann's", ignored_models=["acme/c-2026-01-01"]
+    )
+    MemberAssignment.objects.create(guardrail=theirs, member=creator)
+    assert ids(management) == ["acme/d", "acme/e"]
+    govern(tenant, allowed_models=["acme/a", "acme/d"])
+    assert ids(management) == ["acme/d"]
+
+
+def test_the_price_is_that_of_the_cheapest_endpoint_that_may_be_used(
+    management: APIClient, tenant: Tenant
+) -> None:
+    model = factories.make_model()
+    for slug, prompt in (("cheap", "0.000001"), ("dear", "0.000003"), ("middle", "0.000002")):
+        factories.make_endpoint(
+            model,
+            factories.make_provider(slug),
+            price=factories.make_price(prompt, "0"),
+            max_completion_tokens=int(prompt[-1]),
+        )
+    govern(tenant, ignored_providers=["Cheap"])
+    (row,) = management.get(ROUTE).json()["data"]
+    assert row["pricing"]["prompt"] == "0.000002"
+    assert row["top_provider"]["max_completion_tokens"] == 2
+
+
+def test_the_private_price_shows_where_no_public_endpoint_may_be_used(
+    management: APIClient, tenant: Tenant, private: Any
+) -> None:
+    factories.make_endpoint(private.model, factories.make_provider("public"))
+    govern(tenant, ignored_providers=["public"])
+    (row,) = management.get(ROUTE).json()["data"]
+    assert row["pricing"]["prompt"] == "0.5"
+
+
+def test_a_private_endpoint_is_judged_by_its_declarations(
+    management: APIClient, tenant: Tenant, private: Any
+) -> None:
+    guardrail = govern(tenant, enable_paid_model_training=False)
+    assert ids(management) == ["acme/own"]
+    guardrail.enforce_zdr_other = True
+    guardrail.save_fields("enforce_zdr_other")
+    assert ids(management) == []
+    private.declared_zdr = True
+    private.save_fields("declared_zdr")
+    assert ids(management) == ["acme/own"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_change_shows_on_the_next_request(
+    management: APIClient, anonymous: APIClient, tenant: Tenant
+) -> None:
+    first = factories.make_endpoint(
+        factories.make_model("acme/one"), factories.make_provider("north")
+    )
+    assert ids(management) == ["acme/one"]
+    second = factories.make_endpoint(factories.make_model("acme/two"), first.provider)
+    assert ids(management) == ["acme/one", "acme/two"]
+    first.model.name = "Renamed"
+    first.model.save_fields("name")
+    assert management.get(ROUTE).json()["data"][0]["name"] == "Renamed"
+    second.price = PriceVersion.of(subject_id=second.pk, price=factories.make_price("7", "8"))
+    second.price.save()
+    second.save_fields("price")
+    assert management.get(ROUTE).json()["data"][1]["pricing"]["completion"] == "8"
+    guardrail = govern(tenant, ignored_models=["acme/two"])
+    assert ids(management) == ["acme/one"]
+    guardrail.ignored_models = ["acme/one"]
+    guardrail.save_fields("ignored_models")
+    assert ids(management) == ["acme/two"]
+    organization = tenant.organization
+    organization.forbids_training = True
+    organization.save_fields("forbids_training")
+    assert ids(management) == ["acme/two"]
+    first.provider.trains_on_prompts = True
+    first.provider.save_fields("trains_on_prompts")
+    assert ids(management) == []
+    public = [row["id"] for row in anonymous.get("/api/v1/models").json()["data"]]
+    assert public == ["acme/one", "acme/two"]
+    second.is_listed = False
+    second.save_fields("is_listed")
+    public = [row["id"] for row in anonymous.get("/api/v1/models").json()["data"]]
+    assert public == ["acme/one"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_change_that_was_rolled_back_shows_nowhere(management: APIClient) -> None:
+    make_models(1)
+    with pytest.raises(RuntimeError, match="undone"), transaction.atomic():
+        factories.make_endpoint(factories.make_model("acme/undone"), factories.make_provider())
+        # Who reads within the transaction sees what it wrote, and leaves no copy of it.
+        assert ids(management) == ["acme/model-0000", "acme/undone"]
+        raise RuntimeError("undone")
+    assert ids(management) == ["acme/model-0000"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_threads_that_find_a_change_together_load_it_once(
+    together: Callable[..., list[Any]],
+) -> None:
+    make_models(3)
+    shelf = Shelf()
+    copies = together(*[shelf.catalogue] * 4)
+    assert [len(copy.entries) for copy in copies] == [3, 3, 3, 3]
+    assert {id(copy) for copy in copies} == {id(shelf.catalogue())}
+
+
+_PROVIDERS = ("north", "south", "east", "west")
+_SLUGS = tuple(
+    f"{author}/{name}"
+    for author in ("anthropic", "google", "openai", "x-ai", "acme")
+    for name in ("one", "two", "three")
+)
+_NAMES = st.lists(st.sampled_from((*_PROVIDERS, "North", "nowhere")), max_size=3)
+_MODELS = st.lists(
+    st.sampled_from((*_SLUGS, *(f"{slug}-2026-01-01" for slug in _SLUGS))), max_size=8
+)
+_OF_ORGANIZATION: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
+    "allowed_providers": (None, _NAMES),
+    "ignored_providers": (None, _NAMES),
+    "requires_zdr": (False, st.just(True)),
+    "forbids_training": (False, st.just(True)),
+}
+_OF_GUARDRAIL: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
+    "allowed_models": (None, _MODELS),
+    "ignored_models": (None, _MODELS),
+    "allowed_providers": (None, _NAMES),
+    "ignored_providers": (None, _NAMES),
+    "enable_free_model_training": (None, st.booleans()),
+    "enable_paid_model_training": (None, st.booleans()),
+    **{f"enforce_zdr_{family}": (None, st.booleans()) for family in Family},
+}
+
+
+def _few(limits: dict[str, tuple[Any, st.SearchStrategy[Any]]]) -> st.SearchStrategy[Any]:
+    """Some of the limits, the others as they are at first: all at once would leave nothing."""
+    return st.sets(st.sampled_from(sorted(limits)), max_size=3).flatmap(
+        lambda names: st.fixed_dictionaries(
+            {
+                name: limit if name in names else st.just(default)
+                for name, (default, limit) in limits.items()
+            }
+        )
+    )
+
+
+def _any_endpoints(tenant: Tenant) -> None:
+    """Public endpoints of every sort, and private ones of the tenant."""
+    random = Random(5)
+    providers = [
+        factories.make_provider(slug, trains_on_prompts=random.random() < 0.5)
+        for slug in _PROVIDERS
+    ]
+    for provider in providers:
+        factories.make_credential(tenant, provider)
+    for slug in _SLUGS:
+        model = factories.make_model(slug)
+        for provider in random.sample(providers, random.choice((0, 1, 1, 2, 3))):
+            factories.make_endpoint(
+                model,
+                provider,
+                price=factories.make_price(random.choice(("0", "0.1", "0.2")), "0"),
+                region=random.choice(("global", "europe", "us")),
+                zdr=random.random() < 0.5,
+            )
+        if random.random() < 0.4:
+            endpoint = factories.make_draft(
+                tenant,
+                model,
+                random.choice(providers),
+                declared_region=random.choice((None, "global", "europe", "us")),
+                declared_zdr=random.choice((None, False, True)),
+            )
+            credential = ByokCredential.objects.get(provider_slug=endpoint.provider.slug)
+            factories.make_validation(endpoint, credential)
+            endpoint.activate()
+
+
+def _facts() -> list[EndpointFacts]:
+    """What a policy judges each endpoint by, public and private ones."""
+    public = [
+        EndpointFacts(
+            endpoint.provider.slug,
+            endpoint.provider.name,
+            endpoint.zdr,
+            endpoint.provider.trains_on_prompts,
+            endpoint.model.slug,
+            endpoint.model.canonical_slug,
+            endpoint.region,
+            endpoint.price.price.is_free,
+        )
+        for endpoint in ModelEndpoint.objects.all()
+    ]
+    private = [
+        EndpointFacts(
+            endpoint.provider.slug,
+            endpoint.provider_name,
+            endpoint.declared_zdr is True,
+            False,
+            endpoint.model.slug,
+            endpoint.model.canonical_slug,
+            endpoint.declared_region,
+        )
+        for endpoint in PrivateEndpoint.objects.all()
+    ]
+    return public + private
+
+
+def _admitted(facts: list[EndpointFacts], policy: Policy) -> list[str]:
+    """The models of which the policy excludes one endpoint for no reason, each endpoint asked."""
+    return sorted({each.model_slug for each in facts if exclusions(each, policy) == ()})
+
+
+def test_the_list_has_the_models_of_which_no_endpoint_is_excluded_for_a_reason(
+    management: APIClient, tenant: Tenant, settings: Any
+) -> None:
+    settings.REGION_HOSTS = {"eu.example.com": "europe", "us.example.com": "us"}
+    settings.ALLOWED_HOSTS = ["testserver", *settings.REGION_HOSTS]
+    _any_endpoints(tenant)
+    guardrail = govern(tenant)
+    key = ApiKey.objects.get(organization=tenant.organization, is_management=True)
+    # Without limits: all but the one that nobody serves, so that a policy has much to leave out.
+    facts = _facts()
+    assert sorted(ids(management)) == _admitted(facts, Policy())
+
+    @hypothesis.settings(max_examples=100, deadline=None, database=None)
+    @given(
+        organization=_few(_OF_ORGANIZATION),
+        own=_few(_OF_GUARDRAIL),
+        host=st.sampled_from(("testserver", "testserver", "eu.example.com", "us.example.com")),
+    )
+    def check(organization: dict[str, Any], own: dict[str, Any], host: str) -> None:
+        Organization.objects.filter(pk=tenant.organization.pk).update(**organization)
+        Guardrail.objects.filter(pk=guardrail.pk).update(**own)
+        policy = ApiKey.objects.get(pk=key.pk).policy
+        policy &= Policy.of(served_in=settings.REGION_HOSTS.get(host))
+        rows = management.get(ROUTE, HTTP_HOST=host).json()["data"]
+        assert sorted(row["id"] for row in rows) == _admitted(facts, policy)
+
+    check()

@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.contrib import admin
+from django.contrib.auth.models import Group, Permission, User
+from django.db import connection, transaction
+from django.test import Client
+from django.urls import reverse
+
+from catalog.models import ModelEndpoint
+from config.console import roles
+from config.console.roles import ADMINISTRATOR, FINANCE, READ_ONLY, SUPPORT
+from tests.config.console.test_admin import STATUSES, SUBMIT, fingerprint, urls, world
+from tests.support import factories
+
+__all__ = ["world"]
+
+EVERYBODY = {READ_ONLY, SUPPORT, FINANCE, ADMINISTRATOR}
+# Only an administrator sees other operators; these pages are everybody's own.
+OWN = {"index", "logout", "login", "password_change", "password_change_done", "jsi18n",
+       "two_factor", "search", "app_list", "autocomplete", "view_on_site", ""}  # fmt: skip
+OF_OPERATORS = ("auth_user", "auth_group", "otp_totp_totpdevice")
+# Who may send what; everything else that is not anybody's own is refused to all.
+WRITES = {
+    **{
+        name: {ADMINISTRATOR}
+        for name in (
+            "accounts_organization_add",
+            "accounts_organization_change",
+            "accounts_apikey_add",
+            "accounts_byokcredential_add",
+            "accounts_byokcredential_change",
+            "accounts_byokcredential_remove",
+            "accounts_byokcredential_rotate",
+            "catalog_provider_add",
+            "catalog_provider_change",
+            "catalog_languagemodel_add",
+            "catalog_languagemodel_change",
+            "catalog_modelendpoint_add",
+            "auth_user_add",
+            "auth_user_change",
+            "auth_user_delete",
+            "auth_user_password_change",
+            "auth_group_add",
+            "auth_group_change",
+            "auth_group_delete",
+            "otp_totp_totpdevice_remove",
+            "catalog_provider_import_file",
+            "catalog_languagemodel_import_file",
+            "catalog_modelendpoint_import_file",
+        )
+    },
+    **{
+        name: {SUPPORT, ADMINISTRATOR}
+        for name in (
+            "accounts_workspace_add",
+            "accounts_workspace_change",
+            "accounts_workspace_budget",
+            "accounts_member_add",
+            "accounts_member_change",
+            "accounts_apikey_change",
+            "accounts_apikey_revoke",
+            "accounts_guardrail_add",
+            "accounts_guardrail_change",
+            "accounts_guardrail_assign_keys",
+            "accounts_guardrail_assign_members",
+            "accounts_guardrail_remove",
+            "endusers_enduser_add",
+            "endusers_enduser_change",
+            "endpoints_privateendpoint_add",
+            "endpoints_privateendpoint_edit",
+            "endpoints_privateendpoint_validate",
+            "endpoints_privateendpoint_activate",
+            "endpoints_privateendpoint_disable",
+            "endpoints_privateendpoint_enable",
+            "endpoints_privateendpoint_remove",
+            "endusers_enduser_import_file",
+            "endpoints_privateendpoint_import_file",
+        )
+    },
+    **{
+        name: {FINANCE, ADMINISTRATOR}
+        for name in (
+            "accounts_organization_grant",
+            "inference_generation_refund",
+            "billing_grantrequest_approve",
+            "billing_grantrequest_decline",
+            "billing_deposit_credit",
+            "billing_deposit_dismiss",
+            "billing_chainstate_resume",
+            "billing_chainstate_read_again",
+            "catalog_modelendpoint_change",
+        )
+    },
+}
+
+
+def client_of(role: str) -> Client:
+    roles.establish()
+    user = User.objects.create_user(f"user of {role}", is_staff=True)
+    user.groups.add(Group.objects.get(name=role))
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def test_roles_are_made_by_the_migrations(db: None) -> None:
+    roles.establish()
+    before = fingerprint()
+    roles.establish()
+
+    assert fingerprint() == before
+    assert set(Group.objects.values_list("name", flat=True)) == EVERYBODY
+    for role in EVERYBODY:
+        held = {
+            (f"{right.content_type.app_label}.{right.content_type.model}", right.codename)
+            for right in Group.objects.get(name=role).permissions.select_related("content_type")
+        }
+        assert held == {
+            (label, f"{verb}_{label.split('.')[1]}") for label, verb in roles.rights_of(role)
+        }
+
+
+def test_permissions_are_those_that_django_makes(db: None) -> None:
+    """None of ours stands beside one of Django's, and none is misspelt."""
+    roles.establish()
+    for label in {label for role in EVERYBODY for label, _ in roles.rights_of(role)}:
+        model = apps.get_model(label)
+        found = Permission.objects.filter(
+            content_type__app_label=model._meta.app_label,
+            content_type__model=model._meta.model_name,
+        )
+        assert set(found.values_list("codename", "name")) == {
+            (f"{verb}_{model._meta.model_name}", f"Can {verb} {model._meta.verbose_name_raw}")
+            for verb in ("add", "change", "delete", "view")
+        }
+
+
+def test_every_page_is_in_the_roles() -> None:
+    """Whoever adds a page says who may see it, and runs the roles in another migration."""
+    seen = {label for label, verb in roles.rights_of(ADMINISTRATOR) if verb == "view"}
+
+    assert {model._meta.label_lower for model in admin.site._registry} <= seen
+
+
+def test_rights_that_an_operator_gave_stay(db: None) -> None:
+    roles.establish()
+    group = Group.objects.get(name=READ_ONLY)
+    group.permissions.add(Permission.objects.get(codename="add_organization"))
+
+    roles.establish()
+
+    assert group.permissions.filter(codename="add_organization").exists()
+
+
+@pytest.mark.parametrize("role", sorted(EVERYBODY))
+def test_role_sees_its_pages(world: dict[str, Any], role: str) -> None:
+    client = client_of(role)
+    wrong = []
+    for name, path in urls(world):
+        status = client.get(path).status_code
+        if name in OWN:
+            expected = STATUSES.get(name, 200)
+            # The list of an application of which one sees nothing is not found.
+            if (
+                name == "app_list"
+                and role != ADMINISTRATOR
+                and re.search("/(auth|otp_totp)/", path)
+            ):
+                expected = 404
+        elif name.startswith(OF_OPERATORS) and role != ADMINISTRATOR:
+            expected = 403
+        elif STATUSES.get(name) is not None:
+            expected = STATUSES[name]
+        elif name.endswith(("_changelist", "_history", "_change", "_export_file")):
+            expected = 200
+        else:
+            expected = 200 if role in WRITES.get(name, set()) else 403
+        if status != expected:
+            wrong.append((name, status, expected))
+
+    assert wrong == []
+
+
+@pytest.mark.parametrize("role", sorted(EVERYBODY))
+def test_role_sends_what_it_may(world: dict[str, Any], role: str) -> None:
+    client = client_of(role)
+    before = fingerprint()
+    wrong = []
+    for name, path in urls(world):
+        if name in OWN:
+            continue
+        with transaction.atomic():
+            status = client.post(path, {**SUBMIT, "post": "yes"}).status_code
+            transaction.set_rollback(True)
+        may = role in WRITES.get(name, set())
+        if name.endswith(("_changelist", "_history", "_export_file")):
+            may = role == ADMINISTRATOR or not name.startswith(OF_OPERATORS)
+        if (status != 403) != may:
+            wrong.append((name, status))
+
+    assert wrong == []
+    assert fingerprint() == before
+
+
+def test_every_write_is_in_the_table(world: dict[str, Any]) -> None:
+    names = {name for name, _ in urls(world)}
+
+    assert WRITES.keys() <= names
+    assert connection.in_atomic_block
+
+
+@pytest.mark.parametrize("role", [FINANCE, ADMINISTRATOR])
+def test_finance_changes_the_rates_of_an_endpoint_alone(db: None, role: str) -> None:
+    endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
+    endpoint.is_moderated = True
+    endpoint.save_fields("is_moderated")
+    rates = {"prompt": "0.25", "completion": "0.5", "image": "0", "request": "0"}
+    page = reverse("admin:catalog_modelendpoint_change", args=[endpoint.pk])
+    answer = client_of(role).post(page, {**rates, "zdr": "on", "quantization": "fp8"})
+
+    assert answer.status_code == 302
+    found = ModelEndpoint.objects.select_related("price").get()
+    assert found.price.price.text("prompt") == "0.25"
+    stated = (found.is_listed, found.is_moderated, found.zdr, found.quantization)
+    assert stated == ((True, True, False, None) if role == FINANCE else (False, False, True, "fp8"))

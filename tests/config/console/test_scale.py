@@ -1,0 +1,143 @@
+"""The console over a filled database: what its pages ask for, and whether the books are right."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from django.contrib import admin
+from django.contrib.auth.models import User
+from django.core.cache import cache
+from django.core.management import CommandError, call_command
+from django.db import connection, transaction
+from django.db.models import Max, Sum
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from billing.models import Transfer
+from config.models import AuditEntry
+from endpoints.models import PrivateEndpoint
+from endusers.models import EndUser
+from inference.models import DailyUsage, Generation, HourlyUsage, Journal, UsageDay
+from inference.reports.dashboard import RANGES
+from inference.reports.hours import HOUR
+from inference.reports.rollups import midnight
+from tests.support import ledger as books
+from tests.support import snapshots
+
+# pytest-django makes a database for tests that say so; a fixture of the module is too early for it.
+pytestmark = pytest.mark.django_db
+
+GOLDEN: Final = Path(__file__).parent / "queries.json"
+MAX_QUERIES: Final = 15
+UPDATE: Final = (
+    "The pages make other queries than tests/queries.json says. If that is meant, run\n"
+    "UPDATE_QUERIES=1 .venv/bin/python -m pytest tests/test_scale.py -n 0"
+)
+
+
+@pytest.fixture(scope="module")
+def filled(django_db_setup: None, django_db_blocker: Any) -> Iterator[dict[str, Any]]:
+    """A database with a thousand generations, for all tests of this module; what the fill said."""
+    with django_db_blocker.unblock(), transaction.atomic():
+        output = io.StringIO()
+        call_command("fill_demo", "--scale", "0.001", "--json", stdout=output)
+        yield json.loads(output.getvalue())
+        transaction.set_rollback(True)
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was(filled: dict[str, Any]) -> Iterator[None]:
+    with transaction.atomic():
+        yield
+        transaction.set_rollback(True)
+    cache.clear()
+
+
+@pytest.fixture
+def operator() -> Client:
+    client = Client()
+    client.force_login(User.objects.create_superuser("operator"))
+    return client
+
+
+def queries(client: Client, path: str) -> int:
+    """How many queries a page makes once what a process keeps for good is there."""
+    client.get(path)
+    cache.clear()
+    with CaptureQueriesContext(connection) as captured:
+        assert client.get(path).status_code == 200
+    return len(captured)
+
+
+def pages() -> Iterator[tuple[str, str]]:
+    for name in RANGES:
+        yield f"admin:index {name}", f"{reverse('admin:index')}?range={name}"
+    for label in sorted(model._meta.label_lower for model in admin.site._registry):
+        name = f"admin:{label.replace('.', '_')}_changelist"
+        yield name, reverse(name)
+
+
+def test_pages_make_as_many_queries_as_they_are_known_to(operator: Client) -> None:
+    counted = {name: queries(operator, path) for name, path in pages()}
+
+    if os.environ.get("UPDATE_QUERIES"):
+        GOLDEN.write_text(json.dumps(counted, indent=2) + "\n")
+    assert counted == json.loads(GOLDEN.read_text()), UPDATE
+    assert {name: count for name, count in counted.items() if count > MAX_QUERIES} == {}
+
+
+def test_fill_reports_what_it_made(filled: dict[str, Any]) -> None:
+    assert {name: filled[name] for name in filled if name != "seconds"} == {
+        "organizations": 50,
+        "end_users": 1_000,
+        "private_endpoints": 100,
+        "generations": 1_000,
+        "transfers": 5_000,
+    }
+    assert EndUser.objects.count() == 1_000
+    assert PrivateEndpoint.objects.count() == 100
+    assert Generation.objects.count() == 1_000
+    assert Transfer.objects.count() == 5_000
+    entry = AuditEntry.objects.get(kind="import")
+    assert entry.after == {name: filled[name] for name in filled if name != "seconds"}
+
+
+def test_the_ledger_of_the_fill_is_in_order() -> None:
+    output = io.StringIO()
+    call_command("verify_ledger", json=True, stdout=output, stderr=io.StringIO())
+
+    assert json.loads(output.getvalue()) == {"differences": []}
+    books.assert_in_order()
+
+
+def test_everything_that_was_filled_has_ended() -> None:
+    assert not Generation.objects.filter(status=Generation.Status.PENDING).exists()
+    assert not Transfer.objects.pending().exists()
+    assert not Journal.objects.exists()
+
+
+def test_the_sums_are_those_of_what_was_filled() -> None:
+    last = UsageDay.objects.aggregate(last=Max("day"))["last"]
+    made = Generation.objects.filter(created_at__lt=midnight(last) + timedelta(days=1)).count()
+    for by_end_user in (False, True):
+        summed = DailyUsage.objects.filter(by_end_user=by_end_user)
+        assert summed.aggregate(sum=Sum("requests"))["sum"] == made
+    end = HourlyUsage.objects.aggregate(last=Max("hour"))["last"] + HOUR
+    made = Generation.objects.filter(created_at__lt=end).count()
+    assert HourlyUsage.objects.aggregate(sum=Sum("requests"))["sum"] == made
+
+
+def test_a_filled_database_is_not_filled_again() -> None:
+    before = snapshots.everything()
+
+    with pytest.raises(CommandError, match=r"^The database holds organizations already \('"):
+        call_command("fill_demo", "--scale", "0.001")
+    assert snapshots.everything() == before

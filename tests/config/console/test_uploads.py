@@ -1,0 +1,316 @@
+"""Bulk files on the console: planned, confirmed, applied or refused, and exported again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.contrib.auth.models import User
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.db import connections
+from django.test import AsyncClient, Client
+from django.urls import reverse
+
+from catalog import imports as catalogue
+from catalog.models import LanguageModel, ModelEndpoint, Provider
+from config.console.uploads import MAX_BYTES
+from config.models import AuditEntry
+from endpoints.models import Attestation, PrivateEndpoint
+from endusers.models import EndUser
+from tests.support import factories, snapshots
+from tests.support.factories import Tenant
+
+PAGES = (
+    "endusers_enduser", "endpoints_privateendpoint", "catalog_provider", "catalog_languagemodel",
+    "catalog_modelendpoint",
+)  # fmt: skip
+USERS = b"user,is_active\r\nann,false\r\nbob,\r\n"
+
+
+def url(page: str, verb: str) -> str:
+    return reverse(f"admin:{page}_{verb}_file")
+
+
+def send(client: Client, page: str, name: str, content: bytes, tenant: Tenant | None = None) -> Any:
+    form: dict[str, Any] = {"file": SimpleUploadedFile(name, content)}
+    if tenant is not None:
+        form["organization"] = str(tenant.organization.pk)
+    return client.post(url(page, "import"), form)
+
+
+def confirm(client: Client, page: str, planned: Any) -> Any:
+    return client.post(url(page, "import"), {"held": planned.context["held"]}, follow=True)
+
+
+def said(response: Any) -> list[str]:
+    return [str(message) for message in response.context["messages"]]
+
+
+def content_of(response: Any) -> bytes:
+    return b"".join(response.streaming_content)
+
+
+def test_end_users_are_planned_and_imported_when_confirmed(
+    operator: Client, tenant: Tenant
+) -> None:
+    EndUser.objects.register(organization_id=tenant.organization.pk, user="ann")
+    before = snapshots.everything()
+
+    planned = send(operator, "endusers_enduser", "users.csv", USERS, tenant)
+
+    assert planned.context["rows"] == [
+        ("end users", "ann", "update"),
+        ("end users", "bob", "create"),
+    ]
+    assert planned.context["counts"] == [("end users", "1 new, 1 changed, 0 unchanged")]
+    assert snapshots.everything() == before
+
+    done = confirm(operator, "endusers_enduser", planned)
+
+    assert said(done) == ["The file is imported. end users: 1 new, 1 changed, 0 unchanged."]
+    assert list(EndUser.objects.order_by("user").values_list("user", "is_active")) == [
+        ("ann", False), ("bob", True),
+    ]  # fmt: skip
+    entry = AuditEntry.objects.get(kind="import")
+    assert (entry.actor, entry.action, entry.organization_id, entry.after) == (
+        "operator operator",
+        "admin: import end users",
+        tenant.organization.pk,
+        {"created": {"end_users": 1}, "updated": {"end_users": 1}},
+    )
+    assert not AuditEntry.objects.filter(kind="endusers.enduser").exists()
+
+
+def test_a_file_that_changes_nothing_offers_nothing(operator: Client, tenant: Tenant) -> None:
+    EndUser.objects.register(organization_id=tenant.organization.pk, user="ann")
+
+    planned = send(operator, "endusers_enduser", "users.jsonl", b'{"user": "ann"}\n', tenant)
+
+    assert planned.context["changes"] == 0
+    text = planned.content.decode()
+    assert "it would change nothing" in text
+    assert ">Import</button>" not in text
+
+
+def test_refusals_name_their_lines_and_change_nothing(operator: Client, tenant: Tenant) -> None:
+    before = snapshots.everything()
+
+    refused = send(operator, "endusers_enduser", "users.csv", USERS + b"ann,no\r\nann,\r\n", tenant)
+
+    assert refused.context["refusals"] == [
+        "line 4: is_active must be true, false or empty",
+        "line 5: the same user as line 2",
+    ]
+    assert "held" not in refused.context
+    assert snapshots.everything() == before
+
+
+def test_private_endpoints_arrive_as_drafts(operator: Client, tenant: Tenant) -> None:
+    model, provider = factories.make_model(), factories.make_provider()
+    factories.make_endpoint(model, provider)
+    row = {
+        "model_permaslug": model.canonical_slug,
+        "provider_slug": provider.slug,
+        "upstream_model_id": "m-1",
+        "base_url": "https://llm.example.com/v1",
+    }
+    content = json.dumps(row).encode()
+    before = snapshots.everything()
+
+    planned = send(operator, "endpoints_privateendpoint", "e.jsonl", content, tenant)
+    assert [fate for *_, fate in planned.context["rows"]] == ["create"]
+    assert snapshots.everything() == before
+    confirm(operator, "endpoints_privateendpoint", planned)
+
+    endpoint = PrivateEndpoint.objects.get()
+    assert (endpoint.status, endpoint.organization_id, endpoint.upstream_model_id) == (
+        "draft", tenant.organization.pk, "m-1",
+    )  # fmt: skip
+    declared = json.dumps({**row, "declared_zdr": True}).encode()
+    planned = send(operator, "endpoints_privateendpoint", "e.jsonl", declared, tenant)
+    confirm(operator, "endpoints_privateendpoint", planned)
+    attestation = Attestation.objects.get()
+    assert (attestation.declared_zdr, attestation.stated_by) == (True, "operator operator")
+    refused = send(operator, "endpoints_privateendpoint", "e.jsonl", b"{}\n", tenant)
+    assert refused.context["refusals"][0].startswith("line 1: ")
+
+
+@pytest.mark.parametrize("page", PAGES[2:])
+def test_the_catalogue_is_imported_from_each_of_its_lists(operator: Client, page: str) -> None:
+    model, provider = factories.make_model(), factories.make_provider()
+    factories.make_endpoint(model, provider)
+    data, _ = catalogue.export()
+    ModelEndpoint.objects.all().delete()
+    Provider.objects.all().delete()
+    LanguageModel.objects.all().delete()
+    before = snapshots.everything()
+
+    planned = send(operator, page, "catalogue.json", data)
+    assert [(kind, fate) for kind, _, fate in planned.context["rows"]] == [
+        ("providers", "create"), ("models", "create"), ("endpoints", "create"),
+    ]  # fmt: skip
+    assert snapshots.everything() == before
+    confirm(operator, page, planned)
+
+    assert catalogue.export()[0] == data
+    refused = send(operator, page, "catalogue.json", b'{"providers": [{}]}')
+    assert refused.context["refusals"] == ["providers[0]: Object missing required field `slug`"]
+
+
+def test_what_was_refused_meanwhile_changes_nothing(operator: Client) -> None:
+    small = factories.make_tenant("Small", endpoint_limit=1)
+    model, provider = factories.make_model(), factories.make_provider()
+    factories.make_endpoint(model, provider)
+    row = {
+        "model_permaslug": model.canonical_slug,
+        "provider_slug": provider.slug,
+        "upstream_model_id": "m-1",
+        "base_url": "https://llm.example.com/v1",
+    }
+    content = json.dumps(row).encode()
+    planned = send(operator, "endpoints_privateendpoint", "e.jsonl", content, small)
+    factories.make_draft(small, model, provider)
+    before = snapshots.everything()
+
+    refused = confirm(operator, "endpoints_privateendpoint", planned)
+
+    assert "which is its limit" in refused.context["refusals"][0]
+    assert snapshots.everything() == before
+    assert not AuditEntry.objects.filter(kind="import").exists()
+
+
+def test_a_plan_is_good_for_its_operator_and_its_page_alone(
+    operator: Client, tenant: Tenant
+) -> None:
+    planned = send(operator, "endusers_enduser", "users.csv", USERS, tenant)
+    other = Client()
+    other.force_login(User.objects.create_superuser("other"))
+    before = snapshots.everything()
+
+    for client, page, held in (
+        (other, "endusers_enduser", planned.context["held"]),
+        (operator, "endpoints_privateendpoint", planned.context["held"]),
+        (operator, "endusers_enduser", planned.context["held"] + "x"),
+        (operator, "endusers_enduser", ""),
+    ):
+        refused = client.post(url(page, "import"), {"held": held})
+        assert "send the file again" in refused.context["refusals"][0]
+    assert snapshots.everything() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "organization", "field"),
+    [
+        ("users.csv", USERS, "", "organization"),
+        ("users.csv", USERS, "no-such", "organization"),
+        ("users.csv", USERS, "5f0f3c0e-0d7b-4c8a-9a53-2b7ad0f4b2b1", "organization"),
+        ("users.csv", b"", "{own}", "file"),
+        ("users.csv", b"x" * (MAX_BYTES + 1), "{own}", "file"),
+    ],
+)
+def test_a_form_that_is_not_filled_in_changes_nothing(
+    operator: Client, tenant: Tenant, name: str, content: bytes, organization: str, field: str
+) -> None:
+    before = snapshots.everything()
+    form = {
+        "file": SimpleUploadedFile(name, content),
+        "organization": organization.replace("{own}", str(tenant.organization.pk)),
+    }
+    refused = operator.post(url("endusers_enduser", "import"), form)
+    assert list(refused.context["form"].errors) == [field]
+    assert snapshots.everything() == before
+
+
+def test_many_rows_are_counted_and_the_first_of_them_shown(
+    operator: Client, tenant: Tenant
+) -> None:
+    lines = b"".join(b'{"user": "user %d"}\n' % number for number in range(501))
+
+    planned = send(operator, "endusers_enduser", "users.jsonl", lines, tenant)
+
+    assert (len(planned.context["rows"]), planned.context["hidden"]) == (500, 1)
+    assert planned.context["counts"] == [("end users", "501 new, 0 changed, 0 unchanged")]
+    confirm(operator, "endusers_enduser", planned)
+    assert EndUser.objects.count() == 501
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_who_may_only_look_imports_nothing_and_may_export(viewer: Client, page: str) -> None:
+    before = snapshots.everything()
+    assert viewer.get(url(page, "import")).status_code == 403
+    assert send(viewer, page, "x", b"{}").status_code == 403
+    assert viewer.post(url(page, "import"), {"held": "x"}).status_code == 403
+    assert snapshots.everything() == before
+    actions = viewer.get(reverse(f"admin:{page}_changelist")).context["actions_list"]
+    assert [action["title"] for action in actions] == ["Export file"]
+    assert viewer.get(url(page, "export")).status_code == 200
+
+
+def test_an_upload_needs_the_token_of_its_page(tenant: Tenant) -> None:
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(User.objects.create_superuser("operator"))
+    assert send(client, "endusers_enduser", "users.csv", USERS, tenant).status_code == 403
+    assert not EndUser.objects.exists()
+
+
+def test_end_users_are_exported_as_the_import_finds_them_unchanged(
+    operator: Client, tenant: Tenant
+) -> None:
+    for user in ("ann", "=1+1"):
+        EndUser.objects.register(organization_id=tenant.organization.pk, user=user)
+    query = {"organization": "acme", "export": "1"}
+
+    csv = operator.get(url("endusers_enduser", "export"), {**query, "as_csv": "csv"})
+    lines = operator.get(url("endusers_enduser", "export"), {**query, "as_csv": "jsonl"})
+
+    assert csv["Content-Disposition"] == 'attachment; filename="end-users.csv"'
+    content = content_of(csv)
+    assert content == b"user,is_active\r\nann,true\r\n'=1+1,true\r\n"
+    assert content_of(lines) == (
+        b'{"user":"ann","is_active":true}\n{"user":"=1+1","is_active":true}\n'
+    )
+    planned = send(operator, "endusers_enduser", "end-users.csv", content, tenant)
+    assert planned.context["counts"] == [("end users", "0 new, 0 changed, 2 unchanged")]
+
+
+def test_endpoints_and_catalogue_are_exported(operator: Client, tenant: Tenant) -> None:
+    model, provider = factories.make_model(), factories.make_provider()
+    factories.make_endpoint(model, provider)
+    factories.make_draft(tenant, model, provider)
+    query = {"organization": str(tenant.organization.pk), "export": "1"}
+
+    rows = content_of(operator.get(url("endpoints_privateendpoint", "export"), query))
+    planned = send(operator, "endpoints_privateendpoint", "e.jsonl", rows, tenant)
+    assert planned.context["counts"] == [("private endpoints", "0 new, 0 changed, 1 unchanged")]
+    for page in PAGES[2:]:
+        assert content_of(operator.get(url(page, "export"))) == catalogue.export()[0]
+
+
+def test_an_export_for_nobody_asks_again(operator: Client, tenant: Tenant) -> None:
+    for page in PAGES[:2]:
+        asked = operator.get(url(page, "export"), {"organization": "no-id", "export": "1"})
+        assert "organization" in asked.context["form"].errors
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_asynchronous_server_sends_an_export_part_by_part(tenant: Tenant) -> None:
+    for number in range(501):
+        EndUser.objects.register(organization_id=tenant.organization.pk, user=f"user {number}")
+    client = AsyncClient()
+    client.force_login(User.objects.create_superuser("operator"))
+    query = {
+        "organization": str(tenant.organization.pk), "export": "1", "as_csv": "jsonl",
+    }  # fmt: skip
+
+    async def fetch() -> list[bytes]:
+        response: Any = await client.get(url("endusers_enduser", "export"), query)
+        parts = [part async for part in response.streaming_content]
+        await sync_to_async(connections.close_all)()
+        return parts
+
+    parts = asyncio.run(fetch())
+
+    assert [part.count(b"\n") for part in parts] == [500, 1]

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import json
+import socket
+from urllib.parse import urlsplit
+
+import pytest
+import requests
+
+from config.server.limits import MAX_HEADER_BYTES
+from endusers.models import EndUser
+from tests.support import factories
+
+
+def exchange(server: str, head: bytes, *parts: bytes) -> bytes:
+    """Sends bytes as they are and returns all that comes back."""
+    with socket.create_connection(("127.0.0.1", urlsplit(server).port or 80), 10) as connection:
+        connection.sendall(head)
+        for part in parts:
+            try:
+                connection.sendall(part)
+            except OSError:  # refused and closed in the middle of it
+                break
+        connection.settimeout(10)
+        received = b""
+        try:
+            while data := connection.recv(65_536):
+                received += data
+        except ConnectionResetError:
+            pass
+        return received
+
+
+def body_of(answer: bytes) -> dict[str, object]:
+    body: dict[str, object] = json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
+    return body
+
+
+def test_a_body_of_unknown_length_is_read_whole(server: str) -> None:
+    tenant = factories.make_tenant()
+    answer = requests.post(
+        f"{server}/api/v1/end-users",
+        data=iter([b'{"user": ', b'"customer-1"}']),
+        headers={
+            "Authorization": f"Bearer {tenant.management_key}",
+            "Content-Type": "application/json",
+        },
+        timeout=10,
+    )
+    assert answer.status_code == 201, answer.text
+    assert EndUser.objects.get().user == "customer-1"
+
+
+@pytest.mark.parametrize("path", ["/api/v1/end-users", "/admin/login/", "/nowhere"])
+def test_a_body_that_says_it_is_too_large_is_refused_unread(server: str, path: str) -> None:
+    answer = exchange(
+        server,
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n".encode(),
+    )
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert body_of(answer)["metadata"] == {"error_type": "payload_too_large"}
+
+
+def test_a_body_of_unknown_length_is_bounded(server: str, settings: object) -> None:
+    settings.MAX_REQUEST_BYTES = 1000
+    answer = exchange(
+        server,
+        b"POST /api/v1/end-users HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"3e9\r\n" + b"x" * 1001 + b"\r\n0\r\n\r\n",
+    )
+    assert answer.startswith(b"HTTP/1.1 413 ")
+
+
+def test_headers_are_bounded(server: str) -> None:
+    head = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX-Long: "
+    answer = exchange(server, head, *[b"x" * 65_536] * 64)
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 431 ")
+    fitting = exchange(server, head, b"x" * (MAX_HEADER_BYTES // 2), b"\r\n\r\n")
+    assert fitting.startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
+def test_a_probe_needs_no_served_host_name(server: str, path: str) -> None:
+    host = {"Host": "10.1.2.3:8000"}
+    assert requests.get(f"{server}{path}", headers=host, timeout=10).status_code == 200
+    posted = requests.post(f"{server}{path}", headers=host, timeout=10)
+    assert posted.status_code == 405
+    assert posted.headers["Allow"] == "GET, HEAD"
+    assert posted.json()["error"]["code"] == 405
+    elsewhere = requests.get(f"{server}/api/v1/key", headers=host, timeout=10)
+    assert elsewhere.status_code == 400

@@ -1,0 +1,135 @@
+"""``serve`` and ``work`` as an operator runs them: processes, signals, exit codes."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+import requests
+from django.core.management import CommandError, call_command
+from django.db import connection
+from django.utils import timezone
+
+from config.management.commands.serve import require_free_port
+from inference.models import Generation
+from tests.inference.conftest import Site, content_of, events_of
+from tests.support import factories
+from tests.support.ledger import assert_in_order
+from tests.support.processes import free_port, manage, serve
+
+
+def test_serve_refuses_an_unmigrated_database(transactional_db: None) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "DELETE FROM django_migrations WHERE app = 'inference' RETURNING app, name, applied"
+        )
+        rows = cursor.fetchall()
+    try:
+        with pytest.raises(CommandError) as refusal:
+            call_command("serve", port=free_port())
+    finally:
+        with connection.cursor() as cursor:
+            cursor.executemany(
+                "INSERT INTO django_migrations (app, name, applied) VALUES (%s, %s, %s)", rows
+            )
+    assert refusal.value.returncode == 1
+    assert str(refusal.value) == (
+        f"The database lacks {len(rows)} migrations (inference.0001_initial, …); "
+        "run: python3 manage.py migrate"
+    )
+
+
+def test_serve_refuses_a_taken_port(transactional_db: None) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        result = manage("serve", "--port", str(port))
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == (
+        f"CommandError: Cannot listen on 127.0.0.1:{port}: Address already in use. "
+        "Choose another port with --port, or stop what uses this one.\n"
+    )
+
+
+def test_a_free_port_is_no_reason_to_refuse() -> None:
+    require_free_port("127.0.0.1", free_port())
+
+
+def test_serve_drains_its_streams_before_it_ends(site: Site) -> None:
+    site.publish("sim-gated")
+    with serve() as served:
+        site.server = served.address
+        answer = site.post(site.chat_body("one two", stream=True), stream=True)
+        chunks = answer.iter_content(None)
+        first = next(chunks)
+        stopper = threading.Thread(target=lambda: stopped.append(served.stop()))
+        stopped: list[tuple[int, str]] = []
+        stopper.start()
+        time.sleep(0.3)
+        assert stopper.is_alive()
+        site.upstream.release(20)
+        events = events_of((first + b"".join(chunks)).decode())
+        assert content_of(events) == "You said: one two"
+        assert events[-1] == "[DONE]"
+        answer.close()
+        stopper.join(20)
+        assert stopped[0][0] == 0, stopped[0][1]
+        assert "Traceback" not in stopped[0][1]
+    assert Generation.objects.get().status == "completed"
+
+
+def test_two_workers_stream_as_it_comes_and_count_together(site: Site) -> None:
+    site.publish("sim-gated")
+    with serve("--workers", "2") as served:
+        site.server = served.address
+
+        def stream(word: str) -> str:
+            answer = site.post(site.chat_body(word, stream=True), stream=True)
+            chunks = answer.iter_content(None)
+            text = next(chunks).decode()
+            assert content_of(events_of(text)) == ""
+            ready.wait(20)
+            text += b"".join(chunks).decode()
+            return content_of(events_of(text))
+
+        ready = threading.Barrier(7)
+        with ThreadPoolExecutor(6) as pool:
+            words = [f"word-{number}" for number in range(6)]
+            texts = pool.map(stream, words)
+            # All six have their first event while the upstream still holds the second.
+            ready.wait(20)
+            site.upstream.release(100)
+            assert list(texts) == [f"You said: {word}" for word in words]
+
+        site.eventually(lambda: Generation.objects.filter(status="completed").count() == 6)
+        assert requests.get(f"{served.address}/healthz", timeout=5).json() == {"status": "ok"}
+        assert requests.get(f"{served.address}/readyz", timeout=5).json() == {"status": "ok"}
+        counted = 'causeway_generations_total{operation="chat/completions",status="completed"} 6.0'
+        metrics = requests.get(f"{served.address}/metrics", timeout=5)
+        assert counted in metrics.text
+        assert metrics.headers["Content-Type"].startswith("text/plain")
+        code, errors = served.stop()
+        assert code == 0, errors
+        assert "Traceback" not in errors
+
+
+def has_run_for_a_while() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT now() - pg_postmaster_start_time() > interval '15 seconds'")
+        [found] = cursor.fetchone()
+    return bool(found)
+
+
+def test_work_once_ends_what_a_dead_worker_left(site: Site) -> None:
+    long_ago = timezone.now() - timedelta(seconds=61)
+    row = factories.make_generation(site.tenant, status="pending", created_at=long_ago)
+    site.eventually(has_run_for_a_while)
+    call_command("work", once=True)
+    row.refresh_from_db()
+    assert (row.status, row.error_type) == ("failed", "abandoned")
+    assert_in_order()

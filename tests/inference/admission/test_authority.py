@@ -1,0 +1,187 @@
+"""Authority is never stale: what was changed counts from the next request on, in every worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import requests
+
+from accounts.models import ApiKey, BudgetInterval, ByokCredential, Guardrail
+from catalog.models import ModelEndpoint, PriceVersion
+from config.secrets import Secret
+from endpoints.models import PrivateEndpoint
+from inference.models import Generation
+from tests.inference.conftest import TENANT_SECRET, Site
+from tests.support import factories
+from tests.support.processes import serve
+
+
+@pytest.fixture(params=[1, 2], ids=["one worker", "two workers"])
+def everywhere(request: pytest.FixtureRequest, site: Site) -> Iterator[Callable[..., list[Any]]]:
+    """Asks the service on many new connections, so that every worker is asked; the answers."""
+
+    def ask(address: str) -> Callable[..., list[requests.Response]]:
+        def chat(**fields: Any) -> list[requests.Response]:
+            site.server = address
+            with ThreadPoolExecutor(8) as pool:
+                return list(pool.map(lambda _: site.chat(**fields), range(16)))
+
+        return chat
+
+    if request.param == 1:
+        yield ask(site.server)
+    else:
+        with serve("--workers", "2") as served:
+            yield ask(served.address)
+
+
+def statuses(answers: list[requests.Response]) -> set[int]:
+    return {answer.status_code for answer in answers}
+
+
+def test_every_change_counts_from_the_next_request_on(
+    site: Site, everywhere: Callable[..., list[requests.Response]]
+) -> None:
+    public = site.publish(price=factories.make_price("0.000001", "0.000001"))
+    assert statuses(everywhere()) == {200}
+
+    public.price = PriceVersion.of(
+        subject_id=public.pk, price=factories.make_price("0.000002", "0.000002")
+    )
+    public.price.save()
+    public.save_fields("price")
+    assert {answer.json()["usage"]["cost"] for answer in everywhere()} == {0.000012}
+
+    private = site.own()
+    assert {answer.json()["usage"]["is_byok"] for answer in everywhere()} == {True}
+    assert {request.headers["authorization"] for request in site.dialled()} == {
+        f"Bearer {TENANT_SECRET}"
+    }
+
+    site.upstream.clear()
+    ByokCredential.objects.get().rotate(Secret("rotated-credential-0123456789"))
+    assert statuses(everywhere()) == {200}
+    assert {request.headers["authorization"] for request in site.dialled()} == {
+        "Bearer rotated-credential-0123456789"
+    }
+
+    PrivateEndpoint.objects.get(pk=private.pk).disable()
+    assert {answer.json()["usage"]["is_byok"] for answer in everywhere()} == {True}
+    ByokCredential.objects.update(disabled=True)
+    assert {answer.json()["usage"]["is_byok"] for answer in everywhere()} == {False}
+
+    ModelEndpoint.objects.update(is_listed=False)
+    answers = everywhere()
+    assert {answer.json()["error"]["metadata"]["error_type"] for answer in answers} == {
+        "no_endpoint"
+    }
+    ModelEndpoint.objects.update(is_listed=True)
+    assert statuses(everywhere()) == {200}
+
+    site.model.is_listed = False
+    site.model.save_fields("is_listed")
+    answers = everywhere()
+    assert {answer.json()["error"]["metadata"]["error_type"] for answer in answers} == {
+        "model_not_found"
+    }
+    site.model.is_listed = True
+    site.model.save_fields("is_listed")
+    assert statuses(everywhere()) == {200}
+
+    site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    stored = Generation.objects.count()
+    site.upstream.clear()
+    ApiKey.objects.get(name="inference").revoke()
+    assert statuses(everywhere()) == {401}
+    assert Generation.objects.count() == stored
+    assert site.dialled() == []
+
+
+def test_a_disabled_private_endpoint_is_routed_to_by_nobody(site: Site) -> None:
+    endpoint = site.own()
+    assert site.chat().status_code == 200
+    endpoint.disable()
+    assert site.chat().status_code == 404
+    endpoint.enable()
+    assert site.chat().status_code == 200
+
+
+@pytest.mark.parametrize("change", ["disable", "remove", "revoke", "delist"])
+def test_a_fallback_never_goes_where_it_may_go_no_more(
+    site: Site, settings: Any, change: str
+) -> None:
+    settings.UPSTREAM_FIRST_EVENT_TIMEOUT = 1.0
+    site.own("sim-stall", price=factories.make_price("0", "0"))
+    second = site.own("sim-echo", price=factories.make_price())
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(site.chat, stream=True)
+        assert site.upstream.wait_until(lambda: len(site.dialled()) == 1)
+        if change == "disable":
+            second.disable()
+        elif change == "remove":
+            second.remove()
+        elif change == "revoke":
+            ApiKey.objects.get(is_management=False).revoke()
+        else:
+            second.provider.is_listed = False
+            second.provider.save_fields("is_listed")
+        assert answer.result().status_code == 504
+    assert len(site.dialled()) == 1
+    assert len(site.settled().attempts) == 1
+
+
+def test_fallback_goes_on_while_nothing_has_changed(site: Site, settings: Any) -> None:
+    settings.UPSTREAM_FIRST_EVENT_TIMEOUT = 1.0
+    site.own("sim-stall", price=factories.make_price("0", "0"))
+    second = site.own("sim-echo", price=factories.make_price())
+    assert site.chat(stream=True).status_code == 200
+    assert site.settled().private_endpoint == second
+
+
+def test_what_is_decided_for_keys_counts_from_the_next_request_on(
+    site: Site, everywhere: Callable[..., list[requests.Response]]
+) -> None:
+    site.publish(price=factories.make_price("0.000001", "0.000001"))
+    workspace = site.tenant.workspace
+    key = ApiKey.objects.get(name="inference")
+    assert statuses(everywhere()) == {200}
+
+    closed = Guardrail.objects.establish(
+        workspace=workspace, name="closed", allowed_providers=["other"]
+    )
+    assert statuses(everywhere()) == {200}
+    closed.assign_keys([key], by="test")
+    assert statuses(everywhere()) == {404}
+    closed.edit(allowed_providers=["acme"])
+    assert statuses(everywhere()) == {200}
+    closed.edit(limit_nano=1, reset_interval="daily")
+    assert statuses(everywhere()) <= {402, 403}
+    closed.unassign_keys([key])
+    assert statuses(everywhere()) == {200}
+
+    Guardrail.objects.govern(workspace, ignored_models=[site.model.slug])
+    assert statuses(everywhere()) == {404}
+    Guardrail.objects.govern(workspace, ignored_models=None)
+    assert statuses(everywhere()) == {200}
+
+    workspace.set_budget(BudgetInterval.DAILY, limit_nano=1)
+    answers = everywhere()
+    assert {answer.json()["error"]["metadata"]["budget"]["scope"] for answer in answers} == {
+        "workspace"
+    }
+    assert workspace.lift_budget(BudgetInterval.DAILY)
+    assert statuses(everywhere()) == {200}
+
+    site.tenant.organization.edit(ignored_providers=["acme"])
+    assert statuses(everywhere()) == {404}
+    site.tenant.organization.edit(ignored_providers=None)
+    assert statuses(everywhere()) == {200}
+
+    closed.edit(allowed_providers=["other"], limit_nano=None, reset_interval=None)
+    closed.assign_keys([key], by="test")
+    assert statuses(everywhere()) == {404}
+    closed.remove()
+    assert statuses(everywhere()) == {200}

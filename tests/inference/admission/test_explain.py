@@ -1,0 +1,223 @@
+"""Asking where a request would go: the router's own answer, and nothing sent, held or stored."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from typing import Any
+
+import pytest
+from rest_framework.response import Response
+from rest_framework.test import APIRequestFactory
+
+from accounts.models import ApiKey, Guardrail
+from billing.models import Account, Transfer
+from config.secrets import digest_api_key
+from inference.models import Generation
+from inference.routing.health import HealthBoard, Outcome
+from inference.views import ExplainView
+from tests.inference.conftest import Site
+from tests.inference.routing.test_health import exchange
+from tests.support import factories
+
+PRICE = {"prompt": "0.000001", "completion": "0.000002", "request": "0", "image": "0"}
+UNTRIED = {"state": "healthy", "failure_share": 0.0, "latency": None, "throughput": None}
+
+
+def asked(site: Site, *, key: str | None = None, host: str = "testserver", **body: Any) -> Response:
+    request = APIRequestFactory().post(
+        "/api/v1/routing/explain",
+        json.dumps({**site.chat_body("Hi"), **body}),
+        content_type="application/json",
+        headers={"Authorization": f"Bearer {key or site.tenant.api_key}", "Host": host},
+    )
+    return ExplainView.as_view()(request)
+
+
+def explained(site: Site, **body: Any) -> dict[str, Any]:
+    answer = asked(site, **body)
+    assert answer.status_code == 200, answer.data
+    assert not Generation.objects.exists()
+    assert site.upstream.requests == []
+    data: dict[str, Any] = answer.data["data"]
+    return data
+
+
+def test_it_shows_candidates_in_order_and_what_is_left_out(site: Site) -> None:
+    private = site.own()
+    public = site.publish(provider=site.another_provider("beta", name="Beta"))
+    site.publish(provider=site.another_provider("gamma", name="Gamma"))
+    bound = len('[{"role": "user", "content": "Hi"}]') + len("100")
+    cost = (bound * 1000 + 100 * 2000) / 1e9
+    assert explained(site, max_tokens=100, provider={"ignore": ["gamma"]}) == {
+        "model": "acme/falcon",
+        "candidates": [
+            {
+                "order": 1,
+                "provider": "Acme AI",
+                "endpoint_id": str(private.pk),
+                "private": True,
+                "model": "acme/falcon",
+                "is_byok": True,
+                "price": {"prompt": "0", "completion": "0", "request": "0", "image": "0"},
+                "worst_case_cost": 0.0,
+                "health": UNTRIED,
+            },
+            {
+                "order": 2,
+                "provider": "Beta",
+                "endpoint_id": str(public.pk),
+                "private": False,
+                "model": "acme/falcon",
+                "is_byok": False,
+                "price": PRICE,
+                "worst_case_cost": cost,
+                "health": UNTRIED,
+            },
+        ],
+        "excluded": [
+            {
+                "provider": "Gamma",
+                "private": False,
+                "model": "acme/falcon",
+                "excluded_by": ["provider_ignored"],
+            }
+        ],
+        "budget": None,
+        "policy": {
+            "allowed_providers": None,
+            "ignored_providers": [],
+            "allowed_models": None,
+            "ignored_models": [],
+            "zdr": [],
+            "data_collection": "allow",
+            "served_in": None,
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"provider": {"order": ["gamma"]}},
+        {"provider": {"only": ["beta"]}},
+        {"provider": {"sort": "price"}},
+        {"session_id": "talk"},
+        {"session_id": "another talk"},
+        {"model": "acme/falcon:floor"},
+    ],
+)
+def test_the_request_goes_where_it_said(site: Site, body: dict[str, Any]) -> None:
+    for number, name in enumerate(("beta", "gamma", "delta"), 1):
+        price = factories.make_price(prompt=f"0.00000{number}")
+        site.publish(provider=site.another_provider(name), price=price)
+    if not body:
+        body = {"provider": {"sort": "price"}}
+    first = explained(site, **body)["candidates"][0]["provider"]
+    assert site.chat(**body).json()["provider"] == first
+
+
+def test_it_says_what_is_cut_without_fallbacks(site: Site) -> None:
+    for name in ("beta", "gamma", "delta"):
+        site.publish(provider=site.another_provider(name, name=name.title()))
+    shown = explained(site, provider={"order": ["beta", "gamma"], "allow_fallbacks": False})
+    assert [each["provider"] for each in shown["candidates"]] == ["Beta"]
+    left = {each["provider"]: each["excluded_by"] for each in shown["excluded"]}
+    assert left == {"Gamma": ["allow_fallbacks"], "Delta": ["order"]}
+
+
+def test_it_says_that_nothing_is_left_without_an_error(site: Site) -> None:
+    site.publish()
+    data = explained(site, provider={"zdr": True})
+    assert (data["candidates"], data["budget"]) == ([], None)
+    assert [each["excluded_by"] for each in data["excluded"]] == [["zdr"]]
+
+
+def test_it_shows_how_endpoints_stand(site: Site) -> None:
+    endpoint = site.publish()
+    board = HealthBoard()
+    for _ in range(5):
+        board.record(endpoint.pk, Outcome.FAILURE, now=time.time())
+    exchange(board, time.time())
+    [candidate] = explained(site)["candidates"]
+    assert candidate["health"] == {**UNTRIED, "state": "open", "failure_share": 1.0}
+
+
+def test_either_key_may_ask_and_nobody_else(site: Site) -> None:
+    site.publish()
+    assert asked(site, key=site.tenant.management_key).status_code == 200
+    assert asked(site, key="nobody").status_code == 401
+
+
+def test_what_the_parser_refuses_is_refused(site: Site) -> None:
+    answer = asked(site, provider={"sort": "speed"})
+    assert answer.status_code == 400
+    assert answer.data["error"]["metadata"]["fields"] == {
+        "provider.sort": "Invalid enum value 'speed'."
+    }
+    assert asked(site, model="no/body").status_code == 404
+    assert asked(site, model=None).status_code == 400
+
+
+def test_a_workspace_completes_the_request_and_disables_tools(site: Site) -> None:
+    site.publish()
+    site.tenant.workspace.default_text_model = "acme/falcon"
+    site.tenant.workspace.disabled_server_tools = ["openrouter:bash"]
+    site.tenant.workspace.save(update_fields=["default_text_model", "disabled_server_tools"])
+    assert explained(site, model=None)["model"] == "acme/falcon"
+    assert asked(site, tools=[{"type": "openrouter:bash"}]).status_code == 403
+
+
+def test_it_names_the_budget_that_would_refuse(site: Site) -> None:
+    site.publish()
+    ApiKey.objects.filter(digest=digest_api_key(site.tenant.api_key)).update(limit_nano=0)
+    assert explained(site)["budget"] == {
+        "scope": "key_limit",
+        "limit_usd": 0.0,
+        "spend_usd": 0.0,
+        "held_usd": 0.0,
+        "resets_at": None,
+    }
+    assert Transfer.objects.pending().count() == 0
+
+
+def test_it_names_the_balance_that_would_refuse(site: Site) -> None:
+    site.publish()
+    stranger = factories.make_tenant("Poor")
+    Account.objects.filter(organization=stranger.organization).update(posted_credits=0)
+    data = explained(site, key=stranger.api_key, max_tokens=1000)
+    assert data["budget"]["scope"] == "balance"
+    assert data["budget"]["balance_usd"] == 0.0
+
+
+def test_it_shows_what_the_policy_permits(site: Site) -> None:
+    site.publish()
+    site.tenant.organization.edit(ignored_providers=["Nobody"], requires_zdr=True)
+    policy = explained(site)["policy"]
+    assert policy["ignored_providers"] == ["nobody"]
+    assert policy["zdr"] == ["anthropic", "google", "openai", "other", "xai"]
+
+
+def test_it_shows_the_providers_that_every_list_names(site: Site) -> None:
+    site.publish()
+    site.tenant.organization.edit(allowed_providers=["Acme AI", "nobody"])
+    key = ApiKey.objects.get(digest=digest_api_key(site.tenant.api_key))
+    guardrail = Guardrail.objects.create(
+        organization=site.tenant.organization, name="Own", allowed_providers=["acme", "globex"]
+    )
+    shown = explained(site)
+    assert shown["policy"]["allowed_providers"] == ["acme ai", "nobody"]
+    guardrail.assign_keys([key], by="a test")
+    shown = explained(site)
+    assert shown["policy"]["allowed_providers"] == ["acme"]
+    assert [each["provider"] for each in shown["candidates"]] == ["Acme AI"]
+
+
+def test_the_endpoints_of_others_do_not_exist(site: Site) -> None:
+    site.own()
+    stranger = factories.make_tenant("Stranger")
+    data = explained(site, key=stranger.api_key)
+    assert (data["candidates"], data["excluded"]) == ([], [])
+    assert uuid.UUID(explained(site)["candidates"][0]["endpoint_id"])

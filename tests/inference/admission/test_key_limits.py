@@ -1,0 +1,315 @@
+"""A key that has spent its limit is refused until the limit is reset, or raised.
+
+What is spent is refused with 403; what is left but does not cover a request, with 402.
+"""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import requests
+from django.utils import timezone
+
+from accounts.models import ApiKey, LimitReset
+from billing import ledger
+from billing.models import Account, Meter, Transfer
+from catalog.dialects.base import Operation
+from catalog.models import ModelEndpoint
+from catalog.pricing import usd
+from inference.models import Generation
+from inference.requests import schemas
+from tests.inference.conftest import Site
+from tests.support import factories
+from tests.support.ledger import assert_in_order
+
+
+@pytest.fixture
+def key(site: Site) -> ApiKey:
+    """The tenant's inference key, with a model to spend at."""
+    site.publish(price=factories.make_price("0.000001", "0.000001"))
+    found: ApiKey = ApiKey.objects.get(name="inference")
+    return found
+
+
+def spend(site: Site, key: ApiKey, **fields: Any) -> Generation:
+    endpoint = ModelEndpoint.objects.get()
+    return factories.make_generation(site.tenant, api_key=key, model_endpoint=endpoint, **fields)
+
+
+def bound_of(body: dict[str, Any]) -> int:
+    """The most tokens that the prompt of a body can be; each costs a thousand nano-USD here."""
+    return schemas.parse(Operation.CHAT, json.dumps(body).encode()).prompt_bound
+
+
+def stamp(moment: datetime) -> str:
+    return moment.isoformat().replace("+00:00", "Z")
+
+
+@pytest.mark.parametrize(
+    ("left", "status"), [(5_000, 200), (4_999, 402), (1, 402), (0, 403), (-1, 403)]
+)
+def test_a_limit_holds_to_the_last_nano_dollar(
+    site: Site, key: ApiKey, left: int, status: int
+) -> None:
+    prompt_nano = 1000 * bound_of(site.chat_body(max_tokens=5))
+    limit = 10**9
+    key.edit(limit_nano=limit)
+    # A refusal for lack of budget spares the prompt as well.
+    spend(site, key, cost_nano=limit - left - (prompt_nano if left > 1 else 0))
+    assert site.chat(max_tokens=5).status_code == status
+    site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    assert len(site.dialled()) == (status == 200)
+    assert Generation.objects.count() == 1 + (status == 200)
+    assert_in_order()
+
+
+def test_what_is_held_counts_like_what_is_spent(site: Site, key: ApiKey) -> None:
+    ModelEndpoint.objects.update(upstream_model_id="sim-held")
+    body = site.chat_body(max_tokens=5)
+    hold = 1000 * (bound_of(body) + 5)
+    key.edit(limit_nano=2 * hold - 1)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(site.post, body)
+        site.eventually(lambda: Generation.objects.count() == 1)
+        assert Meter.objects.get(subject_id=key.pk).held_cost == hold
+        refused = site.post(body)
+        assert refused.status_code == 402
+        assert refused.json()["error"]["metadata"]["budget"]["held_usd"] == usd(hold)
+        site.upstream.release()
+        assert first.result().status_code == 200
+    site.settled()
+    site.upstream.release()
+    assert site.post(body).status_code == 200
+    site.eventually(lambda: Generation.objects.filter(status="completed").count() == 2)
+    assert_in_order()
+
+
+def test_a_budget_that_covers_less_says_what_it_does_cover(site: Site, key: ApiKey) -> None:
+    body = site.chat_body(max_tokens=99)
+    prompt = bound_of(body)
+    key.edit(limit_nano=1000 * (prompt + 20))
+    answer = site.post(body)
+    assert answer.status_code == 402
+    limit = usd(1000 * (prompt + 20))
+    assert answer.json() == {
+        "error": {
+            "code": 402,
+            "message": f"The key has ${(prompt + 20) / 10**6:f} left, and this request may cost "
+            f"${(prompt + 99) / 10**6:f}. It can be paid with max_tokens of at most 20.",
+            "metadata": {
+                "error_type": "payment_required",
+                "balance_usd": 1000,
+                "estimate_usd": usd(1000 * (prompt + 99)),
+                "affordable_max_tokens": 20,
+                "limit": "key_limit",
+                "budget": {
+                    "scope": "key_limit",
+                    "limit_usd": limit,
+                    "spend_usd": 0,
+                    "held_usd": 0,
+                    "resets_at": None,
+                },
+            },
+        }
+    }
+    site.assert_nothing_happened()
+    assert site.post({**body, "max_tokens": 21}).status_code == 402
+    assert site.post({**body, "max_tokens": 20}).status_code == 200
+    assert site.settled().hold_nano <= 1000 * (prompt + 20)
+
+
+def test_a_balance_that_covers_less_says_what_it_does_cover(site: Site, key: ApiKey) -> None:
+    poor = factories.make_tenant("Poor", credits_usd=0)
+    body = site.chat_body(max_tokens=99)
+    prompt = bound_of(body)
+    ledger.grant(poor.organization.pk, 1000 * (prompt + 20), actor="test")
+    answer = site.post(body, key=poor.api_key)
+    assert answer.status_code == 402
+    assert answer.json()["error"]["metadata"] == {
+        "error_type": "payment_required",
+        "balance_usd": usd(1000 * (prompt + 20)),
+        "estimate_usd": usd(1000 * (prompt + 99)),
+        "affordable_max_tokens": 20,
+        "limit": "balance",
+    }
+    site.assert_nothing_happened()
+    assert not Transfer.objects.filter(kind="usage").exists()
+
+
+@pytest.mark.parametrize(("tokens", "status"), [(16, 200), (40, 200), (15, 402), (0, 402)])
+@pytest.mark.parametrize("limited_by", ["balance", "key_limit"])
+def test_an_answer_without_a_bound_gets_one_that_can_be_paid(
+    site: Site, key: ApiKey, limited_by: str, tokens: int, status: int
+) -> None:
+    poor = factories.make_tenant("Poor", credits_usd=0)
+    body = site.chat_body()
+    amount = 1000 * (bound_of(body) + tokens) + 999
+    if limited_by == "balance":
+        ledger.grant(poor.organization.pk, amount, actor="test")
+    else:
+        ledger.grant(poor.organization.pk, 10**12, actor="test")
+        poor.organization.api_keys.get(is_management=False).edit(limit_nano=amount)
+    answer = site.post(body, key=poor.api_key)
+    assert answer.status_code == status
+    if status == 402:
+        assert answer.json()["error"]["metadata"]["affordable_max_tokens"] == 0
+        assert answer.json()["error"]["metadata"]["limit"] == limited_by
+        site.assert_nothing_happened()
+        return
+    row = site.settled()
+    assert (row.hold_nano, row.cost_nano) == (amount - 999, 6000)
+    [sent] = site.dialled()
+    assert (sent.body["max_tokens"], "max_completion_tokens" in sent.body) == (tokens, False)
+    assert_in_order()
+
+
+def test_a_bound_that_can_be_paid_is_not_lowered(site: Site, key: ApiKey) -> None:
+    assert site.chat().status_code == 200
+    assert "max_tokens" not in site.dialled()[0].body
+    row = site.settled()
+    assert row.hold_nano == 1000 * (bound_of(site.chat_body()) + 131_072)
+    account = Account.objects.get(organization=site.tenant.organization, kind="credits")
+    assert (account.posted_debits, account.pending_debits) == (6000, 0)
+
+
+def test_a_private_endpoint_needs_neither_balance_nor_what_others_hold(
+    site: Site, key: ApiKey
+) -> None:
+    site.own(price=factories.make_price("0.000001", "0.000001"))
+    key.edit(limit_nano=10**9)
+    Meter.objects.filter(subject_id=key.pk).update(held_cost=2 * 10**9)
+    assert site.chat().status_code == 200
+    assert site.settled().is_byok
+
+
+def test_the_refusal_says_why_and_sends_nothing(site: Site, key: ApiKey) -> None:
+    key.edit(limit_nano=1_500_000_000, limit_reset="daily")
+    now = timezone.now()
+    spend(site, key, cost_nano=2_000_000_000, created_at=now)
+    resets_at = stamp(LimitReset.DAILY.ends_at(now))
+    for body in ({"stream": False}, {"stream": True}):
+        answer = site.chat(**body)
+        assert answer.status_code == 403
+        assert answer.json() == {
+            "error": {
+                "code": 403,
+                "message": f"The key has spent its limit of $1.5; it is reset at {resets_at}.",
+                "metadata": {
+                    "error_type": "permission_denied",
+                    "budget": {
+                        "scope": "key_limit",
+                        "limit_usd": 1.5,
+                        "spend_usd": 2.0,
+                        "held_usd": 0,
+                        "resets_at": resets_at,
+                    },
+                },
+            }
+        }
+    assert Generation.objects.count() == 1
+    assert site.dialled() == []
+
+
+def test_a_limit_that_is_never_reset_counts_everything(site: Site, key: ApiKey) -> None:
+    key.edit(limit_nano=10)
+    spend(site, key, cost_nano=10, created_at=datetime(2020, 1, 1, tzinfo=UTC))
+    answer = site.chat()
+    assert answer.status_code == 403
+    assert answer.json()["error"]["message"] == "The key has spent its limit of $0.00000001."
+    assert answer.json()["error"]["metadata"]["budget"]["resets_at"] is None
+
+
+def test_a_limit_of_nothing_refuses_everything(site: Site, key: ApiKey) -> None:
+    key.edit(limit_nano=0)
+    assert site.chat().status_code == 403
+    site.assert_nothing_happened()
+
+
+@pytest.mark.parametrize("reset", LimitReset)
+def test_only_the_present_period_counts(site: Site, key: ApiKey, reset: LimitReset) -> None:
+    key.edit(limit_nano=10**9, limit_reset=reset)
+    began = reset.began_at(timezone.now()).date()
+    spend(site, key, cost_nano=10**9)
+    factories.turn_back(key, began)
+    assert site.chat().status_code == 403
+    factories.turn_back(key, began - timedelta(days=1))
+    assert site.chat().status_code == 200
+    site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    meter = Meter.objects.get(subject_id=key.pk)
+    assert (meter.day, meter.cost) == (timezone.now().date(), 10**9 + 6000)
+    assert getattr(meter, f"cost_{reset}") == 6000
+
+
+@pytest.mark.parametrize(
+    ("include_byok", "is_byok", "status"),
+    [(False, True, 200), (True, True, 403), (True, False, 200)],
+)
+def test_own_credentials_count_when_the_key_says_so(
+    site: Site, key: ApiKey, include_byok: bool, is_byok: bool, status: int
+) -> None:
+    key.edit(limit_nano=10**9, include_byok_in_limit=include_byok)
+    spend(site, key, cost_nano=4 * 10**8, upstream_cost_nano=6 * 10**8, is_byok=is_byok)
+    assert site.chat().status_code == status
+
+
+def test_spending_of_other_keys_does_not_count(site: Site, key: ApiKey) -> None:
+    key.edit(limit_nano=10**9)
+    other, _ = ApiKey.objects.issue(workspace=site.tenant.workspace, name="other")
+    spend(site, other, cost_nano=10**9)
+    assert site.chat().status_code == 200
+
+
+def test_a_limit_counts_from_the_next_request_on(site: Site, key: ApiKey) -> None:
+    def change(body: dict[str, Any]) -> None:
+        answer = requests.patch(
+            f"{site.server}/api/v1/keys/{key.digest}",
+            json=body,
+            headers={"Authorization": f"Bearer {site.tenant.management_key}"},
+            timeout=20,
+        )
+        assert answer.status_code == 200
+
+    spend(site, key, cost_nano=10**9)
+    statuses = [site.chat().status_code]
+    for body in ({"limit": 1}, {"limit": 1.1}, {"limit": 0.5}, {"limit": None}):
+        change(body)
+        statuses.append(site.chat().status_code)
+    assert statuses == [200, 403, 200, 403, 200]
+
+
+def test_what_a_request_cost_counts_against_the_next(site: Site, key: ApiKey) -> None:
+    body = site.chat_body(max_tokens=5)
+    hold = 1000 * (bound_of(body) + 5)
+    key.edit(limit_nano=hold)
+    assert site.post(body).status_code == 200
+    assert site.settled().cost_nano == 6000
+    assert site.post(body).status_code == 402
+    shown = requests.get(
+        f"{site.server}/api/v1/key",
+        headers={"Authorization": f"Bearer {site.tenant.api_key}"},
+        timeout=20,
+    ).json()["data"]
+    assert shown["effective_budget"]["remaining_usd"] == usd(hold - 6000)
+
+
+def test_keys_of_one_batch_are_judged_each_for_itself(site: Site, key: ApiKey) -> None:
+    key.edit(limit_nano=10)
+    spend(site, key, cost_nano=10)
+    _, free = ApiKey.objects.issue(workspace=site.tenant.workspace, name="free")
+    left, roomy = ApiKey.objects.issue(
+        workspace=site.tenant.workspace, name="left", limit_nano=10**12
+    )
+    spend(site, left, cost_nano=10)
+    wanted = [(site.tenant.api_key, 403), (free.reveal(), 200), (roomy.reveal(), 200)] * 8
+
+    def ask(secret: str) -> int:
+        return site.post(site.chat_body(), key=secret).status_code
+
+    with ThreadPoolExecutor(24) as pool:
+        assert list(pool.map(ask, [secret for secret, _ in wanted])) == [
+            status for _, status in wanted
+        ]

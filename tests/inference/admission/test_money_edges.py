@@ -1,0 +1,652 @@
+"""Money at its edges: what a hold rests on, and what odd answers and odd ends cost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.db import connection, connections, transaction
+from django.utils import timezone
+
+from billing import ledger
+from billing.models import Account, Meter, Transfer
+from catalog.dialects.base import Operation
+from config.api.errors import Unauthenticated
+from config.local.simulator.behaviours import BEHAVIOURS, Reply, Request, Script, Signal
+from config.secrets import digest_api_key
+from inference.admission.admit import Admission, AdmissionIsland, Entry
+from inference.models import EndpointHealth, Generation, Journal
+from inference.requests import schemas
+from inference.requests.schemas import InferenceRequest
+from inference.routing.health import HealthBoard, Outcome, subject_of
+from inference.settlement.sweeper import sweep
+from tests.inference.conftest import (
+    OPERATOR_SECRET,
+    TENANT_SECRET,
+    TEXT,
+    Site,
+    content_of,
+    events_of,
+)
+from tests.inference.exchange.test_endings import (
+    Ending,
+    assert_ended,
+    connected,
+    hang_up,
+    read_until,
+)
+from tests.support import factories
+from tests.support.ledger import assert_in_order
+from tests.support.locks import waiting
+
+CREDITS = 1_000 * 10**9
+STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
+Teach = Callable[[Callable[[Request], Script]], str]
+
+
+@pytest.fixture
+def taught(monkeypatch: pytest.MonkeyPatch) -> Teach:
+    """Teaches the upstream one more behaviour; its name."""
+
+    def teach(script: Callable[[Request], Script]) -> str:
+        monkeypatch.setitem(BEHAVIOURS, "sim-taught", ("what a test needs", script))
+        return "sim-taught"
+
+    return teach
+
+
+def plain(raw: bytes) -> bytes:
+    """A whole answer as it goes over the wire."""
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(raw)}"
+    return head.encode() + b"\r\n\r\n" + raw
+
+
+def answer(request: Request, **changes: Any) -> dict[str, Any]:
+    """A whole answer that says nothing, not even why, unless it is changed."""
+    body = Reply.to(request).plain()
+    del body["usage"]
+    body["choices"][0] |= {"message": {"role": "assistant", "content": ""}, "finish_reason": None}
+    return body | changes
+
+
+def event(content: str, **members: Any) -> bytes:
+    choice = {"index": 0, "delta": {"content": content}, "finish_reason": None}
+    body = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    return b"data: " + json.dumps({**body, "choices": [choice], **members}).encode() + b"\n\n"
+
+
+def parsed(body: dict[str, Any], operation: Operation = Operation.CHAT) -> InferenceRequest:
+    return schemas.parse(operation, json.dumps(body).encode())
+
+
+def available(site: Site) -> int:
+    return Account.objects.get(organization=site.tenant.organization, kind="credits").available
+
+
+def seen(site: Site) -> dict[str, Any]:
+    """The body of the one request that reached the upstream."""
+    [request] = site.dialled()
+    return dict(request.body)
+
+
+def assert_free(site: Site, row: Generation, status: str) -> None:
+    """Nothing is charged and nothing is held any more."""
+    assert (row.status, row.prompt_tokens, row.completion_tokens) == (status, None, None)
+    assert (row.cost_nano, row.upstream_cost_nano, row.is_estimated) == (0, 0, False)
+    assert Transfer.objects.get(reference=row.pk).status == "voided"
+    assert available(site) == CREDITS
+    meter = Meter.objects.get(subject_id=row.api_key_id)
+    assert (meter.cost, meter.held_cost) == (0, 0)
+    assert_in_order()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_images_of_the_prompt_are_charged_as_they_are_held(site: Site, stream: bool) -> None:
+    site.publish(price=factories.make_price("0", "0", image="0.01"))
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    asked = site.chat([{"type": "text", "text": "hi"}, *[image] * 5], stream=stream)
+    usage = events_of(asked.text)[-2]["usage"] if stream else asked.json()["usage"]
+    assert usage["cost"] == usage["cost_details"]["upstream_inference_cost"] == 0.05
+    row = site.settled()
+    assert (row.hold_nano, row.cost_nano, row.upstream_cost_nano) == (5 * 10**7,) * 3
+    assert available(site) == CREDITS - 5 * 10**7
+    assert_in_order()
+
+
+@pytest.mark.parametrize(
+    ("listed", "asked", "sent"),
+    [
+        (["max_tokens"], {"max_completion_tokens": 7}, {"max_tokens": 7}),
+        (["max_completion_tokens"], {"max_tokens": 7}, {"max_completion_tokens": 7}),
+        (["max_tokens"], {"max_tokens": 7}, {"max_tokens": 7}),
+        # The hold rests on the larger one.
+        (["max_tokens"], {"max_tokens": 7, "max_completion_tokens": 9}, {"max_tokens": 9}),
+        (["temperature"], {"max_completion_tokens": 7}, {"max_tokens": 7}),
+        ([], {"max_completion_tokens": 7}, {"max_completion_tokens": 7}),
+        (
+            ["max_tokens", "max_completion_tokens"],
+            {"max_completion_tokens": 7},
+            {"max_completion_tokens": 7},
+        ),
+    ],
+)
+def test_a_bound_goes_by_the_name_that_the_endpoint_lists(
+    site: Site, listed: list[str], asked: dict[str, int], sent: dict[str, int]
+) -> None:
+    site.publish(supported_parameters=listed)
+    body = site.chat_body(**asked)
+    assert site.post(body).status_code == 200
+    assert {name: value for name, value in seen(site).items() if "max" in name} == sent
+    assert site.settled().hold_nano == 1000 * parsed(body).prompt_bound + 2000 * max(sent.values())
+    assert_in_order()
+
+
+@pytest.mark.parametrize("listed", [[], ["max_completion_tokens"]])
+def test_plain_completions_know_the_older_bound_alone(site: Site, listed: list[str]) -> None:
+    site.publish(supported_parameters=listed)
+    body = {"model": site.model.slug, "prompt": "hi", "max_tokens": 3}
+    answered = site.post({**body, "max_completion_tokens": 5000}, path=TEXT)
+    assert answered.status_code == 200
+    assert {name: value for name, value in seen(site).items() if "max" in name} == {"max_tokens": 3}
+    bound = parsed({**body, "max_completion_tokens": 5000}, Operation.TEXT).prompt_bound
+    assert site.settled().hold_nano == 1000 * bound + 2000 * 3
+    assert_in_order()
+
+
+IMAGE = {"image_url": {"url": "https://example.com/a.png"}}
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "note"},
+        {"type": "image_url", **IMAGE},
+        {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
+    ],
+)
+def test_a_text_counts_in_whatever_part_it_is(site: Site, part: dict[str, Any]) -> None:
+    site.publish()
+    short = site.chat_body([{**part, "text": ""}], max_tokens=10)
+    long = site.chat_body([{**part, "text": "x" * 5000}], max_tokens=10)
+    assert parsed(long).prompt_bound == parsed(short).prompt_bound + 5000
+    assert site.post(long).status_code == 200
+    assert site.settled().hold_nano == 1000 * parsed(long).prompt_bound + 2000 * 10
+    assert_in_order()
+
+
+def test_an_image_beside_a_recording_does_not_make_it_cheaper(site: Site) -> None:
+    sound = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
+    alone, both = (parsed(site.chat_body([part])) for part in (sound, {**sound, **IMAGE}))
+    # What is left of the image are its name and its marks.
+    assert both.prompt_bound == alone.prompt_bound + len(', "image_url": ')
+    assert (alone.images, both.images) == (0, 1)
+
+
+def test_what_follows_an_early_count_is_estimated(site: Site, taught: Teach) -> None:
+    usage = {"prompt_tokens": 100, "completion_tokens": 0, "total_tokens": 100}
+
+    def script(request: Request) -> Script:
+        yield STREAM + event("", usage=usage) + event("word " * 20)
+        yield Signal.STALL
+
+    site.publish(taught(script))
+    with connected(site) as line:
+        read_until(line, b"word word")
+        hang_up(line)
+    # A hundred bytes of an answer, four a token.
+    assert_ended(site, Ending("cancelled", (100, 25), True))
+
+
+@pytest.mark.parametrize("is_private_good", [True, False])
+def test_a_budget_of_both_kinds_of_money_need_not_bear_both_candidates(
+    site: Site, is_private_good: bool
+) -> None:
+    site.own("sim-echo" if is_private_good else "sim-status:503", price=factories.make_price())
+    site.publish(provider=site.another_provider("public"))
+    key = site.tenant.organization.api_keys.get(is_management=False)
+    body = site.chat_body(max_tokens=100)
+    worst = 1000 * parsed(body).prompt_bound + 2000 * 100
+    key.edit(limit_nano=worst - 1, include_byok_in_limit=True)
+    assert site.post(body).status_code == 402
+    site.assert_nothing_happened()
+    key.edit(limit_nano=worst)
+    assert site.post(body).status_code == 200
+    row = site.settled()
+    assert (row.hold_nano, row.upstream_hold_nano, row.upstream_cost_nano) == (worst, 0, 10_000)
+    cost, byok = (0, 10_000) if is_private_good else (10_000, 0)
+    assert (row.is_byok, row.cost_nano) == (is_private_good, cost)
+    meter = Meter.objects.get(subject_id=key.pk)
+    assert (meter.cost, meter.byok, meter.held_cost, meter.held_byok) == (cost, byok, 0, 0)
+    assert_in_order()
+
+
+def health(site: Site) -> dict[Any, tuple[int, int]]:
+    """Successes and failures of every endpoint of the model and of its neighbours."""
+    found: dict[Any, tuple[int, int]] = {}
+    for row in EndpointHealth.objects.all():
+        good, bad = found.get(row.endpoint_id, (0, 0))
+        found[row.endpoint_id] = (good + row.successes, bad + row.failures)
+    return found
+
+
+def test_what_a_format_cannot_say_does_not_ail_the_endpoint(site: Site) -> None:
+    other = site.another_provider("other", dialect="anthropic")
+    ailing = site.publish(provider=other)
+    good = site.publish()
+    for _ in range(6):
+        refused = site.chat(tools=[{"type": "nonsense"}], provider={"only": ["other"]})
+        assert refused.status_code == 400
+    assert site.dialled() == []
+    assert site.chat(provider={"only": ["acme"]}).status_code == 200
+    site.eventually(lambda: health(site).get(good.pk) == (1, 0))
+    assert ailing.pk not in health(site)
+    site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    assert available(site) == CREDITS - 10_000
+    assert_in_order()
+
+
+def test_what_an_own_credential_meets_ails_nobody_else(site: Site) -> None:
+    shared = site.publish("sim-flaky:6")
+    own = factories.make_credential(site.tenant, site.provider, is_byok_only=True)
+    assert [site.chat().status_code for _ in range(7)] == [503] * 6 + [200]
+    assert {request.headers["authorization"] for request in site.dialled()} == {
+        f"Bearer {TENANT_SECRET}"
+    }
+    subject = subject_of(shared.pk, own.pk)
+    site.eventually(lambda: health(site).get(subject) == (1, 6))
+    assert shared.pk not in health(site)
+    site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    assert available(site) == CREDITS
+    assert_in_order()
+
+
+def good_for(secret: str) -> Callable[[Request], Script]:
+    """An upstream that is overloaded, but for whoever has this credential."""
+
+    def script(request: Request) -> Script:
+        if request.headers["authorization"] == f"Bearer {secret}":
+            return (plain(json.dumps(Reply.to(request).plain()).encode()),)
+        return (b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n",)
+
+    return script
+
+
+def who_answers(site: Site, key: str, **fields: Any) -> tuple[str, bool, int]:
+    """Who answers a request of a key, with an own credential or not, and at which attempt."""
+    answered = site.post(site.chat_body(**fields), key=key)
+    assert answered.status_code == 200
+    row = Generation.objects.get(pk=answered.json()["id"])
+    site.eventually(lambda: Generation.objects.get(pk=row.pk).status == "completed")
+    row.refresh_from_db()
+    return row.provider_name, row.is_byok, len(row.attempts)
+
+
+def test_an_operators_dead_credential_moves_nobody_who_has_a_working_one(
+    site: Site, taught: Teach
+) -> None:
+    site.publish(taught(good_for(TENANT_SECRET)))
+    dear = factories.make_price("0.001", "0.001")
+    site.publish(provider=site.another_provider("beta", name="Beta"), price=dear)
+    stranger = factories.make_tenant("Stranger")
+    factories.make_credential(stranger, site.provider)
+    mine, theirs = site.tenant.api_key, stranger.api_key
+    site.eventually(lambda: who_answers(site, mine, max_tokens=5) == ("Beta", False, 1))
+    for _ in range(3):
+        # What an own credential can do closes no circuit of the operator's.
+        assert who_answers(site, theirs, max_tokens=5) == ("Acme AI", True, 1)
+        assert who_answers(site, mine, max_tokens=5) == ("Beta", False, 1)
+
+
+def test_an_own_credential_that_fails_moves_nobody_else(site: Site, taught: Teach) -> None:
+    site.publish(taught(good_for(OPERATOR_SECRET)))
+    dear = factories.make_price("0.001", "0.001")
+    site.publish(provider=site.another_provider("beta", name="Beta"), price=dear)
+    stranger = factories.make_tenant("Stranger")
+    factories.make_credential(stranger, site.provider)
+    site.eventually(lambda: who_answers(site, stranger.api_key, max_tokens=5) == ("Beta", False, 1))
+    assert who_answers(site, site.tenant.api_key, max_tokens=5) == ("Acme AI", False, 1)
+
+
+def test_a_private_endpoint_that_is_down_is_left_alone(site: Site) -> None:
+    site.own("sim-status:503")
+    site.publish(provider=site.another_provider("beta", name="Beta"))
+    assert who_answers(site, site.tenant.api_key) == ("Beta", False, 2)
+    site.eventually(lambda: who_answers(site, site.tenant.api_key) == ("Beta", False, 1))
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_probe_that_says_nothing_is_followed_by_the_next(
+    site: Site, taught: Teach, leaves: bool
+) -> None:
+    calls: list[Request] = []
+
+    def script(request: Request) -> Script:
+        calls.append(request)
+        if len(calls) <= 5:
+            return (b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n",)
+        if len(calls) > 6:
+            return (plain(json.dumps(Reply.to(request).plain()).encode()),)
+        return (
+            (Signal.STALL,)
+            if leaves
+            else (b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n",)
+        )
+
+    site.publish(taught(script))
+    dear = factories.make_price("0.001", "0.001")
+    site.publish(provider=site.another_provider("beta", name="Beta"), price=dear)
+    body = site.chat_body(max_tokens=5)
+    for _ in range(5):
+        assert site.post(body).json()["provider"] == "Beta"
+    assert site.post(body).json()["provider"] == "Beta"
+    assert len(calls) == 5
+    time.sleep(5)
+    if leaves:
+        with connected(site) as line:
+            site.eventually(lambda: len(calls) == 6)
+            hang_up(line)
+        site.eventually(lambda: Generation.objects.filter(status="cancelled").exists())
+    else:
+        assert site.post(body).status_code == 400
+    assert site.post(body).json()["provider"] == "Acme AI"
+
+
+def test_a_probe_that_is_not_admitted_is_left_to_the_next(site: Site) -> None:
+    endpoint = site.publish()
+    key = site.tenant.organization.api_keys.get(is_management=False)
+    board, now = HealthBoard(), time.time() - 10
+    entry = Entry(digest_api_key(site.tenant.api_key), parsed(site.chat_body()), "request-1")
+
+    async def run() -> Sequence[Admission | BaseException]:
+        island = AdmissionIsland(board)
+        [first] = await island.admit([entry])
+        for _ in range(5):
+            board.record(endpoint.pk, Outcome.FAILURE, now=now)
+        board.standing(endpoint.pk, now)
+        await sync_to_async(key.edit)(disabled=True)
+        [second] = await island.admit([entry])
+        await sync_to_async(key.edit)(disabled=False)
+        third = await island.admit([entry, entry])
+        await island.close()
+        await sync_to_async(connections.close_all)()
+        return first, second, *third
+
+    first, second, *third = asyncio.run(run())
+    assert isinstance(first, Admission)
+    assert first.probe is None
+    assert isinstance(second, Unauthenticated)
+    assert [isinstance(each, Admission) and each.probe for each in third] == [endpoint.pk, None]
+
+
+@contextmanager
+def nothing_settles() -> Iterator[None]:
+    """A database that takes everything but the end of a generation, for a while."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE FUNCTION nothing_settles() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+            " RAISE EXCEPTION 'not now' USING ERRCODE = 'query_canceled'; END $$;"
+            "CREATE TRIGGER nothing_settles BEFORE UPDATE ON inference_generation FOR EACH ROW"
+            " WHEN (NEW.status <> 'pending') EXECUTE FUNCTION nothing_settles()"
+        )
+        try:
+            yield
+        finally:
+            cursor.execute(
+                "DROP TRIGGER nothing_settles ON inference_generation;"
+                "DROP FUNCTION nothing_settles()"
+            )
+
+
+def test_a_settlement_that_waits_for_the_database_is_not_taken_for_dead(site: Site) -> None:
+    site.publish()
+    with nothing_settles():
+        assert site.chat(max_tokens=100).status_code == 200
+        site.eventually(lambda: Journal.objects.exists())
+        first = Journal.objects.get().beat_at
+        site.eventually(lambda: Journal.objects.get().beat_at > first)
+        # Older than the sweeper lets anything be, but for its beat.
+        assert Generation.objects.update(created_at=timezone.now() - timedelta(hours=1)) == 1
+        assert sweep() == 0
+    row = site.settled()
+    assert (row.status, row.prompt_tokens, row.completion_tokens) == ("completed", 2, 4)
+    assert (row.cost_nano, row.is_estimated, row.error_type) == (10_000, False, None)
+    assert available(site) == CREDITS - 10_000
+    assert not Journal.objects.exists()
+    assert_in_order()
+
+
+def test_a_blank_answer_costs_nothing(site: Site, taught: Teach) -> None:
+    site.publish(taught(lambda request: (plain(json.dumps(answer(request)).encode()),)))
+    answered = site.chat(max_tokens=100)
+    assert (answered.status_code, answered.json()["usage"]["cost"]) == (200, 0)
+    assert_free(site, site.settled(), "completed")
+
+
+def test_an_answer_that_ended_in_an_error_shows_that_it_costs_nothing(
+    site: Site, taught: Teach
+) -> None:
+    usage = {"prompt_tokens": 1000, "completion_tokens": 0, "total_tokens": 1000}
+
+    def script(request: Request) -> Script:
+        body = answer(request, usage=usage)
+        body["choices"][0]["finish_reason"] = "error"
+        return (plain(json.dumps(body).encode()),)
+
+    site.publish(taught(script))
+    shown = site.chat(max_tokens=100).json()["usage"]
+    assert (shown["prompt_tokens"], shown["cost"]) == (1000, 0)
+    assert shown["cost_details"]["upstream_inference_cost"] == 0
+    assert_free(site, site.settled(), "completed")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_number_beyond_all_range_beside_the_counts_does_no_harm(
+    site: Site, taught: Teach, stream: bool
+) -> None:
+    usage = b'{"prompt_tokens":5,"completion_tokens":7,"total_tokens":12,"seconds":1e999}'
+
+    def script(request: Request) -> Script:
+        if not stream:
+            body = Reply.to(request).plain()
+            del body["usage"]
+            return (plain(json.dumps(body).encode()[:-1] + b',"usage":' + usage + b"}"),)
+        last = b'data: {"id":"x","choices":[],"usage":' + usage + b"}\n\ndata: [DONE]\n\n"
+        stop = {"index": 0, "delta": {}, "finish_reason": "stop"}
+        return (STREAM + event("hi") + event("", choices=[stop]) + last, Signal.CLOSE)
+
+    site.publish(taught(script))
+    answered = site.chat(stream=stream, max_tokens=100)
+    assert answered.status_code == 200
+    if stream:
+        events = events_of(answered.text)
+        assert (content_of(events[:-1]), events[-1]) == ("hi", "[DONE]")
+        shown = events[-2]["usage"]
+    else:
+        shown = answered.json()["usage"]
+    assert {name: shown[name] for name in ("prompt_tokens", "completion_tokens", "cost")} == {
+        "prompt_tokens": 5,
+        "completion_tokens": 7,
+        "cost": 0.000019,
+    }
+    row = site.settled()
+    assert (row.status, row.finish_reason, row.is_estimated) == ("completed", "stop", False)
+    assert (row.prompt_tokens, row.completion_tokens, row.cost_nano) == (5, 7, 19_000)
+    assert available(site) == CREDITS - 19_000
+    assert_in_order()
+
+
+@pytest.mark.parametrize(
+    ("listed", "is_own", "sent"),
+    [
+        ([], False, {}),
+        (["max_tokens"], False, {}),
+        (["service_tier"], False, {"service_tier": "priority"}),
+        (["service_tier", "store"], False, {"service_tier": "priority", "store": True}),
+        ([], True, {"service_tier": "priority", "store": True}),
+    ],
+)
+def test_what_the_operator_would_pay_for_does_not_travel_unlisted(
+    site: Site, listed: list[str], is_own: bool, sent: dict[str, Any]
+) -> None:
+    site.publish(supported_parameters=listed)
+    if is_own:
+        factories.make_credential(site.tenant, site.provider)
+    assert site.chat(service_tier="priority", store=True, max_tokens=9).status_code == 200
+    found = {name: value for name, value in seen(site).items() if name in ("service_tier", "store")}
+    assert found == sent
+    assert site.settled().is_byok is is_own
+    assert site.dialled()[0].headers["authorization"] == (
+        f"Bearer {TENANT_SECRET if is_own else OPERATOR_SECRET}"
+    )
+    assert_in_order()
+
+
+def leave(site: Site) -> None:
+    """Asks for a stream and hangs up once the last request has reached the upstream."""
+    with connected(site) as line:
+        site.eventually(lambda: bool(site.dialled()) and site.dialled()[-1].model == "sim-stall")
+        hang_up(line)
+
+
+def test_a_caller_gone_before_the_headers_pays_nothing(site: Site) -> None:
+    site.publish("sim-stall")
+    leave(site)
+    assert_ended(site, Ending("cancelled", None, False))
+
+
+def test_a_caller_gone_after_the_headers_pays_for_the_prompt(site: Site, taught: Teach) -> None:
+    site.publish(taught(lambda request: (STREAM + b": wait\n\n", Signal.STALL)))
+    with connected(site) as line:
+        site.eventually(lambda: bool(site.dialled()) and site.dialled()[0].sent_bytes > 0)
+        # The headers are on their way.
+        time.sleep(0.3)
+        hang_up(line)
+    assert_ended(site, Ending("cancelled", (6, 0), True))
+
+
+def test_headers_of_a_failed_attempt_do_not_count_for_the_next(site: Site) -> None:
+    # Private endpoints come first.
+    site.own("sim-empty-stream", price=factories.make_price("0", "0"))
+    site.publish("sim-stall", provider=site.another_provider("second"))
+    leave(site)
+    row = site.settled()
+    assert [attempt["status"] for attempt in row.attempts] == [502]
+    assert_free(site, row, "cancelled")
+
+
+def admit(site: Site, body: dict[str, Any]) -> Admission:
+    """Admits a request as a worker does that dies at once."""
+
+    async def run() -> Admission | BaseException:
+        island = AdmissionIsland(HealthBoard())
+        [found] = await island.admit(
+            [Entry(digest_api_key(site.tenant.api_key), parsed(body), "request-1")]
+        )
+        await island.close()
+        return found
+
+    admission = asyncio.run(run())
+    assert isinstance(admission, Admission)
+    return admission
+
+
+def test_a_cost_that_fits_no_column_ends_its_hold_all_the_same(site: Site) -> None:
+    site.publish()
+    body = site.chat_body(max_tokens=100)
+    lost, other = (admit(site, body).generation_id for _ in range(2))
+    old = timezone.now() - timedelta(hours=1)
+    assert Journal.objects.update(beat_at=old) == 2
+    # Two thousand nano-USD for each of so many are more than a BIGINT.
+    Journal.objects.filter(pk=lost).update(prompt_tokens=6, completion_tokens=2**62)
+    assert available(site) == CREDITS - 2 * Generation.objects.get(pk=lost).hold_nano
+    assert sweep() == 2
+    rows = {row.pk: row for row in Generation.objects.all()}
+    assert {key: row.error_type for key, row in rows.items()} == {
+        lost: "unchargeable",
+        other: "abandoned",
+    }
+    for row in rows.values():
+        assert_free(site, row, "failed")
+    assert (sweep(), Journal.objects.exists()) == (0, False)
+
+
+def test_a_sweep_that_waited_for_a_payment_charges_what_it_pays_for(site: Site) -> None:
+    site.publish()
+    found = admit(site, site.chat_body(max_tokens=100))
+    old = timezone.now() - timedelta(hours=1)
+    # At two thousand nano-USD each: more than there was, less than there is with the grant.
+    tokens = (CREDITS + CREDITS // 4) // 2_000
+    Journal.objects.update(prompt_tokens=0, completion_tokens=tokens, beat_at=old)
+
+    def swept() -> int:
+        try:
+            return sweep()
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            ledger.grant(site.tenant.organization.pk, CREDITS // 2, actor="test")
+            sweeping = pool.submit(swept)
+            site.eventually(lambda: waiting() == 1)
+        assert sweeping.result() == 1
+    row = Generation.objects.get(pk=found.generation_id)
+    assert (row.error_type, row.cost_nano) == ("abandoned", CREDITS + CREDITS // 4)
+    assert available(site) == CREDITS // 4
+    assert not Transfer.objects.filter(kind="write_off").exists()
+    assert_in_order()
+
+
+def test_the_images_of_what_a_dead_worker_delivered_are_charged(site: Site) -> None:
+    site.publish(price=factories.make_price("0.000001", "0.000002", image="0.001"))
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    content = [{"type": "text", "text": "one"}, image, image]
+    messages = [{"role": "user", "content": content}]
+    found = admit(site, site.chat_body(messages=messages, max_tokens=100))
+    old = timezone.now() - timedelta(hours=1)
+    Journal.objects.update(prompt_tokens=5, completion_tokens=7, beat_at=old)
+    assert sweep() == 1
+    row = Generation.objects.get(pk=found.generation_id)
+    # Two images at a million nano-USD, 5 prompt tokens at a thousand, 7 more at two thousand.
+    assert (row.cost_nano, row.is_estimated, row.error_type) == (2_019_000, True, "abandoned")
+    assert available(site) == CREDITS - 2_019_000
+    assert_in_order()
+
+
+def test_a_free_model_is_served_though_holds_exceed_a_lowered_limit(site: Site) -> None:
+    site.publish("sim-held")
+    free = site.publish(
+        model=factories.make_model("acme/free"), price=factories.make_price("0", "0")
+    )
+    key = site.tenant.organization.api_keys.get(is_management=False)
+    body = site.chat_body(max_tokens=100)
+    with ThreadPoolExecutor(1) as pool:
+        paid = pool.submit(site.post, body)
+        site.eventually(lambda: len(site.dialled()) == 1)
+        hold = Generation.objects.get().hold_nano
+        key.edit(limit_nano=hold // 2)
+        assert site.post({**body, "model": free.model.slug}).status_code == 200
+        assert site.post(body).status_code == 402
+        assert len(site.dialled()) == 2
+        site.upstream.release()
+        assert paid.result().status_code == 200
+    site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    assert sorted(Generation.objects.values_list("hold_nano", "cost_nano")) == [
+        (0, 0),
+        (hold, 10_000),
+    ]
+    meter = Meter.objects.get(subject_id=key.pk)
+    assert (meter.cost, meter.held_cost, meter.requests) == (10_000, 0, 2)
+    # Once it is spent, nothing is served, not even for nothing.
+    key.edit(limit_nano=10_000)
+    assert site.post({**body, "model": free.model.slug}).status_code == 403
+    assert Generation.objects.count() == 2
+    assert_in_order()

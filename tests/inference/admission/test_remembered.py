@@ -1,0 +1,305 @@
+"""What a worker remembers of keys and meters: it spares statements, and never permits more."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+from django.db import connection
+from django.utils import timezone
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from accounts.models import ApiKey, Guardrail, LimitReset
+from billing.budgets import Budget, Reading, Scope
+from billing.models import Meter
+from catalog.dialects.base import Operation
+from config.api.errors import GatewayError, Unavailable
+from config.secrets import digest_api_key
+from inference.admission.admit import Admission, AdmissionIsland, Entry
+from inference.admission.budgets import Purses
+from inference.models import Generation
+from inference.requests import schemas
+from inference.routing.health import HealthBoard
+from inference.settlement.settle import Settlement, SettlementIsland
+from inference.store import Store
+from tests.inference.conftest import Site
+from tests.support import factories
+from tests.support.governance import make_member
+
+SUBJECT = UUID(int=1)
+ORGANIZATION = UUID(int=2)
+LIMIT = 12
+
+
+def admitted(site: Site, count: int, monkeypatch: pytest.MonkeyPatch, **fields: Any) -> list[int]:
+    """Admits so many batches of one request; how many statements each of them took.
+
+    The service that the site runs beside this has statements of its own, on a loop of its own.
+    """
+    request = schemas.parse(Operation.CHAT, json.dumps(site.chat_body(**fields)).encode())
+    digest = digest_api_key(site.tenant.api_key)
+    statements: list[int] = []
+    loops: list[asyncio.AbstractEventLoop] = []
+    execute = Store.execute
+
+    async def counted(self: Store, query: str, parameters: Sequence[Any]) -> list[Sequence[Any]]:
+        if asyncio.get_running_loop() is loops[0]:
+            statements[-1] += 1
+        return await execute(self, query, parameters)
+
+    async def run() -> None:
+        loops.append(asyncio.get_running_loop())
+        island, settlements = AdmissionIsland(HealthBoard()), SettlementIsland()
+        for _ in range(count):
+            monkeypatch.setattr(Store, "execute", counted)
+            statements.append(0)
+            [found] = await island.admit([Entry(digest, request, "r")])
+            monkeypatch.undo()
+            if isinstance(found, Admission):
+                await settlements.settle([Settlement(found.generation_id, "cancelled")])
+            elif isinstance(found, GatewayError):
+                statements[-1] = -statements[-1]
+        await island.close()
+        await settlements.close()
+
+    asyncio.run(run())
+    return statements
+
+
+def test_a_key_that_was_seen_takes_one_statement(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.publish()
+    assert admitted(site, 3, monkeypatch) == [3, 1, 1]
+
+
+def test_a_key_with_budgets_that_was_seen_takes_one_statement(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.publish(price=factories.make_price("0.000001", "0.000001"))
+    ApiKey.objects.filter(name="inference").update(limit_nano=10**12, limit_reset="daily")
+    assert admitted(site, 3, monkeypatch, max_tokens=5) == [3, 1, 1]
+
+
+def test_a_refusal_never_rests_on_memory(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key without money: everything is read again for each refusal."""
+    site.publish(price=factories.make_price("1", "1"))
+    ApiKey.objects.filter(name="inference").update(limit_nano=10**9)
+    assert admitted(site, 3, monkeypatch, max_tokens=5000) == [-2, -2, -2]
+
+
+def test_what_was_stored_is_admitted_though_others_of_its_batch_fail(site: Site) -> None:
+    site.publish()
+    other = factories.make_tenant()
+    request = schemas.parse(Operation.CHAT, json.dumps(site.chat_body()).encode())
+    entries = [
+        Entry(digest_api_key(tenant.api_key), request, "r") for tenant in (site.tenant, other)
+    ]
+    given = connection.get_connection_params()
+    where = {name: given[name] for name in ("host", "port", "user", "password") if name in given}
+    where["database"] = given["dbname"]
+    admitted: list[Any] = []
+
+    async def run() -> None:
+        island, settlements = AdmissionIsland(HealthBoard()), SettlementIsland()
+        for found in await island.admit(entries):
+            assert isinstance(found, Admission)
+            await settlements.settle([Settlement(found.generation_id, "cancelled")])
+        # The second key is another row now, and it cannot be read.
+        changing, blocking = [await asyncpg.connect(**where) for _ in range(2)]
+        await changing.execute(
+            "UPDATE accounts_apikey SET name = 'another' WHERE digest = $1", entries[1].key_digest
+        )
+        async with blocking.transaction():
+            await blocking.execute("LOCK TABLE accounts_memberassignment")
+            admitted.extend(await island.admit(entries))
+        for each in (changing, blocking, island, settlements):
+            await each.close()
+
+    asyncio.run(run())
+    first, second = admitted
+    assert isinstance(first, Admission)
+    assert isinstance(second, Unavailable)
+    [row] = Generation.objects.filter(status="pending")
+    assert row.pk == first.generation_id
+
+
+@pytest.mark.parametrize("change", ["limit", "expiry", "disabled", "member"])
+def test_a_change_of_a_remembered_key_counts_from_the_next_request_on(
+    site: Site, change: str
+) -> None:
+    site.publish(price=factories.make_price("0.000001", "0.000001"))
+    key = ApiKey.objects.get(name="inference")
+    key.creator = make_member(site.tenant.organization)
+    key.save_fields("creator")
+    assert [site.chat().status_code for _ in range(2)] == [200, 200]
+    site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    match change:
+        case "limit":
+            ApiKey.objects.filter(pk=key.pk).update(limit_nano=1)
+        case "expiry":
+            ApiKey.objects.filter(pk=key.pk).update(expires_at=datetime(2020, 1, 1, tzinfo=UTC))
+        case "disabled":
+            ApiKey.objects.filter(pk=key.pk).update(disabled=True)
+        case "member":
+            closed = Guardrail.objects.establish(
+                workspace=site.tenant.workspace, name="closed", allowed_providers=["other"]
+            )
+            closed.assign_members([key.creator], by="test")
+    refused = site.chat()
+    assert refused.status_code in (401, 403, 404)
+    assert len(site.dialled()) == 2
+
+    if change == "member":
+        closed.unassign_members([key.creator])
+    else:
+        ApiKey.objects.filter(pk=key.pk).update(limit_nano=None, expires_at=None, disabled=False)
+    assert site.chat().status_code == 200
+
+
+def test_a_spent_budget_refuses_what_costs_nothing_in_every_worker(site: Site) -> None:
+    site.publish(price=factories.make_price("0", "0"))
+    ApiKey.objects.filter(name="inference").update(limit_nano=10**6)
+    request = schemas.parse(Operation.CHAT, json.dumps(site.chat_body()).encode())
+    entry = Entry(digest_api_key(site.tenant.api_key), request, "r")
+
+    async def run() -> list[str]:
+        found = []
+        first, second = AdmissionIsland(HealthBoard()), AdmissionIsland(HealthBoard())
+        settlements = SettlementIsland()
+        # The end of the second one comes to the whole limit.
+        for island, cost in ((first, 0), (second, 10**6), (first, 0), (second, 0)):
+            [one] = await island.admit([entry])
+            found.append(type(one).__name__)
+            if isinstance(one, Admission):
+                end = Settlement(one.generation_id, "completed", cost_nano=cost)
+                await settlements.settle([end])
+        for store in (first, second, settlements):
+            await store.close()
+        return found
+
+    assert asyncio.run(run()) == ["Admission", "Admission", "LimitSpent", "LimitSpent"]
+
+
+def test_a_minute_that_has_begun_does_not_go_back(site: Site) -> None:
+    """A batch that began in the minute before may have waited for one of this."""
+    site.publish()
+    assert site.chat().status_code == 200
+    site.settled()
+    ahead = timezone.now().replace(second=0, microsecond=0) + timedelta(minutes=2)
+    key = ApiKey.objects.get(name="inference")
+    meters = Meter.objects.filter(subject_id=key.pk)
+    meters.update(minute=ahead, requests=7, requests_before=3)
+    assert site.chat().status_code == 200
+    assert meters.values_list("minute", "requests", "requests_before").get() == (ahead, 8, 3)
+
+
+def test_an_expired_key_is_refused_by_the_clock_of_the_database_too(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.publish()
+    now = timezone.now()
+    ApiKey.objects.filter(name="inference").update(expires_at=now + timedelta(seconds=1))
+    assert site.chat().status_code == 200
+    monkeypatch.setattr(timezone, "now", lambda: now - timedelta(hours=1))
+    time.sleep(1.1)
+    assert site.chat().status_code == 401
+    assert len(site.dialled()) == 1
+
+
+def settled(meter: Reading, today: date, cost: int, hold: int) -> Reading:
+    """Moves a meter as a settlement does."""
+    day = max(meter.day, today)
+    starts = {
+        "cost_daily": today,
+        "cost_weekly": today - timedelta(days=today.weekday()),
+        "cost_monthly": today.replace(day=1),
+    }
+    periods = {
+        name: (getattr(meter, name) if meter.day >= start else 0) + cost
+        for name, start in starts.items()
+    }
+    return meter._replace(
+        day=day, cost=meter.cost + cost, held_cost=meter.held_cost - hold, **periods
+    )
+
+
+def requested(meter: Reading, now: datetime, hold: int) -> Reading:
+    """Moves a meter as an admission does."""
+    minute = now.replace(second=0, microsecond=0)
+    if meter.minute is not None:
+        minute = max(minute, meter.minute)
+    before = meter.requests_before if meter.minute == minute else meter.requests
+    return meter._replace(
+        held_cost=meter.held_cost + hold,
+        requests=meter.requests + 1,
+        minute=minute,
+        requests_before=before,
+    )
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["wait", "request", "settle"]),
+        st.integers(0, 6),
+        st.sampled_from([1, 25, 70, 3_600, 90_000, 700_000, 3_000_000]),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=1500, deadline=None)
+@given(EVENTS, EVENTS, st.sampled_from([None, *LimitReset]), st.integers(0, 6), st.integers(1, 5))
+def test_an_old_reading_permits_nothing_that_a_new_one_refuses(
+    earlier: list[tuple[str, int, int]],
+    later: list[tuple[str, int, int]],
+    reset: LimitReset | None,
+    hold: int,
+    pace: int,
+) -> None:
+    now = datetime(2026, 1, 30, 23, 58, 50, tzinfo=UTC)
+    meter = Reading(SUBJECT, now.date(), *[0] * 10, 0, None, 0)
+    held: list[int] = []
+
+    def happen(events: list[tuple[str, int, int]]) -> None:
+        nonlocal now, meter
+        for kind, amount, seconds in events:
+            if kind == "wait":
+                now += timedelta(seconds=seconds)
+            elif kind == "request":
+                meter = requested(meter, now, amount)
+                held.append(amount)
+            elif held:
+                taken = held.pop(0)
+                meter = settled(meter, now.date(), amount, taken)
+
+    def decided(reading: Reading, at: datetime) -> Purses | None:
+        purses = Purses({ORGANIZATION: 10**9}, {SUBJECT: reading}, now=at)
+        budget = Budget(Scope.API_KEY, SUBJECT, LIMIT, reset, include_byok=False)
+        try:
+            purses.require_pace(SUBJECT, pace)
+            purses.require_unspent([budget])
+        except GatewayError:
+            return None
+        left = LIMIT - budget.spent(reading, at.date()) - budget.held(reading)
+        if hold and left < hold:
+            return None
+        purses.take(ORGANIZATION, [SUBJECT], [budget], credits_nano=hold, upstream_nano=0)
+        return purses
+
+    happen(earlier)
+    old = decided(meter, now)
+    happen(later)
+    if old is None or decided(meter, now) is not None:
+        return
+    ceiling = old.ceilings[SUBJECT]
+    used = meter.cost + meter.held_cost
+    assert used > ceiling.cost or meter.cost > ceiling.spent or meter.requests > ceiling.requests

@@ -1,0 +1,300 @@
+"""Authority at its edges: what is younger than a copy, and what changes while a request waits."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from django.db import connection, connections, transaction
+
+from accounts.models import ApiKey, Workspace
+from billing.models import Account, Meter
+from catalog.dialects.base import Operation
+from catalog.models import Provider
+from config.api.errors import GatewayError
+from config.local.simulator.behaviours import BEHAVIOURS, Script, Signal
+from config.secrets import digest_api_key
+from endpoints.models import PrivateEndpoint
+from inference.admission.admit import Admission, AdmissionIsland, Entry
+from inference.models import Generation
+from inference.requests import schemas
+from inference.routing.health import HealthBoard
+from inference.settlement.settle import Settlement, SettlementIsland
+from tests.inference.conftest import Site
+from tests.support import factories
+from tests.support.ledger import assert_in_order
+from tests.support.locks import waiting
+
+
+def lock_meter(site: Site) -> None:
+    """Keeps every batch of the key waiting, with all that it has locked, until the end."""
+    Meter.objects.select_for_update().get(subject_id=ApiKey.objects.get(name="inference").pk)
+
+
+def lock_credits(site: Site) -> None:
+    """Keeps every batch of the tenant waiting before it has locked anything."""
+    Account.objects.select_for_update().get(organization=site.tenant.organization, kind="credits")
+
+
+def in_a_thread(act: Callable[[], object]) -> Callable[[], tuple[object, int]]:
+    """What ``act`` returns, and how many generations there were when it came back."""
+
+    def run() -> tuple[object, int]:
+        try:
+            return act(), Generation.objects.count()
+        finally:
+            connections.close_all()
+
+    return run
+
+
+def test_a_workspace_opened_after_the_copy_was_made_serves_at_once(site: Site) -> None:
+    site.publish()
+    assert site.chat().status_code == 200
+    workspace = Workspace.objects.open(
+        organization_id=site.tenant.organization.pk, name="New", slug="new"
+    )
+    _, secret = ApiKey.objects.issue(workspace=workspace, name="new")
+    other = factories.make_tenant("Other")
+    assert site.post(site.chat_body(), key=secret.reveal()).status_code == 200
+    keys = [secret.reveal(), other.api_key] * 20
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda key: site.post(site.chat_body(), key=key), keys))
+    assert [answer.status_code for answer in answers] == [200] * 40
+    site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    assert Generation.objects.filter(workspace=workspace).count() == 21
+    assert_in_order()
+
+
+def test_a_request_that_cannot_be_decided_refuses_none_beside_it(site: Site) -> None:
+    site.publish()
+    request = schemas.parse(Operation.CHAT, json.dumps(site.chat_body(max_tokens=5)).encode())
+    digest = digest_api_key(site.tenant.api_key)
+    # No body is read to this: it stands for whatever a decision trips over.
+    unreadable: Any = "many"
+    broken = replace(request, prompt_bound=unreadable)
+
+    async def admit() -> list[Admission | BaseException]:
+        island, settlements = AdmissionIsland(HealthBoard()), SettlementIsland()
+        found = list(
+            await island.admit(
+                [
+                    Entry(digest, wanted, f"r{n}")
+                    for n, wanted in enumerate((request, broken, request))
+                ]
+            )
+        )
+        await settlements.settle(
+            [
+                Settlement(one.generation_id, "cancelled")
+                for one in found
+                if isinstance(one, Admission)
+            ]
+        )
+        await island.close()
+        await settlements.close()
+        return found
+
+    first, refused, last = asyncio.run(admit())
+    assert isinstance(first, Admission)
+    assert isinstance(last, Admission)
+    assert (type(refused), str(refused)) == (GatewayError, GatewayError.message)
+    assert {row.pk for row in Generation.objects.all()} == {
+        first.generation_id,
+        last.generation_id,
+    }
+    assert_in_order()
+
+
+def test_a_revocation_waits_for_the_request_that_was_admitted_before_it(site: Site) -> None:
+    site.publish()
+    key = ApiKey.objects.get(name="inference")
+    with ThreadPoolExecutor(2) as pool:
+        with transaction.atomic():
+            lock_meter(site)
+            answer = pool.submit(site.chat)
+            site.eventually(lambda: waiting() == 1)
+            revoked = pool.submit(in_a_thread(key.revoke))
+            site.eventually(lambda: waiting() == 2)
+            assert (revoked.done(), site.dialled()) == (False, [])
+        # Acknowledged only when the request had begun.
+        assert revoked.result() == (True, 1)
+        assert answer.result().status_code == 200
+    assert site.chat().status_code == 401
+    assert len(site.dialled()) == 1
+    assert site.settled().status == "completed"
+    assert_in_order()
+
+
+def test_a_disabled_endpoint_waits_for_the_request_that_was_admitted_before_it(
+    site: Site, settings: Any
+) -> None:
+    settings.BYOK_FEE_PERCENT = Decimal(5)
+    endpoint = PrivateEndpoint.objects.get(pk=site.own(price=factories.make_price()).pk)
+    with ThreadPoolExecutor(2) as pool:
+        with transaction.atomic():
+            lock_meter(site)
+            answer = pool.submit(site.chat)
+            site.eventually(lambda: waiting() == 1)
+            disabled = pool.submit(in_a_thread(endpoint.disable))
+            site.eventually(lambda: waiting() == 2)
+            assert (disabled.done(), site.dialled()) == (False, [])
+        assert disabled.result() == (None, 1)
+        assert answer.result().status_code == 200
+    assert site.chat().status_code == 404
+    assert len(site.dialled()) == 1
+    assert site.settled().status == "completed"
+    assert_in_order()
+
+
+def test_a_delisting_waits_for_the_request_that_was_admitted_before_it(site: Site) -> None:
+    site.publish()
+    with ThreadPoolExecutor(2) as pool:
+        with transaction.atomic():
+            lock_meter(site)
+            answer = pool.submit(site.chat)
+            site.eventually(lambda: waiting() == 1)
+            delisted = pool.submit(
+                in_a_thread(lambda: Provider.objects.update(is_listed=False)),
+            )
+            site.eventually(lambda: waiting() == 2)
+            assert (delisted.done(), site.dialled()) == (False, [])
+        assert delisted.result() == (1, 1)
+        assert answer.result().status_code == 200
+    assert site.chat().status_code == 404
+    assert len(site.dialled()) == 1
+    assert site.settled().status == "completed"
+    assert_in_order()
+
+
+@pytest.mark.parametrize("change", ["revoke", "disable", "delist"])
+def test_nobody_waits_for_a_request_that_still_waits_itself(site: Site, change: str) -> None:
+    """Not for one after the other either: they wait in a line, and have locked nothing."""
+    site.publish()
+    key = ApiKey.objects.get(name="inference")
+    assert site.chat().status_code == 200
+    site.settled()
+    site.upstream.clear()
+    changes: dict[str, Callable[[], object]] = {
+        "revoke": key.revoke,
+        "disable": lambda: key.edit(disabled=True),
+        "delist": lambda: Provider.objects.update(is_listed=False),
+    }
+    with ThreadPoolExecutor(2) as pool:
+        with transaction.atomic():
+            lock_credits(site)
+            answer = pool.submit(site.chat)
+            site.eventually(lambda: waiting() == 1)
+            assert pool.submit(in_a_thread(changes[change])).result(20)[0] in (True, 1)
+        assert answer.result().status_code == (404 if change == "delist" else 401)
+    assert site.dialled() == []
+    assert Generation.objects.count() == 1
+    assert_in_order()
+
+
+@pytest.mark.slow
+def test_a_batch_that_nobody_waits_for_any_more_is_not_stored_later(site: Site) -> None:
+    site.publish()
+    with ThreadPoolExecutor(1) as pool, transaction.atomic():
+        lock_credits(site)
+        assert pool.submit(site.chat).result().status_code == 503
+        assert waiting() == 0
+    site.assert_nothing_happened()
+    assert site.chat().status_code == 200
+    assert_in_order()
+
+
+def test_a_key_is_disabled_among_many_workers(site: Site) -> None:
+    """Who changes keys and who admits with them have them in one order: none is given up."""
+    site.publish()
+    key = ApiKey.objects.get(name="inference")
+    request = schemas.parse(Operation.CHAT, json.dumps(site.chat_body(max_tokens=5)).encode())
+    entry = Entry(digest_api_key(site.tenant.api_key), request, "r")
+    stop = False
+
+    async def work() -> set[str]:
+        found: set[str] = set()
+        island, settlements = AdmissionIsland(HealthBoard()), SettlementIsland()
+        while not stop:
+            [one] = await island.admit([entry])
+            found.add(type(one).__name__)
+            if isinstance(one, Admission):
+                await settlements.settle([Settlement(one.generation_id, "cancelled")])
+        await island.close()
+        await settlements.close()
+        return found
+
+    async def among(workers: int) -> list[set[str]]:
+        return await asyncio.gather(*(work() for _ in range(workers)))
+
+    with ThreadPoolExecutor(1) as pool:
+        working = pool.submit(asyncio.run, among(6))
+        try:
+            site.eventually(lambda: Generation.objects.count() > 50)
+            for _ in range(20):
+                assert [key.edit(disabled=flag) for flag in (True, False)] == [True, True]
+        finally:
+            stop = True
+        found = set().union(*working.result())
+    # One whose key changes at every try is told to come again.
+    assert found - {"Unavailable"} == {"Admission", "Unauthenticated"}
+    assert_in_order()
+
+
+def test_a_request_that_waits_for_a_revocation_is_refused(site: Site) -> None:
+    site.publish()
+    key = ApiKey.objects.get(name="inference")
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            key.revoke()
+            answer = pool.submit(site.chat)
+            site.eventually(lambda: waiting() == 1)
+        assert answer.result().status_code == 401
+    site.assert_nothing_happened()
+    assert_in_order()
+
+
+def test_a_request_that_waits_for_a_disabled_endpoint_goes_nowhere(site: Site) -> None:
+    endpoint = PrivateEndpoint.objects.get(pk=site.own(price=factories.make_price()).pk)
+    assert site.chat().status_code == 200
+    site.settled()
+    site.upstream.clear()
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            endpoint.disable()
+            with connection.cursor() as cursor:
+                # The version moves now, not at the commit.
+                cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+            answer = pool.submit(site.chat)
+            site.eventually(lambda: waiting() == 1)
+        assert answer.result().status_code == 404
+    assert site.dialled() == []
+    assert Generation.objects.count() == 1
+    assert_in_order()
+
+
+def test_a_fallback_that_waits_for_a_disabled_endpoint_goes_nowhere(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing: Script = (Signal.GATE, b"HTTP/1.1 503 No\r\ncontent-length: 0\r\n\r\n")
+    monkeypatch.setitem(BEHAVIOURS, "sim-taught", ("fails when it is let", lambda _: failing))
+    site.own("sim-taught", price=factories.make_price("0", "0"))
+    second = PrivateEndpoint.objects.get(pk=site.own(price=factories.make_price()).pk)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(site.chat)
+        site.eventually(lambda: len(site.dialled()) == 1)
+        with transaction.atomic():
+            second.disable()
+            site.upstream.release()
+            site.eventually(lambda: waiting() == 1)
+        assert answer.result().status_code == 503
+    assert len(site.dialled()) == 1
+    row = site.settled()
+    assert (len(row.attempts), row.cost_nano, row.private_endpoint_id == second.pk) == (1, 0, False)
+    assert_in_order()

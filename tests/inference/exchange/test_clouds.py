@@ -1,0 +1,248 @@
+"""Completions through providers whose place the credential names, at clouds that check."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+import pytest
+
+from catalog.models import Provider
+from config.local.simulator.behaviours import Simulator
+from config.secrets import Secret
+from inference.models import Generation
+from tests.inference.conftest import TEXT, Site, content_of, events_of
+from tests.support import clouds as cloud
+from tests.support import factories
+
+CLOUDS: Final = {
+    "azure": ("azure", cloud.azure()),
+    "azure dated": ("azure", cloud.azure(api_version="2024-10-21")),
+    "bedrock signed": ("bedrock", cloud.bedrock(session_token=cloud.SESSION_TOKEN)),
+    "bedrock key": ("bedrock", cloud.bedrock_key()),
+    "vertex": ("vertex", cloud.vertex()),
+}
+TWO: Final = {"azure": "azure", "bedrock": "bedrock signed", "vertex": "vertex"}
+
+
+CLAUDES: Final = {
+    "foundry": ("azure", cloud.foundry()),
+    "vertex": ("vertex", cloud.vertex()),
+}
+
+
+def own(site: Site, name: str, behaviour: str = "my-deployment") -> Provider:
+    """Gives the tenant an active endpoint at a cloud, with a credential of its own."""
+    dialect, members = CLOUDS[name]
+    provider = factories.make_provider("cloud", name="Cloud", dialect=dialect, base_url=None)
+    factories.make_credential(site.tenant, provider, json.dumps(members))
+    site.own(behaviour, provider=provider, base_url=None, upstream_model_id="my-deployment")
+    return provider
+
+
+def publish(site: Site, name: str) -> Provider:
+    """Serves the model publicly at a cloud, with the operator's credential."""
+    dialect, members = CLOUDS[name]
+    provider = factories.make_provider("cloud", name="Cloud", dialect=dialect, base_url=None)
+    provider.set_credential(Secret(json.dumps(members)))
+    site.publish("my-deployment", provider=provider)
+    return provider
+
+
+@pytest.mark.parametrize("name", CLOUDS)
+def test_a_chat_goes_to_the_cloud_and_comes_back(site: Site, clouds: Simulator, name: str) -> None:
+    own(site, name)
+    clouds.clear()
+    answer = site.chat()
+    assert answer.status_code == 200, answer.text
+    body = answer.json()
+    assert body["choices"][0]["message"]["content"] == "You said: one two"
+    assert (body["model"], body["provider"]) == (site.model.slug, "Cloud")
+    assert body["usage"]["is_byok"] is True
+    assert [request.body["model"] for request in clouds.requests] == ["my-deployment"]
+    assert site.settled().status == Generation.Status.COMPLETED
+    assert site.dialled() == []
+
+
+@pytest.mark.parametrize("name", CLOUDS)
+def test_a_chat_is_streamed_from_the_cloud(site: Site, clouds: Simulator, name: str) -> None:
+    own(site, name)
+    answer = site.chat(stream=True)
+    assert answer.status_code == 200, answer.text
+    events = events_of(answer.text)
+    assert content_of(events) == "You said: one two"
+    assert events[-1] == "[DONE]"
+    assert events[-2]["usage"]["prompt_tokens"] == 2
+    assert site.settled().status == Generation.Status.COMPLETED
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("name", CLAUDES)
+def test_claude_answers_from_the_cloud(
+    site: Site, clouds: Simulator, name: str, stream: bool
+) -> None:
+    dialect, members = CLAUDES[name]
+    provider = factories.make_provider("cloud", name="Cloud", dialect=dialect, base_url=None)
+    factories.make_credential(site.tenant, provider, json.dumps(members))
+    site.own("claude-opus-5", provider=provider, base_url=None, upstream_model_id="claude-opus-5")
+    # Its validation was two calls.
+    clouds.clear()
+    answer = site.chat(stream=stream)
+    assert answer.status_code == 200, answer.text
+    if stream:
+        events = events_of(answer.text)
+        assert (content_of(events), events[-1]) == ("You said: one two", "[DONE]")
+    else:
+        [choice] = answer.json()["choices"]
+        assert choice["message"]["content"] == "You said: one two"
+    assert [request.body["model"] for request in clouds.requests] == ["claude-opus-5"]
+    settled = site.settled()
+    assert settled.status == Generation.Status.COMPLETED
+    assert (settled.prompt_tokens, settled.completion_tokens) == (2, 4)
+
+
+def test_claude_at_another_host_of_azure_s_is_left_to_the_next(
+    site: Site, clouds: Simulator
+) -> None:
+    provider = factories.make_provider("cloud", name="Cloud", dialect="azure", base_url=None)
+    provider.set_credential(Secret(json.dumps(cloud.azure())))
+    cheap = factories.make_price("0.0000001", "0.0000001")
+    site.publish("claude-opus-5", provider=provider, price=cheap)
+    site.publish()
+    clouds.clear()
+    answer = site.chat(provider={"sort": "price"})
+    assert answer.status_code == 200, answer.text
+    assert clouds.requests == []
+    assert [attempt["status"] for attempt in site.settled().attempts] == [400, 200]
+
+
+def test_claude_in_a_foundry_has_no_text_completions(site: Site, clouds: Simulator) -> None:
+    provider = factories.make_provider("cloud", name="Cloud", dialect="azure", base_url=None)
+    provider.set_credential(Secret(json.dumps(cloud.foundry())))
+    site.publish("claude-opus-5", provider=provider)
+    answer = site.post({"model": site.model.slug, "prompt": "one two"}, path=TEXT)
+    assert answer.status_code == 404
+    [excluded] = answer.json()["error"]["metadata"]["excluded"]
+    assert excluded["excluded_by"] == ["operation_not_supported"]
+
+
+@pytest.mark.parametrize("name", TWO.values())
+def test_the_operator_s_credential_serves_the_public(
+    site: Site, clouds: Simulator, name: str
+) -> None:
+    publish(site, name)
+    answer = site.chat()
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["usage"]["is_byok"] is False
+    assert len(clouds.requests) == 1
+
+
+@pytest.mark.parametrize(("name", "status"), [("bedrock signed", 403), ("vertex", 401)])
+def test_an_expired_login_is_refused_by_the_cloud(
+    site: Site, clouds: Simulator, name: str, status: int
+) -> None:
+    own(site, name)
+    gate = cloud.Gate()
+    gate.skew = 3601
+    clouds.admit = gate
+    answer = site.chat()
+    assert answer.status_code == 502
+    assert answer.json()["error"]["metadata"]["upstream_status"] == status
+    assert site.settled().status == Generation.Status.FAILED
+
+
+def test_a_deployment_that_is_gone_is_an_upstream_error(site: Site, clouds: Simulator) -> None:
+    own(site, "azure dated")
+    clouds.admit = lambda request: 404
+    answer = site.chat(stream=True)
+    assert answer.status_code == 502
+    assert answer.json()["error"]["metadata"]["upstream_status"] == 404
+
+
+@pytest.mark.parametrize("name", TWO.values())
+def test_a_credential_goes_only_to_its_allowed_hosts(
+    site: Site, clouds: Simulator, name: str
+) -> None:
+    provider = own(site, name)
+    provider_hosts = {request.headers["host"] for request in clouds.requests}
+    assert len(provider_hosts) == 1
+    credential = site.tenant.organization.byok_credentials.get(provider_slug=provider.slug)
+    credential.allowed_hosts = ["elsewhere.example"]
+    credential.save_fields("allowed_hosts")
+    clouds.clear()
+    answer = site.chat()
+    assert answer.status_code == 404
+    assert answer.json()["error"]["metadata"]["excluded"] == [
+        {
+            "provider": "Cloud",
+            "private": True,
+            "model": "acme/falcon",
+            "excluded_by": ["no_credential"],
+        }
+    ]
+    assert clouds.requests == []
+    credential.allowed_hosts = list(provider_hosts)
+    credential.save_fields("allowed_hosts")
+    assert site.chat().status_code == 200
+
+
+@pytest.mark.parametrize("dialect", TWO)
+def test_a_credential_that_names_no_place_is_not_used(
+    site: Site, clouds: Simulator, dialect: str
+) -> None:
+    provider = publish(site, TWO[dialect])
+    provider.set_credential(Secret('{"api_key": "somewhere-0123456789"}'))
+    factories.make_credential(site.tenant, provider, "a-bare-key-0123456789")
+    answer = site.chat()
+    assert answer.status_code == 404
+    assert answer.json()["error"]["metadata"]["excluded"] == [
+        {
+            "provider": "Cloud",
+            "private": False,
+            "model": "acme/falcon",
+            "excluded_by": ["no_credential"],
+        }
+    ]
+    assert clouds.requests == []
+
+
+@pytest.mark.parametrize("name", ["bedrock signed", "vertex"])
+def test_text_completions_are_refused_where_the_cloud_has_none(
+    site: Site, clouds: Simulator, name: str
+) -> None:
+    own(site, name)
+    clouds.clear()
+    answer = site.post({"model": site.model.slug, "prompt": "one two"}, path=TEXT)
+    assert answer.status_code == 404
+    assert answer.json()["error"]["metadata"]["excluded"] == [
+        {
+            "provider": "Cloud",
+            "private": True,
+            "model": "acme/falcon",
+            "excluded_by": ["operation_not_supported"],
+        }
+    ]
+    assert clouds.requests == []
+
+
+def test_text_completions_go_to_azure(site: Site, clouds: Simulator) -> None:
+    own(site, "azure")
+    clouds.admit = lambda request: "completions"
+    clouds.clear()
+    answer = site.post({"model": site.model.slug, "prompt": "one two"}, path=TEXT)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["choices"][0]["text"] == "You said: one two"
+    assert [request.path for request in clouds.requests] == ["/openai/v1/completions"]
+
+
+@pytest.mark.parametrize("name", ["bedrock key", "vertex"])
+def test_an_error_that_repeats_the_login_is_shown_without_it(
+    site: Site, clouds: Simulator, name: str
+) -> None:
+    own(site, name, behaviour="sim-echo-key")
+    clouds.clear()
+    answer = site.chat()
+    assert answer.status_code == 502
+    login = clouds.requests[0].headers["authorization"].removeprefix("Bearer ")
+    assert login not in answer.text
+    assert "********" in answer.json()["error"]["message"]

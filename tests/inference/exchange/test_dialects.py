@@ -1,0 +1,448 @@
+"""Completions through providers that have a format of their own, from the caller and back."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from catalog.models import Provider
+from config.local.simulator.behaviours import ensure_certificates
+from config.secrets import Secret
+from inference.models import Generation
+from tests.catalog.dialects.test_transcripts import feed_of
+from tests.inference.conftest import OPERATOR_SECRET, TENANT_SECRET, Site, content_of, events_of
+from tests.support import factories
+from tests.support.tls import Server, serving
+
+MODELS: Final = {"anthropic": "claude-opus-4-6", "gemini": "gemini-3.8-flash"}
+BASES: Final = {"anthropic": "/v1", "gemini": "/v1beta"}
+PATHS: Final = {
+    "anthropic": ("/v1/messages", "/v1/messages"),
+    "gemini": (
+        "/v1beta/models/gemini-3.8-flash:generateContent",
+        "/v1beta/models/gemini-3.8-flash:streamGenerateContent?alt=sse",
+    ),
+}
+LOGINS: Final = {"anthropic": "x-api-key", "gemini": "x-goog-api-key"}
+ANSWERS: Final[dict[str, Any]] = {
+    "anthropic": {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-opus-4-6",
+        "content": [{"type": "text", "text": "It rains."}],
+        "stop_reason": "end_turn",
+        "usage": {
+            "input_tokens": 10,
+            "cache_read_input_tokens": 20,
+            "cache_creation_input_tokens": 0,
+            "output_tokens": 40,
+        },
+    },
+    "gemini": {
+        "candidates": [
+            {
+                "content": {"role": "model", "parts": [{"text": "It rains."}]},
+                "finishReason": "STOP",
+                "index": 0,
+            }
+        ],
+        "usageMetadata": {
+            "promptTokenCount": 30,
+            "cachedContentTokenCount": 20,
+            "candidatesTokenCount": 25,
+            "thoughtsTokenCount": 15,
+        },
+        "modelVersion": "gemini-3.8-flash",
+        "responseId": "r-1",
+    },
+}
+EVENTS: Final[dict[str, list[Any]]] = {
+    "anthropic": [
+        {
+            "type": "message_start",
+            "message": {**ANSWERS["anthropic"], "content": [], "stop_reason": None},
+        },
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "ping"},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "It "}},
+        {
+            "type": "content_block_delta",
+            "index": 0,
+            "delta": {"type": "text_delta", "text": "rains."},
+        },
+        {"type": "content_block_stop", "index": 0},
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": "end_turn"},
+            "usage": {"output_tokens": 40},
+        },
+        {"type": "message_stop"},
+    ],
+    "gemini": [
+        {
+            "candidates": [{"content": {"parts": [{"text": "It "}]}, "index": 0}],
+            "usageMetadata": {"promptTokenCount": 30, "candidatesTokenCount": 1},
+            "modelVersion": "gemini-3.8-flash",
+            "responseId": "r-1",
+        },
+        {
+            **ANSWERS["gemini"],
+            "candidates": [
+                {"content": {"parts": [{"text": "rains."}]}, "finishReason": "STOP", "index": 0}
+            ],
+        },
+    ],
+}
+
+
+@dataclass
+class Upstream:
+    """A local server that answers like the provider, or as it is told to."""
+
+    kind: str
+    server: Server | None = None
+    status: str = "200 OK"
+    answer: Any = None
+    events: list[Any] = field(default_factory=list)
+
+    def __call__(self, line: socket.socket, head: bytes, received: bytes) -> bool:
+        is_stream = self.requested(head)[0] == PATHS[self.kind][1] and (
+            self.kind == "gemini" or bool(json.loads(received).get("stream"))
+        )
+        content_type, body = "application/json", json.dumps(self.answer).encode()
+        if is_stream and self.status == "200 OK":
+            content_type, body = "text/event-stream", feed_of(self.kind, self.events)
+        line.sendall(
+            f"HTTP/1.1 {self.status}\r\nContent-Type: {content_type}\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n".encode()
+            + body
+        )
+        return True
+
+    @property
+    def base_url(self) -> str:
+        assert self.server is not None
+        return f"https://localhost:{self.server.port}{BASES[self.kind]}"
+
+    def requested(self, head: bytes) -> tuple[str, dict[str, str]]:
+        start, *lines = head.decode().split("\r\n")
+        pairs = (line.split(": ", 1) for line in lines)
+        return start.split(" ")[1], {name.lower(): value for name, value in pairs}
+
+    def seen(self) -> list[tuple[str, dict[str, str], Any]]:
+        assert self.server is not None
+        return [(*self.requested(head), json.loads(body)) for head, body in self.server.requests]
+
+
+@pytest.fixture(params=sorted(MODELS))
+def upstream(request: pytest.FixtureRequest) -> Iterator[Upstream]:
+    kind = request.param
+    made = Upstream(kind, answer=ANSWERS[kind], events=EVENTS[kind])
+    certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
+    with serving(made, certificates.server_context()) as made.server:
+        yield made
+
+
+def publish(site: Site, upstream: Upstream, **fields: Any) -> Provider:
+    """Serves the model publicly at the provider, with the operator's credential."""
+    provider = factories.make_provider(
+        "maker", name="Maker", dialect=upstream.kind, base_url=upstream.base_url
+    )
+    provider.set_credential(Secret(OPERATOR_SECRET))
+    site.publish(MODELS[upstream.kind], provider=provider, **fields)
+    return provider
+
+
+def test_a_chat_goes_there_and_comes_back(site: Site, upstream: Upstream) -> None:
+    publish(site, upstream, price=factories.make_price(cache_read="0.0000001"))
+    answer = site.chat(max_tokens=50, user="ada@example.com")
+    assert answer.status_code == 200, answer.text
+    body = answer.json()
+    assert body["choices"] == [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": "It rains."},
+            "logprobs": None,
+            "finish_reason": "stop",
+            "native_finish_reason": "end_turn" if upstream.kind == "anthropic" else "STOP",
+        }
+    ]
+    assert (body["object"], body["model"], body["provider"], body["system_fingerprint"]) == (
+        "chat.completion",
+        site.model.slug,
+        "Maker",
+        None,
+    )
+    # 10 plain and 20 cached tokens of prompt, 40 of completion.
+    cost = 0.000092
+    assert body["usage"] == {
+        "prompt_tokens": 30,
+        "completion_tokens": 40,
+        "total_tokens": 70,
+        "prompt_tokens_details": {"cached_tokens": 20, "cache_write_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 15 if upstream.kind == "gemini" else 0},
+        "cost": cost,
+        "is_byok": False,
+        "cost_details": {
+            "upstream_inference_cost": cost,
+            "upstream_inference_prompt_cost": 0.000012,
+            "upstream_inference_completions_cost": 0.00008,
+        },
+    }
+    [(path, headers, sent)] = upstream.seen()
+    assert (path, headers[LOGINS[upstream.kind]]) == (PATHS[upstream.kind][0], OPERATOR_SECRET)
+    assert "authorization" not in headers
+    assert "ada@example.com" not in json.dumps(sent)
+    settled = site.settled()
+    assert (settled.status, settled.upstream_model) == (
+        Generation.Status.COMPLETED,
+        MODELS[upstream.kind],
+    )
+
+
+def test_a_chat_without_a_limit_is_sent_what_is_held_for_it(site: Site, upstream: Upstream) -> None:
+    publish(site, upstream, max_completion_tokens=2000)
+    assert site.chat().status_code == 200
+    [(_, _, sent)] = upstream.seen()
+    # 2,000 tokens of completion are held; Gemini's own limit is what it takes by itself.
+    assert sent.get("max_tokens") == (2000 if upstream.kind == "anthropic" else None)
+
+
+def test_a_chat_is_streamed_from_there(site: Site, upstream: Upstream) -> None:
+    publish(site, upstream)
+    answer = site.chat(stream=True)
+    assert answer.status_code == 200, answer.text
+    events = events_of(answer.text)
+    assert content_of(events) == "It rains."
+    assert events[-1] == "[DONE]"
+    usage = events[-2]["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (30, 40)
+    assert usage["prompt_tokens_details"]["cached_tokens"] == 20
+    assert [event["choices"][0]["finish_reason"] for event in events[:-2]][-1] == "stop"
+    assert all("usage" not in event for event in events[:-2])
+    assert [path for path, _, _ in upstream.seen()] == [PATHS[upstream.kind][1]]
+    settled = site.settled()
+    assert (settled.status, settled.is_estimated) == (Generation.Status.COMPLETED, False)
+
+
+@pytest.mark.parametrize("upstream", ["gemini"], indirect=True)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_drawn_picture_is_charged_by_its_tokens_and_a_sent_one_is_not(
+    site: Site, upstream: Upstream, stream: bool
+) -> None:
+    publish(site, upstream, price=factories.make_price(image_output="0.00003"))
+    blob = {"mimeType": "image/png", "data": "AAAA"}
+    upstream.answer = {
+        "candidates": [
+            {"content": {"parts": [{"inlineData": blob}]}, "finishReason": "STOP", "index": 0}
+        ],
+        "usageMetadata": {
+            "promptTokenCount": 300,
+            "candidatesTokenCount": 1300,
+            "candidatesTokensDetails": [{"modality": "IMAGE", "tokenCount": 1290}],
+        },
+    }
+    upstream.events = [upstream.answer]
+    sent = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    answer = site.chat([{"type": "text", "text": "Draw."}, sent], stream=stream)
+    assert answer.status_code == 200, answer.text
+    settled = site.settled()
+    assert settled.status == Generation.Status.COMPLETED
+    # 300 tokens of prompt, 10 of text and 1,290 of a picture.
+    assert settled.cost_nano == 300_000 + 20_000 + 38_700_000
+    assert settled.hold_nano > settled.cost_nano
+
+
+@pytest.mark.parametrize("upstream", ["gemini"], indirect=True)
+@pytest.mark.parametrize("choices", [2, 3])
+def test_choices_that_come_one_after_the_other_are_all_delivered(
+    site: Site, upstream: Upstream, choices: int
+) -> None:
+    publish(site, upstream)
+    upstream.events = [
+        {
+            "candidates": [
+                {"content": {"parts": [{"text": text}]}, "finishReason": "STOP", "index": index}
+            ],
+            "usageMetadata": {"promptTokenCount": 30, "candidatesTokenCount": written},
+        }
+        for index, text, written in ((0, "It ", 20), (1, "rains.", 40))
+    ]
+    events = events_of(site.chat(stream=True, n=choices).text)
+    assert content_of(events[:-1]) == "It rains."
+    assert events[-1] == "[DONE]"
+    usage = events[-2]["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (30, 40)
+    assert site.settled().status == Generation.Status.COMPLETED
+
+
+def test_a_private_endpoint_is_validated_and_used(site: Site, upstream: Upstream) -> None:
+    provider = factories.make_provider("maker", dialect=upstream.kind, base_url=upstream.base_url)
+    site.own(
+        MODELS[upstream.kind],
+        provider=provider,
+        base_url=upstream.base_url,
+        upstream_model_id=MODELS[upstream.kind],
+    )
+    answer = site.chat()
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["usage"]["is_byok"] is True
+    # The two calls of the validation, and the one of the caller.
+    plain, streamed = PATHS[upstream.kind]
+    assert [path for path, _, _ in upstream.seen()] == [plain, streamed, plain]
+    assert {headers[LOGINS[upstream.kind]] for _, headers, _ in upstream.seen()} == {TENANT_SECRET}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_that_the_format_cannot_say_goes_to_another(
+    site: Site, upstream: Upstream, stream: bool
+) -> None:
+    publish(site, upstream, price=factories.make_price("0.0000001", "0.0000001"))
+    site.publish()
+    content = [{"type": "guess", "guess": 1}, {"type": "text", "text": "one two"}]
+    answer = site.chat(content, stream=stream, provider={"sort": "price"})
+    assert answer.status_code == 200, answer.text
+    assert len(site.dialled()) == 1
+    assert upstream.seen() == []
+    assert [attempt["status"] for attempt in site.settled().attempts] == [400, 200]
+
+
+def test_a_request_that_no_format_can_say_is_the_callers_fault(
+    site: Site, upstream: Upstream
+) -> None:
+    publish(site, upstream)
+    answer = site.chat([{"type": "guess"}])
+    assert answer.status_code == 400
+    assert answer.json()["error"] == {
+        "code": 400,
+        "message": "A message has a part of a type that this provider cannot take.",
+        "metadata": {"error_type": "invalid_request", "provider_name": "Maker"},
+    }
+    assert upstream.seen() == []
+    settled = site.settled()
+    assert (settled.status, settled.cost_nano) == (Generation.Status.FAILED, 0)
+
+
+@pytest.mark.parametrize(
+    ("status", "ours", "error_type"),
+    [
+        ("400 Bad Request", 400, "invalid_request"),
+        ("401 Unauthorized", 502, "provider_unavailable"),
+        ("429 Too Many Requests", 429, "rate_limit_exceeded"),
+        ("503 Service Unavailable", 503, "provider_overloaded"),
+        ("529 Overloaded", 529, "provider_overloaded"),
+    ],
+)
+def test_an_error_is_told_without_the_key(
+    site: Site, upstream: Upstream, status: str, ours: int, error_type: str
+) -> None:
+    publish(site, upstream)
+    code = int(status[:3])
+    upstream.status = status
+    upstream.answer = {
+        "type": "error",
+        "error": {
+            "type": "some_error",
+            "message": f"Not with {OPERATOR_SECRET}.",
+            **({"code": code, "status": "SOME_ERROR"} if upstream.kind == "gemini" else {}),
+        },
+    }
+    answer = site.chat()
+    assert answer.status_code == ours
+    assert answer.json()["error"] == {
+        "code": ours,
+        "message": "Not with ********.",
+        "metadata": {
+            "error_type": error_type,
+            "provider_name": "Maker",
+            "upstream_status": code,
+            "provider_code": "SOME_ERROR" if upstream.kind == "gemini" else "some_error",
+        },
+    }
+    assert site.settled().status == Generation.Status.FAILED
+
+
+def test_a_stream_that_breaks_off_ends_in_an_error(site: Site, upstream: Upstream) -> None:
+    publish(site, upstream)
+    upstream.events = EVENTS[upstream.kind][:-1]
+    events = events_of(site.chat(stream=True).text)
+    assert events[-1]["error"]["message"] == (
+        "The upstream provider's answer is not valid: The stream ended without its end mark."
+    )
+    settled = site.settled()
+    assert settled.status == Generation.Status.FAILED
+    assert settled.is_estimated is False
+
+
+def test_a_stream_that_breaks_off_is_charged_by_what_was_counted_of_its_prompt(
+    site: Site, upstream: Upstream
+) -> None:
+    publish(site, upstream, price=factories.make_price(cache_read="0.0000001"))
+    upstream.events = EVENTS[upstream.kind][:4]
+    if upstream.kind == "gemini":
+        details = {"promptTokenCount": 30, "cachedContentTokenCount": 20, "candidatesTokenCount": 1}
+        upstream.events = [{**EVENTS["gemini"][0], "usageMetadata": details}]
+    events = events_of(site.chat("one two " * 1000, stream=True).text)
+    assert [content_of(events[:-1]), "error" in events[-1]] == ["It ", True]
+    assert all("usage" not in event for event in events)
+    settled = site.settled()
+    assert settled.status == Generation.Status.FAILED
+    assert (settled.prompt_tokens, settled.cached_tokens, settled.completion_tokens) == (30, 20, 1)
+    # 10 plain and 20 cached tokens of prompt; of the answer "It " is as good as one token.
+    assert settled.cost_nano == 14_000
+    # Anthropic's count of the answer comes at its end.
+    assert settled.is_estimated is (upstream.kind == "anthropic")
+
+
+def test_a_stream_that_breaks_off_uncounted_is_charged_by_the_estimate_of_its_prompt(
+    site: Site, upstream: Upstream
+) -> None:
+    publish(site, upstream)
+    if upstream.kind == "anthropic":
+        usage = {"input_tokens": 0, "output_tokens": 0}
+        message = {**ANSWERS["anthropic"], "content": [], "stop_reason": None, "usage": usage}
+        upstream.events = [{"type": "message_start", "message": message}, *EVENTS["anthropic"][1:4]]
+    else:
+        upstream.events = [{**EVENTS["gemini"][0], "usageMetadata": None}]
+    site.chat("one two " * 1000, stream=True)
+    settled = site.settled()
+    assert settled.prompt_tokens > 1000
+    assert settled.is_estimated
+
+
+def test_a_stream_that_breaks_off_before_a_word_costs_nothing(
+    site: Site, upstream: Upstream
+) -> None:
+    publish(site, upstream)
+    upstream.events = EVENTS[upstream.kind][:1]
+    if upstream.kind == "gemini":
+        upstream.events = [
+            {"candidates": [{"index": 0}], "usageMetadata": {"promptTokenCount": 30}}
+        ]
+    events = events_of(site.chat(stream=True).text)
+    assert "error" in events[-1]
+    settled = site.settled()
+    assert (settled.status, settled.cost_nano) == (Generation.Status.FAILED, 0)
+
+
+def test_an_error_before_anything_was_shown_goes_to_another(site: Site, upstream: Upstream) -> None:
+    publish(site, upstream, price=factories.make_price("0.0000001", "0.0000001"))
+    site.publish()
+    error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
+    # All in one piece, of which nothing was relayed yet.
+    upstream.events = [*EVENTS[upstream.kind][:-1], error]
+    # The default order is drawn by lot, if a loaded one.
+    events = events_of(site.chat(stream=True, provider={"sort": "price"}).text)
+    assert content_of(events) == "You said: one two"
+    assert events[-1] == "[DONE]"
+    settled = site.settled()
+    assert [attempt["status"] for attempt in settled.attempts] == [502, 200]
+    assert settled.status == Generation.Status.COMPLETED

@@ -1,0 +1,249 @@
+"""However an answer ends it is settled once: its status, its exact charge, and the ledger."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import requests
+
+from billing import ledger
+from billing.models import Account, Meter, Transfer
+from catalog.dialects.base import Operation
+from inference.models import Generation
+from inference.requests import schemas
+from tests.inference.conftest import CHAT, Site, content_of, events_of
+from tests.support import factories
+from tests.support.ledger import assert_in_order
+from tests.support.processes import serve
+
+CREDITS = 1_000 * 10**9
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a generation should stand in the books; amounts in nano-USD."""
+
+    status: str
+    usage: tuple[int, int] | None
+    is_estimated: bool
+    error_type: str | None = None
+
+    @property
+    def cost(self) -> int:
+        """A prompt token costs a thousand, one of the answer two thousand."""
+        return 0 if self.usage is None else 1000 * self.usage[0] + 2000 * self.usage[1]
+
+
+def publish(site: Site, behaviour: str) -> None:
+    site.publish(behaviour, price=factories.make_price("0.000001", "0.000002"))
+
+
+def wanted(site: Site, **fields: Any) -> dict[str, Any]:
+    return site.chat_body("one two", stream=True, max_tokens=100, **fields)
+
+
+def assert_ended(site: Site, ending: Ending) -> None:
+    row = site.settled()
+    body = json.dumps(wanted(site)).encode()
+    prompt_bound = schemas.parse(Operation.CHAT, body).prompt_bound
+    usage = None if row.prompt_tokens is None else (row.prompt_tokens, row.completion_tokens)
+    assert (row.status, usage, row.is_estimated, row.error_type) == (
+        ending.status,
+        ending.usage,
+        ending.is_estimated,
+        ending.error_type,
+    )
+    hold = 1000 * prompt_bound + 2000 * 100
+    assert (row.hold_nano, row.cost_nano, row.upstream_cost_nano) == (
+        hold,
+        ending.cost,
+        ending.cost,
+    )
+    transfer = Transfer.objects.get(reference=row.pk)
+    posted = ending.cost or None
+    assert (transfer.amount_nano, transfer.posted_nano) == (hold, posted)
+    assert transfer.status == ("posted" if posted else "voided")
+    account = Account.objects.get(organization=row.organization, kind="credits")
+    assert (account.posted_debits, account.pending_debits) == (ending.cost, 0)
+    assert account.available == CREDITS - ending.cost
+    meter = Meter.objects.get(subject_id=row.api_key_id)
+    assert (meter.cost, meter.held_cost, meter.requests) == (ending.cost, 0, 1)
+    assert_in_order()
+
+
+@contextmanager
+def connected(site: Site) -> Iterator[socket.socket]:
+    """A connection that has asked for a stream, and read nothing of it yet."""
+    address = urlsplit(site.server)
+    body = json.dumps(wanted(site)).encode()
+    with socket.create_connection((address.hostname, address.port), timeout=10) as line:
+        line.sendall(
+            f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+            f"Authorization: Bearer {site.tenant.api_key}\r\n\r\n".encode()
+            + body
+        )
+        yield line
+
+
+def read_until(line: socket.socket, mark: bytes) -> None:
+    text = b""
+    while mark not in text:
+        text += line.recv(65_536)
+
+
+def hang_up(line: socket.socket) -> None:
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    line.close()
+
+
+def test_a_complete_answer(site: Site) -> None:
+    publish(site, "sim-echo")
+    answer = site.post(wanted(site))
+    *_, usage, done = events_of(answer.text)
+    assert (usage["usage"]["cost"], done) == (0.00001, "[DONE]")
+    assert_ended(site, Ending("completed", (2, 4), False))
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "ending"),
+    [
+        # Estimated: four bytes a token, of "one two" with its role and of what was delivered.
+        ("sim-error-stream", Ending("failed", None, False, "provider_unavailable")),
+        ("sim-reset-stream", Ending("failed", (6, 1), True, "provider_unavailable")),
+        ("sim-cut-event", Ending("failed", (6, 1), True, "provider_unavailable")),
+        ("sim-bad-json", Ending("failed", None, False, "provider_unavailable")),
+        ("sim-no-done", Ending("failed", (2, 4), False, "provider_unavailable")),
+        ("sim-close-stream", Ending("failed", (6, 1), True, "provider_unavailable")),
+        ("sim-connect-reset", Ending("failed", None, False, "provider_unavailable")),
+        ("sim-error-first", Ending("failed", None, False, "provider_unavailable")),
+        ("sim-status:500", Ending("failed", None, False, "provider_unavailable")),
+    ],
+)
+def test_an_upstream_that_breaks_off(site: Site, behaviour: str, ending: Ending) -> None:
+    publish(site, behaviour)
+    answer = site.post(wanted(site))
+    if ending.usage is None:
+        assert answer.status_code == 502
+    else:
+        last = events_of(answer.text)[-1]
+        assert last["choices"][0]["finish_reason"] == "error"
+        assert last["error"]["code"] == 502
+    assert_ended(site, ending)
+
+
+def test_a_caller_gone_before_the_first_byte(site: Site) -> None:
+    publish(site, "sim-stall")
+    with connected(site) as line:
+        site.eventually(lambda: len(site.dialled()) == 1)
+        hang_up(line)
+    assert_ended(site, Ending("cancelled", None, False))
+
+
+def test_a_caller_gone_after_the_first_event(site: Site) -> None:
+    publish(site, "sim-gated")
+    with connected(site) as line:
+        read_until(line, b'"role"')
+        hang_up(line)
+    # The first event has no text yet, but the upstream has taken the prompt.
+    assert_ended(site, Ending("cancelled", (6, 0), True))
+
+
+def test_a_caller_gone_at_half(site: Site) -> None:
+    publish(site, "sim-gated")
+    with connected(site) as line:
+        read_until(line, b'"role"')
+        site.upstream.release(2)
+        read_until(line, b" said:")
+        hang_up(line)
+    # "You said:" is nine bytes.
+    assert_ended(site, Ending("cancelled", (6, 3), True))
+
+
+def test_a_caller_gone_at_the_last_byte(site: Site) -> None:
+    publish(site, "sim-echo")
+    with connected(site) as line:
+        read_until(line, b"data: [DONE]\n\n")
+        hang_up(line)
+    assert_ended(site, Ending("completed", (2, 4), False))
+
+
+def test_a_stream_that_outlasts_its_deadline(site: Site, settings: Any) -> None:
+    settings.HOLD_TIMEOUT = 1
+    publish(site, "sim-slow:0,0.4")
+    answer = site.post(wanted(site))
+    events = events_of(answer.text)
+    assert (events[-1]["error"]["code"], content_of(events[:-1])) == (504, "You said:")
+    assert_ended(site, Ending("failed", (6, 3), True, "timeout"))
+
+
+def test_a_worker_that_is_told_to_stop(site: Site) -> None:
+    publish(site, "sim-gated")
+    with serve() as served:
+        site.server = served.address
+        with requests.post(
+            f"{served.address}{CHAT}",
+            json=wanted(site),
+            headers={"Authorization": f"Bearer {site.tenant.api_key}"},
+            stream=True,
+            timeout=30,
+        ) as answer:
+            chunks = answer.iter_content(None)
+            text = next(chunks)
+            stopped: list[tuple[int, str]] = []
+            stopper = threading.Thread(target=lambda: stopped.append(served.stop()))
+            stopper.start()
+            time.sleep(0.3)
+            site.upstream.release(20)
+            text += b"".join(chunks)
+        stopper.join(20)
+        assert stopped[0][0] == 0, stopped[0][1]
+    assert content_of(events_of(text.decode())) == "You said: one two"
+    assert_ended(site, Ending("completed", (2, 4), False))
+
+
+def test_an_answer_that_costs_more_than_its_hold(site: Site) -> None:
+    publish(site, "sim-tokens:1000,500")
+    assert site.post(wanted(site)).status_code == 200
+    row = site.settled()
+    assert row.cost_nano == 2_000_000 > row.hold_nano
+    kinds = {t.kind: t.posted_nano for t in Transfer.objects.filter(reference=row.pk)}
+    assert kinds == {"usage": row.hold_nano, "excess": 2_000_000 - row.hold_nano}
+    account = Account.objects.get(organization=row.organization, kind="credits")
+    assert account.available == CREDITS - 2_000_000
+    assert_in_order()
+
+
+def test_what_exceeds_all_credits_is_written_off_in_sight(site: Site) -> None:
+    publish(site, "sim-tokens:1000,500")
+    row = spend_beyond(site)
+    kinds = {t.kind: t.posted_nano for t in Transfer.objects.filter(reference=row.pk)}
+    assert kinds == {
+        "usage": row.hold_nano,
+        "excess": 7,
+        "write_off": 2_000_000 - row.hold_nano - 7,
+    }
+    accounts = {a.kind: a for a in Account.objects.filter(organization=row.organization)}
+    assert accounts["credits"].available == 0
+    assert accounts["write_off"].balance == -(2_000_000 - row.hold_nano - 7)
+    assert accounts["usage"].balance == 2_000_000
+    assert_in_order()
+
+
+def spend_beyond(site: Site) -> Generation:
+    """Asks for what costs more than a tenant has: its hold and seven nano-USD."""
+    body = wanted(site)
+    bound = schemas.parse(Operation.CHAT, json.dumps(body).encode()).prompt_bound
+    poor = factories.make_tenant("Poor", credits_usd=0)
+    ledger.grant(poor.organization.pk, 1000 * bound + 2000 * 100 + 7, actor="test")
+    assert site.post(body, key=poor.api_key).status_code == 200
+    return site.settled()

@@ -1,0 +1,450 @@
+"""Every fault of an upstream: what the caller gets, and what is stored of it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import LazySettings
+
+from config.local.simulator.behaviours import Simulator, ensure_certificates
+from inference.models import Generation
+from tests.inference.conftest import OPERATOR_SECRET, Site, content_of, events_of
+from tests.support import factories
+
+NO_ANSWER = "The upstream provider did not answer in time."
+NOT_VALID = "The upstream provider's answer is not valid: "
+UNREACHABLE = "The upstream could not be reached."
+BROKEN_OFF = "The upstream's answer is invalid."
+
+
+@dataclass(frozen=True)
+class Failed:
+    """An error answer; nothing was delivered and nothing is charged."""
+
+    status: int
+    error_type: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Served:
+    """An answer that is served; no usage means that it is estimated."""
+
+    usage: tuple[int, int] | None = (2, 4)
+    finish_reason: str = "stop"
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A stream that began and ended in an error event; what was delivered is charged."""
+
+    code: int
+    error_type: str
+    message: str
+    content: str
+    usage: tuple[int, int] | None
+    is_estimated: bool = True
+
+
+def failed(message: str, status: int = 502, error_type: str = "provider_unavailable") -> Failed:
+    return Failed(status, error_type, message)
+
+
+def invalid(text: str) -> Failed:
+    return failed(NOT_VALID + text)
+
+
+def broken(message: str, content: str = "You", usage: tuple[int, int] | None = (6, 1)) -> Broken:
+    return Broken(502, "provider_unavailable", message, content, usage)
+
+
+SERVER_ERROR = "The server had an error."
+NO_OBJECT = "The answer is not a JSON object."
+BAD_EVENT = "An event of the stream is not a JSON object."
+NO_EVENTS = "The stream ended without its end mark."
+CUT = "The stream was cut off inside an event."
+OK, ESTIMATED = Served(), Served(usage=None)
+TIMED_OUT = failed(NO_ANSWER, 504, "timeout")
+
+
+def refused(status: int, message: str = SERVER_ERROR) -> Failed:
+    match status:
+        case 408 | 504 | 524:
+            return failed(message, 504, "timeout")
+        case 413:
+            return failed(message, 413, "payload_too_large")
+        case 429:
+            return failed(message, 429, "rate_limit_exceeded")
+        case 503 | 529:
+            return failed(message, status, "provider_overloaded")
+        case 401 | 402 | 403 | 404:
+            return failed(message)
+        case _:
+            return failed(message, 400, "invalid_request") if status < 500 else failed(message)
+
+
+# What comes before a fault in the same bytes was never shown, so such a stream is an error answer.
+FAULTS: list[tuple[str, Failed | Served, Failed | Served | Broken]] = [
+    *(
+        (f"sim-status:{status}", refused(status, message), refused(status, message))
+        for status, message in (
+            (400, "The request is not valid."),
+            (401, "Incorrect API key provided."),
+            (402, SERVER_ERROR),
+            (403, "This key may not use this model."),
+            (404, "The model does not exist."),
+            (405, SERVER_ERROR),
+            (408, "The request took too long."),
+            (409, "The resource was changed meanwhile."),
+            (413, SERVER_ERROR),
+            (422, "The request cannot be processed."),
+            (429, "Rate limit reached, try again later."),
+            (499, SERVER_ERROR),
+            (500, SERVER_ERROR),
+            (502, SERVER_ERROR),
+            (503, "The engine is overloaded."),
+            (504, SERVER_ERROR),
+            (524, SERVER_ERROR),
+            (529, "The engine is overloaded."),
+            (599, SERVER_ERROR),
+        )
+    ),
+    *(
+        (f"sim-redirect:{status}", *[failed("The upstream answered with a redirect.")] * 2)
+        for status in (301, 302, 303, 307, 308)
+    ),
+    ("sim-status:204", failed(BROKEN_OFF), failed(BROKEN_OFF)),
+    ("sim-error-number", *[refused(429, "Rate limit reached, try again later.")] * 2),
+    ("sim-error-code", *[refused(400, "The request is not valid.")] * 2),
+    ("sim-error-string", *[failed("the model crashed")] * 2),
+    ("sim-error-text", *[failed("The upstream provider failed.")] * 2),
+    ("sim-error-200", failed(SERVER_ERROR), failed(SERVER_ERROR)),
+    ("sim-wrong-model", OK, OK),
+    ("sim-wrong-shape", *[invalid("The answer has no choices.")] * 2),
+    ("sim-html", invalid(NO_OBJECT), invalid(CUT)),
+    ("sim-truncated", invalid(NO_OBJECT), broken(NOT_VALID + CUT, "You said:", (6, 3))),
+    ("sim-gzip", *[failed(BROKEN_OFF)] * 2),
+    ("sim-short-body", failed(BROKEN_OFF), OK),
+    ("sim-reset-body", failed(BROKEN_OFF), broken(BROKEN_OFF, "You said:", (6, 3))),
+    ("sim-no-usage", ESTIMATED, ESTIMATED),
+    ("sim-null-usage", ESTIMATED, ESTIMATED),
+    *(
+        (f"sim-usage-{kind}", ESTIMATED, ESTIMATED)
+        for kind in ("negative", "huge", "float", "string", "nan", "null")
+    ),
+    ("sim-usage-zero", *[Served((0, 0))] * 2),
+    ("sim-content-filter", *[Served(finish_reason="content_filter")] * 2),
+    ("sim-connect-reset", *[failed(UNREACHABLE)] * 2),
+    ("sim-connect-close", *[failed(UNREACHABLE)] * 2),
+    ("sim-stall", TIMED_OUT, TIMED_OUT),
+    ("sim-drip-headers:0.01", TIMED_OUT, TIMED_OUT),
+    (
+        "sim-no-done",
+        OK,
+        Broken(
+            502, "provider_unavailable", NOT_VALID + NO_EVENTS, "You said: one two", (2, 4), False
+        ),
+    ),
+    ("sim-cut-event", OK, broken(NOT_VALID + CUT)),
+    ("sim-cut-character", OK, broken(NOT_VALID + CUT, "", None)),
+    ("sim-bad-json", OK, invalid(BAD_EVENT)),
+    ("sim-bad-shape", OK, invalid(BAD_EVENT)),
+    ("sim-big-event", OK, broken(NOT_VALID + "An event of the stream is too large.", "", None)),
+    ("sim-only-comments", OK, invalid(NO_EVENTS)),
+    ("sim-empty-stream", OK, invalid(NO_EVENTS)),
+    *(
+        (f"sim-{kind}", OK, OK)
+        for kind in ("comments", "cr", "lf", "crlf", "no-space", "multi-line", "bom")
+    ),
+    ("sim-usage-twice", OK, OK),
+    ("sim-usage-with-choices", OK, OK),
+    ("sim-null-content", OK, OK),
+    ("sim-after-done", OK, OK),
+    ("sim-error-stream", OK, failed(SERVER_ERROR)),
+    ("sim-error-first", OK, failed("Rate limit reached, try again later.")),
+    ("sim-reset-stream", OK, broken(BROKEN_OFF)),
+    ("sim-stall-stream", OK, Broken(504, "timeout", NO_ANSWER, "", None)),
+]
+
+
+@pytest.fixture
+def priced(site: Site, settings: LazySettings) -> Site:
+    settings.UPSTREAM_FIRST_EVENT_TIMEOUT = 0.3
+    settings.UPSTREAM_IDLE_TIMEOUT = 0.3
+    return site
+
+
+def publish(site: Site, behaviour: str) -> None:
+    site.publish(behaviour, price=factories.make_price("0.000001", "0.000002"))
+
+
+def assert_stored(
+    site: Site, usage: tuple[int, int] | None, *, is_estimated: bool, **expected: Any
+) -> None:
+    row = site.settled()
+    prompt, completion = usage or (None, None)
+    cost = 0 if usage is None else usage[0] * 1000 + usage[1] * 2000
+    expected |= {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "is_estimated": is_estimated,
+        "cost_nano": cost,
+        "upstream_cost_nano": cost,
+    }
+    assert {name: getattr(row, name) for name in expected} == expected
+    assert len(row.attempts) == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("behaviour", "plain", "streamed"), FAULTS)
+def test_a_fault_is_answered_stored_and_charged_as_it_is(
+    priced: Site,
+    behaviour: str,
+    plain: Failed | Served,
+    streamed: Failed | Served | Broken,
+    stream: bool,
+) -> None:
+    publish(priced, behaviour)
+    answer = priced.chat("one two", stream=stream)
+    assert OPERATOR_SECRET not in answer.text + str(answer.headers)
+    match streamed if stream else plain:
+        case Failed(status, error_type, message):
+            error = answer.json()["error"]
+            found = (answer.status_code, error["code"], error["metadata"]["error_type"])
+            assert found == (status, status, error_type)
+            assert error["message"] == message
+            assert_stored(priced, None, is_estimated=False, status="failed", error_type=error_type)
+        case Served(usage, finish_reason):
+            assert answer.status_code == 200
+            if stream:
+                *chunks, last, done = events_of(answer.text)
+                assert content_of(chunks) == "You said: one two"
+                assert (done, last["choices"]) == ("[DONE]", [])
+                assert not any("usage" in chunk for chunk in chunks)
+                shown = last["usage"]
+            else:
+                body = answer.json()
+                assert body["choices"][0]["message"]["content"] == "You said: one two"
+                shown = body["usage"]
+            # 40 bytes of messages and 17 bytes of answer, four to a token.
+            counts = usage or (6, 5)
+            assert (shown["prompt_tokens"], shown["completion_tokens"]) == counts
+            assert shown["total_tokens"] == sum(counts)
+            assert_stored(
+                priced,
+                counts,
+                is_estimated=usage is None,
+                status="completed",
+                error_type=None,
+                finish_reason=finish_reason,
+            )
+        case Broken(code, error_type, message, content, usage, is_estimated):
+            *chunks, last = events_of(answer.text)
+            assert answer.status_code == 200
+            assert content_of(chunks) == content
+            assert (last["error"]["code"], last["error"]["message"]) == (code, message)
+            assert last["error"]["metadata"]["error_type"] == error_type
+            assert last["choices"] == [
+                {"index": 0, "finish_reason": "error", "delta": {"content": ""}}
+            ]
+            assert last["id"] == answer.headers["X-Generation-Id"]
+            assert_stored(
+                priced,
+                usage,
+                is_estimated=is_estimated and usage is not None,
+                status="failed",
+                error_type=error_type,
+                finish_reason="error",
+            )
+
+
+def test_a_stream_that_closes_early_is_never_an_empty_success(priced: Site) -> None:
+    publish(priced, "sim-close-stream")
+    answer = priced.chat(stream=True)
+    # The end may overtake the events that came just before it: then nothing was shown.
+    if answer.status_code == 200:
+        assert events_of(answer.text)[-1]["error"]["message"] == BROKEN_OFF
+    else:
+        assert answer.json()["error"]["message"] == BROKEN_OFF
+    assert priced.settled().status == "failed"
+
+
+def test_an_endless_answer_is_cut_at_the_limit(priced: Site) -> None:
+    publish(priced, "sim-endless")
+    answer = priced.chat()
+    assert answer.status_code == 502
+    assert answer.json()["error"]["message"] == "The upstream's answer is too large."
+    assert priced.settled().cost_nano == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_drip_ends_at_the_time_limit_of_a_generation(
+    priced: Site, settings: LazySettings, stream: bool
+) -> None:
+    settings.HOLD_TIMEOUT = 0.5
+    publish(priced, "sim-slow:0,0.2" if stream else "sim-drip:0.01")
+    answer = priced.chat("one two three four", stream=stream)
+    error = events_of(answer.text)[-1]["error"] if stream else answer.json()["error"]
+    assert (error["code"], error["message"]) == (504, NO_ANSWER)
+    row = priced.settled()
+    assert (row.status, row.error_type) == ("failed", "timeout")
+    assert row.duration_ms is not None
+    assert row.duration_ms < 1500
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("fault", ["expired", "self-signed", "wrong-host"])
+def test_a_certificate_that_does_not_check_gets_no_request(
+    site: Site, fault: Any, stream: bool
+) -> None:
+    directory = Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls"
+    with Simulator(ensure_certificates(directory, fault)).run_in_thread() as liar:
+        site.provider.base_url = liar.base_url
+        site.provider.save_fields("base_url")
+        site.publish()
+        answer = site.chat(stream=stream)
+        assert answer.status_code == 502
+        assert answer.json()["error"]["metadata"]["error_type"] == "provider_unavailable"
+        assert (liar.connections, liar.requests) == (1, [])
+    assert site.settled().status == "failed"
+
+
+@pytest.mark.parametrize(
+    "base_url",
+    [
+        "https://127.0.0.1:1/v1",
+        "https://no-such-name.invalid/v1",
+        "https://10.1.2.3/v1",
+        "https://169.254.169.254/v1",
+        "https://[::ffff:127.0.0.1]:8443/v1",
+        "not a url",
+        "https://[::1",
+    ],
+)
+def test_an_address_that_cannot_or_must_not_be_dialled_is_a_bad_gateway(
+    site: Site, base_url: str
+) -> None:
+    site.provider.base_url = base_url
+    site.provider.save_fields("base_url")
+    site.publish()
+    answer = site.chat()
+    assert answer.status_code == 502
+    assert answer.json()["error"]["metadata"]["error_type"] == "provider_unavailable"
+    row = site.settled()
+    assert (row.status, row.cost_nano) == ("failed", 0)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("status", [400, 401, 429, 500])
+def test_an_error_that_echoes_the_credential_is_masked(
+    site: Site, status: int, stream: bool
+) -> None:
+    site.publish(f"sim-echo-key:{status}")
+    answer = site.chat(stream=stream)
+    assert answer.json()["error"]["message"] == "Incorrect API key provided: Bearer ********."
+    assert OPERATOR_SECRET not in answer.text + str(site.settled().attempts)
+
+
+def test_an_error_inside_a_200_that_echoes_the_credential_is_masked_too(site: Site) -> None:
+    site.publish("sim-echo-key:200")
+    answer = site.chat()
+    assert answer.status_code == 502
+    assert answer.json()["error"]["message"] == "Incorrect API key provided: Bearer ********."
+    assert OPERATOR_SECRET not in answer.text
+
+
+def test_a_huge_error_message_is_cut_and_cleaned(site: Site) -> None:
+    site.publish("sim-huge-error")
+    message = site.chat().json()["error"]["message"]
+    assert message == "[31m " + "A" * 507
+
+
+def test_the_wait_that_an_upstream_asks_for_is_passed_on(site: Site) -> None:
+    site.publish("sim-status:429,7")
+    answer = site.chat()
+    assert (answer.status_code, answer.headers["Retry-After"]) == (429, "7")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("behaviour", "status"),
+    [
+        ("sim-status:401", 401),
+        ("sim-status:429", 429),
+        ("sim-status:503", 503),
+        ("sim-connect-reset", 502),
+        ("sim-stall", 504),
+        ("sim-redirect:302", 502),
+        ("sim-wrong-shape", 502),
+    ],
+)
+def test_a_failing_private_endpoint_falls_back_to_a_public_one(
+    priced: Site, behaviour: str, status: int, stream: bool
+) -> None:
+    private = priced.own(behaviour, price=factories.make_price("5", "5"))
+    other = priced.another_provider("backup", name="Backup")
+    public = priced.publish(provider=other, price=factories.make_price("0.000001", "0.000002"))
+    answer = priced.chat("one two", stream=stream)
+    assert answer.status_code == 200
+    usage = events_of(answer.text)[-2] if stream else answer.json()
+    assert usage["provider"] == "Backup"
+    assert (usage["usage"]["cost"], usage["usage"]["is_byok"]) == (0.00001, False)
+    row = priced.settled()
+    assert (row.model_endpoint, row.private_endpoint) == (public, None)
+    assert (row.price_id, row.cost_nano, row.is_byok) == (public.price_id, 10_000, False)
+    assert row.provider_name == "Backup"
+    assert [(each["provider"], each["status"], each["endpoint_id"]) for each in row.attempts] == [
+        ("Acme AI", status, str(private.pk)),
+        ("Backup", 200, str(public.pk)),
+    ]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("behaviour", ["sim-status:400", "sim-status:422", "sim-status:413"])
+def test_what_another_candidate_would_refuse_too_does_not_fall_back(
+    site: Site, behaviour: str, stream: bool
+) -> None:
+    private = site.own(behaviour)
+    site.publish(provider=site.another_provider("backup"))
+    assert site.chat(stream=stream).status_code in (400, 413)
+    row = site.settled()
+    assert row.private_endpoint == private
+    assert len(row.attempts) == len(site.dialled()) == 1
+
+
+def test_fallback_can_be_forbidden(site: Site) -> None:
+    site.own("sim-status:503")
+    site.publish(provider=site.another_provider("backup"))
+    assert site.chat(provider={"allow_fallbacks": False}).status_code == 503
+    assert len(site.dialled()) == len(site.settled().attempts) == 1
+
+
+def test_there_is_no_fallback_after_the_first_event(site: Site) -> None:
+    site.own("sim-reset-stream")
+    site.publish(provider=site.another_provider("backup"))
+    answer = site.chat(stream=True)
+    assert answer.status_code == 200
+    assert events_of(answer.text)[-1]["error"]["code"] == 502
+    assert len(site.dialled()) == len(site.settled().attempts) == 1
+
+
+def test_a_fault_in_the_first_bytes_falls_back_and_shows_nothing_of_them(site: Site) -> None:
+    site.own("sim-error-stream")
+    site.publish(provider=site.another_provider("backup"))
+    events = events_of(site.chat("one two", stream=True).text)
+    assert content_of(events) == "You said: one two"
+    assert len(site.settled().attempts) == 2
+
+
+def test_when_all_candidates_fail_the_last_error_is_told(site: Site) -> None:
+    site.own("sim-status:503")
+    site.publish("sim-status:429", provider=site.another_provider("backup"))
+    answer = site.chat()
+    assert answer.status_code == 429
+    assert answer.headers["X-Generation-Id"] == site.settled().id
+    assert [each["status"] for each in site.settled().attempts] == [503, 429]
+    assert Generation.objects.count() == 1

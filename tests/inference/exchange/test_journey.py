@@ -1,0 +1,61 @@
+"""The main job, over real sockets: a private endpoint is created, validated, activated and used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import requests
+
+from config.local.simulator.behaviours import Simulator
+from inference.models import Generation
+from tests.support import factories
+
+
+def test_a_private_endpoint_is_created_activated_and_streamed_through(
+    server: str, simulator: Simulator, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
+    tenant = factories.make_tenant()
+    provider = factories.make_provider("acme", name="Acme AI")
+    model = factories.make_model("acme/falcon")
+    factories.make_credential(tenant, provider)
+    created = requests.post(
+        f"{server}/api/v1/private-endpoints",
+        headers={"Authorization": f"Bearer {tenant.management_key}"},
+        json={
+            "model_permaslug": model.canonical_slug,
+            "provider_slug": "acme",
+            "upstream_model_id": "sim-echo",
+            "base_url": simulator.base_url,
+            "pricing": {"prompt": "0.000001", "completion": "0.000002"},
+            "activate": {"workspace_id": str(tenant.workspace.pk)},
+        },
+        timeout=20,
+    )
+    assert created.status_code == 201, created.text
+    assert created.json()["data"]["status"] == "active"
+    answer = requests.post(
+        f"{server}/api/v1/chat/completions",
+        headers={"Authorization": f"Bearer {tenant.api_key}"},
+        json={"model": "acme/falcon", "messages": [{"role": "user", "content": "one two"}]},
+        timeout=20,
+    )
+    assert answer.status_code == 200, answer.text
+    body = answer.json()
+    assert body["id"] == answer.headers["X-Generation-Id"]
+    assert body["model"] == "acme/falcon"
+    assert body["provider"] == "Acme AI"
+    assert body["usage"]["is_byok"] is True
+    assert body["usage"]["cost"] == 0
+    streamed = requests.post(
+        f"{server}/api/v1/chat/completions",
+        headers={"Authorization": f"Bearer {tenant.api_key}"},
+        json={
+            "model": "acme/falcon",
+            "messages": [{"role": "user", "content": "one two"}],
+            "stream": True,
+        },
+        timeout=20,
+    )
+    assert streamed.status_code == 200, streamed.text
+    assert streamed.text.endswith("data: [DONE]\n\n")
+    eventually(lambda: Generation.objects.filter(status=Generation.Status.COMPLETED).count() == 2)

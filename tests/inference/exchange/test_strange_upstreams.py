@@ -1,0 +1,431 @@
+"""What servers say that nobody expects: it costs nobody their answer, nor anybody their bill."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import ssl
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from config.local.simulator.behaviours import ensure_certificates
+from inference.models import Generation
+from tests.inference.conftest import CHAT, Site, content_of, events_of
+from tests.support import factories
+from tests.support.ledger import assert_in_order
+from tests.support.tls import Script, serving
+
+USAGE = {"id": "a", "choices": [], "usage": {"prompt_tokens": 10, "completion_tokens": 20}}
+# 10 tokens of the prompt at a thousand nano-USD, 20 of the answer at two thousand.
+COST = 50_000
+
+
+def event(delta: dict[str, Any], reason: str | None = None, **fields: Any) -> dict[str, Any]:
+    choice = {"index": 0, "delta": delta, "finish_reason": reason, **fields}
+    return {"id": "a", "model": "m", "choices": [choice], "usage": None}
+
+
+def streamed(*events: dict[str, Any] | bytes, pause: float = 0) -> Script:
+    """An upstream whose every stream is of these events, a packet each."""
+    written = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in events]
+
+    def script(line: socket.socket, head: bytes, body: bytes) -> bool:
+        line.sendall(
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n"
+        )
+        for one in (*written, b"[DONE]"):
+            data = b"data: " + one + b"\n\n"
+            line.sendall(b"%x\r\n%s\r\n" % (len(data), data))
+            time.sleep(pause)
+        line.sendall(b"0\r\n\r\n")
+        return True
+
+    return script
+
+
+def whole(usage: dict[str, Any], **fields: Any) -> Script:
+    """An upstream that answers everything alike, with one choice that has these members."""
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": "Hi"},
+        "finish_reason": "stop",
+        **fields,
+    }
+    body = json.dumps({"id": "a", "choices": [choice], "usage": usage}).encode()
+
+    def script(line: socket.socket, head: bytes, sent: bytes) -> bool:
+        line.sendall(
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
+            % (len(body), body)
+        )
+        return True
+
+    return script
+
+
+@pytest.fixture
+def upstream(site: Site) -> Iterator[Callable[[Script], None]]:
+    """Puts the published model behind another server."""
+    certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates.server)
+    servers: list[Any] = []
+
+    def stand_in(script: Script) -> None:
+        served = serving(script, context)
+        server = served.__enter__()
+        servers.append(served)
+        site.provider.base_url = f"https://127.0.0.1:{server.port}/v1"
+        site.provider.save_fields("base_url")
+        site.publish("m", price=factories.make_price("0.000001", "0.000002"))
+
+    yield stand_in
+    for served in servers:
+        served.__exit__(None, None, None)
+
+
+def test_a_foreign_reason_of_any_kind_keeps_nobody_from_being_settled(
+    site: Site, upstream: Callable[[Script], None]
+) -> None:
+    good = streamed(event({"content": "Hi"}), event({}, "stop"), USAGE)
+    bad = streamed(event({"content": "Hi"}), event({}, "stop", native_finish_reason=5), USAGE)
+
+    upstream(lambda line, head, body: (bad if b"odd" in body else good)(line, head, body))
+    with ThreadPoolExecutor(12) as pool:
+        asked = ["odd" if number % 4 == 1 else "even" for number in range(24)]
+        answers = list(pool.map(lambda content: site.chat(content, stream=True), asked))
+    assert all(answer.text.endswith("data: [DONE]\n\n") for answer in answers)
+    site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    settled = Generation.objects.values_list("status", "cost_nano", "native_finish_reason")
+    assert Counter(settled) == {("completed", COST, "stop"): 24}
+    assert_in_order()
+
+
+@pytest.mark.parametrize("reason", [5, {"x": 1}, None, ["stop"]])
+def test_a_foreign_reason_that_is_no_text_is_replaced(
+    site: Site, upstream: Callable[[Script], None], reason: Any
+) -> None:
+    upstream(whole({"prompt_tokens": 10, "completion_tokens": 20}, native_finish_reason=reason))
+    [choice] = site.chat().json()["choices"]
+    assert (choice["finish_reason"], choice["native_finish_reason"]) == ("stop", "stop")
+    row = site.settled()
+    assert (row.status, row.cost_nano, row.native_finish_reason) == ("completed", COST, "stop")
+
+
+def test_a_first_event_without_choices_is_no_pattern_for_the_next(
+    site: Site, upstream: Callable[[Script], None]
+) -> None:
+    first = {"id": "a", "model": "m", "choices": [], "usage": None}
+    texts = [event({"content": text}) for text in ("Hi", " there", " you")]
+    upstream(streamed(first, *texts, event({}, "stop"), USAGE, pause=0.02))
+    events = events_of(site.chat(stream=True).text)
+    assert content_of(events) == "Hi there you"
+    assert events[-2]["usage"]["completion_tokens"] == 20
+    assert events[0]["choices"] == []
+    assert site.settled().cost_nano == COST
+
+
+def test_halves_of_a_character_in_two_events_end_no_stream(
+    site: Site, upstream: Callable[[Script], None]
+) -> None:
+    halves = [
+        b'{"id":"a","choices":[{"index":0,"delta":{"content":"\\ud83d"}}]}',
+        b'{"id":"a","choices":[{"index":0,"delta":{"content":"\\uDE00 \\ud83d\\ude00"}}]}',
+        b'{"id":"a","choices":[{"index":0,"delta":{"content":"\\\\ud83d"}}]}',
+    ]
+    upstream(streamed(event({"content": "Hi "}), *halves, event({}, "stop"), USAGE, pause=0.02))
+    events = events_of(site.chat(stream=True).text)
+    assert content_of(events) == ("Hi \ufffd\ufffd \N{GRINNING FACE}\\ud83d")
+    assert site.settled().status == "completed"
+
+
+@pytest.mark.parametrize("details", [[], "none", 7, {"cached_tokens": "many"}])
+def test_odd_details_of_a_usage_do_not_discard_its_counts(
+    site: Site, upstream: Callable[[Script], None], details: Any
+) -> None:
+    usage = {"prompt_tokens": 10, "completion_tokens": 20}
+    upstream(whole({**usage, "prompt_tokens_details": details}))
+    assert site.chat().status_code == 200
+    row = site.settled()
+    assert (row.cost_nano, row.is_estimated, row.cached_tokens) == (COST, False, 0)
+
+
+@pytest.mark.parametrize("depth", [400, 700])
+def test_a_usage_as_deep_as_a_well_is_left_out(
+    site: Site, upstream: Callable[[Script], None], depth: int
+) -> None:
+    deep: Any = 1
+    for _ in range(depth):
+        deep = {"a": deep}
+    upstream(whole({"prompt_tokens": 10, "completion_tokens": 20, "x": deep}))
+    answer = site.chat()
+    assert answer.status_code == 200
+    assert answer.json()["usage"]["completion_tokens"] == 20
+    assert ("x" in answer.json()["usage"]) == (depth == 400)
+    assert site.settled().cost_nano == COST
+
+
+def test_reasoning_that_is_counted_beside_the_answer_is_charged_with_it(
+    site: Site, upstream: Callable[[Script], None]
+) -> None:
+    details = {"completion_tokens_details": {"reasoning_tokens": 11}}
+    counts = {"prompt_tokens": 10, "completion_tokens": 9, "total_tokens": 30}
+    upstream(whole({**counts, **details}))
+    usage = site.chat().json()["usage"]
+    assert {name: usage[name] for name in (*counts, *details)} == {
+        **counts, "completion_tokens": 20, **details
+    }  # fmt: skip
+    row = site.settled()
+    assert (row.completion_tokens, row.reasoning_tokens, row.cost_nano) == (20, 11, COST)
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_an_answer_that_ends_in_an_error_is_no_message(
+    site: Site, upstream: Callable[[Script], None], is_streamed: bool
+) -> None:
+    usage = {"prompt_tokens": 10, "completion_tokens": 20}
+    plain = whole(usage, finish_reason="error")
+    stream = streamed(event({"content": "Hi"}), event({}, "error"), USAGE)
+    upstream(stream if is_streamed else plain)
+    body = {**site.chat_body(), "max_tokens": 50, "stream": is_streamed}
+    answer = site.post(body, path="/api/v1/messages")
+    assert answer.status_code == (200 if is_streamed else 502)
+    text = answer.text
+    if is_streamed:
+        kind, _, text = text.rpartition("event: ")[2].partition("\ndata: ")
+        assert kind == "error"
+    error = json.loads(text)["error"]
+    assert (error["type"], error["details"]["provider_code"]) == ("api_error", "error")
+    row = site.settled()
+    # Of the whole answer the caller gets nothing.
+    assert (row.status, row.cost_nano) == (("completed", COST) if is_streamed else ("failed", 0))
+    assert_in_order()
+
+
+def counted(completion: int, one: dict[str, Any]) -> dict[str, Any]:
+    return {**one, "usage": {"prompt_tokens": 10, "completion_tokens": completion}}
+
+
+def piece(index: int, text: str, reason: str | None = None) -> dict[str, Any]:
+    return event({"content": text}, reason, index=index)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        # Every event counts the whole answer so far, one choice after the other.
+        [
+            counted(1, piece(0, "Hi")),
+            counted(4, piece(0, "", "stop")),
+            counted(5, piece(1, "Hello")),
+            counted(20, piece(1, "", "stop")),
+        ],
+        # Every event counts its own choice, and the last one all of them.
+        [
+            counted(4, piece(0, "Hi", "stop")),
+            counted(3, piece(1, "Hello")),
+            counted(16, piece(1, "", "stop")),
+            counted(20, {"id": "a", "choices": []}),
+        ],
+        # The first choice alone is counted when it ends.
+        [
+            counted(4, piece(0, "Hi", "stop")),
+            piece(1, "Hello"),
+            piece(1, " you"),
+            piece(1, "", "stop"),
+            counted(20, {"id": "a", "choices": []}),
+        ],
+        # A count that comes twice counts once.
+        [
+            piece(0, "Hi", "stop"),
+            counted(20, {"id": "a", "choices": []}),
+            counted(40, {"id": "a", "choices": []}),
+        ],
+    ],
+)
+def test_the_count_of_the_whole_answer_is_charged(
+    site: Site, upstream: Callable[[Script], None], events: list[dict[str, Any]]
+) -> None:
+    upstream(streamed(*events, pause=0.01))
+    received = events_of(site.chat(stream=True, n=2).text)
+    assert received[-2]["usage"]["completion_tokens"] == 20
+    row = site.settled()
+    assert (row.completion_tokens, row.is_estimated, row.cost_nano) == (20, False, COST)
+
+
+def test_output_after_a_count_is_estimated(site: Site, upstream: Callable[[Script], None]) -> None:
+    events = [counted(4, piece(0, "Hi", "stop")), piece(1, "x" * 78), piece(1, "", "stop")]
+    upstream(streamed(*events))
+    received = events_of(site.chat(stream=True, n=2).text)
+    assert received[-2]["usage"]["completion_tokens"] == 20
+    row = site.settled()
+    assert (row.completion_tokens, row.is_estimated, row.cost_nano) == (20, True, COST)
+
+
+def test_reasoning_has_the_name_of_the_interface_too(
+    site: Site, upstream: Callable[[Script], None]
+) -> None:
+    thoughts = [event({"reasoning_content": text}) for text in ("Let", ' "me"', " think")]
+    upstream(streamed(*thoughts, event({"content": "Hi"}), event({}, "stop"), USAGE))
+    events = [one for one in events_of(site.chat(stream=True).text) if isinstance(one, dict)]
+    deltas = [choice["delta"] for one in events for choice in one["choices"]]
+    for name in ("reasoning", "reasoning_content"):
+        assert [delta[name] for delta in deltas[:3]] == ["Let", ' "me"', " think"]
+    assert "reasoning" not in deltas[3]
+    assert content_of(events) == "Hi"
+
+
+def test_whole_reasoning_has_the_name_of_the_interface_too(
+    site: Site, upstream: Callable[[Script], None]
+) -> None:
+    message = {"role": "assistant", "content": "Hi", "reasoning_content": "Let me \\ think"}
+    upstream(whole({"prompt_tokens": 10, "completion_tokens": 20}, message=message))
+    [choice] = site.chat().json()["choices"]
+    assert choice["message"] == {**message, "reasoning": "Let me \\ think"}
+
+
+HIDING = [{"reasoning": {"exclude": True, "effort": "high"}}, {"include_reasoning": False}]
+DETAILS = [
+    {"type": "reasoning.text", "text": "Hm.", "index": 0},
+    {"type": "reasoning.summary", "summary": "Hm.", "index": 1},
+    {"type": "reasoning.text", "signature": "c2ln", "index": 2},
+    {"type": "reasoning.encrypted", "data": "c2VjcmV0", "index": 3},
+    5,
+]
+
+
+@pytest.mark.parametrize("asked", HIDING)
+def test_reasoning_that_nobody_wants_is_not_relayed(
+    site: Site, upstream: Callable[[Script], None], asked: dict[str, Any]
+) -> None:
+    thoughts = [event({"reasoning_content": text}) for text in ("Let", " me", " think")]
+    details = event({"reasoning_details": DETAILS, "reasoning": "Hm."})
+    upstream(streamed(*thoughts, details, event({"content": "Hi"}), event({}, "stop"), USAGE))
+    answer = site.chat(stream=True, **asked)
+    events = [one for one in events_of(answer.text) if isinstance(one, dict)]
+    deltas = [choice["delta"] for one in events for choice in one["choices"]]
+    assert deltas == [{}, {}, {}, {"reasoning_details": DETAILS[2:4]}, {"content": "Hi"}, {}]
+    assert site.settled().cost_nano == COST
+
+
+@pytest.mark.parametrize("asked", HIDING)
+def test_reasoning_that_nobody_wants_is_not_in_a_whole_answer(
+    site: Site, upstream: Callable[[Script], None], asked: dict[str, Any]
+) -> None:
+    said = {"role": "assistant", "content": "Hi"}
+    message = {**said, "reasoning": "Hm.", "reasoning_details": DETAILS[:2]}
+    upstream(whole({"prompt_tokens": 10, "completion_tokens": 20}, message=message))
+    [choice] = site.chat(**asked).json()["choices"]
+    assert choice["message"] == said
+    assert site.settled().cost_nano == COST
+
+
+def test_of_reasoning_that_nobody_wants_all_but_the_text_is_kept_for_the_way_back(
+    site: Site, upstream: Callable[[Script], None]
+) -> None:
+    signed = {"type": "reasoning.text", "signature": "c2ln", "format": "f", "index": 0}
+    sealed = {"type": "reasoning.encrypted", "data": "c2VjcmV0", "index": 1}
+    details = [{**signed, "text": "Hm."}, {**sealed, "summary": "Hm."}]
+    message = {"role": "assistant", "content": "Hi", "reasoning_details": details}
+    upstream(whole({"prompt_tokens": 10, "completion_tokens": 20}, message=message))
+    [choice] = site.chat(**HIDING[0]).json()["choices"]
+    assert choice["message"]["reasoning_details"] == [signed, sealed]
+
+
+THINKING = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}
+SAID = {"type": "text", "text": "Hi"}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("content", "relayed"), [([THINKING, SAID, 5], [SAID, 5]), ([THINKING], ""), ([], [])]
+)
+def test_parts_of_an_answer_that_are_thoughts_are_kept_from_who_wants_none(
+    site: Site, upstream: Callable[[Script], None], content: list[Any], relayed: Any, stream: bool
+) -> None:
+    if stream:
+        said = event({"content": content})
+        upstream(streamed(said, said, event({"content": "Hi"}, "stop"), USAGE))
+        answer = site.chat(stream=True, **HIDING[0])
+        events = [one for one in events_of(answer.text) if isinstance(one, dict)]
+        found = [one["choices"][0]["delta"]["content"] for one in events[:3]]
+        assert found == [relayed, relayed, "Hi"]
+    else:
+        message = {"role": "assistant", "content": content}
+        upstream(whole({"prompt_tokens": 10, "completion_tokens": 20}, message=message))
+        [choice] = site.chat(**HIDING[0]).json()["choices"]
+        assert choice["message"]["content"] == relayed
+
+
+def test_a_caller_who_takes_nothing_is_left(
+    site: Site,
+    upstream: Callable[[Script], None],
+    settings: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    settings.HOLD_TIMEOUT = 1
+    is_closed = threading.Event()
+    text = json.dumps(event({"content": "x" * 4000})).encode()
+
+    def endless(line: socket.socket, head: bytes, body: bytes) -> bool:
+        line.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
+        try:
+            while True:
+                line.sendall(b"data: " + text + b"\n\n")
+        except OSError:
+            is_closed.set()
+        return False
+
+    upstream(endless)
+    address = urlsplit(site.server)
+    body = json.dumps(site.chat_body(stream=True)).encode()
+    with socket.socket() as caller:
+        caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        caller.settimeout(20)
+        caller.connect((address.hostname, address.port))
+        caller.sendall(
+            f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+            f"Authorization: Bearer {site.tenant.api_key}\r\n\r\n".encode()
+            + body
+        )
+        assert caller.recv(12) == b"HTTP/1.1 200"
+        assert is_closed.wait(20)
+        row = site.settled()
+        assert (row.status, row.is_estimated) == ("cancelled", True)
+        assert row.cost_nano > 0
+        # What was written before is all that there is: the answer has no end.
+        last = b""
+        while data := caller.recv(65536):
+            last = data
+        assert not last.endswith(b"0\r\n\r\n")
+    assert not caplog.records
+    assert_in_order()
+
+
+def test_what_follows_a_count_is_charged_too(
+    site: Site, upstream: Callable[[Script], None]
+) -> None:
+    """Two choices: the first ends with a count, and then the second goes on."""
+    usage = {"prompt_tokens": 10, "completion_tokens": 3}
+    ended = {**event({}, "stop"), "usage": usage}
+    second = [
+        {"id": "a", "model": "m", "choices": [{"index": 1, "delta": {"content": text}}]}
+        for text in ("", *["x" * 100] * 8)
+    ]
+    script = streamed(event({"content": "Hi"}), ended, *second, b"no JSON")
+    upstream(script)
+    assert "x" * 100 in site.chat(n=2, stream=True).text
+    row = site.settled()
+    assert (row.status, row.is_estimated, row.prompt_tokens) == ("failed", True, 10)
+    assert row.completion_tokens is not None
+    assert row.completion_tokens >= 200

@@ -1,0 +1,207 @@
+"""The operators' page of one generation, and how they find it among a million."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from accounts.models import ApiKey
+from billing import verification as audit
+from billing.models import Transfer
+from endusers.models import EndUser
+from inference.models import Generation
+from tests.support import factories, snapshots
+from tests.support.factories import Tenant
+
+SUBMIT = {"_form_submitted": "True"}
+LIST = "admin:inference_generation_changelist"
+
+
+def url(generation: Generation, verb: str = "change") -> str:
+    return reverse(f"admin:inference_generation_{verb}", args=[generation.pk])
+
+
+def said(response: Any) -> list[str]:
+    return [str(message) for message in response.context["messages"]]
+
+
+def found(client: Client, **query: str) -> list[str]:
+    rows = client.get(reverse(LIST), query).context["cl"].result_list
+    return [row.pk for row in rows]
+
+
+def test_a_generation_is_found_by_whatever_names_it(operator: Client, tenant: Tenant) -> None:
+    other = factories.make_tenant("Globex")
+    theirs = factories.make_generation(other)
+    one = factories.make_generation(
+        tenant,
+        id="gen-1769868305-00000000000000000001",
+        created_at=datetime(2026, 1, 31, 14, 5, 5, tzinfo=UTC),
+        end_user="customer 1",
+    )
+    key = one.api_key
+    known = EndUser.objects.register(organization_id=tenant.organization.pk, user="customer 1")
+
+    for term in (
+        one.pk, "gen-17698683", key.label, key.digest, str(key.pk), "customer 1", str(known.pk),
+        str(tenant.organization.pk), "acme", "Acme", "2026-01-31", "2026-01-31 14",
+        "2026-01-31 14:05", " 2026-01-31 14:05:05 ",
+    ):  # fmt: skip
+        assert (term, found(operator, q=term)) == (term, [one.pk])
+    for term in ("gen-2", "2026-01-31 14:06", "2026-01-31 14:05:04", "customer", "0" * 64):
+        assert (term, found(operator, q=term)) == (term, [])
+    assert found(operator, since="hour") == [theirs.pk]
+    assert found(operator, organization__id__exact=str(other.organization.pk)) == [theirs.pk]
+    assert found(operator) == [theirs.pk, one.pk]
+
+
+def test_what_is_of_one_organization_is_listed_newest_first(
+    operator: Client, tenant: Tenant
+) -> None:
+    made = [factories.make_generation(tenant).pk for _ in range(3)]
+    in_order = list(
+        Generation.objects.filter(pk__in=made)
+        .order_by("-created_at", "-id")
+        .values_list("pk", flat=True)
+    )
+    organization = str(tenant.organization.pk)
+
+    assert found(operator, organization__id__exact=organization) == in_order
+    assert found(operator, q=organization) == in_order
+
+
+def test_the_page_breaks_the_cost_down(operator: Client, tenant: Tenant) -> None:
+    model, provider = factories.make_model(), factories.make_provider()
+    price = factories.make_price("0.000001", "0.000002", cache_read="0.0000001", request="0.001")
+    endpoint = factories.make_endpoint(model, provider, price=price)
+    nano = 600 * 1_000 + 400 * 100 + 50 * 2_000 + 1_000_000
+    generation = factories.make_generation(
+        tenant,
+        model_endpoint=endpoint,
+        prompt_tokens=1_000,
+        cached_tokens=400,
+        completion_tokens=50,
+        reasoning_tokens=20,
+        cost_nano=nano,
+        upstream_cost_nano=nano,
+        session_id="session-7",
+        http_referer="https://app.example.com",
+        region="europe",
+        attempts=[
+            {
+                "provider": "Acme AI", "endpoint_id": str(endpoint.pk), "is_byok": True,
+                "latency_ms": 12, "status": 429, "error_type": "rate_limit_exceeded",
+            },
+            {
+                "provider": "Beta", "endpoint_id": str(endpoint.pk), "is_byok": False,
+                "latency_ms": 345, "status": 200,
+            },
+        ],
+    )  # fmt: skip
+    before = snapshots.everything()
+
+    text = " ".join(operator.get(url(generation)).content.decode().split())
+
+    for row in (
+        ("Prompt", "600", "$0.000001", "$0.0006"),
+        ("Prompt, read from cache", "400", "$0.0000001", "$0.00004"),
+        ("Completion, 20 of it reasoning", "50", "$0.000002", "$0.0001"),
+        ("Request", "1", "$0.001", "$0.001"),
+        ("1", "Acme AI", "own credential", "429", "rate_limit_exceeded", "12 ms"),
+        ("2", "Beta", "credits", "200", "served it", "345 ms"),
+        ("usage beyond its hold", "posted", "$0.00174", "$0.00174", "", ""),
+    ):
+        assert cells(row) in text
+    for shown in ("session-7", "https://app.example.com", "europe"):
+        assert shown in text
+    assert "Waived" not in text
+    assert "Images" not in text
+    assert snapshots.everything() == before
+
+
+def cells(row: tuple[str, ...]) -> str:
+    return " ".join(f"<td>{text}</td>" for text in row)
+
+
+def test_what_a_failure_did_not_cost_is_shown_as_waived(operator: Client, tenant: Tenant) -> None:
+    failed = factories.make_generation(
+        tenant, status="failed", prompt_tokens=1_000, completion_tokens=0
+    )
+
+    text = operator.get(url(failed)).content.decode()
+
+    assert "Waived" in text
+    assert "-$0.001" in text
+    assert "No credits moved." in text
+
+
+def test_a_generation_is_refunded_once_in_a_dialog(operator: Client, tenant: Tenant) -> None:
+    generation = factories.make_generation(tenant, cost_nano=1_500_000_000)
+    before = snapshots.everything()
+    page = operator.get(url(generation))
+    assert [action["title"] for action in page.context["actions_detail"]] == ["Refund"]
+    assert operator.get(url(generation, "refund")).status_code == 200
+    assert snapshots.everything() == before
+
+    form = {**SUBMIT, "note": "broken  answer"}
+    response = operator.post(url(generation, "refund"), form, follow=True)
+
+    assert said(response) == ["$1.5 refunded."]
+    assert response.context["actions_detail"] == []
+    transfer = Transfer.objects.get(kind="refund")
+    assert (transfer.posted_nano, transfer.actor, transfer.note, transfer.reference) == (
+        1_500_000_000, "operator operator", "broken answer", generation.pk,
+    )  # fmt: skip
+    assert audit.differences() == []
+
+    before = snapshots.everything()
+    again = operator.post(url(generation, "refund"), form, follow=True)
+    assert said(again) == ["This generation paid nothing, or was refunded before."]
+    assert snapshots.everything() == before
+
+
+@pytest.mark.parametrize("note", ["", " ", "a\x00b", "x" * 1_001])
+def test_a_refund_without_a_reason_is_refused(operator: Client, tenant: Tenant, note: str) -> None:
+    generation = factories.make_generation(tenant, cost_nano=1_500_000_000)
+    before = snapshots.everything()
+    operator.post(url(generation, "refund"), {**SUBMIT, "note": note})
+    assert snapshots.everything() == before
+
+
+def test_who_may_only_look_refunds_nothing(viewer: Client, tenant: Tenant) -> None:
+    generation = factories.make_generation(tenant, cost_nano=1_500_000_000)
+    before = snapshots.everything()
+    assert viewer.get(url(generation)).context["actions_detail"] == []
+    response = viewer.post(url(generation, "refund"), {**SUBMIT, "note": "x"})
+    assert response.status_code == 403
+    assert snapshots.everything() == before
+
+
+def test_the_list_and_the_page_make_few_queries(operator: Client, tenant: Tenant) -> None:
+    key = ApiKey.objects.get(name="inference")
+    generation = factories.make_generation(tenant, cost_nano=1_000)
+    counts = []
+    for path, query in (
+        (reverse(LIST), {}),
+        (reverse(LIST), {"q": key.label}),
+        (reverse(LIST), {"q": "acme"}),
+        (url(generation), {}),
+    ):
+        operator.get(path, query)
+        with CaptureQueriesContext(connection) as queries:
+            operator.get(path, query)
+        counts.append(len(queries))
+    assert counts == [5, 6, 6, 10]
+
+
+def test_an_empty_list_says_what_to_do(operator: Client) -> None:
+    assert "as soon as a key is used" in operator.get(reverse(LIST)).content.decode()
+    narrowed = operator.get(reverse(LIST), {"q": "gen-0"}).content.decode()
+    assert "Nothing matches" in narrowed
+    assert "the label, hash or id of a key" in narrowed

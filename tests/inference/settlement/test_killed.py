@@ -1,0 +1,124 @@
+"""Workers killed in mid-stream: nothing stays held, and what was delivered is charged once."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+import pytest
+import requests
+
+from billing.models import Account, Transfer
+from inference.models import Generation, Journal
+from tests.inference.conftest import CHAT, Site
+from tests.support import factories
+from tests.support.ledger import assert_in_order
+from tests.support.processes import manage, serve
+
+pytestmark = pytest.mark.slow
+
+KILLS = 30
+AT_ONCE = 5
+# Of each that is killed.
+STREAMS = 3
+# Also how long a stream may take; every kill comes before that.
+LEASE = "8"
+# An event every so often, long enough to outlast every kill.
+EVERY_SECONDS = 0.05
+WORDS = 200
+# One interval, the statement itself, and what a machine full of other work takes to get to it.
+INTERVAL_SECONDS = 1.0
+SLACK_SECONDS = 1.5
+
+
+@dataclass
+class Delivered:
+    """What a caller had of one stream, and when."""
+
+    generation_id: str = ""
+    is_whole: bool = False
+    pieces: list[tuple[float, int]] = field(default_factory=list)
+
+    def text_bytes(self, until: float) -> int:
+        return sum(size for moment, size in self.pieces if moment <= until)
+
+
+def read(site: Site, address: str, had: Delivered) -> None:
+    """Reads a stream to its end, however it ends."""
+    body = site.chat_body(" ".join(["word"] * WORDS), stream=True, max_tokens=1000)
+    headers = {"Authorization": f"Bearer {site.tenant.api_key}"}
+    with (
+        suppress(requests.RequestException),
+        requests.post(
+            f"{address}{CHAT}", json=body, headers=headers, stream=True, timeout=30
+        ) as answer,
+    ):
+        assert answer.status_code == 200, answer.text
+        had.generation_id = answer.headers["X-Generation-Id"]
+        for line in answer.iter_lines(chunk_size=None):
+            if line == b"data: [DONE]":
+                had.is_whole = True
+            elif line.startswith(b"data: {"):
+                choices = json.loads(line[6:])["choices"]
+                text = "".join(choice["delta"].get("content") or "" for choice in choices)
+                had.pieces.append((time.monotonic(), len(text.encode())))
+
+
+def life(site: Site, seed: int) -> list[tuple[float, Delivered]]:
+    """Starts a worker, gives it streams, and kills it in their midst; what was had of each."""
+    with serve(HOLD_TIMEOUT=LEASE) as served, ThreadPoolExecutor(STREAMS) as pool:
+        streams = [Delivered() for _ in range(STREAMS)]
+        reading = [pool.submit(read, site, served.address, had) for had in streams]
+        deadline = time.monotonic() + 30
+        while not all(had.pieces for had in streams):
+            assert time.monotonic() < deadline, "the streams do not begin"
+            time.sleep(0.02)
+        time.sleep(random.Random(seed).uniform(0, 2.5))
+        killed_at = time.monotonic()
+        served.process.kill()
+        for future in reading:
+            future.result()
+    return [(killed_at, had) for had in streams]
+
+
+def test_thirty_killed_workers_leave_nothing_held_and_nothing_charged_twice(site: Site) -> None:
+    price = factories.make_price("0.000001", "0.000002")
+    site.publish(f"sim-slow:0,{EVERY_SECONDS}", price=price)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        lives = pool.map(partial(life, site), range(KILLS))
+        had = [one for found in lives for one in found]
+    assert_in_order()
+
+    time.sleep(float(LEASE) + 0.5)
+    journalled = {
+        pk: (prompt, completion)
+        for pk, prompt, completion in Journal.objects.values_list(
+            "pk", "prompt_tokens", "completion_tokens"
+        )
+    }
+    result = manage("work", "--once", HOLD_TIMEOUT=LEASE)
+    assert result.returncode == 0, result.stderr
+
+    assert not Transfer.objects.pending().exists()
+    assert not Journal.objects.exists()
+    assert_in_order()
+    rows = Generation.objects.in_bulk()
+    assert len(rows) == len(had) == KILLS * STREAMS
+    for killed_at, one in had:
+        row = rows[one.generation_id]
+        prompt, completion = journalled.get(row.pk, (0, 0))
+        assert (row.status, row.error_type) == ("failed", "abandoned")
+        assert row.is_estimated == bool(completion)
+        assert row.cost_nano == (1000 * prompt + 2000 * completion if completion else 0)
+        # Four bytes make a token.
+        due = one.text_bytes(killed_at - INTERVAL_SECONDS - SLACK_SECONDS)
+        assert 4 * completion >= due, (one, completion)
+    assert sum(row.cost_nano > 0 for row in rows.values()) > KILLS
+    account = Account.objects.get(organization=site.tenant.organization, kind="credits")
+    assert account.posted_debits == sum(row.cost_nano for row in rows.values())
+    assert account.pending_debits == 0

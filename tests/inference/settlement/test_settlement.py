@@ -1,0 +1,413 @@
+"""Settlement: stored once, in batches, whatever happens to the database or to its neighbours."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection
+from django.utils import timezone
+from msgspec.structs import replace
+
+from accounts.authentication import bearer_digest
+from billing.models import Transfer
+from catalog.dialects.base import Operation
+from catalog.pricing import Usage
+from config.server.batching import Batcher
+from inference.admission.admit import Entry
+from inference.exchange.gateway import Gateway
+from inference.models import Generation, Journal
+from inference.requests import schemas
+from inference.settlement.settle import Settlement, SettlementIsland
+from inference.settlement.sweeper import sweep
+from tests.inference.conftest import Site, content_of, events_of
+from tests.support import factories
+from tests.support.factories import Tenant
+from tests.support.ledger import assert_in_order
+
+
+def make_generation(tenant: Tenant, **fields: Any) -> Generation:
+    endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
+    defaults: dict[str, Any] = {
+        "id": f"gen-{Generation.objects.count()}",
+        "organization": tenant.organization,
+        "workspace": tenant.workspace,
+        "api_key": tenant.organization.api_keys.get(is_management=False),
+        "operation": "chat/completions",
+        "streamed": False,
+        "model": endpoint.model.slug,
+        "model_endpoint": endpoint,
+        "provider_name": endpoint.provider.name,
+        "price": endpoint.price,
+        "is_byok": False,
+        "created_at": tenant.organization.created_at,
+    }
+    row = Generation.objects.create(**{**defaults, **fields})
+    Journal.objects.create(
+        generation=row, prompt_tokens=0, completion_tokens=0, beat_at=row.created_at
+    )
+    return row
+
+
+def settle(*batches: list[Settlement]) -> None:
+    async def run() -> None:
+        island = SettlementIsland()
+        for batch in batches:
+            assert list(await island.settle(batch)) == [None] * len(batch)
+        await island.close()
+
+    asyncio.run(run())
+
+
+def facts(generation: Generation) -> tuple[Any, ...]:
+    generation.refresh_from_db()
+    return (
+        generation.status,
+        generation.prompt_tokens,
+        generation.completion_tokens,
+        generation.cost_nano,
+        generation.error_type,
+    )
+
+
+@pytest.fixture
+def tenant(transactional_db: None) -> Tenant:
+    return factories.make_tenant()
+
+
+def test_a_batch_is_stored_with_every_field(tenant: Tenant) -> None:
+    first, second = make_generation(tenant), make_generation(tenant)
+    settle(
+        [
+            Settlement(
+                first.pk,
+                "completed",
+                usage=Usage(prompt=5, completion=7, cached=3, reasoning=2),
+                is_estimated=True,
+                cost_nano=11,
+                upstream_cost_nano=13,
+                finish_reason="stop",
+                upstream_id="up-1",
+                upstream_model="m",
+                attempts=[{"status": 200}],
+                latency_ms=17,
+                duration_ms=19,
+            ),
+            Settlement(second.pk, "failed", error_type="timeout"),
+        ]
+    )
+    first.refresh_from_db()
+    assert (first.cached_tokens, first.reasoning_tokens, first.is_estimated) == (3, 2, True)
+    assert (first.upstream_cost_nano, first.finish_reason) == (13, "stop")
+    assert (first.upstream_id, first.upstream_model) == ("up-1", "m")
+    assert (first.attempts, first.latency_ms, first.duration_ms) == ([{"status": 200}], 17, 19)
+    assert facts(first) == ("completed", 5, 7, 11, None)
+    assert facts(second) == ("failed", None, None, 0, "timeout")
+
+
+def test_the_first_settlement_counts_and_the_second_changes_nothing(tenant: Tenant) -> None:
+    row = make_generation(tenant)
+    first = Settlement(row.pk, "completed", usage=Usage(1, 2), cost_nano=3)
+    settle([first], [replace(first, status="failed", cost_nano=9)], [first])
+    assert facts(row) == ("completed", 1, 2, 3, None)
+
+
+def test_a_settlement_of_nothing_known_changes_nothing(tenant: Tenant) -> None:
+    row = make_generation(tenant)
+    settle([Settlement("gen-unknown", "completed")])
+    assert facts(row) == ("pending", None, None, 0, None)
+
+
+def test_a_slow_worker_changes_nothing_after_the_sweeper(tenant: Tenant) -> None:
+    row = make_generation(tenant)
+    Journal.objects.update(beat_at=timezone.now() - timedelta(seconds=61))
+    assert sweep() == 1
+    settle([Settlement(row.pk, "completed", usage=Usage(1, 2), cost_nano=3)])
+    assert facts(row) == ("failed", None, None, 0, "abandoned")
+    assert_in_order()
+
+
+def test_what_the_ledger_does_not_take_keeps_none_of_its_neighbours_open(
+    tenant: Tenant, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [make_generation(tenant) for _ in range(3)]
+    # Its hold was never placed, so to free it would leave less than nothing.
+    Generation.objects.filter(pk=rows[1].pk).update(hold_nano=1)
+    Journal.objects.update(beat_at=timezone.now() - timedelta(seconds=61))
+    settle([Settlement(row.pk, "completed", cost_nano=2) for row in rows[:2]])
+    assert sweep() == 1
+    assert [facts(row)[0] for row in rows] == ["completed", "pending", "failed"]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"the generation {rows[1].pk} cannot be settled",
+        # Again because another was ended.
+        *[f"the generation {rows[1].pk} cannot be ended"] * 2,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("age", "beat", "swept"), [(61, None, 1), (59, None, 0), (900, 61, 1), (900, 59, 0)]
+)
+def test_only_what_has_been_silent_for_its_lease_is_swept(
+    tenant: Tenant, age: int, beat: int | None, swept: int
+) -> None:
+    now = timezone.now()
+    row = make_generation(tenant, created_at=now - timedelta(seconds=age))
+    if beat is not None:
+        Journal.objects.update(
+            prompt_tokens=5, completion_tokens=7, beat_at=now - timedelta(seconds=beat)
+        )
+    assert sweep() == swept
+    # 5 prompt tokens at a thousand nano-USD and 7 of completion at two thousand.
+    charged = ("failed", 5, 7, 19_000, "abandoned")
+    voided = ("failed", None, None, 0, "abandoned")
+    ended = voided if beat is None else charged
+    assert facts(row) == (ended if swept else ("pending", None, None, 0, None))
+    assert Journal.objects.count() == 1 - swept
+    assert_in_order()
+
+
+def test_silence_is_judged_by_the_clock_of_the_database(
+    tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = make_generation(tenant, created_at=timezone.now())
+    ahead = timezone.now() + timedelta(hours=1)
+    monkeypatch.setattr(timezone, "now", lambda: ahead)
+    assert sweep() == 0
+    assert facts(row)[0] == "pending"
+
+
+def test_foreign_texts_are_cut_to_their_columns(tenant: Tenant) -> None:
+    row = make_generation(tenant)
+    settle(
+        [
+            Settlement(
+                row.pk,
+                "completed",
+                finish_reason="f\0" * 65,
+                upstream_id="i" * 256,
+                upstream_model="\0" + "m" * 256,
+            )
+        ]
+    )
+    row.refresh_from_db()
+    assert (row.finish_reason, row.upstream_id) == ("f" * 64, "i" * 255)
+    assert row.upstream_model == "m" * 255
+
+
+def test_a_cost_beyond_all_range_keeps_none_of_its_neighbours(
+    tenant: Tenant, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [make_generation(tenant) for _ in range(3)]
+    settle(
+        [
+            Settlement(row.pk, "completed", cost_nano=cost)
+            for row, cost in zip(rows, (1, 2**63, 3), strict=False)
+        ]
+    )
+    assert [facts(row)[0] for row in rows] == ["completed", "pending", "completed"]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"the generation {rows[1].pk} cannot be settled"
+    ]
+
+
+@contextmanager
+def database_away() -> Iterator[None]:
+    """Ends the data plane's connections and lets nobody connect anew."""
+    name = connection.settings_dict["NAME"]
+    parameters = {**connection.get_connection_params(), "dbname": "postgres"}
+    wanted = {
+        key: parameters[key] for key in ("dbname", "user", "host", "port") if key in parameters
+    }
+    with psycopg.connect(**wanted, autocommit=True) as other:
+        other.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
+        try:
+            other.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = %s AND application_name = 'causeway-data-plane'",
+                (name,),
+            )
+            yield
+        finally:
+            other.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
+
+
+def test_a_stream_outlives_the_database_and_settles_when_it_returns(site: Site) -> None:
+    site.publish("sim-gated")
+    answer = site.post(site.chat_body("one two", stream=True), stream=True)
+    with database_away():
+        refused = site.chat()
+        assert refused.status_code == 503
+        assert refused.headers["Retry-After"] == "1"
+        assert refused.json()["error"]["metadata"] == {"error_type": "server"}
+        site.upstream.release(20)
+        assert content_of(events_of(answer.text)) == "You said: one two"
+        assert Generation.objects.get().status == "pending"
+    row = site.settled()
+    assert (row.status, row.prompt_tokens, row.completion_tokens) == ("completed", 2, 4)
+    site.upstream.clear()
+    site.upstream.release(20)
+    assert site.chat().status_code == 200
+
+
+def test_a_connection_that_died_while_idle_is_replaced_unnoticed(site: Site) -> None:
+    site.publish()
+    assert site.chat().status_code == 200
+    site.settled()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND application_name = 'causeway-data-plane'"
+        )
+        # Admission's and settlement's at least; others are there once they had work.
+        assert cursor.fetchall()[0] >= (2,)
+    assert site.chat().status_code == 200
+    site.eventually(lambda: Generation.objects.filter(status="completed").count() == 2)
+
+
+class Flush:
+    """A flush that is under the test's control; it answers each item with its double."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.error: BaseException | None = None
+
+    async def __call__(self, batch: list[int]) -> list[int | BaseException]:
+        self.batches.append(batch)
+        await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        return [item * 2 if item >= 0 else ValueError(item) for item in batch]
+
+
+def test_an_idle_batcher_does_not_wait() -> None:
+    async def run() -> None:
+        flush = Flush()
+        batcher = Batcher(flush)
+        assert await batcher.submit(1) == 2
+        assert await batcher.submit(2) == 4
+        assert flush.batches == [[1], [2]]
+
+    asyncio.run(run())
+
+
+def test_what_gathers_during_a_flush_goes_together_and_in_order() -> None:
+    async def run() -> None:
+        flush = Flush()
+        flush.gate.clear()
+        batcher = Batcher(flush, limit=3)
+        first = batcher.submit(1)
+        await asyncio.sleep(0)
+        others = [batcher.submit(item) for item in (2, 3, 4, 5)]
+        await asyncio.sleep(0)
+        assert flush.batches == [[1]]
+        flush.gate.set()
+        assert await asyncio.gather(first, *others) == [2, 4, 6, 8, 10]
+        assert flush.batches == [[1], [2, 3, 4], [5]]
+
+    asyncio.run(run())
+
+
+def test_an_exception_of_the_flush_goes_to_all_of_its_batch_alone() -> None:
+    async def run() -> None:
+        flush = Flush()
+        flush.error = RuntimeError("away")
+        batcher = Batcher(flush)
+        failed = await asyncio.gather(*map(batcher.submit, (1, 2)), return_exceptions=True)
+        assert [repr(error) for error in failed] == ["RuntimeError('away')"] * 2
+        flush.error = None
+        assert await batcher.submit(3) == 6
+
+    asyncio.run(run())
+
+
+def test_an_exception_of_one_item_goes_to_it_alone() -> None:
+    async def run() -> None:
+        batcher = Batcher(Flush())
+        found = await asyncio.gather(*map(batcher.submit, (1, -2, 3)), return_exceptions=True)
+        assert [repr(result) for result in found] == ["2", "ValueError(-2)", "6"]
+
+    asyncio.run(run())
+
+
+def test_a_waiter_that_left_keeps_nobody_from_theirs() -> None:
+    async def run() -> None:
+        flush = Flush()
+        flush.gate.clear()
+        batcher = Batcher(flush)
+        left, stays = batcher.submit(-1), batcher.submit(2)
+        await asyncio.sleep(0)
+        left.cancel()
+        flush.gate.set()
+        assert await stays == 4
+
+    asyncio.run(run())
+
+
+def test_drain_waits_for_what_is_queued_and_under_way() -> None:
+    async def run() -> None:
+        flush = Flush()
+        flush.gate.clear()
+        batcher = Batcher(flush, limit=1)
+        await batcher.drain()
+        futures = [batcher.submit(item) for item in (1, 2)]
+        draining = asyncio.create_task(batcher.drain())
+        await asyncio.sleep(0.01)
+        assert not draining.done()
+        flush.gate.set()
+        await draining
+        assert [future.result() for future in futures] == [2, 4]
+
+    asyncio.run(run())
+
+
+def test_a_failure_that_nobody_waits_for_is_not_noise() -> None:
+    problems: list[dict[str, Any]] = []
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: problems.append(context))
+        batcher = Batcher(Flush())
+        batcher.submit(2)
+        await batcher.drain()
+        gc.collect()
+
+    asyncio.run(run())
+    assert problems == []
+
+
+def test_a_caller_that_leaves_during_admission_leaves_no_pending_generation(site: Site) -> None:
+    site.publish()
+    body = b'{"model":"acme/falcon","messages":[{"role":"user","content":""}]}'
+
+    async def run() -> None:
+        gateway = Gateway()
+        await gateway.open()
+        admission = asyncio.create_task(
+            gateway.admit(
+                Entry(
+                    bearer_digest(f"Bearer {site.tenant.api_key}"),
+                    schemas.parse(Operation.CHAT, body),
+                    "request-1",
+                )
+            )
+        )
+        await asyncio.sleep(0)
+        admission.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await admission
+        await gateway.close()
+
+    asyncio.run(run())
+    row = site.settled()
+    assert (row.status, row.cost_nano, row.attempts) == ("cancelled", 0, [])
+    assert Transfer.objects.get(reference=row.pk).status == "voided"
+    assert_in_order()
+    assert site.dialled() == []

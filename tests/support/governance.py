@@ -1,0 +1,62 @@
+"""What the tests of workspaces, guardrails and members start from."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from datetime import datetime
+from typing import Any
+
+from rest_framework.test import APIClient
+
+from accounts.models import ApiKey, Guardrail, Member, Organization, Workspace
+from tests.support.factories import Tenant
+
+_numbers = itertools.count(1)
+
+
+def make_member(organization: Organization, **fields: Any) -> Member:
+    defaults = {"email": f"member-{next(_numbers)}@example.com"}
+    return Member.objects.create(organization=organization, **{**defaults, **fields})
+
+
+def make_workspace(organization: Organization, **fields: Any) -> Workspace:
+    defaults = {"name": "More", "slug": f"more-{next(_numbers)}"}
+    return Workspace.objects.open(organization_id=organization.pk, **{**defaults, **fields})
+
+
+def make_guardrail(workspace: Workspace, **fields: Any) -> Guardrail:
+    return Guardrail.objects.establish(workspace=workspace, **{"name": "Strict", **fields})
+
+
+def make_key(tenant: Tenant, name: str = "key", **fields: Any) -> ApiKey:
+    fields.setdefault("workspace", tenant.workspace)
+    key, _ = ApiKey.objects.issue(name=name, **fields)
+    return key
+
+
+def send(client: APIClient, method: str, path: str, body: Any = None) -> Any:
+    """Sends a body as text, so that a number arrives with the digits that it is written with."""
+    text = body if isinstance(body, str) else json.dumps({} if body is None else body)
+    return client.generic(method, f"/api/v1/{path}", text, content_type="application/json")
+
+
+def stamp(moment: datetime) -> str:
+    return moment.isoformat().replace("+00:00", "Z")
+
+
+def missing(what: str) -> dict[str, Any]:
+    """The answer for what does not exist, or is another organization's."""
+    return {
+        "error": {
+            "code": 404,
+            "message": f"The {what} does not exist.",
+            "metadata": {"error_type": "not_found"},
+        }
+    }
+
+
+def refused(response: Any) -> tuple[int, set[str]]:
+    """The status of a refusal, and the fields that it names."""
+    fields = response.json()["error"]["metadata"].get("fields", {})
+    return response.status_code, {name.partition(".")[0].partition("[")[0] for name in fields}
