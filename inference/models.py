@@ -166,7 +166,7 @@ class Journal(models.Model):
 class EndpointHealth(models.Model):
     """Five seconds of one endpoint, as all workers saw them; a ring of twelve slots.
 
-    ``endpoint_id`` names no endpoint, but what :func:`inference.routing.health.subject_of` makes of it and
+    ``endpoint_id`` names no endpoint, but what :func:`subject_of` makes of it and
     a credential, in the rows of an organization's own credential.
     """
 

@@ -169,7 +169,7 @@ class Dialect(Protocol):
     def host(self, base_url: str | None, secret: Secret) -> str:
         """Returns the host to which a call carries the secret.
 
-        Raises :class:`catalog.dialects.shared.credentials.InvalidCredential` when the secret should say
+        Raises :class:`InvalidCredential` when the secret should say
         where, and does not.
         """
         ...

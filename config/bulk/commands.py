@@ -132,7 +132,7 @@ class ImportCommand(Command):
         self.report(result, as_json=options["json"])
 
     def load(self, options: dict[str, Any], *, dry_run: bool, plan: Plan | None) -> Report:
-        """Applies the file, inside a transaction; raises :class:`config.bulk.rows.ImportRefused`."""
+        """Applies the file, inside a transaction; raises :class:`ImportRefused`."""
         raise NotImplementedError
 
 

@@ -27,7 +27,7 @@ from typing import NoReturn
 
 OLDEST = (3, 11)
 DISTRIBUTION = "causeway"
-PROJECT = Path(__file__).resolve().parent.parent
+PROJECT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = PROJECT / ".venv"
 PYTHON = ENVIRONMENT / "bin" / "python"
 STAMP = ENVIRONMENT / "stamp"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 SIMULATOR_DIR: Final = "simulator"
-_PROJECT: Final = Path(__file__).resolve().parent.parent
+_PROJECT: Final = Path(__file__).resolve().parents[2]
 
 
 def prepare_environment(arguments: list[str]) -> None:

@@ -1,6 +1,6 @@
 """A provider that answers at once with what it has ready: python -m tests.bench.upstream PORT
 
-The simulated provider of ``config.local.simulator.behaviours`` costs more than some gateways do, and it would have
+The provider of ``config.local.simulator`` costs more than some gateways do, and it would have
 to share its core with PostgreSQL. This one does next to nothing: it finds where a request ends and
 writes bytes. A model whose name holds ``chunks`` is answered with a stream, each event with a call
 of its own and none of them waited for; one that holds ``apart`` with the same stream in so many

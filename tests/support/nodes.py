@@ -37,7 +37,7 @@ ROOT = Path(__file__).parents[2]
 _RECURSION_LIMIT = 1_000
 sys.setrecursionlimit(_RECURSION_LIMIT)
 RECIPIENT = parse_address("0x" + "c0ffee" * 6 + "c0de")
-_CODE = json.loads((Path(__file__).parent / "token.json").read_text())
+_CODE = json.loads((ROOT / "tests" / "billing" / "topups" / "token.json").read_text())
 
 
 class Local(Protocol):

@@ -256,7 +256,7 @@ def test_the_settings_are_read_and_wrong_ones_stop_the_start() -> None:
         return subprocess.run(
             [sys.executable, "-c", code],
             env={**os.environ, **environment},
-            cwd=Path(__file__).parents[2],
+            cwd=Path(__file__).parents[3],
             capture_output=True,
             text=True,
             check=False,

@@ -35,11 +35,11 @@ from tests.support import snapshots
 # pytest-django makes a database for tests that say so; a fixture of the module is too early for it.
 pytestmark = pytest.mark.django_db
 
-GOLDEN: Final = Path(__file__).parent / "queries.json"
+GOLDEN: Final = Path(__file__).with_name("queries.json")
 MAX_QUERIES: Final = 15
 UPDATE: Final = (
     "The pages make other queries than tests/queries.json says. If that is meant, run\n"
-    "UPDATE_QUERIES=1 .venv/bin/python -m pytest tests/test_scale.py -n 0"
+    "UPDATE_QUERIES=1 .venv/bin/python -m pytest tests/config/console/test_scale.py -n 0"
 )
 
 

@@ -162,7 +162,7 @@ def test_the_setting_is_read_and_a_wrong_one_stops_the_start() -> None:
                 "from config.settings import EGRESS_POLICY as p; print(p.hosts)",
             ],
             env={**os.environ, "UPSTREAM_HOSTS": value},
-            cwd=Path(__file__).parents[2],
+            cwd=Path(__file__).parents[3],
             capture_output=True,
             text=True,
             check=False,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-PROJECT = Path(__file__).resolve().parents[2]
+PROJECT = Path(__file__).resolve().parents[3]
 FILES = (
     "manage.py",
     "pyproject.toml",
@@ -20,8 +20,9 @@ FILES = (
     "requirements-dev.lock",
     "requirements-build.lock",
     "config/__init__.py",
-    "config/bootstrap.py",
-    "config/demo.py",
+    "config/local/__init__.py",
+    "config/local/bootstrap.py",
+    "config/local/demo.py",
 )
 # Stands for Django: says which interpreter the command reached, and with what.
 COMMAND = """

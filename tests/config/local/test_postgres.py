@@ -20,7 +20,7 @@ import pytest
 
 from config.local import postgres
 
-PROJECT = Path(postgres.__file__).parent.parent
+PROJECT = Path(postgres.__file__).parents[2]
 USE = """
 import sys
 from pathlib import Path

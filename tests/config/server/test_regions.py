@@ -12,7 +12,7 @@ import pytest
 
 from config.server.regions import parse_region_hosts, region_of_host
 
-PROJECT = Path(__file__).resolve().parents[2]
+PROJECT = Path(__file__).resolve().parents[3]
 
 
 def test_the_setting_gives_a_region_for_each_name() -> None:
