@@ -25,8 +25,7 @@ from accounts.models import (
 )
 from accounts.patterns import MAX_FILTERS, MAX_PATTERN, InvalidPattern, compiled
 from catalog.models import LanguageModel, Provider
-from config.api.openapi import envelope
-from config.api.params import (
+from config.api.fields import (
     ChoiceField,
     DollarsField,
     FlagField,
@@ -35,6 +34,7 @@ from config.api.params import (
     StringField,
     UUIDField,
 )
+from config.api.openapi import envelope
 
 SERVER_TOOLS: Final = tuple(
     f"openrouter:{name}"

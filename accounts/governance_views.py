@@ -66,8 +66,10 @@ from accounts.models import (
     workspace_for,
 )
 from accounts.serializers import DeletedSerializer
+from config.api.fields import StrictSerializer
 from config.api.openapi import PAGE_PARAMETERS, errors
-from config.api.params import StrictSerializer, path_uuid, query_flag, query_uuid, slice_page
+from config.api.params import query_flag, query_uuid, slice_page
+from config.api.text import parse_uuid
 
 _DIGEST: Final = re.compile("[0-9a-f]{64}")
 _WORKSPACE: Final = OpenApiParameter(
@@ -516,7 +518,7 @@ def _organization(request: Request) -> Organization:
 def _workspace(request: Request, ref: str) -> Workspace:
     """Loads a workspace of the caller's organization by its id or its slug."""
     rows = Workspace.objects.for_organization(caller_of(request).organization_id)
-    pk = path_uuid(ref)
+    pk = parse_uuid(ref)
     # A slug never looks like an id; what no slug can be is not asked for, NUL for instance.
     found: Workspace | None = None
     if pk is not None:
@@ -548,7 +550,7 @@ def _budget_response(workspace: Workspace, budget: Any) -> Response:
 def _guardrail(request: Request, pk: str) -> Guardrail:
     """Loads a guardrail of the caller's organization; anything else does not exist."""
     rows = Guardrail.objects.for_organization(caller_of(request).organization_id)
-    found: Guardrail | None = rows.filter(pk=path_uuid(pk)).first()
+    found: Guardrail | None = rows.filter(pk=parse_uuid(pk)).first()
     if found is None:
         raise GuardrailNotFound
     return found
@@ -556,7 +558,7 @@ def _guardrail(request: Request, pk: str) -> Guardrail:
 
 def _governed_by(request: Request, pk: str) -> Workspace | None:
     """Returns the workspace whose default guardrail has this key, whether it exists yet."""
-    wanted = path_uuid(pk)
+    wanted = parse_uuid(pk)
     rows = Workspace.objects.for_organization(caller_of(request).organization_id)
     found = (workspace for workspace in rows if workspace.default_guardrail_id == wanted)
     return next(found, None)
@@ -564,7 +566,7 @@ def _governed_by(request: Request, pk: str) -> Workspace | None:
 
 def _members(request: Request, ids: list[str]) -> list[Member]:
     """Loads members of the caller's organization; raises unless each of them is one."""
-    wanted = {path_uuid(text) for text in ids}
+    wanted = {parse_uuid(text) for text in ids}
     rows = Member.objects.for_organization(caller_of(request).organization_id)
     found = list(rows.filter(pk__in=list(filter(None, wanted))).order_by("created_at", "id"))
     if len(found) != len(wanted):

@@ -14,8 +14,7 @@ from accounts.models import HOST_NAME, ApiKey, ByokCredential, LimitReset, Membe
 from catalog import dialects
 from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import Provider
-from config.api.openapi import envelope
-from config.api.params import (
+from config.api.fields import (
     ChoiceField,
     DollarsField,
     FlagField,
@@ -24,8 +23,9 @@ from config.api.params import (
     StringField,
     TrackingField,
     UUIDField,
-    path_uuid,
 )
+from config.api.openapi import envelope
+from config.api.text import parse_uuid
 from config.secrets import MAX_CREDENTIAL_LENGTH, NotACredential, Secret, parse_credential
 
 
@@ -94,7 +94,7 @@ class _ByokFields(StrictSerializer):
         own = ApiKey.objects.for_organization(organization_id).filter(digest__in=hashes).count()
         if own != len(hashes):
             raise ValidationError({"allowed_api_key_hashes": ["Names a key that is not yours."]})
-        members = {path_uuid(text) for text in attrs.get("allowed_user_ids") or ()}
+        members = {parse_uuid(text) for text in attrs.get("allowed_user_ids") or ()}
         people = Member.objects.for_organization(organization_id)
         if people.filter(pk__in=list(filter(None, members))).count() != len(members):
             raise ValidationError({"allowed_user_ids": ["Names a member who is not yours."]})

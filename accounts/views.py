@@ -47,14 +47,8 @@ from billing.budgets import Budget, spent
 from billing.models import Meter
 from catalog.pricing import usd
 from config.api.openapi import PAGE_PARAMETERS, errors
-from config.api.params import (
-    path_uuid,
-    query_flag,
-    query_integer,
-    query_text,
-    query_uuid,
-    slice_page,
-)
+from config.api.params import query_flag, query_integer, query_text, query_uuid, slice_page
+from config.api.text import parse_uuid
 from inference.admission.governance import budgets_of, key_limit
 
 _DIGEST: Final = re.compile("[0-9a-f]{64}")
@@ -261,7 +255,7 @@ class ByokViewSet(ViewSet):
     def _get(self, request: Request, pk: str) -> ByokCredential:
         """Loads a credential of the caller's organization; anything else does not exist."""
         rows = ByokCredential.objects.for_organization(caller_of(request).organization_id)
-        found: ByokCredential | None = rows.filter(pk=path_uuid(pk)).first()
+        found: ByokCredential | None = rows.filter(pk=parse_uuid(pk)).first()
         if found is None:
             raise CredentialNotFound
         return found

@@ -12,8 +12,8 @@ from rest_framework.exceptions import ValidationError
 from billing.models import TopUp
 from billing.topups.chains import MAX_CHAIN_ID, parse_address
 from catalog.pricing import usd
+from config.api.fields import IntegerField, StrictSerializer, StringField
 from config.api.openapi import envelope
-from config.api.params import IntegerField, StrictSerializer, StringField
 
 MIN_DOLLARS: Final = 1
 MAX_DOLLARS: Final = 100_000

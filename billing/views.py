@@ -35,8 +35,9 @@ from billing.serializers import (
 )
 from catalog.pricing import usd
 from config.api.errors import InvalidRequest, MethodNotAllowed, NotFound
+from config.api.handler import error_response
 from config.api.openapi import errors
-from config.api.params import path_uuid
+from config.api.text import parse_uuid
 from config.server import health
 
 _IDEMPOTENCY_KEY: Final = re.compile(r"[ -~]{1,255}")
@@ -144,7 +145,7 @@ class CryptoTopUpView(APIView):
         """Shows a top-up with its status and the confirmations of its payment."""
         top_up = (
             TopUp.objects.for_organization(caller_of(request).organization_id)
-            .filter(pk=path_uuid(id))
+            .filter(pk=parse_uuid(id))
             .first()
         )
         if top_up is None:
@@ -159,7 +160,7 @@ def _page(view: Callable[[HttpRequest, UUID], HttpResponse]) -> Callable[..., Ht
     @wraps(view)
     def answer(request: HttpRequest, pk: UUID) -> HttpResponse:
         if request.method not in ("GET", "HEAD"):
-            return MethodNotAllowed(headers={"Allow": "GET, HEAD"}).response()
+            return error_response(MethodNotAllowed(headers={"Allow": "GET, HEAD"}))
         response = view(request, pk)
         response["Cache-Control"] = "no-store"
         response["Referrer-Policy"] = "no-referrer"
@@ -195,7 +196,7 @@ def pay_status(request: HttpRequest, pk: UUID) -> HttpResponse:
     """What the page asks for again and again."""
     top_up = TopUp.objects.filter(pk=pk).first()
     if top_up is None:
-        return TopUpNotFound().response()
+        return error_response(TopUpNotFound())
     return JsonResponse(_state(top_up))
 
 

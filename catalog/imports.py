@@ -18,7 +18,7 @@ from django.utils import timezone
 
 from catalog.models import Dialect, LanguageModel, ModelEndpoint, PriceVersion, Provider
 from catalog.pricing import Price, decimal_text
-from config.api.params import NOT_STORABLE
+from config.api.text import NOT_STORABLE
 from config.bulk.rows import Fate, Plan, Problems, Report
 from config.egress.addresses import EgressPolicy, InvalidURL, parse_base_url
 

@@ -296,10 +296,10 @@ CONSOLE_CONTENT_SECURITY_POLICY = {
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": ["accounts.authentication.KeyAuthentication"],
     "DEFAULT_PERMISSION_CLASSES": ["accounts.authentication.DenyAll"],
-    "DEFAULT_PARSER_CLASSES": ["config.api.params.StrictJSONParser"],
-    "DEFAULT_RENDERER_CLASSES": ["config.api.params.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["config.api.parsing.StrictJSONParser"],
+    "DEFAULT_RENDERER_CLASSES": ["config.api.parsing.JSONRenderer"],
     "DEFAULT_SCHEMA_CLASS": "config.api.openapi.Schema",
-    "EXCEPTION_HANDLER": "config.api.errors.handle_exception",
+    "EXCEPTION_HANDLER": "config.api.handler.handle_exception",
     "UNAUTHENTICATED_USER": None,
     "UNAUTHENTICATED_TOKEN": None,
     "TEST_REQUEST_DEFAULT_FORMAT": "json",

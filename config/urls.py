@@ -89,7 +89,7 @@ urlpatterns = [
     path("pay/<uuid:pk>/status", pay_status),
 ]
 
-handler400 = "config.api.errors.bad_request"
-handler403 = "config.api.errors.permission_denied"
-handler404 = "config.api.errors.page_not_found"
-handler500 = "config.api.errors.server_error"
+handler400 = "config.api.handler.bad_request"
+handler403 = "config.api.handler.permission_denied"
+handler404 = "config.api.handler.page_not_found"
+handler500 = "config.api.handler.server_error"

@@ -20,7 +20,7 @@ from accounts.admin.uploads import OrganizationExportForm, OrganizationUploadFor
 from accounts.models import Region, Workspace
 from catalog.models import LanguageModel
 from catalog.pricing import Price
-from config.api.params import path_uuid
+from config.api.text import parse_uuid
 from config.bulk.rows import Plan, Report, read_lines
 from config.console import pages as console
 from config.console.pages import ConsoleForm, Dialog, ReadOnlyAdmin, display
@@ -336,7 +336,7 @@ class PrivateEndpointAdmin(UploadsAdmin):
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
         """Looks for the names of models among the models, which are far fewer than endpoints."""
-        if path_uuid(search_term.strip()) is not None:
+        if parse_uuid(search_term.strip()) is not None:
             return super().get_search_results(request, queryset, search_term)
         for word in search_term.split():
             models = LanguageModel.objects.filter(Q(name__icontains=word) | Q(slug__icontains=word))

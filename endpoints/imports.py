@@ -25,7 +25,7 @@ from accounts.models import Organization
 from catalog.imports import DECIMAL
 from catalog.pricing import Price, decimal_text
 from config.api.errors import GatewayError
-from config.api.params import CONTROL_CHARACTERS
+from config.api.text import CONTROL_CHARACTERS
 from config.bulk.rows import Fate, ImportRefused, Plan, Problems, Report, decoded, json_rows
 from endpoints.models import Draft, PrivateEndpoint, canonical_base_url
 

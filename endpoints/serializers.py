@@ -12,8 +12,8 @@ from rest_framework.exceptions import ValidationError
 
 from accounts.models import Region
 from catalog.pricing import Price, decimal_text
+from config.api.fields import ChoiceField, FlagField, StrictSerializer, StringField, UUIDField
 from config.api.openapi import envelope
-from config.api.params import ChoiceField, FlagField, StrictSerializer, StringField, UUIDField
 from endpoints.models import PrivateEndpoint
 from endpoints.validation import Reason
 

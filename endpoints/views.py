@@ -17,8 +17,9 @@ from rest_framework.viewsets import ViewSet
 from accounts.authentication import ManagementKey, caller_of
 from accounts.models import workspace_for
 from config.api.errors import GatewayError, InvalidRequest, InvalidTransition, RequestTimeout
+from config.api.fields import StrictSerializer
 from config.api.openapi import ErrorSerializer, errors
-from config.api.params import StrictSerializer, query_flag
+from config.api.params import query_flag
 from endpoints import validation
 from endpoints.models import EndpointNotFound, PrivateEndpoint, Validation
 from endpoints.serializers import (

@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from accounts.admin.uploads import OrganizationExportForm, OrganizationUploadForm
 from accounts.models import Organization
-from config.api.params import CONTROL_CHARACTERS, path_uuid
+from config.api.text import CONTROL_CHARACTERS, parse_uuid
 from config.bulk.rows import Plan, Report, read_lines
 from config.console import pages as console
 from config.console.pages import ConsoleForm, display
@@ -96,7 +96,7 @@ class EndUserAdmin(UploadsAdmin):
         term = search_term.strip()
         if not term:
             return queryset, False
-        wanted = path_uuid(term)
+        wanted = parse_uuid(term)
         if wanted is None:
             # In the order of the index: a whole string comes first.
             return queryset.filter(user__startswith=term).order_by("user", "id"), False

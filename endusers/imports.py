@@ -29,7 +29,7 @@ import msgspec
 from django.db import connection, transaction
 from django.utils import timezone
 
-from config.api.params import CONTROL_CHARACTERS, NOT_STORABLE
+from config.api.text import CONTROL_CHARACTERS, NOT_STORABLE
 from config.bulk.rows import Fate, Plan, Problems, Report, decoded, json_rows
 from endusers.models import EndUser
 

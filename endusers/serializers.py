@@ -7,8 +7,8 @@ from typing import Final
 from drf_spectacular.utils import extend_schema_serializer
 from rest_framework import serializers
 
+from config.api.fields import FlagField, StrictSerializer, StringField, TrackingField
 from config.api.openapi import envelope
-from config.api.params import FlagField, StrictSerializer, StringField, TrackingField
 from endusers.models import EndUser
 
 MAX_LENGTH: Final = 256

@@ -12,8 +12,10 @@ from rest_framework.response import Response
 from rest_framework.viewsets import ViewSet
 
 from accounts.authentication import ManagementKey, caller_of
+from config.api.fields import StrictSerializer
 from config.api.openapi import PAGE_PARAMETERS, errors
-from config.api.params import NOT_STORABLE, StrictSerializer, query_flag, query_text, slice_page
+from config.api.params import query_flag, query_text, slice_page
+from config.api.text import NOT_STORABLE
 from endusers.models import EndUser, EndUserNotFound
 from endusers.serializers import (
     CreateExternalSerializer,

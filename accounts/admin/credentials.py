@@ -14,7 +14,7 @@ from accounts.models import HOST_NAME, ApiKey, ByokCredential, Member, Organizat
 from catalog import dialects
 from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import Provider
-from config.api.params import path_uuid
+from config.api.text import parse_uuid
 from config.console import pages as console
 from config.console.pages import ConsoleAdmin, ConsoleForm, Dialog, display
 from endpoints import rotation
@@ -55,7 +55,7 @@ class ByokForm(ConsoleForm):
         return set(cleaned.get(name) or ()) - set(self.initial.get(name) or ())
 
     def _check_members(self, organization: Organization | None, texts: set[str]) -> None:
-        members = {path_uuid(text) for text in texts}
+        members = {parse_uuid(text) for text in texts}
         if members and organization is not None:
             people = Member.objects.for_organization(organization.pk)
             if people.filter(pk__in=list(filter(None, members))).count() != len(members):

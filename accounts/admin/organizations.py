@@ -16,7 +16,7 @@ from accounts.admin.forms import CatalogueForm, DollarsField
 from accounts.models import Member, Organization, Workspace
 from billing import grants
 from billing.models import Account
-from config.api.params import path_uuid
+from config.api.text import parse_uuid
 from config.console import pages as console
 from config.console.pages import ConsoleAdmin, ConsoleForm, Dialog, display
 
@@ -115,7 +115,7 @@ class OrganizationAdmin(ConsoleAdmin):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> Any:
-        summary = _summary(request, path_uuid(unquote(object_id))) if object_id else None
+        summary = _summary(request, parse_uuid(unquote(object_id))) if object_id else None
         context = {**(extra_context or {}), "summary": summary}
         return super().changeform_view(request, object_id, form_url, context)
 

@@ -8,7 +8,7 @@ from django import forms
 from django.core.exceptions import ValidationError
 
 from accounts.models import Organization
-from config.api.params import path_uuid
+from config.api.text import parse_uuid
 from config.console import pages as console
 from config.console.uploads import ExportForm, UploadForm
 
@@ -26,7 +26,7 @@ class OrganizationField(forms.CharField):
 
     def clean(self, value: Any) -> Any:
         text = super().clean(value)
-        wanted = path_uuid(text)
+        wanted = parse_uuid(text)
         rows = (
             Organization.objects.filter(slug=text)
             if wanted is None

@@ -24,7 +24,7 @@ from catalog.lists import traffic
 from catalog.models import CatalogVersion, LanguageModel, ModelEndpoint
 from catalog.pricing import RATES, Price
 from catalog.visibility import EndpointFacts, admits_model, admitted_kinds
-from config.api.params import CONTROL_CHARACTERS
+from config.api.text import CONTROL_CHARACTERS
 from endpoints.models import ModelNotFound, PrivateEndpoint
 
 SORTS: Final = (

@@ -1,40 +1,23 @@
-"""Every error that a caller can meet, and the one envelope that carries them.
+"""The tree of errors that callers receive, and the one envelope that carries them; pure.
 
-An error is raised anywhere, models included, and becomes a response in exactly one place per half
-of the service: :func:`handle_exception` for Django REST Framework, ``inference.asgi`` for the data
-plane. After the first byte of a stream the same exception becomes one error chunk.
+Any module raises these errors, models included. ``config.api.handler`` turns them into responses of
+the control plane, ``inference.asgi`` into responses of the data plane. After the first byte of a
+stream the same exception becomes one error chunk.
 """
 
 from __future__ import annotations
 
-import logging
-import sys
 from collections.abc import Mapping
 from typing import Any, ClassVar
-
-from django.core.exceptions import (
-    DisallowedHost,
-    PermissionDenied,
-    RequestDataTooBig,
-    SuspiciousOperation,
-)
-from django.db import InterfaceError, OperationalError
-from django.http import Http404, HttpRequest, JsonResponse
-from django.http.response import HttpResponseBase
-from rest_framework import exceptions as drf
-from rest_framework.response import Response
-
-logger = logging.getLogger(__name__)
 
 
 def error_body(
     code: int, message: str, *, error_type: str, metadata: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Builds the error envelope, the only place that spells its keys.
+    """Returns the error envelope; no other function spells its keys.
 
-    ``code`` equals the HTTP status. ``metadata.error_type`` is the symbolic name that programs
-    branch on; optional members that have no value are left out, because one of the public clients
-    refuses ``null`` where a field is merely optional.
+    ``code`` equals the HTTP status. Programs branch on ``metadata.error_type``. A member without a
+    value is left out, because one of the public clients refuses ``null`` in an optional field.
     """
     return {
         "error": {
@@ -46,9 +29,9 @@ def error_body(
 
 
 class GatewayError(Exception):
-    """The root of the tree: an error with a status, a symbolic type and a text for the caller.
+    """The root of the tree: an error with a status, a symbolic type and a message for the caller.
 
-    ``retryable`` tells the router whether another candidate may succeed where this one failed.
+    ``retryable`` tells the router to try the next candidate.
     """
 
     status: ClassVar[int] = 500
@@ -67,19 +50,16 @@ class GatewayError(Exception):
             self.message = message
         self.metadata = dict(metadata or {})
         self.headers = dict(headers or {})
-        # Members that stand beside ``error`` in the envelope.
+        # Members of the body beside ``error``.
         self.details: dict[str, Any] = {}
         super().__init__(self.message)
 
     def body(self) -> dict[str, Any]:
+        """Returns the response body."""
         body = error_body(
             self.status, self.message, error_type=self.error_type, metadata=self.metadata
         )
         return {**body, **self.details}
-
-    def response(self) -> JsonResponse:
-        """Returns the error as a plain Django response, for views outside the REST framework."""
-        return JsonResponse(self.body(), status=self.status, headers=self.headers)
 
 
 class InvalidRequest(GatewayError):
@@ -104,7 +84,7 @@ class Unauthenticated(GatewayError):
 
 
 class PaymentRequired(GatewayError):
-    """There is not enough left for the request: of the credits, or of a budget."""
+    """The credits or a budget do not cover the request."""
 
     status = 402
     error_type = "payment_required"
@@ -144,9 +124,17 @@ class Conflict(GatewayError):
 
 
 class InvalidTransition(Conflict):
-    """A transition was asked of an object that is not in the state from which it starts."""
+    """The object is not in the state from which the requested transition starts."""
 
     error_type = "invalid_state"
+
+
+class Gone(GatewayError):
+    """The route existed once and was removed for good."""
+
+    status = 410
+    error_type = "gone"
+    message = "This route was removed."
 
 
 class PayloadTooLarge(GatewayError):
@@ -168,7 +156,7 @@ class HeadersTooLarge(GatewayError):
 
 
 class Unprocessable(GatewayError):
-    """The request is well formed and refused for what it says."""
+    """The request is well formed, and a rule refuses it."""
 
     status = 422
     error_type = "unprocessable"
@@ -176,7 +164,7 @@ class Unprocessable(GatewayError):
 
 
 class Unavailable(GatewayError):
-    """The service cannot answer now; nothing was changed, and trying again is safe."""
+    """The service cannot answer now. Nothing was changed, so a retry is safe."""
 
     status = 503
     error_type = "server"
@@ -187,9 +175,9 @@ class Unavailable(GatewayError):
 
 
 class UpstreamError(GatewayError):
-    """An upstream deployment failed before it produced anything; another candidate may do better.
+    """An upstream endpoint failed before it produced output; another candidate may succeed.
 
-    ``upstream_status`` is the HTTP status that the deployment answered, when it answered at all.
+    ``upstream_status`` is the endpoint's HTTP status, ``None`` without a response.
     """
 
     status = 502
@@ -232,106 +220,9 @@ class UpstreamRateLimited(UpstreamError):
 
 
 class UpstreamRefused(UpstreamError):
-    """The deployment says that the request itself is wrong: no other candidate is tried."""
+    """The upstream endpoint refused the request itself, so no other candidate is tried."""
 
     status = 400
     error_type = "invalid_request"
     retryable = False
     message = "The upstream provider refused the request."
-
-
-def from_framework(exc: BaseException) -> GatewayError | None:
-    """Maps an exception of Django, Django REST Framework or the database driver to ours.
-
-    Returns ``None`` for what nobody foresaw: that is a bug, and Django's 500 handler logs it.
-    """
-    match exc:
-        case GatewayError():
-            return exc
-        case drf.ValidationError():
-            return _from_validation(exc)
-        case drf.NotAuthenticated() | drf.AuthenticationFailed():
-            return Unauthenticated()
-        case drf.PermissionDenied() | PermissionDenied():
-            return Forbidden()
-        case drf.NotFound() | Http404():
-            return NotFound()
-        case drf.MethodNotAllowed():
-            return MethodNotAllowed()
-        case drf.UnsupportedMediaType():
-            return UnsupportedMediaType()
-        case drf.ParseError():
-            return InvalidRequest(str(exc.detail))
-        case drf.NotAcceptable():
-            return InvalidRequest("This service answers in JSON; 'Accept' must allow it.")
-        case RequestDataTooBig():
-            return PayloadTooLarge()
-        case DisallowedHost():
-            return HostNotServed()
-        case SuspiciousOperation():
-            return InvalidRequest()
-        case OperationalError() | InterfaceError():
-            logger.error("database unavailable: %s", type(exc).__name__)
-            return Unavailable()
-        case _:
-            return None
-
-
-def _from_validation(exc: drf.ValidationError) -> InvalidRequest:
-    fields = dict(_flatten(exc.detail))
-    first = next(iter(fields.items()), ("", "Invalid."))
-    message = f"{first[0]}: {first[1]}" if first[0] else first[1]
-    if len(fields) > 1:
-        message += f" (and {len(fields) - 1} more)"
-    return InvalidRequest(message, metadata={"fields": fields} if any(fields) else None)
-
-
-def _flatten(detail: Any, path: str = "") -> list[tuple[str, str]]:
-    if isinstance(detail, dict):
-        return [
-            pair
-            for key, inner in detail.items()
-            for pair in _flatten(
-                inner, path if key == "non_field_errors" else f"{path}.{key}".lstrip(".")
-            )
-        ]
-    if isinstance(detail, list):
-        if detail and all(isinstance(item, str) for item in detail):
-            return [(path, " ".join(map(str, detail)))]
-        return [
-            pair
-            for index, inner in enumerate(detail)
-            for pair in _flatten(inner, f"{path}[{index}]")
-        ]
-    return [(path, str(detail))]
-
-
-def handle_exception(exc: Exception, context: Mapping[str, Any]) -> Response | None:
-    """Django REST Framework's one exception handler: every error leaves in the envelope."""
-    error = from_framework(exc)
-    if error is None:
-        return None
-    headers = dict(error.headers)
-    if isinstance(exc, drf.MethodNotAllowed):
-        headers["Allow"] = ", ".join(context["view"].allowed_methods)
-    return Response(error.body(), status=error.status, headers=headers)
-
-
-def bad_request(request: HttpRequest, exception: Exception) -> HttpResponseBase:
-    """``handler400``: what Django refuses before any view runs, a forbidden host for instance."""
-    return (from_framework(exception) or InvalidRequest()).response()
-
-
-def permission_denied(request: HttpRequest, exception: Exception) -> HttpResponseBase:
-    return Forbidden().response()
-
-
-def page_not_found(request: HttpRequest, exception: Exception) -> HttpResponseBase:
-    return NotFound("There is no such route.").response()
-
-
-def server_error(request: HttpRequest) -> HttpResponseBase:
-    """``handler500``: what no view foresaw; only a database that is away is told apart."""
-    exc = sys.exc_info()[1]
-    error = from_framework(exc) if isinstance(exc, OperationalError | InterfaceError) else None
-    return (error or GatewayError()).response()

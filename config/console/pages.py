@@ -40,7 +40,7 @@ from django.utils.text import slugify
 from django.views.decorators.debug import sensitive_post_parameters
 
 from config.api.errors import GatewayError
-from config.api.params import CONTROL_CHARACTERS, NOT_STORABLE
+from config.api.text import CONTROL_CHARACTERS, NOT_STORABLE
 from config.secrets import MAX_CREDENTIAL_LENGTH, NotACredential, parse_credential
 
 _F = TypeVar("_F", bound=Callable[..., Any])

@@ -18,7 +18,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_protect
 from django.views.decorators.debug import sensitive_post_parameters
 
-from config.api.params import NOT_STORABLE
+from config.api.text import NOT_STORABLE
 from config.console import totp
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, 
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from config.api.errors import MethodNotAllowed
+from config.api.handler import error_response
 
 _PROBES: Final = frozenset(("/healthz", "/readyz", "/metrics"))
 
@@ -33,7 +34,7 @@ def _safe(view: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest]
     @wraps(view)
     def checked(request: HttpRequest) -> HttpResponse:
         if request.method not in ("GET", "HEAD"):
-            return MethodNotAllowed(headers={"Allow": "GET, HEAD"}).response()
+            return error_response(MethodNotAllowed(headers={"Allow": "GET, HEAD"}))
         return view(request)
 
     return checked

@@ -14,19 +14,17 @@ from rest_framework.exceptions import ValidationError
 
 from accounts.models import Region
 from catalog.pricing import usd
-from config.api.openapi import envelope
-from config.api.params import (
-    CONTROL_CHARACTERS,
-    MAX_LIST,
-    NOT_STORABLE,
+from config.api.fields import (
     ChoiceField,
     FlagField,
     InstantField,
     IntegerField,
     StrictSerializer,
     StringField,
-    path_uuid,
 )
+from config.api.openapi import envelope
+from config.api.params import MAX_LIST
+from config.api.text import CONTROL_CHARACTERS, NOT_STORABLE, parse_uuid
 from inference.models import Feedback, Generation
 from inference.reports.analytics import (
     DEFAULT_LIMIT,
@@ -342,7 +340,7 @@ class _FilterSerializer(StrictSerializer):
         if not all(isinstance(value, kind) for value in values):
             raise ValidationError({"value": f"Must be {name} for this field."})
         is_uuid = not is_metric and DIMENSIONS[found.field].is_uuid
-        if is_uuid and not all(map(path_uuid, values)):
+        if is_uuid and not all(map(parse_uuid, values)):
             raise ValidationError({"value": "Must be a UUID for this field."})
         if found.include_unset and found.operator not in ("in", "not_in"):
             raise ValidationError({"include_unset": "Goes with in and not_in alone."})

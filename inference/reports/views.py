@@ -28,7 +28,8 @@ from accounts.models import (
 )
 from config.api.errors import NotFound
 from config.api.openapi import ErrorSerializer, errors
-from config.api.params import NOT_STORABLE, query_choice, query_uuid
+from config.api.params import query_choice, query_uuid
+from config.api.text import NOT_STORABLE
 from inference.models import Feedback, Generation
 from inference.reports.activity import ACTIVITY_DAYS, Activity, completed_days, permaslugs
 from inference.reports.analytics import DIMENSIONS, METRICS, OPERATORS, Granularity, Query

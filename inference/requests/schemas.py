@@ -11,7 +11,7 @@ import msgspec
 
 from catalog.dialects.base import Operation
 from config.api.errors import InvalidRequest
-from config.api.params import CONTROL_CHARACTERS
+from config.api.text import CONTROL_CHARACTERS
 
 # Meant for the gateway: a deployment would refuse or misread them.
 _GATEWAY_FIELDS: Final = frozenset(

@@ -31,4 +31,4 @@ urlpatterns = [
     path("rest-database", _Rest.as_view(failure=OperationalError)),
 ]
 
-handler500 = "config.api.errors.server_error"
+handler500 = "config.api.handler.server_error"

@@ -11,7 +11,7 @@ from billing import ledger
 from billing.models import Account
 from catalog.pricing import usd
 from config.api.errors import NotFound
-from config.api.params import CONTROL_CHARACTERS
+from config.api.text import CONTROL_CHARACTERS
 from config.bulk.commands import Command as BaseCommand
 from config.bulk.commands import refuse
 

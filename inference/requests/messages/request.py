@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from config.api.errors import InvalidRequest
-from config.api.params import CONTROL_CHARACTERS
+from config.api.text import CONTROL_CHARACTERS
 from inference.requests import schemas
 from inference.requests.messages import thoughts
 

@@ -14,8 +14,9 @@ from django.test import Client, RequestFactory
 from rest_framework import exceptions as drf
 from rest_framework.test import APIClient
 
-from config.api import errors
-from config.api.errors import GatewayError, error_body, from_framework
+from config.api import handler
+from config.api.errors import GatewayError, error_body
+from config.api.handler import from_framework
 
 
 def envelope(code: int, message: str, error_type: str) -> dict[str, Any]:
@@ -203,12 +204,12 @@ def test_a_lost_database_is_503(db: None) -> None:
 def test_the_handlers_of_django_answer_in_the_envelope(rf: RequestFactory) -> None:
     request = rf.get("/")
     for response, code in (
-        (errors.bad_request(request, SuspiciousOperation()), 400),
-        (errors.bad_request(request, ValueError()), 400),
-        (errors.bad_request(request, RequestDataTooBig()), 413),
-        (errors.permission_denied(request, PermissionDenied()), 403),
-        (errors.page_not_found(request, Http404()), 404),
-        (errors.server_error(request), 500),
+        (handler.bad_request(request, SuspiciousOperation()), 400),
+        (handler.bad_request(request, ValueError()), 400),
+        (handler.bad_request(request, RequestDataTooBig()), 413),
+        (handler.permission_denied(request, PermissionDenied()), 403),
+        (handler.page_not_found(request, Http404()), 404),
+        (handler.server_error(request), 500),
     ):
         assert response.status_code == code
         assert json.loads(response.content)["error"]["code"] == code

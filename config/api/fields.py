@@ -1,0 +1,146 @@
+"""Strict serializer fields: a value is accepted exactly as JSON spells it, or refused by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from decimal import Context, Decimal
+from typing import Any, Final
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+from rest_framework.exceptions import ValidationError
+
+from config.api.text import CONTROL_CHARACTERS, NOT_STORABLE, parse_uuid
+
+_INSTANT: Final = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?"
+    r"(?:Z|[+-][0-9]{2}:[0-9]{2})"
+)
+_MAX_DOLLARS: Final = 1_000_000_000
+_NANO: Final = Decimal("1e-9")
+_MONEY: Final = Context(prec=40)
+
+
+class StrictSerializer(serializers.Serializer[Any]):
+    """A shape that refuses the fields it does not know, by name."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            raise ValidationError("Must be a JSON object.")
+        unknown = [name for name in data if name not in self.fields]
+        if unknown:
+            raise ValidationError({name[:100]: ["Unknown field."] for name in unknown[:10]})
+        return super().to_internal_value(data)
+
+
+class StringField(serializers.CharField):
+    """A JSON string as it is: not trimmed, not converted, without control characters."""
+
+    default_error_messages = {"invalid": "Must be a string."}
+
+    def __init__(self, **kwargs: Any) -> None:
+        kwargs.setdefault("trim_whitespace", False)
+        kwargs.setdefault("max_length", 255)
+        super().__init__(**kwargs)
+
+    def to_internal_value(self, data: Any) -> str:
+        if not isinstance(data, str):
+            self.fail("invalid")
+        if CONTROL_CHARACTERS.search(data):
+            raise ValidationError("Must not contain control characters.")
+        return data
+
+
+class TrackingField(StringField):
+    """A tracking string of the wider rule: any Unicode text without NUL, no white space around."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        kwargs.setdefault("min_length", 1)
+        kwargs.setdefault("max_length", 512)
+        super().__init__(**kwargs)
+
+    def to_internal_value(self, data: Any) -> str:
+        if not isinstance(data, str):
+            self.fail("invalid")
+        if NOT_STORABLE.search(data):
+            raise ValidationError("Must not contain NUL or lone surrogates.")
+        if data != data.strip():
+            raise ValidationError("Must not begin or end with white space.")
+        return data
+
+
+class FlagField(serializers.BooleanField):
+    """A JSON boolean; ``"yes"`` and ``1`` are not booleans."""
+
+    default_error_messages = {"invalid": "Must be true or false."}
+
+    def to_internal_value(self, data: Any) -> bool:
+        if not isinstance(data, bool):
+            self.fail("invalid")
+        return data
+
+
+class ChoiceField(serializers.ChoiceField):
+    """One string of a closed list."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        if not isinstance(data, str) or data not in self.choices:
+            raise ValidationError(f"Must be one of: {', '.join(map(str, self.choices))}.")
+        return data
+
+
+class UUIDField(serializers.UUIDField):
+    """A UUID in its usual spelling, and in no other that Python would accept."""
+
+    default_error_messages = {"invalid": "Must be a UUID."}
+
+    def to_internal_value(self, data: Any) -> Any:
+        value = parse_uuid(data) if isinstance(data, str) else None
+        if value is None:
+            self.fail("invalid")
+        return value
+
+
+class IntegerField(serializers.IntegerField):
+    """A JSON integer; ``"5"``, ``5.0`` and ``true`` are not integers."""
+
+    default_error_messages = {"invalid": "Must be an integer."}
+
+    def to_internal_value(self, data: Any) -> Any:
+        if not isinstance(data, int) or isinstance(data, bool):
+            self.fail("invalid")
+        return super().to_internal_value(data)
+
+
+@extend_schema_field({"type": "number", "minimum": 0, "maximum": _MAX_DOLLARS})
+class DollarsField(serializers.Field[int, Any, float, Any]):
+    """A JSON number of USD, not negative, as integer nano-USD: exact, or refused."""
+
+    def to_internal_value(self, data: Any) -> int:
+        if not isinstance(data, int | Decimal) or isinstance(data, bool):
+            raise ValidationError("Must be a number.")
+        if not 0 <= data <= _MAX_DOLLARS:
+            raise ValidationError(f"Must be from 0 to {_MAX_DOLLARS}.")
+        nano = Decimal(data).quantize(_NANO, context=_MONEY)
+        if nano != data:
+            raise ValidationError("Must have at most 9 decimals.")
+        return int(nano.scaleb(9, context=_MONEY))
+
+    def to_representation(self, value: int) -> float:
+        return value / 10**9
+
+
+class InstantField(serializers.DateTimeField):
+    """An ISO 8601 moment with its seconds and its offset from UTC, and in no shorter spelling."""
+
+    def to_internal_value(self, value: Any) -> datetime:
+        if not isinstance(value, str) or not _INSTANT.fullmatch(value):
+            raise ValidationError(
+                "Must be a moment with seconds and time zone, such as 2030-01-31T12:00:00Z."
+            )
+        try:
+            return datetime.fromisoformat(value).astimezone(UTC)
+        except (ValueError, OverflowError):
+            raise ValidationError("Is not a moment of the calendar.") from None

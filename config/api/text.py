@@ -1,0 +1,18 @@
+"""The spellings that the API accepts in texts; pure, so that parsers of any room can use it."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from uuid import UUID
+
+# C0, DEL and C1 controls; lone surrogates, which UTF-8 and PostgreSQL cannot carry.
+CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+# PostgreSQL cannot store these characters in a text.
+NOT_STORABLE: Final = re.compile(r"[\x00\ud800-\udfff]")
+_UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+
+def parse_uuid(text: str) -> UUID | None:
+    """Returns the UUID that a text spells in the usual way, ``None`` for any other text."""
+    return UUID(text) if _UUID.fullmatch(text) else None
