@@ -1,4 +1,4 @@
-"""The live validation of a private endpoint: real calls, by the traffic's dialects and door."""
+"""The live validation of a private endpoint: real calls with the dialects of the traffic."""
 
 from __future__ import annotations
 
@@ -210,7 +210,10 @@ def _check(
 async def _probe(call: Call, dialect: Dialect, policy: egress.EgressPolicy, result: _Run) -> None:
     probe = _Probe(call, dialect, result)
     try:
-        async with asyncio.timeout(settings.VALIDATION_TIMEOUT), egress.Door(policy) as probe.door:
+        async with (
+            asyncio.timeout(settings.VALIDATION_TIMEOUT),
+            egress.EgressClient(policy) as probe.egress_client,
+        ):
             await probe.completion()
             await probe.stream()
     except (egress.TimedOut, TimeoutError):
@@ -235,7 +238,7 @@ class _Probe:
         self.models: list[str] = []
         self.limit = "max_tokens"
         self.has_usage = True
-        self.door: egress.Door
+        self.egress_client: egress.EgressClient
 
     async def completion(self) -> None:
         """Makes the plain call; raises :class:`_CheckFailed`."""
@@ -348,7 +351,9 @@ class _Probe:
         request = self.dialect.build(self._call(stream=stream))
         timeout = settings.VALIDATION_TIMEOUT
         try:
-            return await self.door.send(request, first_byte_timeout=timeout, idle_timeout=timeout)
+            return await self.egress_client.send(
+                request, first_byte_timeout=timeout, idle_timeout=timeout
+            )
         except egress.AddressRefused:
             raise _CheckFailed("base_url", Reason.INVALID_BASE_URL) from None
         except egress.RedirectRefused as exc:

@@ -101,7 +101,7 @@ class _Names:
             lookup.get_loop().call_later(self._kept_seconds, self._lookups.pop, key)
 
 
-class Door:
+class EgressClient:
     """Sends requests over kept-alive connections; owned by one event loop, used as a context.
 
     Every connection goes to an address that is judged when it is dialled. `resolve` replaces the

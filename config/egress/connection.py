@@ -1,7 +1,7 @@
 """One HTTP/1.1 connection to an upstream, and the exchange that it is in.
 
 The parser is llhttp, strict; what is left is the order of things. It knows neither addresses nor
-policies: the door dials and hands over a connection that is there.
+policies: the client dials and hands over an open connection.
 """
 
 from __future__ import annotations

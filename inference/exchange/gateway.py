@@ -87,10 +87,10 @@ class CallerStuck(Exception):
 
 
 class Gateway:
-    """What a worker keeps between requests: the door, the two islands and their batches."""
+    """Keeps the state of a worker between requests: egress client, stores and batches."""
 
     def __init__(self) -> None:
-        self.door = egress.Door(settings.EGRESS_POLICY)
+        self.egress_client = egress.EgressClient(settings.EGRESS_POLICY)
         self.board = HealthBoard()
         self._admission = AdmissionIsland(self.board)
         self._settlement = SettlementIsland()
@@ -104,7 +104,7 @@ class Gateway:
         self._readers = ThreadPoolExecutor(_READERS, "screening")
 
     async def open(self) -> None:
-        await self.door.__aenter__()
+        await self.egress_client.__aenter__()
         self._pulse.start()
 
     async def close(self) -> None:
@@ -122,7 +122,7 @@ class Gateway:
         await self._pulse.close()
         await self._admission.close()
         await self._settlement.close()
-        await self.door.__aexit__(None, None, None)
+        await self.egress_client.__aexit__(None, None, None)
 
     async def admit(self, entry: Entry) -> Exchange:
         """Admits a request and returns its exchange; raises :class:`GatewayError`, nothing sent."""
@@ -423,7 +423,7 @@ class Exchange:
     async def _send(self, item: Bearable) -> egress.OutboundResponse:
         self._is_taken = False
         response = await upstream.send(
-            self._gateway.door,
+            self._gateway.egress_client,
             _dialect(item.candidate),
             item.candidate,
             self._request,

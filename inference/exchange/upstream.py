@@ -1,4 +1,4 @@
-"""Sends a call to a candidate through the one door, and says in our words what went wrong."""
+"""Sends a call to a candidate through the egress client, and says in our words what went wrong."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class RequestUntranslatable(UpstreamRefused):
 
 
 async def send(
-    door: egress.Door,
+    egress_client: egress.EgressClient,
     dialect: Dialect,
     candidate: Candidate,
     request: InferenceRequest,
@@ -102,7 +102,7 @@ async def send(
             str(exc), metadata={"provider_name": route.facts.provider_name}
         ) from None
     try:
-        response = await door.send(
+        response = await egress_client.send(
             outbound,
             first_byte_timeout=settings.UPSTREAM_FIRST_EVENT_TIMEOUT,
             idle_timeout=settings.UPSTREAM_IDLE_TIMEOUT,
@@ -126,7 +126,7 @@ def _bound_name(operation: Operation, supported: frozenset[str] | None) -> str:
 
 
 def translate(exc: Exception, secret: Secret) -> GatewayError:
-    """Maps what the door and the dialects raise to errors of the caller's tree."""
+    """Maps what the egress client and the dialects raise to errors of the caller's tree."""
     match exc:
         case GatewayError():
             return exc

@@ -34,8 +34,8 @@ class Command(ImportCommand):
 
 
 def _fetched(url: str) -> bytes:
-    """Downloads a file through the one door: addresses judged, bounded, no redirects."""
-    # The door would let plain HTTP into a network that the operator allowed.
+    """Downloads a file through `config.egress`: addresses judged, bounded, no redirects."""
+    # `fetch` would let plain HTTP into a network that the operator allowed.
     if not url.startswith("https://"):
         refuse("The URL must begin with https://")
     try:

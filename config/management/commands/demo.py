@@ -30,7 +30,7 @@ from catalog.models import Provider
 from catalog.pricing import NANO
 from config.bulk.commands import Command as BaseCommand
 from config.bulk.commands import refuse
-from config.egress import Door, EgressError, EgressPolicy, OutboundRequest, fetch
+from config.egress import EgressClient, EgressError, EgressPolicy, OutboundRequest, fetch
 from config.local.demo import SIMULATOR_DIR
 from config.local.simulator.behaviours import Simulator, ensure_certificates
 from config.management.commands.serve import port_number, require_free_port
@@ -152,8 +152,8 @@ class Command(BaseCommand):
             ).encode(),
         )
         result: dict[str, Any] = {"id": None, "text": "", "usage": None}
-        async with Door(_LOOPBACK) as door:
-            response = await door.send(request, first_byte_timeout=30, idle_timeout=30)
+        async with EgressClient(_LOOPBACK) as egress_client:
+            response = await egress_client.send(request, first_byte_timeout=30, idle_timeout=30)
             if response.status != 200:
                 refuse(f"The completion failed: {(await response.read()).decode()}")
             buffer = b""

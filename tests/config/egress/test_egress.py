@@ -20,7 +20,7 @@ from config.egress import (
     AddressRefused,
     BadResponse,
     ConnectFailed,
-    Door,
+    EgressClient,
     EgressError,
     EgressPolicy,
     InvalidURL,
@@ -91,7 +91,7 @@ def asynchronous(
     return resolve_later
 
 
-def through_door(
+def through_async_client(
     request: OutboundRequest,
     policy: EgressPolicy,
     resolve: Callable[[str, int], Sequence[str]] = to_loopback,
@@ -99,7 +99,7 @@ def through_door(
     return asyncio.run(_answered(request, policy, resolve))
 
 
-def through_uvloop_door(
+def through_uvloop_client(
     request: OutboundRequest,
     policy: EgressPolicy,
     resolve: Callable[[str, int], Sequence[str]] = to_loopback,
@@ -111,8 +111,8 @@ def through_uvloop_door(
 async def _answered(
     request: OutboundRequest, policy: EgressPolicy, resolve: Callable[[str, int], Sequence[str]]
 ) -> Answer:
-    async with Door(policy, resolve=asynchronous(resolve)) as door:
-        response = await door.send(request, first_byte_timeout=0.5, idle_timeout=0.5)
+    async with EgressClient(policy, resolve=asynchronous(resolve)) as egress_client:
+        response = await egress_client.send(request, first_byte_timeout=0.5, idle_timeout=0.5)
         return response.status, response.headers, await response.read()
 
 
@@ -125,7 +125,8 @@ def through_fetch(
 
 
 @pytest.fixture(
-    params=[through_door, through_uvloop_door, through_fetch], ids=["door", "uvloop", "fetch"]
+    params=[through_async_client, through_uvloop_client, through_fetch],
+    ids=["asyncio", "uvloop", "fetch"],
 )
 def client(request: pytest.FixtureRequest) -> Client:
     chosen: Client = request.param
@@ -525,8 +526,8 @@ def test_the_platform_resolver_is_judged_too(client: Client, canary: socket.sock
 
 
 async def send_with_platform_resolver(url: str) -> None:
-    async with Door(STRICT) as door:
-        await door.send(post(url), first_byte_timeout=1, idle_timeout=1)
+    async with EgressClient(STRICT) as egress_client:
+        await egress_client.send(post(url), first_byte_timeout=1, idle_timeout=1)
 
 
 def test_plain_http_reaches_an_allowed_network(client: Client, policy: EgressPolicy) -> None:
@@ -583,7 +584,7 @@ def test_a_name_that_changes_its_answer_never_leads_elsewhere(
         assert server.connections == 1
 
 
-def test_one_door_judges_a_name_again_for_a_new_connection(
+def test_one_client_judges_a_name_again_for_a_new_connection(
     policy: EgressPolicy, context: ssl.SSLContext
 ) -> None:
     answers = iter([["127.0.0.1"], ["127.0.0.2"]])
@@ -592,11 +593,11 @@ def test_one_door_judges_a_name_again_for_a_new_connection(
         return next(answers)
 
     async def run(url: str) -> None:
-        async with Door(policy, resolve=resolve, dns_cache_seconds=0) as door:
-            response = await door.send(post(url), first_byte_timeout=1, idle_timeout=1)
+        async with EgressClient(policy, resolve=resolve, dns_cache_seconds=0) as egress_client:
+            response = await egress_client.send(post(url), first_byte_timeout=1, idle_timeout=1)
             await response.read()
             with pytest.raises(AddressRefused):
-                await door.send(post(url), first_byte_timeout=1, idle_timeout=1)
+                await egress_client.send(post(url), first_byte_timeout=1, idle_timeout=1)
 
     with serving(answering(headers=("Connection: close",)), context) as server:
         asyncio.run(run(upstream(server)))
@@ -622,8 +623,8 @@ def test_a_resolver_that_hangs_fails_to_connect(policy: EgressPolicy) -> None:
         return ["127.0.0.1"]
 
     async def run() -> None:
-        async with Door(policy, resolve=hang) as door:
-            await door.send(post("https://a.test"), first_byte_timeout=5, idle_timeout=5)
+        async with EgressClient(policy, resolve=hang) as egress_client:
+            await egress_client.send(post("https://a.test"), first_byte_timeout=5, idle_timeout=5)
 
     with pytest.raises(ConnectFailed):
         asyncio.run(run())
@@ -759,7 +760,9 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n"
 HELLO = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 
 
-@pytest.mark.parametrize("door", [through_door, through_uvloop_door], ids=["door", "uvloop"])
+@pytest.mark.parametrize(
+    "async_client", [through_async_client, through_uvloop_client], ids=["asyncio", "uvloop"]
+)
 @pytest.mark.parametrize(
     "answer",
     [
@@ -798,10 +801,10 @@ HELLO = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
     ],
 )
 def test_an_answer_whose_end_is_in_doubt_is_refused(
-    door: Client, policy: EgressPolicy, answer: bytes
+    async_client: Client, policy: EgressPolicy, answer: bytes
 ) -> None:
     with serving(sending(answer)) as server, pytest.raises(BadResponse):
-        door(post(upstream(server)), policy)
+        async_client(post(upstream(server)), policy)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
@@ -819,7 +822,7 @@ def test_an_answer_is_the_same_however_it_is_cut(policy: EgressPolicy, size: int
         return True
 
     with serving(script) as server:
-        status, headers, body = through_uvloop_door(post(upstream(server)), policy)
+        status, headers, body = through_uvloop_client(post(upstream(server)), policy)
     assert (status, dict(headers), body) == (
         200,
         {"transfer-encoding": "chunked", "x-a": "1, 2", "x-b": ""},
@@ -828,11 +831,11 @@ def test_an_answer_is_the_same_however_it_is_cut(policy: EgressPolicy, size: int
 
 
 async def twice(policy: EgressPolicy, url: str) -> list[bytes]:
-    """Asks for two answers of one door, with a pause in which the upstream may do as it likes."""
-    async with through(policy) as door:
+    """Returns two answers to one client; the upstream may misbehave in the pause between them."""
+    async with through(policy) as egress_client:
         bodies = []
         for _ in range(2):
-            response = await door.send(post(url), first_byte_timeout=1, idle_timeout=1)
+            response = await egress_client.send(post(url), first_byte_timeout=1, idle_timeout=1)
             bodies.append(await response.read())
             await asyncio.sleep(0.2)
         return bodies
@@ -878,11 +881,11 @@ def test_an_answer_that_nobody_reads_spoils_nobody_elses(policy: EgressPolicy) -
     """It is whole, and larger than what waits for a reader: reading was stopped behind it."""
 
     async def run(url: str) -> bytes:
-        async with through(policy) as door:
-            response = await door.send(post(url), first_byte_timeout=1, idle_timeout=1)
+        async with through(policy) as egress_client:
+            response = await egress_client.send(post(url), first_byte_timeout=1, idle_timeout=1)
             await asyncio.sleep(0.2)
             response.close()
-            response = await door.send(post(url), first_byte_timeout=1, idle_timeout=1)
+            response = await egress_client.send(post(url), first_byte_timeout=1, idle_timeout=1)
             return await response.read()
 
     body = b"x" * 100_000
@@ -905,7 +908,7 @@ def test_a_refusal_in_the_middle_of_an_upload_is_an_answer(policy: EgressPolicy)
         thread = threading.Thread(target=refuse)
         thread.start()
         url = f"http://upstream.test:{listener.getsockname()[1]}"
-        status, _, body = through_uvloop_door(post(url, b"x" * (32 << 20)), policy)
+        status, _, body = through_uvloop_client(post(url, b"x" * (32 << 20)), policy)
         thread.join(5)
     assert (status, body) == (413, b"big")
 
@@ -939,10 +942,10 @@ def test_an_upstream_that_ends_late_keeps_its_connection_and_its_reader_free(
         return True
 
     async def run(base: str) -> None:
-        async with through(policy) as door:
+        async with through(policy) as egress_client:
             for path, connections in (("/late", 1), ("/late", 1), ("/never", 1), ("/late", 2)):
                 request = post(f"{base}{path}")
-                response = await door.send(request, first_byte_timeout=1, idle_timeout=1)
+                response = await egress_client.send(request, first_byte_timeout=1, idle_timeout=1)
                 assert await response.readany() == b"hello"
                 response.close(linger=0.2)
                 assert await response.readany() == b""
@@ -963,17 +966,19 @@ def test_a_name_is_looked_up_once_for_all_who_wait(
         await asyncio.sleep(0.05)
         return [] if len(asked) == 1 else ["127.0.0.1"]
 
-    async def one(door: Door, url: str) -> bytes:
-        response = await door.send(post(url), first_byte_timeout=1, idle_timeout=1)
+    async def one(egress_client: EgressClient, url: str) -> bytes:
+        response = await egress_client.send(post(url), first_byte_timeout=1, idle_timeout=1)
         return await response.read()
 
     async def run(url: str) -> None:
-        async with Door(policy, resolve=resolve) as door:
+        async with EgressClient(policy, resolve=resolve) as egress_client:
             nothing = await asyncio.gather(
-                *(one(door, url) for _ in range(5)), return_exceptions=True
+                *(one(egress_client, url) for _ in range(5)), return_exceptions=True
             )
             assert {type(problem) for problem in nothing} == {ConnectFailed}
-            assert await asyncio.gather(*(one(door, url) for _ in range(5))) == [b"hello"] * 5
+            assert (
+                await asyncio.gather(*(one(egress_client, url) for _ in range(5))) == [b"hello"] * 5
+            )
             assert len(asked) == 2
 
     with serving(answering(), context) as server:
@@ -991,17 +996,17 @@ def test_a_lookup_that_hangs_takes_one_thread_and_the_last_answer_serves(
             await asyncio.sleep(60)
         return ["127.0.0.1"]
 
-    async def one(door: Door, url: str) -> bytes:
-        response = await door.send(post(url), first_byte_timeout=1, idle_timeout=1)
+    async def one(egress_client: EgressClient, url: str) -> bytes:
+        response = await egress_client.send(post(url), first_byte_timeout=1, idle_timeout=1)
         return await response.read()
 
     async def run(url: str) -> None:
-        async with Door(policy, resolve=resolve, dns_cache_seconds=0) as door:
-            assert await one(door, url) == b"hello"
+        async with EgressClient(policy, resolve=resolve, dns_cache_seconds=0) as egress_client:
+            assert await one(egress_client, url) == b"hello"
             for _ in range(3):
                 with pytest.raises(ConnectFailed):
-                    await one(door, "https://dead.test")
-                assert await one(door, url) == b"hello"
+                    await one(egress_client, "https://dead.test")
+                assert await one(egress_client, url) == b"hello"
             assert asked == ["upstream.test", "dead.test", "upstream.test"]
 
     with serving(answering(headers=("Connection: close",)), context) as server:
@@ -1025,7 +1030,7 @@ def test_an_address_that_is_silent_gives_way_to_the_next(
             line.setblocking(False)
             line.connect_ex(("127.0.0.2", server.port))
         answers = ["127.0.0.2", "127.0.0.1"]
-        found = through_uvloop_door(post(upstream(server)), policy, lambda host, port: answers)
+        found = through_uvloop_client(post(upstream(server)), policy, lambda host, port: answers)
     assert found[2] == b"hello"
 
 
@@ -1065,7 +1070,7 @@ def dripping(first: bytes) -> Callable[[socket.socket, bytes, bytes], bool]:
 
 
 @pytest.mark.parametrize(
-    ("script", "door_phase"),
+    ("script", "client_phase"),
     [
         (silent, "first byte"),
         (dripping(b"HTTP/1.1 200 OK\r\nX: "), "first byte"),
@@ -1078,11 +1083,11 @@ def test_a_late_answer_times_out(
     policy: EgressPolicy,
     context: ssl.SSLContext,
     script: Callable[[socket.socket, bytes, bytes], bool],
-    door_phase: str,
+    client_phase: str,
 ) -> None:
     with serving(script, context) as server, pytest.raises(TimedOut) as caught:
         client(post(upstream(server)), policy)
-    assert caught.value.phase == (door_phase if client is not through_fetch else "total")
+    assert caught.value.phase == (client_phase if client is not through_fetch else "total")
     assert caught.value.public == "The upstream did not answer in time."
 
 
@@ -1107,8 +1112,8 @@ def test_fetch_ends_a_dripping_body_at_its_deadline(
 
 def test_a_caller_can_end_a_dripping_body(policy: EgressPolicy, context: ssl.SSLContext) -> None:
     async def run(url: str) -> None:
-        async with through(policy) as door:
-            response = await door.send(post(url), first_byte_timeout=1, idle_timeout=1)
+        async with through(policy) as egress_client:
+            response = await egress_client.send(post(url), first_byte_timeout=1, idle_timeout=1)
             try:
                 async with asyncio.timeout(0.3):
                     await response.read()
@@ -1120,8 +1125,8 @@ def test_a_caller_can_end_a_dripping_body(policy: EgressPolicy, context: ssl.SSL
         asyncio.run(run(upstream(server)))
 
 
-def through(policy: EgressPolicy) -> Door:
-    return Door(policy, resolve=asynchronous(to_loopback))
+def through(policy: EgressPolicy) -> EgressClient:
+    return EgressClient(policy, resolve=asynchronous(to_loopback))
 
 
 def pausing(line: socket.socket, head: bytes, body: bytes) -> bool:
@@ -1132,8 +1137,8 @@ def pausing(line: socket.socket, head: bytes, body: bytes) -> bool:
 
 def test_a_body_that_stops_times_out_as_idle(policy: EgressPolicy, context: ssl.SSLContext) -> None:
     async def run(url: str) -> bytes:
-        async with through(policy) as door:
-            response = await door.send(post(url), first_byte_timeout=5, idle_timeout=0.3)
+        async with through(policy) as egress_client:
+            response = await egress_client.send(post(url), first_byte_timeout=5, idle_timeout=0.3)
             first = await response.readany()
             # The time a caller spends elsewhere is not the upstream's.
             await asyncio.sleep(0.4)
@@ -1148,8 +1153,10 @@ def test_a_body_that_stops_times_out_as_idle(policy: EgressPolicy, context: ssl.
 
 def test_a_handshake_that_never_comes_times_out_as_connecting(policy: EgressPolicy) -> None:
     async def run(url: str) -> None:
-        async with through(policy) as door:
-            await door.send(post(url), first_byte_timeout=5, idle_timeout=5, connect_timeout=0.3)
+        async with through(policy) as egress_client:
+            await egress_client.send(
+                post(url), first_byte_timeout=5, idle_timeout=5, connect_timeout=0.3
+            )
 
     with socket.create_server(("127.0.0.1", 0)) as mute:
         url = f"https://upstream.test:{mute.getsockname()[1]}"
@@ -1199,8 +1206,8 @@ def test_an_endless_body_is_too_large(
 
 def test_read_has_a_limit_of_its_own(policy: EgressPolicy, context: ssl.SSLContext) -> None:
     async def run(url: str, limit: int) -> bytes:
-        async with through(policy) as door:
-            response = await door.send(post(url), first_byte_timeout=1, idle_timeout=1)
+        async with through(policy) as egress_client:
+            response = await egress_client.send(post(url), first_byte_timeout=1, idle_timeout=1)
             return await response.read(limit)
 
     with serving(answering(b"x" * 1000), context) as server:
@@ -1223,10 +1230,10 @@ def test_a_finished_answer_gives_its_connection_back(
     policy: EgressPolicy, context: ssl.SSLContext
 ) -> None:
     async def run(url: str) -> list[bytes]:
-        async with through(policy) as door:
+        async with through(policy) as egress_client:
             bodies = []
             for _ in range(3):
-                response = await door.send(post(url), first_byte_timeout=1, idle_timeout=1)
+                response = await egress_client.send(post(url), first_byte_timeout=1, idle_timeout=1)
                 bodies.append(b"".join([chunk async for chunk in response.iter_chunks()]))
                 response.close()
             return bodies
@@ -1240,9 +1247,11 @@ def test_an_answer_without_a_body_gives_its_connection_back(
     policy: EgressPolicy, context: ssl.SSLContext
 ) -> None:
     async def run(url: str) -> list[bytes]:
-        async with through(policy) as door:
+        async with through(policy) as egress_client:
             return [
-                await (await door.send(post(url), first_byte_timeout=1, idle_timeout=1)).read()
+                await (
+                    await egress_client.send(post(url), first_byte_timeout=1, idle_timeout=1)
+                ).read()
                 for _ in range(2)
             ]
 
@@ -1270,8 +1279,8 @@ def test_close_ends_an_unfinished_answer_within_a_second(
             ended.set()
 
     async def run(url: str) -> bool:
-        async with through(policy) as door:
-            response = await door.send(post(url), first_byte_timeout=1, idle_timeout=1)
+        async with through(policy) as egress_client:
+            response = await egress_client.send(post(url), first_byte_timeout=1, idle_timeout=1)
             await response.readany()
             response.close()
             response.close()
@@ -1293,10 +1302,10 @@ def test_a_cancelled_request_closes_its_connection(
             ended.set()
 
     async def run(url: str) -> bool:
-        async with through(policy) as door:
+        async with through(policy) as egress_client:
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.2):
-                    await door.send(post(url), first_byte_timeout=5, idle_timeout=5)
+                    await egress_client.send(post(url), first_byte_timeout=5, idle_timeout=5)
             return await asyncio.to_thread(ended.wait, 1)
 
     with serving(waiting, context) as server:
@@ -1315,8 +1324,8 @@ def test_a_reader_that_stops_stops_the_upstream(policy: EgressPolicy) -> None:
         return False
 
     async def run(url: str) -> tuple[bool, int]:
-        async with through(replace(policy, max_response_bytes=size)) as door:
-            response = await door.send(post(url), first_byte_timeout=1, idle_timeout=1)
+        async with through(replace(policy, max_response_bytes=size)) as egress_client:
+            response = await egress_client.send(post(url), first_byte_timeout=1, idle_timeout=1)
             await asyncio.sleep(0.5)
             stopped = not finished.is_set()
             return stopped, len(await response.read())
@@ -1351,8 +1360,8 @@ def test_an_upstream_that_hangs_up_before_all_is_read_loses_nothing(
 
     async def read(url: str) -> bytes:
         parts = []
-        async with through(replace(policy, max_response_bytes=1 << 30)) as door:
-            response = await door.send(post(url), first_byte_timeout=5, idle_timeout=5)
+        async with through(replace(policy, max_response_bytes=1 << 30)) as egress_client:
+            response = await egress_client.send(post(url), first_byte_timeout=5, idle_timeout=5)
             while part := await response.readany():
                 parts.append(part)
                 await asyncio.sleep(pause)
@@ -1388,9 +1397,9 @@ def test_environment_proxies_and_netrc_are_ignored(
 
 def test_cookies_are_not_kept(policy: EgressPolicy, context: ssl.SSLContext) -> None:
     async def run(url: str) -> None:
-        async with through(policy) as door:
+        async with through(policy) as egress_client:
             for _ in range(2):
-                response = await door.send(post(url), first_byte_timeout=1, idle_timeout=1)
+                response = await egress_client.send(post(url), first_byte_timeout=1, idle_timeout=1)
                 await response.read()
 
     with serving(answering(headers=("Set-Cookie: a=b",)), context) as server:
@@ -1457,40 +1466,40 @@ def test_a_late_answer_is_not_asked_for_again(
         return (first if head.startswith(b"GET /1 ") else silent)(line, head, body)
 
     async def run(base: str) -> None:
-        async with through(policy) as door:
+        async with through(policy) as egress_client:
             request = OutboundRequest("GET", f"{base}/1", HEADERS)
-            response = await door.send(request, first_byte_timeout=1, idle_timeout=1)
+            response = await egress_client.send(request, first_byte_timeout=1, idle_timeout=1)
             assert await response.read() == b"hello"
             request = OutboundRequest("GET", f"{base}/2", HEADERS)
             with pytest.raises(TimedOut):
-                await door.send(request, first_byte_timeout=0.2, idle_timeout=1)
+                await egress_client.send(request, first_byte_timeout=0.2, idle_timeout=1)
 
     with serving(once, context) as server:
         asyncio.run(run(upstream(server, "")))
         assert (server.connections, len(server.requests)) == (1, 2)
 
 
-def test_many_requests_share_one_door(policy: EgressPolicy, context: ssl.SSLContext) -> None:
-    async def one(door: Door, url: str) -> bytes:
-        response: OutboundResponse = await door.send(
+def test_many_requests_share_one_client(policy: EgressPolicy, context: ssl.SSLContext) -> None:
+    async def one(egress_client: EgressClient, url: str) -> bytes:
+        response: OutboundResponse = await egress_client.send(
             post(url), first_byte_timeout=5, idle_timeout=5, connect_timeout=5
         )
         return await response.read()
 
     async def run(url: str) -> list[bytes]:
-        async with through(policy) as door:
-            return await asyncio.gather(*(one(door, url) for _ in range(50)))
+        async with through(policy) as egress_client:
+            return await asyncio.gather(*(one(egress_client, url) for _ in range(50)))
 
     with serving(answering(), context) as server:
         assert asyncio.run(run(upstream(server))) == [b"hello"] * 50
         assert len(server.requests) == 50
 
 
-def test_a_closed_door_sends_nothing(policy: EgressPolicy, context: ssl.SSLContext) -> None:
+def test_a_closed_client_sends_nothing(policy: EgressPolicy, context: ssl.SSLContext) -> None:
     async def run(url: str) -> None:
-        async with through(policy) as door:
+        async with through(policy) as egress_client:
             pass
-        await door.send(post(url), first_byte_timeout=1, idle_timeout=1)
+        await egress_client.send(post(url), first_byte_timeout=1, idle_timeout=1)
 
     with serving(answering(), context) as server:
         with pytest.raises(ConnectFailed):
@@ -1510,7 +1519,7 @@ CLIENTS = {
     "urllib3",
     "websockets",
 }
-# Beside the door: what runs next to the gateway in demo and tests.
+# Beside the egress_client: what runs next to the gateway in demo and tests.
 EXEMPT = {"config/local/postgres.py", "config/local/simulator/behaviours.py"}
 APPS = ("accounts", "billing", "catalog", "config", "endpoints", "endusers", "inference")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from config.egress import AddressRefused, Door, OutboundRequest, fetch
+from config.egress import AddressRefused, EgressClient, OutboundRequest, fetch
 from config.egress.addresses import EgressPolicy, PinnedHost, parse_pinned_hosts
 from tests.support.tls import Authority, answering, serving
 
@@ -30,11 +30,11 @@ async def nowhere_later(host: str, port: int) -> Sequence[str]:
     return nowhere(host, port)
 
 
-def through_door(url: str, policy: EgressPolicy) -> bytes:
+def through_async_client(url: str, policy: EgressPolicy) -> bytes:
     async def run() -> bytes:
-        async with Door(policy, resolve=nowhere_later) as door:
+        async with EgressClient(policy, resolve=nowhere_later) as egress_client:
             request = OutboundRequest("POST", url, {})
-            answer = await door.send(request, first_byte_timeout=1, idle_timeout=1)
+            answer = await egress_client.send(request, first_byte_timeout=1, idle_timeout=1)
             return await answer.read()
 
     return asyncio.run(run())
@@ -44,7 +44,7 @@ def through_fetch(url: str, policy: EgressPolicy) -> bytes:
     return fetch(OutboundRequest("POST", url, {}), policy, 2.0, resolve=nowhere)[2]
 
 
-@pytest.fixture(params=[through_door, through_fetch], ids=["door", "fetch"])
+@pytest.fixture(params=[through_async_client, through_fetch], ids=["asyncio", "fetch"])
 def client(request: pytest.FixtureRequest) -> Client:
     return request.param
 
