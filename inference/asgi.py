@@ -32,13 +32,13 @@ from config.server import logs
 from config.server.limits import ClientGone, Receive, Scope, Send, gather
 from config.server.regions import region_of_host
 from inference import metrics
-from inference.admission.admit import Entry
+from inference.admission.admit import AdmissionRequest
 from inference.admission.estimate import tokens
-from inference.admission.snapshots import apart
 from inference.exchange.gateway import CallerStuck, Gateway
 from inference.requests import schemas, sse
 from inference.requests.messages import reply as message
 from inference.requests.messages.request import to_chat
+from inference.store import run_in_thread
 
 logger = logging.getLogger(__name__)
 
@@ -96,13 +96,13 @@ class Inference:
             session_id=connection.header(b"x-session-id"),
         )
         if connection.path == COUNT_TOKENS:
-            key = await apart(usable_key, digest)
+            key = await run_in_thread(usable_key, digest)
             require_inference(is_management=key.is_management)
             count = {"input_tokens": tokens(request.prompt_bytes)}
             await connection.respond(200, msgspec.json.encode(count))
             return
         exchange = await self._gateway.admit(
-            Entry(
+            AdmissionRequest(
                 digest,
                 request,
                 connection.request_id,

@@ -30,7 +30,7 @@ class GenerationQuerySet(models.QuerySet["Generation"]):
 class Generation(models.Model):
     """What was asked, where it went, what it used and what it cost; never the text itself.
 
-    Written by the data plane's two islands, ``admission`` and ``settlement``: the row and its price
+    Written by the data plane's ``admission`` and ``settlement``: the row and its price
     are stored before anything is sent, and reach exactly one terminal status afterwards. No index
     has what settlement changes, so that its update touches none; :class:`Journal` finds those that
     are pending.

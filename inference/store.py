@@ -6,16 +6,19 @@ asyncpg, because psycopg spends five times as much of the event loop's time on a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 
 import asyncpg
-from django.db import connection
+from asgiref.sync import sync_to_async
+from django.db import InterfaceError, OperationalError, connection
 
 from config.api.errors import Unavailable
+
+Loaded = TypeVar("Loaded")
 
 # What asyncpg reads of a URL as libpq does. libpq knows more, which says how to behave rather than
 # where to go.
@@ -53,7 +56,7 @@ class Rejected(Exception):
     """PostgreSQL does not take what a statement says, and would not take it later either."""
 
 
-class Store:
+class DataPlaneConnection:
     """One connection, opened when it is needed and opened anew when it broke.
 
     Each statement commits by itself. Not for concurrent use: every island has its own.
@@ -99,6 +102,25 @@ class Store:
         if self._connection is not None:
             broken, self._connection = self._connection, None
             broken.terminate()
+
+
+async def run_in_thread(read: Callable[..., Loaded], *arguments: Any) -> Loaded:
+    """Calls a function that reads through the ORM in a thread and returns its result.
+
+    The thread's own connection is closed afterwards. Raises :class:`Unavailable` while the database
+    cannot be reached.
+    """
+
+    def read_and_close() -> Loaded:
+        try:
+            return read(*arguments)
+        finally:
+            connection.close()
+
+    try:
+        return await sync_to_async(read_and_close, thread_sensitive=False)()
+    except (OperationalError, InterfaceError):
+        raise Unavailable from None
 
 
 async def _connect() -> asyncpg.Connection:

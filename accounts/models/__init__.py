@@ -4,10 +4,10 @@ from accounts.models.credentials import HOST_NAME, ByokCredential, CredentialNot
 from accounts.models.keys import (
     ApiKey,
     ApiKeyNotFound,
-    Governance,
     Guardrail,
     GuardrailNotFound,
     KeyAssignment,
+    KeyGuardrails,
     MemberAssignment,
 )
 from accounts.models.members import Member, MemberNotFound
@@ -32,10 +32,10 @@ __all__ = [
     "BudgetNotFound",
     "ByokCredential",
     "CredentialNotFound",
-    "Governance",
     "Guardrail",
     "GuardrailNotFound",
     "KeyAssignment",
+    "KeyGuardrails",
     "LimitReset",
     "Member",
     "MemberAssignment",

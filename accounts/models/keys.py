@@ -138,7 +138,7 @@ class ApiKey(BaseModel):
     def is_usable(self) -> bool:
         return not self.disabled and (self.expires_at is None or self.expires_at > timezone.now())
 
-    def guardrails(self) -> Governance:
+    def guardrails(self) -> KeyGuardrails:
         """Returns what governs the key besides its organization, read in one query."""
         default_id = default_guardrail_id(self.workspace_id)
         assigned = MemberAssignment.objects.filter(guardrail=OuterRef("pk"), member=self.creator_id)
@@ -148,7 +148,7 @@ class ApiKey(BaseModel):
             .annotate(is_members=Exists(assigned), is_keys=Exists(own))
             .filter(Q(pk=default_id) | Q(is_members=True) | Q(is_keys=True))
         )
-        return Governance(
+        return KeyGuardrails(
             next((row for row in found if row.pk == default_id), None),
             next((row for row in found if row.is_members), None),
             next((row for row in found if row.is_keys), None),
@@ -438,7 +438,7 @@ class MemberAssignment(BaseModel):
         return f"{self.guardrail} for {self.member}"
 
 
-class Governance(NamedTuple):
+class KeyGuardrails(NamedTuple):
     """The guardrails that govern a key: its workspace's, its creator's and its own."""
 
     workspace: Guardrail | None

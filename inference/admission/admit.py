@@ -24,7 +24,7 @@ from billing.budgets import Budget, Reading
 from config.api.errors import Conflict, GatewayError, Unauthenticated, Unavailable
 from config.secrets import hash_end_user
 from inference.admission import governance
-from inference.admission.budgets import Bearable, Outdated, Purses
+from inference.admission.budgets import AffordableCandidate, Budgets, StaleReading
 from inference.admission.governance import WorkspaceRules
 from inference.admission.snapshots import Snapshots
 from inference.filters.screening import Filters, Finding, Screened, screen_at_once
@@ -32,7 +32,7 @@ from inference.models import new_generation_id
 from inference.requests.schemas import InferenceRequest
 from inference.routing.candidates import Candidate, OrganizationSnapshot, Plan, plan
 from inference.routing.health import HealthBoard
-from inference.store import Rejected, Store
+from inference.store import DataPlaneConnection, Rejected
 
 logger = logging.getLogger(__name__)
 
@@ -172,7 +172,7 @@ _REMEMBERED: Final = 5_000
 _encode = msgspec.json.Encoder().encode
 
 
-class Entry(msgspec.Struct, frozen=True):
+class AdmissionRequest(msgspec.Struct, frozen=True):
     """A request that waits for admission; ``region`` is that of the host it came to."""
 
     key_digest: str
@@ -189,17 +189,17 @@ class Entry(msgspec.Struct, frozen=True):
 class Admission(msgspec.Struct):
     """An admitted request: its generation and hold are stored, its first price is pinned.
 
-    ``request`` is what may travel of it, as the content filters leave it.
-    ``bearable`` are the candidates of the plan that can be paid, in order; the hold is the highest
-    of what they cost at most. ``probe`` is the subject that the first of them probes, if it does:
-    whoever has the admission reports of it, or releases it.
+    ``request`` is the request after the content filters, which is what may be sent.
+    ``candidates`` are the plan's candidates that can be paid, in order; the hold is the highest of
+    their worst-case costs. ``probe`` is the subject that the first candidate probes, if its circuit
+    is half-open: the owner of the admission records an outcome for it, or releases it.
     """
 
     generation_id: str
     authority: Authority
     request: InferenceRequest
     plan: Plan
-    bearable: Sequence[Bearable]
+    candidates: Sequence[AffordableCandidate]
     hold_nano: int
     upstream_hold_nano: int
     user: str | None
@@ -262,7 +262,7 @@ class _Memory(msgspec.Struct, frozen=True):
     read_at: datetime
 
 
-class AdmissionIsland:
+class AdmissionStore:
     """Admits batches with one statement, which stores all that is decided while it still holds.
 
     What is decided rests on what was read before. For keys that were not seen yet, and where memory
@@ -271,9 +271,9 @@ class AdmissionIsland:
 
     def __init__(self, board: HealthBoard) -> None:
         self._board = board
-        self._store = Store()
+        self._store = DataPlaneConnection()
         # Fallback is rare: it has a connection of its own, so that it never waits for a batch.
-        self._repins = Store()
+        self._repins = DataPlaneConnection()
         self._repinning = asyncio.Lock()
         self._snapshots = Snapshots()
         self._memory: OrderedDict[str, _Memory] = OrderedDict()
@@ -282,7 +282,7 @@ class AdmissionIsland:
         await self._store.close()
         await self._repins.close()
 
-    async def admit(self, batch: list[Entry]) -> Sequence[Admission | BaseException]:
+    async def admit(self, batch: list[AdmissionRequest]) -> Sequence[Admission | BaseException]:
         """Returns an admission, or the error that refuses it, for each entry in order.
 
         The statement that stores compares keys, balances, budgets and the versions of all that
@@ -314,7 +314,7 @@ class AdmissionIsland:
         return results
 
     async def _admit(
-        self, batch: list[Entry], *, may_recall: bool, is_last: bool
+        self, batch: list[AdmissionRequest], *, may_recall: bool, is_last: bool
     ) -> list[Admission | BaseException | None]:
         """Reads or recalls, decides and stores once; ``None`` where that held no more."""
         digests = {entry.key_digest for entry in batch}
@@ -325,12 +325,12 @@ class AdmissionIsland:
         known = {
             digest: await self._governed(memory.authority) for digest, memory in memories.items()
         }
-        purses = _purses(memories.values(), is_current=is_current)
+        budgets = _budgets(memories.values(), is_current=is_current)
         results: list[Admission | BaseException | None] = []
         for entry in batch:
             try:
-                results.append(await self._decide(entry, known.get(entry.key_digest), purses))
-            except Outdated:
+                results.append(await self._decide(entry, known.get(entry.key_digest), budgets))
+            except StaleReading:
                 results.append(None)
             except GatewayError as exc:
                 results.append(exc if is_current else None)
@@ -346,7 +346,7 @@ class AdmissionIsland:
         stored: set[str] = set()
         try:
             stored = await self._open(
-                [(entry, admission) for _, entry, admission in admitted], purses
+                [(entry, admission) for _, entry, admission in admitted], budgets
             )
         except Rejected:
             # What one of them points at was deleted a moment ago; or its account was paid into, and
@@ -359,7 +359,7 @@ class AdmissionIsland:
                     results[index] = unavailable
                     continue
                 try:
-                    stored |= await self._open([(entry, admission)], purses)
+                    stored |= await self._open([(entry, admission)], budgets)
                 except Unavailable as exc:
                     results[index] = unavailable = exc
                 except Rejected:
@@ -478,19 +478,21 @@ class AdmissionIsland:
         )
 
     async def _decide(
-        self, entry: Entry, known: _Known | GatewayError | None, purses: Purses
+        self, entry: AdmissionRequest, known: _Known | GatewayError | None, budgets: Budgets
     ) -> Admission:
         if known is None:
             raise Unauthenticated("The API key is not valid.")
         if isinstance(known, GatewayError):
             raise known
         authority, request = known.authority, entry.request
-        require_usable(disabled=authority.disabled, expires_at=authority.expires_at, now=purses.now)
+        require_usable(
+            disabled=authority.disabled, expires_at=authority.expires_at, now=budgets.now
+        )
         require_inference(is_management=authority.is_management)
         require_entrance(known.policy, entry.region)
         if settings.REQUESTS_PER_MINUTE:
-            purses.require_pace(authority.key_id, settings.REQUESTS_PER_MINUTE)
-        purses.require_unspent(known.budgets)
+            budgets.require_pace(authority.key_id, settings.REQUESTS_PER_MINUTE)
+        budgets.require_unspent(known.budgets)
         findings: Sequence[Finding] = ()
         if known.filters:
             screened = entry.screened
@@ -513,23 +515,23 @@ class AdmissionIsland:
             standing=partial(self._board.standing, now=now),
             seed=getrandbits(64),
         )
-        bearable = purses.bearable(
+        affordable = budgets.find_affordable(
             request,
             decided.candidates,
             authority.organization_id,
             known.budgets,
             settings.BYOK_FEE_PERCENT,
         )
-        hold_nano = max(item.credits_nano for item in bearable)
+        hold_nano = max(item.credits_nano for item in affordable)
         admission = Admission(
             generation_id=new_generation_id(),
             authority=authority,
             request=request,
             plan=decided,
-            bearable=bearable,
+            candidates=affordable,
             hold_nano=hold_nano,
             # One candidate pays, so what both kinds of money can come to is that of the dearest.
-            upstream_hold_nano=max(item.credits_nano + item.upstream_nano for item in bearable)
+            upstream_hold_nano=max(item.credits_nano + item.upstream_nano for item in affordable)
             - hold_nano,
             user=None
             if request.user is None
@@ -539,19 +541,21 @@ class AdmissionIsland:
             is_metadata_wanted=entry.is_metadata_wanted,
             findings=findings,
         )
-        purses.take(
+        budgets.take(
             authority.organization_id,
             authority.subjects,
             known.budgets,
             credits_nano=admission.hold_nano,
             upstream_nano=admission.upstream_hold_nano,
         )
-        first = bearable[0].candidate.subject
+        first = affordable[0].candidate.subject
         if self._board.claim(first, now):
             admission.probe = first
         return admission
 
-    async def _open(self, admitted: list[tuple[Entry, Admission]], purses: Purses) -> set[str]:
+    async def _open(
+        self, admitted: list[tuple[AdmissionRequest, Admission]], budgets: Budgets
+    ) -> set[str]:
         """Stores the generations whose decision still holds, and returns their ids."""
         if not admitted:
             return set()
@@ -559,19 +563,19 @@ class AdmissionIsland:
             _OPEN,
             [
                 _encode([_row(entry, admission) for entry, admission in admitted]).decode(),
-                _encode(list(purses.ceilings.values())).decode(),
+                _encode(list(budgets.ceilings.values())).decode(),
             ],
         )
         return {row[0] for row in rows}
 
 
-def _purses(memories: Collection[_Memory], *, is_current: bool) -> Purses:
+def _budgets(memories: Collection[_Memory], *, is_current: bool) -> Budgets:
     """Returns the balances and meters that were read.
 
     Of several times the last one counts: by it, an old reading is of a period that has ended, and
     whatever was spent since counts against the next.
     """
-    return Purses(
+    return Budgets(
         balances={
             memory.authority.organization_id: memory.authority.available_nano for memory in memories
         },
@@ -583,8 +587,8 @@ def _purses(memories: Collection[_Memory], *, is_current: bool) -> Purses:
     )
 
 
-def _row(entry: Entry, admission: Admission) -> dict[str, Any]:
-    candidate = admission.bearable[0].candidate
+def _row(entry: AdmissionRequest, admission: Admission) -> dict[str, Any]:
+    candidate = admission.candidates[0].candidate
     route, authority = candidate.route, admission.authority
     return {
         "id": admission.generation_id,

@@ -44,11 +44,11 @@ class LimitSpent(Forbidden):
     """What may be spent is spent: until its budget is reset, or raised."""
 
 
-class Outdated(Exception):
+class StaleReading(Exception):
     """What was read some time ago would bound a request: it must be read again."""
 
 
-class Bearable(msgspec.Struct, frozen=True):
+class AffordableCandidate(msgspec.Struct, frozen=True):
     """A candidate that can be paid: what it costs at most, in nano-USD, and with which bound.
 
     ``max_tokens`` is a bound on the answer that the caller did not ask for; ``None`` adds none.
@@ -84,11 +84,11 @@ class Ceiling(msgspec.Struct):
 
 
 @dataclass(slots=True)
-class Purses:
+class Budgets:
     """The balances and budgets of a batch, which every admission makes smaller.
 
     What others took since they were read is found when the batch is stored: a ceiling is where a
-    budget ends, so it is the same, or lower, by an older reading. Purses that are not current may
+    budget ends, so it is the same, or lower, by an older reading. Budgets that are not current may
     refuse nothing and bound nothing. The time is the database's.
     """
 
@@ -122,27 +122,27 @@ class Purses:
             spent = budget.spent(self.readings[budget.subject_id], today)
             if spent >= budget.limit_nano:
                 raise LimitSpent(
-                    _spent_text(budget, self.now), metadata={"budget": self.shown(budget)}
+                    _spent_text(budget, self.now), metadata={"budget": self.describe(budget)}
                 )
 
-    def bearable(
+    def find_affordable(
         self,
         request: InferenceRequest,
         candidates: Sequence[Candidate],
         organization_id: UUID,
         budgets: Sequence[Budget],
         fee_percent: Decimal,
-    ) -> list[Bearable]:
+    ) -> list[AffordableCandidate]:
         """Returns the candidates that the balance and every budget bear, in order.
 
         Where the caller set no bound on the answer, one is set that can be paid. Raises
-        :class:`PaymentRequired` when none is left, and :class:`Outdated`.
+        :class:`PaymentRequired` when none is left, and :class:`StaleReading`.
         """
         found = [
-            bearable
+            affordable
             for candidate in candidates
             if (
-                bearable := self._bearable(
+                affordable := self._find_bound(
                     request, candidate, organization_id, budgets, fee_percent
                 )
             )
@@ -173,7 +173,7 @@ class Purses:
             cost, byok = self.taken.get(subject, (0, 0))
             self.taken[subject] = (cost + credits_nano, byok + upstream_nano)
 
-    def shown(self, budget: Budget) -> dict[str, Any]:
+    def describe(self, budget: Budget) -> dict[str, Any]:
         """Describes a budget for an error: amounts in USD."""
         meter = self.readings[budget.subject_id]
         resets_at = budget.resets_at(self.now)
@@ -185,23 +185,23 @@ class Purses:
             "resets_at": None if resets_at is None else _stamp(resets_at),
         }
 
-    def _bearable(
+    def _find_bound(
         self,
         request: InferenceRequest,
         candidate: Candidate,
         organization_id: UUID,
         budgets: Sequence[Budget],
         fee_percent: Decimal,
-    ) -> Bearable | None:
+    ) -> AffordableCandidate | None:
         is_byok = candidate.is_byok
         if is_byok and not fee_percent and not any(budget.include_byok for budget in budgets):
-            return Bearable(candidate, 0, 0)
+            return AffordableCandidate(candidate, 0, 0)
         worst = worst_case_nano(request, candidate)
         room = self._room(candidate, organization_id, budgets, fee_percent)
         max_tokens = None
         if worst > max(room, 0):
             if not self.is_current:
-                raise Outdated
+                raise StaleReading
             if request.max_tokens is not None:
                 return None
             max_tokens = affordable_tokens(request, candidate, room)
@@ -210,8 +210,8 @@ class Purses:
             worst = worst_case_nano(request, candidate, max_tokens=max_tokens)
         if is_byok:
             fee = fee_nano(worst, fee_percent, round_up=True)
-            return Bearable(candidate, fee, worst, max_tokens)
-        return Bearable(candidate, worst, 0, max_tokens)
+            return AffordableCandidate(candidate, fee, worst, max_tokens)
+        return AffordableCandidate(candidate, worst, 0, max_tokens)
 
     def _room(
         self,
@@ -306,7 +306,7 @@ class Purses:
         }
         text = f"The balance is ${_text(balance)}"
         if tightest is not None:
-            metadata |= {"limit": tightest.scope.value, "budget": self.shown(tightest)}
+            metadata |= {"limit": tightest.scope.value, "budget": self.describe(tightest)}
             text = f"{_NAMES[tightest.scope]} has ${_text(max(self._left(tightest), 0))} left"
         text += f", and this request may cost ${_text(worst)}."
         if affordable >= LEAST_TOKENS:

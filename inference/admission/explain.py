@@ -18,9 +18,9 @@ from catalog.models import CatalogVersion, Provider
 from catalog.pricing import usd
 from config.api.errors import PaymentRequired
 from inference.admission import governance
-from inference.admission.budgets import LimitSpent, Purses
+from inference.admission.budgets import Budgets, LimitSpent
 from inference.admission.estimate import worst_case_nano
-from inference.admission.governance import Rule
+from inference.admission.governance import BudgetRule
 from inference.admission.snapshots import OrganizationCopy, load_catalog, load_organization
 from inference.requests.schemas import InferenceRequest
 from inference.routing import health
@@ -86,7 +86,7 @@ def _board() -> HealthBoard:
 
 
 def _refusal(
-    key: ApiKey, wanted: InferenceRequest, found: Plan, rules: Iterable[Rule]
+    key: ApiKey, wanted: InferenceRequest, found: Plan, rules: Iterable[BudgetRule]
 ) -> dict[str, Any] | None:
     """Returns what would refuse to pay: a budget, or the balance."""
     budgets = governance.budgets(
@@ -94,14 +94,14 @@ def _refusal(
     )
     account = Account.objects.get(organization=key.organization_id, kind=Account.Kind.CREDITS)
     meters = Meter.objects.filter(subject_id__in=[budget.subject_id for budget in budgets])
-    purses = Purses(
+    available = Budgets(
         balances={key.organization_id: account.available},
         readings={row[0]: Reading(*row) for row in meters.values_list(*Reading._fields)},
     )
     try:
-        purses.require_unspent(budgets)
+        available.require_unspent(budgets)
         if found.candidates:
-            purses.bearable(
+            available.find_affordable(
                 wanted, found.candidates, key.organization_id, budgets, settings.BYOK_FEE_PERCENT
             )
     except (LimitSpent, PaymentRequired) as error:

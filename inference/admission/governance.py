@@ -8,8 +8,15 @@ from itertools import chain
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from accounts.models import ApiKey, BudgetInterval, Guardrail, LimitReset, Organization, Workspace
-from accounts.models import Governance as Guardrails
+from accounts.models import (
+    ApiKey,
+    BudgetInterval,
+    Guardrail,
+    KeyGuardrails,
+    LimitReset,
+    Organization,
+    Workspace,
+)
 from accounts.policy import Policy
 from billing.budgets import Budget, Scope
 from inference.filters.screening import Filters, filters_of
@@ -19,7 +26,7 @@ _PERIODS: Final = {interval: place for place, interval in enumerate(BudgetInterv
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class BudgetRule:
     """A limit that becomes a budget of whoever it is applied to."""
 
     scope: Scope
@@ -56,7 +63,7 @@ class WorkspaceRules:
     """What holds in one workspace, and what requests there may leave out."""
 
     default_guardrail_id: UUID
-    budgets: tuple[Rule, ...] = ()
+    budgets: tuple[BudgetRule, ...] = ()
     defaults: Defaults = NO_DEFAULTS
     disabled_server_tools: frozenset[str] = frozenset()
 
@@ -72,37 +79,37 @@ class GuardrailRules:
     include_byok: bool = False
     filters: Filters = ()
 
-    def rule(self, scope: Scope) -> Rule | None:
+    def rule(self, scope: Scope) -> BudgetRule | None:
         if self.limit_nano is None:
             return None
-        return Rule(
+        return BudgetRule(
             scope, self.limit_nano, self.reset, self.include_byok, guardrail_id=self.guardrail_id
         )
 
 
-class Governing(NamedTuple):
+class KeyRules(NamedTuple):
     """What a key is subject to: the merged policy, rules of budgets in order, content filters."""
 
     policy: Policy
-    rules: tuple[Rule, ...]
+    rules: tuple[BudgetRule, ...]
     filters: Filters
 
 
 @dataclass(frozen=True, slots=True)
-class Governance:
+class OrganizationRules:
     """Everything that an organization decided, at one version."""
 
     policy: Policy
     workspaces: Mapping[UUID, WorkspaceRules]
     guardrails: Mapping[UUID, GuardrailRules]
-    _merged: dict[Any, Governing] = field(default_factory=dict)
+    _merged: dict[Any, KeyRules] = field(default_factory=dict)
 
     def governing(
         self,
         workspace_id: UUID,
         member_guardrail_id: UUID | None,
         key_guardrail_id: UUID | None,
-    ) -> Governing:
+    ) -> KeyRules:
         """Returns what a key is subject to, by its workspace, its maker's guardrail and its own."""
         key = (workspace_id, member_guardrail_id, key_guardrail_id)
         found = self._merged.get(key)
@@ -110,10 +117,10 @@ class Governance:
             found = self._merged[key] = self._merge(*key)
         return found
 
-    def _merge(self, workspace_id: UUID, member: UUID | None, key: UUID | None) -> Governing:
+    def _merge(self, workspace_id: UUID, member: UUID | None, key: UUID | None) -> KeyRules:
         workspace = self.workspaces[workspace_id]
         policy = self.policy
-        rules: list[Rule | None] = []
+        rules: list[BudgetRule | None] = []
         filters: dict[UUID, Filters] = {}
         for guardrail_id, scopes in (
             (
@@ -129,7 +136,7 @@ class Governance:
                 policy &= guardrail.policy
                 rules.extend(guardrail.rule(scope) for scope in scopes)
                 filters[guardrail.guardrail_id] = guardrail.filters
-        return Governing(
+        return KeyRules(
             policy,
             (*(rule for rule in rules if rule is not None), *workspace.budgets),
             tuple(chain.from_iterable(filters.values())),
@@ -137,7 +144,7 @@ class Governance:
 
 
 def budgets(
-    rules: Iterable[Rule],
+    rules: Iterable[BudgetRule],
     key_id: UUID,
     workspace_id: UUID,
     member_id: UUID | None,
@@ -166,7 +173,7 @@ def key_limit(key: ApiKey) -> Budget | None:
 def budgets_of(key: ApiKey) -> tuple[Budget, ...]:
     """Returns everything that limits a key, in the order in which budgets are enforced."""
     found = key.guardrails()
-    governance = Governance(
+    governance = OrganizationRules(
         policy=key.organization.policy,
         workspaces={key.workspace_id: _workspace(key.workspace)},
         guardrails={item.pk: _guardrail(item) for item in found if item is not None},
@@ -175,7 +182,7 @@ def budgets_of(key: ApiKey) -> tuple[Budget, ...]:
     return budgets(rules, key.pk, key.workspace_id, key.creator_id, key_limit(key))
 
 
-def assigned(found: Guardrails) -> tuple[UUID | None, UUID | None]:
+def assigned(found: KeyGuardrails) -> tuple[UUID | None, UUID | None]:
     """Returns the ids of the guardrails of a key's maker and of the key itself."""
     return (
         None if found.member is None else found.member.pk,
@@ -183,11 +190,11 @@ def assigned(found: Guardrails) -> tuple[UUID | None, UUID | None]:
     )
 
 
-def load(organization_id: UUID) -> Governance:
+def load(organization_id: UUID) -> OrganizationRules:
     """Reads an organization's decisions, in three queries."""
     organization = Organization.objects.get(pk=organization_id)
     workspaces = Workspace.objects.filter(organization=organization).prefetch_related("budgets")
-    return Governance(
+    return OrganizationRules(
         policy=organization.policy,
         workspaces={workspace.pk: _workspace(workspace) for workspace in workspaces},
         guardrails={
@@ -201,7 +208,7 @@ def _workspace(workspace: Workspace) -> WorkspaceRules:
     return WorkspaceRules(
         default_guardrail_id=workspace.default_guardrail_id,
         budgets=tuple(
-            Rule(
+            BudgetRule(
                 Scope.WORKSPACE,
                 budget.limit_nano,
                 None if budget.interval == "lifetime" else LimitReset(budget.interval),

@@ -5,13 +5,10 @@ from __future__ import annotations
 import gc
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Final
 from urllib.parse import urlsplit
-
-from asgiref.sync import sync_to_async
-from django.db import InterfaceError, OperationalError, connection
 
 from accounts.models import ByokCredential
 from catalog import dialects
@@ -19,15 +16,13 @@ from catalog.dialects.base import Operation
 from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import Dialect, LanguageModel, ModelEndpoint, Provider
 from catalog.visibility import EndpointFacts
-from config.api.errors import Unavailable
 from config.secrets import DecryptionFailed, Secret
 from endpoints.models import PrivateEndpoint
 from inference.admission import governance
-from inference.admission.governance import Governance
+from inference.admission.governance import OrganizationRules
 from inference.requests.schemas import EFFORTS
 from inference.routing.candidates import Credential, OrganizationSnapshot, Route, Snapshot
-
-Loaded = TypeVar("Loaded")
+from inference.store import run_in_thread
 
 _ORGANIZATIONS: Final = 10_000
 # What a completion, of a chat or a text, may be of.
@@ -40,7 +35,7 @@ class OrganizationCopy:
     """What one organization adds to the catalogue, and what it decided."""
 
     routes: OrganizationSnapshot
-    governance: Governance
+    governance: OrganizationRules
 
 
 class Snapshots:
@@ -66,7 +61,7 @@ class Snapshots:
     async def catalog(self, version: int) -> Snapshot:
         """Returns the catalogue, loaded anew unless the copy has this version."""
         if self._catalog.version != version:
-            self._catalog = await apart(load_catalog, version)
+            self._catalog = await run_in_thread(load_catalog, version)
             # It lives long and has no cycles: the collector need not walk it again and again. What
             # is young and dead goes first, or it would stay for ever.
             gc.collect(1)
@@ -82,28 +77,15 @@ class Snapshots:
             version,
             catalog_version,
         ):
-            found = await apart(load_organization, organization_id, version, catalog_version)
+            found = await run_in_thread(
+                load_organization, organization_id, version, catalog_version
+            )
             self._organizations[organization_id] = found
             if len(self._organizations) > _ORGANIZATIONS:
                 self._organizations.popitem(last=False)
         else:
             self._organizations.move_to_end(organization_id)
         return found
-
-
-async def apart(read: Callable[..., Loaded], *arguments: Any) -> Loaded:
-    """Reads in a thread of its own, whose connection nobody needs afterwards."""
-
-    def reading() -> Loaded:
-        try:
-            return read(*arguments)
-        finally:
-            connection.close()
-
-    try:
-        return await sync_to_async(reading, thread_sensitive=False)()
-    except (OperationalError, InterfaceError):
-        raise Unavailable from None
 
 
 def load_catalog(version: int) -> Snapshot:

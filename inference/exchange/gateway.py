@@ -33,8 +33,8 @@ from config import egress
 from config.api.errors import GatewayError, UpstreamError
 from config.server.batching import Batcher
 from inference import metrics
-from inference.admission.admit import Admission, AdmissionIsland, Entry
-from inference.admission.budgets import Bearable, fee_nano
+from inference.admission.admit import Admission, AdmissionRequest, AdmissionStore
+from inference.admission.budgets import AffordableCandidate, fee_nano
 from inference.admission.estimate import BYTES_PER_TOKEN, tokens
 from inference.exchange import upstream
 from inference.exchange.metadata import routing_metadata
@@ -43,8 +43,8 @@ from inference.models import Generation
 from inference.requests import sse
 from inference.routing.candidates import Candidate
 from inference.routing.health import HealthBoard, judge
-from inference.settlement.journal import Beat, Pulse
-from inference.settlement.settle import Settlement, SettlementIsland
+from inference.settlement.journal import Heartbeat, Progress
+from inference.settlement.settle import Settlement, SettlementStore
 
 logger = logging.getLogger(__name__)
 
@@ -92,20 +92,20 @@ class Gateway:
     def __init__(self) -> None:
         self.egress_client = egress.EgressClient(settings.EGRESS_POLICY)
         self.board = HealthBoard()
-        self._admission = AdmissionIsland(self.board)
-        self._settlement = SettlementIsland()
-        self._admissions: Batcher[Entry, Admission] = Batcher(self._admission.admit)
+        self._admission = AdmissionStore(self.board)
+        self._settlement = SettlementStore()
+        self._admissions: Batcher[AdmissionRequest, Admission] = Batcher(self._admission.admit)
         self._settlements: Batcher[Settlement, None] = Batcher(
-            self._settlement.settle, pause=_SETTLING_SECONDS
+            self._settlement.store, pause=_SETTLING_SECONDS
         )
-        self._pulse = Pulse(self._beats, self.board)
+        self._heartbeat = Heartbeat(self._collect_progress, self.board)
         self._under_way: set[Exchange] = set()
         # A few, so that long prompts keep no other work of the worker from its threads.
         self._readers = ThreadPoolExecutor(_READERS, "screening")
 
     async def open(self) -> None:
         await self.egress_client.__aenter__()
-        self._pulse.start()
+        self._heartbeat.start()
 
     async def close(self) -> None:
         """Waits until everything delivered is settled, then closes the connections.
@@ -119,12 +119,12 @@ class Gateway:
         except TimeoutError:
             logger.error("some generations are left to the sweeper: the database is away")
         self._readers.shutdown(wait=False, cancel_futures=True)
-        await self._pulse.close()
+        await self._heartbeat.close()
         await self._admission.close()
         await self._settlement.close()
         await self.egress_client.__aexit__(None, None, None)
 
-    async def admit(self, entry: Entry) -> Exchange:
+    async def admit(self, entry: AdmissionRequest) -> Exchange:
         """Admits a request and returns its exchange; raises :class:`GatewayError`, nothing sent."""
         try:
             admission = await self._admitted(entry)
@@ -148,21 +148,21 @@ class Gateway:
 
     def journal_soon(self) -> None:
         """Has what was delivered journalled now rather than in a second."""
-        self._pulse.hurry()
+        self._heartbeat.flush_now()
 
-    def _beats(self, is_hurried: bool) -> list[Beat]:
-        """Returns how far everything has come that has been under way for a while.
+    def _collect_progress(self, is_urgent: bool) -> list[Progress]:
+        """Returns the progress of running generations.
 
-        In a hurry, only what has delivered much since its last beat.
+        ``is_urgent`` leaves out those that delivered little since they were journalled.
         """
-        told = filter(Exchange.is_ahead, self._under_way) if is_hurried else self._under_way
-        return [beat for exchange in told if (beat := exchange.beat()) is not None]
+        running = filter(Exchange.is_ahead, self._under_way) if is_urgent else self._under_way
+        return [progress for each in running if (progress := each.measure_progress()) is not None]
 
     def _abandon(self, admitted: asyncio.Future[Admission]) -> None:
         if admitted.exception() is None:
             Exchange(self, admitted.result()).settle(asyncio.CancelledError())
 
-    async def _admitted(self, entry: Entry) -> Admission:
+    async def _admitted(self, entry: AdmissionRequest) -> Admission:
         """Queues a request; one whose prompt is long to read is read meanwhile, and comes again."""
         while True:
             admitted = self._admissions.submit(entry)
@@ -196,7 +196,7 @@ class Exchange:
         self._gateway = gateway
         self._request = admission.request
         self._admission = admission
-        self._candidate = admission.bearable[0].candidate
+        self._candidate = admission.candidates[0].candidate
         self._probe = admission.probe
         self._attempts: list[dict[str, Any]] = []
         self._started = time.monotonic()
@@ -300,21 +300,23 @@ class Exchange:
         """Tells whether much was delivered of it since it was journalled."""
         return self._output_bytes >= self._journalled_bytes + _JOURNALLED_BYTES
 
-    def beat(self) -> Beat | None:
+    def measure_progress(self) -> Progress | None:
         """Returns what to journal of it; ``None`` for a young one that has delivered nothing."""
         if not self._output_bytes and time.monotonic() - self._started < 1:
             return None
         estimate = self._estimate()
         self._journalled_bytes = self._output_bytes
-        return Beat(
+        return Progress(
             self.generation_id, estimate.prompt, estimate.completion if self._output_bytes else 0
         )
 
-    async def _first_success(self, attempt: Callable[[Bearable], Awaitable[Answer]]) -> Answer:
+    async def _first_success(
+        self, attempt: Callable[[AffordableCandidate], Awaitable[Answer]]
+    ) -> Answer:
         """Tries the candidates in order until one begins to answer."""
-        bearable = self._admission.bearable
+        candidates = self._admission.candidates
         error: GatewayError | None = None
-        for index, item in enumerate(bearable):
+        for index, item in enumerate(candidates):
             candidate = item.candidate
             if error is not None and not await self._gateway.repin(self._admission, candidate):
                 raise error
@@ -326,7 +328,7 @@ class Exchange:
                 error = upstream.translate(exc, candidate.secret)
                 self._record_attempt(candidate, started, error)
                 self._report(candidate, error)
-                if not error.retryable or index + 1 == len(bearable):
+                if not error.retryable or index + 1 == len(candidates):
                     error.details |= self._metadata()
                     raise error from None
             else:
@@ -388,7 +390,7 @@ class Exchange:
             )
         }
 
-    async def _whole(self, item: Bearable) -> Reply:
+    async def _whole(self, item: AffordableCandidate) -> Reply:
         async with asyncio.timeout(self._deadline - time.monotonic()):
             response = await self._send(item)
             try:
@@ -397,7 +399,7 @@ class Exchange:
                 response.close()
         return _dialect(item.candidate).parse_reply(self._request.operation, body)
 
-    async def _opened(self, item: Bearable) -> _Stream:
+    async def _opened(self, item: AffordableCandidate) -> _Stream:
         async with asyncio.timeout(settings.UPSTREAM_FIRST_EVENT_TIMEOUT):
             response = await self._send(item)
             dialect = _dialect(item.candidate)
@@ -420,7 +422,7 @@ class Exchange:
                 response.close()
                 raise
 
-    async def _send(self, item: Bearable) -> egress.OutboundResponse:
+    async def _send(self, item: AffordableCandidate) -> egress.OutboundResponse:
         self._is_taken = False
         response = await upstream.send(
             self._gateway.egress_client,
@@ -663,7 +665,7 @@ class Exchange:
 
     @cached_property
     def _prompt_estimate(self) -> int:
-        # Kept, because a large prompt would otherwise be read anew for every beat.
+        # Kept, because a large prompt would otherwise be read anew for every heartbeat.
         return tokens(self._request.prompt_bytes)
 
     def _estimate(self) -> Usage:

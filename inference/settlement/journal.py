@@ -17,7 +17,7 @@ import msgspec
 
 from config.api.errors import Unavailable
 from inference.routing.health import EXCHANGE, HealthBoard, oldest_bucket
-from inference.store import Rejected, Store
+from inference.store import DataPlaneConnection, Rejected
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ WHERE j.generation_id = v.generation_id
 _encode = msgspec.json.Encoder().encode
 
 
-class Beat(msgspec.Struct, frozen=True):
+class Progress(msgspec.Struct, frozen=True):
     """How far one generation has come: tokens as estimated, the completion's as delivered."""
 
     generation_id: str
@@ -55,19 +55,19 @@ class Beat(msgspec.Struct, frozen=True):
     completion_tokens: int
 
 
-class Pulse:
+class Heartbeat:
     """Writes the beats of a worker in one statement, and exchanges its health board in another."""
 
-    def __init__(self, beats: Callable[[bool], Sequence[Beat]], board: HealthBoard) -> None:
+    def __init__(self, beats: Callable[[bool], Sequence[Progress]], board: HealthBoard) -> None:
         """Takes what returns the beats of all that is under way, or of what hurries alone."""
         self._beats = beats
         self._board = board
-        self._store = Store()
+        self._store = DataPlaneConnection()
         self._hurried = asyncio.Event()
         self._told_at = 0.0
         self._task: asyncio.Task[None] | None = None
 
-    def hurry(self) -> None:
+    def flush_now(self) -> None:
         """Asks for a beat now: a stream has delivered much since the last one."""
         self._hurried.set()
 

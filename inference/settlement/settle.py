@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from billing import ledger
 from catalog.pricing import Usage
 from config.api.errors import Unavailable
-from inference.store import Store
+from inference.store import DataPlaneConnection
 
 logger = logging.getLogger(__name__)
 
@@ -90,16 +90,16 @@ class Settlement(msgspec.Struct, frozen=True):
         )
 
 
-class SettlementIsland:
+class SettlementStore:
     """Settles batches with one statement, and keeps trying while the database is away."""
 
     def __init__(self) -> None:
-        self._store = Store()
+        self._connection = DataPlaneConnection()
 
     async def close(self) -> None:
-        await self._store.close()
+        await self._connection.close()
 
-    async def settle(self, batch: list[Settlement]) -> Sequence[None]:
+    async def store(self, batch: list[Settlement]) -> Sequence[None]:
         """Stores every settlement of the batch; returns when they are durable.
 
         What PostgreSQL does not take, a cost beyond all range for instance, is logged and left to
@@ -133,7 +133,7 @@ class SettlementIsland:
         pause = _RETRY_SECONDS
         while True:
             try:
-                await self._store.execute(SETTLE, [rows])
+                await self._connection.execute(SETTLE, [rows])
             except Unavailable:
                 logger.error("%d settlements wait for the database", len(batch))
                 await asyncio.sleep(pause)

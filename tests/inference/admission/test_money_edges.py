@@ -22,7 +22,7 @@ from catalog.dialects.base import Operation
 from config.api.errors import Unauthenticated
 from config.local.simulator.behaviours import BEHAVIOURS, Reply, Request, Script, Signal
 from config.secrets import digest_api_key
-from inference.admission.admit import Admission, AdmissionIsland, Entry
+from inference.admission.admit import Admission, AdmissionRequest, AdmissionStore
 from inference.models import EndpointHealth, Generation, Journal
 from inference.requests import schemas
 from inference.requests.schemas import InferenceRequest
@@ -363,19 +363,21 @@ def test_a_probe_that_is_not_admitted_is_left_to_the_next(site: Site) -> None:
     endpoint = site.publish()
     key = site.tenant.organization.api_keys.get(is_management=False)
     board, now = HealthBoard(), time.time() - 10
-    entry = Entry(digest_api_key(site.tenant.api_key), parsed(site.chat_body()), "request-1")
+    entry = AdmissionRequest(
+        digest_api_key(site.tenant.api_key), parsed(site.chat_body()), "request-1"
+    )
 
     async def run() -> Sequence[Admission | BaseException]:
-        island = AdmissionIsland(board)
-        [first] = await island.admit([entry])
+        store = AdmissionStore(board)
+        [first] = await store.admit([entry])
         for _ in range(5):
             board.record(endpoint.pk, Outcome.FAILURE, now=now)
         board.standing(endpoint.pk, now)
         await sync_to_async(key.edit)(disabled=True)
-        [second] = await island.admit([entry])
+        [second] = await store.admit([entry])
         await sync_to_async(key.edit)(disabled=False)
-        third = await island.admit([entry, entry])
-        await island.close()
+        third = await store.admit([entry, entry])
+        await store.close()
         await sync_to_async(connections.close_all)()
         return first, second, *third
 
@@ -546,11 +548,11 @@ def admit(site: Site, body: dict[str, Any]) -> Admission:
     """Admits a request as a worker does that dies at once."""
 
     async def run() -> Admission | BaseException:
-        island = AdmissionIsland(HealthBoard())
-        [found] = await island.admit(
-            [Entry(digest_api_key(site.tenant.api_key), parsed(body), "request-1")]
+        store = AdmissionStore(HealthBoard())
+        [found] = await store.admit(
+            [AdmissionRequest(digest_api_key(site.tenant.api_key), parsed(body), "request-1")]
         )
-        await island.close()
+        await store.close()
         return found
 
     admission = asyncio.run(run())

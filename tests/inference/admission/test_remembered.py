@@ -23,13 +23,13 @@ from billing.models import Meter
 from catalog.dialects.base import Operation
 from config.api.errors import GatewayError, Unavailable
 from config.secrets import digest_api_key
-from inference.admission.admit import Admission, AdmissionIsland, Entry
-from inference.admission.budgets import Purses
+from inference.admission.admit import Admission, AdmissionRequest, AdmissionStore
+from inference.admission.budgets import Budgets
 from inference.models import Generation
 from inference.requests import schemas
 from inference.routing.health import HealthBoard
-from inference.settlement.settle import Settlement, SettlementIsland
-from inference.store import Store
+from inference.settlement.settle import Settlement, SettlementStore
+from inference.store import DataPlaneConnection
 from tests.inference.conftest import Site
 from tests.support import factories
 from tests.support.governance import make_member
@@ -48,26 +48,28 @@ def admitted(site: Site, count: int, monkeypatch: pytest.MonkeyPatch, **fields: 
     digest = digest_api_key(site.tenant.api_key)
     statements: list[int] = []
     loops: list[asyncio.AbstractEventLoop] = []
-    execute = Store.execute
+    execute = DataPlaneConnection.execute
 
-    async def counted(self: Store, query: str, parameters: Sequence[Any]) -> list[Sequence[Any]]:
+    async def counted(
+        self: DataPlaneConnection, query: str, parameters: Sequence[Any]
+    ) -> list[Sequence[Any]]:
         if asyncio.get_running_loop() is loops[0]:
             statements[-1] += 1
         return await execute(self, query, parameters)
 
     async def run() -> None:
         loops.append(asyncio.get_running_loop())
-        island, settlements = AdmissionIsland(HealthBoard()), SettlementIsland()
+        store, settlements = AdmissionStore(HealthBoard()), SettlementStore()
         for _ in range(count):
-            monkeypatch.setattr(Store, "execute", counted)
+            monkeypatch.setattr(DataPlaneConnection, "execute", counted)
             statements.append(0)
-            [found] = await island.admit([Entry(digest, request, "r")])
+            [found] = await store.admit([AdmissionRequest(digest, request, "r")])
             monkeypatch.undo()
             if isinstance(found, Admission):
-                await settlements.settle([Settlement(found.generation_id, "cancelled")])
+                await settlements.store([Settlement(found.generation_id, "cancelled")])
             elif isinstance(found, GatewayError):
                 statements[-1] = -statements[-1]
-        await island.close()
+        await store.close()
         await settlements.close()
 
     asyncio.run(run())
@@ -101,7 +103,8 @@ def test_what_was_stored_is_admitted_though_others_of_its_batch_fail(site: Site)
     other = factories.make_tenant()
     request = schemas.parse(Operation.CHAT, json.dumps(site.chat_body()).encode())
     entries = [
-        Entry(digest_api_key(tenant.api_key), request, "r") for tenant in (site.tenant, other)
+        AdmissionRequest(digest_api_key(tenant.api_key), request, "r")
+        for tenant in (site.tenant, other)
     ]
     given = connection.get_connection_params()
     where = {name: given[name] for name in ("host", "port", "user", "password") if name in given}
@@ -109,10 +112,10 @@ def test_what_was_stored_is_admitted_though_others_of_its_batch_fail(site: Site)
     admitted: list[Any] = []
 
     async def run() -> None:
-        island, settlements = AdmissionIsland(HealthBoard()), SettlementIsland()
-        for found in await island.admit(entries):
+        store, settlements = AdmissionStore(HealthBoard()), SettlementStore()
+        for found in await store.admit(entries):
             assert isinstance(found, Admission)
-            await settlements.settle([Settlement(found.generation_id, "cancelled")])
+            await settlements.store([Settlement(found.generation_id, "cancelled")])
         # The second key is another row now, and it cannot be read.
         changing, blocking = [await asyncpg.connect(**where) for _ in range(2)]
         await changing.execute(
@@ -120,8 +123,8 @@ def test_what_was_stored_is_admitted_though_others_of_its_batch_fail(site: Site)
         )
         async with blocking.transaction():
             await blocking.execute("LOCK TABLE accounts_memberassignment")
-            admitted.extend(await island.admit(entries))
-        for each in (changing, blocking, island, settlements):
+            admitted.extend(await store.admit(entries))
+        for each in (changing, blocking, store, settlements):
             await each.close()
 
     asyncio.run(run())
@@ -169,19 +172,19 @@ def test_a_spent_budget_refuses_what_costs_nothing_in_every_worker(site: Site) -
     site.publish(price=factories.make_price("0", "0"))
     ApiKey.objects.filter(name="inference").update(limit_nano=10**6)
     request = schemas.parse(Operation.CHAT, json.dumps(site.chat_body()).encode())
-    entry = Entry(digest_api_key(site.tenant.api_key), request, "r")
+    entry = AdmissionRequest(digest_api_key(site.tenant.api_key), request, "r")
 
     async def run() -> list[str]:
         found = []
-        first, second = AdmissionIsland(HealthBoard()), AdmissionIsland(HealthBoard())
-        settlements = SettlementIsland()
+        first, second = AdmissionStore(HealthBoard()), AdmissionStore(HealthBoard())
+        settlements = SettlementStore()
         # The end of the second one comes to the whole limit.
-        for island, cost in ((first, 0), (second, 10**6), (first, 0), (second, 0)):
-            [one] = await island.admit([entry])
+        for store, cost in ((first, 0), (second, 10**6), (first, 0), (second, 0)):
+            [one] = await store.admit([entry])
             found.append(type(one).__name__)
             if isinstance(one, Admission):
                 end = Settlement(one.generation_id, "completed", cost_nano=cost)
-                await settlements.settle([end])
+                await settlements.store([end])
         for store in (first, second, settlements):
             await store.close()
         return found
@@ -281,19 +284,19 @@ def test_an_old_reading_permits_nothing_that_a_new_one_refuses(
                 taken = held.pop(0)
                 meter = settled(meter, now.date(), amount, taken)
 
-    def decided(reading: Reading, at: datetime) -> Purses | None:
-        purses = Purses({ORGANIZATION: 10**9}, {SUBJECT: reading}, now=at)
+    def decided(reading: Reading, at: datetime) -> Budgets | None:
+        budgets = Budgets({ORGANIZATION: 10**9}, {SUBJECT: reading}, now=at)
         budget = Budget(Scope.API_KEY, SUBJECT, LIMIT, reset, include_byok=False)
         try:
-            purses.require_pace(SUBJECT, pace)
-            purses.require_unspent([budget])
+            budgets.require_pace(SUBJECT, pace)
+            budgets.require_unspent([budget])
         except GatewayError:
             return None
         left = LIMIT - budget.spent(reading, at.date()) - budget.held(reading)
         if hold and left < hold:
             return None
-        purses.take(ORGANIZATION, [SUBJECT], [budget], credits_nano=hold, upstream_nano=0)
-        return purses
+        budgets.take(ORGANIZATION, [SUBJECT], [budget], credits_nano=hold, upstream_nano=0)
+        return budgets
 
     happen(earlier)
     old = decided(meter, now)

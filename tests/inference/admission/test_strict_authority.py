@@ -21,11 +21,11 @@ from config.api.errors import GatewayError
 from config.local.simulator.behaviours import BEHAVIOURS, Script, Signal
 from config.secrets import digest_api_key
 from endpoints.models import PrivateEndpoint
-from inference.admission.admit import Admission, AdmissionIsland, Entry
+from inference.admission.admit import Admission, AdmissionRequest, AdmissionStore
 from inference.models import Generation
 from inference.requests import schemas
 from inference.routing.health import HealthBoard
-from inference.settlement.settle import Settlement, SettlementIsland
+from inference.settlement.settle import Settlement, SettlementStore
 from tests.inference.conftest import Site
 from tests.support import factories
 from tests.support.ledger import assert_in_order
@@ -81,23 +81,23 @@ def test_a_request_that_cannot_be_decided_refuses_none_beside_it(site: Site) -> 
     broken = replace(request, prompt_bound=unreadable)
 
     async def admit() -> list[Admission | BaseException]:
-        island, settlements = AdmissionIsland(HealthBoard()), SettlementIsland()
+        store, settlements = AdmissionStore(HealthBoard()), SettlementStore()
         found = list(
-            await island.admit(
+            await store.admit(
                 [
-                    Entry(digest, wanted, f"r{n}")
+                    AdmissionRequest(digest, wanted, f"r{n}")
                     for n, wanted in enumerate((request, broken, request))
                 ]
             )
         )
-        await settlements.settle(
+        await settlements.store(
             [
                 Settlement(one.generation_id, "cancelled")
                 for one in found
                 if isinstance(one, Admission)
             ]
         )
-        await island.close()
+        await store.close()
         await settlements.close()
         return found
 
@@ -215,18 +215,18 @@ def test_a_key_is_disabled_among_many_workers(site: Site) -> None:
     site.publish()
     key = ApiKey.objects.get(name="inference")
     request = schemas.parse(Operation.CHAT, json.dumps(site.chat_body(max_tokens=5)).encode())
-    entry = Entry(digest_api_key(site.tenant.api_key), request, "r")
+    entry = AdmissionRequest(digest_api_key(site.tenant.api_key), request, "r")
     stop = False
 
     async def work() -> set[str]:
         found: set[str] = set()
-        island, settlements = AdmissionIsland(HealthBoard()), SettlementIsland()
+        store, settlements = AdmissionStore(HealthBoard()), SettlementStore()
         while not stop:
-            [one] = await island.admit([entry])
+            [one] = await store.admit([entry])
             found.add(type(one).__name__)
             if isinstance(one, Admission):
-                await settlements.settle([Settlement(one.generation_id, "cancelled")])
-        await island.close()
+                await settlements.store([Settlement(one.generation_id, "cancelled")])
+        await store.close()
         await settlements.close()
         return found
 

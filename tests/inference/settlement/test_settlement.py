@@ -20,11 +20,11 @@ from billing.models import Transfer
 from catalog.dialects.base import Operation
 from catalog.pricing import Usage
 from config.server.batching import Batcher
-from inference.admission.admit import Entry
+from inference.admission.admit import AdmissionRequest
 from inference.exchange.gateway import Gateway
 from inference.models import Generation, Journal
 from inference.requests import schemas
-from inference.settlement.settle import Settlement, SettlementIsland
+from inference.settlement.settle import Settlement, SettlementStore
 from inference.settlement.sweeper import sweep
 from tests.inference.conftest import Site, content_of, events_of
 from tests.support import factories
@@ -57,10 +57,10 @@ def make_generation(tenant: Tenant, **fields: Any) -> Generation:
 
 def settle(*batches: list[Settlement]) -> None:
     async def run() -> None:
-        island = SettlementIsland()
+        settlements = SettlementStore()
         for batch in batches:
-            assert list(await island.settle(batch)) == [None] * len(batch)
-        await island.close()
+            assert list(await settlements.store(batch)) == [None] * len(batch)
+        await settlements.close()
 
     asyncio.run(run())
 
@@ -392,7 +392,7 @@ def test_a_caller_that_leaves_during_admission_leaves_no_pending_generation(site
         await gateway.open()
         admission = asyncio.create_task(
             gateway.admit(
-                Entry(
+                AdmissionRequest(
                     bearer_digest(f"Bearer {site.tenant.api_key}"),
                     schemas.parse(Operation.CHAT, body),
                     "request-1",
