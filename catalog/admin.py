@@ -16,7 +16,7 @@ from catalog import dialects, imports
 from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import Dialect, LanguageModel, ModelEndpoint, PriceVersion, Provider
 from catalog.pricing import RATES, Price
-from config.bulk.rows import Plan, Report
+from config.bulk.report import Report, RowListener
 from config.console import pages as console
 from config.console.pages import ConsoleForm, ReadOnlyAdmin, display
 from config.console.uploads import Upload, UploadsAdmin
@@ -41,8 +41,8 @@ class CatalogueAdmin(UploadsAdmin):
     empty_hint = "Import a catalogue file, or add the rows one by one: providers first."
     written_models = ("catalog.provider", "catalog.languagemodel", "catalog.modelendpoint")
 
-    def load(self, upload: Upload, *, by: str, dry_run: bool, plan: Plan | None) -> Report:
-        return imports.apply(imports.parse(upload.content), dry_run=dry_run, plan=plan)
+    def load(self, upload: Upload, *, by: str, dry_run: bool, on_row: RowListener | None) -> Report:
+        return imports.apply(imports.parse(upload.content), dry_run=dry_run, on_row=on_row)
 
     def export(self, given: dict[str, Any]) -> tuple[str, Iterable[bytes]]:
         data, _ = imports.export()

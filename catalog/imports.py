@@ -19,7 +19,8 @@ from django.utils import timezone
 from catalog.models import Dialect, LanguageModel, ModelEndpoint, PriceVersion, Provider
 from catalog.pricing import Price, decimal_text
 from config.api.text import NOT_STORABLE
-from config.bulk.rows import Fate, Plan, Problems, Report
+from config.bulk.problems import Problems
+from config.bulk.report import Report, RowListener, RowOutcome
 from config.egress.addresses import EgressPolicy, InvalidURL, parse_base_url
 
 _Stored = TypeVar("_Stored", Provider, LanguageModel)
@@ -136,7 +137,7 @@ def parse(data: bytes) -> Catalog:
         file = msgspec.json.decode(data, type=_File)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         problems.add_at("not a catalogue file", str(exc))
-    problems.refuse_any()
+    problems.raise_if_any()
     providers = _rows(file.providers, ProviderRow, "providers", problems)
     models = _rows(file.models, ModelRow, "models", problems)
     endpoints = _rows(file.endpoints, EndpointRow, "endpoints", problems)
@@ -154,13 +155,13 @@ def parse(data: bytes) -> Catalog:
     _refuse_repeated([(place, row.id) for place, row in models], problems)
     _refuse_repeated([(place, row.canonical_slug) for place, row in models], problems)
     _refuse_repeated([(place, _key(row)) for place, row in endpoints], problems)
-    problems.refuse_any()
+    problems.raise_if_any()
     return Catalog(
         [row for _, row in providers], [row for _, row in models], [row for _, row in endpoints]
     )
 
 
-def apply(catalog: Catalog, *, dry_run: bool = False, plan: Plan | None = None) -> Report:
+def apply(catalog: Catalog, *, dry_run: bool = False, on_row: RowListener | None = None) -> Report:
     """Creates and updates the rows by their natural keys, all or none.
 
     A row that already says the same is left alone, so that a second run reports only ``unchanged``.
@@ -168,8 +169,8 @@ def apply(catalog: Catalog, *, dry_run: bool = False, plan: Plan | None = None) 
     :class:`ImportRefused` when an endpoint names a model or provider that neither the file nor the
     database has.
     """
-    report = Report.on(*KINDS, dry_run=dry_run)
-    tell = report.counting(plan)
+    report = Report.of_kinds(*KINDS, dry_run=dry_run)
+    tell = report.counter(on_row)
     with transaction.atomic():
         # Whoever refers to a provider or a model meanwhile is not held up: keys stay as they are.
         stored_providers = Provider.objects.select_for_update(no_key=True)
@@ -221,7 +222,7 @@ def export() -> tuple[bytes, dict[str, int]]:
 
 
 def _upsert(
-    tell: Plan,
+    tell: RowListener,
     kind: str,
     stored: dict[str, _Stored],
     wanted: dict[str, dict[str, Any]],
@@ -235,12 +236,12 @@ def _upsert(
         if row is None:
             stored[key] = row = model(**values)
             created.append(row)
-            tell(kind, key, Fate.CREATE)
+            tell(kind, key, RowOutcome.CREATE)
         elif _assign(row, values):
             updated.append(row)
-            tell(kind, key, Fate.UPDATE)
+            tell(kind, key, RowOutcome.UPDATE)
         else:
-            tell(kind, key, Fate.UNCHANGED)
+            tell(kind, key, RowOutcome.UNCHANGED)
     model._default_manager.bulk_create(created, batch_size=1000)
     if updated:
         names = [*next(iter(wanted.values())), "updated_at"]
@@ -248,7 +249,7 @@ def _upsert(
 
 
 def _upsert_endpoints(
-    tell: Plan,
+    tell: RowListener,
     rows: list[EndpointRow],
     models: dict[str, LanguageModel],
     providers: dict[str, Provider],
@@ -282,14 +283,14 @@ def _upsert_endpoints(
             )
             created.append(endpoint)
             same_price = False
-            fate = Fate.CREATE
+            fate = RowOutcome.CREATE
         else:
             same_price = endpoint.price.price == price
-            fate = Fate.UNCHANGED
+            fate = RowOutcome.UNCHANGED
             if _assign(endpoint, values) or not same_price:
                 endpoint.updated_at = timezone.now()
                 updated.append(endpoint)
-                fate = Fate.UPDATE
+                fate = RowOutcome.UPDATE
         tell("endpoints", " ".join(_key(row)), fate)
         if not same_price:
             endpoint.price = PriceVersion.of(subject_id=endpoint.pk, price=price)
@@ -392,7 +393,7 @@ def _require_free_slugs(rows: list[ModelRow], stored: dict[str, LanguageModel]) 
         owner = owners.get(row.id)
         if owner is not None and owner != row.canonical_slug and owner not in moved:
             problems.add_at(f"models[{index}]", f"id {row.id!r} already belongs to {owner!r}")
-    problems.refuse_any()
+    problems.raise_if_any()
 
 
 def _release_slugs(rows: list[ModelRow], stored: dict[str, LanguageModel]) -> None:
@@ -417,7 +418,7 @@ def _require_references(
             problems.add_at(place, f"no model has canonical_slug {row.model!r}")
         if row.provider not in providers:
             problems.add_at(place, f"no provider has slug {row.provider!r}")
-    problems.refuse_any()
+    problems.raise_if_any()
 
 
 def _key(row: EndpointRow) -> tuple[str, str, str, str]:

@@ -21,7 +21,8 @@ from accounts.models import Region, Workspace
 from catalog.models import LanguageModel
 from catalog.pricing import Price
 from config.api.text import parse_uuid
-from config.bulk.rows import Plan, Report, read_lines
+from config.bulk.report import Report, RowListener
+from config.bulk.rows import read_lines
 from config.console import pages as console
 from config.console.pages import ConsoleForm, Dialog, ReadOnlyAdmin, display
 from config.console.uploads import Upload, UploadsAdmin
@@ -378,10 +379,10 @@ class PrivateEndpointAdmin(UploadsAdmin):
         )
         return endpoint
 
-    def load(self, upload: Upload, *, by: str, dry_run: bool, plan: Plan | None) -> Report:
+    def load(self, upload: Upload, *, by: str, dry_run: bool, on_row: RowListener | None) -> Report:
         assert upload.organization_id is not None
         lines = read_lines(io.BytesIO(upload.content))
-        return imports.apply(upload.organization_id, lines, by=by, dry_run=dry_run, plan=plan)
+        return imports.apply(upload.organization_id, lines, by=by, dry_run=dry_run, on_row=on_row)
 
     def export(self, given: dict[str, Any]) -> tuple[str, Iterable[bytes]]:
         return "private-endpoints.jsonl", imports.export(given["organization"].pk)

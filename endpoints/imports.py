@@ -26,7 +26,9 @@ from catalog.imports import DECIMAL
 from catalog.pricing import Price, decimal_text
 from config.api.errors import GatewayError
 from config.api.text import CONTROL_CHARACTERS
-from config.bulk.rows import Fate, ImportRefused, Plan, Problems, Report, decoded, json_rows
+from config.bulk.problems import ImportRefused, Problems
+from config.bulk.report import Report, RowListener, RowOutcome
+from config.bulk.rows import decode_lines, parse_json_rows
 from endpoints.models import Draft, PrivateEndpoint, canonical_base_url
 
 KIND: Final = "private_endpoints"
@@ -115,16 +117,16 @@ def apply(
     *,
     by: str = ACTOR,
     dry_run: bool = False,
-    plan: Plan | None = None,
+    on_row: RowListener | None = None,
 ) -> Report:
     """Creates and updates the drafts of a file, all or none.
 
     The rows wait in a temporary table of the database, so that memory does not grow with them. The
     limit of the organization holds for the whole. ``dry_run`` is the same path, rolled back;
-    ``plan`` is told the fate of each row. Raises :class:`config.bulk.rows.ImportRefused`.
+    ``plan`` is told the fate of each row. Raises :class:`ImportRefused`.
     """
-    report = Report.on(KIND, dry_run=dry_run)
-    tell = report.counting(plan)
+    report = Report.of_kinds(KIND, dry_run=dry_run)
+    tell = report.counter(on_row)
     problems = Problems()
     with transaction.atomic():
         with connection.cursor() as cursor:
@@ -145,7 +147,7 @@ def apply(
         organization = Organization.objects.select_for_update(no_key=True).get(pk=organization_id)
         for chunk in _matches(organization_id):
             _judge(chunk, tell, problems)
-        problems.refuse_any()
+        problems.raise_if_any()
         try:
             PrivateEndpoint.objects.require_room(organization, report.created[KIND])
         except GatewayError as exc:
@@ -153,7 +155,7 @@ def apply(
         if report.created[KIND] or report.updated[KIND]:
             for chunk in _matches(organization_id):
                 _write(organization_id, chunk, problems, by)
-            problems.refuse_any()
+            problems.raise_if_any()
         with connection.cursor() as cursor:
             # Whoever called us within a transaction of theirs may import once more in it.
             cursor.execute("DROP TABLE private_endpoint_import")
@@ -184,7 +186,7 @@ def export(organization_id: uuid.UUID) -> Iterator[bytes]:
 
 
 def _rows(lines: Iterable[bytes], problems: Problems) -> Iterator[tuple[int, _Row]]:
-    for line, row in json_rows(decoded(lines, problems), _Row, problems):
+    for line, row in parse_json_rows(decode_lines(lines, problems), _Row, problems):
         faults = _faults_of(row)
         try:
             row.base_url = canonical_base_url(row.base_url)
@@ -226,7 +228,7 @@ def _matches(organization_id: uuid.UUID) -> Iterator[list[_Match]]:
             ]
 
 
-def _judge(chunk: list[_Match], tell: Plan, problems: Problems) -> None:
+def _judge(chunk: list[_Match], tell: RowListener, problems: Problems) -> None:
     """Decides the fate of each row, and collects the faults."""
     drafts = [_draft(match.row) for match in chunk]
     refusals = PrivateEndpoint.objects.refusals(drafts)
@@ -238,11 +240,11 @@ def _judge(chunk: list[_Match], tell: Plan, problems: Problems) -> None:
             elif refusal is not None:
                 problems.add(match.line, refusal.message)
             else:
-                tell(KIND, row.text, Fate.CREATE)
+                tell(KIND, row.text, RowOutcome.CREATE)
         elif not _changes(row, endpoint) and _new_price(row, endpoint) is None:
-            tell(KIND, row.text, Fate.UNCHANGED)
+            tell(KIND, row.text, RowOutcome.UNCHANGED)
         elif endpoint.status == PrivateEndpoint.Status.DRAFT:
-            tell(KIND, row.text, Fate.UPDATE)
+            tell(KIND, row.text, RowOutcome.UPDATE)
         else:
             problems.add(
                 match.line, f"the endpoint is {endpoint.status}; only a draft can be changed"

@@ -17,7 +17,8 @@ from django.utils import timezone
 from accounts.admin.uploads import OrganizationExportForm, OrganizationUploadForm
 from accounts.models import Organization
 from config.api.text import CONTROL_CHARACTERS, parse_uuid
-from config.bulk.rows import Plan, Report, read_lines
+from config.bulk.report import Report, RowListener
+from config.bulk.rows import read_lines
 from config.console import pages as console
 from config.console.pages import ConsoleForm, display
 from config.console.uploads import Upload, UploadsAdmin
@@ -153,11 +154,11 @@ class EndUserAdmin(UploadsAdmin):
         else:
             obj.deactivate()
 
-    def load(self, upload: Upload, *, by: str, dry_run: bool, plan: Plan | None) -> Report:
+    def load(self, upload: Upload, *, by: str, dry_run: bool, on_row: RowListener | None) -> Report:
         assert upload.organization_id is not None
-        as_csv, lines = imports.detect(upload.name, read_lines(io.BytesIO(upload.content)))
+        as_csv, lines = imports.detect_format(upload.name, read_lines(io.BytesIO(upload.content)))
         return imports.apply(
-            upload.organization_id, lines, as_csv=as_csv, dry_run=dry_run, plan=plan
+            upload.organization_id, lines, as_csv=as_csv, dry_run=dry_run, on_row=on_row
         )
 
     def export(self, given: dict[str, Any]) -> tuple[str, Iterable[bytes]]:

@@ -1,17 +1,18 @@
-"""End users in bulk: the file is read line by line, judged whole, and applied in one transaction.
+"""Imports and exports end users: reads a file line by line, checks it whole, applies it at once.
 
 Two formats have the same members, ``user`` and, optionally, ``is_active``:
 
-* CSV in UTF-8 with the header ``user`` or ``user,is_active``. A spreadsheet would take a cell that
+* CSV in UTF-8 with the header ``user`` or ``user,is_active``. A spreadsheet takes a cell that
   begins with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return for a formula. So an export
-  puts an apostrophe before such a value, and before one that has apostrophes and then such a
-  character; an import takes one apostrophe away from either. ``is_active`` is ``true`` or
-  ``false``, in capitals too, as spreadsheets write them; an empty cell says nothing.
+  puts an apostrophe before such a value, and before a value that has apostrophes and then such a
+  character; an import removes one apostrophe from both. ``is_active`` is ``true`` or ``false``,
+  also in capitals (spreadsheets write them so); an empty cell leaves the flag alone.
 * JSON lines, one object each.
 
-A value may be what either route registers: up to 256 characters without control characters, as
-``/end-users`` has it, or up to 512 without NUL and without white space at its ends, as
-``/external-users`` has it. So whatever was registered survives an export and an import.
+An import creates only what ``/end-users`` registers: 1 to 256 characters without control
+characters. ``/external-users`` registers longer and freer strings (up to 512 characters, no NUL, no
+white space at either end); a row with such a string must name a stored end user. So
+every export imports as unchanged.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from config.api.text import CONTROL_CHARACTERS, NOT_STORABLE
-from config.bulk.rows import Fate, Plan, Problems, Report, decoded, json_rows
+from config.bulk.problems import Problems
+from config.bulk.report import Report, RowListener, RowOutcome
+from config.bulk.rows import decode_lines, parse_json_rows
 from endusers.models import EndUser
 
 KIND: Final = "end_users"
@@ -41,18 +44,30 @@ _HEADERS: Final = (["user"], ["user", "is_active"])
 _FLAGS: Final = {"": None, "true": True, "TRUE": True, "false": False, "FALSE": False}
 _FORMULA: Final = re.compile(r"'*[=+\-@\t\r]")
 _CHUNK: Final = 2000
+_NOT_PLAIN: Final = (
+    f"must not have control characters or more than {PLAIN_LENGTH} characters: an import creates "
+    "no such end user; register it with POST /external-users first"
+)
 
 _CREATE_TABLE: Final = """
 CREATE TEMPORARY TABLE end_user_import (
-    line bigint NOT NULL, "user" text COLLATE "C" NOT NULL, is_active boolean
+    line bigint NOT NULL, "user" text COLLATE "C" NOT NULL, is_active boolean, is_plain boolean
 )
 """
-_COPY: Final = 'COPY end_user_import (line, "user", is_active) FROM STDIN'
+_COPY: Final = 'COPY end_user_import (line, "user", is_active, is_plain) FROM STDIN'
 _COUNT: Final = 'SELECT count(*), count(DISTINCT "user") FROM end_user_import'
 _REPEATED: Final = """
 SELECT line, first FROM (
     SELECT line, min(line) OVER (PARTITION BY "user") AS first FROM end_user_import
 ) AS numbered WHERE line <> first ORDER BY line LIMIT %s
+"""
+_UNKNOWN: Final = """
+SELECT line, count(*) OVER () FROM end_user_import AS row
+WHERE NOT row.is_plain AND NOT EXISTS (
+    SELECT 1 FROM endusers_enduser AS stored
+    WHERE stored.organization_id = %s AND stored."user" = row."user"
+)
+ORDER BY line LIMIT %s
 """
 _TAKE_TURNS: Final = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
 _PLAN: Final = """
@@ -69,7 +84,7 @@ ORDER BY row.line
 _INSERT: Final = """
 INSERT INTO endusers_enduser (id, organization_id, "user", is_active, created_at, updated_at)
 SELECT gen_random_uuid(), %s, "user", coalesce(is_active, true), %s, %s
-FROM end_user_import ORDER BY "user"
+FROM end_user_import WHERE is_plain ORDER BY "user"
 ON CONFLICT (organization_id, "user") DO NOTHING
 """
 _UPDATE: Final = """
@@ -91,13 +106,13 @@ def apply(
     *,
     as_csv: bool,
     dry_run: bool = False,
-    plan: Plan | None = None,
+    on_row: RowListener | None = None,
 ) -> Report:
     """Registers and marks the end users of a file, all or none.
 
-    The rows wait in a temporary table of the database, so that memory does not grow with them. A
-    row without ``is_active`` leaves a stored flag alone. ``dry_run`` is the same path, rolled back.
-    Raises :class:`config.bulk.rows.ImportRefused`.
+    The rows wait in a temporary table, so that memory does not grow with the file. A row without
+    ``is_active`` leaves a stored flag alone. ``dry_run`` takes the same path and rolls back.
+    Raises :class:`ImportRefused`.
     """
     problems = Problems()
     with transaction.atomic(), connection.cursor() as cursor:
@@ -113,32 +128,37 @@ def apply(
                 [f"line {line}: the same user as line {first}" for line, first in cursor],
                 total - distinct,
             )
-        problems.refuse_any()
-        # Imports of one organization take turns, for two that insert and mark could deadlock. Not
-        # by its row: requests wait for that, and an import may have any number of rows.
+        cursor.execute(_UNKNOWN, [organization_id, max(problems.room, 1)])
+        if unknown := cursor.fetchall():
+            problems.add_many(
+                [f"line {line}: user {_NOT_PLAIN}" for line, _ in unknown], unknown[0][1]
+            )
+        problems.raise_if_any()
+        # Imports of one organization take turns: two that insert and update could deadlock. They
+        # do not lock the organization's row, because requests would wait for a long import.
         cursor.execute(_TAKE_TURNS, [f"end_user_import|{organization_id}"])
         now = timezone.now()
-        if plan is not None:
-            with connection.chunked_cursor() as fates:
-                fates.execute(_PLAN, [organization_id])
-                for user, fate in fates:
-                    plan(KIND, user, Fate(fate))
-        # In this order a user who is registered meanwhile is marked like one who was before.
+        if on_row is not None:
+            with connection.chunked_cursor() as outcomes:
+                outcomes.execute(_PLAN, [organization_id])
+                for user, outcome in outcomes:
+                    on_row(KIND, user, RowOutcome(outcome))
+        # The update comes second, so that it also finds users who were registered meanwhile.
         cursor.execute(_INSERT, [organization_id, now, now])
         created = cursor.rowcount
         cursor.execute(_UPDATE, [now, organization_id])
         updated = cursor.rowcount
-        # Whoever called us within a transaction of theirs may import once more in it.
+        # The caller may import again in the same transaction.
         cursor.execute("DROP TABLE end_user_import")
         transaction.set_rollback(dry_run)
     rest = total - created - updated
     return Report({KIND: created}, {KIND: updated}, {KIND: rest}, dry_run)
 
 
-def detect(name: str, lines: Iterable[bytes]) -> tuple[bool, Iterator[bytes]]:
-    """Tells whether a file is CSV, by its extension or its first byte that is not blank.
+def detect_format(name: str, lines: Iterable[bytes]) -> tuple[bool, Iterator[bytes]]:
+    """Returns whether a file is CSV, and all of its lines.
 
-    Returns the lines too, for the one that was looked at must not be lost.
+    Decides by the extension, or else by the first byte that is not blank.
     """
     ending = name.rpartition(".")[2].lower()
     if ending in ("csv", "json", "jsonl", "ndjson"):
@@ -154,42 +174,43 @@ def detect(name: str, lines: Iterable[bytes]) -> tuple[bool, Iterator[bytes]]:
 
 def export(organization_id: uuid.UUID, *, as_csv: bool) -> Iterator[bytes]:
     """Yields the rows of a file that :func:`apply` finds unchanged, oldest registration first."""
-    # A cursor of the server lives no longer than a transaction.
+    # A server-side cursor needs a transaction.
     with transaction.atomic():
         rows = EndUser.objects.for_organization(organization_id).order_by("created_at", "id")
         pairs = rows.values_list("user", "is_active").iterator(chunk_size=_CHUNK)
         for user, is_active in pairs:
             if as_csv:
-                yield _csv_line([guarded(user), "true" if is_active else "false"])
+                yield _csv_line([escape_formula(user), "true" if is_active else "false"])
             else:
                 yield msgspec.json.encode(_Row(user, is_active)) + b"\n"
 
 
-def guarded(value: str) -> str:
-    """Returns the cell for a value: one that a spreadsheet takes for text, not for a formula."""
+def escape_formula(value: str) -> str:
+    """Returns the CSV cell of a value, with an apostrophe where it could be a formula."""
     return f"'{value}" if _FORMULA.match(value) else value
 
 
-def unguarded(cell: str) -> str:
-    """Returns the value of a cell that :func:`guarded` made."""
+def unescape_formula(cell: str) -> str:
+    """Returns the value of a cell that :func:`escape_formula` made."""
     return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
 
 
 def _rows(
     lines: Iterable[bytes], problems: Problems, *, as_csv: bool
-) -> Iterator[tuple[int, str, bool | None]]:
-    texts = decoded(lines, problems)
+) -> Iterator[tuple[int, str, bool | None, bool]]:
+    """Yields line number, user, ``is_active`` and whether ``/end-users`` registers the user."""
+    texts = decode_lines(lines, problems)
     for line, user, is_active in (
         _csv_rows(texts, problems) if as_csv else _json_rows(texts, problems)
     ):
-        if fault := _fault_of(user):
-            problems.add(line, f"user {fault}")
+        if problem := _problem_of(user):
+            problems.add(line, f"user {problem}")
         else:
-            yield line, user, is_active
+            yield line, user, is_active, _is_plain(user)
 
 
 def _json_rows(texts: Iterable[str], problems: Problems) -> Iterator[tuple[int, str, bool | None]]:
-    for line, row in json_rows(texts, _Row, problems):
+    for line, row in parse_json_rows(texts, _Row, problems):
         yield line, row.user, None if row.is_active is msgspec.UNSET else row.is_active
 
 
@@ -215,24 +236,25 @@ def _csv_rows(texts: Iterable[str], problems: Problems) -> Iterator[tuple[int, s
         elif width == 2 and cells[1] not in _FLAGS:
             problems.add(line, "is_active must be true, false or empty")
         else:
-            yield line, unguarded(cells[0]), _FLAGS[cells[1]] if width == 2 else None
+            yield line, unescape_formula(cells[0]), _FLAGS[cells[1]] if width == 2 else None
 
 
-def _fault_of(user: str) -> str:
-    """Tells what neither route would register; empty when one of them would."""
+def _is_plain(user: str) -> bool:
+    return len(user) <= PLAIN_LENGTH and not CONTROL_CHARACTERS.search(user)
+
+
+def _problem_of(user: str) -> str:
+    """Returns why neither route registers a user; empty if one of them does."""
     if not user:
         return "must not be empty"
-    if len(user) <= PLAIN_LENGTH and not CONTROL_CHARACTERS.search(user):
+    if _is_plain(user):
         return ""
     if len(user) > EXTERNAL_LENGTH:
-        return f"must not be longer than {EXTERNAL_LENGTH} characters"
+        return f"must not be longer than {PLAIN_LENGTH} characters"
     if NOT_STORABLE.search(user):
         return "must not contain NUL or lone surrogates"
     if user != user.strip():
-        return (
-            "must not begin or end with white space when it has control characters "
-            f"or more than {PLAIN_LENGTH} characters"
-        )
+        return _NOT_PLAIN
     return ""
 
 

@@ -33,7 +33,8 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 
 from config.audit import context as audit
-from config.bulk.rows import Fate, ImportRefused, Plan, Report
+from config.bulk.problems import ImportRefused
+from config.bulk.report import Report, RowListener, RowOutcome
 from config.console import pages as console
 from config.console.pages import ConsoleAdmin, unfold_action
 
@@ -89,8 +90,8 @@ class UploadsAdmin(ConsoleAdmin):
     upload_help = ""
     written_models: tuple[str, ...] = ()
 
-    def load(self, upload: Upload, *, by: str, dry_run: bool, plan: Plan | None) -> Report:
-        """Applies a file, all or none; raises :class:`config.bulk.rows.ImportRefused`.
+    def load(self, upload: Upload, *, by: str, dry_run: bool, on_row: RowListener | None) -> Report:
+        """Applies a file, all or none; raises :class:`ImportRefused`.
 
         Histories name ``by``, the operator.
         """
@@ -124,15 +125,15 @@ class UploadsAdmin(ConsoleAdmin):
         if not form.is_valid():
             return self._ask(request, form)
         upload = form.upload
-        rows: list[tuple[str, str, Fate]] = []
+        rows: list[tuple[str, str, RowOutcome]] = []
 
-        def plan(kind: str, row: str, fate: Fate) -> None:
+        def on_row(kind: str, row: str, outcome: RowOutcome) -> None:
             if len(rows) < SHOWN:
-                rows.append((kind.replace("_", " "), row, fate))
+                rows.append((kind.replace("_", " "), row, outcome))
 
         try:
             with _unnamed(request):
-                report = self.load(upload, by=console.actor(request), dry_run=True, plan=plan)
+                report = self.load(upload, by=console.actor(request), dry_run=True, on_row=on_row)
         except ImportRefused as exc:
             return self._ask(request, form, refusals=exc.problems)
         return self._page(
@@ -167,7 +168,7 @@ class UploadsAdmin(ConsoleAdmin):
         actor = console.actor(request)
         try:
             with _unnamed(request), transaction.atomic():
-                report = self.load(upload, by=actor, dry_run=False, plan=None)
+                report = self.load(upload, by=actor, dry_run=False, on_row=None)
                 audit.record_import(
                     actor,
                     f"admin: import {self.opts.verbose_name_plural}",

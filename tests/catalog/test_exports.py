@@ -15,7 +15,7 @@ from django.core.management import CommandError, call_command
 
 from catalog import imports
 from catalog.models import LanguageModel, ModelEndpoint, Provider
-from config.bulk.rows import Fate
+from config.bulk.report import RowOutcome
 from config.egress.addresses import EgressPolicy
 from tests.support import factories, snapshots
 from tests.support.tls import Authority, Script, answering, sending, serving
@@ -177,16 +177,16 @@ def test_a_plan_names_the_fate_of_each_row(db: None) -> None:
     provider = SMALL["providers"][0] | {"name": "Acme 2"}
     endpoints = [SMALL["endpoints"][0], SMALL["endpoints"][0] | {"region": "us"}]
     file = SMALL | {"providers": [provider], "endpoints": endpoints}
-    planned: list[tuple[str, str, Fate]] = []
+    planned: list[tuple[str, str, RowOutcome]] = []
     imports.apply(
         imports.parse(json.dumps(file).encode()),
-        plan=lambda kind, row, fate: planned.append((kind, row, fate)),
+        on_row=lambda *row: planned.append(row),
     )
     assert planned == [
-        ("providers", "acme", Fate.UPDATE),
-        ("models", "acme/falcon-2026-06-01", Fate.UNCHANGED),
-        ("endpoints", "acme/falcon-2026-06-01 acme falcon global", Fate.UNCHANGED),
-        ("endpoints", "acme/falcon-2026-06-01 acme falcon us", Fate.CREATE),
+        ("providers", "acme", RowOutcome.UPDATE),
+        ("models", "acme/falcon-2026-06-01", RowOutcome.UNCHANGED),
+        ("endpoints", "acme/falcon-2026-06-01 acme falcon global", RowOutcome.UNCHANGED),
+        ("endpoints", "acme/falcon-2026-06-01 acme falcon us", RowOutcome.CREATE),
     ]
 
 

@@ -16,7 +16,7 @@ from django.db import IntegrityError, connection, transaction
 
 from catalog import imports
 from catalog.models import LanguageModel, ModelEndpoint, PriceVersion, Provider
-from config.bulk.rows import ImportRefused
+from config.bulk.problems import ImportRefused
 from config.secrets import Secret
 from endpoints.models import PrivateEndpoint
 from tests.support import factories, snapshots

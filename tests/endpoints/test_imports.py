@@ -14,7 +14,9 @@ from django.core.management import CommandError, call_command
 
 from accounts.models import ByokCredential
 from catalog.models import LanguageModel, PriceVersion, Provider
-from config.bulk.rows import MAX_LINE, ImportRefused, Report, read_lines
+from config.bulk.problems import ImportRefused
+from config.bulk.report import Report
+from config.bulk.rows import MAX_LINE, read_lines
 from endpoints import imports
 from endpoints.models import (
     Attestation,

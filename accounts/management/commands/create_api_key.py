@@ -7,11 +7,11 @@ from django.core.management.base import CommandParser
 
 from accounts.models import ApiKey, Organization, workspace_for
 from config.api.errors import InvalidRequest, NotFound
-from config.bulk.commands import Command as BaseCommand
-from config.bulk.commands import refuse
+from config.bulk.commands import JSONCommand
+from config.bulk.files import refuse
 
 
-class Command(BaseCommand):
+class Command(JSONCommand):
     help = "Creates an API key of an organization; the key is shown once."
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -6,11 +6,11 @@ from django.core.management.base import CommandParser
 from django.db import transaction
 
 from accounts.models import ApiKey, Organization
-from config.bulk.commands import Command as BaseCommand
-from config.bulk.commands import refuse
+from config.bulk.commands import JSONCommand
+from config.bulk.files import refuse
 
 
-class Command(BaseCommand):
+class Command(JSONCommand):
     help = "Creates an organization with a default workspace and one key of each type, shown once."
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -12,14 +12,14 @@ from billing.models import Account
 from catalog.pricing import usd
 from config.api.errors import NotFound
 from config.api.text import CONTROL_CHARACTERS
-from config.bulk.commands import Command as BaseCommand
-from config.bulk.commands import refuse
+from config.bulk.commands import JSONCommand
+from config.bulk.files import refuse
 
 _AMOUNT: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 _MAX_NOTE: Final = 1_000
 
 
-class Command(BaseCommand):
+class Command(JSONCommand):
     help = "Gives an organization credits, in USD."
 
     def add_arguments(self, parser: CommandParser) -> None:

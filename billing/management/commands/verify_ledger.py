@@ -3,8 +3,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from billing import verification as audit
-from config.bulk.commands import Command as BaseCommand
-from config.bulk.commands import refuse
+from config.bulk.commands import JSONCommand
+from config.bulk.files import refuse
 
 # What a generation paid and holds, by its transfers; each statement sees one moment.
 GENERATIONS: Final = """
@@ -53,7 +53,7 @@ ORDER BY m.subject_id
 """
 
 
-class Command(BaseCommand):
+class Command(JSONCommand):
     help = "Recomputes every balance, hold and meter from the transfers; exit 1 if any differs."
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -6,8 +6,9 @@ from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 
 from catalog import imports
-from config.bulk.commands import ImportCommand, read_input, refuse
-from config.bulk.rows import Plan, Report
+from config.bulk.commands import ImportCommand
+from config.bulk.files import read_input, refuse
+from config.bulk.report import Report, RowListener
 from config.egress import EgressError, OutboundRequest, fetch
 
 FETCH_TIMEOUT: Final = 60
@@ -29,8 +30,8 @@ class Command(ImportCommand):
         options["data"] = read_input(file) if url is None else _fetched(url)
         super().handle(*args, **options)
 
-    def load(self, options: dict[str, Any], *, dry_run: bool, plan: Plan | None) -> Report:
-        return imports.apply(imports.parse(options["data"]), dry_run=dry_run, plan=plan)
+    def load(self, options: dict[str, Any], *, dry_run: bool, on_row: RowListener | None) -> Report:
+        return imports.apply(imports.parse(options["data"]), dry_run=dry_run, on_row=on_row)
 
 
 def _fetched(url: str) -> bytes:

@@ -8,12 +8,12 @@ from django.core.management.base import CommandParser
 from catalog import dialects
 from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import Provider
-from config.bulk.commands import Command as BaseCommand
-from config.bulk.commands import refuse
+from config.bulk.commands import JSONCommand
+from config.bulk.files import refuse
 from config.secrets import NotACredential, parse_credential
 
 
-class Command(BaseCommand):
+class Command(JSONCommand):
     help = "Stores the operator's own secret for a provider, read from standard input."
 
     def add_arguments(self, parser: CommandParser) -> None:

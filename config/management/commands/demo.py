@@ -28,8 +28,8 @@ from billing import ledger
 from catalog import imports
 from catalog.models import Provider
 from catalog.pricing import NANO
-from config.bulk.commands import Command as BaseCommand
-from config.bulk.commands import refuse
+from config.bulk.commands import JSONCommand
+from config.bulk.files import refuse
 from config.egress import EgressClient, EgressError, EgressPolicy, OutboundRequest, fetch
 from config.local.demo import SIMULATOR_DIR
 from config.local.simulator.behaviours import Simulator, ensure_certificates
@@ -51,7 +51,7 @@ _START_SECONDS: Final = 30.0
 _PR_SET_PDEATHSIG: Final = 1
 
 
-class Command(BaseCommand):
+class Command(JSONCommand):
     # It migrates, which cannot be inside a transaction of somebody's.
     is_audited = False
     help = "Shows the whole service at work on this machine, with a simulated upstream provider."

@@ -21,8 +21,8 @@ from billing.models import Transfer
 from catalog import imports
 from catalog.pricing import NANO
 from config.audit import context as audit
-from config.bulk.commands import Command as BaseCommand
-from config.bulk.commands import refuse
+from config.bulk.commands import JSONCommand
+from config.bulk.files import refuse
 from config.secrets import Secret
 from inference.models import HourlyUsage, UsageDay
 from inference.reports.hours import roll_up_hours
@@ -544,7 +544,7 @@ class Hour:
     share: float
 
 
-class Command(BaseCommand):
+class Command(JSONCommand):
     # A million entries of the audit log would say less than one.
     is_audited = False
     help = "Fills an empty database, or a demo's, with a month of plausible traffic, all or none."

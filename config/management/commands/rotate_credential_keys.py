@@ -7,13 +7,13 @@ from django.db import transaction
 
 from accounts.models import ByokCredential
 from catalog.models import Provider
-from config.bulk.commands import Command as BaseCommand
-from config.bulk.commands import refuse
+from config.bulk.commands import JSONCommand
+from config.bulk.files import refuse
 from config.models import SecondFactor
 from config.secrets import DecryptionFailed
 
 
-class Command(BaseCommand):
+class Command(JSONCommand):
     # What the secrets say stays the same.
     is_audited = False
     help = (

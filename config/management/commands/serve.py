@@ -13,7 +13,8 @@ import uvicorn
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 
-from config.bulk.commands import refuse, require_migrated
+from config.bulk.commands import require_migrated
+from config.bulk.files import refuse
 from config.server.limits import HttpProtocol
 
 

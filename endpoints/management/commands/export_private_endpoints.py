@@ -6,7 +6,8 @@ from uuid import UUID
 from django.core.management.base import CommandParser
 
 from accounts.models import Organization
-from config.bulk.commands import ExportCommand, refuse
+from config.bulk.commands import ExportCommand
+from config.bulk.files import refuse
 from endpoints import imports
 
 

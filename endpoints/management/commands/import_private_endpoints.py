@@ -6,8 +6,9 @@ from uuid import UUID
 from django.core.management.base import CommandParser
 
 from accounts.models import Organization
-from config.bulk.commands import ImportCommand, open_lines, refuse
-from config.bulk.rows import Plan, Report
+from config.bulk.commands import ImportCommand
+from config.bulk.files import open_lines, refuse
+from config.bulk.report import Report, RowListener
 from endpoints import imports
 
 
@@ -21,8 +22,8 @@ class Command(ImportCommand):
         )
         super().add_arguments(parser)
 
-    def load(self, options: dict[str, Any], *, dry_run: bool, plan: Plan | None) -> Report:
+    def load(self, options: dict[str, Any], *, dry_run: bool, on_row: RowListener | None) -> Report:
         if not Organization.objects.filter(pk=options["organization_id"]).exists():
             refuse("There is no such organization.")
         with open_lines(options["file"], self.stderr) as lines:
-            return imports.apply(options["organization_id"], lines, dry_run=dry_run, plan=plan)
+            return imports.apply(options["organization_id"], lines, dry_run=dry_run, on_row=on_row)
