@@ -19,7 +19,8 @@ from django.db import connection, connections
 from django.test import Client
 from rest_framework.test import APIClient
 
-from config.local.simulator.behaviours import Simulator, ensure_certificates
+from config.local.simulator.certificates import ensure_certificates
+from config.local.simulator.server import Simulator
 from config.server.limits import HttpProtocol
 from tests.support import factories
 from tests.support.clouds import Clouds, Gate

@@ -10,7 +10,7 @@ from django.urls import reverse
 from playwright.sync_api import Page
 
 from accounts.models import ApiKey
-from config.local.simulator.behaviours import Simulator
+from config.local.simulator.server import Simulator
 from endpoints.models import PrivateEndpoint
 from tests.support import factories
 from tests.support.browser import MARKS, OVERFLOW, PASSWORD, browse, choose, submit_dialog

@@ -10,7 +10,7 @@ import openai
 import pytest
 from openrouter import OpenRouter
 
-from config.local.simulator.behaviours import Simulator
+from config.local.simulator.server import Simulator
 from tests.support import document, factories
 from tests.support.factories import Tenant
 

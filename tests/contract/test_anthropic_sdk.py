@@ -12,7 +12,8 @@ import anthropic
 import pytest
 
 from billing.models import Account
-from config.local.simulator.behaviours import Simulator, ensure_certificates
+from config.local.simulator.certificates import ensure_certificates
+from config.local.simulator.server import Simulator
 from config.secrets import Secret
 from inference.models import Generation
 from tests.contract.conftest import Serve

@@ -15,7 +15,7 @@ import openai
 import pytest
 import requests
 
-from config.local.simulator.behaviours import ensure_certificates
+from config.local.simulator.certificates import ensure_certificates
 from tests.contract.conftest import MakeOpenAI
 from tests.support import factories
 from tests.support.factories import Tenant

@@ -13,7 +13,7 @@ import pytest
 from openrouter import OpenRouter, errors, operations
 
 from accounts.models import Workspace
-from config.local.simulator.behaviours import Simulator
+from config.local.simulator.server import Simulator
 from tests.contract.conftest import MakeOpenRouter, Serve
 from tests.support import factories
 from tests.support.factories import Tenant

@@ -8,7 +8,7 @@ import pytest
 
 from accounts.models import ByokCredential
 from catalog.models import LanguageModel, Provider
-from config.local.simulator.behaviours import Simulator
+from config.local.simulator.server import Simulator
 from tests.support import factories
 from tests.support.factories import Tenant
 

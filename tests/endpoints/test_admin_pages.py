@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from config.local.simulator.behaviours import Simulator
+from config.local.simulator.server import Simulator
 from endpoints.history import events
 from endpoints.models import PrivateEndpoint, Validation
 from tests.support import factories, snapshots

@@ -7,7 +7,7 @@ import requests
 from django.db import IntegrityError, connection, transaction
 from rest_framework.test import APIClient
 
-from config.local.simulator.behaviours import Simulator
+from config.local.simulator.server import Simulator
 from endpoints.models import Attestation, PrivateEndpoint
 from inference.models import Generation
 from tests.support import factories

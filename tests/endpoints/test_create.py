@@ -13,7 +13,7 @@ from rest_framework.test import APIClient
 
 from catalog.models import LanguageModel, Provider
 from catalog.pricing import Price
-from config.local.simulator.behaviours import Simulator
+from config.local.simulator.server import Simulator
 from endpoints.models import PrivateEndpoint
 from tests.support import factories, snapshots
 from tests.support.factories import Tenant

@@ -12,7 +12,7 @@ from rest_framework.test import APIClient
 
 from accounts.models import ByokCredential
 from catalog.models import LanguageModel, PriceVersion, Provider
-from config.local.simulator.behaviours import Simulator
+from config.local.simulator.server import Simulator
 from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation
 from tests.support import factories, snapshots

@@ -20,7 +20,7 @@ from rest_framework.test import APIClient
 
 from accounts.models import ByokCredential
 from catalog.models import PriceVersion
-from config.local.simulator.behaviours import Simulator
+from config.local.simulator.server import Simulator
 from config.secrets import Secret
 from endpoints.models import PrivateEndpoint, Validation
 from tests.support import factories

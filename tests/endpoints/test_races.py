@@ -12,7 +12,7 @@ import requests
 from django.db import connections
 
 from config.api.errors import InvalidTransition
-from config.local.simulator.behaviours import Simulator
+from config.local.simulator.server import Simulator
 from endpoints import validation
 from endpoints.models import PrivateEndpoint
 from endusers.models import EndUser

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from accounts.models import ByokCredential
 from catalog.models import Provider
-from config.local.simulator.behaviours import Simulator
+from config.local.simulator.server import Simulator
 from config.secrets import Secret
 from endpoints import rotation, validation
 from endpoints.models import PrivateEndpoint, Validation, ValidationStale

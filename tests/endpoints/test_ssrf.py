@@ -11,7 +11,7 @@ import pytest
 
 from catalog.models import LanguageModel, Provider
 from config.egress.addresses import EgressPolicy
-from config.local.simulator.behaviours import Simulator
+from config.local.simulator.server import Simulator
 from endpoints.models import PrivateEndpoint, Validation
 from tests.support import factories
 from tests.support.factories import Tenant

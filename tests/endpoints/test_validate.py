@@ -14,12 +14,8 @@ from rest_framework.test import APIClient
 
 from accounts.models import ByokCredential, Workspace
 from catalog.models import LanguageModel, Provider
-from config.local.simulator.behaviours import (
-    CertificateFault,
-    Certificates,
-    Simulator,
-    ensure_certificates,
-)
+from config.local.simulator.certificates import CertificateFault, Certificates, ensure_certificates
+from config.local.simulator.server import Simulator
 from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation
 from endpoints.validation import is_same_model

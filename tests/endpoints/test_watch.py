@@ -7,7 +7,7 @@ import pytest
 from django.utils import timezone
 
 from catalog.pricing import NANO
-from config.local.simulator.behaviours import Simulator
+from config.local.simulator.server import Simulator
 from endpoints import watch
 from endpoints.models import PrivateEndpoint, Validation
 from tests.support import factories

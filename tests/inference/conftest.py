@@ -11,7 +11,8 @@ import pytest
 import requests
 
 from catalog.models import LanguageModel, ModelEndpoint, Provider
-from config.local.simulator.behaviours import Request, Simulator
+from config.local.simulator.protocol import Request
+from config.local.simulator.server import Simulator
 from config.secrets import Secret
 from endpoints.models import PrivateEndpoint
 from inference.models import Generation

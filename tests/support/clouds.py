@@ -23,7 +23,9 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
-from config.local.simulator.behaviours import BEHAVIOURS, Request, Simulator, Step
+from config.local.simulator.behaviours import BEHAVIOURS
+from config.local.simulator.protocol import Request, Step
+from config.local.simulator.server import Simulator
 from tests.support.embedded import AZURE_HOST, BEDROCK_HOST, FOUNDRY_HOST, VERTEX_HOST
 
 AZURE_KEY: Final = "azure-key-0123456789abcdef"

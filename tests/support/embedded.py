@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 from config.local import postgres
-from config.local.simulator import behaviours as simulator
+from config.local.simulator.certificates import ensure_certificates
 
 AZURE_HOST = "contoso.openai.azure.com"
 BEDROCK_HOST = "bedrock-runtime.us-east-1.amazonaws.com"
@@ -42,7 +42,5 @@ if "CAUSEWAY_TEST_DIR" not in os.environ:
     os.environ["SECRET_KEY"] = secrets.token_urlsafe(48)
     os.environ["CREDENTIAL_KEYS"] = base64.b64encode(secrets.token_bytes(32)).decode()
     os.environ["UPSTREAM_ALLOWED_NETWORKS"] = "127.0.0.0/8"
-    os.environ["UPSTREAM_CA_BUNDLE"] = str(
-        simulator.ensure_certificates(Path(directory) / "tls").ca
-    )
+    os.environ["UPSTREAM_CA_BUNDLE"] = str(ensure_certificates(Path(directory) / "tls").ca)
     os.environ["ALLOWED_HOSTS"] = "127.0.0.1,localhost,testserver"

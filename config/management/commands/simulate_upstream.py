@@ -7,7 +7,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from config.local.simulator.behaviours import BEHAVIOURS, Simulator, ensure_certificates
+from config.local.simulator.behaviours import BEHAVIOURS
+from config.local.simulator.certificates import ensure_certificates
+from config.local.simulator.server import Simulator
 
 
 class Command(BaseCommand):

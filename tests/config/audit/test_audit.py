@@ -19,7 +19,7 @@ from accounts.models import ApiKey, Member
 from billing import ledger
 from catalog.models import ModelEndpoint, PriceVersion
 from config.audit import context as audit
-from config.local.simulator.behaviours import Simulator
+from config.local.simulator.server import Simulator
 from config.models import AuditEntry
 from endpoints.models import PrivateEndpoint
 from endusers.models import EndUser

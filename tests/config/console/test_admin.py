@@ -33,7 +33,7 @@ from accounts.policy import Family
 from billing.models import Account, ChainState, Deposit, GrantRequest, TopUp, Transfer
 from catalog.models import LanguageModel, ModelEndpoint, PriceVersion, Provider
 from config.audit import context as audit
-from config.local.simulator.behaviours import Simulator
+from config.local.simulator.server import Simulator
 from config.secrets import Secret
 from endpoints.models import PrivateEndpoint, Validation
 from endusers.models import EndUser

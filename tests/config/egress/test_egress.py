@@ -1520,7 +1520,7 @@ CLIENTS = {
     "websockets",
 }
 # Beside the egress_client: what runs next to the gateway in demo and tests.
-EXEMPT = {"config/local/postgres.py", "config/local/simulator/behaviours.py"}
+EXEMPT = {"config/local/postgres.py", "config/local/simulator/server.py"}
 APPS = ("accounts", "billing", "catalog", "config", "endpoints", "endusers", "inference")
 
 

@@ -25,13 +25,10 @@ import pytest
 from cryptography import x509
 from django.core.management import call_command
 
-from config.local.simulator import behaviours as simulator_module
-from config.local.simulator.behaviours import (
-    BEHAVIOURS,
-    Certificates,
-    Simulator,
-    ensure_certificates,
-)
+from config.local.simulator import behaviours
+from config.local.simulator.behaviours import BEHAVIOURS
+from config.local.simulator.certificates import Certificates, ensure_certificates
+from config.local.simulator.server import Simulator
 from config.management.commands.simulate_upstream import Command
 
 CHAT = "/v1/chat/completions"
@@ -550,7 +547,7 @@ def test_silence_is_as_promised(simulator: Simulator, model: str) -> None:
 
 
 def test_every_behaviour_is_tested() -> None:
-    names = {simulator_module.find_behaviour(model)[0] for model in (*PLAIN, *STREAMED, *SILENT)}
+    names = {behaviours.find_behaviour(model)[0] for model in (*PLAIN, *STREAMED, *SILENT)}
     assert names == set(BEHAVIOURS)
 
 
@@ -566,7 +563,7 @@ def test_every_behaviour_is_tested() -> None:
     ],
 )
 def test_find_behaviour_reads_prefix_and_option(model: str, found: tuple[str, str]) -> None:
-    assert simulator_module.find_behaviour(model) == found
+    assert behaviours.find_behaviour(model) == found
 
 
 async def _read_all(server: Simulator, model: str) -> bytes:

@@ -20,7 +20,8 @@ from billing import ledger
 from billing.models import Account, Meter, Transfer
 from catalog.dialects.base import Operation
 from config.api.errors import Unauthenticated
-from config.local.simulator.behaviours import BEHAVIOURS, Reply, Request, Script, Signal
+from config.local.simulator.behaviours import BEHAVIOURS, Reply
+from config.local.simulator.protocol import Request, Script, Signal
 from config.secrets import digest_api_key
 from inference.admission.admit import Admission, AdmissionRequest, AdmissionStore
 from inference.models import EndpointHealth, Generation, Journal

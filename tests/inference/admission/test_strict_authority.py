@@ -18,7 +18,8 @@ from billing.models import Account, Meter
 from catalog.dialects.base import Operation
 from catalog.models import Provider
 from config.api.errors import GatewayError
-from config.local.simulator.behaviours import BEHAVIOURS, Script, Signal
+from config.local.simulator.behaviours import BEHAVIOURS
+from config.local.simulator.protocol import Script, Signal
 from config.secrets import digest_api_key
 from endpoints.models import PrivateEndpoint
 from inference.admission.admit import Admission, AdmissionRequest, AdmissionStore

@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from catalog.models import Provider
-from config.local.simulator.behaviours import Simulator
+from config.local.simulator.server import Simulator
 from config.secrets import Secret
 from inference.models import Generation
 from tests.inference.conftest import TEXT, Site, content_of, events_of

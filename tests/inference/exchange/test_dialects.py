@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 
 from catalog.models import Provider
-from config.local.simulator.behaviours import ensure_certificates
+from config.local.simulator.certificates import ensure_certificates
 from config.secrets import Secret
 from inference.models import Generation
 from tests.catalog.dialects.test_transcripts import feed_of

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from django.conf import LazySettings
 
-from config.local.simulator.behaviours import Simulator, ensure_certificates
+from config.local.simulator.certificates import ensure_certificates
+from config.local.simulator.server import Simulator
 from inference.models import Generation
 from tests.inference.conftest import OPERATOR_SECRET, Site, content_of, events_of
 from tests.support import factories

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import requests
 
-from config.local.simulator.behaviours import Simulator
+from config.local.simulator.server import Simulator
 from inference.models import Generation
 from tests.support import factories
 

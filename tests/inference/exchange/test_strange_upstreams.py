@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from config.local.simulator.behaviours import ensure_certificates
+from config.local.simulator.certificates import ensure_certificates
 from inference.models import Generation
 from tests.inference.conftest import CHAT, Site, content_of, events_of
 from tests.support import factories

@@ -22,7 +22,7 @@ from catalog.dialects import openai, vertex
 from catalog.dialects.anthropic import build
 from catalog.dialects.base import Call, InvalidReply, InvalidStream, Operation
 from config.api.errors import InvalidRequest, UpstreamError
-from config.local.simulator.behaviours import ensure_certificates
+from config.local.simulator.certificates import ensure_certificates
 from config.secrets import Secret
 from inference.models import Generation
 from inference.requests import schemas

@@ -23,7 +23,7 @@ import pytest
 import requests
 
 from config.local import postgres
-from config.local.simulator.behaviours import Simulator
+from config.local.simulator.server import Simulator
 from tests.inference.conftest import CHAT, content_of, events_of
 from tests.support.processes import MANAGE, free_port
 
