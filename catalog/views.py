@@ -29,6 +29,7 @@ from catalog.lists.filters import (
 )
 from catalog.lists.listing import Shelf, Shown, Sight, Wanted, resolve
 from catalog.models import ModelEndpoint, Provider
+from catalog.names import ModelNotFound
 from catalog.serializers import (
     EndpointListSerializer,
     ModelEndpointsResponseSerializer,
@@ -44,7 +45,6 @@ from catalog.serializers import (
 from config.api.openapi import PAGE_PARAMETERS, errors
 from config.api.params import next_link, query_integer
 from config.server.regions import region_of_host
-from endpoints.models import ModelNotFound
 
 _DEFAULT_LIMIT: Final = 500
 _MAXIMUM_LIMIT: Final = 1000

@@ -22,6 +22,7 @@ from django.utils import timezone
 
 from accounts.models import ByokCredential, Organization, Region, Workspace
 from catalog.models import Dialect, LanguageModel, ModelEndpoint, PriceVersion, Provider
+from catalog.names import ModelNotFound
 from catalog.pricing import Price, decimal_text, proportional
 from config.api.errors import GatewayError, InvalidTransition, NotFound, Unprocessable
 from config.egress.addresses import InvalidURL, parse_base_url
@@ -47,10 +48,6 @@ class IdempotencyKeyReused(Unprocessable):
 
     error_type = "idempotency_key_reused"
     message = "idempotency_key_reused: this Idempotency-Key was used with a different request."
-
-
-class ModelNotFound(NotFound):
-    error_type = "model_not_found"
 
 
 class ProviderNotFound(NotFound):

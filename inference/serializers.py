@@ -7,7 +7,7 @@ from typing import Any
 from rest_framework import serializers
 
 from config.api.openapi import envelope
-from inference.routing.health import State
+from inference.routing.health import HealthState
 
 
 class _PriceSerializer(serializers.Serializer[Any]):
@@ -18,7 +18,7 @@ class _PriceSerializer(serializers.Serializer[Any]):
 
 
 class _HealthSerializer(serializers.Serializer[Any]):
-    state = serializers.ChoiceField([state.value for state in State])
+    state = serializers.ChoiceField([state.value for state in HealthState])
     failure_share = serializers.FloatField(help_text="Of the last minute.")
     latency = serializers.DictField(
         child=serializers.FloatField(), allow_null=True, help_text="Percentiles, in milliseconds."

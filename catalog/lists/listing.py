@@ -22,10 +22,11 @@ from django.db.models import Q
 from accounts.policy import Policy
 from catalog.lists import traffic
 from catalog.models import CatalogVersion, LanguageModel, ModelEndpoint
+from catalog.names import ModelNotFound, split_variant
 from catalog.pricing import RATES, Price
 from catalog.visibility import EndpointFacts, admits_model, admitted_kinds
 from config.api.text import CONTROL_CHARACTERS
-from endpoints.models import ModelNotFound, PrivateEndpoint
+from endpoints.models import PrivateEndpoint
 
 SORTS: Final = (
     "most-popular", "newest", "top-weekly", "pricing-low-to-high", "pricing-high-to-low",
@@ -33,10 +34,6 @@ SORTS: Final = (
     "intelligence-high-to-low", "coding-high-to-low", "agentic-high-to-low",
     "design-arena-elo-high-to-low",
 )  # fmt: skip
-# What a request may append to a name; it says how to route, not which model.
-VARIANTS: Final = frozenset(
-    ("free", "extended", "beta", "thinking", "online", "nitro", "floor", "exacto")
-)
 _PRICE: Final = tuple(f"price__{name}" for name in RATES)
 _PRICE_DECIMALS: Final = 30
 # Two prices of 36 digits must not be rounded when they are added.
@@ -449,8 +446,7 @@ def resolve(author: str, slug: str) -> LanguageModel:
     A model whose own name ends like a variant comes first. Raises :class:`ModelNotFound`.
     """
     name = f"{author}/{slug}"
-    base, _, variant = name.rpartition(":")
-    names = [name, base] if variant in VARIANTS else [name]
+    names = list(dict.fromkeys((name, split_variant(name)[0])))
     # PostgreSQL has no NUL in text, and no name has any other control character.
     if not CONTROL_CHARACTERS.search(name):
         found = LanguageModel.objects.listed().filter(

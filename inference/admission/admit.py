@@ -30,8 +30,9 @@ from inference.admission.snapshots import Snapshots
 from inference.filters.screening import Filters, Finding, Screened, screen_at_once
 from inference.models import new_generation_id
 from inference.requests.schemas import InferenceRequest
-from inference.routing.candidates import Candidate, OrganizationSnapshot, Plan, plan
-from inference.routing.health import HealthBoard
+from inference.routing.candidates import RoutingContext, Selection, require_candidates
+from inference.routing.health import HealthTable
+from inference.routing.routes import Candidate, OrganizationSnapshot
 from inference.store import DataPlaneConnection, Rejected
 
 logger = logging.getLogger(__name__)
@@ -190,15 +191,15 @@ class Admission(msgspec.Struct):
     """An admitted request: its generation and hold are stored, its first price is pinned.
 
     ``request`` is the request after the content filters, which is what may be sent.
-    ``candidates`` are the plan's candidates that can be paid, in order; the hold is the highest of
-    their worst-case costs. ``probe`` is the subject that the first candidate probes, if its circuit
-    is half-open: the owner of the admission records an outcome for it, or releases it.
+    ``candidates`` are the selected candidates that can be paid, in order; the hold is the highest
+    of their worst-case costs. ``probe`` is the subject that the first candidate probes, if its
+    circuit is half-open: the owner of the admission records an outcome for it, or releases it.
     """
 
     generation_id: str
     authority: Authority
     request: InferenceRequest
-    plan: Plan
+    selection: Selection
     candidates: Sequence[AffordableCandidate]
     hold_nano: int
     upstream_hold_nano: int
@@ -269,8 +270,8 @@ class AdmissionStore:
     would refuse or bound a request, one statement reads all authority and another one the meters.
     """
 
-    def __init__(self, board: HealthBoard) -> None:
-        self._board = board
+    def __init__(self, health: HealthTable) -> None:
+        self._health = health
         self._store = DataPlaneConnection()
         # Fallback is rare: it has a connection of its own, so that it never waits for a batch.
         self._repins = DataPlaneConnection()
@@ -368,7 +369,7 @@ class AdmissionStore:
         finally:
             for _, _, admission in admitted:
                 if admission.probe is not None and admission.generation_id not in stored:
-                    self._board.release(admission.probe)
+                    self._health.release(admission.probe)
         for index, _, admission in admitted:
             if results[index] is admission and admission.generation_id not in stored:
                 results[index] = None
@@ -501,8 +502,7 @@ class AdmissionStore:
             request, findings = screened.request, screened.findings
         snapshot = await self._snapshots.catalog(authority.catalog_version)
         now = time.time()
-        decided = plan(
-            request,
+        context = RoutingContext(
             snapshot=snapshot,
             own=known.own,
             workspace_id=authority.workspace_id,
@@ -512,12 +512,13 @@ class AdmissionStore:
             member_id=authority.member_id,
             defaults=known.rules.defaults,
             disabled_tools=known.rules.disabled_server_tools,
-            standing=partial(self._board.standing, now=now),
+            health_of=partial(self._health.health, now=now),
             seed=getrandbits(64),
         )
+        selection = require_candidates(request, context)
         affordable = budgets.find_affordable(
             request,
-            decided.candidates,
+            selection.candidates,
             authority.organization_id,
             known.budgets,
             settings.BYOK_FEE_PERCENT,
@@ -527,7 +528,7 @@ class AdmissionStore:
             generation_id=new_generation_id(),
             authority=authority,
             request=request,
-            plan=decided,
+            selection=selection,
             candidates=affordable,
             hold_nano=hold_nano,
             # One candidate pays, so what both kinds of money can come to is that of the dearest.
@@ -549,7 +550,7 @@ class AdmissionStore:
             upstream_nano=admission.upstream_hold_nano,
         )
         first = affordable[0].candidate.subject
-        if self._board.claim(first, now):
+        if self._health.claim(first, now):
             admission.probe = first
         return admission
 

@@ -17,7 +17,7 @@ from catalog.pricing import decimal_text, usd
 from config.api.errors import Forbidden, GatewayError, PaymentRequired
 from inference.admission.estimate import affordable_tokens, worst_case_nano
 from inference.requests.schemas import InferenceRequest
-from inference.routing.candidates import Candidate
+from inference.routing.routes import Candidate
 
 # Some providers refuse fewer; an answer cut shorter is of no use to anyone.
 LEAST_TOKENS: Final = 16

@@ -11,7 +11,7 @@ from typing import Final
 
 from catalog.pricing import NANO, Price, nano_usd
 from inference.requests.schemas import InferenceRequest
-from inference.routing.candidates import Candidate, Route
+from inference.routing.routes import Candidate, Route
 
 # Where neither the request nor the endpoint says how much may come: more than any model of today
 # produces at once.

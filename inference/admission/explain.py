@@ -23,9 +23,9 @@ from inference.admission.estimate import worst_case_nano
 from inference.admission.governance import BudgetRule
 from inference.admission.snapshots import OrganizationCopy, load_catalog, load_organization
 from inference.requests.schemas import InferenceRequest
-from inference.routing import health
-from inference.routing.candidates import Candidate, Plan, Snapshot, consider
-from inference.routing.health import HealthBoard, Standing
+from inference.routing.candidates import RoutingContext, Selection, select_candidates
+from inference.routing.health import READ, Health, HealthTable, oldest_bucket
+from inference.routing.routes import Candidate, CatalogSnapshot
 
 _RATES: Final[tuple[Literal["prompt", "completion", "request", "image"], ...]] = (
     "prompt", "completion", "request", "image",
@@ -43,9 +43,8 @@ def explain(key: ApiKey, wanted: InferenceRequest, *, region: str | None) -> dic
     require_entrance(governing.policy, region)
     policy = governing.policy & Policy.of(served_in=region)
     workspace = own.governance.workspaces[key.workspace_id]
-    standing = partial(_board().standing, now=time.time())
-    found = consider(
-        wanted,
+    health_of = partial(_read_health().health, now=time.time())
+    context = RoutingContext(
         snapshot=snapshot,
         own=own.routes,
         workspace_id=key.workspace_id,
@@ -55,38 +54,39 @@ def explain(key: ApiKey, wanted: InferenceRequest, *, region: str | None) -> dic
         member_id=key.creator_id,
         defaults=workspace.defaults,
         disabled_tools=workspace.disabled_server_tools,
-        standing=standing,
+        health_of=health_of,
     )
+    selection = select_candidates(wanted, context)
     return {
-        "model": found.model,
+        "model": selection.model,
         "candidates": [
-            _shown(number, candidate, wanted, candidate.standing(standing))
-            for number, candidate in enumerate(found.candidates, 1)
+            _shown(number, candidate, wanted, candidate.health(health_of))
+            for number, candidate in enumerate(selection.candidates, 1)
         ],
-        "excluded": [excluded.body() for excluded in found.excluded],
-        "budget": _refusal(key, wanted, found, governing.rules),
+        "excluded": [excluded.body() for excluded in selection.excluded],
+        "budget": _refusal(key, wanted, selection, governing.rules),
         "policy": limits(policy),
     }
 
 
-def _snapshots(key: ApiKey) -> tuple[Snapshot, OrganizationCopy]:
+def _snapshots(key: ApiKey) -> tuple[CatalogSnapshot, OrganizationCopy]:
     """Loads what the router would know; not from a worker's copy, which is another thread's."""
     version = CatalogVersion.objects.values_list("version", flat=True).first() or 0
     own = load_organization(key.organization_id, key.organization.routing_version, version)
     return load_catalog(version), own
 
 
-def _board() -> HealthBoard:
-    """Reads how endpoints stand by what all workers saw; a probe that is due is left to them."""
-    board, now = HealthBoard(), time.time()
+def _read_health() -> HealthTable:
+    """Returns the health that all workers share; a probe that is due is left to them."""
+    table, now = HealthTable(), time.time()
     with connection.cursor() as cursor:
-        cursor.execute(health.READ, [health.oldest_bucket(now)])
-        board.merge(cursor.fetchall(), now)
-    return board
+        cursor.execute(READ, [oldest_bucket(now)])
+        table.merge(cursor.fetchall(), now)
+    return table
 
 
 def _refusal(
-    key: ApiKey, wanted: InferenceRequest, found: Plan, rules: Iterable[BudgetRule]
+    key: ApiKey, wanted: InferenceRequest, selection: Selection, rules: Iterable[BudgetRule]
 ) -> dict[str, Any] | None:
     """Returns what would refuse to pay: a budget, or the balance."""
     budgets = governance.budgets(
@@ -100,9 +100,13 @@ def _refusal(
     )
     try:
         available.require_unspent(budgets)
-        if found.candidates:
+        if selection.candidates:
             available.find_affordable(
-                wanted, found.candidates, key.organization_id, budgets, settings.BYOK_FEE_PERCENT
+                wanted,
+                selection.candidates,
+                key.organization_id,
+                budgets,
+                settings.BYOK_FEE_PERCENT,
             )
     except (LimitSpent, PaymentRequired) as error:
         refusing: dict[str, Any] = error.metadata.get("budget") or {
@@ -114,7 +118,7 @@ def _refusal(
 
 
 def _shown(
-    number: int, candidate: Candidate, wanted: InferenceRequest, standing: Standing
+    number: int, candidate: Candidate, wanted: InferenceRequest, health: Health
 ) -> dict[str, Any]:
     route = candidate.route
     return {
@@ -126,7 +130,7 @@ def _shown(
         "is_byok": candidate.is_byok,
         "price": {name: route.price.text(name) for name in _RATES},
         "worst_case_cost": usd(worst_case_nano(wanted, candidate)),
-        "health": standing.body(),
+        "health": health.body(),
     }
 
 

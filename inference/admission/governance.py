@@ -20,7 +20,7 @@ from accounts.models import (
 from accounts.policy import Policy
 from billing.budgets import Budget, Scope
 from inference.filters.screening import Filters, filters_of
-from inference.routing.candidates import NO_DEFAULTS, Defaults
+from inference.routing.routes import NO_DEFAULTS, RoutingDefaults
 
 _PERIODS: Final = {interval: place for place, interval in enumerate(BudgetInterval.values)}
 
@@ -64,7 +64,7 @@ class WorkspaceRules:
 
     default_guardrail_id: UUID
     budgets: tuple[BudgetRule, ...] = ()
-    defaults: Defaults = NO_DEFAULTS
+    defaults: RoutingDefaults = NO_DEFAULTS
     disabled_server_tools: frozenset[str] = frozenset()
 
 
@@ -217,7 +217,7 @@ def _workspace(workspace: Workspace) -> WorkspaceRules:
             )
             for budget in sorted(workspace.budgets.all(), key=lambda one: _PERIODS[one.interval])
         ),
-        defaults=Defaults(workspace.default_text_model, workspace.default_provider_sort),
+        defaults=RoutingDefaults(workspace.default_text_model, workspace.default_provider_sort),
         disabled_server_tools=frozenset(workspace.disabled_server_tools or ()),
     )
 

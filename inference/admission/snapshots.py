@@ -21,7 +21,7 @@ from endpoints.models import PrivateEndpoint
 from inference.admission import governance
 from inference.admission.governance import OrganizationRules
 from inference.requests.schemas import EFFORTS
-from inference.routing.candidates import Credential, OrganizationSnapshot, Route, Snapshot
+from inference.routing.routes import CatalogSnapshot, Credential, OrganizationSnapshot, Route
 from inference.store import run_in_thread
 
 _ORGANIZATIONS: Final = 10_000
@@ -46,7 +46,7 @@ class Snapshots:
     """
 
     def __init__(self) -> None:
-        self._catalog = Snapshot(version=-1, routes={}, slugs={})
+        self._catalog = CatalogSnapshot(version=-1, routes={}, slugs={})
         self._organizations: OrderedDict[uuid.UUID, OrganizationCopy] = OrderedDict()
 
     def hold(self, organization_id: uuid.UUID, version: int, catalog_version: int) -> bool:
@@ -58,7 +58,7 @@ class Snapshots:
             and found.routes.version == version
         )
 
-    async def catalog(self, version: int) -> Snapshot:
+    async def catalog(self, version: int) -> CatalogSnapshot:
         """Returns the catalogue, loaded anew unless the copy has this version."""
         if self._catalog.version != version:
             self._catalog = await run_in_thread(load_catalog, version)
@@ -88,7 +88,7 @@ class Snapshots:
         return found
 
 
-def load_catalog(version: int) -> Snapshot:
+def load_catalog(version: int) -> CatalogSnapshot:
     """Reads what can be routed of the catalogue, on this thread's connection."""
     # The version was read before these rows: newer rows under an older version are loaded again
     # at the next admission, older rows under a newer version cannot happen.
@@ -134,7 +134,7 @@ def load_catalog(version: int) -> Snapshot:
         for model in LanguageModel.objects.listed().only("slug", "canonical_slug")
         for name in (model.canonical_slug, model.slug)
     }
-    return Snapshot(version=version, routes=_by_name(routes), slugs=slugs)
+    return CatalogSnapshot(version=version, routes=_by_name(routes), slugs=slugs)
 
 
 def load_organization(

@@ -41,8 +41,8 @@ from inference.exchange.metadata import routing_metadata
 from inference.filters.screening import ContentBlocked, Unscreened, screen
 from inference.models import Generation
 from inference.requests import sse
-from inference.routing.candidates import Candidate
-from inference.routing.health import HealthBoard, judge
+from inference.routing.health import HealthTable, classify_attempt
+from inference.routing.routes import Candidate
 from inference.settlement.journal import Heartbeat, Progress
 from inference.settlement.settle import Settlement, SettlementStore
 
@@ -91,14 +91,14 @@ class Gateway:
 
     def __init__(self) -> None:
         self.egress_client = egress.EgressClient(settings.EGRESS_POLICY)
-        self.board = HealthBoard()
-        self._admission = AdmissionStore(self.board)
+        self.health = HealthTable()
+        self._admission = AdmissionStore(self.health)
         self._settlement = SettlementStore()
         self._admissions: Batcher[AdmissionRequest, Admission] = Batcher(self._admission.admit)
         self._settlements: Batcher[Settlement, None] = Batcher(
             self._settlement.store, pause=_SETTLING_SECONDS
         )
-        self._heartbeat = Heartbeat(self._collect_progress, self.board)
+        self._heartbeat = Heartbeat(self._collect_progress, self.health)
         self._under_way: set[Exchange] = set()
         # A few, so that long prompts keep no other work of the worker from its threads.
         self._readers = ThreadPoolExecutor(_READERS, "screening")
@@ -336,42 +336,42 @@ class Exchange:
                 self._report(candidate, None, self._elapsed_ms() - started)
                 self._latency_ms = self._elapsed_ms()
                 return answer
-        raise AssertionError("a plan has candidates")
+        raise AssertionError("a selection has candidates")
 
     def _report(
         self, candidate: Candidate, error: GatewayError | None, latency_ms: int | None = None
     ) -> None:
-        """Tells the board how an attempt went, or that its answer has begun."""
-        board, now = self._gateway.board, time.time()
-        outcome = judge(error, is_own=candidate.is_byok)
+        """Tells the health how an attempt went, or that its answer has begun."""
+        health, now = self._gateway.health, time.time()
+        outcome = classify_attempt(error, has_own_credential=candidate.is_byok)
         if outcome is None:
             self._release_probe()
         else:
             retry_after = None if error is None else error.headers.get("Retry-After")
-            board.record(
+            health.record(
                 candidate.subject,
                 outcome,
                 now=now,
                 retry_after=None if retry_after is None else float(retry_after),
-                is_own=candidate.is_byok,
+                has_own_credential=candidate.is_byok,
             )
             self._probe = None
         if latency_ms is not None and self._request.stream:
-            board.measure(candidate.measured, latency_ms, now=now)
+            health.measure(candidate.measured_subject, latency_ms, now=now)
 
     def _release_probe(self) -> None:
         """Lets another request be the probe that this one, whose first attempt it was, is not."""
         if self._probe is not None:
-            self._gateway.board.release(self._probe)
+            self._gateway.health.release(self._probe)
             self._probe = None
 
     def _report_speed(self) -> None:
-        """Tells the board how fast the whole answer came, from its first event on."""
+        """Tells the health how fast the whole answer came, from its first event on."""
         if self._usage is None or self._latency_ms is None or not self._usage.completion:
             return
         seconds = max(self._elapsed_ms() - self._latency_ms, 1) / 1000
-        self._gateway.board.measure(
-            self._candidate.measured,
+        self._gateway.health.measure(
+            self._candidate.measured_subject,
             tokens_per_second=self._usage.completion / seconds,
             now=time.time(),
         )
@@ -382,7 +382,7 @@ class Exchange:
             return {}
         return {
             "openrouter_metadata": routing_metadata(
-                self._admission.plan,
+                self._admission.selection,
                 self._attempts,
                 region=self._admission.region,
                 findings=self._admission.findings,

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from inference.filters.screening import Finding
-from inference.routing.candidates import Plan
+from inference.routing.candidates import Selection
 
 
 def routing_metadata(
-    found: Plan,
+    selection: Selection,
     attempts: Sequence[Mapping[str, Any]],
     *,
     region: str | None = None,
@@ -24,7 +24,7 @@ def routing_metadata(
     ``findings`` are those of content filters. What is not known is left out, save for ``region``,
     which may be null.
     """
-    routes = {str(one.route.endpoint_id): one.route for one in found.candidates}
+    routes = {str(one.route.endpoint_id): one.route for one in selection.candidates}
     last = attempts[-1] if attempts else None
     selected = last if last is not None and "error_type" not in last else None
     available = [
@@ -35,11 +35,11 @@ def routing_metadata(
         }
         for endpoint_id, route in routes.items()
     ]
-    total = len(available) + len(found.excluded)
+    total = len(available) + len(selection.excluded)
     body: dict[str, Any] = {
-        "requested": found.requested,
+        "requested": selection.requested,
         "strategy": _strategy(
-            found, None if last is None else routes[last["endpoint_id"]].model_slug
+            selection, None if last is None else routes[last["endpoint_id"]].model_slug
         ),
         "region": region,
         "summary": _summary(selected, len(attempts), len(available), total),
@@ -56,17 +56,17 @@ def routing_metadata(
         ],
     }
     if findings:
-        body["pipeline"] = [_stage(found) for found in findings]
+        body["pipeline"] = [_stage(selection) for selection in findings]
     if generation_time_ms is not None:
         body["generation_time"] = generation_time_ms
     return body
 
 
-def _strategy(found: Plan, model: str | None) -> str:
-    """Tells how the model was found: as asked for, free of charge only, or one of the next."""
-    if model is not None and model != found.model:
+def _strategy(selection: Selection, model: str | None) -> str:
+    """Tells how the model was selection: as asked for, free of charge only, or one of the next."""
+    if model is not None and model != selection.model:
         return "fallback"
-    is_free = found.requested != found.model and found.requested.endswith(":free")
+    is_free = selection.requested != selection.model and selection.requested.endswith(":free")
     return "free" if is_free else "direct"
 
 
@@ -76,12 +76,12 @@ def _summary(selected: Mapping[str, Any] | None, tried: int, available: int, tot
     return f"{text}, {who} answered."
 
 
-def _stage(found: Finding) -> dict[str, Any]:
-    texts = "1 text" if found.count == 1 else f"{found.count} texts"
+def _stage(selection: Finding) -> dict[str, Any]:
+    texts = "1 text" if selection.count == 1 else f"{selection.count} texts"
     return {
         "type": "guardrail",
         "name": "content-filter",
-        "guardrail_id": str(found.guardrail_id),
-        "summary": f"{found.label} in {texts}: {found.action}.",
-        "data": {"label": found.label, "action": found.action, "count": found.count},
+        "guardrail_id": str(selection.guardrail_id),
+        "summary": f"{selection.label} in {texts}: {selection.action}.",
+        "data": {"label": selection.label, "action": selection.action, "count": selection.count},
     }

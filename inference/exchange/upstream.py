@@ -31,7 +31,7 @@ from config.api.errors import (
 )
 from config.secrets import Secret
 from inference.requests.schemas import BOUNDS, EFFORTS, InferenceRequest
-from inference.routing.candidates import Candidate
+from inference.routing.routes import Candidate
 
 _MAX_ERROR_BYTES: Final = 1_048_576
 # What the operator would pay for, or answer for, without a price or a promise.

@@ -1,11 +1,11 @@
-"""How endpoints do right now: from live outcomes to their standing; pure, no I/O.
+"""The health of endpoints, computed from the outcomes of recent attempts; pure, no I/O.
 
-How an endpoint does depends on whose credential is used, so outcomes are those of a subject: the
-endpoint itself for the operator's credential, what :func:`subject_of` makes of both for an own one.
-Measures are the endpoint's, whoever pays.
+Outcomes depend on the credential, so they are kept by subject: the id of the endpoint for the
+operator's credential, and the id that :func:`subject_of` makes of endpoint and credential for an
+organization's own. Latency and throughput are kept by endpoint, for every payer.
 
-Each worker keeps a board and shares it through one small table: :data:`EXCHANGE` adds what the
-worker saw since the last time and reads back what all workers saw, in one round trip.
+Each worker keeps a health table and shares it through one small database table: :data:`EXCHANGE`
+adds the worker's latest outcomes and returns those of all workers, in one round trip.
 """
 
 from __future__ import annotations
@@ -20,34 +20,35 @@ from typing import Any, Final
 
 from config.api.errors import GatewayError, UpstreamError, UpstreamRateLimited, UpstreamRefused
 
-# A minute in slots of five seconds; slot ``n % _SLOTS`` of the ring holds bucket ``n``.
+# The window is a ring of 12 slots of five seconds. Slot ``n % _SLOTS`` holds bucket ``n``.
 BUCKET_SECONDS: Final = 5
 _SLOTS: Final = 12
 WINDOW_SECONDS: Final = BUCKET_SECONDS * _SLOTS
-# Samples of one kind that a bucket keeps; the first ones, so that a crowd costs nothing more.
+# A bucket keeps this many samples of a kind, the first ones, so that a crowd costs no more.
 _SAMPLES: Final = 32
-# Fewer outcomes than these say too little.
+# With fewer outcomes than this the share of failures decides nothing.
 _MINIMUM: Final = 5
 _OPEN_SHARE: Final = 0.5
 _DEGRADED_SHARE: Final = 0.1
 _FIRST_BACKOFF: Final = 5.0
 _LONGEST_BACKOFF: Final = 60.0
-# A probe that nobody reported is given up, so that the next may begin.
+# A probe without an outcome is given up after this time, so that the next may begin.
 _PROBE_SECONDS: Final = 60.0
-# Without a Retry-After.
+# How long a rate limit holds without a Retry-After.
 _RATE_LIMIT_SECONDS: Final = 5.0
-# Percentiles are worked out this often at most, and at once after a failure.
+# Health is computed at most this often, and immediately after a failure.
 _FIGURES_SECONDS: Final = 0.25
-# Subjects that a worker remembers though they do well, or without any recent outcome.
+# A worker remembers at most this many subjects that do well or have no recent outcome.
 _REMEMBERED: Final = 10_000
-# For how long it remembers an open circuit that nobody tries.
+# How long a worker remembers an open circuit that no request probes.
 _OPEN_SECONDS: Final = 900.0
-# What an own credential may not do is for its owner to mend; until then trying it costs little.
+# The upstream statuses by which a credential is refused. Only its owner can mend that, and trying
+# it costs little, so they say nothing about the endpoint.
 _UNAUTHORIZED: Final = (401, 402, 403)
 _SHARES: Final = (("p50", 0.5), ("p75", 0.75), ("p90", 0.9), ("p99", 0.99))
 
-# A row is a bucket of a subject in a ring: ``endpoint_id`` is the subject. What is older than the
-# stored bucket is late and dropped. Rows are locked in one order by all workers.
+# A row is one bucket of a subject; ``endpoint_id`` is the subject. A row older than the stored
+# bucket comes too late and is dropped. All workers lock rows in the same order.
 EXCHANGE: Final = """
 WITH sent AS (
     INSERT INTO inference_endpointhealth AS t (
@@ -85,14 +86,14 @@ WHERE bucket > %s
   AND NOT EXISTS (SELECT FROM sent s WHERE s.endpoint_id = t.endpoint_id AND s.slot = t.slot)
 """
 
-# For whoever only looks.
+# Reads the window and changes nothing.
 READ: Final = """
 SELECT endpoint_id, bucket, successes, failures, latencies, speeds, retry_at
 FROM inference_endpointhealth WHERE bucket > %s
 """
 
 
-# Rows that nobody reads any more. Whoever writes one of them meanwhile keeps it.
+# Deletes rows that have left the window, except those that a worker is writing now.
 CLEAR: Final = """
 DELETE FROM inference_endpointhealth t
 USING (
@@ -103,18 +104,18 @@ WHERE t.endpoint_id = stale.endpoint_id AND t.slot = stale.slot
 """
 
 
-class Outcome(StrEnum):
-    """What an attempt says of the endpoint that it went to."""
+class AttemptOutcome(StrEnum):
+    """The result of an attempt, as it counts for its subject."""
 
     SUCCESS = "success"
     FAILURE = "failure"
     RATE_LIMITED = "rate_limited"
 
 
-class State(StrEnum):
-    """Whether an endpoint is worth a try.
+class HealthState(StrEnum):
+    """Whether a subject should be called.
 
-    ``half_open`` is one that failed, has been left alone for a while and may be tried once.
+    A ``half_open`` subject failed too often, its backoff has passed, and one request may probe it.
     """
 
     HEALTHY = "healthy"
@@ -125,15 +126,14 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """An endpoint's state, and how its last minute was where there was traffic to tell.
+class Health:
+    """A subject's state, and the measures of the last minute, ``None`` where it had no traffic.
 
-    ``latency`` is in milliseconds to the first token, ``throughput`` in tokens per second. Of
-    either, ``p90`` is what nine of ten requests did as well as or better: for throughput, the lower
-    end.
+    ``latency`` is in milliseconds to the first token, ``throughput`` in tokens per second. Nine of
+    ten requests were at least as good as ``p90``: for throughput that is the lower end.
     """
 
-    state: State = State.HEALTHY
+    state: HealthState = HealthState.HEALTHY
     failure_share: float = 0.0
     latency: Mapping[str, float] | None = None
     throughput: Mapping[str, float] | None = None
@@ -147,42 +147,47 @@ class Standing:
         }
 
 
-UNKNOWN: Final = Standing()
+UNKNOWN: Final = Health()
 
 
 @lru_cache(_REMEMBERED)
 def subject_of(endpoint_id: uuid.UUID, credential_id: uuid.UUID) -> uuid.UUID:
-    """Returns the subject of an own credential's outcomes at an endpoint."""
+    """Returns the id under which an own credential's outcomes at an endpoint are kept."""
     return uuid.uuid5(endpoint_id, str(credential_id))
 
 
-def judge(error: GatewayError | None, *, is_own: bool) -> Outcome | None:
-    """Returns what the end of an attempt says of its subject; ``None`` when nothing.
+def classify_attempt(
+    error: GatewayError | None, *, has_own_credential: bool
+) -> AttemptOutcome | None:
+    """Returns the outcome of an attempt; ``None`` where it says nothing about its subject.
 
-    A caller's mistake says nothing, nor does what an own credential may not do.
+    A caller's mistake says nothing, and neither does the refusal of an own credential.
     """
     match error:
         case None:
-            return Outcome.SUCCESS
+            return AttemptOutcome.SUCCESS
         case UpstreamRateLimited():
-            return Outcome.RATE_LIMITED
+            return AttemptOutcome.RATE_LIMITED
         case UpstreamRefused():
             return None
         case UpstreamError():
-            is_unauthorized = is_own and error.upstream_status in _UNAUTHORIZED
-            return None if is_unauthorized else Outcome.FAILURE
+            is_unauthorized = has_own_credential and error.upstream_status in _UNAUTHORIZED
+            return None if is_unauthorized else AttemptOutcome.FAILURE
         case _:
             return None
 
 
 def oldest_bucket(now: float) -> int:
-    """Returns the bucket before the window, the ``since`` of :data:`EXCHANGE`."""
+    """Returns the last bucket before the window, the parameter of :data:`EXCHANGE`."""
     return _bucket(now) - _SLOTS
 
 
 @dataclass(slots=True)
 class Bucket:
-    """What happened to one subject in five seconds; ``retry_at`` is in Unix seconds, or 0."""
+    """One subject's outcomes and samples of five seconds.
+
+    ``retry_at`` is the end of a rate limit in Unix seconds, or 0.
+    """
 
     endpoint_id: uuid.UUID
     bucket: int
@@ -205,24 +210,28 @@ Buckets = dict[int, Bucket]
 
 @dataclass(slots=True)
 class _Record:
-    """One subject: what all workers saw, what is on its way to them, and what is not yet."""
+    """One subject's buckets and circuit.
+
+    ``shared`` buckets are those of all workers. ``sent`` buckets are on their way to the database
+    table, and ``fresh`` buckets wait for the next exchange.
+    """
 
     shared: Buckets = field(default_factory=dict)
     sent: Buckets = field(default_factory=dict)
     fresh: Buckets = field(default_factory=dict)
-    standing: Standing = UNKNOWN
+    health: Health = UNKNOWN
     computed_at: float = -math.inf
-    # The circuit: since when it is open, for how long, and until when a probe is under way.
+    # The circuit: when it opened, its backoff in seconds, and when its running probe is given up.
     opened_at: float | None = None
     backoff: float = _FIRST_BACKOFF
     probed_until: float = -math.inf
-    # Failures up to this bucket are forgiven: a success came after them.
+    # Failures up to this bucket no longer count: a probe succeeded after them.
     forgiven: int = -1
-    # Whether other workers are told of it.
-    is_told: bool = False
+    # Whether the exchange includes this subject.
+    is_shared: bool = False
 
     def forget(self, oldest: int) -> None:
-        """Drops what has left the window, so that a table that is away costs no memory."""
+        """Drops buckets that have left the window, so that an unreachable table costs no memory."""
         for buckets in (self.shared, self.sent, self.fresh):
             for number in [number for number in buckets if number <= oldest]:
                 del buckets[number]
@@ -237,10 +246,10 @@ class _Record:
         ]
 
 
-class HealthBoard:
-    """One worker's view of every subject that it, or another worker, has called lately.
+class HealthTable:
+    """The health of every subject that any worker has called lately, as one worker knows it.
 
-    ``now`` is Unix time throughout, because the workers share it. Not safe for several threads.
+    ``now`` is Unix time, because the workers share it. Not safe for several threads.
     """
 
     def __init__(self) -> None:
@@ -249,24 +258,25 @@ class HealthBoard:
     def record(
         self,
         subject: uuid.UUID,
-        outcome: Outcome,
+        outcome: AttemptOutcome,
         *,
         now: float,
         retry_after: float | None = None,
-        is_own: bool = False,
+        has_own_credential: bool = False,
     ) -> None:
-        """Notes how an attempt ended, or that its answer began.
+        """Counts the outcome of an attempt; a success counts when its reply begins.
 
-        ``retry_after`` is what a rate limit asked for. Of an own credential other workers are told
-        once it fails, and only so many that do well are remembered: there may be any number.
+        ``retry_after`` is the wait in seconds that a rate limit asked for. There is no bound on the
+        number of own credentials, so at most 10,000 that do well are remembered, and other workers
+        learn of one only when it fails.
         """
-        is_well = is_own and outcome is Outcome.SUCCESS
+        is_well = has_own_credential and outcome is AttemptOutcome.SUCCESS
         if is_well and subject not in self._records and len(self._records) >= _REMEMBERED:
             return
         number = _bucket(now)
         record, bucket = self._place(subject, now)
-        record.is_told = record.is_told or not is_well
-        if outcome is Outcome.SUCCESS:
+        record.is_shared = record.is_shared or not is_well
+        if outcome is AttemptOutcome.SUCCESS:
             bucket.successes += 1
             if record.opened_at is not None:
                 record.opened_at = None
@@ -275,8 +285,8 @@ class HealthBoard:
                 record.computed_at = -math.inf
         else:
             record.computed_at = -math.inf
-            if outcome is Outcome.RATE_LIMITED:
-                # Beyond the window nobody would remember why.
+            if outcome is AttemptOutcome.RATE_LIMITED:
+                # A wait beyond the window would outlive the bucket that explains it.
                 wait = _RATE_LIMIT_SECONDS if retry_after is None else retry_after
                 bucket.retry_at = max(bucket.retry_at, now + min(wait, WINDOW_SECONDS))
             else:
@@ -294,30 +304,30 @@ class HealthBoard:
         *,
         now: float,
     ) -> None:
-        """Notes how soon an endpoint's answer began, or how fast it came."""
+        """Adds samples of an endpoint: milliseconds to the first token, tokens per second."""
         record, bucket = self._place(endpoint_id, now)
-        record.is_told = True
+        record.is_shared = True
         if latency_ms is not None and len(bucket.latencies) < _SAMPLES:
             bucket.latencies.append(latency_ms)
         if tokens_per_second is not None and len(bucket.speeds) < _SAMPLES:
             bucket.speeds.append(tokens_per_second)
 
-    def standing(self, subject: uuid.UUID, now: float) -> Standing:
-        """Returns how a subject stands."""
+    def health(self, subject: uuid.UUID, now: float) -> Health:
+        """Returns the health of a subject."""
         record = self._records.get(subject)
         if record is None:
             return UNKNOWN
         if not 0 <= now - record.computed_at < _FIGURES_SECONDS:
             _compute(record, now)
-        return record.standing
+        return record.health
 
     def claim(self, subject: uuid.UUID, now: float) -> bool:
-        """Makes the request about to be sent the one probe of a subject, if that is half-open.
+        """Reserves the one probe of a half-open subject for the request about to be sent.
 
-        Until its outcome is recorded, or :meth:`release` says that there is none, the subject
-        counts as open. Returns whether it was.
+        Returns whether the subject was half-open. It counts as open until the outcome of the probe
+        is recorded or :meth:`release` gives the probe back.
         """
-        if self.standing(subject, now).state is not State.HALF_OPEN:
+        if self.health(subject, now).state is not HealthState.HALF_OPEN:
             return False
         record = self._records[subject]
         record.probed_until = now + _PROBE_SECONDS
@@ -325,20 +335,21 @@ class HealthBoard:
         return True
 
     def release(self, subject: uuid.UUID) -> None:
-        """Lets the next request probe a subject: the one that was to said nothing of it."""
+        """Lets another request probe a subject, because the reserved probe had no outcome."""
         record = self._records.get(subject)
         if record is not None:
             record.probed_until = -math.inf
             record.computed_at = -math.inf
 
     def outgoing(self) -> list[Bucket]:
-        """Returns what other workers do not know yet, as rows of :data:`EXCHANGE`.
+        """Returns the buckets that other workers do not know yet, as rows of :data:`EXCHANGE`.
 
-        What was returned before and never merged is part of it again: its exchange failed.
+        Buckets that were returned before and never merged are returned again: their exchange
+        failed.
         """
         rows: list[Bucket] = []
         for record in self._records.values():
-            if not record.is_told:
+            if not record.is_shared:
                 continue
             for number, bucket in record.fresh.items():
                 if number in record.sent:
@@ -350,7 +361,7 @@ class HealthBoard:
         return rows
 
     def merge(self, rows: Iterable[Sequence[Any]], now: float) -> None:
-        """Takes what :data:`EXCHANGE` returned as what all workers saw, this one included."""
+        """Replaces the shared buckets by the rows of :data:`EXCHANGE`, which include our own."""
         for record in self._records.values():
             record.shared = {}
             record.sent = {}
@@ -358,7 +369,7 @@ class HealthBoard:
             bucket = Bucket(*row)
             record = self._records.setdefault(bucket.endpoint_id, _Record())
             record.shared[bucket.bucket] = bucket
-            record.is_told = True
+            record.is_shared = True
         oldest = oldest_bucket(now)
         for subject, record in list(self._records.items()):
             record.computed_at = -math.inf
@@ -369,7 +380,7 @@ class HealthBoard:
                 del self._records[subject]
 
     def _place(self, subject: uuid.UUID, now: float) -> tuple[_Record, Bucket]:
-        """Returns the record of a subject and the bucket of this moment."""
+        """Returns the record of a subject and its bucket for this moment."""
         record = self._records.setdefault(subject, _Record())
         number = _bucket(now)
         bucket = record.fresh.get(number)
@@ -380,7 +391,7 @@ class HealthBoard:
 
 
 def _compute(record: _Record, now: float) -> None:
-    """Works out the standing, and opens the circuit of an endpoint that fails too often."""
+    """Computes the health of a subject, and opens its circuit when it fails too often."""
     successes = failures = 0
     latencies: list[int] = []
     speeds: list[float] = []
@@ -397,17 +408,17 @@ def _compute(record: _Record, now: float) -> None:
     if record.opened_at is None and total >= _MINIMUM and share >= _OPEN_SHARE:
         record.opened_at = now
     if retry_at > now:
-        state = State.RATE_LIMITED
+        state = HealthState.RATE_LIMITED
     elif record.opened_at is not None:
         is_due = now >= record.opened_at + record.backoff and now >= record.probed_until
-        state = State.HALF_OPEN if is_due else State.OPEN
+        state = HealthState.HALF_OPEN if is_due else HealthState.OPEN
     elif total >= _MINIMUM and share >= _DEGRADED_SHARE:
-        state = State.DEGRADED
+        state = HealthState.DEGRADED
     else:
-        state = State.HEALTHY
+        state = HealthState.HEALTHY
     latencies.sort()
     speeds.sort(reverse=True)
-    record.standing = Standing(state, share, _percentiles(latencies), _percentiles(speeds))
+    record.health = Health(state, share, _percentiles(latencies), _percentiles(speeds))
     record.computed_at = now
 
 
@@ -416,7 +427,7 @@ def _bucket(now: float) -> int:
 
 
 def _percentiles(ranked: list[int] | list[float]) -> dict[str, float] | None:
-    """Returns what so large a share is as good as or better than, of values ranked best first."""
+    """Returns the percentiles of values that are sorted best first."""
     if not ranked:
         return None
     return {name: float(ranked[math.ceil(share * len(ranked)) - 1]) for name, share in _SHARES}

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from config.api.errors import Unavailable
-from inference.routing.health import EXCHANGE, HealthBoard, oldest_bucket
+from inference.routing.health import EXCHANGE, HealthTable, oldest_bucket
 from inference.store import DataPlaneConnection, Rejected
 
 logger = logging.getLogger(__name__)
@@ -56,12 +56,12 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class Heartbeat:
-    """Writes the beats of a worker in one statement, and exchanges its health board in another."""
+    """Writes the beats of a worker in one statement, and exchanges its health health in another."""
 
-    def __init__(self, beats: Callable[[bool], Sequence[Progress]], board: HealthBoard) -> None:
+    def __init__(self, beats: Callable[[bool], Sequence[Progress]], health: HealthTable) -> None:
         """Takes what returns the beats of all that is under way, or of what hurries alone."""
         self._beats = beats
-        self._board = board
+        self._health = health
         self._store = DataPlaneConnection()
         self._hurried = asyncio.Event()
         self._told_at = 0.0
@@ -103,6 +103,6 @@ class Heartbeat:
 
     async def _exchange(self) -> None:
         now = time.time()
-        rows = _encode(self._board.outgoing()).decode()
+        rows = _encode(self._health.outgoing()).decode()
         since = oldest_bucket(now)
-        self._board.merge(await self._store.execute(EXCHANGE, [rows, since, since]), now)
+        self._health.merge(await self._store.execute(EXCHANGE, [rows, since, since]), now)

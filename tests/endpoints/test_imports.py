@@ -14,17 +14,12 @@ from django.core.management import CommandError, call_command
 
 from accounts.models import ByokCredential
 from catalog.models import LanguageModel, PriceVersion, Provider
+from catalog.names import ModelNotFound
 from config.bulk.problems import ImportRefused
 from config.bulk.report import Report
 from config.bulk.rows import MAX_LINE, read_lines
 from endpoints import imports
-from endpoints.models import (
-    Attestation,
-    Draft,
-    EndpointLimitReached,
-    ModelNotFound,
-    PrivateEndpoint,
-)
+from endpoints.models import Attestation, Draft, EndpointLimitReached, PrivateEndpoint
 from tests.support import factories, snapshots
 from tests.support.factories import Tenant
 

@@ -17,7 +17,7 @@ from catalog.pricing import Price, Usage, nano_usd, total_cost
 from config.secrets import Secret
 from inference.admission.estimate import affordable_tokens, output_bound, worst_case_nano
 from inference.requests import schemas
-from inference.routing.candidates import Candidate
+from inference.routing.routes import Candidate
 from tests.inference.routing.test_routing import route
 
 REQUEST = replace(

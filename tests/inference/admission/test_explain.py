@@ -15,7 +15,7 @@ from accounts.models import ApiKey, Guardrail
 from billing.models import Account, Transfer
 from config.secrets import digest_api_key
 from inference.models import Generation
-from inference.routing.health import HealthBoard, Outcome
+from inference.routing.health import AttemptOutcome, HealthTable
 from inference.views import ExplainView
 from tests.inference.conftest import Site
 from tests.inference.routing.test_health import exchange
@@ -137,10 +137,10 @@ def test_it_says_that_nothing_is_left_without_an_error(site: Site) -> None:
 
 def test_it_shows_how_endpoints_stand(site: Site) -> None:
     endpoint = site.publish()
-    board = HealthBoard()
+    table = HealthTable()
     for _ in range(5):
-        board.record(endpoint.pk, Outcome.FAILURE, now=time.time())
-    exchange(board, time.time())
+        table.record(endpoint.pk, AttemptOutcome.FAILURE, now=time.time())
+    exchange(table, time.time())
     [candidate] = explained(site)["candidates"]
     assert candidate["health"] == {**UNTRIED, "state": "open", "failure_share": 1.0}
 

@@ -27,7 +27,7 @@ from inference.admission.admit import Admission, AdmissionRequest, AdmissionStor
 from inference.models import EndpointHealth, Generation, Journal
 from inference.requests import schemas
 from inference.requests.schemas import InferenceRequest
-from inference.routing.health import HealthBoard, Outcome, subject_of
+from inference.routing.health import AttemptOutcome, HealthTable, subject_of
 from inference.settlement.sweeper import sweep
 from tests.inference.conftest import (
     OPERATOR_SECRET,
@@ -363,17 +363,17 @@ def test_a_probe_that_says_nothing_is_followed_by_the_next(
 def test_a_probe_that_is_not_admitted_is_left_to_the_next(site: Site) -> None:
     endpoint = site.publish()
     key = site.tenant.organization.api_keys.get(is_management=False)
-    board, now = HealthBoard(), time.time() - 10
+    table, now = HealthTable(), time.time() - 10
     entry = AdmissionRequest(
         digest_api_key(site.tenant.api_key), parsed(site.chat_body()), "request-1"
     )
 
     async def run() -> Sequence[Admission | BaseException]:
-        store = AdmissionStore(board)
+        store = AdmissionStore(table)
         [first] = await store.admit([entry])
         for _ in range(5):
-            board.record(endpoint.pk, Outcome.FAILURE, now=now)
-        board.standing(endpoint.pk, now)
+            table.record(endpoint.pk, AttemptOutcome.FAILURE, now=now)
+        table.health(endpoint.pk, now)
         await sync_to_async(key.edit)(disabled=True)
         [second] = await store.admit([entry])
         await sync_to_async(key.edit)(disabled=False)
@@ -487,7 +487,7 @@ def test_a_number_beyond_all_range_beside_the_counts_does_no_harm(
 
 
 @pytest.mark.parametrize(
-    ("listed", "is_own", "sent"),
+    ("listed", "has_own_credential", "sent"),
     [
         ([], False, {}),
         (["max_tokens"], False, {}),
@@ -497,17 +497,17 @@ def test_a_number_beyond_all_range_beside_the_counts_does_no_harm(
     ],
 )
 def test_what_the_operator_would_pay_for_does_not_travel_unlisted(
-    site: Site, listed: list[str], is_own: bool, sent: dict[str, Any]
+    site: Site, listed: list[str], has_own_credential: bool, sent: dict[str, Any]
 ) -> None:
     site.publish(supported_parameters=listed)
-    if is_own:
+    if has_own_credential:
         factories.make_credential(site.tenant, site.provider)
     assert site.chat(service_tier="priority", store=True, max_tokens=9).status_code == 200
     found = {name: value for name, value in seen(site).items() if name in ("service_tier", "store")}
     assert found == sent
-    assert site.settled().is_byok is is_own
+    assert site.settled().is_byok is has_own_credential
     assert site.dialled()[0].headers["authorization"] == (
-        f"Bearer {TENANT_SECRET if is_own else OPERATOR_SECRET}"
+        f"Bearer {TENANT_SECRET if has_own_credential else OPERATOR_SECRET}"
     )
     assert_in_order()
 
@@ -549,7 +549,7 @@ def admit(site: Site, body: dict[str, Any]) -> Admission:
     """Admits a request as a worker does that dies at once."""
 
     async def run() -> Admission | BaseException:
-        store = AdmissionStore(HealthBoard())
+        store = AdmissionStore(HealthTable())
         [found] = await store.admit(
             [AdmissionRequest(digest_api_key(site.tenant.api_key), parsed(body), "request-1")]
         )

@@ -27,7 +27,7 @@ from inference.admission.admit import Admission, AdmissionRequest, AdmissionStor
 from inference.admission.budgets import Budgets
 from inference.models import Generation
 from inference.requests import schemas
-from inference.routing.health import HealthBoard
+from inference.routing.health import HealthTable
 from inference.settlement.settle import Settlement, SettlementStore
 from inference.store import DataPlaneConnection
 from tests.inference.conftest import Site
@@ -59,7 +59,7 @@ def admitted(site: Site, count: int, monkeypatch: pytest.MonkeyPatch, **fields: 
 
     async def run() -> None:
         loops.append(asyncio.get_running_loop())
-        store, settlements = AdmissionStore(HealthBoard()), SettlementStore()
+        store, settlements = AdmissionStore(HealthTable()), SettlementStore()
         for _ in range(count):
             monkeypatch.setattr(DataPlaneConnection, "execute", counted)
             statements.append(0)
@@ -112,7 +112,7 @@ def test_what_was_stored_is_admitted_though_others_of_its_batch_fail(site: Site)
     admitted: list[Any] = []
 
     async def run() -> None:
-        store, settlements = AdmissionStore(HealthBoard()), SettlementStore()
+        store, settlements = AdmissionStore(HealthTable()), SettlementStore()
         for found in await store.admit(entries):
             assert isinstance(found, Admission)
             await settlements.store([Settlement(found.generation_id, "cancelled")])
@@ -176,7 +176,7 @@ def test_a_spent_budget_refuses_what_costs_nothing_in_every_worker(site: Site) -
 
     async def run() -> list[str]:
         found = []
-        first, second = AdmissionStore(HealthBoard()), AdmissionStore(HealthBoard())
+        first, second = AdmissionStore(HealthTable()), AdmissionStore(HealthTable())
         settlements = SettlementStore()
         # The end of the second one comes to the whole limit.
         for store, cost in ((first, 0), (second, 10**6), (first, 0), (second, 0)):

@@ -25,7 +25,7 @@ from endpoints.models import PrivateEndpoint
 from inference.admission.admit import Admission, AdmissionRequest, AdmissionStore
 from inference.models import Generation
 from inference.requests import schemas
-from inference.routing.health import HealthBoard
+from inference.routing.health import HealthTable
 from inference.settlement.settle import Settlement, SettlementStore
 from tests.inference.conftest import Site
 from tests.support import factories
@@ -82,7 +82,7 @@ def test_a_request_that_cannot_be_decided_refuses_none_beside_it(site: Site) -> 
     broken = replace(request, prompt_bound=unreadable)
 
     async def admit() -> list[Admission | BaseException]:
-        store, settlements = AdmissionStore(HealthBoard()), SettlementStore()
+        store, settlements = AdmissionStore(HealthTable()), SettlementStore()
         found = list(
             await store.admit(
                 [
@@ -221,7 +221,7 @@ def test_a_key_is_disabled_among_many_workers(site: Site) -> None:
 
     async def work() -> set[str]:
         found: set[str] = set()
-        store, settlements = AdmissionStore(HealthBoard()), SettlementStore()
+        store, settlements = AdmissionStore(HealthTable()), SettlementStore()
         while not stop:
             [one] = await store.admit([entry])
             found.add(type(one).__name__)

@@ -17,25 +17,27 @@ from hypothesis import strategies as st
 from accounts.models import ApiKey
 from accounts.policy import Policy
 from catalog.dialects.base import Operation
+from catalog.names import VARIANTS, ModelNotFound
 from catalog.pricing import Price
 from catalog.visibility import EndpointFacts, exclusions
 from config.api.errors import Forbidden, InvalidRequest
 from config.secrets import Secret
-from endpoints.models import ModelNotFound
 from inference.requests import schemas
 from inference.routing.candidates import (
-    VARIANTS,
-    Credential,
-    Defaults,
     NoEndpoint,
-    OrganizationSnapshot,
-    Plan,
-    Route,
-    Snapshot,
-    consider,
-    plan,
+    RoutingContext,
+    Selection,
+    require_candidates,
+    select_candidates,
 )
-from inference.routing.health import Standing, State, subject_of
+from inference.routing.health import Health, HealthState, subject_of
+from inference.routing.routes import (
+    CatalogSnapshot,
+    Credential,
+    OrganizationSnapshot,
+    Route,
+    RoutingDefaults,
+)
 from tests.inference.conftest import Site
 from tests.support import factories
 
@@ -95,10 +97,10 @@ def planned(
     session: str | None = None,
     tools: frozenset[str] = frozenset(),
     options: dict[str, Any] | None = None,
-    by: Callable[..., Plan] = plan,
+    by: Callable[..., Selection] = require_candidates,
     **preferences: Any,
-) -> Plan:
-    """The plan of a request; ``options`` are those of the router, the rest is ``provider``."""
+) -> Selection:
+    """The selection of a request; ``options`` are members of the context."""
     request = schemas.InferenceRequest(
         operation=Operation.CHAT,
         models=("a/b",) if models is None else tuple(models),
@@ -117,25 +119,27 @@ def planned(
         own.setdefault(each.model_slug, []).append(each)
     return by(
         request,
-        snapshot=Snapshot(
-            version=1,
-            routes={name: tuple(routes) for name, routes in names.items()},
-            slugs={"a/b": "a/b", "a/b-1": "a/b", "c/d": "c/d", "e/f:free": "e/f:free"},
+        RoutingContext(
+            snapshot=CatalogSnapshot(
+                version=1,
+                routes={name: tuple(routes) for name, routes in names.items()},
+                slugs={"a/b": "a/b", "a/b-1": "a/b", "c/d": "c/d", "e/f:free": "e/f:free"},
+            ),
+            own=OrganizationSnapshot(
+                version=1,
+                catalog_version=1,
+                routes={name: tuple(routes) for name, routes in own.items()},
+                credentials=tuple(credentials or []),
+            ),
+            workspace_id=WORKSPACE,
+            key_digest=KEY,
+            policy=policy or Policy(),
+            **(options or {}),
         ),
-        own=OrganizationSnapshot(
-            version=1,
-            catalog_version=1,
-            routes={name: tuple(routes) for name, routes in own.items()},
-            credentials=tuple(credentials or []),
-        ),
-        workspace_id=WORKSPACE,
-        key_digest=KEY,
-        policy=policy or Policy(),
-        **(options or {}),
     )
 
 
-def used(found: Plan) -> list[str]:
+def used(found: Selection) -> list[str]:
     """The secrets of the candidates, in order: they name the provider and the payer."""
     return [candidate.secret.reveal() for candidate in found.candidates]
 
@@ -206,7 +210,7 @@ def test_the_request_narrows_and_orders(preferences: dict[str, Any], expected: l
     assert used(planned(routes, **preferences)) == [f"operator-{name}" for name in expected]
 
 
-def reasons(found: Plan) -> dict[str, list[str]]:
+def reasons(found: Selection) -> dict[str, list[str]]:
     """Why each provider is left out."""
     return {each.route.facts.provider_slug: each.reasons for each in found.excluded}
 
@@ -561,13 +565,15 @@ def test_required_parameters_exclude_who_does_not_know_them() -> None:
     knowing = route("one", supported_parameters=frozenset(("temperature", "logit_bias")))
     ignorant = route("two", supported_parameters=frozenset(("temperature",)))
     silent = route("three")
-    found = plan(
+    found = require_candidates(
         request,
-        snapshot=Snapshot(1, {"a/b": (knowing, ignorant, silent)}, {"a/b": "a/b"}),
-        own=OrganizationSnapshot(1, 1, {}, ()),
-        workspace_id=WORKSPACE,
-        key_digest=KEY,
-        policy=Policy(),
+        RoutingContext(
+            snapshot=CatalogSnapshot(1, {"a/b": (knowing, ignorant, silent)}, {"a/b": "a/b"}),
+            own=OrganizationSnapshot(1, 1, {}, ()),
+            workspace_id=WORKSPACE,
+            key_digest=KEY,
+            policy=Policy(),
+        ),
     )
     assert {each.route.facts.provider_slug for each in found.candidates} == {"one", "three"}
     assert [each.reasons for each in found.excluded] == [["require_parameters"]]
@@ -600,16 +606,20 @@ def test_parameters_are_required_by_what_they_mean(
 ) -> None:
     body = f'{{"model": "a/b", "messages": [{{"role": "user", "content": "x"}}], {asked}}}'
     known = None if listed is None else frozenset(listed)
-    found = consider(
+    found = select_candidates(
         replace(
             schemas.parse(Operation.CHAT, body.encode()),
             preferences=schemas.ProviderPreferences(require_parameters=True),
         ),
-        snapshot=Snapshot(1, {"a/b": (route("x", supported_parameters=known),)}, {"a/b": "a/b"}),
-        own=OrganizationSnapshot(1, 1, {}, ()),
-        workspace_id=WORKSPACE,
-        key_digest=KEY,
-        policy=Policy(),
+        RoutingContext(
+            snapshot=CatalogSnapshot(
+                1, {"a/b": (route("x", supported_parameters=known),)}, {"a/b": "a/b"}
+            ),
+            own=OrganizationSnapshot(1, 1, {}, ()),
+            workspace_id=WORKSPACE,
+            key_digest=KEY,
+            policy=Policy(),
+        ),
     )
     assert bool(found.candidates) is serves
     assert reasons(found) == ({} if serves else {"x": ["require_parameters"]})
@@ -631,16 +641,16 @@ def test_a_session_can_be_seen_to_stay_though_the_service_keeps_no_table(site: S
 PRICES = st.sampled_from(["0", "0.000001", "0.000002", "0.00001"])
 STANDINGS = st.sampled_from(
     [
-        Standing(),
-        Standing(State.DEGRADED, 0.3),
-        Standing(State.OPEN, 1.0),
-        Standing(State.RATE_LIMITED),
-        Standing(State.HALF_OPEN),
-        Standing(latency=dict.fromkeys(SHARES, 100.0), throughput=dict.fromkeys(SHARES, 50.0)),
-        Standing(latency=dict.fromkeys(SHARES, 900.0), throughput=dict.fromkeys(SHARES, 5.0)),
+        Health(),
+        Health(HealthState.DEGRADED, 0.3),
+        Health(HealthState.OPEN, 1.0),
+        Health(HealthState.RATE_LIMITED),
+        Health(HealthState.HALF_OPEN),
+        Health(latency=dict.fromkeys(SHARES, 100.0), throughput=dict.fromkeys(SHARES, 50.0)),
+        Health(latency=dict.fromkeys(SHARES, 900.0), throughput=dict.fromkeys(SHARES, 5.0)),
     ]
 )
-DOWN = (State.OPEN, State.RATE_LIMITED)
+DOWN = (HealthState.OPEN, HealthState.RATE_LIMITED)
 
 
 @st.composite
@@ -689,18 +699,16 @@ PREFERENCES = st.fixed_dictionaries(
 
 @given(routes_of(), PREFERENCES, st.lists(STANDINGS, min_size=6, max_size=6), st.integers())
 def test_the_order_keeps_its_promises(
-    routes: list[Route], preferences: dict[str, Any], standings: list[Standing], seed: int
+    routes: list[Route], preferences: dict[str, Any], states: list[Health], seed: int
 ) -> None:
     """What is excluded agrees with the policies; the rest is complete, and in a lawful order."""
-    found_as = {
-        one: standings[each.endpoint_id.int - 1] for each in routes for one in subjects(each)
-    }
+    found_as = {one: states[each.endpoint_id.int - 1] for each in routes for one in subjects(each)}
 
-    def standing(subject: uuid.UUID) -> Standing:
+    def health(subject: uuid.UUID) -> Health:
         return found_as[subject]
 
-    options = {"standing": standing, "seed": seed}
-    found = planned(**split(routes), **preferences, options=options, by=consider)
+    options = {"health_of": health, "seed": seed}
+    found = planned(**split(routes), **preferences, options=options, by=select_candidates)
     tried = list(dict.fromkeys(each.route.endpoint_id for each in found.candidates))
     has_measure = "preferred_max_latency" in preferences
     left_out = [each.route.endpoint_id for each in found.excluded]
@@ -728,7 +736,7 @@ def test_the_order_keeps_its_promises(
         return
     ranks = []
     for each in found.candidates:
-        state = standing(each.route.endpoint_id)
+        state = health(each.route.endpoint_id)
         is_slow = state.latency is not None and state.latency["p50"] > 500
         is_late = has_measure and (is_slow or state.state in DOWN)
         ranks.append((is_late, state.state in DOWN, not each.route.is_private))
@@ -746,7 +754,7 @@ def test_a_request_only_tightens(routes: list[Route], seed: int, session: str) -
             policy=policy,
             session=session,
             options={"seed": seed},
-            by=consider,
+            by=select_candidates,
         )
         assert all(exclusions(each.route.facts, policy) == () for each in found.candidates)
 
@@ -784,11 +792,11 @@ def test_a_session_stays_whatever_the_seed_and_moves_only_when_it_must() -> None
     routes = [route(name, endpoint_id=uuid.UUID(int=ord(name))) for name in "abcdef"]
     down: set[uuid.UUID] = set()
 
-    def standing(endpoint_id: uuid.UUID) -> Standing:
-        return Standing(State.OPEN if endpoint_id in down else State.HEALTHY)
+    def health(endpoint_id: uuid.UUID) -> Health:
+        return Health(HealthState.OPEN if endpoint_id in down else HealthState.HEALTHY)
 
     def first(session: str, seed: int = 0, of: list[Route] = routes) -> uuid.UUID:
-        options = {"seed": seed, "standing": standing}
+        options = {"seed": seed, "health_of": health}
         return planned(of, session=session, options=options).candidates[0].route.endpoint_id
 
     homes = {f"s{number}": first(f"s{number}") for number in range(200)}
@@ -816,7 +824,7 @@ def test_a_session_stays_unless_the_request_itself_sorts(
     case: dict[str, Any], is_session: bool
 ) -> None:
     routes = [route(name, price) for name, price in (("a", "1"), ("b", "1.01"), ("c", "1.02"))]
-    options = {"defaults": Defaults(provider_sort="price")}
+    options = {"defaults": RoutingDefaults(provider_sort="price")}
     firsts = {
         used(planned(routes, session=f"s{number}", options=options, **case))[0]
         for number in range(50)
@@ -859,10 +867,14 @@ def test_sessions_of_two_organizations_are_two() -> None:
 )
 def test_measures_sort_and_deprioritize(preferences: dict[str, Any], expected: str) -> None:
     """Of ``c``, which is the cheapest, nothing is known."""
-    standings = {
-        1: Standing(State.HEALTHY, 0.05, dict.fromkeys(SHARES, 300.0), dict.fromkeys(SHARES, 50.0)),
-        2: Standing(State.HEALTHY, 0.0, dict.fromkeys(SHARES, 200.0), dict.fromkeys(SHARES, 40.0)),
-        3: Standing(State.HEALTHY, 0.09),
+    states = {
+        1: Health(
+            HealthState.HEALTHY, 0.05, dict.fromkeys(SHARES, 300.0), dict.fromkeys(SHARES, 50.0)
+        ),
+        2: Health(
+            HealthState.HEALTHY, 0.0, dict.fromkeys(SHARES, 200.0), dict.fromkeys(SHARES, 40.0)
+        ),
+        3: Health(HealthState.HEALTHY, 0.09),
     }
     routes = [
         route("a", "2", endpoint_id=uuid.UUID(int=1)),
@@ -870,14 +882,16 @@ def test_measures_sort_and_deprioritize(preferences: dict[str, Any], expected: s
         route("c", "1", endpoint_id=uuid.UUID(int=3)),
     ]
     found = planned(
-        routes, **preferences, options={"standing": lambda endpoint: standings[endpoint.int]}
+        routes,
+        **preferences,
+        options={"health_of": lambda endpoint: states[endpoint.int]},
     )
     assert [each.route.facts.provider_slug for each in found.candidates] == list(expected)
 
 
 def test_a_suffix_sorts_unless_the_request_does_and_before_the_workspace_does() -> None:
-    slow = Standing(latency=dict.fromkeys(SHARES, 300.0), throughput=dict.fromkeys(SHARES, 10.0))
-    fast = Standing(latency=dict.fromkeys(SHARES, 100.0), throughput=dict.fromkeys(SHARES, 90.0))
+    slow = Health(latency=dict.fromkeys(SHARES, 300.0), throughput=dict.fromkeys(SHARES, 10.0))
+    fast = Health(latency=dict.fromkeys(SHARES, 100.0), throughput=dict.fromkeys(SHARES, 90.0))
     routes = [
         route("dear", "9", endpoint_id=uuid.UUID(int=1)),
         route("cheap", "1", endpoint_id=uuid.UUID(int=2)),
@@ -890,8 +904,8 @@ def test_a_suffix_sorts_unless_the_request_does_and_before_the_workspace_does() 
             sort=sort,
             options={
                 "seed": 1,
-                "defaults": Defaults(provider_sort=default),
-                "standing": lambda endpoint: fast if endpoint.int == 1 else slow,
+                "defaults": RoutingDefaults(provider_sort=default),
+                "health_of": lambda endpoint: fast if endpoint.int == 1 else slow,
             },
         )
         return found.candidates[0].route.facts.provider_slug
@@ -954,13 +968,13 @@ def test_partition_none_sorts_all_models_together() -> None:
 
 def test_a_preferred_measure_moves_on_to_the_next_model() -> None:
     routes = [route("x"), route("y", model_slug="c/d", model_permaslug="c/d-1")]
-    slow = Standing(latency=dict.fromkeys(SHARES, 900.0))
+    slow = Health(latency=dict.fromkeys(SHARES, 900.0))
     found = planned(
         routes,
         models=["a/b", "c/d"],
         preferred_max_latency=0.5,
         options={
-            "standing": lambda endpoint: slow if endpoint == routes[0].endpoint_id else Standing()
+            "health_of": lambda endpoint: slow if endpoint == routes[0].endpoint_id else Health()
         },
     )
     assert used(found) == ["operator-y", "operator-x"]
@@ -971,29 +985,29 @@ def test_a_preferred_measure_moves_on_to_the_next_model() -> None:
 )
 def test_what_is_down_meets_no_preferred_measure(preferred: dict[str, float]) -> None:
     dead, slow = route("a", "1"), route("b", "2")
-    standings = {
-        dead.endpoint_id: Standing(State.OPEN, 1.0),
-        slow.endpoint_id: Standing(
+    states = {
+        dead.endpoint_id: Health(HealthState.OPEN, 1.0),
+        slow.endpoint_id: Health(
             latency=dict.fromkeys(SHARES, 900.0), throughput=dict.fromkeys(SHARES, 5.0)
         ),
     }
-    found = planned([dead, slow], **preferred, options={"standing": standings.__getitem__})
+    found = planned([dead, slow], **preferred, options={"health_of": states.__getitem__})
     assert used(found) == ["operator-b", "operator-a"]
 
 
 @pytest.mark.parametrize(
     ("state", "expected"),
     [
-        (State.HEALTHY, "ab"),
-        (State.HALF_OPEN, "ab"),
-        (State.DEGRADED, "ba"),
-        (State.OPEN, "ba"),
-        (State.RATE_LIMITED, "ba"),
+        (HealthState.HEALTHY, "ab"),
+        (HealthState.HALF_OPEN, "ab"),
+        (HealthState.DEGRADED, "ba"),
+        (HealthState.OPEN, "ba"),
+        (HealthState.RATE_LIMITED, "ba"),
     ],
 )
-def test_the_unhealthy_come_last(state: State, expected: str) -> None:
+def test_the_unhealthy_come_last(state: HealthState, expected: str) -> None:
     routes = [route("a", "1"), route("b", "2")]
-    ill = {"standing": lambda end: Standing(state) if end == routes[0].endpoint_id else Standing()}
+    ill = {"health_of": lambda end: Health(state) if end == routes[0].endpoint_id else Health()}
     found = planned(routes, options=ill)
     assert used(found) == [f"operator-{name}" for name in expected]
     assert used(planned(routes, order=["a"], options=ill)) == ["operator-a", "operator-b"]
@@ -1002,8 +1016,8 @@ def test_the_unhealthy_come_last(state: State, expected: str) -> None:
 def test_a_probe_waits_for_a_request_that_may_fall_back() -> None:
     routes = [route("a", "1"), route("b", "2")]
     half_open = {
-        "standing": lambda end: Standing(
-            State.HALF_OPEN if end == routes[0].endpoint_id else State.HEALTHY
+        "health_of": lambda end: Health(
+            HealthState.HALF_OPEN if end == routes[0].endpoint_id else HealthState.HEALTHY
         )
     }
     assert used(planned(routes, allow_fallbacks=False, options=half_open)) == ["operator-b"]
@@ -1016,18 +1030,20 @@ def test_a_private_endpoint_that_is_down_comes_last() -> None:
         [private],
         [credential("own")],
         options={
-            "standing": lambda subject: Standing(
-                State.OPEN if subject in subjects(private) else State.DEGRADED
+            "health_of": lambda subject: Health(
+                HealthState.OPEN if subject in subjects(private) else HealthState.DEGRADED
             )
         },
     )
     assert used(found) == ["operator-pub", "own-own"]
 
 
-@pytest.mark.parametrize("state", [State.OPEN, State.RATE_LIMITED, State.HALF_OPEN])
+@pytest.mark.parametrize(
+    "state", [HealthState.OPEN, HealthState.RATE_LIMITED, HealthState.HALF_OPEN]
+)
 @pytest.mark.parametrize("preferred", [{}, {"preferred_max_latency": 1}])
 def test_a_private_endpoint_that_nothing_may_replace_is_tried_however_it_does(
-    state: State, preferred: dict[str, Any]
+    state: HealthState, preferred: dict[str, Any]
 ) -> None:
     private = route("own", private=True)
     found = planned(
@@ -1051,7 +1067,7 @@ def test_of_two_credentials_the_one_that_is_well_goes_first_where_nothing_follow
         options=ailing(
             subject_of(served.endpoint_id, ill.credential_id),
             served.endpoint_id,
-            state=State.HALF_OPEN,
+            state=HealthState.HALF_OPEN,
         ),
     )
     [first] = found.candidates
@@ -1061,17 +1077,19 @@ def test_of_two_credentials_the_one_that_is_well_goes_first_where_nothing_follow
 def test_a_cloud_of_ones_own_is_measured_apart() -> None:
     cloud = replace(route("x"), base_url=None)
     found = planned([cloud, route("y")], credentials=[credential("x"), credential("y")])
-    apart = [each for each in found.candidates if each.measured != each.route.endpoint_id]
-    assert [(each.route, each.measured == each.subject) for each in apart] == [(cloud, True)]
+    apart = [each for each in found.candidates if each.measured_subject != each.route.endpoint_id]
+    assert [(each.route, each.measured_subject == each.subject) for each in apart] == [
+        (cloud, True)
+    ]
 
 
-def ailing(*ill: uuid.UUID, state: State = State.OPEN) -> dict[str, Any]:
+def ailing(*ill: uuid.UUID, state: HealthState = HealthState.OPEN) -> dict[str, Any]:
     """Options of a router for which these subjects are ill."""
-    return {"standing": lambda subject: Standing(state if subject in ill else State.HEALTHY)}
+    return {"health_of": lambda subject: Health(state if subject in ill else HealthState.HEALTHY)}
 
 
-@pytest.mark.parametrize("state", [State.OPEN, State.RATE_LIMITED])
-def test_health_is_that_of_the_credential_that_comes_first(state: State) -> None:
+@pytest.mark.parametrize("state", [HealthState.OPEN, HealthState.RATE_LIMITED])
+def test_health_is_that_of_the_credential_that_comes_first(state: HealthState) -> None:
     served, other = route("x", "9"), route("y", "1")
     operators, own = subjects(served)
     routes, credentials = [served, other], [credential("x")]
@@ -1104,14 +1122,14 @@ def test_measures_are_the_endpoints_whoever_pays() -> None:
     slow, fast = route("x", "1"), route("y", "2")
     times = {slow.endpoint_id: 900.0, fast.endpoint_id: 100.0}
 
-    def standing(subject: uuid.UUID) -> Standing:
-        return Standing(latency=dict.fromkeys(SHARES, times[subject]) if subject in times else None)
+    def health(subject: uuid.UUID) -> Health:
+        return Health(latency=dict.fromkeys(SHARES, times[subject]) if subject in times else None)
 
     found = planned(
         [slow, fast],
         credentials=[credential("x"), credential("y")],
         sort="latency",
-        options={"standing": standing},
+        options={"health_of": health},
     )
     assert used(found)[0] == "own-y"
 
@@ -1236,13 +1254,15 @@ def test_options_go_to_their_provider_alone() -> None:
     request = schemas.parse(
         Operation.CHAT, b'{"model":"a/b","messages":[{"role":"user","content":"x"}]}'
     )
-    found = plan(
+    found = require_candidates(
         replace(request, preferences=preferences),
-        snapshot=Snapshot(1, {"a/b": (route("a"), route("b"))}, {"a/b": "a/b"}),
-        own=OrganizationSnapshot(1, 1, {}, ()),
-        workspace_id=WORKSPACE,
-        key_digest=KEY,
-        policy=Policy(),
+        RoutingContext(
+            snapshot=CatalogSnapshot(1, {"a/b": (route("a"), route("b"))}, {"a/b": "a/b"}),
+            own=OrganizationSnapshot(1, 1, {}, ()),
+            workspace_id=WORKSPACE,
+            key_digest=KEY,
+            policy=Policy(),
+        ),
     )
     assert [each.options for each in found.candidates] == [mine, None]
 
@@ -1258,7 +1278,7 @@ def test_a_disabled_tool_is_forbidden() -> None:
 
 
 def test_a_workspace_names_the_model_where_the_request_does_not() -> None:
-    defaults = {"defaults": Defaults(text_model="a/b:floor")}
+    defaults = {"defaults": RoutingDefaults(text_model="a/b:floor")}
     found = planned([route("x")], models=[], options=defaults)
     assert (found.requested, used(found)) == ("a/b:floor", ["operator-x"])
     with pytest.raises(InvalidRequest) as error:
@@ -1279,7 +1299,7 @@ def test_explaining_agrees_with_routing(
         "allow_fallbacks": fallbacks,
         "options": {"seed": seed},
     }
-    explained = planned(**case, by=consider)
+    explained = planned(**case, by=select_candidates)
     if explained.candidates:
         assert planned(**case) == explained
     else:

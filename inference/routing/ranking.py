@@ -1,0 +1,212 @@
+"""The order in which endpoints are tried; pure.
+
+The sort key has eight members. A smaller member comes first, and a later member decides only
+between endpoints whose earlier members are equal:
+
+====  ===================  =====================================================================
+ No.  Member               Meaning
+====  ===================  =====================================================================
+   1  misses_preference    1 for an endpoint that is known to miss ``preferred_max_latency`` or
+                           ``preferred_min_throughput``, or that is down while either is set
+   2  model_position       the place of the model in the request; 0 for every model when ``sort``
+                           has the partition ``none``
+   3  order_position       the place of the provider in ``order``; behind the last place when
+                           ``order`` does not name it
+   4  is_down              1 when the circuit is open or a rate limit holds
+   5  is_public            0 for a private endpoint
+   6  tier                 0 healthy or to be probed, 1 degraded, 2 down
+   7  measure              price, latency, throughput or failure share, by ``sort``; without a
+                           ``sort``, a draw weighted by price
+   8  endpoint_id          keeps the order of equals the same everywhere
+====  ===================  =====================================================================
+
+An endpoint that ``order`` names keeps its place however healthy it is: members 1, 4 and 6 are 0
+for it. Without fallbacks a private endpoint that is down still comes before public endpoints.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Context, Decimal
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple
+
+from inference.requests.schemas import InferenceRequest, Percentiles, Sorting
+from inference.routing.health import Health, HealthState
+from inference.routing.routes import Candidate, Route, RoutingDefaults
+
+# The sort that a variant of the model's name asks for.
+_VARIANT_SORTS: Final = {"nitro": "throughput", "floor": "price", "exacto": "exacto"}
+# The sum of two prices of 36 digits must not be rounded.
+_EXACT: Final = Context(prec=80)
+_DOWN: Final = 2
+_TIERS: Final = {
+    HealthState.HEALTHY: 0,
+    HealthState.HALF_OPEN: 0,
+    HealthState.DEGRADED: 1,
+    HealthState.RATE_LIMITED: _DOWN,
+    HealthState.OPEN: _DOWN,
+}
+_MILLISECONDS: Final = 1000
+# One more than the count of eight-byte numbers, so that a drawn number lies between 0 and 1.
+_DRAWN_NUMBERS: Final = 2**64 + 1
+
+
+class Contender(NamedTuple):
+    """An endpoint to rank: its first candidate, and how the request names its model."""
+
+    candidate: Candidate
+    model_position: int
+    variant: str | None
+
+
+def draw_seed(request: InferenceRequest, owner: uuid.UUID, seed: int | None) -> bytes | None:
+    """Returns the key of the request's weighted draw; ``None`` asks for the cheapest first.
+
+    A session's key depends only on its name and owner: every worker draws the same order without
+    a table of sessions, and only the sessions of an endpoint that disappears move to another.
+    """
+    if request.session_id is not None:
+        return blake2b(request.session_id.encode(), key=owner.bytes, digest_size=8).digest()
+    return None if seed is None else (seed % 2**64).to_bytes(8, "big")
+
+
+def is_down(health: Health, *, may_fall_back: bool) -> bool:
+    """Tells whether an endpoint should be tried only after those that work."""
+    return _tier(health, may_fall_back=may_fall_back) == _DOWN
+
+
+def _tier(health: Health, *, may_fall_back: bool) -> int:
+    """Returns the tier of an endpoint's health, 0 for the best.
+
+    A failed probe goes unnoticed when the request falls back to another candidate. Without
+    fallbacks nobody should pay for a probe, so a half-open endpoint counts as down.
+    """
+    if health.state is HealthState.HALF_OPEN and not may_fall_back:
+        return _DOWN
+    return _TIERS[health.state]
+
+
+class Ranking:
+    """Makes the sort keys of one request's endpoints."""
+
+    __slots__ = (
+        "_default_sort", "_health_of", "_is_one_partition", "_latency", "_may_fall_back", "_order",
+        "_seed", "_sort", "_throughput",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        request: InferenceRequest,
+        defaults: RoutingDefaults,
+        health_of: Callable[[uuid.UUID], Health],
+        seed: bytes | None,
+    ) -> None:
+        preferences = request.preferences
+        sort, self._is_one_partition = preferences.sort, False
+        if isinstance(sort, Sorting):
+            self._is_one_partition = sort.partition == "none" and sort.by is not None
+            sort = sort.by
+        self._sort: str | None = sort
+        # A session should stay at its endpoint, so it is drawn rather than sorted by default.
+        self._default_sort = defaults.provider_sort if request.session_id is None else None
+        self._order = [name.lower() for name in preferences.order or ()]
+        self._health_of = health_of
+        self._seed = seed
+        self._latency = _thresholds(preferences.preferred_max_latency)
+        self._throughput = _thresholds(preferences.preferred_min_throughput)
+        self._may_fall_back = preferences.allow_fallbacks is not False
+
+    def sort_key(self, contender: Contender) -> tuple[Any, ...]:
+        """Returns the sort key of an endpoint; the module's docstring explains its members."""
+        candidate, model_position, variant = contender
+        route, health = candidate.route, candidate.health(self._health_of)
+        tier = _tier(health, may_fall_back=self._may_fall_back)
+        order_position = self._order_position(route)
+        is_named = order_position < len(self._order)
+        if is_named:
+            tier = 0
+        is_down = tier == _DOWN and (self._may_fall_back or not route.is_private)
+        misses_preference = False
+        if (self._latency or self._throughput) and not is_named:
+            misses_preference = is_down or self._misses_preference(health)
+        if self._is_one_partition and not self._order:
+            model_position = 0
+        return (
+            misses_preference,
+            model_position,
+            order_position,
+            is_down,
+            not route.is_private,
+            tier,
+            self._measure(route, health, variant),
+            route.endpoint_id.int,
+        )
+
+    def _order_position(self, route: Route) -> int:
+        if not self._order:
+            return 0
+        return min(
+            (self._order.index(name) for name in route.provider_names if name in self._order),
+            default=len(self._order),
+        )
+
+    def _measure(self, route: Route, health: Health, variant: str | None) -> tuple[Any, ...]:
+        """Returns the measures to sort by; an unknown measure comes last, and price decides."""
+        sort: str | None = None
+        if not self._order:
+            sort = self._sort or _VARIANT_SORTS.get(variant or "") or self._default_sort
+        price = _price(route)
+        if sort is None and self._seed is not None:
+            return _draw(self._seed, route.endpoint_id, float(price))
+        if sort == "latency":
+            return (_median(health.latency, math.inf), price)
+        if sort == "throughput":
+            return (-_median(health.throughput, 0.0), price)
+        if sort == "exacto":
+            return (health.failure_share, -_median(health.throughput, 0.0), price)
+        return (price,)
+
+    def _misses_preference(self, health: Health) -> bool:
+        """Tells whether an endpoint is known to be slower than the request prefers."""
+        latency, throughput = health.latency, health.throughput
+        return (
+            latency is not None
+            and any(latency[name] > most * _MILLISECONDS for name, most in self._latency)
+        ) or (
+            throughput is not None
+            and any(throughput[name] < least for name, least in self._throughput)
+        )
+
+
+def _thresholds(preferred: float | Percentiles | None) -> Sequence[tuple[str, float]]:
+    """Returns the thresholds by percentile; a plain number is that of the median."""
+    if preferred is None:
+        return ()
+    if not isinstance(preferred, Percentiles):
+        return (("p50", preferred),)
+    named = ((name, getattr(preferred, name)) for name in preferred.__struct_fields__)
+    return tuple((name, value) for name, value in named if value is not None)
+
+
+def _median(measured: Mapping[str, float] | None, otherwise: float) -> float:
+    return otherwise if measured is None else measured["p50"]
+
+
+def _price(route: Route) -> Decimal:
+    """Returns the sum of the prompt and completion prices, which sorts as their mean does."""
+    return _EXACT.add(route.price.prompt, route.price.completion)
+
+
+def _draw(seed: bytes, endpoint_id: uuid.UUID, price: float) -> tuple[float, float]:
+    """Draws an endpoint's place, lowest first, with a weight of one over its price squared.
+
+    Each endpoint draws an exponential waiting time at the rate of its weight. Sorting by waiting
+    time is a weighted draw without replacement, and because each endpoint draws its own number,
+    the others keep their order when one disappears. Free endpoints come first.
+    """
+    number = int.from_bytes(blake2b(endpoint_id.bytes, key=seed, digest_size=8).digest(), "big")
+    waited = -math.log((number + 1) / _DRAWN_NUMBERS)
+    return (waited * price * price, waited)

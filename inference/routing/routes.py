@@ -1,0 +1,187 @@
+"""What routing knows: endpoints, credentials, and the candidates that they make together; pure."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import msgspec
+
+from catalog.dialects.base import Operation
+from catalog.pricing import Price
+from catalog.visibility import EndpointFacts
+from config.secrets import Secret
+from inference.routing.health import Health
+
+# Regions that name no place. The region that a credential declares replaces them.
+_UNPLACED_REGIONS: Final = (None, "global")
+_PLACED_REGIONS: Final = ("europe", "us")
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """An organization's own credential at a provider, decrypted.
+
+    ``secret`` is ``None`` when it cannot be decrypted. ``host`` is the host that the credential
+    itself names, if it names one. ``declared_region`` and ``declared_zdr`` are its owner's
+    statements about the account behind it; where they are ``None``, the endpoint's own hold.
+    """
+
+    credential_id: uuid.UUID
+    provider_slug: str
+    workspace_id: uuid.UUID | None
+    secret: Secret | None
+    is_fallback: bool
+    is_required: bool
+    is_byok_only: bool
+    allowed_models: frozenset[str] | None
+    allowed_key_digests: frozenset[str] | None
+    allowed_hosts: frozenset[str] | None
+    host: str | None = None
+    allowed_members: frozenset[str] | None = None
+    declared_region: str | None = None
+    declared_zdr: bool | None = None
+
+    def may_call_model_of(self, route: Route) -> bool:
+        """Tells whether the credential may be used for the route's model."""
+        return self.allowed_models is None or not self.allowed_models.isdisjoint(
+            (route.model_slug, route.model_permaslug)
+        )
+
+    def may_travel_to(self, route: Route) -> bool:
+        """Tells whether the credential may be sent to the route's host."""
+        return self.allowed_hosts is None or (self.host or route.host) in self.allowed_hosts
+
+    def may_be_used_by(
+        self, workspace_id: uuid.UUID, key_digest: str, member_id: uuid.UUID | None
+    ) -> bool:
+        """Tells whether a key of the workspace, made by the member, may use the credential."""
+        return (
+            self.workspace_id in (None, workspace_id)
+            and (self.allowed_key_digests is None or key_digest in self.allowed_key_digests)
+            and (
+                self.allowed_members is None
+                or (member_id is not None and str(member_id) in self.allowed_members)
+            )
+        )
+
+    def facts_of(self, route: Route) -> EndpointFacts:
+        """Returns the facts by which a policy judges the route when this credential is used.
+
+        A private endpoint has its own declaration, which a credential can only tighten. An endpoint
+        that is tied to a region stays in that region.
+        """
+        facts = route.facts
+        zdr = facts.zdr if self.declared_zdr is None else self.declared_zdr
+        region = facts.region
+        if route.is_private:
+            zdr = zdr and facts.zdr
+        elif self.declared_region in _PLACED_REGIONS and region in _UNPLACED_REGIONS:
+            region = self.declared_region
+        if zdr == facts.zdr and region == facts.region:
+            return facts
+        return replace(facts, zdr=zdr, region=region)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A public endpoint of the catalogue or an organization's private endpoint.
+
+    ``secret`` is the operator's credential; ``None`` for private endpoints and where the operator
+    has none. ``dialect`` is ``None`` when this release does not speak it, or when nothing says
+    where the endpoint is. Without a ``base_url`` the credential names the host.
+    ``listed_parameters`` are the endpoint's own list, if it has one. ``supported_parameters``
+    are that list, with both names of the reasoning effort where it has either.
+    """
+
+    endpoint_id: uuid.UUID
+    is_private: bool
+    model_slug: str
+    model_permaslug: str
+    facts: EndpointFacts
+    dialect: str | None
+    base_url: str | None
+    host: str
+    upstream_model_id: str
+    price_id: int
+    price: Price
+    operations: frozenset[Operation] = frozenset(Operation)
+    secret: Secret | None = None
+    attestation_id: int | None = None
+    quantization: str = "unknown"
+    supported_parameters: frozenset[str] | None = None
+    listed_parameters: frozenset[str] | None = None
+    context_length: int | None = None
+    max_completion_tokens: int | None = None
+
+    @property
+    def provider_names(self) -> tuple[str, str]:
+        """The provider's slug and display name in lower case: a request may use either."""
+        return self.facts.provider_slug.lower(), self.facts.provider_name.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A route and the credential with which to call it.
+
+    ``subject`` is the id under which the health of the two together is kept. ``options`` are the
+    fields of ``provider.options`` for this provider: they join the request's own fields.
+    """
+
+    route: Route
+    secret: Secret
+    is_byok: bool
+    subject: uuid.UUID
+    options: Mapping[str, msgspec.Raw] | None = None
+
+    @property
+    def measured_subject(self) -> uuid.UUID:
+        """The id under which latency and throughput are kept: the endpoint's, for every payer.
+
+        A credential that names the host makes an endpoint of its own.
+        """
+        is_elsewhere = self.is_byok and self.route.base_url is None
+        return self.subject if is_elsewhere else self.route.endpoint_id
+
+    def health(self, health_of: Callable[[uuid.UUID], Health]) -> Health:
+        """Returns the state of the candidate's subject with the measures of its endpoint."""
+        measured = health_of(self.measured_subject)
+        if not self.is_byok:
+            return measured
+        own = health_of(self.subject)
+        return Health(own.state, own.failure_share, measured.latency, measured.throughput)
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogSnapshot:
+    """The public catalogue at one version: routes by every name of their model.
+
+    ``slugs`` maps every name of a model to its slug.
+    """
+
+    version: int
+    routes: Mapping[str, tuple[Route, ...]]
+    slugs: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class OrganizationSnapshot:
+    """The private endpoints and credentials of one organization, at one version of both."""
+
+    version: int
+    catalog_version: int
+    routes: Mapping[str, tuple[Route, ...]]
+    credentials: tuple[Credential, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingDefaults:
+    """The settings of a workspace that hold where a request is silent."""
+
+    text_model: str | None = None
+    provider_sort: str | None = None
+
+
+NO_DEFAULTS: Final = RoutingDefaults()
