@@ -12,7 +12,8 @@ from django.http import HttpRequest
 
 from billing.admin.cells import wrapped
 from billing.models import ChainState, Deposit, TopUp
-from billing.topups.node import ChainError, Cursor, Node
+from billing.topups.node import Cursor, Node
+from billing.topups.rpc import ChainError
 from config.api.errors import Unavailable, Unprocessable
 from config.console import pages as console
 from config.console.pages import Dialog, ReadOnlyAdmin, display

@@ -182,7 +182,7 @@ def _deposit(object_id: str) -> Deposit | None:
 
 def _candidates(deposit: Deposit) -> str:
     """Says what this sender was named for; anybody can name it, so it is no proof."""
-    rows = matching.candidates(deposit).select_related("organization").order_by("created_at")
+    rows = matching.matching_top_ups(deposit).select_related("organization").order_by("created_at")
     asked = (
         (
             top_up.organization, top_up.organization_id, top_up.amount_text,

@@ -1,9 +1,9 @@
-"""Which top-up a confirmed payment pays, and whom it is credited to.
+"""Decides which top-up a confirmed payment pays, and which organization it is credited to.
 
-An exact amount from the named sender, mined in time, is credited; whatever else came in is kept for
-an operator, and never rounded. Anybody can name any sender: where several organizations did,
-another amount is nobody's until the operator says whose. Lock order: the deposit, its top-ups by
-key, then accounts.
+An exact amount from the named sender, mined in time, is credited. Every other payment is kept for
+an operator and never rounded. Anybody can name any sender: if several organizations named the same
+one, a payment of another amount belongs to none of them until an operator decides. Lock order: the
+deposit, its top-ups by key, then accounts.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from billing.models import Deposit, TopUp
 from config.api.errors import Unprocessable
 
 ACTOR: Final = "chain watcher"
-# A block's time is its proposer's word, in whole seconds: a payment may seem so much older than its
-# request. As long may a stranger ask for what is already paid, in vain but for drawing its digits.
+# A block's proposer chooses its time, in whole seconds, so a payment may seem older than the top-up
+# that it pays. A stranger can use these seconds to request a top-up for a payment that they see,
+# but gains nothing unless the random digits of the new top-up equal those of the payment.
 _CLOCK_SKEW: Final = timedelta(seconds=15)
 _MAX_NANO: Final = 2**63 - 1
 
@@ -35,16 +36,17 @@ class NotCreditable(Unprocessable):
     message = "The deposit is worth less than 10⁻⁹ USD, or more than an account can hold."
 
 
-def settle(deposit: Deposit) -> bool:
-    """Judges a stored deposit and credits it if it is exact; tells whether this call did.
+def match_deposit(deposit: Deposit) -> bool:
+    """Matches a stored deposit with a top-up and credits an exact one; returns whether it did.
 
-    One transaction: a watcher that is killed in it has done nothing, and the next one does it.
+    Returns ``False`` when another watcher was first. All is one transaction: a watcher that is
+    killed has changed nothing, and the next round repeats the match.
     """
     with transaction.atomic():
         deposit.lock()
         if deposit.status != Status.RECEIVED:
             return False
-        finding, top_up = _judgement(deposit)
+        finding, top_up = _find_match(deposit)
         deposit.judge(finding, top_up)
         if top_up is None:
             return True
@@ -72,19 +74,19 @@ def credit(deposit: Deposit, organization_id: uuid.UUID, *, by: str, note: str =
         if top_up is not None and top_up.organization_id == organization_id:
             top_up.confirm(deposit)
         ledger.deposit(organization_id, deposit.amount_nano, reference=deposit.reference, actor=by)
-        _leave_review(top_up)
+        _close_review_when_done(top_up)
 
 
 def dismiss(deposit: Deposit, *, by: str, note: str) -> None:
-    """Closes a deposit in review without a credit, for instance once it was paid back."""
+    """Closes a deposit in review without a credit, for instance after it was paid back."""
     with transaction.atomic():
         deposit.lock()
         deposit.resolve(organization_id=None, by=by, note=note)
-        _leave_review(_locked_top_up(deposit))
+        _close_review_when_done(_locked_top_up(deposit))
 
 
-def candidates(deposit: Deposit) -> QuerySet[TopUp]:
-    """Returns the top-ups that a deposit may have been meant for, of whatever organizations."""
+def matching_top_ups(deposit: Deposit) -> QuerySet[TopUp]:
+    """Returns the top-ups of all organizations that a deposit may be meant for."""
     found: QuerySet[TopUp] = TopUp.objects.filter(
         Q(payable_until__gte=deposit.mined_at) | Q(units=deposit.units),
         chain_id=deposit.chain_id,
@@ -96,33 +98,33 @@ def candidates(deposit: Deposit) -> QuerySet[TopUp]:
     return found
 
 
-def _judgement(deposit: Deposit) -> tuple[Status, TopUp | None]:
-    """Returns what a deposit is, with the top-up that it pays or is nearest to, locked."""
-    known = list(candidates(deposit).order_by("pk").select_for_update(no_key=True))
+def _find_match(deposit: Deposit) -> tuple[Status, TopUp | None]:
+    """Returns the finding on a deposit, and the top-up that it pays or is nearest to, locked."""
+    known = list(matching_top_ups(deposit).order_by("pk").select_for_update(no_key=True))
     exact = [top_up for top_up in known if top_up.units == deposit.units]
     if exact:
-        # One of them is reserved at most; of the others the last is the likeliest.
+        # At most one of them is reserved; the newest of the others is the likeliest.
         top_up = max(exact, key=lambda top_up: (top_up.is_reserved, top_up.created_at))
         if top_up.status != TopUp.Status.CONFIRMED and deposit.mined_at <= top_up.payable_until:
             return Status.CREDITED, top_up
-        if _are_of_many(exact):
+        if _are_of_several_organizations(exact):
             return Status.UNMATCHED, None
         return Status.OVER if top_up.status == TopUp.Status.CONFIRMED else Status.LATE, top_up
-    # What was asked for after the payment was to be seen says nothing of it.
+    # A top-up that was requested after the payment was visible is no evidence.
     asked = [top_up for top_up in known if top_up.created_at <= deposit.mined_at]
     payable = [top_up for top_up in asked if top_up.status != TopUp.Status.CONFIRMED]
-    if not payable or _are_of_many(asked):
+    if not payable or _are_of_several_organizations(asked):
         return Status.UNMATCHED, None
     nearest = min(payable, key=lambda top_up: abs(top_up.units - deposit.units))
     return Status.UNDER if deposit.units < nearest.units else Status.OVER, nearest
 
 
-def _are_of_many(top_ups: list[TopUp]) -> bool:
+def _are_of_several_organizations(top_ups: list[TopUp]) -> bool:
     return len({top_up.organization_id for top_up in top_ups}) > 1
 
 
 def _locked_top_up(deposit: Deposit) -> TopUp | None:
-    """Returns the top-up in review that the deposit is nearest to, locked; ``None`` without one."""
+    """Returns the deposit's top-up, locked, or ``None`` when it has none in review."""
     found: TopUp | None = (
         TopUp.objects.filter(pk=deposit.top_up_id, status=TopUp.Status.REVIEW)
         .select_for_update(no_key=True)
@@ -131,7 +133,7 @@ def _locked_top_up(deposit: Deposit) -> TopUp | None:
     return found
 
 
-def _leave_review(top_up: TopUp | None) -> None:
+def _close_review_when_done(top_up: TopUp | None) -> None:
     if (
         top_up is not None
         and top_up.status == TopUp.Status.REVIEW

@@ -1,8 +1,9 @@
-"""Reads the payments of each chain and brings top-ups up to date; a duty of ``work``.
+"""Reads the payments of each chain and updates the top-ups; a duty of the `work` command.
 
-A round has steps, each a transaction of its own, and any of them may be the last one of a killed
-process: a batch of payments is stored together with its cursor, then each stored payment is judged
-and credited, then what has become too late is let go. The next round goes on with what it finds.
+A round has several steps. Each step is a transaction of its own, so that a process may be killed
+after any of them: a batch of payments is stored together with its cursor, then each stored payment
+is matched and credited, then the amounts of top-ups that are too late are released. The next round
+continues from the stored state.
 """
 
 from __future__ import annotations
@@ -19,68 +20,61 @@ from django.utils import timezone
 
 from billing.models import ChainState, Deposit, TopUp
 from billing.topups.chains import Chain
-from billing.topups.matching import settle
-from billing.topups.node import (
-    MAX_SPAN,
-    ChainError,
-    ChainLags,
-    ChainRefused,
-    ChainUnavailable,
-    Node,
-    Reorganized,
-)
+from billing.topups.matching import match_deposit
+from billing.topups.node import MAX_SPAN, ChainLags, Node, Reorganized
+from billing.topups.rpc import ChainError, ChainRefused, ChainUnavailable
 from config.models import Lease
 
 logger = logging.getLogger("causeway.chain")
 
 _EVERY_SECONDS: Final = 10.0
-# Other chains wait for their turn; what is left of a long way is read in the next rounds.
+# Other chains wait for their turn; the next rounds read the remaining blocks.
 _ROUND_SECONDS: Final = 20.0
-_SHOWN: Final = (TopUp.Status.OPEN, TopUp.Status.EXPIRED, TopUp.Status.SEEN)
+_MAY_BE_SEEN: Final = (TopUp.Status.OPEN, TopUp.Status.EXPIRED, TopUp.Status.SEEN)
 
 
-def watch_due() -> int:
-    """Watches the chains whose turn it is, and expires top-ups; returns how many payments came.
+def watch_due_chains() -> int:
+    """Watches the chains whose turn it is and expires top-ups; returns the number of payments.
 
-    Whatever befalls one chain, the others are watched.
+    An error of one chain does not stop the others.
     """
     done = 0
     for chain in settings.CHAINS.values():
         if Lease.objects.take(f"watch_chain_{chain.chain_id}", seconds=_EVERY_SECONDS):
             try:
-                done += watch(chain, Node(chain, settings.EGRESS_POLICY))
+                done += watch_chain(chain, Node(chain, settings.EGRESS_POLICY))
             except (OperationalError, InterfaceError):
                 raise
             except Exception:
                 logger.exception("%s: the round ended early", chain.name)
-                _record_surprise(chain.chain_id)
-    expire_due()
+                _record_unexpected_error(chain.chain_id)
+    expire_due_top_ups()
     return done
 
 
-def watch(chain: Chain, node: Node) -> int:
-    """Reads a chain up to its confirmed head and credits what was paid; returns how many payments.
+def watch_chain(chain: Chain, node: Node) -> int:
+    """Reads a chain up to its confirmed head and credits payments; returns their number.
 
-    Any number of watchers of one chain may run: the cursor's row and the deposit's let one of them
-    do each thing. A node that cannot be read is asked again later, longer each time; a changed
-    block under the cursor halts the chain until an operator resumes it.
+    Any number of watchers of one chain may run: the locks of the cursor's row and of the deposits'
+    rows make every step happen once. After a failure the node is called again later, with a wait
+    that grows. A replaced block under the cursor halts the chain until an operator resumes it.
     """
     state, _ = ChainState.objects.get_or_create(chain_id=chain.chain_id)
-    done = settle_received(chain.chain_id)
-    if state.halted_at is not None or _waits(state):
+    done = match_received_deposits(chain.chain_id)
+    if state.halted_at is not None or _is_waiting(state):
         return done
-    # A top-up is paid as it was asked for, whatever was configured since.
+    # A top-up is paid as it was requested, even if the configuration has changed since.
     chain = replace(chain, former=TopUp.objects.former_payees(chain))
     node.chain = chain
     if state.span is not None:
         node.span = min(state.span, MAX_SPAN)
     try:
-        is_read = read(chain, node, state)
-        done += settle_received(chain.chain_id)
+        is_read = read_payments(chain, node, state)
+        done += match_received_deposits(chain.chain_id)
         latest = None
         if is_read and state.cursor is not None:
-            release(chain.chain_id, node.block(state.cursor.number).mined_at)
-            latest = look_ahead(chain, node, state)
+            release_amounts(chain.chain_id, node.block(state.cursor.number).mined_at)
+            latest = mark_unconfirmed(chain, node, state)
         state.record_success(latest, is_read=is_read, span=node.span)
     except Reorganized as exc:
         cursor = state.cursor
@@ -88,16 +82,16 @@ def watch(chain: Chain, node: Node) -> int:
         if state.halt(cursor, str(exc)):
             logger.error("%s is halted: %s", chain.name, exc)
     except ChainError as exc:
-        wish = exc.retry_after if isinstance(exc, ChainUnavailable) else None
-        state.record_failure(str(exc), wish, span=node.span)
+        retry_after = exc.retry_after if isinstance(exc, ChainUnavailable) else None
+        state.record_failure(str(exc), retry_after, span=node.span)
         logger.warning("%s cannot be read: %s", chain.name, exc)
-        # What was stored before the fault need not wait for the next round.
-        done += settle_received(chain.chain_id)
+        # Payments that were stored before the failure need not wait for the next round.
+        done += match_received_deposits(chain.chain_id)
     return done
 
 
-def read(chain: Chain, node: Node, state: ChainState) -> bool:
-    """Stores what was paid since the cursor, batch by batch; tells whether the head was reached."""
+def read_payments(chain: Chain, node: Node, state: ChainState) -> bool:
+    """Stores the payments after the cursor, batch by batch; returns whether it reached the head."""
     until = time.monotonic() + _ROUND_SECONDS
     for payments, cursor in node.scan(state.cursor, until=until):
         if not state.advance(chain, payments, cursor) or time.monotonic() > until:
@@ -105,27 +99,28 @@ def read(chain: Chain, node: Node, state: ChainState) -> bool:
     return True
 
 
-def settle_received(chain_id: int) -> int:
-    """Judges the stored payments of a chain, oldest first; returns how many.
+def match_received_deposits(chain_id: int) -> int:
+    """Matches the stored payments of a chain, oldest first; returns the number of matches.
 
-    One that cannot be judged keeps no other waiting; the next round tries it again.
+    An error of one payment does not stop the others; the next round tries that payment again.
     """
     rows = Deposit.objects.received().filter(chain_id=chain_id)
     done = 0
     for deposit in rows.order_by("block_number", "tx_hash", "ordinal"):
         try:
-            done += settle(deposit)
+            done += match_deposit(deposit)
         except (OperationalError, InterfaceError):
             raise
         except Exception:
-            logger.exception("%s cannot be judged", deposit.reference)
+            logger.exception("%s cannot be matched", deposit.reference)
     return done
 
 
-def release(chain_id: int, read_until: datetime) -> int:
-    """Frees the amounts that no block can pay any more, as all blocks until then are read.
+def release_amounts(chain_id: int, read_until: datetime) -> int:
+    """Frees the amounts of top-ups that can no longer be paid; returns the number of top-ups.
 
-    What is stored must be judged before.
+    All blocks up to `read_until` must have been read. Does nothing while a stored payment is not
+    matched yet.
     """
     if Deposit.objects.received().filter(chain_id=chain_id).exists():
         return 0
@@ -134,24 +129,24 @@ def release(chain_id: int, read_until: datetime) -> int:
     return freed
 
 
-def look_ahead(chain: Chain, node: Node, state: ChainState) -> int | None:
-    """Shows which top-ups have a payment that is not final yet; returns the latest block.
+def mark_unconfirmed(chain: Chain, node: Node, state: ChainState) -> int | None:
+    """Marks the top-ups whose payment is not final yet; returns the number of the latest block.
 
-    Nothing is credited for it. A chain with nothing to pay is not asked, and what is confirmed does
-    not wait for a node that refuses or lags.
+    Nothing is credited for such a payment. Returns ``None`` without a call when the chain has no
+    top-up to pay, and when the node refuses or lags: confirmed payments do not wait for it.
     """
     rows = TopUp.objects.filter(chain_id=chain.chain_id, is_reserved=True)
     if state.cursor is None or not rows.exists():
         return None
     try:
-        sightings, latest = node.look_ahead(state.cursor)
+        payments, latest = node.read_unconfirmed(state.cursor)
     except (ChainLags, ChainRefused) as exc:
-        logger.warning("%s cannot be looked ahead: %s", chain.name, exc)
+        logger.warning("%s: unconfirmed payments cannot be read: %s", chain.name, exc)
         return None
     by_payment = {
-        (found.token, found.sender, found.recipient, found.units): found for found in sightings
+        (found.token, found.sender, found.recipient, found.units): found for found in payments
     }
-    for top_up in rows.filter(status__in=_SHOWN):
+    for top_up in rows.filter(status__in=_MAY_BE_SEEN):
         paid = (top_up.token, top_up.sender, top_up.recipient, top_up.units)
         found = by_payment.get(paid)
         if found is not None:
@@ -161,17 +156,17 @@ def look_ahead(chain: Chain, node: Node, state: ChainState) -> int | None:
     return latest
 
 
-def expire_due() -> int:
-    """Expires the top-ups that nobody paid in time; returns how many."""
+def expire_due_top_ups() -> int:
+    """Expires the top-ups that were not paid in time; returns their number."""
     rows = TopUp.objects.filter(status=TopUp.Status.OPEN, expires_at__lte=timezone.now())
     return sum(top_up.expire() for top_up in rows)
 
 
-def _record_surprise(chain_id: int) -> None:
+def _record_unexpected_error(chain_id: int) -> None:
     state = ChainState.objects.filter(chain_id=chain_id).first()
     if state is not None:
-        state.record_failure("The round ended in an error that the log tells.", None)
+        state.record_failure("The round ended in an unexpected error; see the log.", None)
 
 
-def _waits(state: ChainState) -> bool:
+def _is_waiting(state: ChainState) -> bool:
     return state.retry_at is not None and state.retry_at > timezone.now()

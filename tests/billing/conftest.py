@@ -11,7 +11,7 @@ from billing import verification as audit
 from billing.models import ChainState, TopUp
 from billing.topups.chains import Chain
 from billing.topups.node import Node
-from billing.topups.watcher import watch
+from billing.topups.watcher import watch_chain
 from config.egress.addresses import EgressPolicy
 from tests.support.factories import Tenant
 from tests.support.nodes import (
@@ -76,7 +76,7 @@ def node_of(chain: Chain) -> Node:
 def look(chain: Chain) -> int:
     """Watches once, whatever a failure before wished to wait."""
     ChainState.objects.update(retry_at=None)
-    return watch(chain, node_of(chain))
+    return watch_chain(chain, node_of(chain))
 
 
 def ask(tenant: Tenant, chain: Chain, sender: str, usd_cents: int = 1_000, **fields: Any) -> TopUp:

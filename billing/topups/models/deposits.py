@@ -15,8 +15,7 @@ from django.utils import timezone
 
 from accounts.models import Organization
 from billing.topups.chains import Chain, Token
-from billing.topups.node import Cursor
-from billing.topups.node import Deposit as Payment
+from billing.topups.node import ChainPayment, Cursor
 from config.api.errors import InvalidRequest, InvalidTransition
 from config.models import StatefulModel
 
@@ -150,7 +149,7 @@ class Deposit(StatefulModel):
         return f"{self.amount_text} on {chain_name(self.chain_id)}"
 
     @classmethod
-    def of(cls, payment: Payment, token: Token) -> Deposit:
+    def of(cls, payment: ChainPayment, token: Token) -> Deposit:
         """Returns the row of a payment that was read, not stored yet."""
         return cls(
             chain_id=payment.chain_id,
@@ -249,7 +248,7 @@ class ChainState(models.Model):
         """Locks this row until the transaction ends and refreshes this very instance."""
         self.refresh_from_db(from_queryset=type(self)._base_manager.select_for_update())
 
-    def advance(self, chain: Chain, payments: Sequence[Payment], cursor: Cursor) -> bool:
+    def advance(self, chain: Chain, payments: Sequence[ChainPayment], cursor: Cursor) -> bool:
         """Stores the payments of a batch together with its cursor.
 
         Returns ``False``, and stores nothing, when another watcher has moved the cursor since, or

@@ -58,7 +58,7 @@ def _clear_sessions() -> int:
 DUTIES: Final = (
     Duty("sweep_generations", 15.0, _sweep_generations),
     Duty("watch_endpoints", 60.0, watch_due),
-    Duty("watch_chains", 5.0, watcher.watch_due, apart=True),
+    Duty("watch_chains", 5.0, watcher.watch_due_chains, apart=True),
     Duty("roll_up_usage", 300.0, roll_up_usage),
     Duty("roll_up_hours", 300.0, roll_up_hours),
     Duty("clear_health", 300.0, clear_health),

@@ -17,17 +17,16 @@ import pytest
 from eth_utils import keccak
 
 from billing.topups import node as chain_module
+from billing.topups import rpc
 from billing.topups.chains import Chain
 from billing.topups.node import (
     TRANSFER,
-    ChainContradiction,
-    ChainError,
-    ChainUnavailable,
+    ChainPayment,
     Cursor,
-    Deposit,
     Node,
     Reorganized,
 )
+from billing.topups.rpc import ChainContradiction, ChainError, ChainUnavailable
 from config.egress.addresses import EgressPolicy
 from tests.support.nodes import (
     RECIPIENT,
@@ -53,9 +52,9 @@ class Watcher:
         options = {"calls_per_second": 100_000, **options}
         self.node = Node(chain, EgressPolicy(), **options)
         self.cursor: Cursor | None = None
-        self.deposits: list[Deposit] = []
+        self.deposits: list[ChainPayment] = []
 
-    def look(self) -> list[Deposit]:
+    def look(self) -> list[ChainPayment]:
         """Scans once, and returns what is new."""
         known = len(self.deposits)
         for deposits, cursor in self.node.scan(self.cursor):
@@ -91,7 +90,7 @@ def test_a_payment_is_read_with_its_facts(evm: EthTester, token: Contract) -> No
     tx_hash = token.pay(10_001_234)
     block = evm.rpc("eth_getBlockByNumber", "latest", False)
     (deposit,) = watcher.look()
-    assert deposit == Deposit(
+    assert deposit == ChainPayment(
         chain_id=watcher.node.chain.chain_id,
         tx_hash=tx_hash,
         ordinal=0,
@@ -245,7 +244,7 @@ OTHER = "0x" + "ab" * 32
 LATEST = ("eth_getBlockByNumber", "latest", False)
 NO_JSON = "The node's answer is not JSON."
 NOT_RPC = "The node's answer is not JSON-RPC."
-OTHER_ANSWERS = "The node's answers are not those to the calls."
+OTHER_ANSWERS = "The node's answers do not belong to the calls."
 SHAPE = "A result of the node has another shape."
 NOT_ASKED = "The node gives a log that was not asked for."
 NOT_IN_RECEIPT = "A log is not in its receipt."
@@ -270,7 +269,7 @@ FAULTS: dict[str, tuple[Fault, type[ChainError], str]] = {
     "redirect": (
         responding(b"", "302 Found", "Location: https://x/v2/node-key\r\n"),
         ChainUnavailable,
-        "The node cannot be asked: the answer is a redirect.",
+        "The node cannot be called: the answer is a redirect.",
     ),
     "HTML": (responding(HTML), ChainUnavailable, NO_JSON),
     "nothing": (responding(b""), ChainUnavailable, NO_JSON),
@@ -289,13 +288,13 @@ FAULTS: dict[str, tuple[Fault, type[ChainError], str]] = {
     "cut in the body": (
         truncated,
         ChainUnavailable,
-        "The node cannot be asked: the answer is not usable HTTP: ended early.",
+        "The node cannot be called: the answer is not usable HTTP: ended early.",
     ),
     "cut JSON": (cut, ChainUnavailable, NO_JSON),
     "no HTTP": (
         lambda calls, answers: b"node-key\r\n\r\n",
         ChainUnavailable,
-        "The node cannot be asked: the answer is not usable HTTP.",
+        "The node cannot be called: the answer is not usable HTTP.",
     ),
     "rate limit inside the answer": (
         refusing(429),
@@ -385,7 +384,7 @@ FAULTS: dict[str, tuple[Fault, type[ChainError], str]] = {
     "a log in two ways": (
         of("eth_getLogs", lambda found: [*found, changed(data="0x" + "0" * 63 + "1")(found[0])]),
         ChainContradiction,
-        "The node tells one log in two ways.",
+        "The node reports one log in two versions.",
     ),
     "a removed log": (logs(removed=True), ChainContradiction, NOT_ASKED),
     "a log of another contract": (logs(address=STRANGER), ChainContradiction, NOT_ASKED),
@@ -549,7 +548,7 @@ def test_a_head_that_changes_during_a_scan_is_not_believed(token: Contract, fron
         return answers
 
     front.fault = changing
-    with pytest.raises(ChainContradiction, match=r"^The node tells one block in two ways\.$"):
+    with pytest.raises(ChainContradiction, match=r"^The node reports one block in two versions\.$"):
         watcher.look()
     assert watcher.deposits == []
 
@@ -610,7 +609,7 @@ def test_a_node_that_drips_is_given_up(token: Contract, front: Front) -> None:
     watcher = watching(token, front, timeout=0.3)
     token.pay(5)
     front.drip = 0.01
-    with pytest.raises(ChainUnavailable, match=r"^The node cannot be asked: timed out: total\.$"):
+    with pytest.raises(ChainUnavailable, match=r"^The node cannot be called: timed out: total\.$"):
         watcher.look()
     front.drip = 0.0
     assert [deposit.units for deposit in watcher.look()] == [5]
@@ -619,11 +618,11 @@ def test_a_node_that_drips_is_given_up(token: Contract, front: Front) -> None:
 def test_an_oversized_answer_is_given_up(
     token: Contract, front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chain_module, "MAX_ANSWER_BYTES", 20_000)
+    monkeypatch.setattr(rpc, "MAX_ANSWER_BYTES", 20_000)
     watcher = watching(token, front)
     token.pay(5)
     front.fault = of("eth_getLogs", lambda found: [*found, " " * 20_000])
-    with pytest.raises(ChainUnavailable, match=r"^The node cannot be asked: the answer is too"):
+    with pytest.raises(ChainUnavailable, match=r"^The node cannot be called: the answer is too"):
         watcher.look()
     front.fault = lambda calls, answers: answers
     assert [deposit.units for deposit in watcher.look()] == [5]
@@ -633,7 +632,7 @@ def test_a_node_that_is_away_is_said(token: Contract, front: Front) -> None:
     chain = chain_of(token, url="http://127.0.0.1:1/v2/node-key")
     with pytest.raises(ChainUnavailable) as caught:
         list(Node(chain, EgressPolicy()).scan(None))
-    assert str(caught.value) == "The node cannot be asked: could not connect."
+    assert str(caught.value) == "The node cannot be called: could not connect."
 
 
 def test_calls_keep_their_pace(
@@ -647,7 +646,7 @@ def test_calls_keep_their_pace(
         now += seconds
         slept.append(round(seconds, 6))
 
-    monkeypatch.setattr(chain_module, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+    monkeypatch.setattr(rpc, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
     node = Node(chain_of(token, url=front.url), EgressPolicy(), calls_per_second=4)
     ((_, cursor),) = node.scan(None)  # two calls
     token.pay(5)
@@ -705,7 +704,7 @@ def test_a_changed_chain_halts_the_scan(evm: EthTester, token: Contract) -> None
         with pytest.raises(Reorganized) as caught:
             watcher.look()
         assert str(caught.value) == (
-            f"Block {seen.number} is no longer the one whose payments were read."
+            f"Block {seen.number} was replaced after its payments were read."
         )
         evm.rpc("evm_mine")  # also when the chain has grown beyond the cursor
     assert (watcher.units(), watcher.cursor) == ([5], seen)
@@ -866,13 +865,13 @@ def test_a_refused_look_ahead_is_halved_until_it_goes_through(anvil: Anvil) -> N
         token.pay(2)
         front.fault = limited_to(10)
         assert watcher.cursor is not None
-        sightings, latest = watcher.node.look_ahead(watcher.cursor)
-        assert [seen.units for seen in sightings] == [1, 2]
+        payments, latest = watcher.node.read_unconfirmed(watcher.cursor)
+        assert [payment.units for payment in payments] == [1, 2]
         assert latest == int(anvil.rpc("eth_blockNumber"), 16)
         assert ranges(front) == [62, 31, 15, *[7, 14] * 6, 7, 13, 6, 7]
         # What was learned holds for what is read next.
         front.calls.clear()
-        watcher.node.look_ahead(watcher.cursor)
+        watcher.node.read_unconfirmed(watcher.cursor)
         assert ranges(front)[0] == 12
 
 

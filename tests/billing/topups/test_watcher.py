@@ -25,7 +25,8 @@ from billing.models import ChainState, Deposit, TooManyTopUps, TopUp, Transfer
 from billing.topups import matching, watcher
 from billing.topups import node as chain_module
 from billing.topups.chains import Chain, parse_address
-from billing.topups.node import ChainUnavailable, Cursor
+from billing.topups.node import Cursor
+from billing.topups.rpc import ChainUnavailable
 from config.api.errors import InvalidRequest, InvalidTransition
 from config.models import Lease
 from tests.billing.conftest import ask, look, node_of
@@ -153,7 +154,7 @@ def test_another_amount_is_nobodys_where_several_organizations_name_its_sender(
     look(chain)
     assert (found(), Deposit.objects.get().top_up_id) == ([("unmatched", 10_000_000)], None)
     assert [status(other) for other in (top_up, *stolen)] == ["open"] * 6
-    assert list(matching.candidates(Deposit.objects.get()).order_by("created_at")) == [
+    assert list(matching.matching_top_ups(Deposit.objects.get()).order_by("created_at")) == [
         *stolen,
         top_up,
     ]
@@ -305,7 +306,7 @@ def test_a_payment_within_the_grace_is_credited(
     TopUp.objects.update(
         expires_at=now - timedelta(hours=1), payable_until=now + timedelta(hours=1)
     )
-    assert watcher.expire_due() == 1
+    assert watcher.expire_due_top_ups() == 1
     assert status(top_up) == "expired"
     token.pay(top_up.units)
     look(chain)
@@ -341,7 +342,7 @@ def test_the_last_moment_of_the_grace_is_in_time(
     mined_at = payments[0].mined_at
     TopUp.objects.update(expires_at=mined_at, payable_until=mined_at, created_at=mined_at)
     assert ChainState.objects.get().advance(chain, payments, cursor) is True
-    assert watcher.settle_received(chain.chain_id) == 1
+    assert watcher.match_received_deposits(chain.chain_id) == 1
     assert (status(top_up), credited(tenant)) == ("confirmed", [top_up.units * 1_000])
 
 
@@ -374,14 +375,14 @@ def test_an_amount_stays_reserved_until_no_payment_of_it_can_be_in_time(
     token.pay(top_up.units)
     look(chain)
     assert status(top_up) == "confirmed"
-    assert watcher.release(chain.chain_id, top_up.payable_until) == 0
+    assert watcher.release_amounts(chain.chain_id, top_up.payable_until) == 0
     with pytest.raises(TooManyTopUps):
         ask(tenant, chain, token.payers[0])
     top_up.pk = uuid4()
     with pytest.raises(IntegrityError, match="top_up_told_by_its_amount"), transaction.atomic():
         top_up.save(force_insert=True)
     after = top_up.payable_until + timedelta(seconds=1)
-    assert watcher.release(chain.chain_id, after) == 1
+    assert watcher.release_amounts(chain.chain_id, after) == 1
     assert ask(tenant, chain, token.payers[0]).units == top_up.units
 
 
@@ -390,11 +391,11 @@ def test_nothing_is_released_before_all_that_came_in_is_judged(
 ) -> None:
     top_up = ask(tenant, chain, token.payers[0])
     token.pay(7)
-    watcher.read(chain, node_of(chain), ChainState.objects.get())
+    watcher.read_payments(chain, node_of(chain), ChainState.objects.get())
     after = top_up.payable_until + timedelta(seconds=1)
-    assert watcher.release(chain.chain_id, after) == 0
-    watcher.settle_received(chain.chain_id)
-    assert watcher.release(chain.chain_id, after) == 1
+    assert watcher.release_amounts(chain.chain_id, after) == 0
+    watcher.match_received_deposits(chain.chain_id)
+    assert watcher.release_amounts(chain.chain_id, after) == 1
 
 
 def test_a_payment_is_seen_before_it_is_final(
@@ -501,9 +502,7 @@ def test_a_reorganization_after_finality_halts_the_chain_until_an_operator_resum
     assert [look(chain), look(chain)] == [0, 0]
     state = ChainState.objects.get()
     assert state.halted_at is not None
-    assert state.halt_reason == (
-        f"Block {state.number} is no longer the one whose payments were read."
-    )
+    assert state.halt_reason == (f"Block {state.number} was replaced after its payments were read.")
     assert (status(second), credited(tenant)) == ("open", [first.units * 1_000])
 
     assert begin.cursor is not None
@@ -580,11 +579,11 @@ def test_a_node_that_was_away_is_read_on_from_the_cursor(
     gone = offer(chain_of(token, url="http://127.0.0.1:1/v2/node-key"))
     assert look(gone) == 0
     state = ChainState.objects.get()
-    assert (state.failures, state.failure) == (1, "The node cannot be asked: could not connect.")
+    assert (state.failures, state.failure) == (1, "The node cannot be called: could not connect.")
     assert state.retry_at is not None
     # Until then it is not asked at all, even though it is there again.
     front.calls.clear()
-    assert watcher.watch(offer(chain), node_of(chain)) == 0
+    assert watcher.watch_chain(offer(chain), node_of(chain)) == 0
     assert front.calls == []
     assert look(chain) == 1
     state.refresh_from_db()
@@ -696,7 +695,7 @@ def test_a_watcher_killed_at_any_statement_loses_and_doubles_no_credit(
         ChainState.objects.update(retry_at=None)
         try:
             with killed_at(statement):
-                watcher.watch(chain, node_of(chain))
+                watcher.watch_chain(chain, node_of(chain))
             is_killed = False
         except Killed:
             is_killed = True
@@ -720,7 +719,7 @@ def test_many_watchers_at_once_make_one_credit(
     top_ups = [ask(tenant, chain, token.payers[0]) for _ in range(2)]
     for top_up in top_ups:
         token.pay(top_up.units)
-    counts = together(*[lambda: watcher.watch(chain, node_of(chain))] * 32)
+    counts = together(*[lambda: watcher.watch_chain(chain, node_of(chain))] * 32)
     assert sum(counts) == 2
     assert sorted(credited(tenant)) == sorted(top_up.units * 1_000 for top_up in top_ups)
     assert ChainState.objects.get().failures == 0
@@ -733,9 +732,9 @@ def test_many_settlements_of_one_deposit_make_one_credit(
     top_up = ask(tenant, chain, token.payers[0])
     token.pay(top_up.units)
     state = ChainState.objects.get()
-    assert watcher.read(chain, node_of(chain), state) is True
+    assert watcher.read_payments(chain, node_of(chain), state) is True
     pk = Deposit.objects.get().pk
-    results = together(*[lambda: matching.settle(Deposit.objects.get(pk=pk))] * 32)
+    results = together(*[lambda: matching.match_deposit(Deposit.objects.get(pk=pk))] * 32)
     assert sorted(results) == [False] * 31 + [True]
     assert credited(tenant) == [top_up.units * 1_000]
 
@@ -886,7 +885,7 @@ def test_the_duty_watches_each_chain_in_its_turn(
 ) -> None:
     top_up = ask(tenant, chain, token.payers[0])
     token.pay(top_up.units)
-    assert [watcher.watch_due(), watcher.watch_due()] == [1, 0]
+    assert [watcher.watch_due_chains(), watcher.watch_due_chains()] == [1, 0]
     assert Lease.objects.filter(name=f"watch_chain_{chain.chain_id}").count() == 1
     assert credited(tenant) == [top_up.units * 1_000]
 
@@ -899,10 +898,13 @@ def test_a_fault_of_one_chain_ends_no_other(
     settings.CHAINS = {5: broken, **settings.CHAINS}
     top_up = ask(tenant, chain, token.payers[0])
     token.pay(top_up.units)
-    assert watcher.watch_due() == 1
+    assert watcher.watch_due_chains() == 1
     assert credited(tenant) == [top_up.units * 1_000]
     state = ChainState.objects.get(chain_id=5)
-    assert (state.failures, state.failure) == (1, "The round ended in an error that the log tells.")
+    assert (state.failures, state.failure) == (
+        1,
+        "The round ended in an unexpected error; see the log.",
+    )
 
 
 def test_a_deposit_that_cannot_be_judged_ends_no_other(
@@ -1118,9 +1120,9 @@ def test_an_error_of_the_look_ahead_is_a_failure_like_any_other(
     def away(cursor: Cursor) -> Any:
         raise ChainUnavailable("The node is away.")
 
-    node.look_ahead = away  # type: ignore[method-assign]
+    node.read_unconfirmed = away  # type: ignore[method-assign]
     ask(tenant, chain, token.payers[0])
-    assert watcher.watch(chain, node) == 1
+    assert watcher.watch_chain(chain, node) == 1
     assert ChainState.objects.get().failure == "The node is away."
     assert credited(tenant) == [top_up.units * 1_000]
 

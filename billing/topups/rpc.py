@@ -1,0 +1,163 @@
+"""Calls one EVM node over JSON-RPC: batches of calls, at a limited pace, with checked answers.
+
+The node's URL and the node's own texts are in no error, because either may hold a secret.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Annotated, Any
+
+import msgspec
+
+from billing.topups.chains import ANYWHERE
+from config.egress import EgressError, EgressPolicy, OutboundRequest, TimedOut, TooLarge, fetch
+
+MAX_ANSWER_BYTES = 32 * 1024 * 1024
+MAX_WAIT = 3_600.0
+_HEADERS = {"Content-Type": "application/json", "Accept": "application/json"}
+
+Call = tuple[str, list[Any]]
+
+# The encodings of https://ethereum.github.io/execution-apis/; quantities are limited to a BIGINT.
+Quantity = Annotated[str, msgspec.Meta(pattern=r"^0x[0-7]?[0-9a-f]{1,15}\Z")]
+Hash = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-f]{64}\Z")]
+Address = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-fA-F]{40}\Z")]
+Data = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-f]*\Z")]
+
+
+class ChainError(Exception):
+    """No further payments can be read now; the cursor stays where it is."""
+
+
+class ChainUnavailable(ChainError):
+    """The node refuses or does not answer; `retry_after` is the wait that it names, in seconds."""
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class ChainRefused(ChainUnavailable):
+    """The node refuses these calls or cannot finish them; a smaller range of blocks may succeed."""
+
+
+class ChainContradiction(ChainError):
+    """The node's answers contradict each other, or the chain that is configured."""
+
+
+class _Error(msgspec.Struct):
+    code: int
+
+
+class _Answer(msgspec.Struct):
+    id: int | None = None
+    result: msgspec.Raw = msgspec.Raw(b"null")
+    error: _Error | None = None
+
+
+class RpcClient:
+    """Sends batches of calls to one node, from one thread.
+
+    `policy` gives the pinned hosts, the certificate authorities and the connection's time limit;
+    the addresses that it allows do not matter here. Each call of a batch counts towards
+    `calls_per_second`.
+    """
+
+    def __init__(
+        self, url: str, policy: EgressPolicy, *, calls_per_second: float, timeout: float
+    ) -> None:
+        self._url = url
+        self._policy = replace(
+            policy, allowed_networks=ANYWHERE, max_response_bytes=MAX_ANSWER_BYTES
+        )
+        self._seconds_per_call = 1 / calls_per_second
+        self._timeout = timeout
+        self._free_at = 0.0
+
+    def call(self, *calls: Call) -> list[msgspec.Raw]:
+        """Sends the calls as one batch and returns their results, in order. Raises `ChainError`."""
+        self._wait_for_turn(len(calls))
+        answers = _parse_answers(self._exchange(calls))
+        if isinstance(answers, _Answer):
+            if answers.error is None:
+                raise ChainContradiction("The node's answer is not JSON-RPC.")
+            raise _refusal("a batch of calls", answers.error)
+        by_id = {answer.id: answer for answer in answers}
+        if len(answers) != len(calls) or by_id.keys() != set(range(len(calls))):
+            raise ChainContradiction("The node's answers do not belong to the calls.")
+        for place, (method, _) in enumerate(calls):
+            if (error := by_id[place].error) is not None:
+                raise _refusal(method, error)
+        return [by_id[place].result for place in range(len(calls))]
+
+    def _exchange(self, calls: Sequence[Call]) -> bytes:
+        body = msgspec.json.encode(
+            [
+                {"jsonrpc": "2.0", "id": place, "method": method, "params": params}
+                for place, (method, params) in enumerate(calls)
+            ]
+        )
+        request = OutboundRequest("POST", self._url, _HEADERS, body)
+        try:
+            status, headers, answer = fetch(request, self._policy, self._timeout)
+        except EgressError as exc:
+            too_much = isinstance(exc, TooLarge) or (
+                isinstance(exc, TimedOut) and exc.phase == "total"
+            )
+            kind = ChainRefused if too_much else ChainUnavailable
+            raise kind(f"The node cannot be called: {exc}.") from None
+        retry_after = _parse_retry_after(headers.get("Retry-After", ""))
+        if status == 429 or (status >= 400 and retry_after is not None):
+            raise ChainUnavailable(f"The node answers with status {status}.", retry_after)
+        if status != 200:
+            # Nodes answer a range that is too wide with many statuses: 400, 413, 500, 502 and 504
+            # were all seen.
+            raise ChainRefused(f"The node answers with status {status}.")
+        return answer
+
+    def _wait_for_turn(self, calls: int) -> None:
+        now = time.monotonic()
+        if self._free_at > now:
+            time.sleep(self._free_at - now)
+        self._free_at = max(self._free_at, now) + calls * self._seconds_per_call
+
+
+def decode(result: msgspec.Raw, kind: Any) -> Any:
+    """Returns the result of a call as `kind`. Raises `ChainContradiction` for any other shape."""
+    try:
+        return msgspec.json.decode(result, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise ChainContradiction("A result of the node has another shape.") from None
+
+
+def _parse_answers(body: bytes) -> list[_Answer] | _Answer:
+    try:
+        return msgspec.json.decode(body, type=list[_Answer] | _Answer)
+    except msgspec.ValidationError:
+        raise ChainContradiction("The node's answer is not JSON-RPC.") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise ChainUnavailable("The node's answer is not JSON.") from None
+
+
+def _refusal(subject: str, error: _Error) -> ChainUnavailable:
+    # Some nodes put the HTTP status into the error code of an answer with status 200.
+    kind = ChainUnavailable if error.code == 429 else ChainRefused
+    return kind(f"The node refuses {subject} with error {error.code}.")
+
+
+def _parse_retry_after(text: str) -> float | None:
+    """Returns the seconds that a `Retry-After` header asks to wait, at most an hour."""
+    if text.isascii() and text.isdigit():
+        return min(float(text), MAX_WAIT)
+    try:
+        moment = parsedate_to_datetime(text)
+    except (OverflowError, ValueError):
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return min(max((moment - datetime.now(UTC)).total_seconds(), 0.0), MAX_WAIT)
