@@ -107,7 +107,7 @@ class WorkspaceViewSet(ViewSet):
     def create(self, request: Request) -> Response:
         """Creates a workspace; its slug names it as well as its id does."""
         caller = caller_of(request)
-        workspace = Workspace.objects.open(
+        workspace = Workspace.objects.create_workspace(
             organization_id=caller.organization_id,
             created_by=caller.actor,
             **_fields(request, CreateWorkspaceSerializer),
@@ -318,7 +318,7 @@ class GuardrailViewSet(ViewSet):
         fields = _fields(request, CreateGuardrailSerializer)
         organization_id = caller_of(request).organization_id
         workspace = workspace_for(organization_id, fields.pop("workspace_id", None))
-        guardrail = Guardrail.objects.establish(workspace=workspace, **fields)
+        guardrail = Guardrail.objects.create_guardrail(workspace=workspace, **fields)
         return Response({"data": GuardrailSerializer(guardrail).data}, status=201)
 
     @extend_schema(
@@ -342,7 +342,7 @@ class GuardrailViewSet(ViewSet):
         fields = _fields(request, UpdateGuardrailSerializer)
         workspace = _governed_by(request, pk)
         if workspace is not None:
-            guardrail = Guardrail.objects.govern(workspace, **fields)
+            guardrail = Guardrail.objects.edit_workspace_default(workspace, **fields)
         else:
             guardrail = _guardrail(request, pk)
             guardrail.edit(**fields)

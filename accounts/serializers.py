@@ -86,7 +86,7 @@ class _ByokFields(StrictSerializer):
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if attrs.get("is_fallback") and attrs.get("is_byok_only"):
-            raise ValidationError({"is_fallback": ["Cannot go with is_byok_only."]})
+            raise ValidationError({"is_fallback": ["Cannot be combined with is_byok_only."]})
         if "key" in attrs:
             _check_secret(self.provider_of(attrs), attrs["key"])
         hashes = set(attrs.get("allowed_api_key_hashes") or ())

@@ -25,6 +25,7 @@ from accounts.models import (
     MemberNotFound,
     Organization,
     Region,
+    policy_of,
     workspace_for,
 )
 from accounts.serializers import (
@@ -118,7 +119,7 @@ class KeyViewSet(ViewSet):
         organization_id = caller_of(request).organization_id
         workspace = workspace_for(organization_id, fields.pop("workspace_id", None))
         creator = _creator(organization_id, fields.pop("creator_user_id", None))
-        key, secret = ApiKey.objects.issue(workspace=workspace, creator=creator, **fields)
+        key, secret = ApiKey.objects.create_key(workspace=workspace, creator=creator, **fields)
         [data] = _shown(key)
         return Response({"data": data, "key": secret.reveal()}, status=201)
 
@@ -204,7 +205,7 @@ class ByokViewSet(ViewSet):
         body = CreateByokSerializer(data=request.data, context={"organization_id": organization_id})
         body.is_valid(raise_exception=True)
         fields = dict(body.validated_data)
-        credential = ByokCredential.objects.store(
+        credential = ByokCredential.objects.create_credential(
             organization=Organization.objects.get(pk=organization_id),
             workspace=workspace_for(organization_id, fields.pop("workspace_id", None)),
             provider_slug=fields.pop("provider"),
@@ -333,7 +334,7 @@ def _current_key(key: ApiKey) -> dict[str, Any]:
     limiting = budgets_of(key)
     meters = Meter.objects.in_bulk({key.pk, *(budget.subject_id for budget in limiting)})
     budgets = [_budget(budget, meters[budget.subject_id]) for budget in limiting]
-    entrances = key.policy.entrances
+    entrances = policy_of(key).entrances
     return {
         "label": key.label,
         "organization_id": key.organization_id,

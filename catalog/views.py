@@ -15,7 +15,10 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from accounts.authentication import Anyone, ManagementKey, caller_or_none
-from accounts.models import ApiKey
+from accounts.models import (
+    ApiKey,
+    policy_of,
+)
 from accounts.policy import Policy, require_entrance
 from catalog.lists import traffic
 from catalog.lists.filters import (
@@ -66,7 +69,7 @@ class _CatalogueView(APIView):
         Raises :class:`accounts.policy.RegionNotAllowed`.
         """
         key = cast(ApiKey, request.auth)
-        policy, region = key.policy, _region(request)
+        policy, region = policy_of(key), _region(request)
         require_entrance(policy, region)
         return Sight(
             self.shelf.catalogue(),

@@ -144,7 +144,7 @@ def apply(
                         )
                     )
         # What is judged here must still hold when it is written: creates wait for their turn.
-        organization = Organization.objects.select_for_update(no_key=True).get(pk=organization_id)
+        organization = Organization.objects.lock(organization_id)
         for chunk in _matches(organization_id):
             _judge(chunk, tell, problems)
         problems.raise_if_any()

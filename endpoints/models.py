@@ -141,7 +141,7 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
             price=price,
         )
         with transaction.atomic():
-            organization = _taking_turns(organization_id)
+            organization = Organization.objects.lock(organization_id)
             if idempotency_key is not None:
                 first = self.filter(
                     organization=organization, idempotency_key=idempotency_key
@@ -166,7 +166,7 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
         Raises what :meth:`create_draft` raises without a key, of the first draft that is refused.
         """
         with transaction.atomic():
-            return self._store(_taking_turns(organization_id), drafts, by=by)
+            return self._store(Organization.objects.lock(organization_id), drafts, by=by)
 
     def require_room(self, organization: Organization, wanted: int) -> None:
         """Raises :class:`EndpointLimitReached` unless so many more endpoints fit."""
@@ -620,11 +620,6 @@ class Attestation(models.Model):
     @property
     def declared(self) -> tuple[bool | None, str | None]:
         return self.declared_zdr, self.declared_region
-
-
-def _taking_turns(organization_id: uuid.UUID) -> Organization:
-    """Locks the organization's row: creates of one organization come one after another."""
-    return Organization.objects.select_for_update(no_key=True).get(pk=organization_id)
 
 
 def _references(drafts: Sequence[Draft]) -> list[tuple[LanguageModel, Provider] | GatewayError]:

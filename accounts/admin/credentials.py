@@ -36,7 +36,7 @@ class ByokForm(ConsoleForm):
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean()
         if cleaned.get("is_fallback") and cleaned.get("is_byok_only"):
-            self.add_error("is_fallback", "Cannot go with is_byok_only.")
+            self.add_error("is_fallback", "Cannot be combined with is_byok_only.")
         if any(not HOST_NAME.fullmatch(host) for host in cleaned.get("allowed_hosts") or ()):
             self.add_error("allowed_hosts", "Must be lower-case host names without port or path.")
         organization = cleaned.get("owner") or getattr(self.instance, "organization", None)
@@ -173,7 +173,7 @@ class ByokCredentialAdmin(ConsoleAdmin):
 
     def create(self, request: HttpRequest, obj: Any, form: Any) -> ByokCredential:
         given = form.cleaned_data
-        return ByokCredential.objects.store(
+        return ByokCredential.objects.create_credential(
             organization=given["owner"],
             workspace=given["workspace"],
             provider_slug=given["provider"].slug,

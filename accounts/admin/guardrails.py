@@ -176,7 +176,7 @@ class GuardrailAdmin(ConsoleAdmin):
 
     def create(self, request: HttpRequest, obj: Any, form: Any) -> Guardrail:
         fields = form.changes
-        guardrail: Guardrail = Guardrail.objects.establish(
+        guardrail: Guardrail = Guardrail.objects.create_guardrail(
             workspace=fields.pop("workspace"), name=fields.pop("name"), **fields
         )
         return guardrail

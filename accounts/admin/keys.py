@@ -144,7 +144,7 @@ class ApiKeyAdmin(ConsoleAdmin):
         return request.user.has_perm("accounts.change_apikey")
 
     def create(self, request: HttpRequest, obj: Any, form: Any) -> ApiKey:
-        key, secret = ApiKey.objects.issue(
+        key, secret = ApiKey.objects.create_key(
             workspace=obj.workspace,
             name=obj.name,
             is_management=obj.is_management,

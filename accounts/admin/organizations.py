@@ -106,7 +106,9 @@ class OrganizationAdmin(ConsoleAdmin):
         return self.inlines if obj else ()
 
     def create(self, request: HttpRequest, obj: Any, form: Any) -> Organization:
-        return Organization.objects.establish(name=obj.name, endpoint_limit=obj.endpoint_limit)
+        return Organization.objects.create_organization(
+            name=obj.name, endpoint_limit=obj.endpoint_limit
+        )
 
     def changeform_view(
         self,

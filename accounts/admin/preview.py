@@ -14,7 +14,10 @@ from django.http import QueryDict
 from django.template.loader import render_to_string
 from django.utils import timezone
 
-from accounts.models import ApiKey
+from accounts.models import (
+    ApiKey,
+    policy_of,
+)
 from billing.models import Meter
 from catalog.dialects.base import Operation
 from config.api.errors import GatewayError
@@ -43,7 +46,7 @@ def preview(key: ApiKey, asked: QueryDict, *, region: str | None) -> dict[str, A
     form = ModelForm(asked if "model" in asked else None)
     shown: dict[str, Any] = {
         "form": form,
-        "policy": _policy(limits(key.policy)),
+        "policy": _policy(limits(policy_of(key))),
         "budgets": _budgets(key),
     }
     if not form.is_valid():

@@ -74,7 +74,7 @@ class WorkspaceAdmin(ConsoleAdmin):
         return self.inlines if obj else ()
 
     def create(self, request: HttpRequest, obj: Any, form: Any) -> Workspace:
-        workspace: Workspace = Workspace.objects.open(
+        workspace: Workspace = Workspace.objects.create_workspace(
             organization_id=obj.organization_id,
             name=obj.name,
             slug=obj.slug,

@@ -1,27 +1,28 @@
-"""Who calls: organizations, their workspaces, their API keys and their provider credentials."""
+"""Callers and their permissions."""
 
 from accounts.models.credentials import HOST_NAME, ByokCredential, CredentialNotFound
-from accounts.models.keys import (
-    ApiKey,
-    ApiKeyNotFound,
+from accounts.models.guardrails import (
     Guardrail,
     GuardrailNotFound,
     KeyAssignment,
     KeyGuardrails,
     MemberAssignment,
+    guardrails_of,
+    policy_of,
 )
+from accounts.models.keys import ApiKey, ApiKeyNotFound
 from accounts.models.members import Member, MemberNotFound
-from accounts.models.organizations import (
+from accounts.models.organizations import Organization
+from accounts.models.terms import BudgetInterval, LimitReset, Region
+from accounts.models.workspaces import (
     WORKSPACE_SLUG,
     BudgetNotFound,
-    Organization,
     Workspace,
     WorkspaceBudget,
     WorkspaceMember,
     WorkspaceNotFound,
     workspace_for,
 )
-from accounts.models.terms import BudgetInterval, LimitReset, Region
 
 __all__ = [
     "HOST_NAME",
@@ -46,5 +47,7 @@ __all__ = [
     "WorkspaceBudget",
     "WorkspaceMember",
     "WorkspaceNotFound",
+    "guardrails_of",
+    "policy_of",
     "workspace_for",
 ]

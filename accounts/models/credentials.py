@@ -1,4 +1,4 @@
-"""Organizations' own credentials at providers."""
+"""BYOK credentials: the secrets that organizations hold at providers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from django.db.models import Max, Q
 from django.utils import timezone
 
 from accounts.models.edits import refusal, write_fields
-from accounts.models.organizations import Organization, Workspace
+from accounts.models.organizations import Organization
 from accounts.models.terms import Region
+from accounts.models.workspaces import Workspace
 from config import secrets
 from config.api.errors import NotFound
 from config.models import BaseModel
@@ -30,7 +31,7 @@ class ByokCredentialQuerySet(models.QuerySet["ByokCredential"]):
         return self.filter(organization_id=organization_id, deleted_at=None)
 
     def usable_in(self, workspace: Workspace, provider_slug: str) -> Self:
-        """Returns the credentials that a workspace may use at a provider, in order of trial."""
+        """Returns the credentials that a workspace may use at a provider, in the order to try."""
         return (
             self.for_organization(workspace.organization_id)
             .filter(
@@ -43,7 +44,7 @@ class ByokCredentialQuerySet(models.QuerySet["ByokCredential"]):
 
 
 class ByokCredentialManager(models.Manager.from_queryset(ByokCredentialQuerySet)):  # type: ignore[misc]
-    def store(
+    def create_credential(
         self,
         *,
         organization: Organization,
@@ -52,10 +53,10 @@ class ByokCredentialManager(models.Manager.from_queryset(ByokCredentialQuerySet)
         secret: secrets.Secret,
         **fields: Any,
     ) -> ByokCredential:
-        """Seals a provider credential and appends it to the order of its provider."""
+        """Creates a credential with a sealed secret, last in the order of its provider."""
         with transaction.atomic():
-            # The order is a sequence of the organization: two appends at once take turns.
-            Organization.objects.select_for_update(no_key=True).get(pk=organization.pk)
+            # Two creations at once would otherwise compute the same place in the order.
+            Organization.objects.lock(organization.pk)
             highest = (
                 self.for_organization(organization.pk)
                 .filter(provider_slug=provider_slug)
@@ -74,7 +75,7 @@ class ByokCredentialManager(models.Manager.from_queryset(ByokCredentialQuerySet)
 
 
 class ByokCredential(BaseModel):
-    """An organization's own credential at a provider; the secret is write-only."""
+    """A credential of an organization at a provider; its secret is write-only."""
 
     organization = models.ForeignKey(
         Organization, on_delete=models.CASCADE, related_name="byok_credentials", editable=False
@@ -104,7 +105,7 @@ class ByokCredential(BaseModel):
         models.CharField(max_length=253),
         null=True,
         blank=True,
-        help_text="Hosts to which this credential may be sent; empty: any that the policy allows.",
+        help_text="Hosts that this credential may be sent to; empty: all that the policy allows.",
     )
     declared_region = models.CharField(max_length=16, choices=Region, null=True, blank=True)
     declared_zdr = models.BooleanField(null=True, blank=True)
@@ -134,16 +135,16 @@ class ByokCredential(BaseModel):
         return f"{self.pk}|{self.organization_id}|{self.workspace_id}|{self.provider_slug}"
 
     def seal(self, secret: secrets.Secret) -> None:
-        """Puts the secret in, sealed to this row; the caller saves."""
+        """Encrypts the secret for this row; the caller saves the row."""
         self.sealed = secrets.seal(secret, associated=self._associated)
         self.label = secret.label
 
     def reveal(self) -> secrets.Secret:
-        """Opens the secret; raises :class:`config.secrets.DecryptionFailed`."""
+        """Decrypts the secret; raises :class:`config.secrets.DecryptionFailed`."""
         return secrets.unseal(bytes(self.sealed), associated=self._associated)
 
     def rotate(self, secret: secrets.Secret) -> None:
-        """Replaces the secret in place; validations made with the old one become stale."""
+        """PRESENT → PRESENT. Replaces the secret; validations with the old one become stale."""
         with transaction.atomic():
             self._lock_present()
             self.seal(secret)
@@ -151,10 +152,10 @@ class ByokCredential(BaseModel):
             self.save_fields("sealed", "label", "version")
 
     def edit(self, *, secret: secrets.Secret | None = None, **changes: Any) -> bool:
-        """Present, unchanged. Rotates to a secret that is given and writes the fields that differ.
+        """PRESENT → PRESENT. Writes the fields that differ, and the secret when there is one.
 
-        Returns whether anything changed. Raises :class:`CredentialNotFound` for one that was
-        removed meanwhile, and :class:`InvalidRequest` for a fallback that is also BYOK only.
+        Returns whether anything changed. Raises :class:`CredentialNotFound` when the credential
+        was removed meanwhile, and :class:`InvalidRequest` for a fallback that is also BYOK only.
         """
         with transaction.atomic():
             self._lock_present()
@@ -163,13 +164,13 @@ class ByokCredential(BaseModel):
             if changes.get("is_fallback", self.is_fallback) and changes.get(
                 "is_byok_only", self.is_byok_only
             ):
-                raise refusal("is_fallback", "Cannot go with is_byok_only.")
+                raise refusal("is_fallback", "Cannot be combined with is_byok_only.")
             return write_fields(self, changes) or secret is not None
 
     def remove(self) -> None:
-        """Present → gone. Wipes the secret and keeps the row, which nothing shows or uses.
+        """PRESENT → DELETED. Wipes the secret; the row stays, but nothing shows or uses it.
 
-        Raises :class:`CredentialNotFound` for one that is gone already.
+        Raises :class:`CredentialNotFound` when the credential was removed before.
         """
         with transaction.atomic():
             self._lock_present()
@@ -182,9 +183,9 @@ class ByokCredential(BaseModel):
             raise CredentialNotFound
 
     def rewrap(self) -> bool:
-        """Puts the secret under the first credential key; returns whether that changed anything.
+        """Encrypts the secret with the first credential key; returns whether another was in use.
 
-        Raises :class:`config.secrets.DecryptionFailed` when no configured key opens it.
+        Raises :class:`config.secrets.DecryptionFailed` when no configured key decrypts it.
         """
         with transaction.atomic():
             self.refresh_from_db(from_queryset=ByokCredential._base_manager.select_for_update())
@@ -196,5 +197,5 @@ class ByokCredential(BaseModel):
         return True
 
     def permits_host(self, host: str) -> bool:
-        """Tells whether the credential may travel to a host."""
+        """Returns whether the credential may be sent to a host."""
         return self.allowed_hosts is None or host in self.allowed_hosts

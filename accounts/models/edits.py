@@ -1,4 +1,4 @@
-"""How a row that its caller has locked is edited, and how an edit is refused."""
+"""Helpers for edits of rows that the caller has locked."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def refusal(field: str, why: str) -> InvalidRequest:
 
 
 def set_fields(row: BaseModel, changes: Mapping[str, Any]) -> list[str]:
-    """Sets the fields that differ, and returns their names."""
+    """Sets the fields that differ and returns their names."""
     changed = [name for name, value in changes.items() if getattr(row, name) != value]
     for name in changed:
         setattr(row, name, changes[name])
@@ -23,7 +23,7 @@ def set_fields(row: BaseModel, changes: Mapping[str, Any]) -> list[str]:
 
 
 def write_fields(row: BaseModel, changes: Mapping[str, Any]) -> bool:
-    """Writes the fields that differ, of a row that the caller has locked; tells whether any did."""
+    """Writes the fields that differ of a locked row and returns whether there were any."""
     changed = set_fields(row, changes)
     if changed:
         row.save_fields(*changed)

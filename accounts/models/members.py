@@ -1,4 +1,4 @@
-"""The people of organizations."""
+"""Members: the people of organizations."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class MemberQuerySet(models.QuerySet["Member"]):
 
 
 class Member(BaseModel):
-    """A person of an organization, known by an address; not a login.
+    """A person of an organization, identified by an email address; a member has no login.
 
-    Keys that a member made fall under what is decided for the member.
+    The guardrail of a member applies to the keys that the member created.
     """
 
     class Role(models.TextChoices):

@@ -1,4 +1,4 @@
-"""The terms that several models share: regions, and the periods that limits count over."""
+"""Choices that several models share: regions, and the periods of limits and budgets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django.db import models
 
 
 class Region(models.TextChoices):
-    """Where a deployment processes data, as its owner declares it; ``global`` is not regional."""
+    """The region in which a deployment processes data; ``global`` means anywhere."""
 
     GLOBAL = "global", "global"
     EUROPE = "europe", "europe"
@@ -16,14 +16,14 @@ class Region(models.TextChoices):
 
 
 class LimitReset(models.TextChoices):
-    """When what a key has spent counts from zero again: at midnight UTC, weeks from Monday."""
+    """The period after which a key's spend is reset, at midnight UTC; weeks begin on Monday."""
 
     DAILY = "daily", "daily"
     WEEKLY = "weekly", "weekly"
     MONTHLY = "monthly", "monthly"
 
     def began_at(self, now: datetime) -> datetime:
-        """Returns the beginning of the period that holds a moment."""
+        """Returns the start of the period that contains a moment."""
         midnight = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
         if self is LimitReset.DAILY:
             return midnight
@@ -32,7 +32,7 @@ class LimitReset(models.TextChoices):
         return midnight.replace(day=1)
 
     def ends_at(self, now: datetime) -> datetime:
-        """Returns the beginning of the period after it."""
+        """Returns the start of the next period."""
         began = self.began_at(now)
         if self is LimitReset.DAILY:
             return began + timedelta(days=1)
@@ -42,7 +42,7 @@ class LimitReset(models.TextChoices):
 
 
 class BudgetInterval(models.TextChoices):
-    """Over which period a workspace's budget counts; ``lifetime`` is never reset."""
+    """The period of a workspace's budget; ``lifetime`` is never reset."""
 
     DAILY = "daily", "daily"
     WEEKLY = "weekly", "weekly"

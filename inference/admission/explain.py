@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from django.conf import settings
 from django.db import connection
 
-from accounts.models import ApiKey
+from accounts.models import ApiKey, guardrails_of
 from accounts.policy import Policy, require_entrance
 from billing.budgets import Reading
 from billing.models import Account, Meter
@@ -39,7 +39,7 @@ def explain(key: ApiKey, wanted: InferenceRequest, *, region: str | None) -> dic
     the request itself would be refused with.
     """
     snapshot, own = _snapshots(key)
-    governing = own.governance.governing(key.workspace_id, *governance.assigned(key.guardrails()))
+    governing = own.governance.governing(key.workspace_id, *governance.assigned(guardrails_of(key)))
     require_entrance(governing.policy, region)
     policy = governing.policy & Policy.of(served_in=region)
     workspace = own.governance.workspaces[key.workspace_id]

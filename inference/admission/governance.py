@@ -16,6 +16,7 @@ from accounts.models import (
     LimitReset,
     Organization,
     Workspace,
+    guardrails_of,
 )
 from accounts.policy import Policy
 from billing.budgets import Budget, Scope
@@ -172,7 +173,7 @@ def key_limit(key: ApiKey) -> Budget | None:
 
 def budgets_of(key: ApiKey) -> tuple[Budget, ...]:
     """Returns everything that limits a key, in the order in which budgets are enforced."""
-    found = key.guardrails()
+    found = guardrails_of(key)
     governance = OrganizationRules(
         policy=key.organization.policy,
         workspaces={key.workspace_id: _workspace(key.workspace)},

@@ -198,7 +198,7 @@ def test_pages_make_as_many_queries_for_10_keys_as_for_1(operator: Client, tenan
     counts = []
     for added in (1, 9):
         for number in range(added):
-            ApiKey.objects.issue(workspace=tenant.workspace, name=f"{added}-{number}")
+            ApiKey.objects.create_key(workspace=tenant.workspace, name=f"{added}-{number}")
         for path in (url(tenant), key_url(tenant)):
             operator.get(path)
             with CaptureQueriesContext(connection) as queries:

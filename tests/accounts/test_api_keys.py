@@ -83,7 +83,7 @@ def test_a_key_is_usable(
     tenant: Tenant, disabled: bool, lifetime: int | None, usable: bool
 ) -> None:
     expires_at = None if lifetime is None else timezone.now() + timedelta(seconds=lifetime)
-    key, secret = ApiKey.objects.issue(
+    key, secret = ApiKey.objects.create_key(
         workspace=tenant.workspace, name="key", expires_at=expires_at
     )
     if disabled:
@@ -143,7 +143,9 @@ def test_the_current_key_shows_itself(tenant: Tenant, is_management: bool) -> No
 
 def test_the_current_key_shows_when_it_expires(tenant: Tenant) -> None:
     expires_at = datetime(2099, 1, 2, 3, 4, 5, tzinfo=UTC)
-    _, secret = ApiKey.objects.issue(workspace=tenant.workspace, name="key", expires_at=expires_at)
+    _, secret = ApiKey.objects.create_key(
+        workspace=tenant.workspace, name="key", expires_at=expires_at
+    )
     data = factories.client(secret.reveal()).get("/api/v1/key").json()["data"]
     assert data["expires_at"] == "2099-01-02T03:04:05Z"
 

@@ -19,6 +19,7 @@ from accounts.models import (
     GuardrailNotFound,
     LimitReset,
     Workspace,
+    policy_of,
 )
 from accounts.policy import Family, Policy
 from tests.support import factories, snapshots
@@ -489,9 +490,9 @@ def test_the_default_guardrail_of_a_workspace_comes_with_its_first_change(
     changed = send(management, "PATCH", path, {"name": "For all"})
     assert changed.json() == {"data": shown(stored, **expected, name="For all")}
     key = ApiKey.objects.get(name="inference")
-    assert key.policy.zdr == set(Family)
+    assert policy_of(key).zdr == set(Family)
     assert send(management, "DELETE", path).json() == {"deleted": True}
-    assert key.policy == Policy()
+    assert policy_of(key) == Policy()
     assert send(management, "PATCH", path, {}).status_code == 200
 
 
@@ -501,11 +502,11 @@ def test_delete_ends_what_it_governed(
     key = ApiKey.objects.get(name="inference")
     guardrail.edit(ignored_providers=["acme"])
     guardrail.assign_keys([key], by="test")
-    assert key.policy.ignore == {"acme"}
+    assert policy_of(key).ignore == {"acme"}
     stale = Guardrail.objects.get()
     response = send(management, "DELETE", f"guardrails/{guardrail.pk}")
     assert (response.status_code, response.json()) == (200, {"deleted": True})
-    assert key.policy == Policy()
+    assert policy_of(key) == Policy()
     before = snapshots.everything()
     again = send(management, "DELETE", f"guardrails/{guardrail.pk}")
     assert (again.status_code, again.json()) == (404, missing("guardrail"))
@@ -522,11 +523,13 @@ def test_delete_ends_what_it_governed(
 
 def test_the_current_key_lists_its_budgets_in_the_order_of_enforcement(tenant: Tenant) -> None:
     member = make_member(tenant.organization)
-    key, secret = ApiKey.objects.issue(
+    key, secret = ApiKey.objects.create_key(
         workspace=tenant.workspace, name="key", creator=member, limit_nano=8 * 10**9
     )
-    sibling, _ = ApiKey.objects.issue(workspace=tenant.workspace, name="second", creator=member)
-    default = Guardrail.objects.govern(
+    sibling, _ = ApiKey.objects.create_key(
+        workspace=tenant.workspace, name="second", creator=member
+    )
+    default = Guardrail.objects.edit_workspace_default(
         tenant.workspace, limit_nano=10**9, reset_interval="daily", include_byok_in_budgets=True
     )
     of_member = make_guardrail(tenant.workspace, limit_nano=2 * 10**9, reset_interval="weekly")
@@ -579,7 +582,9 @@ def test_the_current_key_shows_the_regions_that_all_guardrails_leave(
     guardrail = make_guardrail(tenant.workspace, allowed_data_regions=["us", "global"])
     guardrail.assign_keys([ApiKey.objects.get(name="inference")], by="test")
     assert regions() == ["global", "us"]
-    Guardrail.objects.govern(tenant.workspace, allowed_data_regions=["europe", "us"])
+    Guardrail.objects.edit_workspace_default(
+        tenant.workspace, allowed_data_regions=["europe", "us"]
+    )
     assert regions() == ["us"]
     guardrail.edit(allowed_data_regions=["global"])
     assert regions() == []

@@ -52,7 +52,7 @@ def patch(client: APIClient, key: ApiKey, body: Any) -> Any:
 
 def make_key(tenant: Tenant, name: str = "key", **fields: Any) -> ApiKey:
     fields.setdefault("workspace", tenant.workspace)
-    key, _ = ApiKey.objects.issue(name=name, **fields)
+    key, _ = ApiKey.objects.create_key(name=name, **fields)
     return key
 
 
@@ -573,7 +573,7 @@ def test_limits_are_reset_at_midnight_utc(
 
 
 def test_the_current_key_shows_its_limit_as_a_budget(tenant: Tenant) -> None:
-    key, secret = ApiKey.objects.issue(
+    key, secret = ApiKey.objects.create_key(
         workspace=tenant.workspace,
         name="key",
         limit_nano=2_000_000_000,
@@ -616,7 +616,9 @@ def test_the_current_key_shows_its_limit_as_a_budget(tenant: Tenant) -> None:
 
 
 def test_a_limit_without_reset_counts_everything(tenant: Tenant) -> None:
-    key, secret = ApiKey.objects.issue(workspace=tenant.workspace, name="key", limit_nano=10**9)
+    key, secret = ApiKey.objects.create_key(
+        workspace=tenant.workspace, name="key", limit_nano=10**9
+    )
     long_ago = datetime(2020, 1, 1, tzinfo=UTC)
     factories.make_generation(tenant, api_key=key, cost_nano=2 * 10**9, created_at=long_ago)
     factories.make_generation(

@@ -85,11 +85,11 @@ KEYED_ROUTES = [route for route in ALL_ROUTES if str(route) not in PUBLIC]
 @pytest.fixture
 def keys(tenant: Tenant) -> dict[str, str | None]:
     """What each actor of the table sends as its key; ``None`` sends no header."""
-    _, disabled = ApiKey.objects.issue(
+    _, disabled = ApiKey.objects.create_key(
         workspace=tenant.workspace, name="disabled", is_management=True
     )
     ApiKey.objects.filter(name="disabled").update(disabled=True)
-    _, expired = ApiKey.objects.issue(
+    _, expired = ApiKey.objects.create_key(
         workspace=tenant.workspace,
         name="expired",
         is_management=True,

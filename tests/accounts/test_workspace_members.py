@@ -119,7 +119,7 @@ def test_the_default_workspace_is_everybodys(management: APIClient, tenant: Tena
     removed = send(management, "POST", f"{path}/remove", ids)
     assert (removed.status_code, removed.json()["error"]["message"]) == (
         400,
-        "Every member is in the default workspace, for good.",
+        "Members cannot be removed from the default workspace.",
     )
     assert snapshots.everything() == before
 

@@ -303,7 +303,7 @@ def test_delete_takes_budgets_guardrails_and_members_along(
         row.set_budget(BudgetInterval.DAILY, limit_nano=1)
         row.add_members([make_member(tenant.organization)])
         make_guardrail(row).assign_keys([make_key(tenant)], by="test")
-        Guardrail.objects.govern(row, description="of all")
+        Guardrail.objects.edit_workspace_default(row, description="of all")
     response = send(management, "DELETE", "workspaces/research")
     assert (response.status_code, response.json()) == (200, {"deleted": True})
     workspace.refresh_from_db()
@@ -410,7 +410,7 @@ def test_nothing_begins_to_work_in_a_workspace_that_is_gone(tenant: Tenant) -> N
     for attempt in (
         lambda: make_key(tenant, workspace=stale),
         lambda: make_guardrail(stale),
-        lambda: Guardrail.objects.govern(stale),
+        lambda: Guardrail.objects.edit_workspace_default(stale),
         lambda: key.edit(disabled=False),
         lambda: elsewhere.edit(workspace_id=workspace.pk),
         lambda: stale.edit(name="new"),

@@ -51,7 +51,7 @@ def test_fill_refuses_a_database_with_customers(tenant: Tenant) -> None:
 
 
 def test_fill_takes_the_database_of_a_demo(db: None) -> None:
-    organization = Organization.objects.establish(name="Demo")
+    organization = Organization.objects.create_organization(name="Demo")
     ledger.grant(organization.pk, 10 * NANO, actor="demo", note="To try things out.")
 
     call_command("fill_demo", "--scale", "0.0001", stdout=io.StringIO())

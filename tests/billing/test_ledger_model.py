@@ -502,7 +502,7 @@ def test_the_ledger_does_what_its_model_says(db: None) -> None:
         organizations.append(tenant.organization.pk)
         member = Member.objects.create(organization=tenant.organization, email="a@example.com")
         for number, creator in enumerate((None, member)):
-            key, _ = ApiKey.objects.issue(
+            key, _ = ApiKey.objects.create_key(
                 workspace=tenant.workspace, name=f"k{number}", creator=creator
             )
             keys.append(ApiKey.objects.select_related("organization").get(pk=key.pk))

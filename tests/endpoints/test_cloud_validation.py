@@ -8,7 +8,10 @@ from typing import Any, Final
 import pytest
 from rest_framework.test import APIClient
 
-from accounts.models import ByokCredential
+from accounts.models import (
+    ByokCredential,
+    workspace_for,
+)
 from catalog.models import LanguageModel, Provider
 from config.local.simulator.server import Simulator
 from endpoints import validation
@@ -55,7 +58,7 @@ def draft_of(
 
 
 def run(draft: PrivateEndpoint) -> Validation:
-    return validation.run(draft, workspace_id=draft.organization.default_workspace.pk)
+    return validation.run(draft, workspace_id=workspace_for(draft.organization.pk, None).pk)
 
 
 @pytest.mark.parametrize("name", GOOD)

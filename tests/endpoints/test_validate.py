@@ -12,7 +12,11 @@ from uuid import uuid4
 import pytest
 from rest_framework.test import APIClient
 
-from accounts.models import ByokCredential, Workspace
+from accounts.models import (
+    ByokCredential,
+    Workspace,
+    workspace_for,
+)
 from catalog.models import LanguageModel, Provider
 from config.local.simulator.certificates import CertificateFault, Certificates, ensure_certificates
 from config.local.simulator.server import Simulator
@@ -53,7 +57,7 @@ def draft(
 def behave(draft: PrivateEndpoint, behaviour: str) -> Validation:
     """Validates the draft with the upstream behaving like that."""
     draft.edit(upstream_model_id=behaviour)
-    return validation.run(draft, workspace_id=draft.organization.default_workspace.pk)
+    return validation.run(draft, workspace_id=workspace_for(draft.organization.pk, None).pk)
 
 
 def passed(names: list[str]) -> list[dict[str, Any]]:

@@ -16,7 +16,14 @@ from django.db.models.functions import Greatest
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from accounts.models import ApiKey, ByokCredential, LimitReset, Organization, Workspace
+from accounts.models import (
+    ApiKey,
+    ByokCredential,
+    LimitReset,
+    Organization,
+    Workspace,
+    workspace_for,
+)
 from billing import ledger
 from billing.models import Meter
 from catalog.models import LanguageModel, ModelEndpoint, PriceVersion, Provider
@@ -50,12 +57,16 @@ class Tenant:
 def make_tenant(
     name: str = "Acme", *, endpoint_limit: int | None = None, credits_usd: int = 1_000
 ) -> Tenant:
-    organization = Organization.objects.establish(name=name, endpoint_limit=endpoint_limit)
+    organization = Organization.objects.create_organization(
+        name=name, endpoint_limit=endpoint_limit
+    )
     if credits_usd:
         ledger.grant(organization.pk, credits_usd * NANO, actor="factory")
-    workspace = organization.default_workspace
-    _, management = ApiKey.objects.issue(workspace=workspace, name="management", is_management=True)
-    _, inference = ApiKey.objects.issue(workspace=workspace, name="inference")
+    workspace = workspace_for(organization.pk, None)
+    _, management = ApiKey.objects.create_key(
+        workspace=workspace, name="management", is_management=True
+    )
+    _, inference = ApiKey.objects.create_key(workspace=workspace, name="inference")
     return Tenant(organization, workspace, management.reveal(), inference.reveal())
 
 
@@ -112,7 +123,7 @@ def make_credential(
     tenant: Tenant, provider: Provider, secret: str = "test-credential-0123456789", **fields: Any
 ) -> ByokCredential:
     fields.setdefault("workspace", tenant.workspace)
-    return ByokCredential.objects.store(
+    return ByokCredential.objects.create_credential(
         organization=tenant.organization,
         provider_slug=provider.slug,
         secret=Secret(secret),
@@ -137,7 +148,7 @@ def make_validation(endpoint: PrivateEndpoint, credential: ByokCredential) -> Va
     """A passed validation of the endpoint as it is, without its calls."""
     passed = Validation(
         endpoint=endpoint,
-        workspace=endpoint.organization.default_workspace,
+        workspace=workspace_for(endpoint.organization.pk, None),
         credential=credential,
         credential_version=credential.version,
         configuration=endpoint.configuration,

@@ -22,16 +22,18 @@ def make_member(organization: Organization, **fields: Any) -> Member:
 
 def make_workspace(organization: Organization, **fields: Any) -> Workspace:
     defaults = {"name": "More", "slug": f"more-{next(_numbers)}"}
-    return Workspace.objects.open(organization_id=organization.pk, **{**defaults, **fields})
+    return Workspace.objects.create_workspace(
+        organization_id=organization.pk, **{**defaults, **fields}
+    )
 
 
 def make_guardrail(workspace: Workspace, **fields: Any) -> Guardrail:
-    return Guardrail.objects.establish(workspace=workspace, **{"name": "Strict", **fields})
+    return Guardrail.objects.create_guardrail(workspace=workspace, **{"name": "Strict", **fields})
 
 
 def make_key(tenant: Tenant, name: str = "key", **fields: Any) -> ApiKey:
     fields.setdefault("workspace", tenant.workspace)
-    key, _ = ApiKey.objects.issue(name=name, **fields)
+    key, _ = ApiKey.objects.create_key(name=name, **fields)
     return key
 
 

@@ -33,7 +33,7 @@ class Command(JSONCommand):
             refuse(exc.message)
         except InvalidRequest:
             refuse("Name a --workspace, for there is no default one.")
-        key, secret = ApiKey.objects.issue(
+        key, secret = ApiKey.objects.create_key(
             workspace=workspace, name=name, is_management=options["management"]
         )
         self.report(

@@ -5,7 +5,7 @@ from typing import Any
 from django.core.management.base import CommandParser
 from django.db import transaction
 
-from accounts.models import ApiKey, Organization
+from accounts.models import ApiKey, Organization, workspace_for
 from config.bulk.commands import JSONCommand
 from config.bulk.files import refuse
 
@@ -27,12 +27,12 @@ class Command(JSONCommand):
         if limit is not None and not 0 <= limit <= 1_000_000:
             refuse("The endpoint limit must be from 0 to 1000000.")
         with transaction.atomic():
-            organization = Organization.objects.establish(name=name, endpoint_limit=limit)
-            workspace = organization.default_workspace
-            _, management = ApiKey.objects.issue(
+            organization = Organization.objects.create_organization(name=name, endpoint_limit=limit)
+            workspace = workspace_for(organization.pk, None)
+            _, management = ApiKey.objects.create_key(
                 workspace=workspace, name="Management", is_management=True
             )
-            _, inference = ApiKey.objects.issue(workspace=workspace, name="Inference")
+            _, inference = ApiKey.objects.create_key(workspace=workspace, name="Inference")
         self.report(
             {
                 "organization_id": str(organization.pk),

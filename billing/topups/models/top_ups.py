@@ -74,9 +74,7 @@ class TopUpManager(models.Manager.from_queryset(TopUpQuerySet)):  # type: ignore
         """
         fingerprint = hashlib.sha256(f"{chain_id}|{usd_cents}|{sender}".encode()).hexdigest()
         with transaction.atomic():
-            organization = Organization.objects.select_for_update(no_key=True).get(
-                pk=organization_id
-            )
+            organization = Organization.objects.lock(organization_id)
             if idempotency_key is not None:
                 first: TopUp | None = self.filter(
                     organization=organization, idempotency_key=idempotency_key

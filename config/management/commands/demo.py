@@ -23,7 +23,12 @@ from django.contrib.auth import get_user_model
 from django.core.management import call_command
 from django.core.management.base import CommandParser
 
-from accounts.models import ApiKey, ByokCredential, Organization
+from accounts.models import (
+    ApiKey,
+    ByokCredential,
+    Organization,
+    workspace_for,
+)
 from billing import ledger
 from catalog import imports
 from catalog.models import Provider
@@ -268,7 +273,7 @@ class _Tenant:
 
     def __init__(self, organization: Organization, state: _State) -> None:
         self.organization_id = str(organization.pk)
-        self.workspace_id = str(organization.default_workspace.pk)
+        self.workspace_id = str(workspace_for(organization.pk, None).pk)
         self.management_key = state.management_key
         self.api_key = state.api_key
 
@@ -278,17 +283,17 @@ class _Tenant:
         known = ApiKey.objects.filter(digest=digest_api_key(state.management_key)).first()
         if known is not None:
             return cls(known.organization, state)
-        organization = Organization.objects.establish(name="Demo")
-        workspace = organization.default_workspace
-        _, management = ApiKey.objects.issue(
+        organization = Organization.objects.create_organization(name="Demo")
+        workspace = workspace_for(organization.pk, None)
+        _, management = ApiKey.objects.create_key(
             workspace=workspace, name="Demo management", is_management=True
         )
-        _, inference = ApiKey.objects.issue(workspace=workspace, name="Demo inference")
+        _, inference = ApiKey.objects.create_key(workspace=workspace, name="Demo inference")
         state.management_key, state.api_key = management.reveal(), inference.reveal()
         ledger.grant(organization.pk, 10 * NANO, actor="demo", note="To try things out.")
         for user in END_USERS:
             EndUser.objects.register(organization_id=organization.pk, user=user)
-        ByokCredential.objects.store(
+        ByokCredential.objects.create_credential(
             organization=organization,
             workspace=workspace,
             provider_slug="simulator",

@@ -16,7 +16,14 @@ from django.core.management.base import CommandParser
 from django.db import connection, transaction
 from django.utils import timezone
 
-from accounts.models import BudgetInterval, ByokCredential, Guardrail, Organization, Workspace
+from accounts.models import (
+    BudgetInterval,
+    ByokCredential,
+    Guardrail,
+    Organization,
+    Workspace,
+    workspace_for,
+)
 from billing.models import Transfer
 from catalog import imports
 from catalog.pricing import NANO
@@ -712,26 +719,26 @@ def _organizations(*, endpoints: int) -> list[UUID]:
     """Makes the organizations with their workspaces, budgets, guardrails and credentials."""
     made = []
     for name in ORGANIZATIONS:
-        organization = Organization.objects.establish(
+        organization = Organization.objects.create_organization(
             name=name, endpoint_limit=2 * endpoints // len(ORGANIZATIONS) + 100
         )
         for workspace_name in _WORKSPACES:
-            workspace = Workspace.objects.open(
+            workspace = Workspace.objects.create_workspace(
                 organization_id=organization.pk,
                 name=workspace_name,
                 slug=workspace_name.lower(),
                 created_by=ACTOR,
             )
             workspace.set_budget(BudgetInterval.MONTHLY, limit_nano=5_000 * NANO)
-        Guardrail.objects.establish(
-            workspace=organization.default_workspace,
+        Guardrail.objects.create_guardrail(
+            workspace=workspace_for(organization.pk, None),
             name="Batch jobs",
             description="What runs at night may not be expensive.",
             limit_nano=100 * NANO,
             reset_interval="daily",
         )
         for provider_slug in ("openai", "mistral"):
-            ByokCredential.objects.store(
+            ByokCredential.objects.create_credential(
                 organization=organization,
                 workspace=None,
                 provider_slug=provider_slug,

@@ -412,7 +412,7 @@ def _world(tenant: Tenant) -> tuple[AuditEntry, ...]:
         end_user = EndUser.objects.register(organization_id=tenant.organization.pk, user="<b>1")
         end_user.deactivate()
     with audit.acting_as("key mk-cw-…", "POST /api/v1/keys"):
-        ApiKey.objects.issue(workspace=tenant.workspace, name="CI")
+        ApiKey.objects.create_key(workspace=tenant.workspace, name="CI")
     audit.record_import("command x by y", "command x", organization_id=None, counts={"made": 2})
     return tuple(AuditEntry.objects.order_by("pk"))
 

@@ -28,6 +28,7 @@ from accounts.models import (
     Organization,
     Workspace,
     WorkspaceBudget,
+    workspace_for,
 )
 from accounts.policy import Family
 from billing.models import Account, ChainState, Deposit, GrantRequest, TopUp, Transfer
@@ -289,19 +290,19 @@ def test_index_offers_only_what_the_operator_may_see(db: None) -> None:
 
 def _organizations(tenant: Tenant, count: int) -> None:
     for number in range(count):
-        Organization.objects.establish(name=f"Organization {number}")
+        Organization.objects.create_organization(name=f"Organization {number}")
 
 
 def _workspaces(tenant: Tenant, count: int) -> None:
     for number in range(count):
-        organization = Organization.objects.establish(name=f"Of workspace {number}")
+        organization = Organization.objects.create_organization(name=f"Of workspace {number}")
         Workspace.objects.create(organization=organization, name="More", slug="more")
 
 
 def _keys(tenant: Tenant, count: int) -> None:
     for number in range(count):
-        other = Organization.objects.establish(name=f"Of key {number}")
-        ApiKey.objects.issue(workspace=other.default_workspace, name="key")
+        other = Organization.objects.create_organization(name=f"Of key {number}")
+        ApiKey.objects.create_key(workspace=workspace_for(other.pk, None), name="key")
 
 
 def _credentials(tenant: Tenant, count: int) -> None:
@@ -311,13 +312,13 @@ def _credentials(tenant: Tenant, count: int) -> None:
 
 def _members(tenant: Tenant, count: int) -> None:
     for number in range(count):
-        make_member(Organization.objects.establish(name=f"Of member {number}"))
+        make_member(Organization.objects.create_organization(name=f"Of member {number}"))
 
 
 def _guardrails(tenant: Tenant, count: int) -> None:
     for number in range(count):
-        other = Organization.objects.establish(name=f"Of guardrail {number}")
-        guardrail = make_guardrail(other.default_workspace)
+        other = Organization.objects.create_organization(name=f"Of guardrail {number}")
+        guardrail = make_guardrail(workspace_for(other.pk, None))
         guardrail.assign_members([make_member(other)], by="test")
 
 
@@ -401,7 +402,7 @@ def test_add_organization_makes_its_default_workspace(operator: Client) -> None:
         "globex",
         5,
     )
-    assert organization.default_workspace.name == "Default"
+    assert workspace_for(organization.pk, None).name == "Default"
 
 
 def test_add_key_shows_the_secret_once(operator: Client, tenant: Tenant) -> None:
@@ -425,7 +426,7 @@ def test_add_key_shows_the_secret_once(operator: Client, tenant: Tenant) -> None
 
 
 def test_change_key_keeps_everything_but_name_and_expiry(operator: Client, tenant: Tenant) -> None:
-    key, secret = ApiKey.objects.issue(workspace=tenant.workspace, name="before")
+    key, secret = ApiKey.objects.create_key(workspace=tenant.workspace, name="before")
     operator.post(
         page(key),
         {
@@ -505,7 +506,7 @@ def test_add_credential_seals_the_secret(operator: Client, tenant: Tenant) -> No
     [
         ({"secret": "short"}, "secret", "Must be a bare key of 8 to 4096"),
         ({"secret": f"{SECRET} two words"}, "secret", "Must be a bare key of 8 to 4096"),
-        ({"is_fallback": "on", "is_byok_only": "on"}, "is_fallback", "Cannot go with"),
+        ({"is_fallback": "on", "is_byok_only": "on"}, "is_fallback", "Cannot be combined with"),
         ({"allowed_hosts": "HTTPS://x"}, "allowed_hosts", "Must be lower-case host names"),
         ({"allowed_api_key_hashes": "f" * 64}, "allowed_api_key_hashes", "Names a key that"),
     ],
@@ -620,7 +621,7 @@ def test_delete_credential_wipes_its_secret(operator: Client, tenant: Tenant) ->
 
 def test_keys_are_listed_by_their_state(operator: Client, tenant: Tenant) -> None:
     for name in ("disabled", "revoked", "expired"):
-        ApiKey.objects.issue(
+        ApiKey.objects.create_key(
             workspace=tenant.workspace,
             name=name,
             expires_at=timezone.now() if name == "expired" else None,

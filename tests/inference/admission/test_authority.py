@@ -149,7 +149,7 @@ def test_what_is_decided_for_keys_counts_from_the_next_request_on(
     key = ApiKey.objects.get(name="inference")
     assert statuses(everywhere()) == {200}
 
-    closed = Guardrail.objects.establish(
+    closed = Guardrail.objects.create_guardrail(
         workspace=workspace, name="closed", allowed_providers=["other"]
     )
     assert statuses(everywhere()) == {200}
@@ -162,9 +162,9 @@ def test_what_is_decided_for_keys_counts_from_the_next_request_on(
     closed.unassign_keys([key])
     assert statuses(everywhere()) == {200}
 
-    Guardrail.objects.govern(workspace, ignored_models=[site.model.slug])
+    Guardrail.objects.edit_workspace_default(workspace, ignored_models=[site.model.slug])
     assert statuses(everywhere()) == {404}
-    Guardrail.objects.govern(workspace, ignored_models=None)
+    Guardrail.objects.edit_workspace_default(workspace, ignored_models=None)
     assert statuses(everywhere()) == {200}
 
     workspace.set_budget(BudgetInterval.DAILY, limit_nano=1)

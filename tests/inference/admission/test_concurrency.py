@@ -136,7 +136,8 @@ def limited(scope: str, limit: int) -> list[str]:
     # A workspace's guardrail limits the member first, where a key has one.
     creator = None if scope == "workspace_default_key" else member
     made = [
-        ApiKey.objects.issue(workspace=workspace, name=name, creator=creator) for name in ("a", "b")
+        ApiKey.objects.create_key(workspace=workspace, name=name, creator=creator)
+        for name in ("a", "b")
     ]
     keys = [secret.reveal() for _, secret in made]
     budget = {"limit_nano": limit, "reset_interval": "monthly"}
@@ -147,16 +148,16 @@ def limited(scope: str, limit: int) -> list[str]:
         case "workspace":
             workspace.set_budget(BudgetInterval.DAILY, limit_nano=limit)
         case "member":
-            guardrail = Guardrail.objects.establish(workspace=workspace, name="g", **budget)
+            guardrail = Guardrail.objects.create_guardrail(workspace=workspace, name="g", **budget)
             guardrail.assign_members([member], by="test")
         case "api_key":
-            guardrail = Guardrail.objects.establish(workspace=workspace, name="g", **budget)
+            guardrail = Guardrail.objects.create_guardrail(workspace=workspace, name="g", **budget)
             guardrail.assign_keys([made[0][0]], by="test")
             return keys[:1]
         case "workspace_default_member":
-            Guardrail.objects.govern(workspace, **budget)
+            Guardrail.objects.edit_workspace_default(workspace, **budget)
         case "workspace_default_key":
-            Guardrail.objects.govern(workspace, **budget)
+            Guardrail.objects.edit_workspace_default(workspace, **budget)
             return keys[:1]
     return keys
 
@@ -191,14 +192,16 @@ def test_budgets_of_one_member_in_two_workspaces_do_not_block_each_other(
     site.publish(price=factories.make_price("0.000001", "0.000001"))
     tenant = site.tenant
     member = Member.objects.create(organization=tenant.organization, email="a@example.com")
-    other = Workspace.objects.open(
+    other = Workspace.objects.create_workspace(
         organization_id=tenant.organization.pk, name="other", slug="other"
     )
     body = site.chat_body(max_tokens=16)
     secrets = []
     for workspace, limit in ((tenant.workspace, hold_of(body)), (other, 10**12)):
-        Guardrail.objects.govern(workspace, limit_nano=limit, reset_interval="monthly")
-        _, secret = ApiKey.objects.issue(workspace=workspace, name="k", creator=member)
+        Guardrail.objects.edit_workspace_default(
+            workspace, limit_nano=limit, reset_interval="monthly"
+        )
+        _, secret = ApiKey.objects.create_key(workspace=workspace, name="k", creator=member)
         secrets.append(secret.reveal())
     with ThreadPoolExecutor(32) as pool:
         answers = list(pool.map(lambda key: (key, ask(two_workers, body, key)), secrets * 32))
@@ -250,7 +253,7 @@ def test_a_mixed_load_meets_no_deadlock_and_the_books_balance(
     tenants = [site.tenant, factories.make_tenant("Poor", credits_usd=0)]
     limits = [None, 10**6]
     keys = [
-        ApiKey.objects.issue(workspace=tenant.workspace, name="load", limit_nano=limit)
+        ApiKey.objects.create_key(workspace=tenant.workspace, name="load", limit_nano=limit)
         for tenant in tenants
         for limit in limits
     ]
@@ -300,7 +303,7 @@ def test_a_mixed_load_meets_no_deadlock_and_the_books_balance(
     def edit(dice: random.Random) -> None:
         key, _ = dice.choice(keys[1::2])
         key.edit(limit_nano=dice.randrange(10**5, 10**7))
-        Guardrail.objects.govern(
+        Guardrail.objects.edit_workspace_default(
             site.tenant.workspace, limit_nano=dice.randrange(10**9), reset_interval="daily"
         )
 

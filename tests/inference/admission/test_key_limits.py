@@ -258,7 +258,7 @@ def test_own_credentials_count_when_the_key_says_so(
 
 def test_spending_of_other_keys_does_not_count(site: Site, key: ApiKey) -> None:
     key.edit(limit_nano=10**9)
-    other, _ = ApiKey.objects.issue(workspace=site.tenant.workspace, name="other")
+    other, _ = ApiKey.objects.create_key(workspace=site.tenant.workspace, name="other")
     spend(site, other, cost_nano=10**9)
     assert site.chat().status_code == 200
 
@@ -299,8 +299,8 @@ def test_what_a_request_cost_counts_against_the_next(site: Site, key: ApiKey) ->
 def test_keys_of_one_batch_are_judged_each_for_itself(site: Site, key: ApiKey) -> None:
     key.edit(limit_nano=10)
     spend(site, key, cost_nano=10)
-    _, free = ApiKey.objects.issue(workspace=site.tenant.workspace, name="free")
-    left, roomy = ApiKey.objects.issue(
+    _, free = ApiKey.objects.create_key(workspace=site.tenant.workspace, name="free")
+    left, roomy = ApiKey.objects.create_key(
         workspace=site.tenant.workspace, name="left", limit_nano=10**12
     )
     spend(site, left, cost_nano=10)

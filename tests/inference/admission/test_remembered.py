@@ -153,7 +153,7 @@ def test_a_change_of_a_remembered_key_counts_from_the_next_request_on(
         case "disabled":
             ApiKey.objects.filter(pk=key.pk).update(disabled=True)
         case "member":
-            closed = Guardrail.objects.establish(
+            closed = Guardrail.objects.create_guardrail(
                 workspace=site.tenant.workspace, name="closed", allowed_providers=["other"]
             )
             closed.assign_members([key.creator], by="test")

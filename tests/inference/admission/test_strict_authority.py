@@ -58,10 +58,10 @@ def in_a_thread(act: Callable[[], object]) -> Callable[[], tuple[object, int]]:
 def test_a_workspace_opened_after_the_copy_was_made_serves_at_once(site: Site) -> None:
     site.publish()
     assert site.chat().status_code == 200
-    workspace = Workspace.objects.open(
+    workspace = Workspace.objects.create_workspace(
         organization_id=site.tenant.organization.pk, name="New", slug="new"
     )
-    _, secret = ApiKey.objects.issue(workspace=workspace, name="new")
+    _, secret = ApiKey.objects.create_key(workspace=workspace, name="new")
     other = factories.make_tenant("Other")
     assert site.post(site.chat_body(), key=secret.reveal()).status_code == 200
     keys = [secret.reveal(), other.api_key] * 20

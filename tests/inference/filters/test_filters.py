@@ -408,7 +408,7 @@ def guard(site: Site, scope: str, **fields: Any) -> Guardrail:
     """Makes a guardrail with filters that governs the tenant's inference key by one of scopes."""
     workspace = site.tenant.workspace
     if scope == "workspace":
-        return Guardrail.objects.govern(workspace, **fields)
+        return Guardrail.objects.edit_workspace_default(workspace, **fields)
     guardrail = make_guardrail(workspace, **fields)
     key: ApiKey = ApiKey.objects.get(name="inference")
     if scope == "member":

@@ -183,10 +183,10 @@ def test_numbers_lead_to_the_lists_behind_them(operator: Client, tenant: Tenant)
 
 
 def test_alerts_name_whose_credits_run_out(operator: Client, tenant: Tenant) -> None:
-    Organization.objects.establish(name="Never paid")
-    poor = Organization.objects.establish(name="Poor <b>")
+    Organization.objects.create_organization(name="Never paid")
+    poor = Organization.objects.create_organization(name="Poor <b>")
     ledger.grant(poor.pk, 4_999_999_999, actor="test")
-    enough = Organization.objects.establish(name="Enough")
+    enough = Organization.objects.create_organization(name="Enough")
     ledger.grant(enough.pk, 5_000_000_000, actor="test")
 
     shown = home(operator)

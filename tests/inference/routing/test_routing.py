@@ -510,7 +510,7 @@ def test_a_credential_for_certain_users_serves_no_key(site: Site) -> None:
 
 def test_a_credential_for_certain_keys_serves_those(site: Site) -> None:
     key = ApiKey.objects.get(name="inference", organization=site.tenant.organization)
-    _, other = ApiKey.objects.issue(workspace=site.tenant.workspace, name="other")
+    _, other = ApiKey.objects.create_key(workspace=site.tenant.workspace, name="other")
     factories.make_credential(site.tenant, site.provider, allowed_api_key_hashes=[key.digest])
     site.publish()
     assert site.chat().json()["usage"]["is_byok"] is True

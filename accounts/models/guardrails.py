@@ -1,0 +1,311 @@
+"""Guardrails: limits for keys, for members and for whole workspaces."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterable
+from typing import Any, NamedTuple, Self
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models, transaction
+from django.db.models import Exists, OuterRef, Q
+
+from accounts.models.edits import refusal, set_fields
+from accounts.models.keys import ApiKey
+from accounts.models.members import Member
+from accounts.models.organizations import Organization
+from accounts.models.terms import LimitReset, Region
+from accounts.models.workspaces import Workspace, default_guardrail_id, require_workspace
+from accounts.policy import Family, Policy
+from config.api.errors import NotFound
+from config.models import BaseModel
+
+
+class GuardrailNotFound(NotFound):
+    message = "The guardrail does not exist."
+
+
+class GuardrailQuerySet(models.QuerySet["Guardrail"]):
+    def for_organization(self, organization_id: uuid.UUID) -> Self:
+        return self.filter(organization_id=organization_id)
+
+
+class GuardrailManager(models.Manager.from_queryset(GuardrailQuerySet)):  # type: ignore[misc]
+    def create_guardrail(self, *, workspace: Workspace, name: str, **fields: Any) -> Guardrail:
+        """Creates a guardrail in a workspace; it applies to nothing until it is assigned.
+
+        Raises :class:`InvalidRequest` for a budget without an interval or an interval without a
+        budget, and :class:`WorkspaceNotFound` when the workspace was deleted meanwhile.
+        """
+        with transaction.atomic():
+            Organization.objects.lock(workspace.organization_id)
+            require_workspace(workspace.pk)
+            guardrail = Guardrail(
+                organization_id=workspace.organization_id,
+                workspace=workspace,
+                name=name,
+                **_expand_zdr(fields),
+            )
+            guardrail.require_whole_budget()
+            guardrail.save(force_insert=True)
+        return guardrail
+
+    def edit_workspace_default(self, workspace: Workspace, **changes: Any) -> Guardrail:
+        """Edits the guardrail of a whole workspace; the first edit creates it."""
+        with transaction.atomic():
+            Organization.objects.lock(workspace.organization_id)
+            guardrail: Guardrail | None = self.filter(pk=workspace.default_guardrail_id).first()
+            if guardrail is None:
+                fields = {"name": "Workspace default", **changes}
+                return self.create_guardrail(
+                    workspace=workspace, id=workspace.default_guardrail_id, **fields
+                )
+            guardrail.edit(**changes)
+        return guardrail
+
+
+class Guardrail(BaseModel):
+    """A set of limits for the keys and members that it is assigned to.
+
+    A workspace's default guardrail (:attr:`Workspace.default_guardrail_id`) needs no assignment: it
+    applies to the whole workspace. A flag of ``None`` leaves the decision to the organization; a
+    guardrail can tighten the organization's rules, never relax them. The budget applies to each
+    assigned key and to each assigned member separately.
+    """
+
+    organization = models.ForeignKey(
+        Organization, on_delete=models.CASCADE, related_name="guardrails", editable=False
+    )
+    workspace = models.ForeignKey(
+        Workspace, on_delete=models.CASCADE, related_name="guardrails", null=True, blank=True
+    )
+    name = models.CharField(max_length=255)
+    description = models.TextField(null=True, blank=True)
+    allowed_models = ArrayField(models.CharField(max_length=255), null=True, blank=True)
+    ignored_models = ArrayField(models.CharField(max_length=255), null=True, blank=True)
+    allowed_providers = ArrayField(models.CharField(max_length=255), null=True, blank=True)
+    ignored_providers = ArrayField(models.CharField(max_length=255), null=True, blank=True)
+    allowed_data_regions = ArrayField(
+        models.CharField(max_length=16, choices=Region), null=True, blank=True
+    )
+    enforce_zdr = models.BooleanField(null=True, blank=True)
+    enforce_zdr_anthropic = models.BooleanField(null=True, blank=True)
+    enforce_zdr_google = models.BooleanField(null=True, blank=True)
+    enforce_zdr_openai = models.BooleanField(null=True, blank=True)
+    enforce_zdr_xai = models.BooleanField(null=True, blank=True)
+    enforce_zdr_other = models.BooleanField(null=True, blank=True)
+    allow_safety_retention_google = models.BooleanField(null=True, blank=True)
+    allow_safety_retention_other = models.BooleanField(null=True, blank=True)
+    enable_free_model_publication = models.BooleanField(null=True, blank=True)
+    enable_free_model_training = models.BooleanField(null=True, blank=True)
+    enable_paid_model_training = models.BooleanField(null=True, blank=True)
+    content_filters = models.JSONField(null=True, blank=True)
+    content_filter_builtins = models.JSONField(null=True, blank=True)
+    limit_nano = models.BigIntegerField(null=True, blank=True, help_text="In nano-USD.")
+    reset_interval = models.CharField(max_length=16, choices=LimitReset, null=True, blank=True)
+    include_byok_in_budgets = models.BooleanField(default=False)
+
+    objects = GuardrailManager()
+
+    class Meta:
+        ordering = ("organization", "created_at", "id")
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(limit_nano=None) | Q(limit_nano__gte=0),
+                name="guardrail_limit_not_negative",
+            ),
+            models.CheckConstraint(
+                condition=Q(limit_nano=None, reset_interval=None)
+                | Q(limit_nano__isnull=False, reset_interval__isnull=False),
+                name="guardrail_budget_whole",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def policy(self) -> Policy:
+        """The limits on models, providers and regions as one policy."""
+        return Policy.of(
+            only=self.allowed_providers,
+            ignore=self.ignored_providers,
+            models=self.allowed_models,
+            ignored_models=self.ignored_models,
+            zdr=[family for family in Family if getattr(self, f"enforce_zdr_{family}")],
+            no_training=self.enable_paid_model_training is False,
+            no_free_training=self.enable_free_model_training is False,
+            entrances=self.allowed_data_regions,
+        )
+
+    def require_whole_budget(self) -> None:
+        """Raises :class:`InvalidRequest` unless both limit and interval are set, or neither."""
+        if (self.limit_nano is None) != (self.reset_interval is None):
+            missing, given = "reset_interval", "limit_usd"
+            if self.limit_nano is None:
+                missing, given = given, missing
+            raise refusal(missing, f"Must go together with {given}.")
+
+    def edit(self, **changes: Any) -> bool:
+        """PRESENT → PRESENT. Writes the fields that differ and returns whether there were any.
+
+        ``enforce_zdr`` sets the flag of every model family that ``changes`` does not name. Raises
+        :class:`GuardrailNotFound` when the guardrail was deleted meanwhile, and
+        :class:`InvalidRequest` when only one of limit and interval would remain.
+        """
+        with transaction.atomic():
+            self._lock_present()
+            changed = set_fields(self, _expand_zdr(changes))
+            self.require_whole_budget()
+            if changed:
+                self.save_fields(*changed)
+        return bool(changed)
+
+    def remove(self) -> None:
+        """PRESENT → DELETED. Deletes the row and its assignments.
+
+        Raises :class:`GuardrailNotFound` when the guardrail was deleted before.
+        """
+        with transaction.atomic():
+            self._lock_present()
+            self.delete()
+
+    def assign_keys(self, keys: Collection[ApiKey], *, by: str) -> int:
+        """Assigns this guardrail to keys, replacing others; returns how many keys changed."""
+        return self._assign(KeyAssignment, "api_key", keys, by)
+
+    def unassign_keys(self, keys: Collection[ApiKey]) -> int:
+        """Removes this guardrail from keys; returns how many keys changed."""
+        return self._unassign(KeyAssignment, "api_key", keys)
+
+    def assign_members(self, members: Collection[Member], *, by: str) -> int:
+        """Assigns this guardrail to members, replacing others; returns how many members changed."""
+        return self._assign(MemberAssignment, "member", members, by)
+
+    def unassign_members(self, members: Collection[Member]) -> int:
+        """Removes this guardrail from members; returns how many members changed."""
+        return self._unassign(MemberAssignment, "member", members)
+
+    def _assign(
+        self,
+        kind: type[KeyAssignment] | type[MemberAssignment],
+        name: str,
+        subjects: Iterable[ApiKey] | Iterable[Member],
+        by: str,
+    ) -> int:
+        with transaction.atomic():
+            self._lock_present()
+            manager: Any = kind._default_manager
+            changed = {subject.pk: subject for subject in subjects}
+            present = manager.filter(guardrail=self, **{f"{name}__in": changed})
+            for pk in present.values_list(f"{name}_id", flat=True):
+                del changed[pk]
+            manager.filter(**{f"{name}__in": changed}).delete()
+            manager.bulk_create(
+                kind(guardrail=self, assigned_by=by, **{name: subject})
+                for subject in changed.values()
+            )
+        return len(changed)
+
+    def _unassign(
+        self,
+        kind: type[KeyAssignment] | type[MemberAssignment],
+        name: str,
+        subjects: Iterable[ApiKey] | Iterable[Member],
+    ) -> int:
+        with transaction.atomic():
+            self._lock_present()
+            manager: Any = kind._default_manager
+            deleted: int = manager.filter(
+                guardrail=self, **{f"{name}__in": [subject.pk for subject in subjects]}
+            ).delete()[0]
+        return deleted
+
+    def _lock_present(self) -> None:
+        Organization.objects.lock(self.organization_id)
+        try:
+            self.refresh_from_db(
+                from_queryset=Guardrail._base_manager.select_for_update(no_key=True)
+            )
+        except Guardrail.DoesNotExist:
+            raise GuardrailNotFound from None
+
+
+def _expand_zdr(fields: dict[str, Any]) -> dict[str, Any]:
+    """Returns the fields with ``enforce_zdr`` copied into each family's flag that is missing.
+
+    Only the families' flags decide; ``enforce_zdr`` itself is stored for display.
+    """
+    if "enforce_zdr" not in fields:
+        return fields
+    return {**{f"enforce_zdr_{family}": fields["enforce_zdr"] for family in Family}, **fields}
+
+
+class KeyAssignment(BaseModel):
+    """The guardrail of a key; a key has at most one."""
+
+    guardrail = models.ForeignKey(
+        Guardrail, on_delete=models.CASCADE, related_name="key_assignments"
+    )
+    api_key = models.OneToOneField(
+        ApiKey, on_delete=models.CASCADE, related_name="guardrail_assignment"
+    )
+    assigned_by = models.CharField(max_length=255, null=True, editable=False)
+
+    class Meta:
+        ordering = ("created_at", "id")
+
+    def __str__(self) -> str:
+        return f"{self.guardrail} for {self.api_key}"
+
+
+class MemberAssignment(BaseModel):
+    """The guardrail of a member; it applies to every key that the member created."""
+
+    guardrail = models.ForeignKey(
+        Guardrail, on_delete=models.CASCADE, related_name="member_assignments"
+    )
+    member = models.OneToOneField(
+        Member, on_delete=models.CASCADE, related_name="guardrail_assignment"
+    )
+    assigned_by = models.CharField(max_length=255, null=True, editable=False)
+
+    class Meta:
+        ordering = ("created_at", "id")
+
+    def __str__(self) -> str:
+        return f"{self.guardrail} for {self.member}"
+
+
+class KeyGuardrails(NamedTuple):
+    """The guardrails that apply to a key: its workspace's, its creator's and its own."""
+
+    workspace: Guardrail | None
+    member: Guardrail | None
+    key: Guardrail | None
+
+
+def guardrails_of(key: ApiKey) -> KeyGuardrails:
+    """Returns the guardrails that apply to a key, with one query."""
+    default_id = default_guardrail_id(key.workspace_id)
+    of_creator = MemberAssignment.objects.filter(guardrail=OuterRef("pk"), member=key.creator_id)
+    of_key = KeyAssignment.objects.filter(guardrail=OuterRef("pk"), api_key=key)
+    rows = list(
+        Guardrail.objects.for_organization(key.organization_id)
+        .annotate(is_of_creator=Exists(of_creator), is_of_key=Exists(of_key))
+        .filter(Q(pk=default_id) | Q(is_of_creator=True) | Q(is_of_key=True))
+    )
+    return KeyGuardrails(
+        next((row for row in rows if row.pk == default_id), None),
+        next((row for row in rows if row.is_of_creator), None),
+        next((row for row in rows if row.is_of_key), None),
+    )
+
+
+def policy_of(key: ApiKey) -> Policy:
+    """Returns the policy of a key: its organization's and those of its guardrails together."""
+    policy = key.organization.policy
+    for guardrail in guardrails_of(key):
+        if guardrail is not None:
+            policy &= guardrail.policy
+    return policy

@@ -1,0 +1,339 @@
+"""Workspaces of organizations, with their members and budgets."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Collection
+from typing import Any, Final, Self
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models, transaction
+from django.db.models import Q
+from django.utils import timezone
+
+from accounts.models.edits import refusal, write_fields
+from accounts.models.members import Member
+from accounts.models.organizations import Organization
+from accounts.models.terms import BudgetInterval
+from config.api.errors import InvalidRequest, NotFound, Unavailable
+from config.models import BaseModel
+
+WORKSPACE_SLUG: Final = re.compile("[a-z0-9]+(?:-[a-z0-9]+)*")
+_TRIES: Final = 5
+_LIKE_AN_ID: Final = re.compile("[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}")
+
+
+class WorkspaceNotFound(NotFound):
+    message = "The workspace does not exist."
+
+
+class BudgetNotFound(NotFound):
+    message = "The workspace has no budget for this interval."
+
+
+def default_guardrail_id(workspace_id: uuid.UUID) -> uuid.UUID:
+    """Returns the primary key of the guardrail that applies to a whole workspace.
+
+    The guardrail itself is created by the first change to it.
+    """
+    return uuid.uuid5(workspace_id, "default guardrail")
+
+
+class WorkspaceQuerySet(models.QuerySet["Workspace"]):
+    def for_organization(self, organization_id: uuid.UUID) -> Self:
+        return self.filter(organization_id=organization_id, deleted_at=None)
+
+
+class WorkspaceManager(models.Manager.from_queryset(WorkspaceQuerySet)):  # type: ignore[misc]
+    def create_workspace(
+        self,
+        *,
+        organization_id: uuid.UUID,
+        name: str,
+        slug: str,
+        created_by: str | None = None,
+        **fields: Any,
+    ) -> Workspace:
+        """Creates a workspace; raises :class:`InvalidRequest` for a slug that is taken."""
+        with transaction.atomic():
+            Organization.objects.lock(organization_id)
+            workspace = Workspace(
+                organization_id=organization_id,
+                name=name,
+                slug=slug,
+                created_by=created_by,
+                **fields,
+            )
+            workspace.require_free(slug)
+            workspace.save(force_insert=True)
+        return workspace
+
+
+class Workspace(BaseModel):
+    """A part of an organization with its own credentials and keys."""
+
+    class ProviderSort(models.TextChoices):
+        PRICE = "price", "price"
+        THROUGHPUT = "throughput", "throughput"
+        LATENCY = "latency", "latency"
+        EXACTO = "exacto", "exacto"
+
+    organization = models.ForeignKey(
+        Organization, on_delete=models.CASCADE, related_name="workspaces"
+    )
+    name = models.CharField(max_length=255)
+    slug = models.SlugField(max_length=64)
+    is_default = models.BooleanField(default=False)
+    description = models.TextField(null=True, blank=True)
+    created_by = models.CharField(max_length=255, null=True, editable=False)
+    default_text_model = models.CharField(max_length=255, null=True, blank=True)
+    default_image_model = models.CharField(max_length=255, null=True, blank=True)
+    default_provider_sort = models.CharField(
+        max_length=16, choices=ProviderSort, null=True, blank=True
+    )
+    disabled_server_tools = ArrayField(models.CharField(max_length=255), null=True, blank=True)
+    io_logging_api_key_ids = ArrayField(models.BigIntegerField(), null=True, blank=True)
+    io_logging_sampling_rate = models.DecimalField(
+        max_digits=5, decimal_places=4, default=1, db_default=1
+    )
+    is_data_discount_logging_enabled = models.BooleanField(default=False, db_default=False)
+    is_observability_broadcast_enabled = models.BooleanField(default=False, db_default=False)
+    is_observability_io_logging_enabled = models.BooleanField(default=False, db_default=False)
+    include_byok_in_budgets = models.BooleanField(default=False, db_default=False)
+    deleted_at = models.DateTimeField(null=True, editable=False)
+
+    objects = WorkspaceManager()
+
+    class Meta:
+        ordering = ("organization", "name")
+        constraints = [
+            models.UniqueConstraint(fields=("organization", "slug"), name="workspace_slug_unique"),
+            models.UniqueConstraint(
+                fields=("organization",),
+                condition=Q(is_default=True),
+                name="workspace_one_default",
+            ),
+            models.CheckConstraint(
+                condition=Q(io_logging_sampling_rate__gt=0, io_logging_sampling_rate__lte=1),
+                name="workspace_sampling_rate",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.organization} / {self.name}"
+
+    @property
+    def default_guardrail_id(self) -> uuid.UUID:
+        """The primary key of the guardrail that applies to the whole workspace."""
+        return default_guardrail_id(self.pk)
+
+    def require_free(self, slug: str) -> None:
+        """Raises :class:`InvalidRequest` for a slug that is taken or looks like an id.
+
+        Paths name a workspace by its slug or by its id.
+        """
+        if _LIKE_AN_ID.fullmatch(slug):
+            raise refusal("slug", "Must not look like an id.")
+        others = Workspace.objects.filter(organization=self.organization_id, slug=slug)
+        if others.exclude(pk=self.pk).exists():
+            raise refusal("slug", "Is taken by another workspace.")
+
+    def edit(self, **changes: Any) -> bool:
+        """PRESENT → PRESENT. Writes the fields that differ and returns whether there were any.
+
+        Raises :class:`WorkspaceNotFound` when the workspace was deleted meanwhile, and
+        :class:`InvalidRequest` for a slug that is taken.
+        """
+        with transaction.atomic():
+            self._lock_present()
+            if changes.get("slug", self.slug) != self.slug:
+                self.require_free(changes["slug"])
+            return write_fields(self, changes)
+
+    def close(self, *, confirm_default: bool = False) -> None:
+        """PRESENT → DELETED. Deletes budgets, guardrails and memberships, and frees the slug.
+
+        A workspace with a usable inference key is refused. The default workspace is deleted only
+        with ``confirm_default``; its inference keys are then disabled, because callers created them
+        without naming a workspace. Management keys belong to the organization and stay usable. The
+        row stays because generations point at it.
+
+        Raises :class:`InvalidRequest` for a refusal, :class:`WorkspaceNotFound` when the workspace
+        is already deleted, and :class:`Unavailable` when new keys start to work in it during every
+        attempt.
+        """
+        for _ in range(_TRIES):
+            if self._close(confirm_default=confirm_default):
+                return
+        raise Unavailable
+
+    def _close(self, *, confirm_default: bool) -> bool:
+        """Deletes the workspace and returns True, or returns False when a new key became usable.
+
+        Admission locks keys before organizations. A key that became usable after the keys were
+        locked can therefore not be locked now; the caller starts again.
+        """
+        keys = self.api_keys.for_inference().enabled().filter(deleted_at=None)
+        with transaction.atomic():
+            in_order = keys.order_by("pk").select_for_update(no_key=True)
+            locked = list(in_order.values_list("pk", flat=True))
+            self._lock_present()
+            if self.is_default and not confirm_default:
+                raise refusal(
+                    "confirm_default_workspace_deletion",
+                    "Must be true to delete the default workspace.",
+                )
+            if not self.is_default and keys.unexpired().exists():
+                raise InvalidRequest(
+                    "The workspace has active API keys. Delete, disable or move them first."
+                )
+            if keys.exclude(pk__in=locked).exists():
+                transaction.set_rollback(True)
+                return False
+            now = timezone.now()
+            keys.filter(pk__in=locked).update(disabled=True, updated_at=now)
+            self.budgets.all().delete()
+            self.guardrails.all().delete()
+            self.memberships.all().delete()
+            self.slug, self.deleted_at = self.pk.hex, now
+            self.save_fields("slug", "deleted_at")
+        return True
+
+    def place_of(self, member: Member) -> WorkspaceMember:
+        """Returns an unsaved membership for the default workspace, which has every member."""
+        return WorkspaceMember(
+            id=uuid.uuid5(self.pk, str(member.pk)),
+            workspace=self,
+            member=member,
+            role=member.role,
+            created_at=member.created_at,
+        )
+
+    def add_members(self, members: Collection[Member]) -> int:
+        """Adds members with their current role and returns how many were new."""
+        with transaction.atomic():
+            self._lock_present()
+            if self.is_default:
+                return 0
+            present = set(self.memberships.values_list("member_id", flat=True))
+            added = [
+                WorkspaceMember(workspace=self, member=member, role=member.role)
+                for member in members
+                if member.pk not in present
+            ]
+            WorkspaceMember.objects.bulk_create(added)
+            return len(added)
+
+    def remove_members(self, members: Collection[Member]) -> int:
+        """Removes all the members, or none of them, and returns how many there were.
+
+        Raises :class:`InvalidRequest` for a member with a usable key in the workspace, and for the
+        default workspace, which always has every member.
+        """
+        with transaction.atomic():
+            self._lock_present()
+            if self.is_default:
+                raise InvalidRequest("Members cannot be removed from the default workspace.")
+            keys = self.api_keys.enabled().unexpired().filter(creator__in=members, deleted_at=None)
+            holder = keys.select_related("creator").first()
+            if holder is not None:
+                raise InvalidRequest(f"The member {holder.creator} has active API keys here.")
+            return self.memberships.filter(member__in=members).delete()[0]
+
+    def set_budget(
+        self, interval: BudgetInterval, *, limit_nano: int, include_byok: bool | None = None
+    ) -> WorkspaceBudget:
+        """Sets the budget of one interval; ``include_byok`` applies to all of its budgets.
+
+        Raises :class:`InvalidRequest` unless each budget is below the budgets of longer intervals.
+        """
+        with transaction.atomic():
+            self._lock_present()
+            order = list(BudgetInterval)
+            for other in self.budgets.exclude(interval=interval):
+                is_longer = order.index(BudgetInterval(other.interval)) > order.index(interval)
+                if is_longer != (limit_nano < other.limit_nano) or limit_nano == other.limit_nano:
+                    side = "below" if is_longer else "above"
+                    raise refusal(
+                        "limit_usd", f"Must be {side} the {other.interval} budget of the workspace."
+                    )
+            budget = self.budgets.filter(interval=interval).first()
+            if budget is None:
+                budget = self.budgets.create(interval=interval, limit_nano=limit_nano)
+            else:
+                write_fields(budget, {"limit_nano": limit_nano})
+            if include_byok is not None:
+                write_fields(self, {"include_byok_in_budgets": include_byok})
+        return budget
+
+    def lift_budget(self, interval: BudgetInterval) -> bool:
+        """Deletes the budget of one interval and returns whether there was one."""
+        with transaction.atomic():
+            self._lock_present()
+            return bool(self.budgets.filter(interval=interval).delete()[0])
+
+    def _lock_present(self) -> None:
+        Organization.objects.lock(self.organization_id)
+        self.refresh_from_db(from_queryset=Workspace._base_manager.select_for_update(no_key=True))
+        if self.deleted_at is not None:
+            raise WorkspaceNotFound
+
+
+class WorkspaceMember(BaseModel):
+    """A membership in a workspace; the default workspace has every member without such rows."""
+
+    workspace = models.ForeignKey(Workspace, on_delete=models.CASCADE, related_name="memberships")
+    member = models.ForeignKey(Member, on_delete=models.CASCADE, related_name="memberships")
+    role = models.CharField(max_length=16, choices=Member.Role)
+
+    class Meta:
+        ordering = ("created_at", "id")
+        constraints = [
+            models.UniqueConstraint(fields=("workspace", "member"), name="workspace_member_unique")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.member} in {self.workspace}"
+
+
+class WorkspaceBudget(BaseModel):
+    """The most that a whole workspace may spend in one interval."""
+
+    workspace = models.ForeignKey(Workspace, on_delete=models.CASCADE, related_name="budgets")
+    interval = models.CharField(max_length=16, choices=BudgetInterval)
+    limit_nano = models.BigIntegerField(help_text="In nano-USD.")
+
+    class Meta:
+        ordering = ("workspace", "interval")
+        constraints = [
+            models.UniqueConstraint(
+                fields=("workspace", "interval"), name="workspace_budget_unique"
+            ),
+            models.CheckConstraint(condition=Q(limit_nano__gt=0), name="workspace_budget_positive"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.interval} budget of {self.workspace}"
+
+
+def require_workspace(workspace_id: uuid.UUID) -> None:
+    """Raises :class:`WorkspaceNotFound` for a deleted workspace."""
+    if not Workspace.objects.filter(pk=workspace_id, deleted_at=None).exists():
+        raise WorkspaceNotFound
+
+
+def workspace_for(organization_id: uuid.UUID, workspace_id: uuid.UUID | None) -> Workspace:
+    """Returns a workspace of an organization: the one with the id, or the default one for ``None``.
+
+    Raises :class:`WorkspaceNotFound` for an unknown id and for one of another organization, and
+    :class:`InvalidRequest` for ``None`` when the default workspace was deleted.
+    """
+    match = Q(is_default=True) if workspace_id is None else Q(pk=workspace_id)
+    workspace: Workspace | None
+    workspace = Workspace.objects.for_organization(organization_id).filter(match).first()
+    if workspace is None and workspace_id is None:
+        raise refusal("workspace_id", "Is required because there is no default workspace.")
+    if workspace is None:
+        raise WorkspaceNotFound
+    return workspace
