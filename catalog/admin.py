@@ -17,8 +17,10 @@ from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import Dialect, LanguageModel, ModelEndpoint, PriceVersion, Provider
 from catalog.pricing import RATES, Price
 from config.bulk.report import Report, RowListener
-from config.console import pages as console
-from config.console.pages import ConsoleForm, ReadOnlyAdmin, display
+from config.console.base import BoundedPaginator, ReadOnlyAdmin
+from config.console.formatting import dollars, per_million
+from config.console.forms import ConsoleForm, RateField, SecretField
+from config.console.unfold import display
 from config.console.uploads import Upload, UploadsAdmin
 from config.egress.addresses import InvalidURL, parse_base_url
 
@@ -50,7 +52,7 @@ class CatalogueAdmin(UploadsAdmin):
 
 
 class ProviderForm(ConsoleForm):
-    secret = console.SecretField(
+    secret = SecretField(
         required=False,
         label="New credential",
         help_text="The operator's own secret at this provider; empty keeps what is stored. "
@@ -202,17 +204,17 @@ class LanguageModelAdmin(CatalogueAdmin):
 class ModelEndpointForm(ConsoleForm):
     """An endpoint with its rates; other rates become another price version."""
 
-    prompt = console.RateField(label="Prompt", help_text="USD per token.")
-    completion = console.RateField(label="Completion", help_text="USD per token.")
-    image = console.RateField(label="Image", initial=0, help_text="USD per image of a prompt.")
-    request = console.RateField(label="Request", initial=0, help_text="USD per request.")
-    cache_read = console.RateField(
+    prompt = RateField(label="Prompt", help_text="USD per token.")
+    completion = RateField(label="Completion", help_text="USD per token.")
+    image = RateField(label="Image", initial=0, help_text="USD per image of a prompt.")
+    request = RateField(label="Request", initial=0, help_text="USD per request.")
+    cache_read = RateField(
         label="Cache read", required=False, help_text="Empty: as a prompt token."
     )
-    cache_write = console.RateField(
+    cache_write = RateField(
         label="Cache write", required=False, help_text="Empty: as a prompt token."
     )
-    image_output = console.RateField(
+    image_output = RateField(
         label="Drawn picture",
         required=False,
         help_text="USD per token of one. Empty: as a completion token.",
@@ -286,7 +288,7 @@ class ModelEndpointAdmin(CatalogueAdmin):
     @display(description="Rates")
     def rates(self, endpoint: ModelEndpoint) -> str:
         rows = (
-            (name.replace("_", " "), console.dollars(rate))
+            (name.replace("_", " "), dollars(rate))
             for name in RATES
             if (rate := getattr(endpoint.price, name)) is not None
         )
@@ -298,11 +300,11 @@ class ModelEndpointAdmin(CatalogueAdmin):
 
     @display(description="Prompt / M")
     def prompt_price(self, endpoint: ModelEndpoint) -> str | None:
-        return console.per_million(endpoint.price.prompt)
+        return per_million(endpoint.price.prompt)
 
     @display(description="Completion / M")
     def completion_price(self, endpoint: ModelEndpoint) -> str | None:
-        return console.per_million(endpoint.price.completion)
+        return per_million(endpoint.price.completion)
 
     @display(description="Catalogue", ordering="is_listed", label=_LISTED)
     def listing(self, endpoint: ModelEndpoint) -> str:
@@ -340,7 +342,7 @@ class PriceVersionAdmin(ReadOnlyAdmin):
     uuid_search_fields = ("subject_id",)
     search_fields = ("=id",)
     search_help_text = "The number of a version, or the id of an endpoint."
-    paginator = console.BoundedPaginator
+    paginator = BoundedPaginator
     sortable_by = ()
     fieldsets = (
         (None, {"fields": ("id", "subject_id", "created_at")}),
@@ -350,15 +352,15 @@ class PriceVersionAdmin(ReadOnlyAdmin):
 
     @display(description="Prompt / M")
     def prompt_price(self, version: PriceVersion) -> str | None:
-        return console.per_million(version.prompt)
+        return per_million(version.prompt)
 
     @display(description="Completion / M")
     def completion_price(self, version: PriceVersion) -> str | None:
-        return console.per_million(version.completion)
+        return per_million(version.completion)
 
     @display(description="Cache read / M")
     def cache_read_price(self, version: PriceVersion) -> str | None:
-        return console.per_million(version.cache_read)
+        return per_million(version.cache_read)
 
     @display(description="Prompt")
     def prompt_rate(self, version: PriceVersion) -> str:
@@ -370,11 +372,11 @@ class PriceVersionAdmin(ReadOnlyAdmin):
 
     @display(description="Image")
     def image_rate(self, version: PriceVersion) -> str:
-        return f"{console.dollars(version.image)} per image"
+        return f"{dollars(version.image)} per image"
 
     @display(description="Request")
     def request_rate(self, version: PriceVersion) -> str:
-        return f"{console.dollars(version.request)} per request"
+        return f"{dollars(version.request)} per request"
 
     @display(description="Cache read")
     def cache_read_rate(self, version: PriceVersion) -> str:
@@ -392,6 +394,4 @@ class PriceVersionAdmin(ReadOnlyAdmin):
 def _per_token(rate: Any, otherwise: str = "as a prompt token") -> str:
     if rate is None:
         return otherwise
-    return format_html(
-        "{} per token ({} per million)", console.dollars(rate), console.per_million(rate)
-    )
+    return format_html("{} per token ({} per million)", dollars(rate), per_million(rate))

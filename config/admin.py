@@ -20,9 +20,11 @@ from django_otp.plugins.otp_totp.admin import TOTPDevice
 
 from accounts.models import Organization
 from config.audit import context as audit
-from config.console import pages as console
 from config.console import totp
-from config.console.pages import ReadOnlyAdmin, display
+from config.console.actions import Message, transition
+from config.console.base import BoundedPaginator, ReadOnlyAdmin
+from config.console.formatting import label_renderer
+from config.console.unfold import display
 from config.models import AuditEntry
 
 _CHANGES: Final = {"created": "success", "changed": "info", "deleted": "danger"}
@@ -71,7 +73,7 @@ class SecondFactorAdmin(ReadOnlyAdmin):
         is_of_operator = match is not None and str(match.url_name).startswith("auth_user_")
         return is_of_operator and self.has_remove_permission(request)
 
-    @console.transition(
+    @transition(
         description="Remove",
         question="The operator logs in with the password alone, and has to set up a new app where "
         "one is required.",
@@ -80,8 +82,8 @@ class SecondFactorAdmin(ReadOnlyAdmin):
         icon="phonelink_erase",
         danger=True,
     )
-    def remove(self, request: HttpRequest, device: Any, form: Any) -> console.Said:
-        totp.forget(device.user)
+    def remove(self, request: HttpRequest, device: Any, form: Any) -> Message:
+        totp.remove(device.user)
         return messages.SUCCESS, f"The second factor of {device.user} is removed."
 
 
@@ -112,7 +114,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
     search_fields = ("actor", "=object_id")
     search_help_text = "An actor, or the id of an object or an organization, or its name."
     uuid_search_fields = ("organization_id",)
-    paginator = console.BoundedPaginator
+    paginator = BoundedPaginator
     ordering = ("-id",)
     sortable_by = ()
     fieldsets = (
@@ -121,7 +123,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
         ("Columns", {"fields": ("diff",)}),
     )
     readonly_fields = ("change", "what", "object", "organization", "diff")
-    readonly_preprocess_fields = {"change": console.chips(_CHANGES)}
+    readonly_preprocess_fields = {"change": label_renderer(_CHANGES)}
 
     @display(description="Change", label=_CHANGES)
     def change(self, entry: AuditEntry) -> str:

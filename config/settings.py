@@ -213,7 +213,7 @@ MIDDLEWARE = [
     "config.server.health.ProbeMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
-    "config.console.pages.ConsoleCSPMiddleware",
+    "config.console.site.ConsoleCSPMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -408,7 +408,7 @@ UNFOLD = {
     "SIDEBAR": {
         "show_search": True,
         "command_search": True,
-        "navigation": "config.console.pages.navigation",
+        "navigation": "config.console.navigation.build_sidebar",
     },
     "ACCOUNT": {
         "navigation": [

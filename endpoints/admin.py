@@ -23,8 +23,11 @@ from catalog.pricing import Price
 from config.api.text import parse_uuid
 from config.bulk.report import Report, RowListener
 from config.bulk.rows import read_lines
-from config.console import pages as console
-from config.console.pages import ConsoleForm, Dialog, ReadOnlyAdmin, display
+from config.console.actions import Message, bulk_action, transition
+from config.console.base import BoundedPaginator, ReadOnlyAdmin, actor_of
+from config.console.formatting import dollars, label_renderer, nano_dollars, per_million
+from config.console.forms import ConsoleForm, NoteField, RateField
+from config.console.unfold import Dialog, SelectWidget, TextWidget, display
 from config.console.uploads import Upload, UploadsAdmin
 from endpoints import imports
 from endpoints import validation as live
@@ -65,7 +68,7 @@ class ChecksMixin:
 
     @display(description="Cost")
     def cost(self, validation: Validation) -> str:
-        return console.nano_dollars(validation.cost_nano)
+        return nano_dollars(validation.cost_nano)
 
     @display(description="Duration")
     def duration(self, validation: Validation) -> str:
@@ -80,7 +83,7 @@ class ValidateDialog(Dialog):
     """Asks whose credential the calls are made with."""
 
     workspace = forms.ModelChoiceField(
-        queryset=Workspace.objects.none(), widget=console.SelectWidget(), empty_label=None
+        queryset=Workspace.objects.none(), widget=SelectWidget(), empty_label=None
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -99,21 +102,21 @@ class EditDialog(Dialog):
     """Shows a draft's upstream and declarations as they are, to be put right."""
 
     upstream_model_id = forms.CharField(
-        label="Upstream model ID", max_length=255, widget=console.TextWidget()
+        label="Upstream model ID", max_length=255, widget=TextWidget()
     )
     base_url = forms.CharField(
         label="Base URL",
         max_length=2048,
         required=False,
         empty_value=None,
-        widget=console.TextWidget(attrs={"inputmode": "url"}),
+        widget=TextWidget(attrs={"inputmode": "url"}),
         help_text="HTTPS up to the version; empty where the credential has it.",
     )
     declared_region = forms.TypedChoiceField(
         choices=(("", "Not declared"), *Region.choices),
         required=False,
         empty_value=None,
-        widget=console.SelectWidget(),
+        widget=SelectWidget(),
     )
     declared_zdr = forms.TypedChoiceField(
         label="Declared ZDR",
@@ -121,7 +124,7 @@ class EditDialog(Dialog):
         coerce=lambda text: text == "true",
         required=False,
         empty_value=None,
-        widget=console.SelectWidget(),
+        widget=SelectWidget(),
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -153,9 +156,7 @@ class EditDialog(Dialog):
 class DisableDialog(Dialog):
     """Asks why, where there is something to say."""
 
-    reason = console.NoteField(
-        required=False, max_length=255, help_text="The endpoint's history keeps it."
-    )
+    reason = NoteField(required=False, max_length=255, help_text="The endpoint's history keeps it.")
 
 
 class PrivateEndpointForm(ConsoleForm):
@@ -171,10 +172,10 @@ class PrivateEndpointForm(ConsoleForm):
     class Meta:
         labels = {"upstream_model_id": "Upstream model ID", "base_url": "Base URL"}
 
-    prompt = console.RateField(required=False, help_text="USD per token.")
-    completion = console.RateField(required=False, help_text="USD per token.")
-    cache_read = console.RateField(required=False, help_text="USD per token.")
-    cache_write = console.RateField(required=False, help_text="USD per token.")
+    prompt = RateField(required=False, help_text="USD per token.")
+    completion = RateField(required=False, help_text="USD per token.")
+    cache_read = RateField(required=False, help_text="USD per token.")
+    cache_write = RateField(required=False, help_text="USD per token.")
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean()
@@ -204,7 +205,7 @@ class PrivateEndpointAdmin(UploadsAdmin):
     linked_lookups = (*UploadsAdmin.linked_lookups, "drifted_at__isnull")
     search_fields = ("model__name", "model__slug", "provider_name", "upstream_model_id")
     uuid_search_fields = ("id", "organization_id")
-    paginator = console.BoundedPaginator
+    paginator = BoundedPaginator
     ordering = ("-created_at", "-id")
     autocomplete_fields = ("organization", "model", "provider")
     actions = ("activate_selected", "disable_selected", "enable_selected", "remove_selected")
@@ -270,9 +271,9 @@ class PrivateEndpointAdmin(UploadsAdmin):
         "updated_at", "id", "idempotency_key",
     )  # fmt: skip
     readonly_preprocess_fields = {
-        "state": console.chips(_STATES),
-        "validated": console.chips(_OUTCOMES),
-        "drift": console.chips(_DRIFT),
+        "state": label_renderer(_STATES),
+        "validated": label_renderer(_OUTCOMES),
+        "drift": label_renderer(_DRIFT),
     }
 
     @display(
@@ -319,12 +320,12 @@ class PrivateEndpointAdmin(UploadsAdmin):
     @display(description="Price / M")
     def price_text(self, endpoint: PrivateEndpoint) -> str:
         prompt, completion = endpoint.price.prompt, endpoint.price.completion
-        return f"{console.per_million(prompt)} / {console.per_million(completion)}"
+        return f"{per_million(prompt)} / {per_million(completion)}"
 
     @display(description="Rates")
     def rates(self, endpoint: PrivateEndpoint) -> str:
         rows = (
-            (name.replace("_", " "), console.dollars(rate), console.per_million(rate))
+            (name.replace("_", " "), dollars(rate), per_million(rate))
             for name in _RATES
             if (rate := getattr(endpoint.price, name)) is not None
         )
@@ -375,7 +376,7 @@ class PrivateEndpointAdmin(UploadsAdmin):
             declared_region=obj.declared_region,
             declared_zdr=obj.declared_zdr,
             price=form.negotiated,
-            by=console.actor(request),
+            by=actor_of(request),
         )
         return endpoint
 
@@ -389,9 +390,9 @@ class PrivateEndpointAdmin(UploadsAdmin):
 
     def response_post_save_add(self, request: HttpRequest, obj: Any) -> Any:
         # The next step stands on the draft's own page.
-        return self.leave(request, self.page_of(request, obj))
+        return self.redirect(request, self.url_of(request, obj))
 
-    @console.transition(
+    @transition(
         description="Edit",
         question="What is changed has to be validated anew.",
         submit="Save the draft",
@@ -399,13 +400,11 @@ class PrivateEndpointAdmin(UploadsAdmin):
         icon="edit",
         form=EditDialog,
     )
-    def edit(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> console.Said:
-        endpoint.edit(
-            by=console.actor(request), **{name: form.cleaned_data[name] for name in _EDITED}
-        )
+    def edit(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
+        endpoint.edit(by=actor_of(request), **{name: form.cleaned_data[name] for name in _EDITED})
         return messages.SUCCESS, "The draft is saved."
 
-    @console.transition(
+    @transition(
         description="Validate",
         question="Makes a live plain and a streamed call with the workspace's BYOK credential.",
         submit="Validate now",
@@ -413,7 +412,7 @@ class PrivateEndpointAdmin(UploadsAdmin):
         icon="fact_check",
         form=ValidateDialog,
     )
-    def validate(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> console.Said:
+    def validate(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
         endpoint.require_status(Status.DRAFT)
         result = live.run(endpoint, workspace_id=form.cleaned_data["workspace"].pk)
         if result.passed:
@@ -421,18 +420,18 @@ class PrivateEndpointAdmin(UploadsAdmin):
         check = next(check for check in result.checks if not check["passed"])
         return messages.WARNING, f"The validation failed: {check['name']} ({check['reason']})."
 
-    @console.transition(
+    @transition(
         description="Activate",
         question="Requests of the organization are routed to it from now on.",
         submit="Activate",
         permission="operate",
         icon="play_arrow",
     )
-    def activate(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> console.Said:
-        endpoint.activate(by=console.actor(request))
+    def activate(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
+        endpoint.activate(by=actor_of(request))
         return messages.SUCCESS, "The endpoint is active."
 
-    @console.transition(
+    @transition(
         description="Disable",
         question="Nothing is routed to it from the next request on.",
         submit="Disable",
@@ -440,22 +439,22 @@ class PrivateEndpointAdmin(UploadsAdmin):
         icon="pause",
         form=DisableDialog,
     )
-    def disable(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> console.Said:
-        endpoint.disable(by=console.actor(request), reason=form.cleaned_data["reason"])
+    def disable(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
+        endpoint.disable(by=actor_of(request), reason=form.cleaned_data["reason"])
         return messages.SUCCESS, "The endpoint is disabled."
 
-    @console.transition(
+    @transition(
         description="Enable",
         question="Requests are routed to it again.",
         submit="Enable",
         permission="operate",
         icon="play_arrow",
     )
-    def enable(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> console.Said:
-        endpoint.enable(by=console.actor(request))
+    def enable(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
+        endpoint.enable(by=actor_of(request))
         return messages.SUCCESS, "The endpoint is active again."
 
-    @console.transition(
+    @transition(
         description="Delete",
         question="Nothing shows it or routes to it any more. Its generations stay.",
         submit="Delete the endpoint",
@@ -463,35 +462,33 @@ class PrivateEndpointAdmin(UploadsAdmin):
         icon="delete",
         danger=True,
     )
-    def remove(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> console.Said:
-        endpoint.remove(by=console.actor(request))
+    def remove(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
+        endpoint.remove(by=actor_of(request))
         return messages.SUCCESS, f"{endpoint} is deleted."
 
-    @console.bulk(
-        description="Activate", question="Activate these endpoints?", permission="operate"
-    )
+    @bulk_action(description="Activate", question="Activate these endpoints?", permission="operate")
     def activate_selected(self, request: HttpRequest, endpoint: PrivateEndpoint) -> None:
-        endpoint.activate(by=console.actor(request))
+        endpoint.activate(by=actor_of(request))
 
-    @console.bulk(
+    @bulk_action(
         description="Disable",
         question="Disable these endpoints? Nothing is routed to them from the next request on.",
         permission="operate",
     )
     def disable_selected(self, request: HttpRequest, endpoint: PrivateEndpoint) -> None:
-        endpoint.disable(by=console.actor(request))
+        endpoint.disable(by=actor_of(request))
 
-    @console.bulk(description="Enable", question="Enable these endpoints?", permission="operate")
+    @bulk_action(description="Enable", question="Enable these endpoints?", permission="operate")
     def enable_selected(self, request: HttpRequest, endpoint: PrivateEndpoint) -> None:
-        endpoint.enable(by=console.actor(request))
+        endpoint.enable(by=actor_of(request))
 
-    @console.bulk(
+    @bulk_action(
         description="Delete",
         question="Delete these endpoints? Nothing shows them or routes to them any more.",
         permission="remove",
     )
     def remove_selected(self, request: HttpRequest, endpoint: PrivateEndpoint) -> None:
-        endpoint.remove(by=console.actor(request))
+        endpoint.remove(by=actor_of(request))
 
 
 @admin.register(Validation)
@@ -505,7 +502,7 @@ class ValidationAdmin(ChecksMixin, ReadOnlyAdmin):
     list_filter = ("outcome", "purpose")
     search_fields = ("endpoint__upstream_model_id",)
     uuid_search_fields = ("id", "endpoint_id")
-    paginator = console.BoundedPaginator
+    paginator = BoundedPaginator
     ordering = ("-created_at", "-id")
     sortable_by = ()
     fieldsets = (
@@ -524,7 +521,7 @@ class ValidationAdmin(ChecksMixin, ReadOnlyAdmin):
     readonly_fields = (
         "result", "cost", "duration", "checks_table", "id", "created_at", "updated_at",
     )  # fmt: skip
-    readonly_preprocess_fields = {"result": console.chips(_OUTCOMES)}
+    readonly_preprocess_fields = {"result": label_renderer(_OUTCOMES)}
 
     @display(description="Endpoint")
     def endpoint_name(self, validation: Validation) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from django.db.models import Q, QuerySet
 from django.template.loader import render_to_string
 
-from config.console import pages as console
+from config.console.formatting import nano_dollars
 from config.models import AuditEntry
 from endpoints.models import Attestation, PrivateEndpoint, Validation
 
@@ -57,7 +57,7 @@ def _validations(endpoint: PrivateEndpoint) -> Iterator[Event]:
             f"for {validation.purpose}",
             f"in {validation.workspace.name}" if validation.workspace else "",
             f"with {validation.credential}" if validation.credential else "without a credential",
-            f"{validation.duration_ms} ms, {console.nano_dollars(validation.cost_nano)}",
+            f"{validation.duration_ms} ms, {nano_dollars(validation.cost_nano)}",
         ]
         outcome = Validation.Outcome(validation.outcome)
         yield Event(

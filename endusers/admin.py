@@ -19,8 +19,11 @@ from accounts.models import Organization
 from config.api.text import CONTROL_CHARACTERS, parse_uuid
 from config.bulk.report import Report, RowListener
 from config.bulk.rows import read_lines
-from config.console import pages as console
-from config.console.pages import ConsoleForm, display
+from config.console.actions import bulk_action
+from config.console.base import BoundedPaginator
+from config.console.formatting import nano_dollars
+from config.console.forms import ConsoleForm
+from config.console.unfold import SelectWidget, display
 from config.console.uploads import Upload, UploadsAdmin
 from endusers import imports
 from endusers.models import EndUser
@@ -51,7 +54,7 @@ class EndUserExportForm(OrganizationExportForm):
     as_csv = forms.ChoiceField(
         label="Format",
         choices=(("csv", "CSV"), ("jsonl", "JSON lines")),
-        widget=console.SelectWidget(),
+        widget=SelectWidget(),
     )
 
 
@@ -65,7 +68,7 @@ class EndUserAdmin(UploadsAdmin):
     list_filter = ("is_active",)
     search_fields = ("user__startswith",)
     search_help_text = "How the tracking string begins, or the id of an organization."
-    paginator = console.BoundedPaginator
+    paginator = BoundedPaginator
     ordering = ("-created_at", "-id")
     sortable_by = ()
     autocomplete_fields = ("organization",)
@@ -130,11 +133,11 @@ class EndUserAdmin(UploadsAdmin):
 
     @display(description="Credits spent")
     def spend(self, end_user: Any) -> str:
-        return console.nano_dollars(_total(end_user, "cost_nano"))
+        return nano_dollars(_total(end_user, "cost_nano"))
 
     @display(description="Paid by own credentials")
     def byok_spend(self, end_user: Any) -> str:
-        return console.nano_dollars(_total(end_user, "byok_nano"))
+        return nano_dollars(_total(end_user, "byok_nano"))
 
     @display(description="State", label={"active": "success", "inactive": "warning"})
     def state(self, end_user: EndUser) -> str:
@@ -168,13 +171,13 @@ class EndUserAdmin(UploadsAdmin):
             return "end-users.csv", chain([imports.CSV_HEADER], rows)
         return "end-users.jsonl", rows
 
-    @console.bulk(
+    @bulk_action(
         description="Mark as active", question="Mark these end users active?", permission="change"
     )
     def activate_selected(self, request: HttpRequest, end_user: EndUser) -> None:
         end_user.activate()
 
-    @console.bulk(
+    @bulk_action(
         description="Mark as inactive",
         question="Mark these end users inactive? Their requests are served as before.",
         permission="change",

@@ -11,7 +11,6 @@ from uuid import UUID
 from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.template.loader import render_to_string
 from django.utils import timezone
 from django.utils.html import format_html
 
@@ -19,8 +18,11 @@ from accounts.models import ApiKey, Organization
 from billing import ledger
 from billing.models import Transfer
 from catalog.pricing import NANO, Usage, prompt_parts
-from config.console import pages as console
-from config.console.pages import ConsoleForm, Dialog, ReadOnlyAdmin, display
+from config.console.actions import Message, transition
+from config.console.base import BoundedPaginator, ReadOnlyAdmin, StatusFilter, actor_of
+from config.console.formatting import dollars, label_renderer, nano_dollars, render_table
+from config.console.forms import ConsoleForm, NoteField
+from config.console.unfold import Dialog, display
 from endusers.models import EndUser
 from inference.models import Feedback, Generation, Journal
 from inference.reports.hours import first_id
@@ -66,7 +68,7 @@ class SinceFilter(admin.SimpleListFilter):
 class RefundDialog(Dialog):
     """Asks why."""
 
-    note = console.NoteField(help_text="Why; the ledger keeps it.")
+    note = NoteField(help_text="Why; the ledger keeps it.")
 
 
 class GenerationForm(ConsoleForm):
@@ -89,10 +91,10 @@ class GenerationForm(ConsoleForm):
         help_texts = {"is_estimated": "Counted here, for want of a report."}
 
 
-class StatusFilter(console.StatusFilter):
+class GenerationStatusFilter(StatusFilter):
     statuses = Generation.Status
 
-    def pending(self, rows: QuerySet[Any]) -> QuerySet[Any]:
+    def narrow_to_pending(self, rows: QuerySet[Any]) -> QuerySet[Any]:
         return rows.filter(pk__in=Journal.objects.values("pk"))
 
 
@@ -107,14 +109,14 @@ class GenerationAdmin(ReadOnlyAdmin):
     )  # fmt: skip
     list_display_links = ("created_at", "id")
     list_select_related = ("organization",)
-    list_filter = (SinceFilter, StatusFilter, "is_byok", "streamed")
+    list_filter = (SinceFilter, GenerationStatusFilter, "is_byok", "streamed")
     linked_lookups = (*ReadOnlyAdmin.linked_lookups, "model__exact", "end_user__exact")
     search_fields = ("id__startswith",)
     search_help_text = (
         "The beginning of a generation's id; the label, hash or id of a key; an end user; the id, "
         "slug or name of an organization; or a time in UTC such as 2026-01-31 14:05."
     )
-    paginator = console.BoundedPaginator
+    paginator = BoundedPaginator
     # The table grows without end, and only the primary key is in the order of time.
     ordering = ("-id",)
     sortable_by = ()
@@ -160,7 +162,7 @@ class GenerationAdmin(ReadOnlyAdmin):
     )
     readonly_fields = ("state", "cost", "upstream_cost", "attempts_table", "breakdown", "money")
 
-    readonly_preprocess_fields = {"state": console.chips(_STATES)}
+    readonly_preprocess_fields = {"state": label_renderer(_STATES)}
 
     @display(description="Status", label=_STATES)
     def state(self, generation: Generation) -> str:
@@ -174,11 +176,11 @@ class GenerationAdmin(ReadOnlyAdmin):
 
     @display(description="Cost")
     def cost(self, generation: Generation) -> str:
-        return console.nano_dollars(generation.cost_nano)
+        return nano_dollars(generation.cost_nano)
 
     @display(description="Upstream cost")
     def upstream_cost(self, generation: Generation) -> str:
-        return console.nano_dollars(generation.upstream_cost_nano)
+        return nano_dollars(generation.upstream_cost_nano)
 
     @display(description="First event")
     def latency(self, generation: Generation) -> str:
@@ -198,7 +200,7 @@ class GenerationAdmin(ReadOnlyAdmin):
             for number, attempt in enumerate(generation.attempts, 1)
         ]
         headers = ("", "Provider", "Paid by", "Status", "Reason", "Took")
-        return _table(headers, rows, "No upstream was tried, or it is under way.")
+        return render_table(headers, rows, empty="No upstream was tried, or it is under way.")
 
     @display(description="By kind")
     def breakdown(self, generation: Generation) -> str:
@@ -218,7 +220,7 @@ class GenerationAdmin(ReadOnlyAdmin):
             ("Request", 1, price.request),
         ]
         rows = [
-            (kind, f"{count:,}", console.dollars(rate), console.dollars(rate * count))
+            (kind, f"{count:,}", dollars(rate), dollars(rate * count))
             for kind, count, rate in kinds
             if count and (rate or kind != "Request")
         ]
@@ -226,8 +228,8 @@ class GenerationAdmin(ReadOnlyAdmin):
         rest = generation.upstream_cost_nano - parts * NANO
         if abs(rest) >= 1:
             kind = "Images" if rest > 0 else "Waived"
-            rows.append((kind, "", "", console.nano_dollars(round(rest))))
-        return _table(("Kind", "Count", "Rate", "Cost"), rows, "")
+            rows.append((kind, "", "", nano_dollars(round(rest))))
+        return render_table(("Kind", "Count", "Rate", "Cost"), rows)
 
     @display(description="In the ledger")
     def money(self, generation: Generation) -> str:
@@ -235,21 +237,21 @@ class GenerationAdmin(ReadOnlyAdmin):
             (
                 Transfer.Kind(transfer.kind).label,
                 transfer.status,
-                console.nano_dollars(transfer.amount_nano),
-                console.nano_dollars(transfer.posted_nano or 0),
+                nano_dollars(transfer.amount_nano),
+                nano_dollars(transfer.posted_nano or 0),
                 transfer.actor,
                 transfer.note,
             )
             for transfer in Transfer.objects.filter(reference=generation.pk).order_by("id")
         ]
         headers = ("Transfer", "Status", "At most", "Moved", "By", "Note")
-        hold = console.nano_dollars(generation.hold_nano)
-        own = console.nano_dollars(generation.upstream_hold_nano)
+        hold = nano_dollars(generation.hold_nano)
+        own = nano_dollars(generation.upstream_hold_nano)
         return format_html(
             '<p class="mb-2">Held: {} of credits, {} of own credentials.</p>{}',
             hold,
             own,
-            _table(headers, rows, "No credits moved."),
+            render_table(headers, rows, empty="No credits moved."),
         )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
@@ -300,7 +302,7 @@ class GenerationAdmin(ReadOnlyAdmin):
             return []
         return super().get_actions_detail(request, object_id)  # type: ignore[misc]
 
-    @console.transition(
+    @transition(
         description="Refund",
         question="The organization gets back all that its credits paid for this generation. "
         "Budgets go on counting it.",
@@ -309,11 +311,11 @@ class GenerationAdmin(ReadOnlyAdmin):
         icon="undo",
         form=RefundDialog,
     )
-    def refund(self, request: HttpRequest, generation: Generation, form: Any) -> console.Said:
+    def refund(self, request: HttpRequest, generation: Generation, form: Any) -> Message:
         transfer = ledger.refund(
-            generation.pk, actor=console.actor(request), note=form.cleaned_data["note"]
+            generation.pk, actor=actor_of(request), note=form.cleaned_data["note"]
         )
-        return messages.SUCCESS, f"{console.nano_dollars(transfer.amount_nano)} refunded."
+        return messages.SUCCESS, f"{nano_dollars(transfer.amount_nano)} refunded."
 
 
 def _narrowed(queryset: QuerySet[Any], term: str) -> QuerySet[Any]:
@@ -365,12 +367,6 @@ def _completion(generation: Generation) -> str:
     return f"Completion, {reasoning:,} of it reasoning" if reasoning else "Completion"
 
 
-def _table(headers: tuple[str, ...], rows: list[Any], nothing: str) -> str:
-    return render_to_string(
-        "admin/cells.html", {"headers": headers, "rows": rows, "nothing": nothing}
-    )
-
-
 @admin.register(Feedback)
 class FeedbackAdmin(ReadOnlyAdmin):
     """What callers say of generations, newest first."""
@@ -379,7 +375,7 @@ class FeedbackAdmin(ReadOnlyAdmin):
     list_filter = ("category",)
     search_fields = ("generation__id__startswith",)
     search_help_text = "The beginning of a generation's id."
-    paginator = console.BoundedPaginator
+    paginator = BoundedPaginator
     ordering = ("-id",)
     sortable_by = ()
     fields = (("category", "generation"), "comment", ("created_by", "created_at"))

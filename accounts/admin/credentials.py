@@ -15,8 +15,10 @@ from catalog import dialects
 from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import Provider
 from config.api.text import parse_uuid
-from config.console import pages as console
-from config.console.pages import ConsoleAdmin, ConsoleForm, Dialog, display
+from config.console.actions import Message, transition
+from config.console.base import ConsoleAdmin
+from config.console.forms import ConsoleForm, SecretField
+from config.console.unfold import Dialog, SelectWidget, display
 from endpoints import rotation
 
 
@@ -70,9 +72,9 @@ class ByokAddForm(ByokForm):
         widget=AutocompleteSelect(ByokCredential._meta.get_field("organization"), admin.site),
     )
     provider = forms.ModelChoiceField(
-        queryset=Provider.objects.filter(is_listed=True), widget=console.SelectWidget()
+        queryset=Provider.objects.filter(is_listed=True), widget=SelectWidget()
     )
-    secret = console.SecretField(
+    secret = SecretField(
         help_text="One bare key, or one JSON object where the provider needs more; never shown."
     )
 
@@ -92,7 +94,7 @@ class ByokAddForm(ByokForm):
 class RotateDialog(Dialog):
     """Asks for the new secret, and whether to try it first."""
 
-    secret = console.SecretField(label="New secret", help_text="It is never shown again.")
+    secret = SecretField(label="New secret", help_text="It is never shown again.")
     revalidate = forms.BooleanField(
         required=False,
         label="Try it on the dependent endpoints first",
@@ -186,7 +188,7 @@ class ByokCredentialAdmin(ConsoleAdmin):
     def has_remove_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm("accounts.delete_byokcredential")
 
-    @console.transition(
+    @transition(
         description="Delete",
         question="The secret is wiped, and nothing is sent with it any more. It cannot be undone.",
         submit="Delete the credential",
@@ -194,14 +196,14 @@ class ByokCredentialAdmin(ConsoleAdmin):
         icon="delete",
         danger=True,
     )
-    def remove(self, request: HttpRequest, credential: ByokCredential, form: Any) -> console.Said:
+    def remove(self, request: HttpRequest, credential: ByokCredential, form: Any) -> Message:
         credential.remove()
         return messages.SUCCESS, f"{credential} is deleted."
 
     def has_rotate_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm("accounts.change_byokcredential")
 
-    @console.transition(
+    @transition(
         description="Rotate",
         question="Replaces the secret. Validations made with the old one become stale.",
         submit="Replace the secret",
@@ -209,7 +211,7 @@ class ByokCredentialAdmin(ConsoleAdmin):
         icon="autorenew",
         form=RotateDialog,
     )
-    def rotate(self, request: HttpRequest, credential: ByokCredential, form: Any) -> console.Said:
+    def rotate(self, request: HttpRequest, credential: ByokCredential, form: Any) -> Message:
         secret = form.cleaned_data["secret"]
         provider = Provider.objects.filter(slug=credential.provider_slug).first()
         if provider is not None:

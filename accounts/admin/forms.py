@@ -10,8 +10,8 @@ from django import forms
 from rest_framework.exceptions import ValidationError as NotInCatalogue
 
 from accounts.governance_serializers import canonical_models, known_providers
-from config.console import pages as console
-from config.console.pages import ConsoleForm
+from config.console.forms import ConsoleForm
+from config.console.unfold import TextWidget
 
 
 class CatalogueForm(ConsoleForm):
@@ -43,7 +43,7 @@ class DollarsField(forms.DecimalField):
             min_value=0,
             max_value=1_000_000_000,
             decimal_places=9,
-            widget=console.TextWidget(attrs={"inputmode": "decimal"}),
+            widget=TextWidget(attrs={"inputmode": "decimal"}),
             **kwargs,
         )
 

@@ -20,8 +20,10 @@ from accounts.models import (
     MemberNotFound,
 )
 from accounts.policy import Family
-from config.console import pages as console
-from config.console.pages import ConsoleAdmin, Dialog, display
+from config.console.actions import Message, transition
+from config.console.base import ConsoleAdmin, ReadOnlyInline, actor_of
+from config.console.formatting import nano_dollars, plain_digits
+from config.console.unfold import Dialog, SelectWidget, TabularInline, TextareaWidget, display
 
 
 class GuardrailForm(CatalogueForm):
@@ -36,7 +38,7 @@ class GuardrailForm(CatalogueForm):
         super().__init__(*args, **kwargs)
         nano = self.instance.limit_nano
         if nano is not None and "limit" in self.fields:
-            self.initial["limit"] = console.plain_digits(Decimal(nano).scaleb(-9))
+            self.initial["limit"] = plain_digits(Decimal(nano).scaleb(-9))
 
     @property
     def changes(self) -> dict[str, Any]:
@@ -56,7 +58,7 @@ class GuardrailForm(CatalogueForm):
         return named
 
 
-class KeyAssignmentInline(console.ReadOnlyInline, console.TabularInline):
+class KeyAssignmentInline(ReadOnlyInline, TabularInline):
     model = KeyAssignment
     verbose_name_plural = "keys"
     fields = ("api_key", "assigned_by", "created_at")
@@ -67,7 +69,7 @@ class KeyAssignmentInline(console.ReadOnlyInline, console.TabularInline):
         return rows.select_related("api_key")
 
 
-class MemberAssignmentInline(console.ReadOnlyInline, console.TabularInline):
+class MemberAssignmentInline(ReadOnlyInline, TabularInline):
     model = MemberAssignment
     verbose_name_plural = "members"
     fields = ("member", "assigned_by", "created_at")
@@ -82,7 +84,7 @@ class _SubjectsDialog(Dialog):
 
     verb = forms.ChoiceField(
         choices=(("assign", "Assign"), ("unassign", "Take away")),
-        widget=console.SelectWidget(),
+        widget=SelectWidget(),
         label="What to do",
     )
 
@@ -90,7 +92,7 @@ class _SubjectsDialog(Dialog):
 class KeysDialog(_SubjectsDialog):
     keys = forms.CharField(
         label="Hashes of API keys",
-        widget=console.TextareaWidget(attrs={"rows": 4}),
+        widget=TextareaWidget(attrs={"rows": 4}),
         help_text="Separated by white space. A key has one guardrail: any other is replaced.",
     )
 
@@ -98,7 +100,7 @@ class KeysDialog(_SubjectsDialog):
 class MembersDialog(_SubjectsDialog):
     members = forms.CharField(
         label="Addresses of members",
-        widget=console.TextareaWidget(attrs={"rows": 4}),
+        widget=TextareaWidget(attrs={"rows": 4}),
         help_text="Separated by white space. A member has one guardrail: any other is replaced.",
     )
 
@@ -158,7 +160,7 @@ class GuardrailAdmin(ConsoleAdmin):
     def budget(self, guardrail: Guardrail) -> str | None:
         if guardrail.limit_nano is None:
             return None
-        return f"{console.nano_dollars(guardrail.limit_nano)} {guardrail.reset_interval}"
+        return f"{nano_dollars(guardrail.limit_nano)} {guardrail.reset_interval}"
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return (*self.readonly_fields, "workspace") if obj else self.readonly_fields
@@ -190,7 +192,7 @@ class GuardrailAdmin(ConsoleAdmin):
     def has_assign_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm("accounts.change_guardrail")
 
-    @console.transition(
+    @transition(
         description="Keys",
         question="The guardrail holds for these inference keys, from their next request on.",
         submit="Do so",
@@ -198,18 +200,18 @@ class GuardrailAdmin(ConsoleAdmin):
         icon="key",
         form=KeysDialog,
     )
-    def assign_keys(self, request: HttpRequest, guardrail: Guardrail, form: Any) -> console.Said:
+    def assign_keys(self, request: HttpRequest, guardrail: Guardrail, form: Any) -> Message:
         wanted = set(form.cleaned_data["keys"].split())
         rows = ApiKey.objects.for_organization(guardrail.organization_id).for_inference()
         keys = list(rows.filter(digest__in=wanted))
         if len(keys) != len(wanted):
             raise ApiKeyNotFound("One of them is no inference key of the organization.")
         if form.cleaned_data["verb"] == "assign":
-            changed = guardrail.assign_keys(keys, by=console.actor(request))
+            changed = guardrail.assign_keys(keys, by=actor_of(request))
             return messages.SUCCESS, f"{changed} keys have got the guardrail."
         return messages.SUCCESS, f"{guardrail.unassign_keys(keys)} keys have lost the guardrail."
 
-    @console.transition(
+    @transition(
         description="Members",
         question="The guardrail holds for every key that these members made.",
         submit="Do so",
@@ -217,14 +219,14 @@ class GuardrailAdmin(ConsoleAdmin):
         icon="group",
         form=MembersDialog,
     )
-    def assign_members(self, request: HttpRequest, guardrail: Guardrail, form: Any) -> console.Said:
+    def assign_members(self, request: HttpRequest, guardrail: Guardrail, form: Any) -> Message:
         wanted = set(form.cleaned_data["members"].split())
         rows = Member.objects.for_organization(guardrail.organization_id)
         members = list(rows.filter(email__in=wanted))
         if len(members) != len(wanted):
             raise MemberNotFound("One of them is no member of the organization.")
         if form.cleaned_data["verb"] == "assign":
-            changed = guardrail.assign_members(members, by=console.actor(request))
+            changed = guardrail.assign_members(members, by=actor_of(request))
             return messages.SUCCESS, f"{changed} members have got the guardrail."
         lost = guardrail.unassign_members(members)
         return messages.SUCCESS, f"{lost} members have lost the guardrail."
@@ -232,7 +234,7 @@ class GuardrailAdmin(ConsoleAdmin):
     def has_remove_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm("accounts.delete_guardrail")
 
-    @console.transition(
+    @transition(
         description="Delete",
         question="It goes with its assignments: what it governed is governed no more.",
         submit="Delete the guardrail",
@@ -240,7 +242,7 @@ class GuardrailAdmin(ConsoleAdmin):
         icon="delete",
         danger=True,
     )
-    def remove(self, request: HttpRequest, guardrail: Guardrail, form: Any) -> console.Said:
+    def remove(self, request: HttpRequest, guardrail: Guardrail, form: Any) -> Message:
         text = f"{guardrail} is deleted."
         # The page looks for the row afterwards, by the key that a deleted instance loses.
         Guardrail.objects.get(pk=guardrail.pk).remove()

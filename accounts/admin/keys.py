@@ -12,8 +12,11 @@ from django.utils import timezone
 
 from accounts.admin.preview import preview
 from accounts.models import ApiKey
-from config.console import pages as console
-from config.console.pages import ConsoleAdmin, ConsoleForm, display
+from config.console.actions import Message, bulk_action, transition
+from config.console.base import ConsoleAdmin
+from config.console.formatting import label_renderer, nano_dollars
+from config.console.forms import ConsoleForm
+from config.console.unfold import display
 from config.secrets import Secret
 from config.server.regions import region_of_host
 
@@ -98,8 +101,8 @@ class ApiKeyAdmin(ConsoleAdmin):
     )  # fmt: skip
 
     readonly_preprocess_fields = {
-        "kind": console.chips(_KINDS),
-        "status": console.chips(_KEY_STATES),
+        "kind": label_renderer(_KINDS),
+        "status": label_renderer(_KEY_STATES),
     }
 
     @display(description="Type", ordering="is_management", label=_KINDS)
@@ -116,7 +119,7 @@ class ApiKeyAdmin(ConsoleAdmin):
 
     @display(description="Limit")
     def limit(self, key: ApiKey) -> str | None:
-        return None if key.limit_nano is None else console.nano_dollars(key.limit_nano)
+        return None if key.limit_nano is None else nano_dollars(key.limit_nano)
 
     @display(description="Workspace", ordering="workspace__name")
     def workspace_name(self, key: ApiKey) -> str:
@@ -167,7 +170,7 @@ class ApiKeyAdmin(ConsoleAdmin):
             "key": obj,
             "kind": "Management" if obj.is_management else "Inference",
             "secret": secret.reveal(),
-            "next": self.page_of(request, obj),
+            "next": self.url_of(request, obj),
         }
         return TemplateResponse(
             request,
@@ -176,7 +179,7 @@ class ApiKeyAdmin(ConsoleAdmin):
             headers={"Cache-Control": "no-store"},
         )
 
-    @console.transition(
+    @transition(
         description="Revoke",
         question="Every request with this key is refused from now on. It cannot be undone.",
         submit="Revoke the key",
@@ -184,12 +187,12 @@ class ApiKeyAdmin(ConsoleAdmin):
         icon="key_off",
         danger=True,
     )
-    def revoke(self, request: HttpRequest, key: ApiKey, form: Any) -> console.Said:
+    def revoke(self, request: HttpRequest, key: ApiKey, form: Any) -> Message:
         if key.revoke():
             return messages.SUCCESS, "The key is revoked."
         return messages.INFO, "The key was revoked already."
 
-    @console.bulk(
+    @bulk_action(
         description="Revoke",
         question="Revoke these keys? Every request with them is refused from now on.",
         permission="revoke",

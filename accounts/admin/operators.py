@@ -9,7 +9,8 @@ from django.contrib.auth.admin import GroupAdmin as DjangoGroupAdmin
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.models import Group, User
 
-from config.console.pages import ModelAdmin, StrictList
+from config.console.base import StrictList
+from config.console.unfold import ModelAdmin
 
 if not TYPE_CHECKING:
     from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm

@@ -17,11 +17,14 @@ from accounts.models import Member, Organization, Workspace
 from billing import grants
 from billing.models import Account
 from config.api.text import parse_uuid
-from config.console import pages as console
-from config.console.pages import ConsoleAdmin, ConsoleForm, Dialog, display
+from config.console.actions import Message, transition
+from config.console.base import ConsoleAdmin, ReadOnlyInline, actor_of
+from config.console.formatting import nano_dollars
+from config.console.forms import ConsoleForm, NoteField
+from config.console.unfold import Dialog, TabularInline, display
 
 
-class WorkspaceInline(console.ReadOnlyInline, console.TabularInline):
+class WorkspaceInline(ReadOnlyInline, TabularInline):
     model = Workspace
     fields = ("name", "slug", "is_default", "created_at")
     readonly_fields = ("created_at",)
@@ -36,7 +39,7 @@ class GrantDialog(Dialog):
     """Asks how much an organization gets, and why."""
 
     amount = DollarsField(label="USD", help_text="With at most nine decimals.")
-    note = console.NoteField(required=False, help_text="Why; the ledger keeps it.")
+    note = NoteField(required=False, help_text="Why; the ledger keeps it.")
 
     def clean_amount(self) -> Decimal:
         amount: Decimal = self.cleaned_data["amount"]
@@ -124,7 +127,7 @@ class OrganizationAdmin(ConsoleAdmin):
     def has_grant_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm("billing.add_transfer")
 
-    @console.transition(
+    @transition(
         description="Grant credits",
         question="The organization can spend them at once, or as soon as another operator approves "
         "an amount above the limit. It cannot be undone.",
@@ -133,11 +136,11 @@ class OrganizationAdmin(ConsoleAdmin):
         icon="add_card",
         form=GrantDialog,
     )
-    def grant(self, request: HttpRequest, organization: Organization, form: Any) -> console.Said:
+    def grant(self, request: HttpRequest, organization: Organization, form: Any) -> Message:
         given = form.cleaned_data
         nano = int(given["amount"].scaleb(9))
-        amount = console.nano_dollars(nano)
-        by = console.actor(request)
+        amount = nano_dollars(nano)
+        by = actor_of(request)
         if grants.give(organization.pk, nano, by=by, note=given["note"]):
             return messages.SUCCESS, f"{amount} granted to {organization}."
         return messages.WARNING, f"{amount} for {organization} wait for another operator."
@@ -158,12 +161,12 @@ def _summary(request: HttpRequest, organization_id: UUID | None) -> dict[str, An
         # What usage cost beyond all credits was not spent; a write-off's balance is negative.
         written_off = -accounts[Account.Kind.WRITE_OFF].balance
         spent = accounts[Account.Kind.USAGE].balance - written_off
-        lost = f"{console.nano_dollars(written_off)} more is written off" if written_off else ""
+        lost = f"{nano_dollars(written_off)} more is written off" if written_off else ""
         cards = [
-            ("Balance", console.nano_dollars(purse.balance), "granted and paid, less spent"),
-            ("Available", console.nano_dollars(purse.available), "for new requests"),
-            ("Held", console.nano_dollars(purse.pending_debits), "for requests under way"),
-            ("Spent", console.nano_dollars(spent), lost),
+            ("Balance", nano_dollars(purse.balance), "granted and paid, less spent"),
+            ("Available", nano_dollars(purse.available), "for new requests"),
+            ("Held", nano_dollars(purse.pending_debits), "for requests under way"),
+            ("Spent", nano_dollars(spent), lost),
         ]
     links = []
     for label, title in _THEIRS.items():

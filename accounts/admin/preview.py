@@ -6,12 +6,10 @@ Everything here reads; nothing is sent, held or stored.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from typing import Any
 
 from django import forms
 from django.http import QueryDict
-from django.template.loader import render_to_string
 from django.utils import timezone
 
 from accounts.models import (
@@ -21,7 +19,8 @@ from accounts.models import (
 from billing.models import Meter
 from catalog.dialects.base import Operation
 from config.api.errors import GatewayError
-from config.console import pages as console
+from config.console.formatting import nano_dollars, render_table
+from config.console.unfold import TextWidget
 from inference.admission.explain import explain, limits
 from inference.admission.governance import budgets_of
 from inference.requests.schemas import parse
@@ -35,7 +34,7 @@ class ModelForm(forms.Form):
     model = forms.CharField(
         max_length=255,
         label="Model",
-        widget=console.TextWidget(
+        widget=TextWidget(
             attrs={"placeholder": "author/model", "aria-label": "Model", "spellcheck": "false"}
         ),
     )
@@ -65,19 +64,13 @@ def preview(key: ApiKey, asked: QueryDict, *, region: str | None) -> dict[str, A
     }
 
 
-def _table(headers: Iterable[str], rows: Iterable[Any], nothing: str) -> str:
-    return render_to_string(
-        "admin/cells.html", {"headers": tuple(headers), "rows": list(rows), "nothing": nothing}
-    )
-
-
 def _policy(named: dict[str, Any]) -> str:
     rows = (
         ("ZDR" if name == "zdr" else name.replace("_", " ").capitalize(), _listed(value))
         for name, value in named.items()
         if name != "served_in"
     )
-    return _table(("Limit", "Value"), rows, "")
+    return render_table(("Limit", "Value"), rows)
 
 
 def _listed(value: list[str] | str | None) -> str:
@@ -99,14 +92,14 @@ def _budgets(key: ApiKey) -> str:
         rows.append(
             (
                 str(budget.scope).replace("_", " "),
-                console.nano_dollars(budget.spent(meter, now.date())),
-                console.nano_dollars(budget.held(meter)),
-                console.nano_dollars(budget.limit_nano),
+                nano_dollars(budget.spent(meter, now.date())),
+                nano_dollars(budget.held(meter)),
+                nano_dollars(budget.limit_nano),
                 "never" if resets_at is None else f"{resets_at:%Y-%m-%d\xa0%H:%M}\xa0UTC",
             )
         )
     headers = ("Budget of", "Spent", "Held", "Limit", "Begins anew")
-    return _table(headers, rows, "No budget limits this key: the balance alone does.")
+    return render_table(headers, rows, empty="No budget limits this key: the balance alone does.")
 
 
 def _candidates(found: list[dict[str, Any]]) -> str:
@@ -122,7 +115,7 @@ def _candidates(found: list[dict[str, Any]]) -> str:
         for one in found
     )
     headers = ("Order", "Provider", "Endpoint", "Model", "Paid by", "Health")
-    return _table(headers, rows, "No endpoint is left: such a request is refused.")
+    return render_table(headers, rows, empty="No endpoint is left: such a request is refused.")
 
 
 def _excluded(found: list[dict[str, Any]]) -> str:
@@ -135,7 +128,9 @@ def _excluded(found: list[dict[str, Any]]) -> str:
         )
         for one in found
     )
-    return _table(("Left out", "Endpoint", "Model", "Why"), rows, "Nothing is left out.")
+    return render_table(
+        ("Left out", "Endpoint", "Model", "Why"), rows, empty="Nothing is left out."
+    )
 
 
 def _refused_by(budget: dict[str, Any] | None) -> str:

@@ -9,7 +9,7 @@ from django.core.exceptions import ValidationError
 
 from accounts.models import Organization
 from config.api.text import parse_uuid
-from config.console import pages as console
+from config.console.unfold import TextWidget
 from config.console.uploads import ExportForm, UploadForm
 
 
@@ -21,7 +21,7 @@ class OrganizationField(forms.CharField):
             max_length=64,
             label="Organization",
             help_text="Its slug, or its id.",
-            widget=console.TextWidget(attrs={"spellcheck": "false", "autocapitalize": "none"}),
+            widget=TextWidget(attrs={"spellcheck": "false", "autocapitalize": "none"}),
         )
 
     def clean(self, value: Any) -> Any:

@@ -11,11 +11,14 @@ from django.http import HttpRequest
 
 from accounts.admin.forms import DollarsField, nano_of
 from accounts.models import WORKSPACE_SLUG, BudgetInterval, Workspace, WorkspaceBudget
-from config.console import pages as console
-from config.console.pages import ConsoleAdmin, ConsoleForm, Dialog, display
+from config.console.actions import Message, transition
+from config.console.base import ConsoleAdmin, ReadOnlyInline, actor_of
+from config.console.formatting import nano_dollars
+from config.console.forms import ConsoleForm
+from config.console.unfold import Dialog, SelectWidget, TabularInline, display
 
 
-class BudgetInline(console.ReadOnlyInline, console.TabularInline):
+class BudgetInline(ReadOnlyInline, TabularInline):
     model = WorkspaceBudget
     fields = ("interval", "limit", "updated_at")
     readonly_fields = ("limit", "updated_at")
@@ -23,13 +26,13 @@ class BudgetInline(console.ReadOnlyInline, console.TabularInline):
 
     @display(description="Limit")
     def limit(self, budget: WorkspaceBudget) -> str:
-        return console.nano_dollars(budget.limit_nano)
+        return nano_dollars(budget.limit_nano)
 
 
 class BudgetDialog(Dialog):
     """Asks how much, and for how long."""
 
-    interval = forms.ChoiceField(choices=BudgetInterval.choices, widget=console.SelectWidget())
+    interval = forms.ChoiceField(choices=BudgetInterval.choices, widget=SelectWidget())
     limit = DollarsField(required=False, label="USD", help_text="Empty takes the budget away.")
 
 
@@ -78,7 +81,7 @@ class WorkspaceAdmin(ConsoleAdmin):
             organization_id=obj.organization_id,
             name=obj.name,
             slug=obj.slug,
-            created_by=console.actor(request),
+            created_by=actor_of(request),
         )
         return workspace
 
@@ -92,7 +95,7 @@ class WorkspaceAdmin(ConsoleAdmin):
     def has_budget_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm("accounts.change_workspace")
 
-    @console.transition(
+    @transition(
         description="Budget",
         question="What the whole workspace may spend, less than in every longer interval.",
         submit="Set the budget",
@@ -100,7 +103,7 @@ class WorkspaceAdmin(ConsoleAdmin):
         icon="savings",
         form=BudgetDialog,
     )
-    def budget(self, request: HttpRequest, workspace: Workspace, form: Any) -> console.Said:
+    def budget(self, request: HttpRequest, workspace: Workspace, form: Any) -> Message:
         interval = BudgetInterval(form.cleaned_data["interval"])
         nano = nano_of(form.cleaned_data["limit"])
         if nano is None:
@@ -110,4 +113,4 @@ class WorkspaceAdmin(ConsoleAdmin):
         if nano == 0:
             return messages.ERROR, "A budget must be more than 0. Nothing was changed."
         workspace.set_budget(interval, limit_nano=nano)
-        return messages.SUCCESS, f"The {interval} budget is {console.nano_dollars(nano)}."
+        return messages.SUCCESS, f"The {interval} budget is {nano_dollars(nano)}."

@@ -15,8 +15,10 @@ from billing.models import ChainState, Deposit, TopUp
 from billing.topups.node import Cursor, Node
 from billing.topups.rpc import ChainError
 from config.api.errors import Unavailable, Unprocessable
-from config.console import pages as console
-from config.console.pages import Dialog, ReadOnlyAdmin, display
+from config.console.actions import Message, transition
+from config.console.base import ReadOnlyAdmin, actor_of
+from config.console.formatting import label_renderer
+from config.console.unfold import Dialog, TextWidget, display
 
 _CHAIN_STATES: Final = {
     "reading": "success", "starting": "info", "failing": "warning", "halted": "danger",
@@ -30,7 +32,7 @@ class BlockDialog(Dialog):
 
     block = forms.IntegerField(
         min_value=0,
-        widget=console.TextWidget(attrs={"inputmode": "numeric"}),
+        widget=TextWidget(attrs={"inputmode": "numeric"}),
         help_text="Payments after this block are read again; known ones are not counted twice.",
     )
 
@@ -72,7 +74,7 @@ class ChainStateAdmin(ReadOnlyAdmin):
         "former", "confirmations", "scanned_at", "waiting", "failures", "failure", "retry_at",
         "halted_at", "halt_reason", "resumed_at", "resumed_by",
     )  # fmt: skip
-    readonly_preprocess_fields = {"state": console.chips(_CHAIN_STATES)}
+    readonly_preprocess_fields = {"state": label_renderer(_CHAIN_STATES)}
 
     @display(description="Chain", ordering="chain_id")
     def chain(self, state: ChainState) -> str:
@@ -134,7 +136,7 @@ class ChainStateAdmin(ReadOnlyAdmin):
         actions = super().get_actions_detail(request, object_id)  # type: ignore[misc]
         return [action for action in actions if action.action_name == name]
 
-    @console.transition(
+    @transition(
         description="Resume",
         question="Look first at what was credited from the blocks that were replaced.",
         submit="Resume",
@@ -142,10 +144,10 @@ class ChainStateAdmin(ReadOnlyAdmin):
         icon="play_arrow",
         form=BlockDialog,
     )
-    def resume(self, request: HttpRequest, state: ChainState, form: Any) -> console.Said:
+    def resume(self, request: HttpRequest, state: ChainState, form: Any) -> Message:
         return self._go_back(request, state, form, state.resume)
 
-    @console.transition(
+    @transition(
         description="Read again",
         question="For a payment that is in the chain and was not read, as nodes may leave one out.",
         submit="Read again",
@@ -153,12 +155,12 @@ class ChainStateAdmin(ReadOnlyAdmin):
         icon="replay",
         form=BlockDialog,
     )
-    def read_again(self, request: HttpRequest, state: ChainState, form: Any) -> console.Said:
+    def read_again(self, request: HttpRequest, state: ChainState, form: Any) -> Message:
         return self._go_back(request, state, form, state.read_again)
 
     def _go_back(
         self, request: HttpRequest, state: ChainState, form: Any, begin: Callable[..., None]
-    ) -> console.Said:
+    ) -> Message:
         """Begins anew at the block that was typed, as the node tells it."""
         chain = settings.CHAINS.get(state.chain_id)
         if chain is None:
@@ -167,5 +169,5 @@ class ChainStateAdmin(ReadOnlyAdmin):
             block = Node(chain, settings.EGRESS_POLICY).block(form.cleaned_data["block"])
         except ChainError as exc:
             raise Unavailable(str(exc)) from None
-        begin(Cursor(block.number, block.hash), by=console.actor(request))
+        begin(Cursor(block.number, block.hash), by=actor_of(request))
         return messages.SUCCESS, f"{state} is read again from block {block.number}."

@@ -10,8 +10,10 @@ from django.http import HttpRequest
 
 from billing import grants
 from billing.models import Account, GrantRequest, Transfer
-from config.console import pages as console
-from config.console.pages import ReadOnlyAdmin, display
+from config.console.actions import Message, transition
+from config.console.base import BoundedPaginator, ReadOnlyAdmin, StatusFilter, actor_of
+from config.console.formatting import label_renderer, nano_dollars
+from config.console.unfold import display
 from inference.models import Journal
 
 _TRANSFERS: Final = {"pending": "info", "posted": "success", "voided": "warning"}
@@ -28,7 +30,7 @@ class AccountAdmin(ReadOnlyAdmin):
     list_filter = ("kind",)
     search_fields = ("organization__name",)
     uuid_search_fields = ("organization_id",)
-    paginator = console.BoundedPaginator
+    paginator = BoundedPaginator
     ordering = ("id",)
     sortable_by = ()
     fieldsets = (
@@ -41,32 +43,32 @@ class AccountAdmin(ReadOnlyAdmin):
 
     @display(description="Balance")
     def balance(self, account: Account) -> str:
-        return console.nano_dollars(account.balance)
+        return nano_dollars(account.balance)
 
     @display(description="Available")
     def available(self, account: Account) -> str:
         is_purse = account.kind == Account.Kind.CREDITS
-        return console.nano_dollars(account.available) if is_purse else ""
+        return nano_dollars(account.available) if is_purse else ""
 
     @display(description="Held")
     def held(self, account: Account) -> str:
-        return console.nano_dollars(account.pending_debits)
+        return nano_dollars(account.pending_debits)
 
     @display(description="Debits")
     def debits(self, account: Account) -> str:
-        return console.nano_dollars(account.posted_debits)
+        return nano_dollars(account.posted_debits)
 
     @display(description="Credits")
     def credits(self, account: Account) -> str:
-        return console.nano_dollars(account.posted_credits)
+        return nano_dollars(account.posted_credits)
 
 
-class StatusFilter(console.StatusFilter):
+class TransferStatusFilter(StatusFilter):
     """Holds are those of generations under way."""
 
     statuses = Transfer.Status
 
-    def pending(self, rows: QuerySet[Any]) -> QuerySet[Any]:
+    def narrow_to_pending(self, rows: QuerySet[Any]) -> QuerySet[Any]:
         return rows.filter(reference__in=Journal.objects.values("pk"))
 
 
@@ -80,11 +82,11 @@ class TransferAdmin(ReadOnlyAdmin):
     )  # fmt: skip
     list_display_links = ("id",)
     list_select_related = ("organization",)
-    list_filter = ("kind", StatusFilter)
+    list_filter = ("kind", TransferStatusFilter)
     search_fields = ("reference__exact",)
     search_help_text = "A reference, such as a generation's id, or the id of an organization."
     uuid_search_fields = ("organization_id",)
-    paginator = console.BoundedPaginator
+    paginator = BoundedPaginator
     # The table grows without end, and only the primary key is in the order of time.
     ordering = ("-id",)
     sortable_by = ()
@@ -97,7 +99,7 @@ class TransferAdmin(ReadOnlyAdmin):
         "id", "kind", "state", "amount", "posted", "organization", "debit", "credit", "reference",
         "actor", "note", "created_at", "ended_at",
     )  # fmt: skip
-    readonly_preprocess_fields = {"state": console.chips(_TRANSFERS)}
+    readonly_preprocess_fields = {"state": label_renderer(_TRANSFERS)}
 
     @display(description="Status", label=_TRANSFERS)
     def state(self, transfer: Transfer) -> str:
@@ -105,11 +107,11 @@ class TransferAdmin(ReadOnlyAdmin):
 
     @display(description="At most")
     def amount(self, transfer: Transfer) -> str:
-        return console.nano_dollars(transfer.amount_nano)
+        return nano_dollars(transfer.amount_nano)
 
     @display(description="Moved")
     def posted(self, transfer: Transfer) -> str:
-        return "" if transfer.posted_nano is None else console.nano_dollars(transfer.posted_nano)
+        return "" if transfer.posted_nano is None else nano_dollars(transfer.posted_nano)
 
 
 @admin.register(GrantRequest)
@@ -136,7 +138,7 @@ class GrantRequestAdmin(ReadOnlyAdmin):
         "state", "amount", "organization", "note", "requested_by", "created_at", "decided_by",
         "decided_at", "id",
     )  # fmt: skip
-    readonly_preprocess_fields = {"state": console.chips(_GRANTS)}
+    readonly_preprocess_fields = {"state": label_renderer(_GRANTS)}
 
     @display(description="Status", label=_GRANTS)
     def state(self, wanted: GrantRequest) -> str:
@@ -144,7 +146,7 @@ class GrantRequestAdmin(ReadOnlyAdmin):
 
     @display(description="Amount")
     def amount(self, wanted: GrantRequest) -> str:
-        return console.nano_dollars(wanted.amount_nano)
+        return nano_dollars(wanted.amount_nano)
 
     def has_decide_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
         return request.user.has_perm("billing.add_transfer")
@@ -156,19 +158,19 @@ class GrantRequestAdmin(ReadOnlyAdmin):
             return []
         return super().get_actions_detail(request, object_id)  # type: ignore[misc]
 
-    @console.transition(
+    @transition(
         description="Approve",
         question="The organization can spend the credits at once. It cannot be undone.",
         submit="Grant the credits",
         permission="decide",
         icon="add_card",
     )
-    def approve(self, request: HttpRequest, wanted: GrantRequest, form: Any) -> console.Said:
-        grants.approve(wanted, by=console.actor(request))
-        amount = console.nano_dollars(wanted.amount_nano)
+    def approve(self, request: HttpRequest, wanted: GrantRequest, form: Any) -> Message:
+        grants.approve(wanted, by=actor_of(request))
+        amount = nano_dollars(wanted.amount_nano)
         return messages.SUCCESS, f"{amount} granted to {wanted.organization}."
 
-    @console.transition(
+    @transition(
         description="Decline",
         question="Nothing is granted. It cannot be undone, but asked for again.",
         submit="Decline the grant",
@@ -176,6 +178,6 @@ class GrantRequestAdmin(ReadOnlyAdmin):
         icon="block",
         danger=True,
     )
-    def decline(self, request: HttpRequest, wanted: GrantRequest, form: Any) -> console.Said:
-        wanted.decline(by=console.actor(request))
+    def decline(self, request: HttpRequest, wanted: GrantRequest, form: Any) -> Message:
+        wanted.decline(by=actor_of(request))
         return messages.SUCCESS, "The grant is declined."

@@ -15,8 +15,11 @@ from accounts.models import Organization
 from billing.admin.cells import explorer, short, wrapped
 from billing.models import Deposit, TopUp, chain_name
 from billing.topups import matching
-from config.console import pages as console
-from config.console.pages import Dialog, ReadOnlyAdmin, display
+from config.console.actions import Message, transition
+from config.console.base import BoundedPaginator, ReadOnlyAdmin, ReadOnlyInline, actor_of
+from config.console.formatting import label_renderer, nano_dollars
+from config.console.forms import NoteField
+from config.console.unfold import Dialog, TabularInline, TextWidget, display
 
 _STATES: Final = {
     "open": "info", "seen": "info", "confirmed": "success", "expired": "warning",
@@ -41,7 +44,7 @@ class PaymentMixin:
 
     @display(description="Value")
     def value(self, row: TopUp | Deposit) -> str:
-        return console.nano_dollars(row.amount_nano)
+        return nano_dollars(row.amount_nano)
 
     @display(description="From")
     def paid_from(self, row: TopUp | Deposit) -> str:
@@ -76,7 +79,7 @@ class PaymentMixin:
         )
 
 
-class DepositInline(PaymentMixin, console.ReadOnlyInline, console.TabularInline):
+class DepositInline(PaymentMixin, ReadOnlyInline, TabularInline):
     """What came in for a top-up, also what was not as asked."""
 
     model = Deposit
@@ -102,7 +105,7 @@ class TopUpAdmin(PaymentMixin, ReadOnlyAdmin):
     list_filter = ("status", "chain_id")
     search_fields = ("sender__iexact", "tx_hash", "organization__name")
     uuid_search_fields = ("id", "organization_id")
-    paginator = console.BoundedPaginator
+    paginator = BoundedPaginator
     ordering = ("-created_at",)
     sortable_by = ()
     inlines = (DepositInline,)
@@ -135,7 +138,7 @@ class TopUpAdmin(PaymentMixin, ReadOnlyAdmin):
         "block", "blocks", "units", "expires_at", "payable_until", "confirmed_at", "created_at",
         "updated_at", "id", "requested_by", "idempotency_key", "is_reserved", "organization",
     )  # fmt: skip
-    readonly_preprocess_fields = {"state": console.chips(_STATES)}
+    readonly_preprocess_fields = {"state": label_renderer(_STATES)}
 
     @display(description="Status", label=_STATES)
     def state(self, top_up: TopUp) -> str:
@@ -151,11 +154,11 @@ class CreditDialog(Dialog):
 
     organization = forms.ModelChoiceField(
         queryset=Organization.objects.all(),
-        widget=console.TextWidget(),
+        widget=TextWidget(),
         label="Organization ID",
         error_messages={"invalid_choice": "There is no such organization."},
     )
-    note = console.NoteField(help_text="Why it is theirs.")
+    note = NoteField(help_text="Why it is theirs.")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -170,7 +173,7 @@ class CreditDialog(Dialog):
 class DismissDialog(Dialog):
     """Asks why nobody is credited."""
 
-    note = console.NoteField(help_text="What became of the money.")
+    note = NoteField(help_text="What became of the money.")
 
 
 def _deposit(object_id: str) -> Deposit | None:
@@ -210,7 +213,7 @@ class DepositAdmin(PaymentMixin, ReadOnlyAdmin):
     list_filter = ("status", "finding", "chain_id")
     search_fields = ("tx_hash", "sender__iexact", "organization__name")
     uuid_search_fields = ("id", "organization_id", "top_up_id")
-    paginator = console.BoundedPaginator
+    paginator = BoundedPaginator
     ordering = ("-created_at",)
     sortable_by = ()
     actions_detail = ("credit", "dismiss")
@@ -242,8 +245,8 @@ class DepositAdmin(PaymentMixin, ReadOnlyAdmin):
         "resolved_at", "resolved_by", "note", "created_at", "updated_at", "id",
     )  # fmt: skip
     readonly_preprocess_fields = {
-        "state": console.chips(_FINDINGS),
-        "found": console.chips(_FINDINGS),
+        "state": label_renderer(_FINDINGS),
+        "found": label_renderer(_FINDINGS),
     }
 
     @display(description="Status", label=_FINDINGS)
@@ -268,7 +271,7 @@ class DepositAdmin(PaymentMixin, ReadOnlyAdmin):
             return []
         return super().get_actions_detail(request, object_id)  # type: ignore[misc]
 
-    @console.transition(
+    @transition(
         description="Credit",
         question="The organization gets the whole value as credits. This cannot be undone.",
         submit="Credit the deposit",
@@ -276,18 +279,18 @@ class DepositAdmin(PaymentMixin, ReadOnlyAdmin):
         icon="add_card",
         form=CreditDialog,
     )
-    def credit(self, request: HttpRequest, deposit: Deposit, form: Any) -> console.Said:
+    def credit(self, request: HttpRequest, deposit: Deposit, form: Any) -> Message:
         organization = form.cleaned_data["organization"]
         matching.credit(
             deposit,
             organization.pk,
-            by=console.actor(request),
+            by=actor_of(request),
             note=form.cleaned_data["note"],
         )
-        value = console.nano_dollars(deposit.amount_nano)
+        value = nano_dollars(deposit.amount_nano)
         return messages.SUCCESS, f"{value} credited to {organization}."
 
-    @console.transition(
+    @transition(
         description="Dismiss",
         question="Nobody is credited, for instance because it was paid back. "
         "This cannot be undone.",
@@ -297,6 +300,6 @@ class DepositAdmin(PaymentMixin, ReadOnlyAdmin):
         danger=True,
         form=DismissDialog,
     )
-    def dismiss(self, request: HttpRequest, deposit: Deposit, form: Any) -> console.Said:
-        matching.dismiss(deposit, by=console.actor(request), note=form.cleaned_data["note"])
+    def dismiss(self, request: HttpRequest, deposit: Deposit, form: Any) -> Message:
+        matching.dismiss(deposit, by=actor_of(request), note=form.cleaned_data["note"])
         return messages.SUCCESS, "The deposit is dismissed."

@@ -1,15 +1,17 @@
-"""The site that all pages of the console belong to: who may enter, and with what."""
+"""The console's site: who may log in, with which factors, and under which security policy."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import django_otp
+from csp.middleware import CSPMiddleware, PolicyParts
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import BadRequest
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.decorators import method_decorator
@@ -20,19 +22,29 @@ from django.views.decorators.debug import sensitive_post_parameters
 
 from config.api.text import NOT_STORABLE
 from config.console import totp
+from config.console.unfold import AdminSite
 
-if TYPE_CHECKING:
-    from django.contrib.admin import AdminSite as _Site
-else:
-    from unfold.sites import UnfoldAdminSite as _Site
-
+PREFIX: Final = "/admin/"
 _TEMPLATE: Final = "admin/two_factor.html"
 
 
-class ConsoleSite(_Site):
-    """unfold's site with a second factor, which ``ADMIN_REQUIRES_TOTP`` asks of everybody.
+class ConsoleCSPMiddleware(CSPMiddleware):
+    """Sends the console's own content security policy with its pages, the strict one elsewhere."""
 
-    Who has one is asked anyway, so that enrolling shuts out the sessions that began without it.
+    def get_policy_parts(
+        self, request: HttpRequest, response: HttpResponseBase, report_only: bool = False
+    ) -> PolicyParts:
+        parts = super().get_policy_parts(request, response, report_only)
+        if not report_only and request.path_info.startswith(PREFIX):
+            parts.config = settings.CONSOLE_CONTENT_SECURITY_POLICY["DIRECTIVES"]
+        return parts
+
+
+class ConsoleSite(AdminSite):
+    """unfold's site with two-factor login, which ``ADMIN_REQUIRES_TOTP`` makes compulsory.
+
+    An operator who has set it up must always use it, so that setting it up also ends the sessions
+    that began without it.
     """
 
     login_form = totp.LoginForm
@@ -45,7 +57,7 @@ class ConsoleSite(_Site):
 
     def autocomplete_view(self, request: HttpRequest) -> HttpResponse:
         if NOT_STORABLE.search(request.GET.get("term", "")):
-            raise BadRequest("A search cannot hold NUL.")
+            raise BadRequest("The search term must not contain a NUL character.")
         response: HttpResponse = super().autocomplete_view(request)
         return response
 
@@ -56,7 +68,7 @@ class ConsoleSite(_Site):
     def login(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Asks who has entered without the second factor that is required to set it up first."""
+        """Sends an operator who lacks a required second factor to the page that sets it up."""
         if (
             request.method == "GET"
             and super().has_permission(request)
@@ -69,7 +81,7 @@ class ConsoleSite(_Site):
 
     @method_decorator((never_cache, csrf_protect, sensitive_post_parameters("otp_token", "offer")))
     def two_factor(self, request: HttpRequest) -> HttpResponse:
-        """The operator's own second factor; nobody changes a factor that they have not proved."""
+        """Shows the operator's own second factor; a change requires a login that used it."""
         if not super().has_permission(request):
             return redirect_to_login(request.get_full_path(), reverse("admin:login"))
         user = cast(User, request.user)
@@ -82,19 +94,21 @@ class ConsoleSite(_Site):
 
     def _enrol(self, request: HttpRequest, user: User) -> HttpResponse:
         form = totp.EnrolForm(request.POST if request.method == "POST" else None)
-        offer = request.POST.get("offer", "") or totp.offer(user)
+        offer = request.POST.get("offer", "") or totp.make_offer(user)
         try:
-            device = totp.offered(user, offer)
+            device = totp.read_offer(user, offer)
         except totp.OfferExpired:
-            offer = totp.offer(user)
-            device = totp.offered(user, offer)
+            offer = totp.make_offer(user)
+            device = totp.read_offer(user, offer)
             form.full_clean()
-            totp.refuse(form, "The page was open for too long. Scan the new code.")
+            totp.add_code_error(form, "The page was open for too long. Scan the new QR code.")
         if form.is_bound and form.is_valid():
             try:
                 codes = totp.enrol(device, form.cleaned_data["otp_token"])
             except totp.WrongCode:
-                totp.refuse(form, "The app shows another code. Is the clock of its phone right?")
+                totp.add_code_error(
+                    form, "The code does not match. Check that the clock of the phone is right."
+                )
             else:
                 django_otp.login(request, device)
                 return self._page(request, codes=codes)
@@ -102,7 +116,7 @@ class ConsoleSite(_Site):
             request,
             form=form,
             offer=offer,
-            # Drawn here, out of digits and a fixed vocabulary.
+            # The SVG is drawn here; it holds no text that anybody typed.
             qr_code=mark_safe(totp.qr_code(device)),  # noqa: S308
             key=totp.readable_key(device),
         )
@@ -113,7 +127,7 @@ class ConsoleSite(_Site):
             if request.POST.get("action") == "codes":
                 return self._page(request, codes=totp.renew_codes(user))
             if request.POST.get("action") == "off" and not settings.ADMIN_REQUIRES_TOTP:
-                totp.forget(user)
+                totp.remove(user)
                 return HttpResponseRedirect(reverse("admin:index"))
         return self._page(
             request,
@@ -134,8 +148,8 @@ def _is_verified(request: HttpRequest) -> bool:
 
 
 def _has_device(request: HttpRequest) -> bool:
-    """Tells whether the operator has enrolled; a page asks several times, the database once."""
-    asked: Any = request
-    if not hasattr(asked, "has_second_factor"):
-        asked.has_second_factor = totp.device_of(asked.user) is not None
-    return bool(asked.has_second_factor)
+    """Returns whether the operator has enrolled; queries the database once a request."""
+    cache: Any = request
+    if not hasattr(cache, "has_second_factor"):
+        cache.has_second_factor = totp.device_of(cache.user) is not None
+    return bool(cache.has_second_factor)

@@ -1,13 +1,13 @@
-"""Operators' second factor: a code of an app that changes with time, or one of the backup codes.
+"""Operators' second factor: a time-based code from an authenticator app, or a backup code.
 
-A key is stored only with the first code that proves that the app has it, so that looking at the
-page of enrolment changes nothing.
+The key is stored only after the first valid code has proved that the app holds it, so that opening
+the enrolment page changes nothing.
 """
 
 from __future__ import annotations
 
 from base64 import b32encode
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import segno
 from django.contrib.auth.models import User
@@ -19,14 +19,9 @@ from django_otp.forms import OTPAuthenticationFormMixin
 from django_otp.plugins.otp_static.models import StaticToken
 from django_otp.plugins.otp_totp.models import default_key
 
-from config.console import pages as console
+from config.console.unfold import AuthenticationForm, TextWidget
 from config.models import BackupCodes, SecondFactor
 from config.secrets import DecryptionFailed, digest_backup_code
-
-if TYPE_CHECKING:
-    from django.contrib.admin.forms import AdminAuthenticationForm as AuthenticationForm
-else:
-    from unfold.forms import AuthenticationForm
 
 BACKUP_CODES: Final = 10
 _SALT: Final = "causeway.totp"
@@ -36,26 +31,26 @@ _CODE_LABEL: Final = "Authentication code"
 
 
 class WrongCode(Exception):
-    """The code is not the one that the app shows now."""
+    """The code is not the current code of the app."""
 
 
 class OfferExpired(Exception):
-    """The page with the key was made too long ago, or for somebody else."""
+    """The enrolment page is too old, or was made for another operator."""
 
 
 def device_of(user: User) -> SecondFactor | None:
-    """Returns the app of an operator who has enrolled."""
+    """Returns the operator's authenticator app, or ``None`` before enrolment."""
     device: SecondFactor | None = SecondFactor.objects.filter(user=user, confirmed=True).first()
     return device
 
 
-def offer(user: User) -> str:
-    """Returns a fresh key for the operator, signed, to come back with a code made from it."""
+def make_offer(user: User) -> str:
+    """Returns a new signed key, which the enrolment form sends back with the first code."""
     return signing.dumps([user.pk, default_key()], salt=_SALT)
 
 
-def offered(user: User, text: str) -> SecondFactor:
-    """Returns the device that an offer describes, not stored; raises :class:`OfferExpired`."""
+def read_offer(user: User, text: str) -> SecondFactor:
+    """Returns the unstored device of an offer; raises :class:`OfferExpired`."""
     try:
         owner, key = signing.loads(text, salt=_SALT, max_age=_OFFER_SECONDS)
     except signing.BadSignature:
@@ -67,26 +62,26 @@ def offered(user: User, text: str) -> SecondFactor:
 
 
 def qr_code(device: SecondFactor) -> str:
-    """Draws the address that an app scans, black on white in every theme."""
+    """Returns the SVG that an app scans, black on white in every theme."""
     code = segno.make(device.config_url, error="m", micro=False)
     return code.svg_inline(scale=4, light="#fff", omitsize=False)
 
 
 def readable_key(device: SecondFactor) -> str:
-    """Returns the key as an app takes it from a keyboard, in groups of four."""
+    """Returns the key for typing into an app: base32 in groups of four."""
     text = b32encode(device.bin_key).decode()
     return " ".join(text[start : start + 4] for start in range(0, len(text), 4))
 
 
 def enrol(device: SecondFactor, code: str) -> list[str]:
-    """Stores an offered device and returns its backup codes, which are shown this once.
+    """Stores a device and returns its new backup codes, which are shown only once.
 
-    Raises :class:`WrongCode`, and stores nothing, when the app shows another code.
+    Raises :class:`WrongCode` and stores nothing when the code is wrong.
     """
     with transaction.atomic():
-        # One at a time for an operator: the second enrolment replaces the first.
+        # Serializes enrolments of one operator: the second one replaces the first.
         User.objects.select_for_update().get(pk=device.user_id)
-        forget(device.user)
+        remove(device.user)
         device.save(force_insert=True)
         if not device.verify_token(code):
             raise WrongCode
@@ -94,22 +89,22 @@ def enrol(device: SecondFactor, code: str) -> list[str]:
 
 
 def renew_codes(user: User) -> list[str]:
-    """Replaces the backup codes, used and unused."""
+    """Replaces all backup codes and returns the new ones."""
     with transaction.atomic():
         User.objects.select_for_update().get(pk=user.pk)
         BackupCodes.objects.filter(user=user).delete()
         return _new_codes(user)
 
 
-def forget(user: User) -> None:
-    """Enrolled → not enrolled: takes away the app and the backup codes."""
+def remove(user: User) -> None:
+    """Removes the operator's authenticator app and backup codes."""
     with transaction.atomic():
         SecondFactor.objects.filter(user=user).delete()
         BackupCodes.objects.filter(user=user).delete()
 
 
 def codes_left(user: User) -> int:
-    """Returns how many backup codes were not used yet."""
+    """Returns the number of unused backup codes."""
     count: int = StaticToken.objects.filter(device__user=user).count()
     return count
 
@@ -124,14 +119,14 @@ def _new_codes(user: User) -> list[str]:
 
 
 class _CodeMixin(OTPAuthenticationFormMixin):  # type: ignore[misc]
-    """Checks a code against the operator's app, or against the backup codes if it is longer."""
+    """Checks six digits against the operator's app, and a longer code against the backup codes."""
 
     otp_error_messages = {
         **OTPAuthenticationFormMixin.otp_error_messages,
         "token_required": "Enter the code that your authenticator app shows, or a backup code.",
-        "device_required": "There are no backup codes left.",
-        "invalid_token": "The code is not valid, or was used already.",
-        "lost_key": "The key of the app does not open any more. Use a backup code.",
+        "device_required": "No backup codes are left.",
+        "invalid_token": "The code is not valid or was already used.",
+        "lost_key": "The key of your app cannot be decrypted. Use a backup code.",
     }
     cleaned_data: dict[str, Any]
 
@@ -149,20 +144,20 @@ class _CodeMixin(OTPAuthenticationFormMixin):  # type: ignore[misc]
             raise ValidationError(self.otp_error_messages["lost_key"]) from None
 
     def _update_form(self, user: User) -> None:
-        """The password is not sent back to the page, unlike in the class above."""
+        """Does nothing, because the base class would send the password back to the page."""
 
 
 def _code_field(**kwargs: Any) -> CharField:
     attributes = {"autocomplete": "one-time-code", "spellcheck": "false", "maxlength": "16"}
     return CharField(
-        label=_CODE_LABEL, max_length=16, widget=console.TextWidget(attrs=attributes), **kwargs
+        label=_CODE_LABEL, max_length=16, widget=TextWidget(attrs=attributes), **kwargs
     )
 
 
 class LoginForm(_CodeMixin, AuthenticationForm):
-    """Name and password, and a code of whoever has enrolled."""
+    """Asks for name and password, and for a code if the operator has enrolled."""
 
-    otp_token = _code_field(required=False, help_text="If you have set up two-factor login.")
+    otp_token = _code_field(required=False, help_text="Only if you have set up two-factor login.")
 
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
@@ -173,13 +168,13 @@ class LoginForm(_CodeMixin, AuthenticationForm):
 
 
 class EnrolForm(Form):
-    """The first code of a key that was offered."""
+    """Asks for the first code of a new key."""
 
     otp_token = _code_field()
 
 
 class CodeForm(_CodeMixin, Form):
-    """Proves the second factor once more, before it is changed."""
+    """Asks for a code again before the second factor is changed."""
 
     otp_token = _code_field()
 
@@ -194,6 +189,6 @@ class CodeForm(_CodeMixin, Form):
         return cleaned
 
 
-def refuse(form: Form, why: str) -> None:
-    """Puts a refusal where the code was typed."""
-    form.add_error("otp_token", ValidationError(why))
+def add_code_error(form: Form, text: str) -> None:
+    """Shows an error beside the code."""
+    form.add_error("otp_token", ValidationError(text))

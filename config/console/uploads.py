@@ -35,8 +35,8 @@ from django.urls import reverse
 from config.audit import context as audit
 from config.bulk.problems import ImportRefused
 from config.bulk.report import Report, RowListener, RowOutcome
-from config.console import pages as console
-from config.console.pages import ConsoleAdmin, unfold_action
+from config.console.base import ConsoleAdmin, actor_of
+from config.console.unfold import unfold_action
 
 MAX_BYTES: Final = 5 * 1024 * 1024
 SHOWN: Final = 500
@@ -133,7 +133,7 @@ class UploadsAdmin(ConsoleAdmin):
 
         try:
             with _unnamed(request):
-                report = self.load(upload, by=console.actor(request), dry_run=True, on_row=on_row)
+                report = self.load(upload, by=actor_of(request), dry_run=True, on_row=on_row)
         except ImportRefused as exc:
             return self._ask(request, form, refusals=exc.problems)
         return self._page(
@@ -165,7 +165,7 @@ class UploadsAdmin(ConsoleAdmin):
         except signing.BadSignature:
             text = "The plan is too old, or not yours. Nothing was changed; send the file again."
             return self._ask(request, self.upload_form(), refusals=[text])
-        actor = console.actor(request)
+        actor = actor_of(request)
         try:
             with _unnamed(request), transaction.atomic():
                 report = self.load(upload, by=actor, dry_run=False, on_row=None)

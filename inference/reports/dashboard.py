@@ -26,8 +26,9 @@ from accounts.models import Organization
 from billing.models import Account, Deposit
 from catalog.pricing import NANO
 from config.console import charts
-from config.console import pages as console
 from config.console.charts import Chart
+from config.console.formatting import nano_dollars
+from config.console.navigation import group_by_section
 from endpoints.models import PrivateEndpoint, Validation
 from inference.models import HourlyUsage, UsageDay
 from inference.reports.hours import HOUR, SUMS, first_id, hour_of, summed_until
@@ -142,7 +143,7 @@ _Used = tuple[UUID | None, str | None, int, int]
 
 def show(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     """Gives the first page its numbers, as far as the operator may see what is behind them."""
-    context = console.arrange(request, context)
+    context = group_by_section(request, context)
     chosen = RANGES.get(request.GET.get("range", ""), RANGES["24h"])
     shown: dict[str, Any] = {
         "ranges": [(name, f"?range={name}", choice is chosen) for name, choice in RANGES.items()],
@@ -225,7 +226,7 @@ def _alerts() -> list[tuple[str, str, str]]:
         .values_list("organization__name", "left", "pk")[: _ALERTS + 1]
     )
     return [
-        (name, console.nano_dollars(left), reverse("admin:billing_account_change", args=[pk]))
+        (name, nano_dollars(left), reverse("admin:billing_account_change", args=[pk]))
         for name, left, pk in rows
     ]
 
@@ -237,7 +238,7 @@ def _alert_card(alerts: Sequence[Any]) -> Card:
         count,
         "#alerts" if alerts else _url("billing_account", kind__exact="credits"),
         "account_balance_wallet",
-        f"below {console.nano_dollars(settings.BALANCE_ALERT_NANO)}",
+        f"below {nano_dollars(settings.BALANCE_ALERT_NANO)}",
         is_alarming=bool(alerts),
     )
 
@@ -427,7 +428,7 @@ def _money(nano: int) -> str:
     if nano == 0 or nano >= NANO:
         return f"${Decimal(nano).scaleb(-9).quantize(_CENT):,}"
     small = 10 ** max(len(str(nano)) - 2, 0)
-    return console.nano_dollars(nano // small * small)
+    return nano_dollars(nano // small * small)
 
 
 def _short(count: int) -> str:

@@ -103,7 +103,7 @@ def test_operator_takes_a_customer_from_nothing_to_traffic(
 ) -> None:
     settings.ADMIN_REQUIRES_TOTP = True
     user = User.objects.create_superuser("operator", password=PASSWORD)
-    device = totp.offered(user, totp.offer(user))
+    device = totp.read_offer(user, totp.make_offer(user))
     totp.enrol(device, f"{code_at(device.bin_key):06d}")
     # The code that enrolled was used by it.
     code = f"{code_at(device.bin_key, t0=-device.step):06d}"

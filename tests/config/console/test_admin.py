@@ -1100,12 +1100,12 @@ def test_all_rows_of_a_list_are_confirmed_without_their_keys(
     assert text.count('name="_selected_action"') == 1
     assert EndUser.objects.filter(is_active=True).count() == 1_201
 
-    assert f'name="listed" value="{asked.context["listed"]}"' in text
+    assert f'name="digest" value="{asked.context["digest"]}"' in text
     carried = {
-        **form, "_selected_action": "all", "listed": asked.context["listed"], "confirmed": "yes",
+        **form, "_selected_action": "all", "digest": asked.context["digest"], "confirmed": "yes",
     }  # fmt: skip
     done = operator.post(address, carried, follow=True)
-    assert messages_of(done)[-1] == "Of 1,200 rows, 1,200 are done and 0 refused."
+    assert messages_of(done)[-1] == "1,200 rows: 1,200 done, 0 refused."
     assert len(messages_of(done)) == 201
     assert list(EndUser.objects.filter(is_active=True)) == [other]
 
@@ -1124,13 +1124,15 @@ def test_all_rows_of_a_list_that_has_changed_are_left_alone(
     elif change == "leaves":
         keys.pop().edit(name="other")
     if change != "unasked":
-        carried["listed"] = asked.context["listed"]
+        carried["digest"] = asked.context["digest"]
     done = operator.post(address, carried, follow=True)
-    assert messages_of(done) == ["The list has changed; look again. Nothing was done."]
+    assert messages_of(done) == [
+        "The list has changed since you selected it. Nothing was changed; select again."
+    ]
     assert not ApiKey.objects.filter(disabled=True).exists()
 
     again = operator.post(address, {**form, "index": "0"})
-    done = operator.post(address, {**carried, "listed": again.context["listed"]}, follow=True)
+    done = operator.post(address, {**carried, "digest": again.context["digest"]}, follow=True)
     assert sorted(messages_of(done)) == sorted(f"{key}: done." for key in keys)
     assert set(ApiKey.objects.filter(disabled=True)) == set(keys)
 
@@ -1142,7 +1144,7 @@ def test_too_many_rows_for_an_action_are_refused_before_any(
     form = _everybody(tenant, 10_001)
     done = operator.post(listing(EndUser), {**form, "confirmed": confirmed}, follow=True)
     assert messages_of(done) == [
-        "More than 10,000 rows are too many. Narrow the list; nothing was done."
+        "At most 10,000 rows at a time. Narrow the list. Nothing was changed."
     ]
     assert EndUser.objects.filter(is_active=True).count() == 10_001
     assert not LogEntry.objects.exists()

@@ -49,7 +49,7 @@ def offer_of(client: Client) -> str:
 
 def enrol(client: Client, user: User) -> tuple[SecondFactor, list[str]]:
     offer = offer_of(client)
-    device = totp.offered(user, offer)
+    device = totp.read_offer(user, offer)
     answer = client.post(PAGE, {"offer": offer, "otp_token": code_of(device)})
     codes = re.findall("<li>([a-z2-7]{8})</li>", answer.content.decode())
     return SecondFactor.objects.get(), codes
@@ -83,7 +83,7 @@ def test_enrolment_shows_a_code_and_stores_nothing(user: User) -> None:
     assert "<svg" in text
     assert not re.search(r'(?:src|href)="(?:https?:)?//', text)
     assert "no-store" in response["Cache-Control"]
-    key = totp.readable_key(totp.offered(user, response.context["offer"]))
+    key = totp.readable_key(totp.read_offer(user, response.context["offer"]))
     assert key in text
     assert not TOTPDevice.objects.exists()
 
@@ -126,7 +126,7 @@ def test_enrolment_refuses_another_code(user: User, code: str) -> None:
     client = Client()
     log_in(client)
     offer = offer_of(client)
-    if code == code_of(totp.offered(user, offer)):
+    if code == code_of(totp.read_offer(user, offer)):
         pytest.skip("the one code in a million that is right")
     response = client.post(PAGE, {"offer": offer, "otp_token": code})
 
@@ -140,11 +140,11 @@ def test_enrolment_refuses_the_offer_of_another(user: User) -> None:
     stranger = User.objects.create_superuser("bob")
     client = Client()
     log_in(client)
-    offer = totp.offer(stranger)
-    code = code_of(totp.offered(stranger, offer))
+    offer = totp.make_offer(stranger)
+    code = code_of(totp.read_offer(stranger, offer))
     for text in (offer, "forged", offer_of(client)[:-1] + "!"):
         response = client.post(PAGE, {"offer": text, "otp_token": code})
-        assert errors(response) == ["The page was open for too long. Scan the new code."]
+        assert errors(response) == ["The page was open for too long. Scan the new QR code."]
     assert not TOTPDevice.objects.exists()
 
 
@@ -162,7 +162,7 @@ def test_login_of_who_has_enrolled_needs_the_code(user: User) -> None:
     assert not is_inside(client)
     # The code that was shown for enrolment was used by it.
     used = log_in(client, otp_token=code_of(device))
-    assert errors(used) == ["The code is not valid, or was used already."]
+    assert errors(used) == ["The code is not valid or was already used."]
     device.refresh_from_db()
     assert device.throttling_failure_count == 1
     TOTPDevice.objects.update(throttling_failure_count=0, throttling_failure_timestamp=None)
@@ -177,9 +177,7 @@ def test_wrong_codes_are_slowed_down(user: User) -> None:
     device, _ = enrol(client, user)
     client = Client()
     wrong = "111111" if code_of(device, steps=1) != "111111" else "222222"
-    assert errors(log_in(client, otp_token=wrong)) == [
-        "The code is not valid, or was used already."
-    ]
+    assert errors(log_in(client, otp_token=wrong)) == ["The code is not valid or was already used."]
 
     [message] = errors(log_in(client, otp_token=code_of(device, steps=1)))
     assert message.startswith("Verification temporarily disabled")
@@ -194,7 +192,7 @@ def test_backup_code_lets_in_once(user: User) -> None:
 
     assert log_in(first, otp_token=codes[0].upper())["Location"] == "/admin/"
     assert errors(log_in(second, otp_token=codes[0])) == [
-        "The code is not valid, or was used already."
+        "The code is not valid or was already used."
     ]
     assert (is_inside(first), is_inside(second)) == (True, False)
     assert totp.codes_left(user) == 9
@@ -293,7 +291,7 @@ def test_lost_credential_key_leaves_the_backup_codes(user: User, settings: Any) 
     client = Client()
 
     assert errors(log_in(client, otp_token=code)) == [
-        "The key of the app does not open any more. Use a backup code."
+        "The key of your app cannot be decrypted. Use a backup code."
     ]
     assert not is_inside(client)
     assert log_in(client, otp_token=codes[0])["Location"] == "/admin/"
@@ -314,7 +312,7 @@ def test_migration_seals_what_stood_open(user: User) -> None:
     [digest] = StaticToken.objects.values_list("token", flat=True)
     assert re.fullmatch("[0-9a-f]{16}", digest)
     assert errors(log_in(Client(), otp_token=digest)) == [
-        "The code is not valid, or was used already."
+        "The code is not valid or was already used."
     ]
     StaticDevice.objects.update(throttling_failure_count=0, throttling_failure_timestamp=None)
     assert log_in(Client(), otp_token="abcdefgh")["Location"] == "/admin/"

@@ -1,0 +1,213 @@
+"""Base classes of the console's pages. They know no app.
+
+They differ from Django's admin in two ways. A model's methods write its rows, so that a refusal
+comes from the model. Every change of state is a confirmed POST; see :mod:`config.console.actions`.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from typing import Any, ClassVar, Final
+
+from django.contrib import admin
+from django.contrib.admin.exceptions import DisallowedModelAdminLookup
+from django.contrib.admin.options import IncorrectLookupParameters
+from django.contrib.admin.utils import quote
+from django.contrib.postgres.fields import ArrayField
+from django.core.paginator import Paginator
+from django.db import DataError
+from django.db.models import Q, QuerySet, TextChoices, URLField
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils.decorators import method_decorator
+from django.utils.functional import cached_property
+from django.views.decorators.debug import sensitive_post_parameters
+
+from config.api.errors import GatewayError
+from config.api.text import NOT_STORABLE
+from config.console.forms import ConsoleForm
+from config.console.unfold import ModelAdmin, TextareaWidget
+
+# The suffixes that Django's list filters append to a column's name.
+_FILTER_SUFFIX: Final = re.compile("(?:__id)?__(?:exact|in|isnull|gte|lt)")
+_MAX_COUNT: Final = 2_000
+
+
+def actor_of(request: HttpRequest) -> str:
+    """Returns the operator's name in histories and in the audit log."""
+    return f"operator {request.user.get_username()}"
+
+
+class BoundedPaginator(Paginator):  # type: ignore[type-arg]
+    """Counts at most 2,000 rows, because a full count of a table that grows takes seconds."""
+
+    @cached_property
+    def count(self) -> int:
+        rows = self.object_list
+        if isinstance(rows, QuerySet):
+            return rows.order_by()[: _MAX_COUNT + 1].count()
+        return len(rows)
+
+
+class StatusFilter(admin.SimpleListFilter):
+    """Filters a table that grows by status without an index on the status.
+
+    Only a few rows are pending; :meth:`narrow_to_pending` finds them through another table.
+    """
+
+    title = "status"
+    parameter_name = "status__exact"
+    statuses: ClassVar[type[TextChoices]]
+
+    def narrow_to_pending(self, rows: QuerySet[Any]) -> QuerySet[Any]:
+        """Narrows the rows to a small set that holds every pending one."""
+        raise NotImplementedError
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(str(status), str(status.label)) for status in self.statuses]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        status = self.value()
+        if status is None:
+            return queryset
+        rows = self.narrow_to_pending(queryset) if status == "pending" else queryset
+        return rows.filter(status=status)
+
+
+class StrictList(ModelAdmin):
+    """A list that accepts only the lookups of its filters and of links on other pages.
+
+    Django accepts every lookup of every column, for instance a regular expression over a table
+    that grows, and fails on values that PostgreSQL cannot store.
+    """
+
+    linked_lookups: tuple[str, ...] = ("organization__id__exact", "created_at__gte")
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
+        if NOT_STORABLE.search(value):
+            return False
+        return lookup in self.linked_lookups or any(
+            lookup.startswith(part) and _FILTER_SUFFIX.fullmatch(lookup, len(part)) is not None
+            if isinstance(part, str)
+            else lookup == part.parameter_name  # type: ignore[union-attr]
+            for part in self.list_filter
+        )
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        try:
+            return super().get_changelist_instance(request)
+        except (DataError, OverflowError, DisallowedModelAdminLookup) as exc:
+            raise IncorrectLookupParameters from exc
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> Any:
+        if NOT_STORABLE.search(object_id):
+            return None
+        return super().get_object(request, object_id, from_field)
+
+
+@method_decorator(sensitive_post_parameters(), name="changeform_view")
+class ConsoleAdmin(StrictList):
+    """A page of the console over one model. Rows cannot be deleted; secrets are never rendered.
+
+    A subclass creates rows in :meth:`create`. A change writes the changed columns only.
+    """
+
+    form = ConsoleForm
+    formfield_overrides = {
+        ArrayField: {"widget": TextareaWidget(attrs={"rows": 2})},
+        URLField: {"assume_scheme": "https"},
+    }
+    show_full_result_count = False
+    list_per_page = 50
+    uuid_search_fields: tuple[str, ...] = ("id",)
+
+    def create(self, request: HttpRequest, obj: Any, form: Any) -> Any:
+        """Stores a row from a valid form and returns it; may raise GatewayError."""
+        obj.save(force_insert=True)
+        return obj
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def changeform_view(
+        self,
+        request: HttpRequest,
+        object_id: str | None = None,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> Any:
+        try:
+            return super().changeform_view(request, object_id, form_url, extra_context)
+        except GatewayError as exc:
+            # The transaction was rolled back. The second call shows the form with the refusal.
+            request.refusal = exc  # type: ignore[attr-defined]
+            return super().changeform_view(request, object_id, form_url, extra_context)
+
+    def get_form(
+        self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any
+    ) -> Any:
+        form: Any = super().get_form(request, obj, change=change, **kwargs)
+        form.refusal = getattr(request, "refusal", None)
+        return form
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        if not change:
+            # Django keeps the form's instance, so it takes over the stored row's attributes.
+            obj.__dict__.update(self.create(request, obj, form).__dict__)
+            return
+        stored = {field.name for field in self.opts.concrete_fields}
+        names = [name for name in form.changed_data if name in stored]
+        if names:
+            obj.save_fields(*names)
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        try:
+            key = uuid.UUID(search_term.strip())
+        except ValueError:
+            return super().get_search_results(request, queryset, search_term)
+        fields = [(name, key) for name in self.uuid_search_fields]
+        return queryset.filter(Q(*fields, _connector=Q.OR)), False
+
+    def redirect(self, request: HttpRequest, url: str) -> Any:
+        """Redirects the browser; htmx, which sends dialogs, reads the target from a header."""
+        if "HX-Request" in request.headers:
+            return HttpResponse(headers={"HX-Redirect": url})
+        return HttpResponseRedirect(url)
+
+    def url_of(self, request: HttpRequest, obj: Any) -> str:
+        """Returns the address of an object's page, or of the list once its page is gone."""
+        name = f"admin:{self.opts.app_label}_{self.opts.model_name}"
+        if self.get_object(request, str(obj.pk)) is None:
+            return reverse(f"{name}_changelist")
+        return reverse(f"{name}_change", args=[quote(str(obj.pk))])
+
+
+class ReadOnlyAdmin(ConsoleAdmin):
+    """A page over rows that operators can neither add nor edit."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+
+class ReadOnlyInline:
+    """Makes an inline read-only and shows five of its rows at a time."""
+
+    extra: int = 0
+    max_num: int | None = 0
+    per_page = 5
+    can_delete = False
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False

@@ -1,0 +1,55 @@
+"""Formats amounts of money, status labels and tables for the console's pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from decimal import Context, Decimal
+from typing import Any, Final
+
+from django.template.loader import render_to_string
+
+# Wide enough that no price or balance is rounded.
+_EXACT: Final = Context(prec=80)
+
+
+def dollars(amount: Decimal) -> str:
+    """Returns USD without an exponent, however small: ``$0.000012``, ``-$0.5``."""
+    sign = "-" if amount < 0 else ""
+    return f"{sign}${plain_digits(abs(amount))}"
+
+
+def nano_dollars(nano: int) -> str:
+    """Returns nano-USD as USD."""
+    return dollars(_EXACT.scaleb(Decimal(nano), -9))
+
+
+def per_million(rate: Decimal | None) -> str | None:
+    """Returns a rate per token as USD per million tokens, the unit of providers' price lists."""
+    return None if rate is None else dollars(_EXACT.scaleb(rate, 6))
+
+
+def plain_digits(value: Decimal) -> str:
+    """Returns a number without an exponent and without trailing zeros."""
+    text = format(value, "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def label_renderer(variants: dict[str, str]) -> Callable[[str], str]:
+    """Returns a function that renders a read-only field as the coloured label of the lists.
+
+    ``variants`` maps the field's text to a colour of unfold, such as ``success``.
+    """
+
+    def render(text: str) -> str:
+        if not text:
+            return text
+        context = {"text": text, "type": variants.get(str(text))}
+        return render_to_string("unfold/helpers/label.html", context)
+
+    return render
+
+
+def render_table(headers: Iterable[str], rows: Iterable[Iterable[Any]], *, empty: str = "") -> str:
+    """Renders a table; ``empty`` is the sentence that stands in a table without rows."""
+    context = {"headers": tuple(headers), "rows": list(rows), "empty": empty}
+    return render_to_string("admin/table.html", context)

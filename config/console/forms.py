@@ -1,0 +1,85 @@
+"""Form fields that several pages of the console share, and the form that shows refusals."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+from django import forms
+from django.contrib.postgres.forms import SimpleArrayField
+from django.core.exceptions import ValidationError
+
+from config.api.errors import GatewayError
+from config.api.text import CONTROL_CHARACTERS
+from config.console.formatting import plain_digits
+from config.console.unfold import ModelForm, PasswordWidget, TextareaWidget, TextWidget
+from config.secrets import MAX_CREDENTIAL_LENGTH, NotACredential, parse_credential
+
+
+class SecretField(forms.CharField):
+    """Takes a secret and never renders it; the value of an empty field is ``None``."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        kwargs.setdefault(
+            "widget", PasswordWidget(attrs={"autocomplete": "new-password", "spellcheck": "false"})
+        )
+        super().__init__(max_length=MAX_CREDENTIAL_LENGTH, **kwargs)
+
+    def clean(self, value: Any) -> Any:
+        text = super().clean(value)
+        if not text:
+            return None
+        try:
+            return parse_credential(text)
+        except NotACredential as exc:
+            raise ValidationError(str(exc)) from None
+
+
+class NoteField(forms.CharField):
+    """Takes the reason for an action as one line; a history or the ledger stores it."""
+
+    def __init__(self, *, max_length: int = 1_000, **kwargs: Any) -> None:
+        super().__init__(max_length=max_length, widget=TextareaWidget(attrs={"rows": 2}), **kwargs)
+
+    def clean(self, value: Any) -> str:
+        note = " ".join(super().clean(value).split())
+        if CONTROL_CHARACTERS.search(note):
+            raise ValidationError("Must not contain control characters.")
+        return note
+
+
+class RateField(forms.DecimalField):
+    """Takes USD per unit; shows a stored rate without an exponent."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(
+            min_value=0,
+            max_digits=36,
+            decimal_places=30,
+            widget=TextWidget(attrs={"inputmode": "decimal"}),
+            **kwargs,
+        )
+
+    def prepare_value(self, value: Any) -> Any:
+        return plain_digits(value) if isinstance(value, Decimal) else value
+
+
+class ConsoleForm(ModelForm):
+    """Shows a model's refusal beside the field that caused it.
+
+    ``refusal_fields`` maps an ``error_type`` to a field; every other refusal heads the form.
+    """
+
+    refusal: GatewayError | None = None
+    refusal_fields: dict[str, str] = {}
+
+    def clean(self) -> dict[str, Any]:
+        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
+        for name, field in self.fields.items():
+            # An empty input of a nullable list stands for NULL (no limit), not for an empty list.
+            if isinstance(field, SimpleArrayField) and cleaned.get(name) == []:
+                cleaned[name] = None if self._meta.model._meta.get_field(name).null else []
+        if self.refusal is not None:
+            place = self.refusal_fields.get(self.refusal.error_type)
+            self.add_error(place if place in self.fields else None, self.refusal.message)
+        return cleaned

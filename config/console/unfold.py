@@ -1,0 +1,73 @@
+"""The classes of unfold that the console builds on, with types.
+
+unfold has no types. Its classes are Django's with other templates, so that type checkers see
+Django's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from django import forms
+from django.http import HttpRequest
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+if TYPE_CHECKING:
+    from django.contrib.admin import AdminSite
+    from django.contrib.admin import ModelAdmin as _ModelAdmin
+    from django.contrib.admin import StackedInline as _StackedInline
+    from django.contrib.admin import TabularInline as _TabularInline
+    from django.contrib.admin.forms import AdminAuthenticationForm as AuthenticationForm
+
+    ModelAdmin: TypeAlias = _ModelAdmin[Any]
+    StackedInline: TypeAlias = _StackedInline[Any, Any]
+    TabularInline: TypeAlias = _TabularInline[Any, Any]
+    ModelForm: TypeAlias = forms.ModelForm[Any]
+
+    class Dialog(forms.Form):
+        request: HttpRequest
+        object_id: str
+
+    def display(
+        *,
+        description: str | None = None,
+        ordering: str | None = None,
+        label: bool | dict[str, str] | None = None,
+    ) -> Callable[[_F], _F]: ...
+
+    def unfold_action(**options: Any) -> Callable[[_F], _F]: ...
+
+    ActionVariant: Any
+    PasswordWidget = TextWidget = TextareaWidget = SelectWidget = forms.Widget
+else:
+    from django.forms import ModelForm
+    from unfold.admin import ModelAdmin, StackedInline, TabularInline
+    from unfold.decorators import action as unfold_action
+    from unfold.decorators import display
+    from unfold.enums import ActionVariant
+    from unfold.forms import AuthenticationForm
+    from unfold.forms import BaseDialogForm as Dialog
+    from unfold.sites import UnfoldAdminSite as AdminSite
+    from unfold.widgets import UnfoldAdminPasswordWidget as PasswordWidget
+    from unfold.widgets import UnfoldAdminSelectWidget as SelectWidget
+    from unfold.widgets import UnfoldAdminTextareaWidget as TextareaWidget
+    from unfold.widgets import UnfoldAdminTextInputWidget as TextWidget
+
+__all__ = [
+    "ActionVariant",
+    "AdminSite",
+    "AuthenticationForm",
+    "Dialog",
+    "ModelAdmin",
+    "ModelForm",
+    "PasswordWidget",
+    "SelectWidget",
+    "StackedInline",
+    "TabularInline",
+    "TextWidget",
+    "TextareaWidget",
+    "display",
+    "unfold_action",
+]
