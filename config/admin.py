@@ -114,6 +114,8 @@ class AuditEntryAdmin(ReadOnlyAdmin):
     search_fields = ("actor", "=object_id")
     search_help_text = "An actor, or the id of an object or an organization, or its name."
     uuid_search_fields = ("organization_id",)
+    # The history of a row links to its entries.
+    linked_lookups = ("object_id__exact",)
     paginator = BoundedPaginator
     ordering = ("-id",)
     sortable_by = ()

@@ -9,12 +9,14 @@ from __future__ import annotations
 import re
 import uuid
 from typing import Any, ClassVar, Final
+from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.contrib.admin.exceptions import DisallowedModelAdminLookup
 from django.contrib.admin.options import IncorrectLookupParameters
-from django.contrib.admin.utils import quote
+from django.contrib.admin.utils import quote, unquote
 from django.contrib.postgres.fields import ArrayField
+from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.db import DataError
 from django.db.models import Q, QuerySet, TextChoices, URLField
@@ -26,6 +28,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 
 from config.api.errors import GatewayError
 from config.api.text import NOT_STORABLE
+from config.audit.context import KINDS
 from config.console.forms import ConsoleForm
 from config.console.unfold import ModelAdmin, TextareaWidget
 
@@ -104,6 +107,38 @@ class StrictList(ModelAdmin):
         if NOT_STORABLE.search(object_id):
             return None
         return super().get_object(request, object_id, from_field)
+
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        context = {"show_history": self.opts.label_lower in KINDS, **(extra_context or {})}
+        return super().change_view(request, object_id, form_url, context)
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Redirects to the object's entries in the audit log."""
+        obj = self.get_object(request, unquote(object_id))
+        if obj is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
+        if not self.has_view_or_change_permission(request, obj):
+            raise PermissionDenied
+        query = {"kind": self.opts.label_lower, "object_id__exact": unquote(object_id)}
+        url = reverse("admin:config_auditentry_changelist")
+        return HttpResponseRedirect(f"{url}?{urlencode(query)}")
+
+    def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> None:
+        """Writes nothing: the triggers of the audit log record every change."""
+
+    def log_change(self, request: HttpRequest, obj: Any, message: Any) -> None:
+        """Writes nothing: the triggers of the audit log record every change."""
+
+    def log_deletions(self, request: HttpRequest, queryset: Any) -> None:
+        """Writes nothing: the triggers of the audit log record every change."""
 
 
 @method_decorator(sensitive_post_parameters(), name="changeform_view")

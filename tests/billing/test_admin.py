@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.contrib.admin.models import LogEntry
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -16,6 +15,7 @@ from django.urls import reverse
 from billing import verification as audit
 from billing.models import Account, ChainState, Deposit, TopUp, Transfer
 from billing.topups.chains import Chain
+from config.models import AuditEntry
 from tests.billing.conftest import ask, look
 from tests.support import factories, snapshots
 from tests.support.factories import Tenant
@@ -118,7 +118,8 @@ def test_a_deposit_is_credited_in_a_dialog(
     transfer = Transfer.objects.get(kind="deposit")
     assert (transfer.posted_nano, transfer.actor) == (under.units * 1_000, "operator operator")
     assert said(response) == [f"${under.units / 10**6} credited to Acme."]
-    assert LogEntry.objects.get().object_id == str(under.pk)
+    [entry] = AuditEntry.objects.filter(kind="billing.deposit")
+    assert (entry.object_id, entry.actor) == (str(under.pk), "operator operator")
     assert audit.differences() == []
 
     again = operator.post(url(under, "credit"), form, follow=True)

@@ -463,6 +463,17 @@ def test_list_makes_the_same_queries_for_3_rows_and_for_30(
     assert counts[0] == counts[1]
 
 
+def test_history_of_a_row_is_its_audit_log(operator: Client, tenant: Tenant) -> None:
+    created, changed, *_ = _world(tenant)
+    row = EndUser.objects.get()
+
+    assert page(row, "history") in operator.get(page(row)).content.decode()
+    answer = operator.get(page(row, "history"), follow=True)
+
+    assert answer.status_code == 200
+    assert list(answer.context["cl"].result_list) == [changed, created]
+
+
 def test_log_is_written_by_nobody(operator: Client, tenant: Tenant) -> None:
     entry, *_ = _world(tenant)
 

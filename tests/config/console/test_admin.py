@@ -35,6 +35,7 @@ from billing.models import Account, ChainState, Deposit, GrantRequest, TopUp, Tr
 from catalog.models import LanguageModel, ModelEndpoint, PriceVersion, Provider
 from config.audit import context as audit
 from config.local.simulator.server import Simulator
+from config.models import AuditEntry
 from config.secrets import Secret
 from endpoints.models import PrivateEndpoint, Validation
 from endusers.models import EndUser
@@ -452,7 +453,8 @@ def test_revoke_refuses_the_key_from_then_on(operator: Client, tenant: Tenant) -
     assert messages_of(response) == ["The key is revoked."]
     assert ApiKey.objects.get(pk=key.pk).disabled
     assert factories.client(tenant.api_key).get("/api/v1/key").status_code == 401
-    assert str(LogEntry.objects.get().change_message) == "The key is revoked."
+    assert AuditEntry.objects.get(object_id=str(key.pk)).actor == "operator operator"
+    assert not LogEntry.objects.exists()
     again = operator.post(page(key, "revoke"), SUBMIT, follow=True)
     assert messages_of(again) == ["The key was revoked already."]
 
@@ -616,7 +618,7 @@ def test_delete_credential_wipes_its_secret(operator: Client, tenant: Tenant) ->
     assert list(response.context["cl"].result_list) == []
     credential.refresh_from_db()
     assert (bytes(credential.sealed), credential.deleted_at is not None) == (b"", True)
-    assert LogEntry.objects.get().object_id == str(credential.pk)
+    assert AuditEntry.objects.get().object_id == str(credential.pk)
 
 
 def test_keys_are_listed_by_their_state(operator: Client, tenant: Tenant) -> None:
@@ -816,7 +818,7 @@ def test_add_private_endpoint_shows_the_refusal_at_its_field(
     assert response.status_code == 200
     assert message in str(response.context["adminform"].form.errors["base_url"])
     assert not PrivateEndpoint.objects.exists()
-    assert not LogEntry.objects.exists()
+    assert not AuditEntry.objects.exists()
 
 
 def test_add_private_endpoint_refuses_more_than_the_limit(operator: Client) -> None:
@@ -869,7 +871,8 @@ def test_private_endpoint_goes_through_its_life(
     assert response.redirect_chain == [(listing(PrivateEndpoint), 302)]
     endpoint.refresh_from_db()
     assert (endpoint.deleted_at is not None, endpoint.deleted_by) == (True, "operator operator")
-    assert LogEntry.objects.count() == 5
+    assert AuditEntry.objects.filter(object_id=str(endpoint.pk)).count() == 5
+    assert not LogEntry.objects.exists()
     assert list(response.context["cl"].result_list) == []
 
 
@@ -935,7 +938,7 @@ def test_a_dialog_sends_the_browser_on_in_a_header(operator: Client, tenant: Ten
     assert messages_of(operator.get(page(endpoint))) == [
         "The endpoint has no passed validation: call validate first."
     ]
-    assert not LogEntry.objects.exists()
+    assert not AuditEntry.objects.exists()
 
 
 @pytest.mark.parametrize("verb", ["validate", "activate", "disable", "enable", "remove"])
@@ -1059,7 +1062,7 @@ def test_bulk_action_reports_each_row(
     )
     good.refresh_from_db()
     assert (good.status, good.disabled_by) == ("disabled", "operator operator")
-    assert LogEntry.objects.get().object_id == str(good.pk)
+    assert AuditEntry.objects.get().object_id == str(good.pk)
 
 
 def test_add_end_user_registers_it_as_it_is(operator: Client, tenant: Tenant) -> None:
@@ -1147,7 +1150,7 @@ def test_too_many_rows_for_an_action_are_refused_before_any(
         "At most 10,000 rows at a time. Narrow the list. Nothing was changed."
     ]
     assert EndUser.objects.filter(is_active=True).count() == 10_001
-    assert not LogEntry.objects.exists()
+    assert not AuditEntry.objects.exists()
 
 
 def test_end_user_is_switched_on_and_off(operator: Client, tenant: Tenant) -> None:
