@@ -65,8 +65,8 @@ def transition(
         def run(self: Any, request: HttpRequest, form: Any, object_id: str) -> Any:
             obj = self.get_object(request, unquote(object_id))
             if obj is None:
-                missing = self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
-                return self.redirect(request, missing.url)
+                index = self.redirect_to_index(request, object_id)
+                return self.redirect(request, index["Location"])
             try:
                 level, text = method(self, request, obj, form)
             except GatewayError as exc:

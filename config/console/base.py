@@ -124,20 +124,28 @@ class StrictList(ModelAdmin):
         """Redirects to the object's entries in the audit log."""
         obj = self.get_object(request, unquote(object_id))
         if obj is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
+            return self.redirect_to_index(request, object_id)
         if not self.has_view_or_change_permission(request, obj):
             raise PermissionDenied
         query = {"kind": self.opts.label_lower, "object_id__exact": unquote(object_id)}
         url = reverse("admin:config_auditentry_changelist")
         return HttpResponseRedirect(f"{url}?{urlencode(query)}")
 
-    def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> None:
+    def redirect_to_index(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Redirects to the first page with the message that the object does not exist."""
+        admin: Any = self
+        response: HttpResponse = admin._get_obj_does_not_exist_redirect(
+            request, self.opts, object_id
+        )
+        return response
+
+    def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> Any:
         """Writes nothing: the triggers of the audit log record every change."""
 
-    def log_change(self, request: HttpRequest, obj: Any, message: Any) -> None:
+    def log_change(self, request: HttpRequest, obj: Any, message: Any) -> Any:
         """Writes nothing: the triggers of the audit log record every change."""
 
-    def log_deletions(self, request: HttpRequest, queryset: Any) -> None:
+    def log_deletions(self, request: HttpRequest, queryset: Any) -> Any:
         """Writes nothing: the triggers of the audit log record every change."""
 
 
