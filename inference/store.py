@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from functools import lru_cache
-from itertools import count
 from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 
@@ -79,9 +77,7 @@ class DataPlaneConnection:
                     self._connection = await _connect()
                 # A server that hangs answers nothing, not even to its own statement timeout.
                 async with asyncio.timeout(_STATEMENT_SECONDS):
-                    rows: list[Sequence[Any]] = await self._connection.fetch(
-                        _numbered(query), *parameters
-                    )
+                    rows: list[Sequence[Any]] = await self._connection.fetch(query, *parameters)
                     return rows
             except asyncpg.QueryCanceledError:
                 raise Unavailable from None
@@ -141,11 +137,3 @@ async def _connect() -> asyncpg.Connection:
         )
     except (asyncpg.PostgresError, ValueError) as exc:
         raise OSError(str(exc)) from exc
-
-
-@lru_cache
-def _numbered(query: str) -> str:
-    """Writes placeholders as PostgreSQL has them: the ORM's connections run some of these too."""
-    numbers = count(1)
-    first, *rest = query.split("%s")
-    return (first + "".join(f"${next(numbers)}{part}" for part in rest)).replace("%%", "%")

@@ -19,10 +19,10 @@ from django.conf import settings
 
 from accounts.authentication import require_inference, require_usable
 from accounts.policy import Policy, require_entrance
-from billing import ledger
 from billing.budgets import Budget, Reading
 from config.api.errors import Conflict, GatewayError, Unauthenticated, Unavailable
 from config.secrets import hash_end_user
+from config.sql import load_statement
 from inference.admission import governance
 from inference.admission.budgets import AffordableCandidate, Budgets, StaleReading
 from inference.admission.governance import WorkspaceRules
@@ -37,134 +37,10 @@ from inference.store import DataPlaneConnection, Rejected
 
 logger = logging.getLogger(__name__)
 
-_AUTHORITY: Final = """
-SELECT k.digest, k.id, k.xmin::text::bigint, k.organization_id, k.workspace_id, k.creator_id,
-       k.is_management, k.disabled, k.expires_at, o.routing_version,
-       COALESCE((SELECT version FROM catalog_catalogversion), 0),
-       k.limit_nano, k.limit_reset, k.include_byok_in_limit,
-       a.posted_credits - a.posted_debits - a.pending_debits, kg.guardrail_id, mg.guardrail_id
-FROM accounts_apikey k
-JOIN accounts_organization o ON o.id = k.organization_id
-JOIN billing_account a ON a.organization_id = o.id AND a.kind = 'credits'
-LEFT JOIN accounts_keyassignment kg ON kg.api_key_id = k.id
-LEFT JOIN accounts_memberassignment mg ON mg.member_id = k.creator_id
-WHERE k.digest = ANY(%s)
-"""
-
-# The time is the database's, which is what meters go by: where a host's clock is apart from it, a
-# day or a minute would begin twice.
-_METERS: Final = f"""
-SELECT now(), {", ".join(Reading._fields)} FROM billing_meter WHERE subject_id = ANY(%s)
-"""
-
-# Whoever revokes, disables or delists waits for the statement that has this, however long that
-# waits for others: what is acknowledged has begun before, or does not begin. The order is that of
-# those who change these rows: they come to their organization's last, when they commit, and to the
-# catalogue's version.
-_HELD: Final = """
-keys AS MATERIALIZED (
-    SELECT k.id, k.xmin::text::bigint AS version FROM accounts_apikey k
-    WHERE k.id = ANY(ARRAY(SELECT api_key_id FROM v)) AND NOT k.disabled
-      AND (k.expires_at IS NULL OR k.expires_at > now())
-      AND (SELECT count(*) FROM {first}) >= 0
-    ORDER BY k.id FOR SHARE
-),
-served AS MATERIALIZED (
-    SELECT p.id FROM endpoints_privateendpoint p
-    WHERE p.id = ANY(ARRAY(SELECT private_endpoint_id FROM v))
-      AND (SELECT count(*) FROM keys) >= 0
-    ORDER BY p.id FOR KEY SHARE
-),
-owners AS MATERIALIZED (
-    SELECT o.id, o.routing_version FROM accounts_organization o
-    WHERE o.id = ANY(ARRAY(SELECT organization_id FROM v))
-      AND (SELECT count(*) FROM served) >= 0
-    ORDER BY o.id FOR SHARE
-),
-catalog AS MATERIALIZED (
-    SELECT causeway_hold_catalog() AS version WHERE (SELECT count(*) FROM owners) >= 0
-)"""
-
-# One JSON text for the whole batch: a fraction of what an array for each column costs to build.
-# What was decided a moment ago is stored only while it is still true: an endpoint whose disabling
-# has been acknowledged starts nothing more. The hold is part of the same statement, so that nothing
-# is ever dispatched that was not promised to be paid.
-# The ids are random: one that is there already is of this statement's own first try, whose answer
-# was lost.
-_OPEN: Final = f"""
-WITH v AS (
-    SELECT * FROM json_to_recordset(%s::json) AS v(
-        id text, organization_id uuid, workspace_id uuid, api_key_id uuid, member_id uuid,
-        end_user text, session_id text, region text, http_referer text, app_title text,
-        user_agent text, operation text, streamed bool, model text, private_endpoint_id uuid,
-        model_endpoint_id uuid, provider_name text, price_id bigint, is_byok bool,
-        attestation_id bigint, created_at timestamptz, request_id text, hold_nano bigint,
-        upstream_hold_nano bigint, images int, key_version bigint, routing_version bigint,
-        catalog_version bigint
-    )
-),
-there AS (SELECT id FROM inference_generation WHERE id = ANY(ARRAY(SELECT id FROM v))),
-{ledger.TAKE_TURNS},
-{_HELD.format(first="open_accounts")},
-wanted AS MATERIALIZED (
-    SELECT v.*, v.id AS reference, v.upstream_hold_nano AS byok_hold_nano,
-           array_remove(ARRAY[v.api_key_id, v.workspace_id, v.member_id], NULL) AS subjects
-    FROM v
-    JOIN owners o ON o.id = v.organization_id AND o.routing_version = v.routing_version
-    JOIN keys k ON k.id = v.api_key_id AND k.version = v.key_version
-    JOIN catalog c ON c.version = v.catalog_version
-    WHERE NOT EXISTS (SELECT FROM there t WHERE t.id = v.id)
-),
-ceilings AS (
-    SELECT * FROM json_to_recordset(%s::json) AS c(
-        subject_id uuid, cost bigint, total bigint, requests bigint, spent bigint,
-        spent_total bigint
-    )
-),
-{ledger.PLACE},
-opened AS (
-    INSERT INTO inference_generation (
-        id, organization_id, workspace_id, api_key_id, member_id, end_user, session_id, region,
-        http_referer, app_title, user_agent, operation, streamed, model, private_endpoint_id,
-        model_endpoint_id, provider_name, price_id, is_byok, attestation_id, created_at,
-        request_id, hold_nano, upstream_hold_nano, status, is_estimated, cost_nano,
-        upstream_cost_nano, attempts
-    )
-    SELECT id, organization_id, workspace_id, api_key_id, member_id, end_user, session_id, region,
-           http_referer, app_title, user_agent, operation, streamed, model, private_endpoint_id,
-           model_endpoint_id, provider_name, price_id, is_byok, attestation_id, created_at,
-           request_id, hold_nano, upstream_hold_nano, 'pending', false, 0, 0, '[]'::jsonb
-    FROM placed
-    RETURNING id
-),
-journaled AS (
-    INSERT INTO inference_journal
-        (generation_id, prompt_tokens, completion_tokens, images, beat_at)
-    SELECT id, 0, 0, coalesce(images, 0), now() FROM placed
-)
-SELECT id FROM opened UNION ALL SELECT id FROM there
-"""
-
-_REPIN: Final = f"""
-WITH v AS (
-    SELECT %s::text AS id, %s::uuid AS organization_id, %s::uuid AS api_key_id,
-           %s::uuid AS private_endpoint_id, %s::uuid AS model_endpoint_id,
-           %s::text AS provider_name, %s::bigint AS price_id, %s::bool AS is_byok,
-           %s::bigint AS attestation_id, %s::text AS model, %s::bigint AS routing_version,
-           %s::bigint AS catalog_version
-),
-{_HELD.format(first="v")}
-UPDATE inference_generation g
-SET private_endpoint_id = v.private_endpoint_id, model_endpoint_id = v.model_endpoint_id,
-    provider_name = v.provider_name, price_id = v.price_id, is_byok = v.is_byok,
-    attestation_id = v.attestation_id, model = v.model
-FROM v
-JOIN owners o ON o.id = v.organization_id AND o.routing_version = v.routing_version
-JOIN keys k ON k.id = v.api_key_id
-JOIN catalog c ON c.version = v.catalog_version
-WHERE g.id = v.id AND g.status = 'pending'
-RETURNING g.id
-"""
+_READ_AUTHORITY: Final = load_statement("inference", "read_authority")
+_READ_METERS: Final = load_statement("inference", "read_meters")
+ADMIT: Final = load_statement("inference", "admit")
+_REPIN: Final = load_statement("inference", "repin")
 
 # A change at every try is no accident; the caller may try again.
 _TRIES: Final = 8
@@ -418,13 +294,13 @@ class AdmissionStore:
 
     async def _read(self, digests: Collection[str]) -> dict[str, _Memory]:
         """Reads, and remembers, the authority of every key and the meters that it moves."""
-        rows = await self._store.execute(_AUTHORITY, [list(digests)])
+        rows = await self._store.execute(_READ_AUTHORITY, [list(digests)])
         authorities = {digest: Authority(*columns) for digest, *columns in rows}
         readings: dict[UUID, Reading] = {}
         read_at = datetime.now(UTC)
         subjects = {subject for each in authorities.values() for subject in each.subjects}
         if subjects:
-            for now, *columns in await self._store.execute(_METERS, [list(subjects)]):
+            for now, *columns in await self._store.execute(_READ_METERS, [list(subjects)]):
                 reading = Reading(*columns)
                 readings[reading.subject_id], read_at = reading, now.astimezone(UTC)
         for digest in digests:
@@ -561,7 +437,7 @@ class AdmissionStore:
         if not admitted:
             return set()
         rows = await self._store.execute(
-            _OPEN,
+            ADMIT,
             [
                 _encode([_row(entry, admission) for entry, admission in admitted]).decode(),
                 _encode(list(budgets.ceilings.values())).decode(),

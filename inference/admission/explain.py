@@ -16,6 +16,7 @@ from billing.budgets import Reading
 from billing.models import Account, Meter
 from catalog.models import CatalogVersion, Provider
 from catalog.pricing import usd
+from config import sql
 from config.api.errors import PaymentRequired
 from inference.admission import governance
 from inference.admission.budgets import Budgets, LimitSpent
@@ -24,9 +25,10 @@ from inference.admission.governance import BudgetRule
 from inference.admission.snapshots import OrganizationCopy, load_catalog, load_organization
 from inference.requests.schemas import InferenceRequest
 from inference.routing.candidates import RoutingContext, Selection, select_candidates
-from inference.routing.health import READ, Health, HealthTable, oldest_bucket
+from inference.routing.health import Health, HealthTable, oldest_bucket
 from inference.routing.routes import Candidate, CatalogSnapshot
 
+READ_HEALTH: Final = sql.load_statement("inference", "read_health")
 _RATES: Final[tuple[Literal["prompt", "completion", "request", "image"], ...]] = (
     "prompt", "completion", "request", "image",
 )  # fmt: skip
@@ -80,7 +82,7 @@ def _read_health() -> HealthTable:
     """Returns the health that all workers share; a probe that is due is left to them."""
     table, now = HealthTable(), time.time()
     with connection.cursor() as cursor:
-        cursor.execute(READ, [oldest_bucket(now)])
+        sql.execute(cursor, READ_HEALTH, [oldest_bucket(now)])
         table.merge(cursor.fetchall(), now)
     return table
 

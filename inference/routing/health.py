@@ -4,8 +4,9 @@ Outcomes depend on the credential, so they are kept by subject: the id of the en
 operator's credential, and the id that :func:`subject_of` makes of endpoint and credential for an
 organization's own. Latency and throughput are kept by endpoint, for every payer.
 
-Each worker keeps a health table and shares it through one small database table: :data:`EXCHANGE`
-adds the worker's latest outcomes and returns those of all workers, in one round trip.
+Each worker keeps a health table and shares it through one small database table:
+``exchange_health.sql`` adds the worker's latest outcomes and returns those of all workers, in one
+round trip.
 """
 
 from __future__ import annotations
@@ -46,62 +47,6 @@ _OPEN_SECONDS: Final = 900.0
 # it costs little, so they say nothing about the endpoint.
 _UNAUTHORIZED: Final = (401, 402, 403)
 _SHARES: Final = (("p50", 0.5), ("p75", 0.75), ("p90", 0.9), ("p99", 0.99))
-
-# A row is one bucket of a subject; ``endpoint_id`` is the subject. A row older than the stored
-# bucket comes too late and is dropped. All workers lock rows in the same order.
-EXCHANGE: Final = """
-WITH sent AS (
-    INSERT INTO inference_endpointhealth AS t (
-        endpoint_id, slot, bucket, successes, failures, latencies, speeds, retry_at
-    )
-    SELECT v.endpoint_id, v.bucket %% 12, v.bucket, v.successes, v.failures, v.latencies, v.speeds,
-           v.retry_at
-    FROM json_to_recordset(%s::json) AS v(
-        endpoint_id uuid, bucket bigint, successes integer, failures integer,
-        latencies integer[], speeds double precision[], retry_at double precision
-    )
-    ORDER BY v.endpoint_id, v.bucket %% 12
-    ON CONFLICT (endpoint_id, slot) DO UPDATE SET
-        bucket = EXCLUDED.bucket,
-        successes = EXCLUDED.successes
-            + CASE WHEN t.bucket = EXCLUDED.bucket THEN t.successes ELSE 0 END,
-        failures = EXCLUDED.failures
-            + CASE WHEN t.bucket = EXCLUDED.bucket THEN t.failures ELSE 0 END,
-        latencies = CASE WHEN t.bucket = EXCLUDED.bucket
-            THEN (t.latencies || EXCLUDED.latencies)[1:32] ELSE EXCLUDED.latencies END,
-        speeds = CASE WHEN t.bucket = EXCLUDED.bucket
-            THEN (t.speeds || EXCLUDED.speeds)[1:32] ELSE EXCLUDED.speeds END,
-        retry_at = GREATEST(
-            EXCLUDED.retry_at, CASE WHEN t.bucket = EXCLUDED.bucket THEN t.retry_at ELSE 0 END
-        )
-    WHERE t.bucket <= EXCLUDED.bucket
-    RETURNING *
-)
-SELECT endpoint_id, bucket, successes, failures, latencies, speeds, retry_at
-FROM sent WHERE bucket > %s
-UNION ALL
-SELECT endpoint_id, bucket, successes, failures, latencies, speeds, retry_at
-FROM inference_endpointhealth t
-WHERE bucket > %s
-  AND NOT EXISTS (SELECT FROM sent s WHERE s.endpoint_id = t.endpoint_id AND s.slot = t.slot)
-"""
-
-# Reads the window and changes nothing.
-READ: Final = """
-SELECT endpoint_id, bucket, successes, failures, latencies, speeds, retry_at
-FROM inference_endpointhealth WHERE bucket > %s
-"""
-
-
-# Deletes rows that have left the window, except those that a worker is writing now.
-CLEAR: Final = """
-DELETE FROM inference_endpointhealth t
-USING (
-    SELECT endpoint_id, slot FROM inference_endpointhealth WHERE bucket <= %s
-    FOR UPDATE SKIP LOCKED
-) stale
-WHERE t.endpoint_id = stale.endpoint_id AND t.slot = stale.slot
-"""
 
 
 class AttemptOutcome(StrEnum):
@@ -178,7 +123,7 @@ def classify_attempt(
 
 
 def oldest_bucket(now: float) -> int:
-    """Returns the last bucket before the window, the parameter of :data:`EXCHANGE`."""
+    """Returns the last bucket before the window, the parameter of ``exchange_health.sql``."""
     return _bucket(now) - _SLOTS
 
 
@@ -342,7 +287,7 @@ class HealthTable:
             record.computed_at = -math.inf
 
     def outgoing(self) -> list[Bucket]:
-        """Returns the buckets that other workers do not know yet, as rows of :data:`EXCHANGE`.
+        """Returns the buckets that other workers do not know yet, for ``exchange_health.sql``.
 
         Buckets that were returned before and never merged are returned again: their exchange
         failed.
@@ -361,7 +306,7 @@ class HealthTable:
         return rows
 
     def merge(self, rows: Iterable[Sequence[Any]], now: float) -> None:
-        """Replaces the shared buckets by the rows of :data:`EXCHANGE`, which include our own."""
+        """Replaces the shared buckets by the rows of ``exchange_health.sql``, ours included."""
         for record in self._records.values():
             record.shared = {}
             record.sent = {}

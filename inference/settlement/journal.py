@@ -16,7 +16,8 @@ from typing import Final
 import msgspec
 
 from config.api.errors import Unavailable
-from inference.routing.health import EXCHANGE, HealthTable, oldest_bucket
+from config.sql import load_statement
+from inference.routing.health import HealthTable, oldest_bucket
 from inference.store import DataPlaneConnection, Rejected
 
 logger = logging.getLogger(__name__)
@@ -25,25 +26,8 @@ logger = logging.getLogger(__name__)
 # what its death may leave unbilled. The pause bounds the statements where many streams are quick.
 _INTERVAL_SECONDS: Final = 1.0
 _PAUSE_SECONDS: Final = 0.05
-# A generation that is being settled is left out: its journal goes with it, and to wait for it here
-# while it waits for another's journal would be a deadlock.
-_JOURNAL: Final = """
-WITH v AS (
-    SELECT * FROM json_to_recordset(%s::json) AS v(
-        generation_id text, prompt_tokens bigint, completion_tokens bigint
-    )
-),
-beating AS MATERIALIZED (
-    SELECT j.generation_id FROM inference_journal j
-    WHERE j.generation_id = ANY(ARRAY(SELECT generation_id FROM v))
-    FOR UPDATE SKIP LOCKED
-)
-UPDATE inference_journal j
-SET prompt_tokens = v.prompt_tokens, completion_tokens = v.completion_tokens, beat_at = now()
-FROM v JOIN beating b USING (generation_id)
-WHERE j.generation_id = v.generation_id
-  AND j.generation_id = ANY(ARRAY(SELECT generation_id FROM beating))
-"""
+JOURNAL: Final = load_statement("inference", "journal")
+EXCHANGE_HEALTH: Final = load_statement("inference", "exchange_health")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -93,7 +77,7 @@ class Heartbeat:
                 self._told_at = time.monotonic()
             try:
                 if beats := self._beats(not is_due):
-                    await self._store.execute(_JOURNAL, [_encode(beats).decode()])
+                    await self._store.execute(JOURNAL, [_encode(beats).decode()])
                 if is_due:
                     await self._exchange()
             except (Unavailable, Rejected) as exc:
@@ -105,4 +89,4 @@ class Heartbeat:
         now = time.time()
         rows = _encode(self._health.outgoing()).decode()
         since = oldest_bucket(now)
-        self._health.merge(await self._store.execute(EXCHANGE, [rows, since, since]), now)
+        self._health.merge(await self._store.execute(EXCHANGE_HEALTH, [rows, since]), now)

@@ -10,51 +10,14 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from billing import ledger
 from catalog.pricing import Usage
 from config.api.errors import Unavailable
+from config.sql import load_statement
 from inference.store import DataPlaneConnection
 
 logger = logging.getLogger(__name__)
 
-# A generation ends once: whoever comes second, a worker that was given up for dead for instance,
-# changes nothing. The ledger's part is in the same statement.
-SETTLE: Final = f"""
-WITH v AS (
-    SELECT * FROM json_to_recordset(%s::json) AS v(
-        id text, status text, prompt_tokens bigint, completion_tokens bigint,
-        cached_tokens bigint, cache_write_tokens bigint, reasoning_tokens bigint,
-        is_estimated bool, cost_nano bigint, upstream_cost_nano bigint, finish_reason text,
-        native_finish_reason text, upstream_id text, upstream_model text, error_type text,
-        attempts jsonb, latency_ms int, duration_ms int
-    )
-),
-settled AS (
-    UPDATE inference_generation g
-    SET status = v.status, prompt_tokens = v.prompt_tokens,
-        completion_tokens = v.completion_tokens, cached_tokens = v.cached_tokens,
-        cache_write_tokens = v.cache_write_tokens, reasoning_tokens = v.reasoning_tokens,
-        is_estimated = v.is_estimated, cost_nano = v.cost_nano,
-        upstream_cost_nano = v.upstream_cost_nano, finish_reason = v.finish_reason,
-        native_finish_reason = v.native_finish_reason, upstream_id = v.upstream_id,
-        upstream_model = v.upstream_model, error_type = v.error_type, attempts = v.attempts,
-        latency_ms = v.latency_ms, duration_ms = v.duration_ms
-    FROM v WHERE g.id = v.id AND g.id = ANY(ARRAY(SELECT id FROM v)) AND g.status = 'pending'
-    RETURNING g.id, g.organization_id, g.hold_nano, g.upstream_hold_nano, g.cost_nano,
-        CASE WHEN g.is_byok THEN g.upstream_cost_nano ELSE 0 END AS byok_cost_nano,
-        array_remove(ARRAY[g.api_key_id, g.workspace_id, g.member_id], NULL) AS subjects
-),
-ended AS MATERIALIZED (
-    SELECT id AS reference, organization_id, subjects, hold_nano,
-           upstream_hold_nano AS byok_hold_nano, cost_nano, byok_cost_nano
-    FROM settled
-),
-{ledger.END},
-unjournaled AS (
-    DELETE FROM inference_journal WHERE generation_id = ANY(ARRAY(SELECT id FROM settled))
-)
-SELECT id FROM settled
-"""
+SETTLE: Final = load_statement("inference", "settle")
 
 _RETRY_SECONDS: Final = 0.25
 _LONGEST_RETRY_SECONDS: Final = 4.0
@@ -129,7 +92,7 @@ class SettlementStore:
         logger.error("the generation %s cannot be settled", item.generation_id, exc_info=problem)
 
     async def _put(self, batch: list[Settlement]) -> None:
-        rows = encoded(batch)
+        rows = encode_settlements(batch)
         pause = _RETRY_SECONDS
         while True:
             try:
@@ -142,7 +105,7 @@ class SettlementStore:
                 return
 
 
-def encoded(batch: Sequence[Settlement]) -> str:
+def encode_settlements(batch: Sequence[Settlement]) -> str:
     """Returns the parameter of :data:`SETTLE`."""
     return _encode([_row(item) for item in batch]).decode()
 

@@ -16,12 +16,15 @@ from django.contrib.postgres.functions import TransactionNow
 from django.db import DataError, IntegrityError, connection, transaction
 
 from catalog.pricing import Usage, nano_usd, total_cost
+from config import sql
 from inference.admission.budgets import fee_nano
 from inference.models import Generation, Journal
 from inference.routing import health
-from inference.settlement.settle import SETTLE, Settlement, encoded
+from inference.settlement.settle import SETTLE, Settlement, encode_settlements
 
 logger = logging.getLogger(__name__)
+
+_CLEAR_HEALTH: Final = sql.load_statement("inference", "clear_health")
 
 _BATCH: Final = 500
 # Beyond its window, for hosts whose clocks are apart.
@@ -44,7 +47,8 @@ def sweep() -> int:
 def clear_health() -> int:
     """Deletes what nobody reads any more of how endpoints did; returns how many rows."""
     with connection.cursor() as cursor:
-        cursor.execute(health.CLEAR, [health.oldest_bucket(time.time() - _FORGOTTEN_SECONDS)])
+        oldest = health.oldest_bucket(time.time() - _FORGOTTEN_SECONDS)
+        sql.execute(cursor, _CLEAR_HEALTH, [oldest])
         cleared: int = cursor.rowcount
     return cleared
 
@@ -95,7 +99,7 @@ def _end_alone(item: Settlement) -> int:
 
 def _store(settlements: Sequence[Settlement]) -> None:
     with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute(SETTLE, [encoded(settlements)])
+        sql.execute(cursor, SETTLE, [encode_settlements(settlements)])
 
 
 def _settlement(journal: Journal) -> Settlement:

@@ -111,7 +111,7 @@ def test_credits_are_granted_in_a_dialog(operator: Client, tenant: Tenant) -> No
     assert (transfer.kind, transfer.posted_nano, transfer.actor, transfer.note) == (
         "grant", 1, "operator operator", "for the pilot",
     )  # fmt: skip
-    assert audit.differences() == []
+    assert audit.find_differences() == []
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_a_grant_above_the_limit_is_approved_by_another_operator(
     assert (transfer.actor, transfer.note) == (
         "operator second", "Asked for by operator operator. a pilot",
     )  # fmt: skip
-    assert audit.differences() == []
+    assert audit.find_differences() == []
 
     before = snapshots.everything()
     for verb in ("approve", "decline"):

@@ -58,7 +58,7 @@ def offer(settings: Any) -> Iterator[Callable[[Chain], Chain]]:
         return chain
 
     yield configure
-    assert audit.differences() == []
+    assert audit.find_differences() == []
 
 
 @pytest.fixture

@@ -120,7 +120,7 @@ def test_a_deposit_is_credited_in_a_dialog(
     assert said(response) == [f"${under.units / 10**6} credited to Acme."]
     [entry] = AuditEntry.objects.filter(kind="billing.deposit")
     assert (entry.object_id, entry.actor) == (str(under.pk), "operator operator")
-    assert audit.differences() == []
+    assert audit.find_differences() == []
 
     again = operator.post(url(under, "credit"), form, follow=True)
     assert said(again) == [

@@ -30,11 +30,12 @@ from billing import ledger
 from billing.models import Account, Meter, Transfer
 from catalog.models import CatalogVersion, ModelEndpoint
 from catalog.pricing import Usage, nano_usd, total_cost
+from config import sql
 from config.api.errors import NotFound
-from inference.admission.admit import _OPEN
+from inference.admission.admit import ADMIT
 from inference.models import Generation, Journal, new_generation_id
-from inference.settlement.journal import _JOURNAL
-from inference.settlement.settle import SETTLE, Settlement, encoded
+from inference.settlement.journal import JOURNAL
+from inference.settlement.settle import SETTLE, Settlement, encode_settlements
 from inference.settlement.sweeper import sweep
 from tests.support import factories
 
@@ -253,7 +254,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def _open(self) -> set[str]:
         with connection.cursor() as cursor:
-            cursor.execute(_OPEN, self.last)
+            sql.execute(cursor, ADMIT, self.last or ())
             return {row[0] for row in cursor.fetchall()}
 
     def _wish(
@@ -318,10 +319,11 @@ class LedgerMachine(RuleBasedStateMachine):
             cost = max(made.hold + over, 0)
             batch[generation_id] = (cost, upstream if made.is_byok else cost)
         with connection.cursor() as cursor:
-            cursor.execute(
+            sql.execute(
+                cursor,
                 SETTLE,
                 [
-                    encoded(
+                    encode_settlements(
                         [
                             Settlement(
                                 generation_id,
@@ -373,8 +375,8 @@ class LedgerMachine(RuleBasedStateMachine):
             {"generation_id": i, **tokens} for i, m in self.made.items() if m.status != "pending"
         ]
         with connection.cursor() as cursor:
-            cursor.execute(
-                _JOURNAL, [json.dumps([{"generation_id": generation_id, **tokens}, *ended])]
+            sql.execute(
+                cursor, JOURNAL, [json.dumps([{"generation_id": generation_id, **tokens}, *ended])]
             )
         made.journal = (prompt, completion)
         self._age(generation_id)

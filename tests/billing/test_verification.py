@@ -63,7 +63,7 @@ def transfer(tenant: Tenant, debit: str, credit: str, **fields: Any) -> Transfer
 
 def test_a_ledger_in_order_has_no_differences(tenant: Tenant) -> None:
     ledger.grant(tenant.organization.pk, 7, actor="test")
-    assert audit.differences() == []
+    assert audit.find_differences() == []
     assert verify() == (0, [])
 
 
@@ -84,7 +84,7 @@ def test_a_transfer_between_organizations_is_told(tenant: Tenant) -> None:
     with tampering("billing_transfer"):
         row = Transfer.objects.for_organization(tenant.organization.pk).latest("id")
         Transfer.objects.filter(pk=row.pk).update(organization=other.organization)
-    assert audit.differences() == [
+    assert audit.find_differences() == [
         f"transfer {row.pk}: its accounts are not those of organization {other.organization.pk}"
     ]
 
@@ -94,7 +94,7 @@ def test_a_refund_of_more_than_was_paid_is_told(tenant: Tenant) -> None:
     transfer(
         tenant, "usage", "credits", kind="refund", reference="gen-1", amount_nano=6, posted_nano=6
     )
-    assert audit.found_by(audit.REFUNDS) == ["generation gen-1: 6 refunded of 5 paid"]
+    assert audit.run_check(audit.VERIFY_REFUNDS) == ["generation gen-1: 6 refunded of 5 paid"]
 
 
 def test_a_deposit_without_its_transfer_and_the_reverse_are_told(tenant: Tenant) -> None:
@@ -104,16 +104,18 @@ def test_a_deposit_without_its_transfer_and_the_reverse_are_told(tenant: Tenant)
         recipient="0x5", units=5, amount_nano=5_000, status="credited", finding="credited",
         organization=tenant.organization,
     )  # fmt: skip
-    assert audit.differences() == [f"deposit {deposit.pk}: credited without a transfer"]
+    assert audit.find_differences() == [f"deposit {deposit.pk}: credited without a transfer"]
     ledger.deposit(tenant.organization.pk, 4_999, reference=deposit.reference, actor="test")
     organization_id = tenant.organization.pk
-    assert audit.differences() == [
+    assert audit.find_differences() == [
         f"deposit {deposit.pk}: 5000 to {organization_id}, its transfer 4999 to {organization_id}"
     ]
     with tampering("billing_deposit"):
         Deposit.objects.all().delete()
     row = Transfer.objects.get(kind="deposit")
-    assert audit.differences() == [f"transfer {row.pk}: there is no credited deposit:{deposit.pk}"]
+    assert audit.find_differences() == [
+        f"transfer {row.pk}: there is no credited deposit:{deposit.pk}"
+    ]
 
 
 def test_a_generation_that_did_not_pay_its_cost_is_told(tenant: Tenant) -> None:
@@ -160,7 +162,7 @@ def test_granted_credits_are_a_transfer(tenant: Tenant) -> None:
         "transfer_id": row.pk,
         "balance": (before + 12_000_000_001) / 10**9,
     }
-    assert audit.differences() == []
+    assert audit.find_differences() == []
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_a_payment_shows_itself_without_a_reload(
         assert not page.locator(".pay").is_visible()
         assert not page.locator(".deadline").is_visible()
     assert complaints == []
-    assert audit.differences() == []
+    assert audit.find_differences() == []
 
 
 def test_the_page_works_without_scripts(server: str, top_up: tuple[TopUp, Chain]) -> None:

@@ -28,6 +28,7 @@ from billing import ledger
 from billing.models import Meter
 from catalog.models import LanguageModel, ModelEndpoint, PriceVersion, Provider
 from catalog.pricing import NANO, Price
+from config import sql
 from config.secrets import Secret, digest_api_key
 from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation
@@ -198,7 +199,7 @@ def make_generation(tenant: Tenant, **fields: Any) -> Generation:
     )
     if outcome["status"] != Generation.Status.PENDING:
         with connection.cursor() as cursor:
-            cursor.execute(SETTLE, [json.dumps([outcome])])
+            sql.execute(cursor, SETTLE, [json.dumps([outcome])])
         _forget_in_later_periods(generation, outcome)
         generation.refresh_from_db()
     return generation

@@ -58,8 +58,8 @@ def differences() -> list[object]:
     found: list[object] = [
         text
         for check in audit.CHECKS
-        if check is not audit.DEPOSITS
-        for text in audit.found_by(check)
+        if check is not audit.VERIFY_DEPOSITS
+        for text in audit.run_check(check)
     ]
     with connection.cursor() as cursor:
         for statement in _BEYOND_THE_AUDIT:

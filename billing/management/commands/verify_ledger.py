@@ -58,9 +58,9 @@ class Command(JSONCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         found = [
-            *audit.differences(),
-            *audit.found_by(GENERATIONS),
-            *audit.found_by(METERS),
+            *audit.find_differences(),
+            *audit.run_check(GENERATIONS),
+            *audit.run_check(METERS),
         ]
         if options["json"]:
             self.report({"differences": found}, as_json=True)

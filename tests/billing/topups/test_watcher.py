@@ -627,7 +627,7 @@ def test_a_fault_of_the_node_loses_and_doubles_no_credit(
     state = ChainState.objects.get()
     assert (state.cursor, state.failure, state.halted_at) == (cursor, message, None)
     assert (found(), credited(tenant)) == ([], [])
-    assert audit.differences() == []
+    assert audit.find_differences() == []
 
     front.fault = lambda calls, answers: answers
     assert [look(chain), look(chain)] == [3, 0]
@@ -700,7 +700,7 @@ def test_a_watcher_killed_at_any_statement_loses_and_doubles_no_credit(
         except Killed:
             is_killed = True
         seen.add((Deposit.objects.received().count(), len(credited(tenant)) - len(paid)))
-        assert audit.differences() == []
+        assert audit.find_differences() == []
         look(chain)
         paid.append(top_up.units * 1_000)
         assert credited(tenant) == paid

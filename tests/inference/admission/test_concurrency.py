@@ -20,9 +20,10 @@ from accounts.models import ApiKey, BudgetInterval, Guardrail, Member, Workspace
 from billing import ledger
 from billing.models import Account, Meter, Transfer
 from catalog.dialects.base import Operation
+from config import sql
 from inference.models import Generation
 from inference.requests import schemas
-from inference.settlement.settle import SETTLE, Settlement, encoded
+from inference.settlement.settle import SETTLE, Settlement, encode_settlements
 from inference.settlement.sweeper import sweep
 from tests.inference.conftest import CHAT, Site
 from tests.support import factories
@@ -110,11 +111,11 @@ def test_funds_for_a_hundred_admit_a_hundred(held: Site, two_workers: Served) ->
 
 def test_one_generation_is_settled_once(tenant_of_threads: Tenant, together: Together) -> None:
     row = factories.make_generation(tenant_of_threads, status="pending")
-    parameter = encoded([Settlement(row.pk, "completed", cost_nano=7)])
+    parameter = encode_settlements([Settlement(row.pk, "completed", cost_nano=7)])
 
     def settle() -> int:
         with connection.cursor() as cursor:
-            cursor.execute(SETTLE, [parameter])
+            sql.execute(cursor, SETTLE, [parameter])
             return len(cursor.fetchall())
 
     assert sorted(together(*[settle] * 32)) == [0] * 31 + [1]

@@ -158,7 +158,7 @@ def test_a_generation_is_refunded_once_in_a_dialog(operator: Client, tenant: Ten
     assert (transfer.posted_nano, transfer.actor, transfer.note, transfer.reference) == (
         1_500_000_000, "operator operator", "broken answer", generation.pk,
     )  # fmt: skip
-    assert audit.differences() == []
+    assert audit.find_differences() == []
 
     before = snapshots.everything()
     again = operator.post(url(generation, "refund"), form, follow=True)

@@ -12,6 +12,7 @@ from django.db import connection
 from hypothesis import given
 from hypothesis import strategies as st
 
+from config import sql
 from config.api.errors import (
     Forbidden,
     GatewayError,
@@ -23,12 +24,11 @@ from config.api.errors import (
     UpstreamRefused,
     UpstreamTimeout,
 )
+from inference.admission.explain import READ_HEALTH
 from inference.exchange.upstream import RequestUntranslatable
 from inference.models import EndpointHealth
 from inference.routing import health
 from inference.routing.health import (
-    EXCHANGE,
-    READ,
     AttemptOutcome,
     Bucket,
     HealthState,
@@ -37,6 +37,7 @@ from inference.routing.health import (
     subject_of,
 )
 from inference.routing.health import oldest_bucket as oldest
+from inference.settlement.journal import EXCHANGE_HEALTH
 from inference.settlement.sweeper import clear_health
 
 ONE = uuid.UUID(int=1)
@@ -366,7 +367,7 @@ def test_workers_agree_on_the_share_of_failures(
 def exchange(table: HealthTable, now: float) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         rows = msgspec.json.encode(table.outgoing()).decode()
-        cursor.execute(EXCHANGE, [rows, oldest(now), oldest(now)])
+        sql.execute(cursor, EXCHANGE_HEALTH, [rows, oldest(now)])
         # A service that other tests had may still tell of theirs.
         found = [row for row in cursor.fetchall() if row[0] in (ONE, TWO)]
     table.merge(found, now)
@@ -391,7 +392,7 @@ def test_a_slot_of_the_ring_is_taken_over_and_late_news_is_dropped(db: None) -> 
     late = table_of(7, 0)
     exchange(late, START + 60)
     with connection.cursor() as cursor:
-        cursor.execute(READ, [oldest(START + 60)])
+        sql.execute(cursor, READ_HEALTH, [oldest(START + 60)])
         found = [row[1:4] for row in cursor.fetchall() if row[0] == ONE]
     assert found == [(int(START + 60) // 5, 0, 2)]
 
@@ -422,7 +423,7 @@ def test_what_nobody_reads_any_more_is_cleared_away(db: None) -> None:
     old = table_of(0, 3, now=now - 720)
     with connection.cursor() as cursor:
         rows = msgspec.json.encode(old.outgoing()).decode().replace(str(ONE), str(TWO))
-        cursor.execute(EXCHANGE, [rows, 0, 0])
+        sql.execute(cursor, EXCHANGE_HEALTH, [rows, 0])
     clear_health()
     found = EndpointHealth.objects.filter(endpoint_id__in=(ONE, TWO))
     assert list(found.values_list("endpoint_id", flat=True)) == [ONE]

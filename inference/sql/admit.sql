@@ -1,0 +1,224 @@
+-- Stores a batch of admitted requests: the pending generations, their holds and their journals.
+--
+-- Admission decided on what it had read before. A row is stored only if that is still true: the
+-- same version of its key, its organization and the catalogue, and a balance and meters that cover
+-- the whole batch. Any other row is left out, and the caller decides it again.
+--
+-- Parameters: $1 json, an array of `GenerationRow`;
+--             $2 json, an array of `Ceiling`: the highest values that a meter may have before this
+--             batch. `cost` and `total` count credits, and credits with own credentials, both with
+--             what is held for running requests; `spent` and `spent_total` count the same without
+--             it; `requests` counts requests.
+-- Returns: the ids of the stored generations. An id that was there already belongs to an earlier
+--          try of this statement whose answer was lost, because ids are random.
+--
+-- Lock order: credits accounts by id, API keys by id, private endpoints by id, organizations by id,
+--             the catalogue's version, meters by subject.
+--             The account lock is exclusive and comes before the shared ones: a writer that waits
+--             for the shared locks of an organization then waits for one batch, not for a queue of
+--             batches. A writer that revokes, disables or delists waits for this statement, so a
+--             change that was acknowledged is seen by every later batch. Such writers lock the
+--             organization last, when they commit, and after it the catalogue's version.
+--
+-- The statement is planned once, perhaps while its tables are empty. Rows are therefore found by an
+-- array of their keys, which every plan answers from the index.
+WITH batch AS (
+    SELECT *
+    FROM json_to_recordset($1::json) AS v (
+        id text, organization_id uuid, workspace_id uuid, api_key_id uuid, member_id uuid,
+        end_user text, session_id text, region text, http_referer text, app_title text,
+        user_agent text, operation text, streamed bool, model text, private_endpoint_id uuid,
+        model_endpoint_id uuid, provider_name text, price_id bigint, is_byok bool,
+        attestation_id bigint, created_at timestamptz, request_id text, hold_nano bigint,
+        upstream_hold_nano bigint, images int, key_version bigint, routing_version bigint,
+        catalog_version bigint
+    )
+),
+
+already_stored AS (
+    SELECT id FROM inference_generation WHERE id = any(array(SELECT id FROM batch))
+),
+
+locked_accounts AS MATERIALIZED (
+    SELECT
+        a.id, a.organization_id,
+        a.posted_credits - a.posted_debits - a.pending_debits AS available
+    FROM billing_account AS a
+    WHERE a.kind = 'credits' AND a.organization_id = any(array(SELECT organization_id FROM batch))
+    ORDER BY a.id
+    FOR NO KEY UPDATE
+),
+
+locked_keys AS MATERIALIZED (
+    SELECT k.id, k.xmin::text::bigint AS version
+    FROM accounts_apikey AS k
+    WHERE
+        k.id = any(array(SELECT api_key_id FROM batch)) AND NOT k.disabled
+        AND (k.expires_at IS NULL OR k.expires_at > now())
+        AND (SELECT count(*) FROM locked_accounts) >= 0
+    ORDER BY k.id
+    FOR SHARE
+),
+
+locked_endpoints AS MATERIALIZED (
+    SELECT p.id
+    FROM endpoints_privateendpoint AS p
+    WHERE
+        p.id = any(array(SELECT private_endpoint_id FROM batch))
+        AND (SELECT count(*) FROM locked_keys) >= 0
+    ORDER BY p.id
+    FOR KEY SHARE
+),
+
+locked_organizations AS MATERIALIZED (
+    SELECT o.id, o.routing_version
+    FROM accounts_organization AS o
+    WHERE
+        o.id = any(array(SELECT organization_id FROM batch))
+        AND (SELECT count(*) FROM locked_endpoints) >= 0
+    ORDER BY o.id
+    FOR SHARE
+),
+
+locked_catalog AS MATERIALIZED (
+    SELECT causeway_hold_catalog() AS version
+    WHERE (SELECT count(*) FROM locked_organizations) >= 0
+),
+
+current_rows AS MATERIALIZED (
+    SELECT
+        b.*,
+        array_remove(ARRAY[b.api_key_id, b.workspace_id, b.member_id], NULL) AS subjects
+    FROM batch AS b
+    INNER JOIN locked_organizations AS o
+        ON b.organization_id = o.id AND b.routing_version = o.routing_version
+    INNER JOIN locked_keys AS k ON b.api_key_id = k.id AND b.key_version = k.version
+    INNER JOIN locked_catalog AS c ON b.catalog_version = c.version
+    WHERE NOT EXISTS (SELECT 1 FROM already_stored AS s WHERE s.id = b.id)
+),
+
+ceilings AS (
+    SELECT *
+    FROM json_to_recordset($2::json) AS c (
+        subject_id uuid, cost bigint, total bigint, requests bigint, spent bigint,
+        spent_total bigint
+    )
+),
+
+locked_meters AS MATERIALIZED (
+    SELECT
+        m.subject_id, m.cost + m.held_cost AS cost, m.byok + m.held_byok AS byok, m.requests,
+        m.cost AS spent, m.byok AS spent_byok
+    FROM billing_meter AS m
+    WHERE m.subject_id = any(array(SELECT unnest(subjects) FROM current_rows))
+    ORDER BY m.subject_id
+    FOR NO KEY UPDATE
+),
+
+-- Organizations whose balance, and subjects whose budget, does not cover the batch.
+exhausted AS MATERIALIZED (
+    SELECT a.organization_id AS id
+    FROM locked_accounts AS a
+    INNER JOIN (
+        SELECT organization_id, sum(hold_nano) AS hold FROM current_rows GROUP BY organization_id
+    ) AS w ON a.organization_id = w.organization_id
+    WHERE w.hold > a.available
+    UNION ALL
+    SELECT m.subject_id AS id
+    FROM locked_meters AS m
+    INNER JOIN ceilings AS c ON m.subject_id = c.subject_id
+    WHERE
+        m.cost > c.cost OR m.cost + m.byok > c.total OR m.requests > c.requests
+        OR m.spent > c.spent OR m.spent + m.spent_byok > c.spent_total
+),
+
+accepted AS MATERIALIZED (
+    SELECT w.*
+    FROM current_rows AS w
+    WHERE
+        -- Counting takes every lock, in order, before the first row is changed.
+        (SELECT count(*) FROM locked_meters) >= 0
+        AND NOT EXISTS (
+            SELECT 1 FROM exhausted AS e
+            WHERE e.id = any(w.subjects) OR (e.id = w.organization_id AND w.hold_nano > 0)
+        )
+),
+
+holds AS (
+    INSERT INTO billing_transfer (
+        organization_id, kind, debit_id, credit_id, amount_nano, status, reference
+    )
+    SELECT w.organization_id, 'usage', a.id, u.id, w.hold_nano, 'pending', w.id
+    FROM accepted AS w
+    INNER JOIN locked_accounts AS a ON w.organization_id = a.organization_id
+    INNER JOIN (
+        SELECT id, organization_id
+        FROM billing_account
+        WHERE
+            kind = 'usage'
+            AND organization_id = any(array(SELECT organization_id FROM locked_accounts))
+    ) AS u ON w.organization_id = u.organization_id
+    WHERE w.hold_nano > 0
+),
+
+held_accounts AS (
+    UPDATE billing_account AS a SET pending_debits = a.pending_debits + w.hold
+    FROM (
+        SELECT l.id, sum(r.hold_nano) AS hold
+        FROM accepted AS r
+        INNER JOIN locked_accounts AS l ON r.organization_id = l.organization_id
+        GROUP BY l.id
+    ) AS w
+    WHERE a.id = w.id AND a.id = any(array(SELECT id FROM locked_accounts)) AND w.hold > 0
+),
+
+held_meters AS (
+    UPDATE billing_meter AS m
+    SET
+        held_cost = m.held_cost + w.cost,
+        held_byok = m.held_byok + w.byok,
+        requests = m.requests + w.requests,
+        last_used_at = now(),
+        requests_before = CASE
+            WHEN m.minute >= date_trunc('minute', now()) THEN m.requests_before ELSE m.requests
+        END,
+        minute = greatest(m.minute, date_trunc('minute', now()))
+    FROM (
+        SELECT
+            s.subject_id, sum(r.hold_nano) AS cost, sum(r.upstream_hold_nano) AS byok,
+            count(*) AS requests
+        FROM accepted AS r
+        CROSS JOIN LATERAL unnest(r.subjects) AS s (subject_id)
+        GROUP BY s.subject_id
+    ) AS w
+    WHERE
+        m.subject_id = w.subject_id
+        AND m.subject_id = any(array(SELECT subject_id FROM locked_meters))
+),
+
+stored AS (
+    INSERT INTO inference_generation (
+        id, organization_id, workspace_id, api_key_id, member_id, end_user, session_id, region,
+        http_referer, app_title, user_agent, operation, streamed, model, private_endpoint_id,
+        model_endpoint_id, provider_name, price_id, is_byok, attestation_id, created_at,
+        request_id, hold_nano, upstream_hold_nano, status, is_estimated, cost_nano,
+        upstream_cost_nano, attempts
+    )
+    SELECT
+        id, organization_id, workspace_id, api_key_id, member_id, end_user, session_id, region,
+        http_referer, app_title, user_agent, operation, streamed, model, private_endpoint_id,
+        model_endpoint_id, provider_name, price_id, is_byok, attestation_id, created_at,
+        request_id, hold_nano, upstream_hold_nano, 'pending', FALSE, 0,
+        0, '[]'::jsonb
+    FROM accepted
+    RETURNING id
+),
+
+journals AS (
+    INSERT INTO inference_journal (generation_id, prompt_tokens, completion_tokens, images, beat_at)
+    SELECT id, 0, 0, coalesce(images, 0), now() FROM accepted
+)
+
+SELECT id FROM stored
+UNION ALL
+SELECT id FROM already_stored

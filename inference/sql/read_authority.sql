@@ -1,0 +1,20 @@
+-- Reads the authority of API keys: each key with its organization's versions, balance and
+-- guardrail assignments.
+--
+-- Parameters: $1 text[], the digests of the keys.
+-- Returns: one row for each key found; the columns after the digest are those of `Authority`.
+-- Locks: none.
+SELECT
+    k.digest, k.id AS key_id, k.xmin::text::bigint AS key_version, k.organization_id,
+    k.workspace_id, k.creator_id AS member_id, k.is_management, k.disabled, k.expires_at,
+    o.routing_version,
+    coalesce((SELECT c.version FROM catalog_catalogversion AS c), 0) AS catalog_version,
+    k.limit_nano, k.limit_reset, k.include_byok_in_limit,
+    a.posted_credits - a.posted_debits - a.pending_debits AS available_nano,
+    kg.guardrail_id AS key_guardrail_id, mg.guardrail_id AS member_guardrail_id
+FROM accounts_apikey AS k
+INNER JOIN accounts_organization AS o ON k.organization_id = o.id
+INNER JOIN billing_account AS a ON o.id = a.organization_id AND a.kind = 'credits'
+LEFT JOIN accounts_keyassignment AS kg ON k.id = kg.api_key_id
+LEFT JOIN accounts_memberassignment AS mg ON k.creator_id = mg.member_id
+WHERE k.digest = any($1)
