@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Django's entry; installs the project first when that was not done yet."""
+"""Django's entry; installs the project first if it is not installed."""
 
 import os
 import sys
@@ -10,15 +10,8 @@ if __name__ == "__main__":
     bootstrap.ensure()
     if sys.argv[1:2] == ["demo"]:
         demo.prepare_environment(sys.argv[2:])
-    # Only now is it certain that this interpreter has Django.
-    from django.conf import settings
-    from django.core.exceptions import ImproperlyConfigured
-    from django.core.management import execute_from_command_line
-
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
-    try:
-        if sys.argv[1:2] not in ([], ["help"], ["--help"], ["--version"]):
-            _ = settings.DEBUG  # the first access reads them all
-    except (ImproperlyConfigured, OSError, ValueError) as exc:
-        sys.exit(f"Causeway cannot start: {exc}")
-    execute_from_command_line(sys.argv)
+    # This import needs Django, which the bootstrap has just installed.
+    from config.management import cli
+
+    cli.main(sys.argv)

@@ -18,6 +18,7 @@ _application: Any = get_asgi_application()
 
 # Models can be imported only once the applications are set up.
 from django.conf import settings
+from django.db import DEFAULT_DB_ALIAS, connections
 from starlette.middleware.cors import CORSMiddleware
 
 from config.server.limits import bounded
@@ -88,3 +89,13 @@ def with_cors(application: Any) -> Any:
 
 
 application = with_cors(Application())
+
+
+def pooled_application() -> Any:
+    """Returns the application for ``serve``, whose threads share a pool of database connections.
+
+    Django gives each request a thread of its own under ASGI, and each thread its own connection.
+    """
+    options = connections.settings[DEFAULT_DB_ALIAS]["OPTIONS"]
+    options["pool"] = {"min_size": 0, "max_size": 16, "timeout": 2}
+    return application

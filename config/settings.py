@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import importlib.metadata
 import os
 import re
 import secrets
-import sys
 from decimal import Decimal
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
@@ -22,18 +22,15 @@ from django.urls import reverse_lazy
 
 from billing.topups.chains import Chain, parse_chains
 from config.egress.addresses import EgressPolicy, PinnedHost, parse_pinned_hosts
-from config.local import postgres
 from config.server.regions import parse_region_hosts
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = environ.FileAwareEnv()
+VERSION = importlib.metadata.version("causeway")
 
 DATA_DIR = Path(env.str("DATA_DIR", default=str(BASE_DIR / ".data"))).expanduser().absolute()
 DEBUG = env.bool("DEBUG", default=False)
 EMBEDDED = not env.str("DATABASE_URL", default="")
-
-# These neither read nor write the database, so they must not wait for one to start.
-_COMMANDS_WITHOUT_DATABASE = {"help", "--help", "--version", "simulate_upstream", "test"}
 
 
 def _number(name: str, default: float, *, minimum: float = 0.001) -> float:
@@ -160,26 +157,15 @@ CREDENTIAL_KEYS = _credential_keys(
 )
 
 
-def _database_url() -> str:
-    if not EMBEDDED:
-        return str(env.str("DATABASE_URL"))
-    if _COMMANDS_WITHOUT_DATABASE.intersection(sys.argv[1:2]):
-        return "postgres:///causeway"
-    try:
-        return postgres.ensure_running(DATA_DIR)
-    except postgres.PostgresError as exc:
-        raise ImproperlyConfigured(str(exc)) from None
-
-
-DATABASES = {"default": env.db_url_config(_database_url())}
+DATABASES = {"default": env.db_url_config(env.str("DATABASE_URL", default="postgres:///causeway"))}
 if DATABASES["default"].get("ENGINE") != "django.db.backends.postgresql":
     raise ImproperlyConfigured("DATABASE_URL must name a PostgreSQL database: postgres://…")
+if EMBEDDED:
+    # This backend starts the embedded server when the process opens its first connection.
+    DATABASES["default"]["ENGINE"] = "config.local.database"
 DATABASES["default"].setdefault("OPTIONS", {}).update(
     {"connect_timeout": 2, "application_name": "causeway"}
 )
-if sys.argv[1:2] == ["serve"]:
-    # Under ASGI every request has a thread of its own: without a pool, a connection too.
-    DATABASES["default"]["OPTIONS"]["pool"] = {"min_size": 0, "max_size": 16, "timeout": 2}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 INSTALLED_APPS = [
@@ -309,7 +295,7 @@ REST_FRAMEWORK = {
 SPECTACULAR_SETTINGS = {
     "TITLE": "Causeway",
     "DESCRIPTION": "A self-hosted LLM gateway. Every call: `Authorization: Bearer <API key>`.",
-    "VERSION": "1.0.0",
+    "VERSION": VERSION,
     "SERVE_INCLUDE_SCHEMA": False,
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "SCHEMA_PATH_PREFIX_TRIM": True,
@@ -393,7 +379,7 @@ LOGGING = {
 UNFOLD = {
     "SITE_TITLE": "Causeway",
     "SITE_HEADER": "Causeway",
-    "SITE_SUBHEADER": "LLM gateway",
+    "SITE_SUBHEADER": f"LLM gateway {VERSION}",
     "SITE_URL": "/docs",
     "SHOW_HISTORY": True,
     "SHOW_VIEW_ON_SITE": False,

@@ -12,6 +12,7 @@ from typing import Any
 import uvicorn
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
+from django.db import connection
 
 from config.bulk.commands import require_migrated
 from config.bulk.files import refuse
@@ -29,18 +30,20 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         host, port, workers = options["host"], options["port"], options["workers"]
         require_migrated()
+        connection.close()
         require_free_port(host, port)
-        # Once it has drained, uvicorn raises the signal that stopped it again: a good end.
+        # Uvicorn drains on SIGTERM and then raises it again: the command ends with 0.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         with ExitStack() as stack:
             if workers > 1:
-                # Workers count apart, in files that the metrics route adds up.
+                # Each worker counts in files of its own; the metrics route adds them up.
                 os.environ["PROMETHEUS_MULTIPROC_DIR"] = stack.enter_context(
                     tempfile.TemporaryDirectory(prefix="causeway-metrics-")
                 )
             self.stderr.write(f"Serving on http://{host}:{port} with {workers} worker(s).")
             uvicorn.run(
-                "config.asgi:application",
+                "config.asgi:pooled_application",
+                factory=True,
                 host=host,
                 port=port,
                 workers=workers,
@@ -53,7 +56,7 @@ class Command(BaseCommand):
                 timeout_keep_alive=75,
                 # A worker that starts on a busy machine is slow, not dead.
                 timeout_worker_healthcheck=30,
-                # No generation takes longer.
+                # The longest time that a generation may take.
                 timeout_graceful_shutdown=settings.HOLD_TIMEOUT,
             )
 

@@ -1,0 +1,65 @@
+"""The command line as a whole: versions, wrong usage, and start errors in one sentence."""
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+from django.test import Client
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "manage.py", *arguments],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_pyproject_command_line_schema_and_console_have_one_version(
+    operator: Client, client: Client
+) -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert run("--version").stdout == f"{version}\n"
+    assert version == settings.VERSION
+    assert client.get("/api/v1/openapi.json").json()["info"]["version"] == version
+    assert f"LLM gateway {version}" in operator.get("/admin/").content.decode()
+
+
+@pytest.mark.parametrize("arguments", [("bogus",), ("migrate", "--bogus")])
+def test_wrong_usage_exits_with_2(arguments: tuple[str, ...]) -> None:
+    done = run(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "bogus" in done.stderr
+
+
+def test_wrong_settings_are_reported_in_one_sentence() -> None:
+    done = run("migrate", SECRET_KEY="short")
+    assert done.returncode == 1
+    assert done.stderr.startswith("Causeway cannot start: SECRET_KEY needs at least 32")
+    assert done.stderr.count("\n") == 1
+
+
+def test_commands_without_a_database_start_no_embedded_server(tmp_path: Path) -> None:
+    environment = {"DATABASE_URL": "", "DATA_DIR": str(tmp_path / "data")}
+    listed = run("simulate_upstream", "--list", **environment)
+    assert listed.returncode == 0
+    assert "sim-echo" in listed.stdout
+    assert not (tmp_path / "data" / "postgres").exists()
+
+
+def test_the_first_connection_starts_the_embedded_server(tmp_path: Path) -> None:
+    environment = {"DATABASE_URL": "", "DATA_DIR": str(tmp_path / "data")}
+    assert run("migrate", "--verbosity", "0", **environment).returncode == 0
+    done = run("verify_ledger", "--json", **environment)
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["differences"] == []
