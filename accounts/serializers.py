@@ -26,7 +26,7 @@ from config.api.fields import (
 )
 from config.api.openapi import envelope
 from config.api.text import parse_uuid
-from config.secrets import MAX_CREDENTIAL_LENGTH, NotACredential, Secret, parse_credential
+from config.credentials import MAX_CREDENTIAL_LENGTH, NotACredential, Secret, parse_credential
 
 
 @extend_schema_field({"type": "string", "writeOnly": True, "maxLength": MAX_CREDENTIAL_LENGTH})

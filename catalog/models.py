@@ -12,6 +12,7 @@ from django.db.models import Q
 
 from catalog.pricing import Price
 from config import secrets
+from config.credentials import Secret
 from config.models import BaseModel
 
 _PRICE: dict[str, Any] = {
@@ -89,7 +90,7 @@ class Provider(BaseModel):
     def _associated(self) -> str:
         return f"provider|{self.pk}"
 
-    def set_credential(self, secret: secrets.Secret) -> None:
+    def set_credential(self, secret: Secret) -> None:
         """Stores the operator's own secret for this provider, replacing the one before."""
         self.sealed_credential = secrets.seal(secret, associated=self._associated)
         self.credential_label = secret.label
@@ -109,7 +110,7 @@ class Provider(BaseModel):
             self.save_fields("sealed_credential")
         return True
 
-    def reveal_credential(self) -> secrets.Secret:
+    def reveal_credential(self) -> Secret:
         """Opens the operator's secret; raises :class:`config.secrets.DecryptionFailed`."""
         return secrets.unseal(bytes(self.sealed_credential or b""), associated=self._associated)
 

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Final, cast
 from uuid import UUID
 
 import msgspec
+from django.conf import settings
 from django.db.models import QuerySet
 from django.http import HttpResponse
 from drf_spectacular.utils import extend_schema
@@ -213,7 +214,7 @@ class ProvidersView(_PublicView):
 
 
 def _region(request: Request) -> str | None:
-    return region_of_host(request.get_host())
+    return region_of_host(request.get_host(), settings.REGION_HOSTS)
 
 
 def _served_in(region: str | None) -> Policy:

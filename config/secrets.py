@@ -12,7 +12,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import json
 import os
 import re
 import secrets as random
@@ -24,60 +23,18 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from django.conf import settings
 
+from config.credentials import Secret
+
 INFERENCE_PREFIX: Final = "sk-cw-"
 MANAGEMENT_PREFIX: Final = "mk-cw-"
 _ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _BODY_LENGTH: Final = 43  # 256 bits in base 62
 _CHECKSUM_LENGTH: Final = 6  # 32 bits in base 62
 _KEY: Final = re.compile(r"(?:sk|mk)-cw-[0-9A-Za-z]{49}")
-MAX_CREDENTIAL_LENGTH: Final = 16_384
-# Long enough that four characters tell nothing, and no sign that a list could not show.
-_SHOWABLE: Final = re.compile(r"[!-~]{16,}")
-_BARE_KEY: Final = re.compile(r"[!-~]{8,4096}")
 _VERSION: Final = b"\x01"
 _KEY_ID_LENGTH: Final = 8
 _NONCE_LENGTH: Final = 12
 _WRAPPED_LENGTH: Final = 32 + 16
-
-
-class Secret:
-    """A secret text that does not print itself; :meth:`reveal` is the only way to the value."""
-
-    __slots__ = ("_value",)
-
-    def __init__(self, value: str) -> None:
-        self._value = value
-
-    def reveal(self) -> str:
-        return self._value
-
-    @property
-    def label(self) -> str:
-        """What may be shown of it: the last four characters of the key that it is or holds."""
-        key = _key_in(self._value)
-        return f"…{key[-4:]}" if _SHOWABLE.fullmatch(key) else "…"
-
-    def __str__(self) -> str:
-        return "********"
-
-    __repr__ = __str__
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Secret) and hmac.compare_digest(
-            self._value.encode(), other._value.encode()
-        )
-
-    def __hash__(self) -> int:
-        return hash((Secret, self._value))
-
-
-class NotACredential(ValueError):
-    """The text is no provider credential; says what one looks like, and never repeats the text."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "Must be a bare key of 8 to 4096 visible ASCII characters, or one JSON object."
-        )
 
 
 class DecryptionFailed(Exception):
@@ -101,38 +58,6 @@ def is_well_formed(key: str) -> bool:
 def digest_api_key(key: str) -> str:
     """Returns what is stored of a key, 64 hexadecimal characters: the ``hash`` of the interface."""
     return hmac.digest(_api_key_pepper(), key.encode(), "sha256").hex()
-
-
-def parse_credential(text: str) -> Secret:
-    """Takes a provider's secret: one bare key, or the text of one JSON object.
-
-    A bare key travels in a header, so it is refused unless nothing in it could end one. Raises
-    :class:`NotACredential`.
-    """
-    if len(text) <= MAX_CREDENTIAL_LENGTH and (_BARE_KEY.fullmatch(text) or _is_json_object(text)):
-        return Secret(text)
-    raise NotACredential
-
-
-def _key_in(text: str) -> str:
-    """Returns the key in a credential, or the identifier that its owner knows the key by."""
-    try:
-        members = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    if not isinstance(members, dict):
-        return text
-    account = members.get("service_account")
-    holder = members | account if isinstance(account, dict) else members
-    names = ("api_key", "access_key_id", "private_key_id")
-    return next((key for name in names if isinstance(key := holder.get(name), str)), "")
-
-
-def _is_json_object(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text.encode()), dict)
-    except (ValueError, RecursionError):
-        return False
 
 
 def label_api_key(key: Secret) -> str:

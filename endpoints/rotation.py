@@ -7,7 +7,7 @@ from django.db.models import QuerySet
 
 from accounts.models import ByokCredential
 from config.api.errors import Unprocessable
-from config.secrets import Secret
+from config.credentials import Secret
 from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation
 

@@ -30,7 +30,8 @@ from catalog.dialects.base import (
 from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.pricing import Usage, nano_usd, total_cost
 from config import egress
-from config.secrets import DecryptionFailed, Secret
+from config.credentials import Secret
+from config.secrets import DecryptionFailed
 from endpoints.models import InvalidBaseURL, PrivateEndpoint, Validation, require_base_url
 
 logger = logging.getLogger(__name__)

@@ -106,7 +106,7 @@ class Inference:
                 digest,
                 request,
                 connection.request_id,
-                region=region_of_host(host),
+                region=region_of_host(host, settings.REGION_HOSTS),
                 http_referer=_noted(connection.header(b"http-referer"), 512),
                 app_title=_noted(connection.header(b"x-openrouter-title"), 255),
                 user_agent=_noted(connection.header(b"user-agent"), 255),

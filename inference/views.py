@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, cast
 
+from django.conf import settings
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -42,4 +43,5 @@ class ExplainView(APIView):
         """
         key = cast(ApiKey, request.auth)
         wanted = parse(Operation.CHAT, request.body, session_id=request.headers.get("X-Session-Id"))
-        return Response({"data": explain(key, wanted, region=region_of_host(request.get_host()))})
+        region = region_of_host(request.get_host(), settings.REGION_HOSTS)
+        return Response({"data": explain(key, wanted, region=region)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from django.conf import settings
 from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.http import HttpRequest, HttpResponse
@@ -17,7 +18,7 @@ from config.console.base import ConsoleAdmin
 from config.console.formatting import label_renderer, nano_dollars
 from config.console.forms import ConsoleForm
 from config.console.unfold import display
-from config.secrets import Secret
+from config.credentials import Secret
 from config.server.regions import region_of_host
 
 _KINDS: Final = {"management": "info"}
@@ -139,7 +140,7 @@ class ApiKeyAdmin(ConsoleAdmin):
         if object_id and request.method == "GET":
             key = self.get_object(request, unquote(object_id))
             if key is not None and key.deleted_at is None and not key.is_management:
-                region = region_of_host(request.get_host())
+                region = region_of_host(request.get_host(), settings.REGION_HOSTS)
                 context["preview"] = preview(key, request.GET, region=region)
         return super().changeform_view(request, object_id, form_url, context)
 

@@ -17,6 +17,7 @@ from accounts.models.terms import Region
 from accounts.models.workspaces import Workspace
 from config import secrets
 from config.api.errors import NotFound
+from config.credentials import Secret
 from config.models import BaseModel
 
 HOST_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.\-]{0,251}[a-z0-9])?")
@@ -50,7 +51,7 @@ class ByokCredentialManager(models.Manager.from_queryset(ByokCredentialQuerySet)
         organization: Organization,
         workspace: Workspace | None,
         provider_slug: str,
-        secret: secrets.Secret,
+        secret: Secret,
         **fields: Any,
     ) -> ByokCredential:
         """Creates a credential with a sealed secret, last in the order of its provider."""
@@ -134,16 +135,16 @@ class ByokCredential(BaseModel):
     def _associated(self) -> str:
         return f"{self.pk}|{self.organization_id}|{self.workspace_id}|{self.provider_slug}"
 
-    def seal(self, secret: secrets.Secret) -> None:
+    def seal(self, secret: Secret) -> None:
         """Encrypts the secret for this row; the caller saves the row."""
         self.sealed = secrets.seal(secret, associated=self._associated)
         self.label = secret.label
 
-    def reveal(self) -> secrets.Secret:
+    def reveal(self) -> Secret:
         """Decrypts the secret; raises :class:`config.secrets.DecryptionFailed`."""
         return secrets.unseal(bytes(self.sealed), associated=self._associated)
 
-    def rotate(self, secret: secrets.Secret) -> None:
+    def rotate(self, secret: Secret) -> None:
         """PRESENT → PRESENT. Replaces the secret; validations with the old one become stale."""
         with transaction.atomic():
             self._lock_present()
@@ -151,7 +152,7 @@ class ByokCredential(BaseModel):
             self.version = self.version + 1
             self.save_fields("sealed", "label", "version")
 
-    def edit(self, *, secret: secrets.Secret | None = None, **changes: Any) -> bool:
+    def edit(self, *, secret: Secret | None = None, **changes: Any) -> bool:
         """PRESENT → PRESENT. Writes the fields that differ, and the secret when there is one.
 
         Returns whether anything changed. Raises :class:`CredentialNotFound` when the credential

@@ -17,6 +17,7 @@ from accounts.models.terms import LimitReset
 from accounts.models.workspaces import Workspace, require_workspace
 from config import secrets
 from config.api.errors import NotFound
+from config.credentials import Secret
 from config.models import BaseModel
 
 
@@ -47,7 +48,7 @@ class ApiKeyManager(models.Manager.from_queryset(ApiKeyQuerySet)):  # type: igno
         is_management: bool = False,
         expires_at: datetime | None = None,
         **fields: Any,
-    ) -> tuple[ApiKey, secrets.Secret]:
+    ) -> tuple[ApiKey, Secret]:
         """Creates a key and returns it with its secret; only a digest of the secret is stored.
 
         Raises :class:`WorkspaceNotFound` when the workspace was deleted meanwhile.

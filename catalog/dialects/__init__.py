@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final, cast
 
 from catalog.dialects.base import Dialect
-from config.secrets import Secret
+from config.credentials import Secret
 
 if TYPE_CHECKING:
     from catalog.dialects import (

@@ -13,8 +13,8 @@ from urllib.parse import quote
 from catalog.dialects import openai
 from catalog.dialects.base import Call, Operation
 from catalog.dialects.shared import credentials
+from config.credentials import Secret
 from config.egress import OutboundRequest
-from config.secrets import Secret
 
 operations: Final = frozenset(Operation)
 names_deployments: Final = True

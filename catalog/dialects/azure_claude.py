@@ -14,8 +14,8 @@ from catalog.dialects import anthropic
 from catalog.dialects.base import Call, Operation, Untranslatable
 from catalog.dialects.shared import credentials, messages
 from catalog.dialects.shared.credentials import InvalidCredential
+from config.credentials import Secret
 from config.egress import OutboundRequest
-from config.secrets import Secret
 
 operations: Final = frozenset((Operation.CHAT,))
 names_deployments: Final = True

@@ -13,8 +13,8 @@ import msgspec
 
 from catalog.dialects.shared.credentials import sensitive_parts
 from catalog.pricing import Usage
+from config.credentials import Secret
 from config.egress import OutboundRequest
-from config.secrets import Secret
 
 Fields = dict[str, Any]
 """A JSON object whose values are raw JSON (``msgspec.Raw``) or plain Python values."""

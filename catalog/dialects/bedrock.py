@@ -39,8 +39,8 @@ from catalog.dialects.shared.messages import Chat, Media, Text, Thought, ToolCal
 from catalog.dialects.shared.replies import ANTHROPIC_FORMAT, Finish, Said
 from catalog.dialects.shared.sse import EventTooLarge
 from catalog.pricing import Usage
+from config.credentials import Secret
 from config.egress import OutboundRequest
-from config.secrets import Secret
 
 operations: Final = frozenset((Operation.CHAT,))
 names_deployments: Final = True

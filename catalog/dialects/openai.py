@@ -25,8 +25,8 @@ from catalog.dialects.base import (
 from catalog.dialects.shared.replies import GEMINI_FORMAT
 from catalog.dialects.shared.sse import EventDecoder, EventTooLarge
 from catalog.pricing import Usage
+from config.credentials import Secret
 from config.egress import OutboundRequest
-from config.secrets import Secret
 
 operations: Final = frozenset(Operation)
 names_deployments: Final = False

@@ -19,8 +19,8 @@ from google.auth.crypt import RSASigner
 from catalog.dialects import openai
 from catalog.dialects.base import Call, Operation
 from catalog.dialects.shared import credentials
+from config.credentials import Secret
 from config.egress import OutboundRequest
-from config.secrets import Secret
 
 operations: Final = frozenset((Operation.CHAT,))
 names_deployments: Final = True

@@ -13,7 +13,7 @@ from config.api.errors import GatewayError
 from config.api.text import CONTROL_CHARACTERS
 from config.console.formatting import plain_digits
 from config.console.unfold import ModelForm, PasswordWidget, TextareaWidget, TextWidget
-from config.secrets import MAX_CREDENTIAL_LENGTH, NotACredential, parse_credential
+from config.credentials import MAX_CREDENTIAL_LENGTH, NotACredential, parse_credential
 
 
 class SecretField(forms.CharField):

@@ -1,17 +1,15 @@
-"""Which region a host of the service stands for: what comes through it is served there alone."""
+"""Maps hosts of the service to regions: a request to a regional host is served in its region."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
-
-from django.conf import settings
 
 GLOBAL: Final = "global"
 _REGIONS: Final = ("europe", "us", GLOBAL)
 _LABEL: Final = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
-# A last label with a letter in it: whatever else is an address.
+# The last label has a letter; a name whose last label is a number is an address.
 _NAME: Final = re.compile(rf"(?=.{{1,253}}\Z)(?:{_LABEL}\.)*(?![0-9]+\Z){_LABEL}")
 
 
@@ -30,11 +28,11 @@ def parse_region_hosts(items: Iterable[str]) -> dict[str, str]:
     return hosts
 
 
-def region_of_host(host: str | None) -> str | None:
-    """Returns the region that a request's ``Host`` stands for; ``None`` where it is not regional.
+def region_of_host(host: str | None, region_hosts: Mapping[str, str]) -> str | None:
+    """Returns the region of a request's ``Host``, or ``None`` when the host is not regional.
 
-    So are unknown hosts, and those that ``REGION_HOSTS`` calls ``global``.
+    Unknown hosts, and hosts that ``REGION_HOSTS`` maps to ``global``, are not regional.
     """
     name = (host or "").partition(":")[0].lower().removesuffix(".")
-    region: str = settings.REGION_HOSTS.get(name, GLOBAL)
+    region = region_hosts.get(name, GLOBAL)
     return None if region == GLOBAL else region

@@ -16,7 +16,8 @@ from catalog.dialects.base import Operation
 from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import Dialect, LanguageModel, ModelEndpoint, Provider
 from catalog.visibility import EndpointFacts
-from config.secrets import DecryptionFailed, Secret
+from config.credentials import Secret
+from config.secrets import DecryptionFailed
 from endpoints.models import PrivateEndpoint
 from inference.admission import governance
 from inference.admission.governance import OrganizationRules

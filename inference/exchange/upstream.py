@@ -29,7 +29,7 @@ from config.api.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from config.secrets import Secret
+from config.credentials import Secret
 from inference.requests.schemas import BOUNDS, EFFORTS, InferenceRequest
 from inference.routing.routes import Candidate
 

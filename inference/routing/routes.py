@@ -12,7 +12,7 @@ import msgspec
 from catalog.dialects.base import Operation
 from catalog.pricing import Price
 from catalog.visibility import EndpointFacts
-from config.secrets import Secret
+from config.credentials import Secret
 from inference.routing.health import Health
 
 # Regions that name no place. The region that a credential declares replaces them.

@@ -18,7 +18,7 @@ from billing import grants
 from billing import verification as audit
 from billing.models import Account, GrantRequest, Transfer
 from config.api.errors import InvalidTransition
-from config.secrets import Secret
+from config.credentials import Secret
 from tests.support import factories, snapshots
 from tests.support.factories import Tenant
 from tests.support.governance import make_guardrail

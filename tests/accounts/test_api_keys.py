@@ -14,7 +14,7 @@ from rest_framework.test import APIClient
 from accounts.models import ApiKey, workspace_for
 from config import secrets
 from config.api.errors import NotFound
-from config.secrets import Secret
+from config.credentials import Secret
 from tests.support import factories
 from tests.support.factories import Tenant
 

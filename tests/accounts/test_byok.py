@@ -13,7 +13,8 @@ from rest_framework.test import APIClient
 from accounts.models import ByokCredential, Member, Workspace
 from catalog.models import Provider
 from config import secrets
-from config.secrets import DecryptionFailed, Secret, digest_api_key
+from config.credentials import Secret
+from config.secrets import DecryptionFailed, digest_api_key
 from tests.support import clouds, factories, snapshots
 from tests.support.factories import Tenant
 

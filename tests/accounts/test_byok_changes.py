@@ -16,8 +16,9 @@ from rest_framework.test import APIClient
 from accounts.models import ByokCredential, CredentialNotFound, Member
 from catalog.models import Provider
 from config.api.errors import InvalidRequest
+from config.credentials import Secret
 from config.local.simulator.server import Simulator
-from config.secrets import DecryptionFailed, Secret, digest_api_key
+from config.secrets import DecryptionFailed, digest_api_key
 from endpoints import validation
 from inference.models import Generation
 from tests.accounts.test_byok import MALFORMED

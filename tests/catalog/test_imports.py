@@ -17,7 +17,7 @@ from django.db import IntegrityError, connection, transaction
 from catalog import imports
 from catalog.models import LanguageModel, ModelEndpoint, PriceVersion, Provider
 from config.bulk.problems import ImportRefused
-from config.secrets import Secret
+from config.credentials import Secret
 from endpoints.models import PrivateEndpoint
 from tests.support import factories, snapshots
 

@@ -11,8 +11,9 @@ from django.core.management import CommandError, call_command
 
 from accounts.models import ByokCredential
 from catalog.models import Provider
+from config.credentials import Secret
 from config.models import SecondFactor
-from config.secrets import DecryptionFailed, Secret, is_current
+from config.secrets import DecryptionFailed, is_current
 from tests.support import factories
 from tests.support.factories import Tenant
 

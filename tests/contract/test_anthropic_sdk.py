@@ -12,9 +12,9 @@ import anthropic
 import pytest
 
 from billing.models import Account
+from config.credentials import Secret
 from config.local.simulator.certificates import ensure_certificates
 from config.local.simulator.server import Simulator
-from config.secrets import Secret
 from inference.models import Generation
 from tests.contract.conftest import Serve
 from tests.inference.exchange.test_dialects import ANSWERS, EVENTS, Upstream

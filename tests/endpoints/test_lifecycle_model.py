@@ -20,8 +20,8 @@ from rest_framework.test import APIClient
 
 from accounts.models import ByokCredential
 from catalog.models import PriceVersion
+from config.credentials import Secret
 from config.local.simulator.server import Simulator
-from config.secrets import Secret
 from endpoints.models import PrivateEndpoint, Validation
 from tests.support import factories
 

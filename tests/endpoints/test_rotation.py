@@ -10,8 +10,8 @@ from django.utils import timezone
 
 from accounts.models import ByokCredential
 from catalog.models import Provider
+from config.credentials import Secret
 from config.local.simulator.server import Simulator
-from config.secrets import Secret
 from endpoints import rotation, validation
 from endpoints.models import PrivateEndpoint, Validation, ValidationStale
 from endpoints.rotation import RotationRefused

@@ -11,9 +11,9 @@ import pytest
 import requests
 
 from catalog.models import LanguageModel, ModelEndpoint, Provider
+from config.credentials import Secret
 from config.local.simulator.protocol import Request
 from config.local.simulator.server import Simulator
-from config.secrets import Secret
 from endpoints.models import PrivateEndpoint
 from inference.models import Generation
 from tests.support import factories

@@ -29,7 +29,8 @@ from billing.models import Meter
 from catalog.models import LanguageModel, ModelEndpoint, PriceVersion, Provider
 from catalog.pricing import NANO, Price
 from config import sql
-from config.secrets import Secret, digest_api_key
+from config.credentials import Secret
+from config.secrets import digest_api_key
 from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation
 from inference.models import Generation, Journal, new_generation_id

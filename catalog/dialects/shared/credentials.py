@@ -17,7 +17,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from config.secrets import Secret
+from config.credentials import Secret
 
 _Patterns = Mapping[str, re.Pattern[str]]
 

@@ -10,7 +10,7 @@ from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import Provider
 from config.bulk.commands import JSONCommand
 from config.bulk.files import refuse
-from config.secrets import NotACredential, parse_credential
+from config.credentials import NotACredential, parse_credential
 
 
 class Command(JSONCommand):

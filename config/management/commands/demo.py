@@ -35,12 +35,13 @@ from catalog.models import Provider
 from catalog.pricing import NANO
 from config.bulk.commands import JSONCommand
 from config.bulk.files import refuse
+from config.credentials import Secret
 from config.egress import EgressClient, EgressError, EgressPolicy, OutboundRequest, fetch
 from config.local.demo import SIMULATOR_DIR
 from config.local.simulator.certificates import ensure_certificates
 from config.local.simulator.server import Simulator
 from config.management.commands.serve import port_number, require_free_port
-from config.secrets import Secret, digest_api_key
+from config.secrets import digest_api_key
 from endpoints.models import PrivateEndpoint
 from endusers.models import EndUser
 

@@ -30,7 +30,7 @@ from catalog.pricing import NANO
 from config.audit import context as audit
 from config.bulk.commands import JSONCommand
 from config.bulk.files import refuse
-from config.secrets import Secret
+from config.credentials import Secret
 from inference.models import HourlyUsage, UsageDay
 from inference.reports.hours import roll_up_hours
 from inference.reports.rollups import midnight, roll_up_usage

@@ -18,7 +18,7 @@ from catalog.dialects.base import clean_message
 from catalog.dialects.shared import credentials
 from catalog.dialects.shared.credentials import AZURE_SUFFIXES, InvalidCredential
 from catalog.models import Dialect
-from config.secrets import Secret
+from config.credentials import Secret
 from tests.support import clouds, factories, snapshots
 from tests.support.embedded import CLOUD_HOSTS
 from tests.support.factories import Tenant

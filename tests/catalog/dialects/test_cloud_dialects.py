@@ -18,9 +18,9 @@ from catalog import dialects
 from catalog.dialects import anthropic, azure, azure_claude, bedrock, openai, vertex, vertex_claude
 from catalog.dialects.base import Call, Operation, Untranslatable
 from catalog.dialects.shared.credentials import InvalidCredential
+from config.credentials import Secret
 from config.egress import OutboundRequest
 from config.egress.addresses import EgressPolicy, InvalidURL, parse_target
-from config.secrets import Secret
 from tests.support import clouds
 
 NOW = 1_767_323_045.6  # 2026-01-02T03:04:05Z

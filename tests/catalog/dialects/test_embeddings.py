@@ -10,7 +10,7 @@ import pytest
 from catalog.dialects import openai
 from catalog.dialects.base import Call, InvalidReply, Operation, ProviderFailure
 from catalog.pricing import Usage
-from config.secrets import Secret
+from config.credentials import Secret
 
 VECTOR = {"object": "embedding", "index": 0, "embedding": [0.1, -2e-05]}
 

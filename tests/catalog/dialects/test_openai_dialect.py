@@ -23,7 +23,7 @@ from catalog.dialects.base import (
     parse_error,
 )
 from catalog.pricing import Usage
-from config.secrets import Secret
+from config.credentials import Secret
 
 SECRET = Secret("credential-0123456789")
 

@@ -25,8 +25,8 @@ from catalog.dialects.base import (
     ProviderFailure,
     Reply,
 )
+from config.credentials import Secret
 from config.egress.addresses import EgressPolicy, parse_target
-from config.secrets import Secret
 from tests.support import clouds
 
 DIRECTORY: Final = Path(__file__).parent / "transcripts"

@@ -34,9 +34,9 @@ from accounts.policy import Family
 from billing.models import Account, ChainState, Deposit, GrantRequest, TopUp, Transfer
 from catalog.models import LanguageModel, ModelEndpoint, PriceVersion, Provider
 from config.audit import context as audit
+from config.credentials import Secret
 from config.local.simulator.server import Simulator
 from config.models import AuditEntry
-from config.secrets import Secret
 from endpoints.models import PrivateEndpoint, Validation
 from endusers.models import EndUser
 from inference.models import EndpointHealth, Feedback, Generation

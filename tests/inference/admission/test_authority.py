@@ -11,7 +11,7 @@ import requests
 
 from accounts.models import ApiKey, BudgetInterval, ByokCredential, Guardrail
 from catalog.models import ModelEndpoint, PriceVersion
-from config.secrets import Secret
+from config.credentials import Secret
 from endpoints.models import PrivateEndpoint
 from inference.models import Generation
 from tests.inference.conftest import TENANT_SECRET, Site

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from catalog.dialects.base import Operation
 from catalog.pricing import Price, Usage, nano_usd, total_cost
-from config.secrets import Secret
+from config.credentials import Secret
 from inference.admission.estimate import affordable_tokens, output_bound, worst_case_nano
 from inference.requests import schemas
 from inference.routing.routes import Candidate

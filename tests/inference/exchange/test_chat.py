@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from catalog.models import PriceVersion
-from config.secrets import Secret
+from config.credentials import Secret
 from inference.models import Generation
 from tests.inference.conftest import (
     OPERATOR_SECRET,

@@ -8,8 +8,8 @@ from typing import Final
 import pytest
 
 from catalog.models import Provider
+from config.credentials import Secret
 from config.local.simulator.server import Simulator
-from config.secrets import Secret
 from inference.models import Generation
 from tests.inference.conftest import TEXT, Site, content_of, events_of
 from tests.support import clouds as cloud

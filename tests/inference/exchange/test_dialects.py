@@ -13,8 +13,8 @@ from typing import Any, Final
 import pytest
 
 from catalog.models import Provider
+from config.credentials import Secret
 from config.local.simulator.certificates import ensure_certificates
-from config.secrets import Secret
 from inference.models import Generation
 from tests.catalog.dialects.test_transcripts import feed_of
 from tests.inference.conftest import OPERATOR_SECRET, TENANT_SECRET, Site, content_of, events_of

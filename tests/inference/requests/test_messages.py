@@ -22,8 +22,8 @@ from catalog.dialects import openai, vertex
 from catalog.dialects.anthropic import build
 from catalog.dialects.base import Call, InvalidReply, InvalidStream, Operation
 from config.api.errors import InvalidRequest, UpstreamError
+from config.credentials import Secret
 from config.local.simulator.certificates import ensure_certificates
-from config.secrets import Secret
 from inference.models import Generation
 from inference.requests import schemas
 from inference.requests.messages import reply

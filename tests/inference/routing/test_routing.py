@@ -21,7 +21,7 @@ from catalog.names import VARIANTS, ModelNotFound
 from catalog.pricing import Price
 from catalog.visibility import EndpointFacts, exclusions
 from config.api.errors import Forbidden, InvalidRequest
-from config.secrets import Secret
+from config.credentials import Secret
 from inference.requests import schemas
 from inference.routing.candidates import (
     NoEndpoint,
