@@ -22,7 +22,7 @@ from rest_framework.test import APIClient
 from config.local.simulator.certificates import ensure_certificates
 from config.local.simulator.server import Simulator
 from config.server.limits import HttpProtocol
-from tests.support import factories
+from tests.support import console, factories
 from tests.support.clouds import Clouds, Gate
 from tests.support.embedded import CLOUD_HOSTS, CLOUD_PORT
 from tests.support.factories import Tenant
@@ -64,6 +64,12 @@ def clouds(_clouds: Simulator) -> Simulator:
 def tenant(db: None) -> Tenant:
     """An organization with its keys."""
     return factories.make_tenant()
+
+
+@pytest.fixture
+def world(tenant: Tenant) -> dict[str, Any]:
+    """A row of every kind that has a page of the console, by the model's label."""
+    return console.make_world(tenant)
 
 
 @pytest.fixture

@@ -30,8 +30,6 @@ from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation
 from endusers.models import EndUser
 from inference.models import Generation, new_generation_id
-from tests.config.console.test_admin import SECOND_FACTOR, SECRET, STATUSES, listing, urls, world
-from tests.config.console.test_admin import page as change_page
 from tests.support import factories
 from tests.support.browser import (
     CUT_OFF,
@@ -44,9 +42,9 @@ from tests.support.browser import (
     press,
     submit_dialog,
 )
+from tests.support.console import SECOND_FACTOR, SECRET, STATUSES, listing, urls
+from tests.support.console import page as change_page
 from tests.support.factories import Tenant
-
-__all__ = ["world"]
 
 pytestmark = [*MARKS]
 

@@ -4,9 +4,75 @@ from __future__ import annotations
 
 import pytest
 from django.core.cache import cache
+from django.utils import timezone
+
+from catalog.models import ModelEndpoint
+from tests.support import factories
+from tests.support.catalogue import DAY, publish
 
 
 @pytest.fixture(autouse=True)
 def _nothing_kept() -> None:
     """Figures of traffic are kept for a minute, which outlives a test's database."""
     cache.clear()
+
+
+@pytest.fixture
+def catalogue(db: None) -> None:
+    """Four models that differ in whatever a filter looks at."""
+    now = int(timezone.now().timestamp())
+    north = factories.make_provider("north", name="North Star", dialect="openai")
+    publish(
+        "acme/falcon",
+        "0.000003",
+        "0.000015",
+        name="Falcon 100%",
+        created=now - DAY // 2,
+        context_length=200_000,
+        input_modalities=["text", "image"],
+        tokenizer="Claude",
+        supported_parameters=["tools", "tool_choice", "seed"],
+        endpoint_provider=north,
+        endpoint_region="europe",
+    )
+    hawk = publish(
+        "acme/hawk",
+        "0.0000005",
+        "0.0000015",
+        name="Hawk",
+        created=now - 10 * DAY - 60,
+        context_length=131_072,
+        tokenizer="Llama3",
+        supported_parameters=["tools"],
+        endpoint_region="us",
+        endpoint_zdr=True,
+    )
+    factories.make_endpoint(
+        hawk.model, north, price=factories.make_price("0.000009", "0.000009"), region="europe"
+    )
+    publish(
+        "birds/owl",
+        "0",
+        "0",
+        name="Owl_7",
+        created=now - 100 * DAY - 60,
+        context_length=None,
+        input_modalities=["text", "audio", "file"],
+        tokenizer="Llama4",
+        endpoint_region="us",
+    )
+    publish("birds/wren", created=now - 400 * DAY, output_modalities=["embeddings"], tokenizer=None)
+
+
+@pytest.fixture
+def falcon(db: None) -> ModelEndpoint:
+    return factories.make_endpoint(
+        factories.make_model("acme/falcon", name="Falcon", created=1_780_272_000, tokenizer=None),
+        factories.make_provider("north", name="North Star"),
+        price=factories.make_price(cache_read="0.0000001"),
+        context_length=65_536,
+        max_completion_tokens=4096,
+        quantization="fp8",
+        zdr=True,
+        supported_parameters=["seed", "tools"],
+    )

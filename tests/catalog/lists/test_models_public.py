@@ -1,11 +1,9 @@
-"""``GET /models`` and its kin: the public catalogue, with a key and without."""
+"""``GET /models``: the public catalogue, its filters, order and pages."""
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
-from pathlib import Path
+from datetime import timedelta
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from django.core.cache import cache
@@ -15,16 +13,25 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from accounts.models import ApiKey
-from catalog import imports
 from catalog.models import ModelEndpoint
 from catalog.serializers import ModelSerializer
 from config.secrets import generate_api_key
 from tests.support import factories
+from tests.support.catalogue import (
+    EMBEDDINGS,
+    FALCON,
+    HAWK,
+    OWL,
+    ROUTE,
+    USER_ROUTE,
+    WREN,
+    ids,
+    publish,
+    publish_privately,
+    spend,
+)
 from tests.support.factories import Tenant
 
-ROUTE = "/api/v1/models"
-USER_ROUTE = "/api/v1/models/user"
-EMBEDDINGS = "/api/v1/embeddings/models"
 PUBLIC_ROUTES = (
     ROUTE,
     "/api/v1/models/count",
@@ -34,65 +41,6 @@ PUBLIC_ROUTES = (
     "/api/v1/endpoints/zdr",
     "/api/v1/providers",
 )
-CATALOGUE = Path(imports.__file__).with_name("data") / "catalogue.json"
-DAY = 86_400
-
-
-def ids(client: APIClient, query: str = "", route: str = ROUTE) -> list[str]:
-    response = client.get(f"{route}{query}")
-    assert response.status_code == 200, response.content
-    body = response.json()
-    assert body["total_count"] == len(body["data"])
-    return [row["id"] for row in body["data"]]
-
-
-def publish(
-    slug: str, prompt: str = "0.000001", completion: str = "0.000002", **fields: Any
-) -> ModelEndpoint:
-    """Serves a model publicly, at a provider of its own; ``endpoint_…`` are the endpoint's."""
-    own = {
-        name.removeprefix("endpoint_"): fields.pop(name)
-        for name in list(fields)
-        if name.startswith("endpoint_")
-    }
-    provider = own.pop("provider", None) or factories.make_provider()
-    price = factories.make_price(prompt, completion)
-    return factories.make_endpoint(
-        factories.make_model(slug, **fields), provider, price=price, **own
-    )
-
-
-def publish_privately(tenant: Tenant, slug: str, **fields: Any) -> Any:
-    """Serves a model by a private endpoint alone."""
-    provider = factories.make_provider()
-    endpoint = factories.make_draft(tenant, factories.make_model(slug, **fields), provider)
-    factories.make_validation(endpoint, factories.make_credential(tenant, provider))
-    endpoint.activate()
-    return endpoint
-
-
-def spend(tenant: Tenant, endpoint: ModelEndpoint, **fields: Any) -> None:
-    """A generation of 100 + 50 tokens at the endpoint: a stream of a second, 200 ms to its start.
-
-    The key ``attempt`` changes what is recorded of its only attempt.
-    """
-    attempt = {
-        "provider": endpoint.provider.name,
-        "endpoint_id": str(endpoint.pk),
-        "is_byok": False,
-        "latency_ms": fields.get("latency_ms", 200),
-        "status": 200,
-        **fields.pop("attempt", {}),
-    }
-    defaults = {
-        "streamed": True,
-        "prompt_tokens": 100,
-        "completion_tokens": 50,
-        "latency_ms": 200,
-        "duration_ms": 1000,
-        "attempts": [attempt],
-    }
-    factories.make_generation(tenant, model_endpoint=endpoint, **{**defaults, **fields})
 
 
 @pytest.mark.parametrize("route", PUBLIC_ROUTES)
@@ -153,56 +101,6 @@ def test_what_left_the_catalogue_is_in_no_public_list(anonymous: APIClient) -> N
     for name in ("provider", "endpoint"):
         assert anonymous.get(f"{ROUTE}/acme/{name}/endpoints").json()["data"]["endpoints"] == []
         assert anonymous.get(f"/api/v1/model/acme/{name}").status_code == 404
-
-
-@pytest.fixture
-def catalogue(db: None) -> None:
-    """Four models that differ in whatever a filter looks at."""
-    now = int(timezone.now().timestamp())
-    north = factories.make_provider("north", name="North Star", dialect="openai")
-    publish(
-        "acme/falcon",
-        "0.000003",
-        "0.000015",
-        name="Falcon 100%",
-        created=now - DAY // 2,
-        context_length=200_000,
-        input_modalities=["text", "image"],
-        tokenizer="Claude",
-        supported_parameters=["tools", "tool_choice", "seed"],
-        endpoint_provider=north,
-        endpoint_region="europe",
-    )
-    hawk = publish(
-        "acme/hawk",
-        "0.0000005",
-        "0.0000015",
-        name="Hawk",
-        created=now - 10 * DAY - 60,
-        context_length=131_072,
-        tokenizer="Llama3",
-        supported_parameters=["tools"],
-        endpoint_region="us",
-        endpoint_zdr=True,
-    )
-    factories.make_endpoint(
-        hawk.model, north, price=factories.make_price("0.000009", "0.000009"), region="europe"
-    )
-    publish(
-        "birds/owl",
-        "0",
-        "0",
-        name="Owl_7",
-        created=now - 100 * DAY - 60,
-        context_length=None,
-        input_modalities=["text", "audio", "file"],
-        tokenizer="Llama4",
-        endpoint_region="us",
-    )
-    publish("birds/wren", created=now - 400 * DAY, output_modalities=["embeddings"], tokenizer=None)
-
-
-FALCON, HAWK, OWL, WREN = "acme/falcon", "acme/hawk", "birds/owl", "birds/wren"
 
 
 @pytest.mark.parametrize(
@@ -461,295 +359,6 @@ def test_a_page_of_the_public_list(anonymous: APIClient) -> None:
 )
 def test_count(anonymous: APIClient, catalogue: None, query: str, expected: int) -> None:
     assert anonymous.get(f"{ROUTE}/count{query}").json() == {"data": {"count": expected}}
-
-
-def test_embeddings_models(anonymous: APIClient, catalogue: None) -> None:
-    assert ids(anonymous, route=EMBEDDINGS) == [WREN]
-    # It has no such parameters.
-    assert ids(anonymous, "?output_modalities=text&sort=x", EMBEDDINGS) == [WREN]
-
-
-NAMES = (
-    "acme/falcon-4.5",
-    "acme/falcon-4.5-2026-01-01",
-    "acme/falcon-4.5:free",
-    "acme/falcon-4.5-2026-01-01:nitro",
-)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_model_is_found_by_each_of_its_names(anonymous: APIClient, name: str) -> None:
-    publish("acme/falcon-4.5")
-    publish("acme/hawk")
-    listed = {row["id"]: row for row in anonymous.get(ROUTE).json()["data"]}
-    assert anonymous.get(f"/api/v1/model/{name}").json() == {"data": listed["acme/falcon-4.5"]}
-    shown = anonymous.get(f"{ROUTE}/{name}/endpoints").json()["data"]
-    assert (shown["id"], len(shown["endpoints"])) == ("acme/falcon-4.5", 1)
-
-
-def test_a_variant_that_is_a_model_of_its_own_comes_first(anonymous: APIClient) -> None:
-    publish("acme/falcon")
-    publish("acme/falcon:free", "0", "0")
-    shown = anonymous.get("/api/v1/model/acme/falcon:free").json()["data"]
-    assert (shown["id"], shown["pricing"]["prompt"]) == ("acme/falcon:free", "0")
-    assert anonymous.get("/api/v1/model/acme/falcon").json()["data"]["id"] == "acme/falcon"
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "acme/none", "none/falcon", "acme/falcon:none", "acme/falcon:", "acme/falcon:free:free",
-        "acme/Falcon", "acme/falcon%00", "acme/falcon%1f", "acme/falcon/", "acme/falcon%20",
-        "acme/%FF", "acme/falcon-2026", "~acme/falcon",
-    ],
-)  # fmt: skip
-def test_a_name_that_names_no_model_is_404(anonymous: APIClient, name: str) -> None:
-    publish("acme/falcon")
-    for route in (f"/api/v1/model/{name}", f"{ROUTE}/{name}/endpoints"):
-        response = anonymous.get(route)
-        assert response.status_code == 404
-        assert response.json()["error"]["metadata"] == {"error_type": "model_not_found"}
-
-
-@pytest.mark.parametrize(
-    "canonical",
-    [
-        "acme/falcon-4.5-20260101", "acme/falcon:free", "acme/falcon@v1.2:thinking",
-        "acme/nested/falcon", "acme/endpoints", "acme/falcon/endpoints", "a.b/c", "acme/user",
-        "acme/fal?con#1", "acme/100%25", "acme/föhn", "acme/a+b&c=d",
-    ],
-)  # fmt: skip
-def test_the_details_of_every_model_lead_to_its_endpoints(
-    anonymous: APIClient, canonical: str
-) -> None:
-    publish("acme/one", canonical_slug=canonical)
-    publish("acme/two")
-    for row in anonymous.get(ROUTE).json()["data"]:
-        details = row["links"]["details"]
-        assert urlsplit(details).path == details
-        shown = anonymous.get(details).json()["data"]
-        assert (shown["id"], len(shown["endpoints"])) == (row["id"], 1)
-
-
-def test_the_details_of_the_shipped_catalogue_lead_to_its_endpoints(anonymous: APIClient) -> None:
-    imports.apply(imports.parse(CATALOGUE.read_bytes()))
-    for row in anonymous.get(f"{ROUTE}?output_modalities=all").json()["data"]:
-        shown = anonymous.get(row["links"]["details"]).json()["data"]
-        assert shown["id"] == row["id"]
-        assert shown["endpoints"][0]["pricing"] == row["pricing"]
-
-
-def test_the_details_of_a_model_served_privately_lead_to_no_endpoint(
-    management: APIClient, tenant: Tenant
-) -> None:
-    publish_privately(tenant, "acme/own")
-    (row,) = management.get(USER_ROUTE).json()["data"]
-    assert management.get(row["links"]["details"]).json()["data"]["endpoints"] == []
-
-
-FALCON_ENDPOINT = {
-    "name": "North Star | acme/falcon-2026-01-01",
-    "model_id": "acme/falcon-2026-01-01",
-    "model_name": "Falcon",
-    "provider_name": "North Star",
-    "tag": "north",
-    "context_length": 65_536,
-    "max_completion_tokens": 4096,
-    "max_prompt_tokens": None,
-    "pricing": {
-        "prompt": "0.000001",
-        "completion": "0.000002",
-        "image": "0",
-        "request": "0",
-        "input_cache_read": "0.0000001",
-    },
-    "quantization": "fp8",
-    "service_tier": None,
-    "supported_parameters": ["seed", "tools"],
-    "supports_tool_choice": {"auto": True, "function": False, "none": False, "required": False},
-    "supports_implicit_caching": False,
-    "supports_diarization": False,
-    "native_tools": {},
-    "latency_last_30m": None,
-    "throughput_last_30m": None,
-    "uptime_last_5m": None,
-    "uptime_last_30m": None,
-    "uptime_last_1d": None,
-}
-
-
-@pytest.fixture
-def falcon(db: None) -> ModelEndpoint:
-    return factories.make_endpoint(
-        factories.make_model("acme/falcon", name="Falcon", created=1_780_272_000, tokenizer=None),
-        factories.make_provider("north", name="North Star"),
-        price=factories.make_price(cache_read="0.0000001"),
-        context_length=65_536,
-        max_completion_tokens=4096,
-        quantization="fp8",
-        zdr=True,
-        supported_parameters=["seed", "tools"],
-    )
-
-
-def test_the_endpoints_of_a_model(anonymous: APIClient, falcon: ModelEndpoint) -> None:
-    cheap = factories.make_endpoint(
-        falcon.model,
-        factories.make_provider("south"),
-        price=factories.make_price("0", "0"),
-        context_length=None,
-        supported_parameters=["tool_choice"],
-    )
-    publish("acme/hawk")
-    shown = anonymous.get(f"{ROUTE}/acme/falcon/endpoints").json()["data"]
-    first, second = shown.pop("endpoints")
-    assert shown == {
-        "id": "acme/falcon",
-        "name": "Falcon",
-        "created": 1_780_272_000,
-        "description": "A model for tests.",
-        "architecture": {
-            "input_modalities": ["text"],
-            "output_modalities": ["text"],
-            "modality": "text->text",
-            "tokenizer": None,
-            "instruct_type": None,
-        },
-    }
-    assert second == FALCON_ENDPOINT
-    assert first["tag"] == cheap.provider.slug
-    # An endpoint that names no length of its own has the model's.
-    assert (first["context_length"], first["max_completion_tokens"]) == (131_072, None)
-    assert set(first["supports_tool_choice"].values()) == {True}
-
-
-def test_zdr_endpoints(anonymous: APIClient, falcon: ModelEndpoint) -> None:
-    factories.make_endpoint(falcon.model, factories.make_provider())
-    publish("acme/eagle", endpoint_zdr=True)
-    rows = anonymous.get("/api/v1/endpoints/zdr").json()["data"]
-    assert [row["model_id"] for row in rows] == ["acme/eagle-2026-01-01", "acme/falcon-2026-01-01"]
-    assert rows[1] == FALCON_ENDPOINT
-
-
-def test_providers(anonymous: APIClient) -> None:
-    factories.make_provider("b-plain", name="Plain")
-    factories.make_provider(
-        "a-full",
-        name="Full",
-        privacy_policy_url="https://full.example/privacy",
-        terms_of_service_url="https://full.example/terms",
-        status_page_url="https://full.example/status",
-        headquarters="CH",
-        datacenters=["CH", "DE"],
-    )
-    factories.make_provider("gone", is_listed=False)
-    assert anonymous.get("/api/v1/providers").json() == {
-        "data": [
-            {
-                "name": "Full",
-                "slug": "a-full",
-                "privacy_policy_url": "https://full.example/privacy",
-                "terms_of_service_url": "https://full.example/terms",
-                "status_page_url": "https://full.example/status",
-                "headquarters": "CH",
-                "datacenters": ["CH", "DE"],
-            },
-            {
-                "name": "Plain",
-                "slug": "b-plain",
-                "privacy_policy_url": None,
-                "terms_of_service_url": None,
-                "status_page_url": None,
-                "headquarters": None,
-                "datacenters": [],
-            },
-        ]
-    }
-
-
-def _measured(client: APIClient) -> dict[str, Any]:
-    (row,) = client.get(f"{ROUTE}/acme/falcon/endpoints").json()["data"]["endpoints"]
-    return {name: value for name, value in row.items() if "_last_" in name}
-
-
-def test_latency_and_throughput_are_percentiles_of_the_last_half_hour(
-    inference: APIClient, anonymous: APIClient, tenant: Tenant, falcon: ModelEndpoint
-) -> None:
-    for number in range(5):
-        spend(tenant, falcon, latency_ms=100 * (number + 1), duration_ms=1000)
-    # A whole answer has no first token, a failure no speed, and an hour ago is not recent.
-    spend(tenant, falcon, latency_ms=1, streamed=False, completion_tokens=0)
-    spend(tenant, falcon, latency_ms=1, duration_ms=1, status="failed")
-    long_ago = timezone.now() - timedelta(minutes=31)
-    spend(tenant, falcon, latency_ms=1, duration_ms=1, created_at=long_ago)
-    expected = {
-        "latency_last_30m": {"p50": 300, "p75": 400, "p90": 460, "p99": 496},
-        "throughput_last_30m": {"p50": 50, "p75": 50, "p90": 50, "p99": 50},
-        "uptime_last_5m": None,
-        "uptime_last_30m": None,
-        "uptime_last_1d": None,
-    }
-    assert _measured(inference) == expected
-    assert _measured(anonymous) == dict.fromkeys(expected)
-
-
-def test_an_endpoint_does_not_answer_for_the_attempts_before_it(
-    inference: APIClient, tenant: Tenant, falcon: ModelEndpoint
-) -> None:
-    attempts = [
-        {"endpoint_id": str(publish("acme/hawk").pk), "latency_ms": 5000, "status": 502},
-        {"endpoint_id": str(falcon.pk), "latency_ms": 200, "status": 200},
-    ]
-    spend(tenant, falcon, latency_ms=5200, duration_ms=6000, attempts=attempts)
-    measured = _measured(inference)
-    assert set(measured["latency_last_30m"].values()) == {200}
-    assert set(measured["throughput_last_30m"].values()) == {50}
-
-
-def _minute(ago: int) -> datetime:
-    """A moment well inside a whole minute, that many minutes before this one."""
-    return timezone.now().replace(second=30, microsecond=0) - timedelta(minutes=ago)
-
-
-def test_uptime_is_the_share_of_busy_minutes_that_went_well(
-    inference: APIClient, tenant: Tenant, falcon: ModelEndpoint
-) -> None:
-    failure = {"status": 502, "error_type": "provider_unavailable"}
-
-    def minute(ago: int, *, good: int, bad: int, **fields: Any) -> None:
-        for _ in range(good):
-            spend(tenant, falcon, created_at=_minute(ago))
-        for _ in range(bad):
-            at = {"created_at": _minute(ago), "status": "failed", "attempt": failure}
-            spend(tenant, falcon, **{**at, **fields})
-
-    minute(2, good=8, bad=2)
-    minute(3, good=7, bad=3)
-    minute(10, good=10, bad=0)
-    # A stream that breaks off after its first token has failed too.
-    minute(20, good=7, bad=3, attempt={})
-    # These say nothing: too few attempts, a caller's mistakes, rate limits, a tenant's credential.
-    minute(4, good=0, bad=9)
-    minute(11, good=0, bad=10, attempt={"status": 400, "error_type": "invalid_request"})
-    minute(12, good=0, bad=10, attempt={"status": 429, "error_type": "rate_limit_exceeded"})
-    minute(13, good=0, bad=10, attempt={**failure, "status": 401, "is_byok": True})
-    # Within the day, and before it.
-    minute(600, good=10, bad=0)
-    minute(1500, good=0, bad=10)
-    measured = _measured(inference)
-    assert measured["uptime_last_5m"] == 50
-    assert measured["uptime_last_30m"] == 50
-    assert measured["uptime_last_1d"] == 60
-
-
-def test_figures_are_kept_for_a_minute(
-    inference: APIClient, tenant: Tenant, falcon: ModelEndpoint
-) -> None:
-    assert _measured(inference)["latency_last_30m"] is None
-    spend(tenant, falcon)
-    with CaptureQueriesContext(connection) as captured:
-        assert _measured(inference)["latency_last_30m"] is None
-    assert [query for query in captured if "inference_generation" in query["sql"]] == []
 
 
 @pytest.mark.django_db(transaction=True)

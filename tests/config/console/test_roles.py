@@ -14,10 +14,8 @@ from django.urls import reverse
 from catalog.models import ModelEndpoint
 from config.console import roles
 from config.console.roles import ADMINISTRATOR, FINANCE, READ_ONLY, SUPPORT
-from tests.config.console.test_admin import STATUSES, SUBMIT, fingerprint, urls, world
 from tests.support import factories
-
-__all__ = ["world"]
+from tests.support.console import STATUSES, SUBMIT, fingerprint, urls
 
 EVERYBODY = {READ_ONLY, SUPPORT, FINANCE, ADMINISTRATOR}
 # Only an administrator sees other operators; these pages are everybody's own.

@@ -18,7 +18,7 @@ from config.credentials import Secret
 from inference.admission.estimate import affordable_tokens, output_bound, worst_case_nano
 from inference.requests import schemas
 from inference.routing.routes import Candidate
-from tests.inference.routing.test_routing import route
+from tests.support.inference.routes import route
 
 REQUEST = replace(
     schemas.parse(Operation.CHAT, b'{"model":"a/b","messages":[{"role":"user","content":"Hi"}]}'),

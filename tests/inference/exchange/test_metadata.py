@@ -6,7 +6,7 @@ import uuid
 from typing import Any
 
 from inference.exchange.metadata import routing_metadata
-from tests.inference.routing.test_routing import planned, route
+from tests.support.inference.routes import planned, route
 
 FIRST = route("x", "1", endpoint_id=uuid.UUID(int=1))
 SECOND = route("y", "2", endpoint_id=uuid.UUID(int=2), model_slug="c/d", model_permaslug="c/d-1")

@@ -1,223 +1,27 @@
+"""What each behaviour of the simulator answers."""
+
 import asyncio
 import base64
-import contextlib
 import gzip
-import http.client
-import io
 import json
-import os
 import re
-import signal
-import socket
-import ssl
-import stat
 import struct
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-import aiohttp
 import pytest
-from cryptography import x509
-from django.core.management import call_command
 
 from config.local.simulator import behaviours
 from config.local.simulator.behaviours import BEHAVIOURS
-from config.local.simulator.certificates import Certificates, ensure_certificates
+from config.local.simulator.certificates import Certificates
 from config.local.simulator.server import Simulator
-from config.management.commands.simulate_upstream import Command
+from tests.support.simulated import CHAT, Answer, ask, asking, connect, receive, request_bytes
 
-CHAT = "/v1/chat/completions"
 COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return ensure_certificates(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(scope="module")
-def running(certificates: Certificates) -> Iterator[Simulator]:
-    with Simulator(certificates).run_in_thread() as server:
-        yield server
-
-
-@pytest.fixture
-def simulator(running: Simulator) -> Simulator:
-    assert running.wait_until(lambda: running.open_connections == 0)
-    running.clear()
-    return running
-
-
-@dataclass
-class Answer:
-    """What came over the wire: the body without its chunks, and how it ended."""
-
-    raw: bytes
-    ending: str
-    status: int = 0
-    headers: dict[str, str] = field(default_factory=dict)
-    body: bytes = b""
-    complete: bool = False
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-    @property
-    def text(self) -> str:
-        message = self.json["choices"][0]["message"]["content"]
-        assert isinstance(message, str)
-        return message
-
-    @property
-    def events(self) -> list[Any]:
-        """The events' data of a stream in the plainest form, `[DONE]` as text."""
-        blocks = self.body.decode().split("\n\n")
-        assert blocks.pop() == ""
-        assert all(block.startswith("data: ") for block in blocks)
-        data = [block.removeprefix("data: ") for block in blocks]
-        return [item if item == "[DONE]" else json.loads(item) for item in data]
-
-    @property
-    def deltas(self) -> list[Any]:
-        return [choice["delta"] for event in self.events if event != "[DONE]"
-                for choice in event.get("choices", ())]  # fmt: skip
-
-
-def connect(server: Simulator, timeout: float = 5) -> ssl.SSLSocket:
-    assert server.certificates
-    sock = socket.create_connection((server.host, server.port), timeout)
-    return server.certificates.client_context().wrap_socket(
-        sock, server_hostname="localhost", suppress_ragged_eofs=False
-    )
-
-
-def request_bytes(body: Any, path: str = CHAT, key: str = "key", method: str = "POST") -> bytes:
-    data = json.dumps(body).encode()
-    head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\n"
-    return f"{head}connection: close\r\ncontent-length: {len(data)}\r\n\r\n".encode() + data
-
-
-def asking(model: str, text: str = "say it", **more: Any) -> dict[str, Any]:
-    return {"model": model, "messages": [{"role": "user", "content": text}], **more}
-
-
-def receive(sock: ssl.SSLSocket, enough: int = 1 << 30) -> Answer:
-    raw, ending = b"", "enough"
-    try:
-        while len(raw) < enough:
-            data = sock.recv(65536)
-            if not data:
-                ending = "closed"
-                break
-            raw += data
-    except (ssl.SSLEOFError, ConnectionResetError):
-        ending = "cut"
-    except TimeoutError:
-        ending = "silence"
-    head, separator, rest = raw.partition(b"\r\n\r\n")
-    if not separator:
-        return Answer(raw, ending)
-    first, *lines = head.decode().split("\r\n")
-    headers = dict(line.split(": ", 1) for line in lines)
-    answer = Answer(raw, ending, int(first.split(" ")[1]), headers, rest)
-    if "content-length" in headers:
-        answer.complete = len(rest) == int(headers["content-length"])
-        return answer
-    stream, answer.body = io.BytesIO(rest), b""
-    while line := stream.readline():
-        size = int(line, 16)
-        answer.complete = size == 0
-        answer.body += stream.read(size)
-        stream.readline()
-    return answer
-
-
-def ask(
-    server: Simulator, model: str, *, stream: bool = False, timeout: float = 5, **more: Any
-) -> Answer:
-    with connect(server, timeout) as sock:
-        sock.sendall(request_bytes(asking(model, stream=stream, **more)))
-        return receive(sock, enough=400_000 if "endless" in model else 1 << 30)
 
 
 def normal(body: bytes) -> str:
     return re.sub(r'"created":\d{10}', '"created":0', re.sub(r"\d{24}", "ID", body.decode()))
-
-
-def test_ensure_certificates_keeps_private_keys_private(tmp_path: Path) -> None:
-    made = ensure_certificates(tmp_path / "new")
-    modes = {
-        path.name: stat.S_IMODE(path.stat().st_mode)
-        for path in [tmp_path / "new", *(tmp_path / "new").iterdir()]
-    }
-    assert modes == {"new": 0o700, "ca.pem": 0o644, "ca-key.pem": 0o600, "server.pem": 0o600}
-    assert b"PRIVATE" not in made.ca.read_bytes()
-
-
-def test_ensure_certificates_reuses_what_is_valid(tmp_path: Path) -> None:
-    first = ensure_certificates(tmp_path)
-    before = (first.ca.read_bytes(), first.server.read_bytes())
-    again = ensure_certificates(tmp_path)
-    assert again == first
-    assert (again.ca.read_bytes(), again.server.read_bytes()) == before
-
-
-@pytest.mark.parametrize("content", [b"", b"rubbish", None])
-def test_ensure_certificates_renews_a_server_certificate_of_no_use(
-    tmp_path: Path, content: bytes | None
-) -> None:
-    made = ensure_certificates(tmp_path)
-    authority = made.ca.read_bytes()
-    expired = ensure_certificates(tmp_path, "expired").server.read_bytes()
-    made.server.write_bytes(expired if content is None else content)
-    ensure_certificates(tmp_path)
-    assert made.ca.read_bytes() == authority
-    assert made.server.read_bytes() not in (content, expired)
-    certificate = x509.load_pem_x509_certificate(made.server.read_bytes())
-    certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority))
-
-
-def test_ensure_certificates_leaves_the_mode_of_an_existing_directory(tmp_path: Path) -> None:
-    tmp_path.chmod(0o755)
-    ensure_certificates(tmp_path)
-    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
-
-
-@pytest.mark.parametrize("name", ["localhost", "simulator.test", "127.0.0.1", "::1"])
-def test_the_certificate_is_good_for_every_name(simulator: Simulator, name: str) -> None:
-    assert simulator.certificates
-    context = simulator.certificates.client_context()
-    with (
-        socket.create_connection((simulator.host, simulator.port), 5) as sock,
-        context.wrap_socket(sock, server_hostname=name) as tls,
-    ):
-        assert tls.version() == "TLSv1.3"
-
-
-@pytest.mark.parametrize(
-    ("fault", "reason"),
-    [
-        ("expired", "certificate has expired"),
-        ("self-signed", "self-signed certificate"),
-        ("wrong-host", "Hostname mismatch, certificate is not valid for 'localhost'."),
-    ],
-)
-def test_a_faulty_certificate_is_refused_and_no_request_arrives(
-    tmp_path: Path, fault: Any, reason: str
-) -> None:
-    made = ensure_certificates(tmp_path, fault)
-    with Simulator(made).run_in_thread() as server:
-        with pytest.raises(ssl.SSLCertVerificationError) as caught:
-            connect(server)
-        assert caught.value.verify_message == reason
-        assert server.wait_until(lambda: server.open_connections == 0)
-        assert (server.connections, server.total_requests) == (1, 0)
 
 
 def test_echo_repeats_the_last_user_message(simulator: Simulator) -> None:
@@ -404,8 +208,13 @@ _ECHO: list[Any] = [
     )
 ] + ["[DONE]"]
 
+
 TOOL = {"id": "call_0", "type": "function"}
+
+
 ARGUMENTS = json.dumps({"city": "Zürich", "number": 0})
+
+
 PLAIN: dict[str, Check] = {
     "sim-echo": ok(lambda a: a.text == "You said: say it"),
     "sim-chunks:3": ok(lambda a: a.text == " 0 1 2" and a.json["usage"]["total_tokens"] == 5),
@@ -467,6 +276,8 @@ PLAIN: dict[str, Check] = {
     "sim-drip:0.001": ok(lambda a: a.text == "You said: say it"),
     "sim-drip-headers:0.0001": ok(lambda a: a.text == "You said: say it"),
 }  # fmt: skip
+
+
 STREAMED: dict[str, Check] = {
     "sim-echo": streams_like_echo(lambda b: b),
     "sim-chunks:200": ok(lambda a: [d["content"] for d in a.deltas[1:-1]] == [
@@ -516,6 +327,8 @@ STREAMED: dict[str, Check] = {
     "sim-reset-stream": lambda a: (a.ending, a.complete, len(a.events)) == ("cut", False, 2),
     "sim-close-stream": lambda a: (a.ending, a.complete, len(a.events)) == ("closed", False, 2),
 }  # fmt: skip
+
+
 SILENT: dict[str, Check] = {
     "sim-stall": lambda a: a.raw == b"",
     "sim-stall-stream": lambda a: len(a.events) == 1 and not a.complete,
@@ -588,217 +401,3 @@ def test_a_reset_is_one_of_tcp(simulator: Simulator, model: str) -> None:
 def test_flaky_recovers(simulator: Simulator) -> None:
     statuses = [ask(simulator, "sim-flaky:2").status for _ in range(4)]
     assert statuses == [503, 503, 200, 200]
-
-
-def test_a_request_is_recorded_as_it_arrived(simulator: Simulator) -> None:
-    before = time.monotonic()
-    ask(simulator, "sim-echo")
-    [request] = simulator.requests
-    assert (request.method, request.path, request.kind) == ("POST", CHAT, "chat")
-    assert request.headers["authorization"] == "Bearer key"
-    assert request.body == asking("sim-echo", stream=False) == json.loads(request.raw)
-    assert request.client_closed_at is None
-    assert request.finished_at is not None
-    assert before < request.received_at < request.finished_at
-    assert (simulator.connections, simulator.handshakes, simulator.total_requests) == (1, 1, 1)
-
-
-def test_clear_forgets(simulator: Simulator) -> None:
-    ask(simulator, "sim-echo")
-    simulator.clear()
-    assert simulator.requests == []
-    assert (simulator.connections, simulator.handshakes, simulator.total_requests) == (0, 0, 0)
-
-
-@pytest.mark.parametrize("model", ["sim-stall", "sim-gated", "sim-endless", "sim-slow:60"])
-def test_a_client_that_leaves_is_noticed(simulator: Simulator, model: str) -> None:
-    with connect(simulator) as sock:
-        sock.sendall(request_bytes(asking(model, stream=True)))
-        assert simulator.wait_until(lambda: len(simulator.requests) == 1)
-        left = time.monotonic()
-    [request] = simulator.requests
-    assert simulator.wait_until(lambda: request.client_closed_at is not None)
-    assert request.finished_at is None
-    assert request.client_closed_at is not None
-    assert left <= request.client_closed_at < left + 1
-
-
-def test_an_endless_answer_waits_for_its_reader(simulator: Simulator) -> None:
-    with connect(simulator) as sock:
-        sock.sendall(request_bytes(asking("sim-endless", stream=True)))
-        sent = -1
-        while not simulator.requests or sent != simulator.requests[0].sent_bytes:
-            sent = simulator.requests[0].sent_bytes if simulator.requests else -1
-            time.sleep(0.2)
-        assert len(sock.recv(1000)) == 1000
-        # Meanwhile others are served.
-        assert ask(simulator, "sim-echo").status == 200
-
-
-def test_release_lets_one_event_pass_at_a_time(simulator: Simulator) -> None:
-    with connect(simulator) as sock:
-        sock.sendall(request_bytes(asking("sim-gated", stream=True)))
-        response = http.client.HTTPResponse(sock)
-        response.begin()
-        seen = []
-        for _ in range(6):
-            line = response.readline()
-            assert response.readline() == b"\n"
-            seen.append(json.loads(line.removeprefix(b"data: "))["choices"][0]["delta"])
-            assert simulator.requests[0].finished_at is None
-            simulator.release()
-        assert response.read() == b"data: [DONE]\n\n"
-    assert [delta.get("content") for delta in seen] == ["", "You", " said:", " say", " it", None]
-
-
-def test_release_may_come_before_the_request(simulator: Simulator) -> None:
-    simulator.release(2)
-    assert [ask(simulator, "sim-held").status for _ in range(2)] == [200, 200]
-    assert ask(simulator, "sim-held", timeout=0.2).ending == "silence"
-
-
-def test_a_connection_is_kept_for_further_requests(simulator: Simulator) -> None:
-    assert simulator.certificates
-    context = simulator.certificates.client_context()
-    client = http.client.HTTPSConnection("127.0.0.1", simulator.port, timeout=5, context=context)
-    statuses = []
-    with contextlib.closing(client):
-        for body in (asking("m"), asking("m", stream=True), asking("sim-status-500"), asking("m")):
-            headers = {"Authorization": "Bearer key"}
-            client.request("POST", CHAT, json.dumps(body), headers)
-            response = client.getresponse()
-            response.read()
-            statuses.append(response.status)
-    assert statuses == [200, 200, 500, 200]
-    assert simulator.connections == 1
-
-
-def test_pipelined_requests_are_answered_in_order(simulator: Simulator) -> None:
-    data = request_bytes(asking("m", "one")).replace(b"connection: close\r\n", b"")
-    data += request_bytes(asking("m", "two"))
-    with connect(simulator) as sock:
-        for at in range(0, len(data), 7):
-            sock.sendall(data[at : at + 7])
-        raw = receive(sock).raw
-    assert re.findall(rb'"content":"([^"]+)"', raw) == [b"You said: one", b"You said: two"]
-
-
-def test_a_chunked_request_with_expectation_is_understood(simulator: Simulator) -> None:
-    body = json.dumps(asking("m", "x" * 100)).encode()
-    head = request_bytes({}).partition(b"content-length")[0]
-    head += b"expect: 100-continue\r\ntransfer-encoding: chunked\r\n\r\n"
-    with connect(simulator) as sock:
-        sock.sendall(head)
-        assert sock.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
-        for part in (body[:10], body[10:], b""):
-            sock.sendall(b"%x\r\n%b\r\n" % (len(part), part))
-        assert receive(sock).text == "You said: " + "x" * 100
-
-
-@pytest.mark.parametrize("data", [b"rubbish\r\n\r\n", b"A" * 70_000])
-def test_what_is_no_request_is_refused(simulator: Simulator, data: bytes) -> None:
-    with connect(simulator) as sock:
-        sock.sendall(data)
-        assert receive(sock).status == 400
-
-
-async def _many(server: Simulator) -> set[tuple[int, str]]:
-    assert server.certificates
-    connector = aiohttp.TCPConnector(ssl=server.certificates.client_context(), limit=20)
-    headers = {"Authorization": "Bearer key"}
-    found = []
-    async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
-
-        async def one(number: int) -> None:
-            body = asking("m", f"number {number}", stream=number % 2 == 0)
-            async with session.post(f"{server.base_url}/chat/completions", json=body) as response:
-                found.append((response.status, await response.text()))
-
-        await asyncio.gather(*(one(number) for number in range(200)))
-    return {(status, text[-14:-2] if "[DONE]" in text else text[-1]) for status, text in found}
-
-
-def test_many_clients_are_served_at_once(simulator: Simulator) -> None:
-    assert asyncio.run(_many(simulator)) == {(200, "data: [DONE]"), (200, "}")}
-    assert simulator.total_requests == 200
-
-
-def test_without_tls_it_speaks_plain_http() -> None:
-    with Simulator(tls=False).run_in_thread() as server:
-        assert server.base_url == f"http://127.0.0.1:{server.port}/v1"
-        client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
-        with contextlib.closing(client):
-            headers = {"Authorization": "Bearer key"}
-            client.request("POST", CHAT, json.dumps(asking("m")), headers)
-            assert client.getresponse().status == 200
-
-
-@pytest.mark.parametrize(
-    ("host", "url"),
-    [
-        ("0.0.0.0", "https://localhost:8443/v1"),
-        ("::1", "https://[::1]:8443/v1"),
-        ("localhost", "https://localhost:8443/v1"),
-    ],
-)
-def test_base_url_can_be_called(certificates: Certificates, host: str, url: str) -> None:
-    assert Simulator(certificates, host, 8443).base_url == url
-
-
-def test_run_in_thread_reports_a_port_in_use(simulator: Simulator) -> None:
-    with (
-        pytest.raises(OSError, match="address already in use"),
-        Simulator(simulator.certificates, port=simulator.port).run_in_thread(),
-    ):
-        pass
-
-
-def test_it_wants_certificates_for_tls() -> None:
-    with pytest.raises(ValueError, match="certificates are needed unless tls=False"):
-        Simulator()
-
-
-def test_stop_drops_who_still_waits(certificates: Certificates) -> None:
-    with Simulator(certificates).run_in_thread() as server:
-        sock = connect(server)
-        sock.sendall(request_bytes(asking("sim-stall")))
-        assert server.wait_until(lambda: len(server.requests) == 1)
-    with sock:
-        assert receive(sock).raw == b""
-    assert (server.open_connections, server.requests[0].client_closed_at) == (0, None)
-
-
-def test_the_command_lists_every_behaviour() -> None:
-    out = io.StringIO()
-    call_command(Command(stdout=out), "--list")
-    assert [line.split()[0] for line in out.getvalue().splitlines()] == list(BEHAVIOURS)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_command_serves_until_it_is_told_to_stop(tmp_path: Path, number: int) -> None:
-    code = (
-        "from config.management.commands.simulate_upstream import Command;"
-        f"Command().run_from_argv(['manage.py', 'simulate_upstream', '--port=0',"
-        f" '--cert-dir={tmp_path}'])"
-    )
-    # No settings at all: so nothing can have touched a database.
-    environment = {k: v for k, v in os.environ.items() if k != "DJANGO_SETTINGS_MODULE"}
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment
-    ) as process:
-        assert process.stdout
-        lines = [process.stdout.readline() for _ in range(4)]
-        try:
-            found = re.fullmatch(r"Base URL:  https://127\.0\.0\.1:(\d+)/v1\n", lines[0])
-            assert found
-            assert lines[1] == f"CA:        {tmp_path}/ca.pem\n"
-            assert lines[2].startswith(f"Try:       curl --cacert {tmp_path}/ca.pem https://")
-            context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
-            client = http.client.HTTPSConnection("127.0.0.1", int(found[1]), context=context)
-            with contextlib.closing(client):
-                headers = {"Authorization": "Bearer key"}
-                client.request("POST", CHAT, json.dumps(asking("m")), headers)
-                assert client.getresponse().status == 200
-        finally:
-            process.send_signal(number)
-        assert process.wait(10) == 0

@@ -1,0 +1,167 @@
+"""Credentials of tenants on the console."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client
+
+from accounts.models import (
+    ByokCredential,
+)
+from catalog.models import Provider
+from config.credentials import Secret
+from config.local.simulator.server import Simulator
+from config.models import AuditEntry
+from tests.support import factories
+from tests.support.console import SECRET, SUBMIT, fingerprint, listing, messages_of, page
+from tests.support.factories import Tenant
+from tests.support.governance import make_key
+
+
+def _byok_form(tenant: Tenant, provider: Provider, **fields: str) -> dict[str, str]:
+    return {
+        "owner": str(tenant.organization.pk),
+        "workspace": str(tenant.workspace.pk),
+        "provider": str(provider.pk),
+        "secret": SECRET,
+        "declared_zdr": "unknown",
+        **fields,
+    }
+
+
+def test_add_credential_seals_the_secret(operator: Client, tenant: Tenant) -> None:
+    provider = factories.make_provider()
+
+    response = operator.post(
+        listing(ByokCredential, "add"),
+        _byok_form(tenant, provider, allowed_hosts="llm.example.com", name="main"),
+    )
+
+    credential = ByokCredential.objects.get()
+    assert response.status_code == 302
+    assert credential.reveal() == Secret(SECRET)
+    assert (credential.organization, credential.workspace) == (
+        tenant.organization,
+        tenant.workspace,
+    )
+    assert (credential.provider_slug, credential.label) == (provider.slug, "…3210")
+    assert (credential.allowed_hosts, credential.allowed_models) == (["llm.example.com"], None)
+    assert (credential.declared_zdr, credential.declared_region) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "message"),
+    [
+        ({"secret": "short"}, "secret", "Must be a bare key of 8 to 4096"),
+        ({"secret": f"{SECRET} two words"}, "secret", "Must be a bare key of 8 to 4096"),
+        ({"is_fallback": "on", "is_byok_only": "on"}, "is_fallback", "Cannot be combined with"),
+        ({"allowed_hosts": "HTTPS://x"}, "allowed_hosts", "Must be lower-case host names"),
+        ({"allowed_api_key_hashes": "f" * 64}, "allowed_api_key_hashes", "Names a key that"),
+    ],
+)
+def test_add_credential_refuses(
+    operator: Client, tenant: Tenant, fields: dict[str, str], field: str, message: str
+) -> None:
+    form = _byok_form(tenant, factories.make_provider(), **fields)
+
+    response = operator.post(listing(ByokCredential, "add"), form)
+
+    assert message in str(response.context["adminform"].form.errors[field])
+    assert form["secret"] not in response.content.decode()
+    assert not ByokCredential.objects.exists()
+
+
+def test_add_credential_refuses_a_workspace_of_another_organization(
+    operator: Client, tenant: Tenant
+) -> None:
+    other = factories.make_tenant("Other")
+    form = _byok_form(tenant, factories.make_provider(), workspace=str(other.workspace.pk))
+
+    response = operator.post(listing(ByokCredential, "add"), form)
+
+    assert response.context["adminform"].form.errors == {
+        "workspace": ["Belongs to another organization."]
+    }
+
+
+def test_change_credential_keeps_the_key_that_was_revoked_since(
+    operator: Client, tenant: Tenant
+) -> None:
+    credential = factories.make_credential(tenant, factories.make_provider(), SECRET)
+    key = make_key(tenant, "short-lived")
+    credential.allowed_api_key_hashes = [key.digest]
+    credential.allowed_user_ids = [str(tenant.organization.pk)]
+    credential.save_fields("allowed_api_key_hashes", "allowed_user_ids")
+    key.revoke()
+    lists = {
+        "allowed_api_key_hashes": key.digest, "allowed_user_ids": str(tenant.organization.pk),
+        "sort_order": "0",
+    }  # fmt: skip
+    operator.post(page(credential), {**lists, "declared_zdr": "unknown", "disabled": "on"})
+    credential.refresh_from_db()
+    assert (credential.disabled, credential.allowed_api_key_hashes) == (True, [key.digest])
+
+    before = fingerprint()
+    more = {"allowed_api_key_hashes": f"{key.digest},{'f' * 64}"}
+    response = operator.post(page(credential), {**lists, **more, "declared_zdr": "unknown"})
+    assert list(response.context["adminform"].form.errors) == ["allowed_api_key_hashes"]
+    assert fingerprint() == before
+
+
+def test_change_credential_keeps_the_secret(operator: Client, tenant: Tenant) -> None:
+    credential = factories.make_credential(tenant, factories.make_provider(), SECRET)
+    form = {"name": "renamed", "sort_order": "0", "declared_zdr": "unknown", "disabled": "on"}
+
+    operator.post(page(credential), form)
+
+    kept = ByokCredential.objects.get()
+    assert (kept.name, kept.version, kept.reveal()) == ("renamed", 1, Secret(SECRET))
+    assert kept.disabled
+
+
+def test_rotate_credential_replaces_the_secret(operator: Client, tenant: Tenant) -> None:
+    credential = factories.make_credential(tenant, factories.make_provider(), SECRET)
+
+    operator.post(page(credential, "rotate"), {**SUBMIT, "secret": f"{SECRET}-new"})
+
+    rotated = ByokCredential.objects.get()
+    assert (rotated.version, rotated.reveal()) == (2, Secret(f"{SECRET}-new"))
+
+
+def test_rotate_credential_may_try_the_secret_on_its_dependants(
+    operator: Client, tenant: Tenant, simulator: Simulator
+) -> None:
+    provider = factories.make_provider()
+    credential = factories.make_credential(tenant, provider, SECRET)
+    endpoint = factories.make_active(
+        tenant, factories.make_model(), provider, base_url=simulator.base_url
+    )
+    form = {**SUBMIT, "secret": "bad-credential-0123456789", "revalidate": "on"}
+
+    refused = operator.post(page(credential, "rotate"), form, follow=True)
+
+    assert str(endpoint) in operator.get(page(credential)).content.decode()
+    assert "does not pass with the new secret" in refused.content.decode()
+    assert ByokCredential.objects.get().reveal() == Secret(SECRET)
+    operator.post(page(credential, "rotate"), {**form, "secret": f"{SECRET}-new"})
+    assert ByokCredential.objects.get().reveal() == Secret(f"{SECRET}-new")
+    endpoint.refresh_from_db()
+    assert endpoint.validation is not None
+    assert endpoint.validation.credential_version == 2
+
+
+def test_delete_credential_wipes_its_secret(operator: Client, tenant: Tenant) -> None:
+    credential = factories.make_credential(tenant, factories.make_provider("acme"))
+
+    asked = operator.get(page(credential, "remove"))
+    assert asked.status_code == 200
+    credential.refresh_from_db()
+    assert credential.deleted_at is None
+
+    response = operator.post(page(credential, "remove"), SUBMIT, follow=True)
+    assert messages_of(response) == [f"{credential} is deleted."]
+    assert response.redirect_chain == [(listing(ByokCredential), 302)]
+    assert list(response.context["cl"].result_list) == []
+    credential.refresh_from_db()
+    assert (bytes(credential.sealed), credential.deleted_at is not None) == (b"", True)
+    assert AuditEntry.objects.get().object_id == str(credential.pk)

@@ -1,0 +1,190 @@
+"""Guardrails on the console."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client
+
+from accounts.models import (
+    Guardrail,
+    KeyAssignment,
+    MemberAssignment,
+)
+from accounts.policy import Family
+from tests.support import factories
+from tests.support.console import SUBMIT, change, fingerprint, listing, messages_of, page
+from tests.support.factories import Tenant
+from tests.support.governance import make_guardrail, make_key, make_member
+
+
+def _guardrail_form(**fields: str) -> dict[str, str]:
+    unknown = {
+        field.name: "unknown"
+        for field in Guardrail._meta.concrete_fields
+        if field.name.startswith(("enforce_", "allow_safety_", "enable_"))
+    }
+    return {"name": "Strict", "limit": "", "reset_interval": "", **unknown, **fields}
+
+
+def test_add_guardrail_and_change_it(operator: Client, tenant: Tenant) -> None:
+    factories.make_model("acme/falcon")
+    form = _guardrail_form(
+        workspace=str(tenant.workspace.pk),
+        allowed_models="acme/falcon",
+        allowed_data_regions="us,europe",
+        enforce_zdr_google="true",
+        limit="0.000000001",
+        reset_interval="daily",
+    )
+    operator.post(listing(Guardrail, "add"), form)
+    guardrail = Guardrail.objects.get()
+    assert (guardrail.organization, guardrail.workspace, guardrail.name) == (
+        tenant.organization,
+        tenant.workspace,
+        "Strict",
+    )
+    assert (guardrail.allowed_models, guardrail.allowed_data_regions, guardrail.limit_nano) == (
+        ["acme/falcon-2026-01-01"],
+        ["us", "europe"],
+        1,
+    )
+    assert (guardrail.enforce_zdr_google, guardrail.enforce_zdr_xai) == (True, None)
+
+    change(operator, guardrail, _guardrail_form(name="Loose"))
+    guardrail.refresh_from_db()
+    assert (guardrail.name, guardrail.allowed_models, guardrail.limit_nano) == ("Loose", None, None)
+    assert (guardrail.reset_interval, guardrail.enforce_zdr_google) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"allowed_models": "acme/none"}, "allowed_models"),
+        ({"ignored_providers": "acme"}, "ignored_providers"),
+        ({"allowed_data_regions": "asia"}, "allowed_data_regions"),
+        ({"limit": "-1"}, "limit"),
+        ({"limit": "0.0000000001"}, "limit"),
+        ({"name": ""}, "name"),
+        ({"workspace": ""}, "workspace"),
+        ({"limit": "1"}, "__all__"),
+        ({"reset_interval": "daily"}, "__all__"),
+    ],
+)
+def test_add_guardrail_refuses(
+    operator: Client, tenant: Tenant, fields: dict[str, str], field: str
+) -> None:
+    before = fingerprint()
+    form = _guardrail_form(**{"workspace": str(tenant.workspace.pk), **fields})
+    response = operator.post(listing(Guardrail, "add"), form)
+
+    assert set(response.context["adminform"].form.errors) == {field}
+    assert fingerprint() == before
+
+
+def test_enforce_zdr_of_a_guardrail_is_enforced(operator: Client, tenant: Tenant) -> None:
+    form = _guardrail_form(
+        workspace=str(tenant.workspace.pk), enforce_zdr="true", enforce_zdr_xai="false"
+    )
+    operator.post(listing(Guardrail, "add"), form)
+    guardrail = Guardrail.objects.get()
+    assert guardrail.policy.zdr == set(Family) - {Family.XAI}
+
+    change(operator, guardrail, _guardrail_form())
+    guardrail.refresh_from_db()
+    assert guardrail.policy.zdr == set()
+
+    change(operator, guardrail, _guardrail_form(enforce_zdr="true"))
+    guardrail.refresh_from_db()
+    assert guardrail.policy.zdr == set(Family)
+
+
+@pytest.mark.parametrize("switch", ["unknown", "false"])
+def test_families_that_a_form_has_at_yes_outlive_the_deprecated_switch(
+    operator: Client, tenant: Tenant, switch: str
+) -> None:
+    guardrail = make_guardrail(tenant.workspace, enforce_zdr=True)
+    assert guardrail.policy.zdr == set(Family)
+    shown = {f"enforce_zdr_{family}": "true" for family in Family}
+
+    change(operator, guardrail, _guardrail_form(enforce_zdr=switch, **shown))
+    guardrail.refresh_from_db()
+    assert not guardrail.enforce_zdr
+    assert guardrail.policy.zdr == set(Family)
+
+    shown["enforce_zdr_xai"] = "unknown"
+    change(operator, guardrail, _guardrail_form(enforce_zdr=switch, **shown))
+    guardrail.refresh_from_db()
+    assert guardrail.policy.zdr == set(Family) - {Family.XAI}
+
+
+def test_families_that_a_form_has_at_no_are_not_overwritten(
+    operator: Client, tenant: Tenant
+) -> None:
+    guardrail = make_guardrail(
+        tenant.workspace, enforce_zdr=False, enforce_zdr_google=None, enforce_zdr_other=None
+    )
+    shown = {f"enforce_zdr_{family}": "false" for family in ("anthropic", "openai", "xai")}
+
+    change(operator, guardrail, _guardrail_form(enforce_zdr="true", **shown))
+    guardrail.refresh_from_db()
+    assert guardrail.policy.zdr == {Family.GOOGLE, Family.OTHER}
+    assert guardrail.enforce_zdr_xai is False
+
+
+def test_guardrail_is_assigned_and_taken_away(operator: Client, tenant: Tenant) -> None:
+    guardrail = make_guardrail(tenant.workspace)
+    key, member = make_key(tenant, "governed"), make_member(tenant.organization)
+    for verb, said in (("assign", "got"), ("unassign", "lost")):
+        keys = {**SUBMIT, "verb": verb, "keys": f" {key.digest}\n"}
+        shown = operator.post(page(guardrail, "assign_keys"), keys, follow=True)
+        assert messages_of(shown) == [f"1 keys have {said} the guardrail."]
+        members = {**SUBMIT, "verb": verb, "members": member.email}
+        shown = operator.post(page(guardrail, "assign_members"), members, follow=True)
+        assert messages_of(shown) == [f"1 members have {said} the guardrail."]
+        text = shown.content.decode()
+        assert ("governed" in text, member.email in text) == (verb == "assign",) * 2
+        found = [
+            row.assigned_by
+            for row in (*KeyAssignment.objects.all(), *MemberAssignment.objects.all())
+        ]
+        assert found == (["operator operator"] * 2 if verb == "assign" else [])
+
+
+def test_guardrail_is_assigned_to_nobody_elses(operator: Client, tenant: Tenant) -> None:
+    guardrail, other = make_guardrail(tenant.workspace), factories.make_tenant("Other")
+    mine, foreign = make_key(tenant), make_key(other)
+    stranger = make_member(other.organization)
+    operator.post(
+        page(guardrail, "assign_keys"),
+        {**SUBMIT, "verb": "assign", "keys": f"{mine.digest} {foreign.digest}"},
+    )
+    operator.post(
+        page(guardrail, "assign_members"),
+        {**SUBMIT, "verb": "assign", "members": stranger.email},
+    )
+
+    assert not KeyAssignment.objects.exists()
+    assert not MemberAssignment.objects.exists()
+
+
+def test_guardrail_is_deleted_with_its_assignments(operator: Client, tenant: Tenant) -> None:
+    guardrail = make_guardrail(tenant.workspace)
+    guardrail.assign_keys([make_key(tenant)], by="test")
+    shown = operator.post(page(guardrail, "remove"), SUBMIT, follow=True)
+
+    assert messages_of(shown) == ["Strict is deleted."]
+    assert not Guardrail.objects.exists()
+    assert not KeyAssignment.objects.exists()
+
+
+@pytest.mark.parametrize("verb", ["assign_keys", "assign_members", "remove"])
+def test_guardrail_action_is_refused_without_permission(
+    viewer: Client, tenant: Tenant, verb: str
+) -> None:
+    guardrail = make_guardrail(tenant.workspace)
+    before = Guardrail.objects.values().get()
+    form = {**SUBMIT, "verb": "assign", "keys": make_key(tenant).digest, "members": "x"}
+
+    assert viewer.post(page(guardrail, verb), form).status_code == 403
+    assert Guardrail.objects.values().get() == before
+    assert not KeyAssignment.objects.exists()

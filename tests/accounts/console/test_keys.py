@@ -1,0 +1,119 @@
+"""API keys on the console."""
+
+from __future__ import annotations
+
+import re
+
+from django.contrib.admin.models import LogEntry
+from django.test import Client
+from django.utils import timezone
+
+from accounts.models import (
+    ApiKey,
+)
+from config.models import AuditEntry
+from tests.support import factories
+from tests.support.console import SUBMIT, fingerprint, listing, messages_of, page
+from tests.support.factories import Tenant
+from tests.support.governance import make_member
+
+KEY = re.compile(r"(?:sk|mk)-cw-[0-9A-Za-z]{49}")
+
+
+def test_add_key_shows_the_secret_once(operator: Client, tenant: Tenant) -> None:
+    response = operator.post(
+        listing(ApiKey, "add"),
+        {"workspace": str(tenant.workspace.pk), "name": "CI", "is_management": "on"},
+    )
+
+    [secret] = set(KEY.findall(response.content.decode()))
+    assert secret.startswith("mk-cw-")
+    assert response.status_code == 200
+    assert "no-store" in response["Cache-Control"]
+    assert response.cookies.get("messages") is None
+    assert secret not in str(response.cookies)
+    key = ApiKey.objects.get(name="CI")
+    assert (key.organization, key.is_management) == (tenant.organization, True)
+    assert factories.client(secret).get("/api/v1/key").status_code == 200
+    assert not any(secret in str(rows) for rows in fingerprint().values())
+    for path in (page(key), page(key, "history"), listing(ApiKey), "/admin/"):
+        assert not KEY.search(operator.get(path).content.decode())
+
+
+def test_change_key_keeps_everything_but_name_and_expiry(operator: Client, tenant: Tenant) -> None:
+    key, secret = ApiKey.objects.create_key(workspace=tenant.workspace, name="before")
+    operator.post(
+        page(key),
+        {
+            "name": "after",
+            "expires_at_0": "2100-01-01",
+            "expires_at_1": "00:00:00",
+            "is_management": "on",
+            "disabled": "on",
+        },
+    )
+
+    found = ApiKey.objects.get(pk=key.pk)
+    assert (found.name, str(found.expires_at)) == ("after", "2100-01-01 00:00:00+00:00")
+    assert (found.is_management, found.disabled, found.digest) == (False, False, key.digest)
+    assert factories.client(secret.reveal()).get("/api/v1/key").status_code == 200
+
+
+def test_revoke_refuses_the_key_from_then_on(operator: Client, tenant: Tenant) -> None:
+    key = ApiKey.objects.get(name="inference")
+
+    response = operator.post(page(key, "revoke"), SUBMIT, follow=True)
+
+    assert messages_of(response) == ["The key is revoked."]
+    assert ApiKey.objects.get(pk=key.pk).disabled
+    assert factories.client(tenant.api_key).get("/api/v1/key").status_code == 401
+    assert AuditEntry.objects.get(object_id=str(key.pk)).actor == "operator operator"
+    assert not LogEntry.objects.exists()
+    again = operator.post(page(key, "revoke"), SUBMIT, follow=True)
+    assert messages_of(again) == ["The key was revoked already."]
+
+
+def test_revoke_selected_asks_before_it_acts(operator: Client, tenant: Tenant) -> None:
+    keys = list(ApiKey.objects.all())
+    form = {"action": "revoke_selected", "_selected_action": [str(key.pk) for key in keys]}
+
+    asked = operator.post(listing(ApiKey), form)
+
+    assert "Revoke these keys?" in asked.content.decode()
+    assert ApiKey.objects.filter(disabled=True).count() == 0
+    done = operator.post(listing(ApiKey), {**form, "confirmed": "yes"}, follow=True)
+    assert sorted(messages_of(done)) == sorted(f"{key}: done." for key in keys)
+    assert ApiKey.objects.filter(disabled=True).count() == 2
+
+
+def test_keys_are_listed_by_their_state(operator: Client, tenant: Tenant) -> None:
+    for name in ("disabled", "revoked", "expired"):
+        ApiKey.objects.create_key(
+            workspace=tenant.workspace,
+            name=name,
+            expires_at=timezone.now() if name == "expired" else None,
+            limit_nano=1_500_000_000,
+        )
+    ApiKey.objects.get(name="disabled").edit(disabled=True)
+    ApiKey.objects.get(name="revoked").revoke()
+
+    for state in ("disabled", "revoked", "expired"):
+        listed = operator.get(f"{listing(ApiKey)}?status={state}").context["cl"].result_list
+        assert [key.name for key in listed] == [state]
+        shown = operator.get(page(ApiKey.objects.get(name=state)))
+        assert "$1.5" in shown.content.decode()
+        actions = [action["title"] for action in shown.context["actions_detail"]]
+        assert actions == ([] if state == "revoked" else ["Revoke"])
+
+
+def test_a_key_is_made_for_a_member_of_its_organization(operator: Client, tenant: Tenant) -> None:
+    member = make_member(tenant.organization)
+    stranger = make_member(factories.make_tenant("Other").organization)
+    form = {"workspace": str(tenant.workspace.pk), "name": "Hers"}
+    response = operator.post(listing(ApiKey, "add"), {**form, "creator": str(stranger.pk)})
+    assert response.context["adminform"].form.errors == {
+        "creator": ["Belongs to another organization."]
+    }
+
+    operator.post(listing(ApiKey, "add"), {**form, "creator": str(member.pk)})
+    assert ApiKey.objects.get(name="Hers").creator == member

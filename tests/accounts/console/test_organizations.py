@@ -1,0 +1,61 @@
+"""An organization on the console."""
+
+from __future__ import annotations
+
+from django.test import Client
+
+from accounts.models import (
+    Organization,
+    workspace_for,
+)
+from tests.support import factories
+from tests.support.console import change, fingerprint, listing
+from tests.support.factories import Tenant
+
+
+def test_add_organization_makes_its_default_workspace(operator: Client) -> None:
+    operator.post(listing(Organization, "add"), {"name": "Globex", "endpoint_limit": "5"})
+
+    organization = Organization.objects.get()
+    assert (organization.name, organization.slug, organization.endpoint_limit) == (
+        "Globex",
+        "globex",
+        5,
+    )
+    assert workspace_for(organization.pk, None).name == "Default"
+
+
+def _preferences(**fields: str) -> dict[str, str]:
+    return {"name": "Acme", "endpoint_limit": "", **fields}
+
+
+def test_change_organization_stores_its_preferences(operator: Client, tenant: Tenant) -> None:
+    for slug in ("acme", "globex"):
+        factories.make_provider(slug)
+    fields = {
+        "is_filtered_model_catalog_enabled": "on",
+        "requires_zdr": "on",
+        "forbids_training": "on",
+        "allowed_providers": "acme,globex,acme",
+        "ignored_providers": "",
+    }
+    change(operator, tenant.organization, _preferences(**fields))
+
+    stored = Organization.objects.get()
+    assert (
+        stored.is_filtered_model_catalog_enabled,
+        stored.requires_zdr,
+        stored.forbids_training,
+        stored.allowed_providers,
+        stored.ignored_providers,
+    ) == (True, True, True, ["acme", "globex"], None)
+
+
+def test_change_organization_refuses_an_unknown_provider(operator: Client, tenant: Tenant) -> None:
+    before = fingerprint()
+    response = change(operator, tenant.organization, _preferences(ignored_providers="initech"))
+
+    assert response.context["adminform"].form.errors == {
+        "ignored_providers": ["initech is not a provider of the catalogue."]
+    }
+    assert fingerprint() == before

@@ -1,0 +1,196 @@
+"""What operators do with deposits, and what metrics say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from billing.models import ChainState, Deposit, TopUp
+from billing.topups import matching, watcher
+from billing.topups.chains import Chain
+from billing.topups.node import Cursor
+from billing.topups.rpc import ChainUnavailable
+from config.api.errors import InvalidTransition
+from tests.billing.conftest import ask, look, node_of
+from tests.support import factories
+from tests.support.chains.watching import Offer, credited, found, mine, status
+from tests.support.factories import Tenant
+from tests.support.nodes import (
+    Anvil,
+    Contract,
+    EthTester,
+    before,
+    chain_of,
+    deploy,
+)
+
+
+def test_a_deposit_is_kept_as_it_was_stored(tenant: Tenant, chain: Chain, token: Contract) -> None:
+    top_up = ask(tenant, chain, token.payers[0])
+    token.pay(top_up.units)
+    token.pay(7)
+    look(chain)
+    exact, wrong = Deposit.objects.order_by("block_number")
+    kept = "a deposit is never changed"
+    for deposit in (exact, wrong):
+        for change in (
+            {"units": 1}, {"tx_hash": "0x"}, {"status": "received"}, {"note": "x"},
+            {"finding": "late"}, {"mined_at": timezone.now()}, {"top_up": None},
+        ):  # fmt: skip
+            with pytest.raises(IntegrityError, match=kept), transaction.atomic():
+                Deposit.objects.filter(pk=deposit.pk).update(**change)
+        with pytest.raises(IntegrityError, match=kept), transaction.atomic():
+            Deposit.objects.filter(pk=deposit.pk).delete()
+
+
+def test_an_operator_credits_a_deposit_once(tenant: Tenant, chain: Chain, token: Contract) -> None:
+    top_up = ask(tenant, chain, token.payers[0])
+    token.pay(top_up.units - 1)
+    look(chain)
+    deposit = Deposit.objects.get()
+    other = factories.make_tenant("Other")
+    matching.credit(deposit, tenant.organization.pk, by="operator test", note="theirs")
+    deposit.refresh_from_db()
+    assert (deposit.status, deposit.finding, deposit.note, deposit.resolved_by) == (
+        "credited", "under", "theirs", "operator test",
+    )  # fmt: skip
+    assert (status(top_up), credited(tenant)) == ("confirmed", [(top_up.units - 1) * 1_000])
+    for again in (
+        lambda: matching.credit(deposit, other.organization.pk, by="x"),
+        lambda: matching.dismiss(deposit, by="x", note="y"),
+    ):
+        with pytest.raises(InvalidTransition):
+            again()
+    assert (credited(other), len(credited(tenant))) == ([], 1)
+
+
+def test_an_operator_credits_an_unmatched_deposit_to_anybody(
+    tenant: Tenant, chain: Chain, token: Contract
+) -> None:
+    token.pay(3_000_000)
+    look(chain)
+    matching.credit(Deposit.objects.get(), tenant.organization.pk, by="operator test")
+    assert credited(tenant) == [3_000_000_000]
+    assert found() == [("credited", 3_000_000)]
+
+
+@pytest.mark.parametrize(("seconds", "after"), [(-1, "expired"), (60, "open")])
+def test_a_dismissed_deposit_closes_the_review_of_its_top_up(
+    tenant: Tenant, chain: Chain, token: Contract, seconds: int, after: str
+) -> None:
+    top_up = ask(tenant, chain, token.payers[0])
+    token.pay(top_up.units - 1)
+    token.pay(top_up.units + 1)
+    look(chain)
+    first, second = Deposit.objects.order_by("block_number")
+    matching.dismiss(first, by="operator test", note="paid back")
+    assert status(top_up) == "review"
+    TopUp.objects.update(expires_at=timezone.now() + timedelta(seconds=seconds))
+    matching.dismiss(second, by="operator test", note="paid back")
+    assert (status(top_up), credited(tenant)) == (after, [])
+    assert {deposit.status for deposit in Deposit.objects.all()} == {"dismissed"}
+    token.pay(top_up.units)
+    look(chain)
+    assert (status(top_up), credited(tenant)) == ("confirmed", [top_up.units * 1_000])
+
+
+def test_a_deposit_worth_nothing_or_too_much_is_not_credited(
+    tenant: Tenant, evm: EthTester, offer: Offer
+) -> None:
+    token = deploy(evm, supply=2**256 - 1)
+    chain = offer(chain_of(token))
+    look(chain)
+    token.pay(2**255)
+    look(chain)
+    deposit = Deposit.objects.get()
+    assert (deposit.status, deposit.units, deposit.amount_nano) == (
+        "unmatched", 2**255, 2**255 * 1_000,
+    )  # fmt: skip
+    with pytest.raises(matching.NotCreditable):
+        matching.credit(deposit, tenant.organization.pk, by="x")
+    deposit.refresh_from_db()
+    assert (deposit.status, credited(tenant)) == ("unmatched", [])
+
+
+@pytest.mark.django_db(transaction=True)
+def test_operators_at_once_resolve_a_deposit_once(
+    tenant: Tenant, chain: Chain, token: Contract, together: Callable[..., list[Any]]
+) -> None:
+    token.pay(3_000_000)
+    look(chain)
+    tenants = [factories.make_tenant(f"Org {number}") for number in range(8)]
+
+    def resolve(mine: Tenant) -> bool:
+        try:
+            matching.credit(Deposit.objects.get(), mine.organization.pk, by="x")
+        except InvalidTransition:
+            return False
+        return True
+
+    assert sum(together(*(lambda t=t: resolve(t) for t in tenants))) == 1
+    assert [amount for other in tenants for amount in credited(other)] == [3_000_000_000]
+
+
+def test_metrics_tell_of_what_waits_for_an_operator(
+    tenant: Tenant, anonymous: APIClient, chain: Chain, token: Contract
+) -> None:
+    token.pay(7)
+    token.pay(8)
+    look(chain)
+    state = ChainState.objects.get()
+    label = f'{{chain_id="{chain.chain_id}"}}'
+
+    def told() -> list[str]:
+        text = anonymous.get("/metrics").content.decode()
+        return [
+            line
+            for line in text.splitlines()
+            if line.startswith(("causeway_dep", "causeway_chain_h"))
+        ]
+
+    assert told() == ["causeway_deposits_in_review 2.0", f"causeway_chain_halted{label} 0.0"]
+    assert state.cursor is not None
+    state.halt(state.cursor, "x")
+    matching.dismiss(Deposit.objects.earliest("block_number"), by="x", note="y")
+    assert told() == ["causeway_deposits_in_review 1.0", f"causeway_chain_halted{label} 1.0"]
+
+
+def test_an_error_of_the_look_ahead_is_a_failure_like_any_other(
+    tenant: Tenant, chain: Chain, token: Contract
+) -> None:
+    top_up = ask(tenant, chain, token.payers[0])
+    token.pay(top_up.units)
+    node = node_of(chain)
+
+    def away(cursor: Cursor) -> Any:
+        raise ChainUnavailable("The node is away.")
+
+    node.read_unconfirmed = away  # type: ignore[method-assign]
+    ask(tenant, chain, token.payers[0])
+    assert watcher.watch_chain(chain, node) == 1
+    assert ChainState.objects.get().failure == "The node is away."
+    assert credited(tenant) == [top_up.units * 1_000]
+
+
+def test_two_chains_do_not_take_each_others_payments(
+    tenant: Tenant, chain: Chain, token: Contract, anvil: Anvil, offer: Offer
+) -> None:
+    own = deploy(anvil)
+    mine(anvil, 3)
+    with before(anvil) as front:
+        base = offer(chain_of(own, url=front.url))
+        look(base)
+        here, there = ask(tenant, chain, token.payers[0]), ask(tenant, base, own.payers[0])
+        token.pay(there.units)
+        own.pay(here.units)
+        mine(anvil, 3)
+        look(chain)
+        look(base)
+    assert {name for name, _ in found()} <= {"under", "over", "unmatched"}
+    assert credited(tenant) == []

@@ -1,0 +1,193 @@
+"""Payments before finality, and reorganizations."""
+
+from __future__ import annotations
+
+import pytest
+from rest_framework.test import APIClient
+
+from billing.models import ChainState, TopUp
+from billing.topups.chains import Chain
+from billing.topups.node import Cursor
+from config.api.errors import InvalidRequest, InvalidTransition
+from tests.billing.conftest import ask, look, node_of
+from tests.support.chains.node_faults import STRANGER, of
+from tests.support.chains.watching import Offer, credited, found, mine, status
+from tests.support.factories import Tenant
+from tests.support.nodes import (
+    Anvil,
+    Contract,
+    Front,
+    chain_of,
+    deploy,
+)
+
+
+def test_a_payment_is_seen_before_it_is_final(
+    tenant: Tenant, inference: APIClient, anvil: Anvil, offer: Offer
+) -> None:
+    token = deploy(anvil)
+    mine(anvil, 6)
+    chain = offer(chain_of(token, confirmations=4))
+    look(chain)
+    top_up = ask(tenant, chain, token.payers[0])
+    tx_hash = token.pay(top_up.units)
+    path = f"/api/v1/credits/crypto/{top_up.pk}"
+    progress = []
+    for _ in range(5):
+        look(chain)
+        data = inference.get(path).json()["data"]
+        progress.append((data["status"], data["confirmations"], data["transaction_hash"]))
+        assert credited(tenant) == ([] if len(progress) < 5 else [top_up.units * 1_000])
+        mine(anvil, 1)
+    assert progress == [
+        ("seen", 1, tx_hash), ("seen", 2, tx_hash), ("seen", 3, tx_hash), ("seen", 4, tx_hash),
+        ("confirmed", 5, tx_hash),
+    ]  # fmt: skip
+
+
+def test_a_payment_that_is_taken_back_before_finality_is_not_credited(
+    tenant: Tenant, anvil: Anvil, offer: Offer
+) -> None:
+    token = deploy(anvil)
+    mine(anvil, 6)
+    chain = offer(chain_of(token, confirmations=4))
+    look(chain)
+    top_up = ask(tenant, chain, token.payers[0])
+    snapshot = anvil.rpc("evm_snapshot")
+    token.pay(top_up.units)
+    look(chain)
+    assert status(top_up) == "seen"
+    anvil.rpc("evm_revert", snapshot)
+    mine(anvil, 2)
+    look(chain)
+    assert (status(top_up), top_up.tx_hash, top_up.confirmations) == ("open", "", 0)
+    mine(anvil, 6)
+    look(chain)
+    assert (found(), credited(tenant)) == ([], [])
+
+
+def test_a_payment_that_moves_before_finality_is_credited_once(
+    tenant: Tenant, anvil: Anvil, offer: Offer
+) -> None:
+    """The log's index in the block is another one after the reorganization."""
+    token = deploy(anvil)
+    mine(anvil, 6)
+    chain = offer(chain_of(token, confirmations=4))
+    look(chain)
+    top_up = ask(tenant, chain, token.payers[0])
+    tx_hash = token.pay(top_up.units)
+    sent = anvil.rpc("eth_getTransactionByHash", tx_hash)
+    look(chain)
+    seen_in = TopUp.objects.get().block_number
+    anvil.rpc("anvil_reorg", 1, [])
+    anvil.rpc("evm_setAutomine", False)
+    other = anvil.rpc(
+        "eth_sendTransaction",
+        {"from": token.payers[1], "to": token.address, "gas": hex(200_000),
+         "data": "0x095ea7b3" + "0" * 24 + STRANGER[2:] + "0" * 64},
+    )  # fmt: skip
+    mine(anvil, 1)
+    anvil.rpc(
+        "eth_sendTransaction",
+        {name: sent[name] for name in ("from", "to", "input", "nonce", "gas", "value")},
+    )
+    mine(anvil, 1)
+    anvil.rpc("evm_setAutomine", True)
+    assert anvil.rpc("eth_getTransactionReceipt", other)["status"] == "0x1"
+    look(chain)
+    assert status(top_up) == "seen"
+    assert top_up.block_number is not None
+    assert seen_in is not None
+    assert top_up.block_number > seen_in
+    mine(anvil, 6)
+    assert [look(chain), look(chain)] == [1, 0]
+    assert (status(top_up), credited(tenant)) == ("confirmed", [top_up.units * 1_000])
+
+
+def test_a_reorganization_after_finality_halts_the_chain_until_an_operator_resumes_it(
+    tenant: Tenant, anvil: Anvil, offer: Offer
+) -> None:
+    token = deploy(anvil)
+    mine(anvil, 6)
+    chain = offer(chain_of(token, confirmations=2))
+    look(chain)
+    begin = ChainState.objects.get()
+    first = ask(tenant, chain, token.payers[0])
+    sent = anvil.rpc("eth_getTransactionByHash", token.pay(first.units))
+    mine(anvil, 2)
+    look(chain)
+    anvil.rpc("anvil_reorg", 4, [])
+    again = {name: sent[name] for name in ("from", "to", "input", "nonce", "gas", "value")}
+    anvil.rpc("eth_sendTransaction", again)
+    second = ask(tenant, chain, token.payers[0])
+    token.pay(second.units)
+    mine(anvil, 4)
+
+    assert [look(chain), look(chain)] == [0, 0]
+    state = ChainState.objects.get()
+    assert state.halted_at is not None
+    assert state.halt_reason == (f"Block {state.number} was replaced after its payments were read.")
+    assert (status(second), credited(tenant)) == ("open", [first.units * 1_000])
+
+    assert begin.cursor is not None
+    block = node_of(chain).block(begin.cursor.number)
+    state.resume(Cursor(block.number, block.hash), by="operator test")
+    look(chain)
+    assert (status(first), status(second)) == ("confirmed", "confirmed")
+    # The first one is in the chain again, at another place, and was credited before.
+    assert credited(tenant) == [first.units * 1_000, second.units * 1_000]
+
+
+def test_resuming_skips_no_block_and_needs_a_halt(chain: Chain) -> None:
+    state = ChainState.objects.get()
+    assert state.cursor is not None
+    with pytest.raises(InvalidTransition):
+        state.resume(state.cursor, by="operator test")
+    assert state.halt(state.cursor, "x") is True
+    assert state.halt(state.cursor, "y") is False
+    with pytest.raises(InvalidRequest, match=f"at most {state.cursor.number}"):
+        state.resume(Cursor(state.cursor.number + 1, "0x" + "0" * 64), by="operator test")
+    state.resume(state.cursor, by="operator test")
+    state.refresh_from_db()
+    assert (state.halted_at, state.halt_reason, state.resumed_by) == (None, "", "operator test")
+
+
+def test_a_payment_that_a_node_left_out_is_found_when_its_blocks_are_read_again(
+    tenant: Tenant, token: Contract, front: Front, offer: Offer
+) -> None:
+    chain = offer(chain_of(token, url=front.url))
+    look(chain)
+    begin = ChainState.objects.get().cursor
+    assert begin is not None
+    first, second = ask(tenant, chain, token.payers[0]), ask(tenant, chain, token.payers[0])
+    token.pay(first.units)
+    token.pay(second.units)
+    front.fault = of("eth_getLogs", lambda logs: logs[:1])
+    look(chain)
+    assert (status(first), status(second)) == ("confirmed", "open")
+    front.fault = lambda calls, answers: answers
+    state = ChainState.objects.get()
+    state.read_again(begin, by="operator test")
+    assert (state.cursor, state.resumed_by) == (begin, "operator test")
+    assert [look(chain), look(chain)] == [1, 0]
+    assert credited(tenant) == [first.units * 1_000, second.units * 1_000]
+
+
+def test_reading_again_skips_no_block_and_is_no_resuming(chain: Chain, token: Contract) -> None:
+    state, reading = ChainState.objects.get(), ChainState.objects.get()
+    assert state.cursor is not None
+    with pytest.raises(InvalidRequest, match=f"at most {state.cursor.number}"):
+        state.read_again(Cursor(state.cursor.number + 1, "0x" + "0" * 64), by="operator test")
+    token.pay(7)
+    ((payments, cursor),) = node_of(chain).scan(reading.cursor)
+    block = node_of(chain).block(state.cursor.number - 1)
+    state.read_again(Cursor(block.number, block.hash), by="operator test")
+    # Who reads meanwhile moves nothing.
+    assert reading.advance(chain, payments, cursor) is False
+    assert state.cursor is not None
+    assert state.halt(state.cursor, "x") is True
+    with pytest.raises(InvalidTransition):
+        state.read_again(state.cursor, by="operator test")
+    new = ChainState.objects.create(chain_id=5)
+    with pytest.raises(InvalidTransition):
+        new.read_again(Cursor(0, "0x" + "0" * 64), by="operator test")

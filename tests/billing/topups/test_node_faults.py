@@ -1,0 +1,196 @@
+"""Answers of a node that are late, short, malformed or false."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+
+from billing.topups import rpc
+from billing.topups.node import (
+    Node,
+)
+from billing.topups.rpc import ChainContradiction, ChainError, ChainUnavailable
+from config.egress.addresses import EgressPolicy
+from tests.support.chains.node_faults import (
+    FAULTS,
+    OTHER,
+    answered,
+    asks_logs,
+    changed,
+    in_days,
+    of,
+    responding,
+    watching,
+)
+from tests.support.nodes import (
+    Answers,
+    Contract,
+    Front,
+    chain_of,
+)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_loses_and_doubles_nothing(
+    name: str, token: Contract, front: Front, caplog: pytest.LogCaptureFixture
+) -> None:
+    fault, kind, message = FAULTS[name]
+    watcher = watching(token, front)
+    sent = [token.pay(5), token.pay_twice(6, 7)]
+    seen = watcher.cursor
+    front.fault = fault
+    with caplog.at_level(logging.DEBUG), pytest.raises(ChainError) as caught:
+        watcher.look()
+    assert isinstance(caught.value, kind)
+    assert str(caught.value) == message
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "node-key" not in shown + caplog.text
+    assert (watcher.deposits, watcher.cursor) == ([], seen)
+
+    front.fault = lambda calls, answers: answers
+    watcher.look()
+    assert watcher.look() == []
+    assert [(found.tx_hash, found.ordinal, found.units) for found in watcher.deposits] == [
+        (sent[0], 0, 5),
+        (sent[1], 1, 6),
+        (sent[1], 3, 7),
+    ]
+
+
+def test_a_log_that_is_told_twice_is_one_payment(token: Contract, front: Front) -> None:
+    watcher = watching(token, front)
+    token.pay_twice(6, 7)
+    front.fault = of("eth_getLogs", lambda found: [*found, *found[::-1]])
+    watcher.look()
+    assert watcher.units() == [6, 7]
+
+
+def test_answers_may_come_in_any_order(token: Contract, front: Front) -> None:
+    watcher = watching(token, front)
+    token.pay(5)
+    front.fault = answered(lambda answers: answers[::-1])
+    watcher.look()
+    assert watcher.units() == [5]
+
+
+def test_a_node_that_lags_behind_its_own_head_is_not_believed(
+    token: Contract, front: Front
+) -> None:
+    """Behind a balancer the next node may lack the last blocks, and then finds no logs there."""
+    watcher = watching(token, front)
+    token.pay(5)
+    seen = watcher.cursor
+
+    def lagging(calls: Answers, answers: Answers) -> Answers:
+        if asks_logs(calls):
+            answers[1]["result"] = []
+            answers[2]["result"] = None
+        return answers
+
+    front.fault = lagging
+    with pytest.raises(ChainContradiction, match=r"^The node lacks block \d+\.$"):
+        watcher.look()
+    assert watcher.cursor == seen
+    front.fault = lambda calls, answers: answers
+    assert [deposit.units for deposit in watcher.look()] == [5]
+
+
+def test_a_head_that_changes_during_a_scan_is_not_believed(token: Contract, front: Front) -> None:
+    watcher = watching(token, front)
+    token.pay(5)
+
+    def changing(calls: Answers, answers: Answers) -> Answers:
+        if asks_logs(calls):
+            answers[2]["result"]["hash"] = OTHER
+        return answers
+
+    front.fault = changing
+    with pytest.raises(ChainContradiction, match=r"^The node reports one block in two versions\.$"):
+        watcher.look()
+    assert watcher.deposits == []
+
+
+def test_another_block_than_was_asked_for_is_not_believed(token: Contract, front: Front) -> None:
+    node = Node(chain_of(token, url=front.url), EgressPolicy())
+    front.fault = of("eth_getBlockByNumber", changed(number="0x2"))
+    assert node.block(2).number == 2
+    with pytest.raises(ChainContradiction, match=r"^The node gives another block than was asked"):
+        node.block(1)
+
+
+def test_a_clock_that_is_less_than_a_day_ahead_is_believed(token: Contract, front: Front) -> None:
+    node = Node(chain_of(token, url=front.url), EgressPolicy())
+    moment = in_days(0.9)
+    front.fault = of("eth_getBlockByNumber", changed(timestamp=hex(moment)))
+    assert node.block(1).mined_at == datetime.fromtimestamp(moment, UTC)
+
+
+def test_a_missing_block_is_said(token: Contract) -> None:
+    with pytest.raises(ChainContradiction, match=r"^The node lacks block 1000000\.$"):
+        Node(chain_of(token), EgressPolicy()).block(1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("status", "header", "seconds"),
+    [
+        ("429 Too Many Requests", "17", 17.0),
+        ("503 Service Unavailable", "0", 0.0),
+        ("429 Too Many Requests", "99999", 3600.0),
+        ("429 Too Many Requests", "9" * 1000, 3600.0),
+        ("429 Too Many Requests", "Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
+        ("429 Too Many Requests", "Wed, 21 Oct 2015 07:28:00 -0000", 0.0),
+        # The workers of one run must give it the same name.
+        pytest.param(
+            "429 Too Many Requests",
+            format_datetime(datetime.now(UTC) + timedelta(days=9), usegmt=True),
+            3600.0,
+            id="in nine days",
+        ),
+        ("429 Too Many Requests", "soon", None),
+        ("429 Too Many Requests", "Thu, 01 Jan 99999999999999999999 00:00:00 GMT", None),
+        ("429 Too Many Requests", "Mon, 01 Jan 0001 00:00:00 +2300", 0.0),
+        ("429 Too Many Requests", "Fri, 31 Dec 9999 23:59:59 -2300", 3600.0),
+        ("429 Too Many Requests", "", None),
+    ],
+)
+def test_the_wish_of_a_node_to_wait_is_kept(
+    status: str, header: str, seconds: float | None, token: Contract, front: Front
+) -> None:
+    front.fault = responding(b"", status, f"Retry-After: {header}\r\n")
+    with pytest.raises(ChainUnavailable) as caught:
+        list(Node(chain_of(token, url=front.url), EgressPolicy()).scan(None))
+    assert caught.value.retry_after == seconds
+
+
+def test_a_node_that_drips_is_given_up(token: Contract, front: Front) -> None:
+    watcher = watching(token, front, timeout=0.3)
+    token.pay(5)
+    front.drip = 0.01
+    with pytest.raises(ChainUnavailable, match=r"^The node cannot be called: timed out: total\.$"):
+        watcher.look()
+    front.drip = 0.0
+    assert [deposit.units for deposit in watcher.look()] == [5]
+
+
+def test_an_oversized_answer_is_given_up(
+    token: Contract, front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rpc, "MAX_ANSWER_BYTES", 20_000)
+    watcher = watching(token, front)
+    token.pay(5)
+    front.fault = of("eth_getLogs", lambda found: [*found, " " * 20_000])
+    with pytest.raises(ChainUnavailable, match=r"^The node cannot be called: the answer is too"):
+        watcher.look()
+    front.fault = lambda calls, answers: answers
+    assert [deposit.units for deposit in watcher.look()] == [5]
+
+
+def test_a_node_that_is_away_is_said(token: Contract, front: Front) -> None:
+    chain = chain_of(token, url="http://127.0.0.1:1/v2/node-key")
+    with pytest.raises(ChainUnavailable) as caught:
+        list(Node(chain, EgressPolicy()).scan(None))
+    assert str(caught.value) == "The node cannot be called: could not connect."

@@ -1,0 +1,146 @@
+"""Confirmations and reorganizations on Anvil."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from billing.topups.node import (
+    Cursor,
+    Reorganized,
+)
+from billing.topups.rpc import ChainContradiction
+from tests.support.chains.node_faults import STRANGER, mine, watching
+from tests.support.nodes import (
+    RECIPIENT,
+    Anvil,
+    deploy,
+)
+
+
+def test_anvil_tells_the_same_facts(anvil: Anvil) -> None:
+    token = deploy(anvil)
+    mine(anvil, 2)
+    watcher = watching(token)
+    anvil.rpc("evm_setAutomine", False)
+    other, twice = token.pay(5, to=STRANGER), token.pay_twice(6, 7)
+    mine(anvil, 3)
+    anvil.rpc("evm_setAutomine", True)
+    receipt = anvil.rpc("eth_getTransactionReceipt", twice)
+    assert anvil.rpc("eth_getTransactionReceipt", other)["blockHash"] == receipt["blockHash"]
+    block = anvil.rpc("eth_getBlockByHash", receipt["blockHash"], False)
+    deposits = watcher.look()
+    assert [(found.tx_hash, found.ordinal, found.units) for found in deposits] == [
+        (twice, 1, 6),
+        (twice, 3, 7),
+    ]
+    # In the block there is a log before them.
+    assert [int(log["logIndex"], 16) for log in receipt["logs"]] == [1, 2, 3, 4]
+    assert {(found.chain_id, found.block_hash, found.mined_at) for found in deposits} == {
+        (8453, block["hash"], datetime.fromtimestamp(int(block["timestamp"], 16), UTC))
+    }
+
+
+@pytest.mark.parametrize(
+    ("confirmations", "depth"), [("safe", 1), ("finalized", 2), (1, 1), (7, 7)]
+)
+def test_a_payment_counts_once_it_is_confirmed(
+    anvil: Anvil, confirmations: Any, depth: int
+) -> None:
+    token = deploy(anvil)
+    mine(anvil, depth)
+    watcher = watching(token, confirmations=confirmations)
+    token.pay(5)
+    for _ in range(depth - 1):
+        mine(anvil, 1)
+        assert watcher.look() == []
+    mine(anvil, 1)
+    assert [deposit.units for deposit in watcher.look()] == [5]
+
+
+def test_a_chain_shorter_than_its_confirmations_begins_at_its_first_block(anvil: Anvil) -> None:
+    token = deploy(anvil)
+    assert watching(token, confirmations=50).cursor == Cursor(
+        0, anvil.rpc("eth_getBlockByNumber", "0x0", False)["hash"]
+    )
+
+
+def test_a_reorganization_before_finality_moves_a_payment_and_doubles_none(anvil: Anvil) -> None:
+    token = deploy(anvil)
+    mine(anvil, 6)
+    watcher = watching(token, confirmations=4)
+    tx_hash = token.pay(5)
+    sent = anvil.rpc("eth_getTransactionByHash", tx_hash)
+    mine(anvil, 2)
+    assert watcher.look() == []
+    anvil.rpc("anvil_reorg", 3, [])
+    assert anvil.rpc("eth_getTransactionReceipt", tx_hash) is None
+    assert watcher.look() == []
+    anvil.rpc(
+        "eth_sendTransaction",
+        {name: sent[name] for name in ("from", "to", "input", "nonce", "gas", "value")},
+    )
+    mine(anvil, 4)
+    (deposit,) = watcher.look()
+    assert (deposit.units, deposit.ordinal) == (5, 0)
+    assert deposit.block_hash != sent["blockHash"]
+    assert watcher.look() == []
+
+
+def test_a_reorganization_before_finality_can_take_a_payment_back(anvil: Anvil) -> None:
+    token = deploy(anvil)
+    mine(anvil, 6)
+    watcher = watching(token)
+    snapshot = anvil.rpc("evm_snapshot")
+    token.pay(5)
+    assert watcher.look() == []
+    anvil.rpc("evm_revert", snapshot)
+    token.pay(6)
+    mine(anvil, 3)
+    assert [deposit.units for deposit in watcher.look()] == [6]
+
+
+def test_a_reorganization_after_confirmation_halts_the_scan(anvil: Anvil) -> None:
+    token = deploy(anvil)
+    mine(anvil, 6)
+    watcher = watching(token, confirmations=2)
+    token.pay(5)
+    mine(anvil, 2)
+    assert [deposit.units for deposit in watcher.look()] == [5]
+    seen = watcher.cursor
+    anvil.rpc("anvil_reorg", 4, [])
+    for _ in range(2):
+        with pytest.raises(Reorganized):
+            watcher.look()
+        mine(anvil, 3)
+    assert (watcher.units(), watcher.cursor) == ([5], seen)
+
+
+def test_a_node_that_was_set_back_is_not_believed(anvil: Anvil) -> None:
+    token = deploy(anvil)
+    mine(anvil, 6)
+    snapshot = anvil.rpc("evm_snapshot")
+    watcher = watching(token, confirmations=1)
+    token.pay(5)
+    mine(anvil, 1)
+    watcher.look()
+    anvil.rpc("evm_revert", snapshot)
+    with pytest.raises(ChainContradiction, match=r"^The node has gone back behind a block"):
+        watcher.look()
+    assert watcher.units() == [5]
+
+
+def test_a_scan_crosses_a_transaction_storm_of_strangers(anvil: Anvil) -> None:
+    token = deploy(anvil)
+    mine(anvil, 2)
+    watcher = watching(token)
+    anvil.rpc("evm_setAutomine", False)
+    for place in range(60):
+        token.pay(place + 1, to=RECIPIENT if place % 3 else STRANGER)
+    mine(anvil, 3)
+    anvil.rpc("evm_setAutomine", True)
+    watcher.look()
+    assert sorted(watcher.units()) == [place + 1 for place in range(60) if place % 3]
+    assert len({(found.tx_hash, found.ordinal) for found in watcher.deposits}) == 40

@@ -1,0 +1,451 @@
+"""The watcher under faults, kills and races."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pytest
+from django.core.management import call_command
+from django.db import connection
+from django.utils import timezone
+
+from billing import verification as audit
+from billing.models import ChainState, Deposit, TopUp
+from billing.topups import matching, watcher
+from billing.topups import node as chain_module
+from billing.topups.chains import Chain
+from config.models import Lease
+from tests.billing.conftest import ask, look, node_of
+from tests.support.chains.node_faults import FAULTS, failing_after, limited_to, ranges
+from tests.support.chains.watching import Offer, credited, found, mine, status
+from tests.support.factories import Tenant
+from tests.support.nodes import (
+    Answers,
+    Anvil,
+    Contract,
+    Front,
+    before,
+    chain_of,
+    deploy,
+    http_response,
+)
+
+
+def test_a_node_that_was_away_is_read_on_from_the_cursor(
+    tenant: Tenant, token: Contract, front: Front, offer: Offer
+) -> None:
+    chain = offer(chain_of(token, url=front.url))
+    look(chain)
+    top_up = ask(tenant, chain, token.payers[0])
+    token.pay(top_up.units)
+    gone = offer(chain_of(token, url="http://127.0.0.1:1/v2/node-key"))
+    assert look(gone) == 0
+    state = ChainState.objects.get()
+    assert (state.failures, state.failure) == (1, "The node cannot be called: could not connect.")
+    assert state.retry_at is not None
+    # Until then it is not asked at all, even though it is there again.
+    front.calls.clear()
+    assert watcher.watch_chain(offer(chain), node_of(chain)) == 0
+    assert front.calls == []
+    assert look(chain) == 1
+    state.refresh_from_db()
+    assert (state.failures, state.failure, state.retry_at) == (0, "", None)
+    assert credited(tenant) == [top_up.units * 1_000]
+
+
+def test_failures_wait_twice_as_long_each_time_and_as_long_as_the_node_wishes(
+    chain: Chain,
+) -> None:
+    state = ChainState.objects.get()
+    waits = []
+    for _ in range(8):
+        before_it = timezone.now()
+        state.record_failure("x", None)
+        assert state.retry_at is not None
+        waits.append(round((state.retry_at - before_it).total_seconds()))
+    assert waits == [5, 10, 20, 40, 80, 160, 300, 300]
+    state.record_failure("x", 1_000.0)
+    assert state.retry_at is not None
+    assert round((state.retry_at - timezone.now()).total_seconds()) == 1_000
+    state.record_success(None)
+    state.record_failure("x", 0.5)
+    assert round((state.retry_at - timezone.now()).total_seconds()) == 5
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_of_the_node_loses_and_doubles_no_credit(
+    name: str, tenant: Tenant, token: Contract, front: Front, offer: Offer
+) -> None:
+    fault, _, message = FAULTS[name]
+    chain = offer(chain_of(token, url=front.url))
+    look(chain)
+    cursor = ChainState.objects.get().cursor
+    top_ups = [ask(tenant, chain, token.payers[0]) for _ in range(3)]
+    token.pay(top_ups[0].units)
+    token.pay_twice(top_ups[1].units, top_ups[2].units)
+
+    front.fault = fault
+    assert look(chain) == 0
+    state = ChainState.objects.get()
+    assert (state.cursor, state.failure, state.halted_at) == (cursor, message, None)
+    assert (found(), credited(tenant)) == ([], [])
+    assert audit.find_differences() == []
+
+    front.fault = lambda calls, answers: answers
+    assert [look(chain), look(chain)] == [3, 0]
+    assert credited(tenant) == [top_up.units * 1_000 for top_up in top_ups]
+
+
+def test_a_node_that_fails_at_any_call_loses_and_doubles_no_credit(
+    tenant: Tenant, token: Contract, front: Front, offer: Offer
+) -> None:
+    chain = offer(chain_of(token, url=front.url))
+    look(chain)
+    paid = []
+    for fails_at in itertools.count():
+        top_up = ask(tenant, chain, token.payers[0])
+        token.pay(top_up.units)
+        paid.append(top_up.units * 1_000)
+        left = itertools.count()
+
+        def failing(
+            calls: Answers, answers: Answers, left: Any = left, fails_at: int = fails_at
+        ) -> Answers | bytes:
+            return http_response(b"", "502 Bad Gateway") if next(left) == fails_at else answers
+
+        front.fault = failing
+        look(chain)
+        failed = ChainState.objects.get().failures
+        front.fault = lambda calls, answers: answers
+        look(chain)
+        assert credited(tenant) == paid
+        if not failed:
+            break
+    # The chain and its head, the logs, the receipt, the block's time; the latest block is no fault.
+    assert fails_at == 4
+
+
+class Killed(BaseException):
+    """What nothing catches, as nothing catches a kill."""
+
+
+@contextmanager
+def killed_at(statement: int) -> Iterator[list[str]]:
+    """Kills this thread's watcher before its statement of that number."""
+    done: list[str] = []
+
+    def run(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        if len(done) == statement:
+            raise Killed
+        done.append(sql)
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(run):
+        yield done
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_watcher_killed_at_any_statement_loses_and_doubles_no_credit(
+    tenant: Tenant, chain: Chain, token: Contract
+) -> None:
+    paid: list[int] = []
+    seen: set[tuple[int, int]] = set()
+    for statement in itertools.count():
+        top_up = ask(tenant, chain, token.payers[0])
+        token.pay(top_up.units)
+        token.pay(7)
+        ChainState.objects.update(retry_at=None)
+        try:
+            with killed_at(statement):
+                watcher.watch_chain(chain, node_of(chain))
+            is_killed = False
+        except Killed:
+            is_killed = True
+        seen.add((Deposit.objects.received().count(), len(credited(tenant)) - len(paid)))
+        assert audit.find_differences() == []
+        look(chain)
+        paid.append(top_up.units * 1_000)
+        assert credited(tenant) == paid
+        assert Deposit.objects.received().count() == 0
+        assert Deposit.objects.count() == 2 * len(paid)
+        if not is_killed:
+            break
+    # Stored and none judged, one judged, all judged; and before anything was stored.
+    assert seen == {(0, 0), (2, 0), (1, 1), (0, 1)}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_many_watchers_at_once_make_one_credit(
+    tenant: Tenant, chain: Chain, token: Contract, together: Callable[..., list[Any]]
+) -> None:
+    top_ups = [ask(tenant, chain, token.payers[0]) for _ in range(2)]
+    for top_up in top_ups:
+        token.pay(top_up.units)
+    counts = together(*[lambda: watcher.watch_chain(chain, node_of(chain))] * 32)
+    assert sum(counts) == 2
+    assert sorted(credited(tenant)) == sorted(top_up.units * 1_000 for top_up in top_ups)
+    assert ChainState.objects.get().failures == 0
+
+
+@pytest.mark.django_db(transaction=True)
+def test_many_settlements_of_one_deposit_make_one_credit(
+    tenant: Tenant, chain: Chain, token: Contract, together: Callable[..., list[Any]]
+) -> None:
+    top_up = ask(tenant, chain, token.payers[0])
+    token.pay(top_up.units)
+    state = ChainState.objects.get()
+    assert watcher.read_payments(chain, node_of(chain), state) is True
+    pk = Deposit.objects.get().pk
+    results = together(*[lambda: matching.match_deposit(Deposit.objects.get(pk=pk))] * 32)
+    assert sorted(results) == [False] * 31 + [True]
+    assert credited(tenant) == [top_up.units * 1_000]
+
+
+def test_a_batch_of_another_watcher_is_not_stored_again(chain: Chain, token: Contract) -> None:
+    token.pay(7)
+    mine_state, other = ChainState.objects.get(), ChainState.objects.get()
+    ((payments, cursor),) = node_of(chain).scan(mine_state.cursor)
+    assert other.advance(chain, payments, cursor) is True
+    assert mine_state.advance(chain, payments, cursor) is False
+    assert Deposit.objects.count() == 1
+
+
+def test_a_long_way_is_read_in_several_rounds(
+    chain: Chain, token: Contract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chain_module, "FIRST_SPAN", 1)
+    monkeypatch.setattr(chain_module, "MAX_SPAN", 1)
+    monkeypatch.setattr(watcher, "_ROUND_SECONDS", -1.0)
+    for units in (1, 2, 3):
+        token.pay(units)
+    assert [look(chain) for _ in range(4)] == [1, 1, 1, 0]
+
+
+def test_only_a_round_that_reached_the_head_is_stamped(
+    chain: Chain, token: Contract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chain_module, "MAX_SPAN", 1)
+    monkeypatch.setattr(watcher, "MAX_SPAN", 1)
+    monkeypatch.setattr(watcher, "_ROUND_SECONDS", -1.0)
+    before_it = ChainState.objects.get().scanned_at
+    for units in (1, 2):
+        token.pay(units)
+    stamped = []
+    for _ in range(3):
+        look(chain)
+        stamped.append(ChainState.objects.get().scanned_at != before_it)
+    assert stamped == [False, False, True]
+
+
+def test_many_payments_behind_a_limit_are_read_in_several_rounds(
+    tenant: Tenant, token: Contract, front: Front, offer: Offer
+) -> None:
+    """Strangers may pay as much dust as they like; it starves nobody's payment."""
+    chain = offer(chain_of(token, url=front.url))
+    look(chain)
+    for units in range(1, 8):
+        token.pay(units)
+    top_up = ask(tenant, chain, token.payers[0])
+    token.pay(top_up.units)
+    limit = http_response(b"", "429 Too Many Requests")
+    rounds = []
+    for _ in range(3):
+        front.fault = failing_after(3, limit)
+        count = look(chain)
+        state = ChainState.objects.get()
+        rounds.append((count, state.failures))
+    # A node that lets something through is asked again soon.
+    assert rounds == [(3, 1), (3, 1), (2, 0)]
+    assert (status(top_up), credited(tenant)) == ("confirmed", [top_up.units * 1_000])
+
+
+def test_a_round_that_is_over_keeps_the_blocks_that_it_read(
+    chain: Chain, token: Contract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher, "_ROUND_SECONDS", -1.0)
+    for units in (1, 2, 3):
+        token.pay(units)
+    assert [look(chain) for _ in range(4)] == [1, 1, 1, 0]
+
+
+def test_a_node_with_a_small_limit_is_looked_ahead_and_its_limit_is_kept(
+    tenant: Tenant, anvil: Anvil, offer: Offer
+) -> None:
+    token = deploy(anvil)
+    mine(anvil, 40)
+    with before(anvil) as front:
+        chain = offer(chain_of(token, url=front.url, confirmations=32))
+        front.fault = limited_to(10)
+        look(chain)
+        top_up = ask(tenant, chain, token.payers[0])
+        token.pay(top_up.units)
+        look(chain)
+        state = ChainState.objects.get()
+        assert (status(top_up), state.failures, state.latest_number) == (
+            "seen", 0, top_up.block_number,
+        )  # fmt: skip
+        assert state.span == 16
+        front.calls.clear()
+        look(chain)
+        assert ranges(front) == [16, 8, 16, 8, 16, 8, 8]
+
+
+def test_a_look_ahead_that_is_refused_is_no_failure(
+    tenant: Tenant, anvil: Anvil, offer: Offer
+) -> None:
+    token = deploy(anvil)
+    mine(anvil, 10)
+    with before(anvil) as front:
+        chain = offer(chain_of(token, url=front.url, confirmations=2))
+        look(chain)
+        ask(tenant, chain, token.payers[0])
+        front.fault = limited_to(0)
+        look(chain)
+        state = ChainState.objects.get()
+        assert (state.failures, state.failure, state.retry_at) == (0, "", None)
+
+
+def test_a_lagging_node_takes_no_payment_out_of_sight(
+    tenant: Tenant, anvil: Anvil, offer: Offer
+) -> None:
+    token = deploy(anvil)
+    mine(anvil, 10)
+    with before(anvil) as front:
+        chain = offer(chain_of(token, url=front.url, confirmations=6))
+        look(chain)
+        top_up = ask(tenant, chain, token.payers[0])
+        token.pay(top_up.units)
+        look(chain)
+
+        def lagging(calls: Answers, answers: Answers) -> Answers:
+            if calls[0]["method"] == "eth_getLogs":
+                answers[0]["result"], answers[1]["result"] = [], None
+            return answers
+
+        span = ChainState.objects.get().span
+        front.fault = lagging
+        look(chain)
+        state = ChainState.objects.get()
+        assert (status(top_up), state.failures, state.span) == ("seen", 0, span)
+
+
+def test_a_chain_with_nothing_to_pay_is_not_looked_ahead(
+    tenant: Tenant, token: Contract, front: Front, offer: Offer
+) -> None:
+    chain = offer(chain_of(token, url=front.url))
+    look(chain)
+    token.pay(5)
+    front.calls.clear()
+    look(chain)
+    assert [wanted["toBlock"] for (wanted,) in front.asked("eth_getLogs")] == [
+        hex(ChainState.objects.get().number or 0)
+    ]
+
+
+def test_the_duty_watches_each_chain_in_its_turn(
+    tenant: Tenant, chain: Chain, token: Contract
+) -> None:
+    top_up = ask(tenant, chain, token.payers[0])
+    token.pay(top_up.units)
+    assert [watcher.watch_due_chains(), watcher.watch_due_chains()] == [1, 0]
+    assert Lease.objects.filter(name=f"watch_chain_{chain.chain_id}").count() == 1
+    assert credited(tenant) == [top_up.units * 1_000]
+
+
+def test_a_fault_of_one_chain_ends_no_other(
+    tenant: Tenant, chain: Chain, token: Contract, offer: Offer, settings: Any
+) -> None:
+    # It stands for whatever nobody foresaw.
+    broken = dataclasses.replace(chain, chain_id=5, rpc_url=cast(str, None))
+    settings.CHAINS = {5: broken, **settings.CHAINS}
+    top_up = ask(tenant, chain, token.payers[0])
+    token.pay(top_up.units)
+    assert watcher.watch_due_chains() == 1
+    assert credited(tenant) == [top_up.units * 1_000]
+    state = ChainState.objects.get(chain_id=5)
+    assert (state.failures, state.failure) == (
+        1,
+        "The round ended in an unexpected error; see the log.",
+    )
+
+
+def test_a_deposit_that_cannot_be_judged_ends_no_other(
+    tenant: Tenant, chain: Chain, token: Contract
+) -> None:
+    token.pay(7)
+    look(chain)
+    facts = {
+        field.attname: getattr(Deposit.objects.get(), field.attname)
+        for field in Deposit._meta.concrete_fields
+        if field.attname not in ("id", "status", "finding")
+    }
+    end = datetime.max.replace(tzinfo=UTC)
+    Deposit.objects.create(**{**facts, "ordinal": 99, "mined_at": end})
+    top_up = ask(tenant, chain, token.payers[0])
+    token.pay(top_up.units)
+    assert look(chain) == 1
+    assert [name for name, _ in found()] == ["unmatched", "received", "credited"]
+    assert credited(tenant) == [top_up.units * 1_000]
+
+
+def test_a_worker_credits_a_payment(tenant: Tenant, chain: Chain, token: Contract) -> None:
+    top_up = ask(tenant, chain, token.payers[0])
+    token.pay(top_up.units)
+    call_command("work", once=True)
+    assert (status(top_up), credited(tenant)) == ("confirmed", [top_up.units * 1_000])
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_silent_node_keeps_no_other_duty_of_a_worker_waiting(
+    tenant: Tenant, token: Contract, front: Front, offer: Offer
+) -> None:
+    chain = offer(chain_of(token, url=front.url))
+    look(chain)
+    top_up = ask(tenant, chain, token.payers[0])
+    token.pay(top_up.units)
+    asked, answers_now = threading.Event(), threading.Event()
+    others: list[str] = []
+
+    def silent(calls: Answers, answers: Answers) -> Answers:
+        asked.set()
+        answers_now.wait(15)
+        return answers
+
+    def end_the_worker() -> None:
+        asked.wait(15)
+        try:
+            for _ in range(100):
+                others[:] = Lease.objects.order_by("name").values_list("name", flat=True)
+                if "clear_sessions" in others:
+                    break
+                time.sleep(0.1)
+            answers_now.set()
+            for _ in range(100):
+                if TopUp.objects.get().status == "confirmed":
+                    break
+                time.sleep(0.1)
+        finally:
+            connection.close()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    front.fault = silent
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    ender = threading.Thread(target=end_the_worker)
+    ender.start()
+    try:
+        call_command("work")
+    finally:
+        ender.join()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    assert {"sweep_generations", "clear_sessions", "watch_chains"} <= set(others)
+    assert (status(top_up), credited(tenant)) == ("confirmed", [top_up.units * 1_000])

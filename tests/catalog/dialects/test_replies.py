@@ -1,0 +1,413 @@
+"""Errors, malformed replies, usage and finish reasons in the dialects that are not OpenAI's."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from catalog import dialects
+from catalog.dialects.base import (
+    Chunk,
+    InvalidReply,
+    InvalidStream,
+    Operation,
+    ProviderFailure,
+    parse_error,
+)
+from catalog.pricing import Usage
+from tests.catalog.dialects.test_transcripts import SECRETS, feed_of
+from tests.support import clouds
+from tests.support.inference.dialects import KINDS
+
+
+def parse(kind: str, answer: Any) -> Any:
+    dialect = dialects.get(kind)
+    assert dialect is not None
+    data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+    return dialect.parse_reply(Operation.CHAT, data)
+
+
+def feed(kind: str, data: bytes, choices: int = 1) -> list[Chunk]:
+    dialect = dialects.get(kind)
+    assert dialect is not None
+    return dialect.stream_parser(Operation.CHAT, choices).feed(data)
+
+
+@pytest.mark.parametrize(
+    ("kind", "failure", "message", "code"),
+    [
+        (
+            "anthropic",
+            {
+                "type": "error",
+                "error": {"type": "overloaded_error", "message": "Overloaded"},
+                "request_id": "req_011CSHoEeqs5C35K2UUqR7Fy",
+            },
+            "Overloaded",
+            "overloaded_error",
+        ),
+        (
+            "gemini",
+            {
+                "error": {
+                    "code": 404,
+                    "message": "models/x is not found for API version v1beta.",
+                    "status": "NOT_FOUND",
+                }
+            },
+            "models/x is not found for API version v1beta.",
+            "NOT_FOUND",
+        ),
+    ],
+)
+def test_an_error_is_a_failure_wherever_it_stands(
+    kind: str, failure: dict[str, Any], message: str, code: str
+) -> None:
+    with pytest.raises(ProviderFailure) as plain:
+        parse(kind, failure)
+    with pytest.raises(ProviderFailure) as streamed:
+        feed(kind, feed_of(kind, [failure]))
+    as_body = parse_error(json.dumps(failure).encode())
+    for found in (plain.value, streamed.value, as_body):
+        assert (found.message, found.code) == (message, code)
+
+
+@pytest.mark.parametrize(
+    ("frame", "message", "code"),
+    [
+        (
+            clouds.frame(
+                b'{"message":"Too many tokens."}',
+                message_type="exception",
+                exception_type="throttlingException",
+                content_type="application/json",
+            ),
+            "Too many tokens.",
+            "throttlingException",
+        ),
+        (
+            clouds.frame(
+                b"", message_type="error", error_code="InternalError", error_message="Gone."
+            ),
+            "Gone.",
+            "InternalError",
+        ),
+        (clouds.frame(b"", message_type="strange"), None, None),
+    ],
+)
+def test_an_exception_in_bedrock_s_stream_is_a_failure(
+    frame: bytes, message: str | None, code: str | None
+) -> None:
+    dialect = dialects.get("bedrock")
+    assert dialect is not None
+    parser = dialect.stream_parser(Operation.CHAT)
+    with pytest.raises(ProviderFailure) as error:
+        parser.feed(clouds.event_stream(("messageStart", {"role": "assistant"})) + frame)
+    assert (error.value.message, error.value.code) == (message, code)
+    assert [chunk.has_choices for chunk in parser.pending] == [True]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_failure_never_shows_the_secret(kind: str) -> None:
+    secret = SECRETS[kind]
+    text = f"Key {secret.reveal()} or {clouds.BEDROCK_KEY} is wrong."
+    if kind == "bedrock":
+        data = clouds.frame(
+            json.dumps({"message": text}).encode(), message_type="exception", exception_type=text
+        )
+    else:
+        error = {"type": "error", "error": {"message": text, "type": text, "status": text}}
+        data = feed_of(kind, [error])
+    with pytest.raises(ProviderFailure) as failure:
+        feed(kind, data)
+    shown = failure.value.cleaned(secret)
+    login = clouds.BEDROCK_KEY if kind == "bedrock" else secret.reveal()
+    for part in (shown.message, shown.code):
+        assert part is not None
+        assert "********" in part
+        assert login not in part
+
+
+NO_ANSWERS: Final = [
+    b"",
+    b"null",
+    b"[]",
+    b"<!doctype html>",
+    b"{",
+    b"{}",
+    b'{"choices":[{"message":{}}]}',
+    b'{"type":"message","content":5}',
+    b'{"type":"completion"}',
+    b'{"type":"message","content":[{"type":"tool_use","input":{"a":"\xff"}}]}',
+    b'{"candidates":[]}',
+    b'{"candidates":[{"content":{"parts":"x"}}]}',
+    b'{"candidates":[{"content":{"parts":[{"functionCall":{"name":"f","args":{"a":"\xff"}}}]}}]}',
+    b'{"output":{"message":{"content":[{"toolUse":{"input":{"a":"\xff"}}}]}},"stopReason":"x"}',
+    b'{"output":{},"stopReason":"end_turn"}',
+    b'{"message":{"content":[]}}',
+    b'{"x":' + b"[" * 5000 + b"]" * 5000 + b"}",
+]
+
+
+@pytest.mark.parametrize("answer", NO_ANSWERS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_no_answer_is_refused(kind: str, answer: bytes) -> None:
+    with pytest.raises(InvalidReply):
+        parse(kind, answer)
+
+
+@pytest.mark.parametrize("data", [b"oops", b"[]", b'"x"', b'{"a":"\xff"}', b'{"type":5,"error":5}'])
+@pytest.mark.parametrize("kind", ["anthropic", "gemini"])
+def test_what_is_no_event_breaks_the_stream(kind: str, data: bytes) -> None:
+    with pytest.raises(InvalidStream, match=r"^An event of the stream is malformed\.$"):
+        feed(kind, b"data: " + data + b"\n\n")
+
+
+def test_a_damaged_message_breaks_bedrock_s_stream() -> None:
+    good = clouds.event_stream(("messageStart", {"role": "assistant"}))
+    damaged = bytearray(good)
+    damaged[-6] ^= 1
+    dialect = dialects.get("bedrock")
+    assert dialect is not None
+    parser = dialect.stream_parser(Operation.CHAT)
+    with pytest.raises(InvalidStream, match=r"^A message of the stream is damaged\.$"):
+        parser.feed(good + bytes(damaged))
+    assert len(parser.pending) == 1
+    empty = clouds.frame(b"oops", message_type="event", event_type="metadata")
+    with pytest.raises(InvalidStream, match=r"^An event of the stream is malformed\.$"):
+        feed("bedrock", empty)
+
+
+@pytest.mark.parametrize("kind", ["anthropic", "bedrock"])
+def test_an_event_beyond_a_mebibyte_is_refused(kind: str) -> None:
+    if kind == "bedrock":
+        delta = {"contentBlockIndex": 0, "delta": {"text": "x" * 1_100_000}}
+        data = clouds.event_stream(("contentBlockDelta", delta))[:-1]
+    else:
+        data = b"data: " + b"x" * 1_100_000
+    with pytest.raises(InvalidStream, match=r"^An event of the stream is too large\.$"):
+        feed(kind, data)
+
+
+@pytest.mark.parametrize(
+    ("kind", "events"),
+    [
+        ("anthropic", [{"type": "ping"}, {"type": "news"}, {"type": "content_block_stop"}]),
+        ("gemini", [{"modelVersion": "gemini-3.8-flash"}]),
+        ("bedrock", [["news", {}], ["contentBlockStop", {"contentBlockIndex": 0}]]),
+    ],
+)
+def test_an_event_that_says_nothing_is_passed_over(kind: str, events: list[Any]) -> None:
+    assert feed(kind, feed_of(kind, events)) == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "word"),
+    [
+        ("STOP", "stop"),
+        ("MAX_TOKENS", "length"),
+        ("SAFETY", "content_filter"),
+        ("RECITATION", "content_filter"),
+        ("MALFORMED_FUNCTION_CALL", "error"),
+        ("SOMETHING_NEW", "stop"),
+    ],
+)
+def test_gemini_s_reasons_to_stop(reason: str, word: str) -> None:
+    candidate = {"content": {"parts": [{"text": "a"}]}, "finishReason": reason}
+    [choice] = parse("gemini", {"candidates": [candidate]}).fields["choices"]
+    assert (choice["finish_reason"], choice["native_finish_reason"]) == (word, reason)
+    *_, last, end = feed("gemini", feed_of("gemini", [{"candidates": [candidate]}]))
+    assert (last.finish_reason, end.is_done) == (word, True)
+
+
+@pytest.mark.parametrize(
+    ("reason", "word"),
+    [
+        ("end_turn", "stop"),
+        ("stop_sequence", "stop"),
+        ("pause_turn", "stop"),
+        ("max_tokens", "length"),
+        ("tool_use", "tool_calls"),
+        ("refusal", "content_filter"),
+        ("something_new", "stop"),
+    ],
+)
+def test_anthropic_s_reasons_to_stop(reason: str, word: str) -> None:
+    reply = parse("anthropic", {"type": "message", "content": [], "stop_reason": reason})
+    [choice] = reply.fields["choices"]
+    assert (choice["finish_reason"], choice["native_finish_reason"]) == (word, reason)
+    assert reply.usage is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "usage", "expected"),
+    [
+        ("anthropic", {"input_tokens": 1, "output_tokens": 2}, Usage(1, 2)),
+        ("anthropic", {"input_tokens": 1}, None),
+        ("anthropic", {"output_tokens": 1}, None),
+        ("anthropic", {"input_tokens": "1", "output_tokens": 2}, None),
+        ("anthropic", {"input_tokens": -1, "output_tokens": 2}, None),
+        (
+            "anthropic",
+            {
+                "input_tokens": 1,
+                "cache_read_input_tokens": 20,
+                "cache_creation_input_tokens": 300,
+                "output_tokens": 2,
+                "output_tokens_details": {"thinking_tokens": 1},
+            },
+            Usage(321, 2, cached=20, cache_write=300, reasoning=1),
+        ),
+        ("gemini", {"promptTokenCount": 3}, Usage(3, 0)),
+        ("gemini", {"candidatesTokenCount": 3}, None),
+        (
+            "gemini",
+            {
+                "promptTokenCount": 3,
+                "candidatesTokenCount": 1300,
+                "candidatesTokensDetails": [
+                    {"modality": "TEXT", "tokenCount": 10},
+                    {"modality": "IMAGE", "tokenCount": 1290},
+                ],
+            },
+            Usage(3, 1300, image_output=1290),
+        ),
+        (
+            "gemini",
+            {"promptTokenCount": 3, "candidatesTokensDetails": [{"modality": "IMAGE"}]},
+            Usage(3, 0),
+        ),
+        ("gemini", {"promptTokenCount": 3, "candidatesTokenCount": True}, None),
+        ("bedrock", {"inputTokens": 3, "outputTokens": 4}, Usage(3, 4)),
+        ("bedrock", {"inputTokens": 3}, None),
+        ("bedrock", {"inputTokens": 100_000_001, "outputTokens": 4}, None),
+    ],
+)
+def test_usage_counts_when_it_is_sane(
+    kind: str, usage: dict[str, Any], expected: Usage | None
+) -> None:
+    answer = {
+        "anthropic": {"type": "message", "content": [], "usage": usage},
+        "gemini": {"candidates": [{"finishReason": "STOP"}], "usageMetadata": usage},
+        "bedrock": {
+            "output": {"message": {"content": []}},
+            "stopReason": "end_turn",
+            "usage": usage,
+        },
+    }[kind]
+    reply = parse(kind, answer)
+    assert reply.usage == expected
+    assert ("usage" in reply.fields) == (expected is not None)
+
+
+@pytest.mark.parametrize(
+    ("begun", "expected"),
+    [
+        ({"input_tokens": 7, "output_tokens": 1}, Usage(7, 0)),
+        ({"input_tokens": 0, "cache_read_input_tokens": 7}, Usage(7, 0, cached=7)),
+        ({"input_tokens": 0, "output_tokens": 0}, None),
+    ],
+)
+def test_a_prompt_of_nothing_is_not_counted_yet(
+    begun: dict[str, Any], expected: Usage | None
+) -> None:
+    start = {"type": "message_start", "message": {"type": "message", "usage": begun}}
+    end = {
+        "type": "message_delta",
+        "delta": {"stop_reason": "end_turn"},
+        "usage": {"input_tokens": 9, "output_tokens": 2},
+    }
+    first, last = feed("anthropic", feed_of("anthropic", [start, end]))
+    assert first.usage == expected
+    cached = begun.get("cache_read_input_tokens", 0)
+    assert last.usage == Usage(9 + cached, 2, cached=cached)
+
+
+def test_gemini_ends_when_every_candidate_has() -> None:
+    def candidate(index: int, finish: str | None) -> dict[str, Any]:
+        made = {"index": index, "content": {"parts": [{"text": "a"}]}}
+        return made if finish is None else {**made, "finishReason": finish}
+
+    events = [
+        {"candidates": [candidate(0, None), candidate(1, None)]},
+        {"candidates": [candidate(0, "STOP")]},
+        {"candidates": [candidate(1, "MAX_TOKENS")]},
+    ]
+    chunks = feed("gemini", feed_of("gemini", events), choices=2)
+    assert [chunk.is_done for chunk in chunks] == [False, False, False, False, True]
+    choices = [chunk.fields["choices"][0] for chunk in chunks[:-1]]
+    assert [(choice["index"], choice["finish_reason"]) for choice in choices] == [
+        (0, None),
+        (1, None),
+        (0, "stop"),
+        (1, "length"),
+    ]
+    assert [choice["delta"].get("role") for choice in choices] == ["assistant"] * 2 + [None] * 2
+
+
+def test_gemini_s_candidates_may_come_one_after_the_other() -> None:
+    def event(index: int, written: int, **members: Any) -> dict[str, Any]:
+        candidate = {"index": index, "content": {"parts": [{"text": "a"}]}, **members}
+        usage = {"promptTokenCount": 3, "candidatesTokenCount": written}
+        return {"candidates": [candidate], "usageMetadata": usage}
+
+    dialect = dialects.get("gemini")
+    assert dialect is not None
+    parser = dialect.stream_parser(Operation.CHAT, 3)
+    one = [event(0, 1), event(0, 2, finishReason="STOP")]
+    chunks = parser.feed(feed_of("gemini", one))
+    # What is counted after a finish is taken for final, which only the last count is.
+    assert [chunk.usage for chunk in chunks] == [None, Usage(3, 1), None]
+    chunks = parser.feed(feed_of("gemini", [event(1, 4, finishReason="STOP")]))
+    assert [chunk.fields["choices"][0]["index"] for chunk in chunks] == [1]
+    # The third never came.
+    [last, end] = parser.finish()
+    assert (last.usage, end.is_done) == (Usage(3, 4), True)
+    assert parser.finish() == []
+
+
+def test_gemini_s_stream_is_cut_off_when_a_candidate_is() -> None:
+    dialect = dialects.get("gemini")
+    assert dialect is not None
+    parser = dialect.stream_parser(Operation.CHAT, 2)
+    cut = {"index": 1, "content": {"parts": [{"text": "a"}]}}
+    parser.feed(feed_of("gemini", [{"candidates": [{"index": 0, "finishReason": "STOP"}, cut]}]))
+    with pytest.raises(InvalidStream, match=r"^The stream ended without its end mark\.$"):
+        parser.finish()
+
+
+NAMES: Final = [
+    "type", "content", "text", "index", "delta", "usage", "error", "message", "candidates", "parts",
+    "functionCall", "finishReason", "usageMetadata", "output", "stopReason", "toolUse", "input",
+]  # fmt: skip
+
+
+WORDS: Final = ["message", "error", "message_start", "message_delta", "content_block_delta", "text"]
+
+
+@given(
+    st.sampled_from(KINDS),
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(WORDS),
+        lambda inner: (
+            st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=5)
+        ),
+        max_leaves=12,
+    ),
+)
+def test_no_json_breaks_a_parser(kind: str, value: Any) -> None:
+    data = json.dumps(value).encode()
+    framed = (
+        clouds.frame(data, message_type="event", event_type="contentBlockDelta")
+        if kind == "bedrock"
+        else b"data: " + data + b"\n\n"
+    )
+    with contextlib.suppress(InvalidReply, ProviderFailure):
+        parse(kind, data)
+    with contextlib.suppress(InvalidStream, ProviderFailure):
+        feed(kind, framed)

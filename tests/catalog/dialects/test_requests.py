@@ -1,0 +1,309 @@
+"""What becomes of single fields of a request in the dialects that are not OpenAI's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import botocore.session
+import pytest
+from botocore.validate import ParamValidator
+
+from catalog import dialects
+from catalog.dialects.base import (
+    Operation,
+    Untranslatable,
+)
+from tests.catalog.dialects.test_transcripts import TRANSCRIPTS
+from tests.support.inference.dialects import ASK, CALLED, KINDS, TOOL, body
+
+
+def content(part: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": [part]}]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"messages": content({"type": "image_url", "image_url": {"url": "ftp://a.example/b"}})},
+        {"messages": content({"type": "image_url", "image_url": {"url": "data:image/png,x"}})},
+        {"messages": content({"type": "image_url", "image_url": 5})},
+        {"messages": [{"role": "user", "content": "x"}] * 2 + ["x"]},
+        {"messages": content({"type": "guess"})},
+        {"messages": content({"type": "file", "file": {"file_id": "file-1"}})},
+        {"messages": [{"role": "critic", "content": "hi"}]},
+        {"messages": [{"role": "user", "content": {"text": "hi"}}]},
+        {
+            "messages": [
+                {
+                    "role": "assistant",
+                    "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "[1]"}}],
+                }
+            ]
+        },
+        {"tools": [{"type": "web_search"}]},
+        {"tools": [TOOL], "tool_choice": "some"},
+        {"tools": [TOOL], "tool_choice": {"type": "allowed_tools"}},
+    ],
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_format_cannot_say_is_refused(kind: str, fields: dict[str, Any]) -> None:
+    with pytest.raises(Untranslatable):
+        body(kind, **fields)
+
+
+@pytest.mark.parametrize(
+    ("kind", "part", "text"),
+    [
+        (
+            "anthropic",
+            {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
+            "Anthropic takes no audio part of type audio/wav.",
+        ),
+        (
+            "anthropic",
+            {"type": "video_url", "video_url": {"url": "https://a.example/b.mp4"}},
+            "Anthropic takes no video part by its URL.",
+        ),
+        (
+            "anthropic",
+            {"type": "file", "file": {"file_data": "data:text/csv;base64,YQ=="}},
+            "Anthropic takes no file part of type text/csv.",
+        ),
+        (
+            "gemini",
+            {"type": "image_url", "image_url": "data:;base64,AAAA"},
+            "Gemini takes no image part of type unknown.",
+        ),
+        (
+            "bedrock",
+            {"type": "image_url", "image_url": {"url": "https://a.example/b.png"}},
+            "Bedrock takes no image part by its URL.",
+        ),
+        (
+            "bedrock",
+            {"type": "image_url", "image_url": {"url": "data:image/tiff;base64,AAAA"}},
+            "Bedrock takes no image part of type image/tiff.",
+        ),
+    ],
+)
+def test_a_part_without_a_place_is_refused_by_name(
+    kind: str, part: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(Untranslatable) as error:
+        body(kind, messages=content(part))
+    assert str(error.value) == text
+
+
+@pytest.mark.parametrize(
+    ("kind", "part", "expected"),
+    [
+        (
+            "anthropic",
+            {"type": "image_url", "image_url": {"url": "https://a.example/b"}},
+            {"type": "image", "source": {"type": "url", "url": "https://a.example/b"}},
+        ),
+        (
+            "anthropic",
+            {"type": "file", "file": {"file_data": "https://a.example/b.pdf"}},
+            {"type": "document", "source": {"type": "url", "url": "https://a.example/b.pdf"}},
+        ),
+        (
+            "gemini",
+            {"type": "video_url", "video_url": {"url": "https://a.example/b.mp4?x=1"}},
+            {"fileData": {"mimeType": "video/mp4", "fileUri": "https://a.example/b.mp4?x=1"}},
+        ),
+        (
+            "gemini",
+            {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "mp3"}},
+            {"inlineData": {"mimeType": "audio/mp3", "data": "AAAA"}},
+        ),
+        (
+            "bedrock",
+            {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
+            {"audio": {"format": "wav", "source": {"bytes": "AAAA"}}},
+        ),
+        (
+            "bedrock",
+            {"type": "file", "file": {"file_data": "data:text/csv;charset=utf-8;base64,YQ=="}},
+            {"document": {"format": "csv", "name": "document", "source": {"bytes": "YQ=="}}},
+        ),
+    ],
+)
+def test_parts_find_their_place(kind: str, part: dict[str, Any], expected: dict[str, Any]) -> None:
+    made = body(kind, messages=content(part))
+    [turn] = made["contents" if kind == "gemini" else "messages"]
+    assert turn["parts" if kind == "gemini" else "content"] == [expected]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_they_serve_chats_alone(kind: str) -> None:
+    dialect = dialects.get(kind)
+    assert dialect is not None
+    assert dialect.operations == {Operation.CHAT}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_side_speaks_once_at_a_time(kind: str) -> None:
+    made = body(
+        kind,
+        messages=[
+            {"role": "system", "content": "a"},
+            {"role": "user", "content": "b"},
+            {"role": "user", "content": ""},
+            {"role": "user", "content": "c"},
+            {"role": "developer", "content": "d"},
+            {"role": "assistant", "content": "", "refusal": "No."},
+            {"role": "assistant", "content": None},
+        ],
+    )
+    text = {"type": "text"} if kind == "anthropic" else {}
+    said = made["contents" if kind == "gemini" else "messages"]
+    assert [list(turn.values()) for turn in said] == [
+        ["user", [{**text, "text": "b"}, {**text, "text": "c"}]],
+        ["model" if kind == "gemini" else "assistant", [{**text, "text": "No."}]],
+    ]
+    system = made["systemInstruction"]["parts"] if kind == "gemini" else made["system"]
+    assert system == [{**text, "text": "a"}, {**text, "text": "d"}]
+
+
+def test_marks_of_a_cache_travel_where_a_format_has_them() -> None:
+    mark = {"type": "ephemeral"}
+    given: dict[str, Any] = {
+        "messages": content({"type": "text", "text": "a", "cache_control": mark}),
+        "tools": [{**TOOL, "cache_control": mark}],
+        "cache_control": mark,
+    }
+    made = body("anthropic", **given)
+    assert made["messages"][0]["content"] == [{"type": "text", "text": "a", "cache_control": mark}]
+    schema = {"type": "object", "properties": {}}
+    assert made["tools"] == [{"name": "look", "input_schema": schema, "cache_control": mark}]
+    assert made["cache_control"] == mark
+    point = {"cachePoint": {"type": "default"}}
+    over_bedrock = body("bedrock", **given)
+    assert over_bedrock["messages"][0]["content"] == [{"text": "a"}, point]
+    assert over_bedrock["toolConfig"]["tools"][1] == point
+
+
+def test_a_mark_of_a_tool_s_answer_stands_behind_it() -> None:
+    mark = {"type": "ephemeral"}
+    said = [
+        {"type": "text", "text": "rain"},
+        {"type": "text", "text": "wind", "cache_control": mark},
+        {"type": "text", "text": ""},
+    ]
+    given = [*ASK, CALLED, {"role": "tool", "tool_call_id": "c1", "content": said}]
+    [result] = body("anthropic", messages=given)["messages"][2]["content"]
+    assert result == {
+        "type": "tool_result",
+        "tool_use_id": "c1",
+        "content": [{"type": "text", "text": "rain"}, {"type": "text", "text": "wind"}],
+        "cache_control": mark,
+    }
+    assert body("bedrock", messages=given)["messages"][2]["content"] == [
+        {"toolResult": {"toolUseId": "c1", "content": [{"text": "rain"}, {"text": "wind"}]}},
+        {"cachePoint": {"type": "default"}},
+    ]
+
+
+def test_a_cache_of_an_hour_is_for_those_who_pay_for_it_themselves() -> None:
+    mark = {"type": "ephemeral", "ttl": "1h"}
+    given: dict[str, Any] = {
+        "messages": content({"type": "text", "text": "a", "cache_control": mark}),
+        "tools": [{**TOOL, "cache_control": mark}],
+        "cache_control": mark,
+    }
+    for is_byok, kept in ((True, mark), (False, {"type": "ephemeral"})):
+        made = body("anthropic", is_byok=is_byok, **given)
+        assert made["messages"][0]["content"][0]["cache_control"] == kept
+        assert made["tools"][0]["cache_control"] == made["cache_control"] == kept
+        made = body("bedrock", is_byok=is_byok, **given)
+        point = {"cachePoint": {**kept, "type": "default"}}
+        assert made["messages"][0]["content"][1] == made["toolConfig"]["tools"][1] == point
+
+
+@pytest.mark.parametrize("form", [{"type": "json_object"}, {"type": "json_schema"}])
+def test_json_without_a_schema_is_asked_for_in_words(form: dict[str, Any]) -> None:
+    line = "Answer with one JSON object and nothing else: no text around it, no code fence."
+    given: dict[str, Any] = {
+        "messages": [{"role": "system", "content": "Be brief."}, *ASK],
+        "response_format": form,
+    }
+    for kind in ("anthropic", "bedrock"):
+        made = body(kind, **given)
+        assert [part["text"] for part in made["system"]] == ["Be brief.", line]
+        assert "outputConfig" not in made
+        assert "output_config" not in made
+    made = body("gemini", **given)
+    assert made["systemInstruction"] == {"parts": [{"text": "Be brief."}]}
+    assert made["generationConfig"] == {"responseMimeType": "application/json"}
+    with_schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}
+    assert "system" not in body("anthropic", response_format=with_schema)
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\n\t ", "\u00a0"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_blank_text_is_not_sent(kind: str, blank: str) -> None:
+    given = [
+        {"role": "system", "content": blank},
+        {"role": "user", "content": [{"type": "text", "text": blank}]},
+        {"role": "user", "content": " hi\n"},
+        {"role": "assistant", "content": blank},
+    ]
+    made = body(kind, messages=given)
+    [turn] = made["contents" if kind == "gemini" else "messages"]
+    [part] = turn["parts" if kind == "gemini" else "content"]
+    assert part["text"] == " hi\n"
+    assert not made.keys() & {"system", "systemInstruction"}
+
+
+def reasoned(*details: dict[str, Any]) -> list[dict[str, Any]]:
+    return [*ASK, {**CALLED, "reasoning_details": list(details)}]
+
+
+def test_reasoning_goes_back_to_the_provider_that_signed_it() -> None:
+    ours = {"type": "reasoning.text", "format": "anthropic-claude-v1", "index": 0}
+    given = reasoned(
+        {**ours, "text": "one "},
+        {**ours, "text": "two"},
+        {**ours, "signature": "s1"},
+        {**ours, "text": "unsigned", "index": 1},
+        {"type": "reasoning.encrypted", "format": "anthropic-claude-v1", "data": "d1", "index": 2},
+        {"type": "reasoning.encrypted", "format": "google-gemini-v1", "data": "g1", "id": "c1"},
+    )
+    use = {"type": "tool_use", "id": "c1", "name": "look", "input": {}}
+    assert body("anthropic", messages=given)["messages"][1]["content"] == [
+        {"type": "thinking", "thinking": "one two", "signature": "s1"},
+        {"type": "redacted_thinking", "data": "d1"},
+        use,
+    ]
+    assert body("bedrock", messages=given)["messages"][1]["content"] == [
+        {"reasoningContent": {"reasoningText": {"text": "one two", "signature": "s1"}}},
+        {"reasoningContent": {"redactedContent": "d1"}},
+        {"toolUse": {"toolUseId": "c1", "name": "look", "input": {}}},
+    ]
+    call = {"id": "c1", "name": "look", "args": {}}
+    [made] = body("gemini", messages=given)["contents"][1]["parts"]
+    assert made == {"functionCall": call, "thoughtSignature": "g1"}
+
+
+def test_gemini_is_told_which_call_has_no_signature() -> None:
+    [made] = body("gemini", messages=[*ASK, CALLED])["contents"][1]["parts"]
+    assert made["thoughtSignature"] == "skip_thought_signature_validator"
+
+
+def test_gemini_takes_pictures_beside_what_a_tool_answered() -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    answered = {"role": "tool", "tool_call_id": "c1", "content": [picture]}
+    assert body("gemini", messages=[*ASK, CALLED, answered])["contents"][2]["parts"] == [
+        {"functionResponse": {"id": "c1", "name": "look", "response": {"result": ""}}},
+        {"inlineData": {"mimeType": "image/png", "data": "AAAA"}},
+    ]
+
+
+@pytest.mark.parametrize("name", [name for name in TRANSCRIPTS if name.startswith("bedrock/")])
+def test_bedrock_s_own_library_finds_no_fault_in_a_request(name: str) -> None:
+    transcript = TRANSCRIPTS[name]
+    service = botocore.session.get_session().get_service_model("bedrock-runtime")
+    shape = service.operation_model("Converse").input_shape
+    parameters = {"modelId": transcript["model"], **transcript["request"]["body"]}
+    assert not ParamValidator().validate(parameters, shape).has_errors()

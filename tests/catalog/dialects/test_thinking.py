@@ -1,0 +1,230 @@
+"""Reasoning, limits and sampling in the dialects that are not OpenAI's."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+
+from catalog.dialects.base import (
+    Untranslatable,
+)
+from tests.support.inference.dialects import TOOL, body
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "thinking", "output"),
+    [
+        ("claude-opus-4-8", {}, None, None),
+        ("claude-opus-4-8", {"reasoning": {"exclude": True}}, None, None),
+        ("claude-opus-4-8", {"reasoning_effort": "none"}, {"type": "disabled"}, None),
+        ("claude-opus-4-8", {"reasoning": {"enabled": False}}, {"type": "disabled"}, None),
+        ("claude-sonnet-5", {"reasoning_effort": "none"}, {"type": "disabled"}, None),
+        ("claude-sonnet-5-5", {}, None, None),
+        (
+            "claude-sonnet-5-5",
+            {"reasoning": {"enabled": False, "effort": "max", "exclude": True}},
+            {"type": "between_tools"},
+            None,
+        ),
+        (
+            "claude-sonnet-5-5",
+            {"reasoning_effort": "high"},
+            {"type": "adaptive", "display": "summarized"},
+            {"effort": "high"},
+        ),
+        (
+            "claude-opus-4-8",
+            {"reasoning_effort": "minimal"},
+            {"type": "adaptive", "display": "summarized"},
+            {"effort": "low"},
+        ),
+        (
+            "claude-opus-5",
+            {"reasoning": {"effort": "xhigh", "exclude": True}},
+            {"type": "adaptive", "display": "omitted"},
+            {"effort": "xhigh"},
+        ),
+        (
+            "claude-opus-4-6-20260205",
+            {"reasoning": {"max_tokens": 2000}, "include_reasoning": False},
+            {"type": "adaptive", "display": "omitted"},
+            None,
+        ),
+        (
+            "claude-haiku-4-5-20251001",
+            {"reasoning": {"effort": "high"}, "max_tokens": 10_000},
+            {"type": "enabled", "budget_tokens": 8000},
+            None,
+        ),
+        (
+            "claude-haiku-4-5-20251001",
+            {"reasoning": {"max_tokens": 2000, "exclude": True}},
+            {"type": "enabled", "budget_tokens": 2000, "display": "omitted"},
+            None,
+        ),
+        (
+            "claude-3-7-sonnet-20250219",
+            {"reasoning": {"enabled": True}},
+            {"type": "enabled", "budget_tokens": 2048},
+            None,
+        ),
+        (
+            "claude-sonnet-4-20250514",
+            {"reasoning": {"max_tokens": 10}, "max_tokens": 1025},
+            {"type": "enabled", "budget_tokens": 1024},
+            None,
+        ),
+        (
+            "claude-opus-4-1-20250805",
+            {"reasoning": {"max_tokens": 3000}, "max_completion_tokens": 3000},
+            None,
+            None,
+        ),
+    ],
+)
+def test_claude_thinks_by_a_budget_or_by_an_effort(
+    model: str, fields: dict[str, Any], thinking: Any, output: Any
+) -> None:
+    made = body("anthropic", model, **fields)
+    assert (made.get("thinking"), made.get("output_config")) == (thinking, output)
+    over_bedrock = body("bedrock", f"us.anthropic.{model}-v1:0", **fields)
+    assert over_bedrock.get("additionalModelRequestFields", {}).get("thinking") == thinking
+    assert over_bedrock.get("outputConfig") == output
+
+
+@pytest.mark.parametrize(
+    ("most", "fields", "limit", "budget"),
+    [
+        (64_000, {}, 64_000, None),
+        (64_000, {"max_tokens": 50}, 50, None),
+        (64_000, {"reasoning": {"max_tokens": 8000}}, 64_000, 8000),
+        (64_000, {"reasoning": {"effort": "high"}}, 64_000, 51_200),
+        (None, {"reasoning": {"max_tokens": 8000}}, 12_096, 8000),
+        (None, {"reasoning": {"effort": "high"}}, 4096, 3276),
+    ],
+)
+def test_claude_without_a_limit_has_that_of_its_endpoint(
+    most: int | None, fields: dict[str, Any], limit: int, budget: int | None
+) -> None:
+    thinking = None if budget is None else {"type": "enabled", "budget_tokens": budget}
+    made = body("anthropic", "claude-haiku-4-5-20251001", most, **fields)
+    assert (made["max_tokens"], made.get("thinking")) == (limit, thinking)
+    made = body("bedrock", "us.anthropic.claude-haiku-4-5-20251001-v1:0", most, **fields)
+    assert made.get("additionalModelRequestFields", {}).get("thinking") == thinking
+    # The common format presumes the model's own limit, which a budget need not fit.
+    named = limit if budget is not None or "max_tokens" in fields else None
+    assert made.get("inferenceConfig", {}).get("maxTokens") == named
+
+
+DRAWN: Final = {"temperature": 0.3, "top_k": 5, "top_p": 0.9}
+
+
+# Of two ways to say it, newer models take one.
+HALF_DRAWN: Final = {"temperature": 0.3, "top_k": 5}
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "drawn"),
+    [
+        ("claude-haiku-4-5", {**DRAWN, "reasoning": {"max_tokens": 2000}}, {}),
+        ("claude-opus-4-6", {**DRAWN, "reasoning_effort": "low"}, {}),
+        ("claude-opus-4-6", {"top_p": 0.96, "reasoning_effort": "low"}, {"top_p": 0.96}),
+        ("claude-opus-4-6", {**DRAWN, "reasoning_effort": "none"}, HALF_DRAWN),
+        ("claude-opus-4-6", DRAWN, HALF_DRAWN),
+        ("claude-opus-4-6", {"top_p": 0.9}, {"top_p": 0.9}),
+        ("claude-3-7-sonnet", DRAWN, DRAWN),
+        # Too small an answer to think.
+        ("claude-haiku-4-5", {**DRAWN, "reasoning_effort": "low", "max_tokens": 1024}, HALF_DRAWN),
+    ],
+)
+def test_claude_is_told_how_to_draw_what_it_takes(
+    model: str, fields: dict[str, Any], drawn: dict[str, Any]
+) -> None:
+    made = body("anthropic", model, 64_000, **fields)
+    assert {name: made[name] for name in DRAWN if name in made} == drawn
+    made = body("bedrock", f"us.anthropic.{model}-v1:0", 64_000, **fields)
+    common = made.get("inferenceConfig", {})
+    found = {
+        "temperature": common.get("temperature"),
+        "top_k": made.get("additionalModelRequestFields", {}).get("top_k"),
+        "top_p": common.get("topP"),
+    }
+    assert {name: value for name, value in found.items() if value is not None} == drawn
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "look"}}])
+@pytest.mark.parametrize("model", ["claude-haiku-4-5", "claude-opus-4-6"])
+def test_claude_that_must_call_a_tool_does_not_think_before(model: str, choice: Any) -> None:
+    given: dict[str, Any] = {"tools": [TOOL], "reasoning_effort": "high", **DRAWN}
+    forced = body("anthropic", model, 64_000, tool_choice=choice, **given)
+    assert "thinking" not in forced
+    assert forced["temperature"] == 0.3
+    assert "thinking" in body("anthropic", model, 64_000, tool_choice="auto", **given)
+    name = f"us.anthropic.{model}-v1:0"
+    forced = body("bedrock", name, 64_000, tool_choice=choice, **given)
+    assert forced["additionalModelRequestFields"] == {"top_k": 5}
+    # A choice among no tools is none.
+    assert "thinking" in body(
+        "anthropic", model, 64_000, reasoning_effort="high", tool_choice=choice
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "model"),
+    [("anthropic", "claude-sonnet-5-5"), ("bedrock", "us.anthropic.claude-sonnet-5-5")],
+)
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "look"}}])
+def test_claude_that_cannot_be_made_to_call_a_tool_is_not_asked_to(
+    kind: str, model: str, choice: Any
+) -> None:
+    with pytest.raises(Untranslatable, match=r"^This model cannot be made to call a tool\.$"):
+        body(kind, model, tools=[TOOL], tool_choice=choice)
+    for left in ("auto", "none"):
+        body(kind, model, tools=[TOOL], tool_choice=left)
+    body(kind, model, tool_choice=choice)
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "config"),
+    [
+        ("gemini-3.8-flash", {"reasoning": {"exclude": True}}, None),
+        ("gemini-3.8-flash", {"reasoning_effort": "none"}, {"thinkingLevel": "MINIMAL"}),
+        ("gemini-2.5-flash", {"reasoning": {"enabled": False}}, {"thinkingBudget": 0}),
+        ("gemini-3.8-flash", {"reasoning": {"enabled": True}}, {"includeThoughts": True}),
+        (
+            "gemini-3.8-flash",
+            {"reasoning": {"effort": "max", "exclude": True}},
+            {"includeThoughts": False, "thinkingLevel": "HIGH"},
+        ),
+        (
+            "gemini-2.5-pro",
+            {"reasoning_effort": "low"},
+            {"includeThoughts": True, "thinkingBudget": 4096},
+        ),
+        (
+            "gemini-2.5-pro",
+            {"reasoning_effort": "xhigh"},
+            {"includeThoughts": True, "thinkingBudget": 24576},
+        ),
+        (
+            "gemini-3.8-flash",
+            {"reasoning": {"max_tokens": 500}},
+            {"includeThoughts": True, "thinkingBudget": 500},
+        ),
+    ],
+)
+def test_gemini_thinks_by_a_budget_or_by_a_level(
+    model: str, fields: dict[str, Any], config: Any
+) -> None:
+    made = body("gemini", model, **fields)
+    assert made.get("generationConfig") == (None if config is None else {"thinkingConfig": config})
+
+
+def test_anthropic_is_given_a_limit_and_no_temperature_beyond_its_own() -> None:
+    made = body("anthropic", temperature=1.7)
+    assert (made["max_tokens"], made["temperature"]) == (4096, 1)
+    assert body("bedrock", "anthropic.claude-opus-4-6-v1", temperature=1.7)["inferenceConfig"] == {
+        "temperature": 1
+    }
+    assert body("bedrock", temperature=1.7)["inferenceConfig"] == {"temperature": 1.7}

@@ -1,0 +1,100 @@
+"""Latency, throughput and uptime in the public lists."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from catalog.models import ModelEndpoint
+from tests.support.catalogue import ROUTE, publish, spend
+from tests.support.factories import Tenant
+
+
+def _measured(client: APIClient) -> dict[str, Any]:
+    (row,) = client.get(f"{ROUTE}/acme/falcon/endpoints").json()["data"]["endpoints"]
+    return {name: value for name, value in row.items() if "_last_" in name}
+
+
+def test_latency_and_throughput_are_percentiles_of_the_last_half_hour(
+    inference: APIClient, anonymous: APIClient, tenant: Tenant, falcon: ModelEndpoint
+) -> None:
+    for number in range(5):
+        spend(tenant, falcon, latency_ms=100 * (number + 1), duration_ms=1000)
+    # A whole answer has no first token, a failure no speed, and an hour ago is not recent.
+    spend(tenant, falcon, latency_ms=1, streamed=False, completion_tokens=0)
+    spend(tenant, falcon, latency_ms=1, duration_ms=1, status="failed")
+    long_ago = timezone.now() - timedelta(minutes=31)
+    spend(tenant, falcon, latency_ms=1, duration_ms=1, created_at=long_ago)
+    expected = {
+        "latency_last_30m": {"p50": 300, "p75": 400, "p90": 460, "p99": 496},
+        "throughput_last_30m": {"p50": 50, "p75": 50, "p90": 50, "p99": 50},
+        "uptime_last_5m": None,
+        "uptime_last_30m": None,
+        "uptime_last_1d": None,
+    }
+    assert _measured(inference) == expected
+    assert _measured(anonymous) == dict.fromkeys(expected)
+
+
+def test_an_endpoint_does_not_answer_for_the_attempts_before_it(
+    inference: APIClient, tenant: Tenant, falcon: ModelEndpoint
+) -> None:
+    attempts = [
+        {"endpoint_id": str(publish("acme/hawk").pk), "latency_ms": 5000, "status": 502},
+        {"endpoint_id": str(falcon.pk), "latency_ms": 200, "status": 200},
+    ]
+    spend(tenant, falcon, latency_ms=5200, duration_ms=6000, attempts=attempts)
+    measured = _measured(inference)
+    assert set(measured["latency_last_30m"].values()) == {200}
+    assert set(measured["throughput_last_30m"].values()) == {50}
+
+
+def _minute(ago: int) -> datetime:
+    """A moment well inside a whole minute, that many minutes before this one."""
+    return timezone.now().replace(second=30, microsecond=0) - timedelta(minutes=ago)
+
+
+def test_uptime_is_the_share_of_busy_minutes_that_went_well(
+    inference: APIClient, tenant: Tenant, falcon: ModelEndpoint
+) -> None:
+    failure = {"status": 502, "error_type": "provider_unavailable"}
+
+    def minute(ago: int, *, good: int, bad: int, **fields: Any) -> None:
+        for _ in range(good):
+            spend(tenant, falcon, created_at=_minute(ago))
+        for _ in range(bad):
+            at = {"created_at": _minute(ago), "status": "failed", "attempt": failure}
+            spend(tenant, falcon, **{**at, **fields})
+
+    minute(2, good=8, bad=2)
+    minute(3, good=7, bad=3)
+    minute(10, good=10, bad=0)
+    # A stream that breaks off after its first token has failed too.
+    minute(20, good=7, bad=3, attempt={})
+    # These say nothing: too few attempts, a caller's mistakes, rate limits, a tenant's credential.
+    minute(4, good=0, bad=9)
+    minute(11, good=0, bad=10, attempt={"status": 400, "error_type": "invalid_request"})
+    minute(12, good=0, bad=10, attempt={"status": 429, "error_type": "rate_limit_exceeded"})
+    minute(13, good=0, bad=10, attempt={**failure, "status": 401, "is_byok": True})
+    # Within the day, and before it.
+    minute(600, good=10, bad=0)
+    minute(1500, good=0, bad=10)
+    measured = _measured(inference)
+    assert measured["uptime_last_5m"] == 50
+    assert measured["uptime_last_30m"] == 50
+    assert measured["uptime_last_1d"] == 60
+
+
+def test_figures_are_kept_for_a_minute(
+    inference: APIClient, tenant: Tenant, falcon: ModelEndpoint
+) -> None:
+    assert _measured(inference)["latency_last_30m"] is None
+    spend(tenant, falcon)
+    with CaptureQueriesContext(connection) as captured:
+        assert _measured(inference)["latency_last_30m"] is None
+    assert [query for query in captured if "inference_generation" in query["sql"]] == []

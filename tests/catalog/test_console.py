@@ -1,0 +1,113 @@
+"""Providers, models and their endpoints on the console."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client
+
+from catalog.models import LanguageModel, ModelEndpoint, PriceVersion, Provider
+from config.credentials import Secret
+from tests.support import factories
+from tests.support.console import SECRET, change, fingerprint, listing, page
+
+
+def test_change_provider_stores_the_credential_of_the_operator(operator: Client, db: None) -> None:
+    provider = factories.make_provider("acme-ai", name="Acme AI")
+    form = {
+        "name": "Acme AI",
+        "dialect": "openai",
+        "base_url": "https://API.example.com/v1/",
+        "is_listed": "on",
+        "secret": SECRET,
+    }
+
+    response = operator.post(page(provider), form)
+
+    found = Provider.objects.get()
+    assert response.status_code == 302
+    assert (found.slug, found.base_url) == ("acme-ai", "https://api.example.com/v1")
+    assert found.reveal_credential() == Secret(SECRET)
+    operator.post(page(provider), {**form, "secret": ""})
+    assert Provider.objects.get().reveal_credential() == Secret(SECRET)
+
+
+def test_change_provider_needs_the_address_that_its_dialect_needs(
+    operator: Client, db: None
+) -> None:
+    provider = factories.make_provider()
+
+    response = operator.post(page(provider), {"name": "X", "dialect": "openai", "base_url": ""})
+
+    assert response.context["adminform"].form.errors == {"base_url": ["This dialect needs one."]}
+
+
+@pytest.mark.parametrize("created", ["-1", "100000000001", "1767225600000"])
+def test_model_is_published_in_seconds(operator: Client, db: None, created: str) -> None:
+    model = factories.make_model()
+    before = fingerprint()
+    response = change(operator, model, {"created": created})
+    errors = response.context["adminform"].form.errors
+    assert errors["created"] == ["Must be in seconds, not milliseconds."]
+    assert fingerprint() == before
+
+
+def test_models_are_listed_whatever_their_time(operator: Client, db: None) -> None:
+    model = factories.make_model()
+    for created, shown in (
+        (10**11, "5138-11-16"),
+        (1767225600000, "1767225600000, which is no time in seconds"),
+        (-(10**15), "-1000000000000000, which is no time in seconds"),
+    ):
+        LanguageModel.objects.filter(pk=model.pk).update(created=created)
+        for path in (listing(LanguageModel), page(model)):
+            assert shown in operator.get(path).content.decode()
+
+
+def test_change_of_rates_is_a_new_price_version(operator: Client, db: None) -> None:
+    endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
+    first = endpoint.price
+    form = {
+        "prompt": "0.000001",
+        "completion": "0.000002",
+        "image": "0",
+        "request": "0",
+        "is_listed": "on",
+        "context_length": "131072",
+    }
+
+    operator.post(page(endpoint), form)
+
+    assert ModelEndpoint.objects.get().price == first
+    operator.post(page(endpoint), {**form, "completion": "0.0000000000000000000000000003"})
+    price = ModelEndpoint.objects.get().price
+    assert (price.price.text("prompt"), price.price.text("completion")) == (
+        "0.000001",
+        "0.0000000000000000000000000003",
+    )
+    assert PriceVersion.objects.get(pk=first.pk).price.text("completion") == "0.000002"
+
+
+def test_add_model_endpoint_stores_its_price(operator: Client, db: None) -> None:
+    model, provider = factories.make_model(), factories.make_provider()
+
+    response = operator.post(
+        listing(ModelEndpoint, "add"),
+        {
+            "model": str(model.pk),
+            "provider": str(provider.pk),
+            "upstream_model_id": "m-1",
+            "region": "global",
+            "prompt": "0.0000025",
+            "completion": "0.00001",
+            "image": "0",
+            "request": "0",
+            "image_output": "0.00003",
+            "is_listed": "on",
+        },
+    )
+
+    endpoint = ModelEndpoint.objects.select_related("price").get()
+    assert response.status_code == 302
+    assert endpoint.price.subject_id == endpoint.pk
+    assert endpoint.price.price.text("image_output") == "0.00003"
+    assert endpoint.price.price.text("prompt") == "0.0000025"

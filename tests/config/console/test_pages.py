@@ -1,0 +1,214 @@
+"""Properties of every page of the console."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.contrib import admin
+from django.contrib.auth.models import Permission, User
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from accounts.models import (
+    ApiKey,
+    ByokCredential,
+    Guardrail,
+    Member,
+    Organization,
+    Workspace,
+    workspace_for,
+)
+from catalog.models import LanguageModel, ModelEndpoint, PriceVersion, Provider
+from endpoints.models import PrivateEndpoint, Validation
+from endusers.models import EndUser
+from inference.models import Generation
+from tests.support import factories
+from tests.support.console import SECRET, STATUSES, fingerprint, listing, page, urls
+from tests.support.factories import Tenant
+from tests.support.governance import make_guardrail, make_member
+
+
+def test_get_of_every_page_answers_and_changes_no_row(
+    operator: Client, world: dict[str, Any]
+) -> None:
+    before = fingerprint()
+
+    answers = [(name, path, operator.get(path).status_code) for name, path in urls(world)]
+
+    assert [
+        (path, status) for name, path, status in answers if status != STATUSES.get(name, 200)
+    ] == []
+    assert fingerprint() == before
+    assert {name for name, *_ in answers} >= {
+        "accounts_apikey_revoke",
+        "endpoints_privateendpoint_activate",
+        "endpoints_privateendpoint_remove",
+    }
+
+
+def test_every_page_sends_a_stranger_to_the_login(db: None, world: dict[str, Any]) -> None:
+    stranger = Client()
+
+    for name, path in urls(world):
+        if name in ("login", "logout", "jsi18n"):
+            continue
+        response = stranger.get(path)
+        assert (response.status_code, path) == (302, path)
+        assert response["Location"].startswith(("/admin/login/", path))
+
+
+def test_pages_have_a_policy_of_their_own_and_nothing_from_other_hosts(
+    operator: Client, world: dict[str, Any]
+) -> None:
+    for path in ("/admin/", "/admin/login/", page(world["endpoints.privateendpoint"])):
+        response = operator.get(path)
+        assert "script-src 'self' 'unsafe-eval';" in response["Content-Security-Policy"] + ";"
+        assert "Content-Security-Policy-Report-Only" not in response
+        sources = re.findall(r'(?:src|<link[^>]+href|hx-get)="([^"]+)"', response.content.decode())
+        assert [source for source in sources if not source.startswith("/")] == []
+
+    assert "unsafe-eval" not in operator.get("/docs")["Content-Security-Policy"]
+
+
+def test_index_lists_the_sections_in_the_order_of_the_sidebar(operator: Client) -> None:
+    response = operator.get("/admin/")
+
+    names = ["Customers", "Endpoints", "Catalogue", "Traffic", "Money", "Operators"]
+    assert [section["name"] for section in response.context["app_list"]] == names
+    assert [section["title"] for section in response.context["sidebar_navigation"]] == names
+
+
+def test_index_offers_only_what_the_operator_may_see(db: None) -> None:
+    user = User.objects.create_user("auditor", is_staff=True)
+    user.user_permissions.add(Permission.objects.get(codename="view_generation"))
+    client = Client()
+    client.force_login(user)
+
+    response = client.get("/admin/")
+
+    assert [section["name"] for section in response.context["app_list"]] == ["Traffic"]
+
+
+def _organizations(tenant: Tenant, count: int) -> None:
+    for number in range(count):
+        Organization.objects.create_organization(name=f"Organization {number}")
+
+
+def _workspaces(tenant: Tenant, count: int) -> None:
+    for number in range(count):
+        organization = Organization.objects.create_organization(name=f"Of workspace {number}")
+        Workspace.objects.create(organization=organization, name="More", slug="more")
+
+
+def _keys(tenant: Tenant, count: int) -> None:
+    for number in range(count):
+        other = Organization.objects.create_organization(name=f"Of key {number}")
+        ApiKey.objects.create_key(workspace=workspace_for(other.pk, None), name="key")
+
+
+def _credentials(tenant: Tenant, count: int) -> None:
+    for _ in range(count):
+        factories.make_credential(tenant, factories.make_provider())
+
+
+def _members(tenant: Tenant, count: int) -> None:
+    for number in range(count):
+        make_member(Organization.objects.create_organization(name=f"Of member {number}"))
+
+
+def _guardrails(tenant: Tenant, count: int) -> None:
+    for number in range(count):
+        other = Organization.objects.create_organization(name=f"Of guardrail {number}")
+        guardrail = make_guardrail(workspace_for(other.pk, None))
+        guardrail.assign_members([make_member(other)], by="test")
+
+
+def _endpoints(tenant: Tenant, count: int) -> None:
+    for _ in range(count):
+        model, provider = factories.make_model(), factories.make_provider()
+        factories.make_endpoint(model, provider)
+        draft = factories.make_draft(tenant, model, provider)
+        credential = factories.make_credential(tenant, provider)
+        validation = factories.make_validation(draft, credential)
+        factories.make_generation(tenant)
+        draft.validation = validation
+        draft.save_fields("validation")
+
+
+def _end_users(tenant: Tenant, count: int) -> None:
+    for _ in range(count):
+        user = f"user {EndUser.objects.count()}"
+        EndUser.objects.register(organization_id=tenant.organization.pk, user=user)
+
+
+@pytest.mark.parametrize(
+    ("model", "make"),
+    [
+        (Organization, _organizations),
+        (Workspace, _workspaces),
+        (ApiKey, _keys),
+        (ByokCredential, _credentials),
+        (Member, _members),
+        (Guardrail, _guardrails),
+        (Provider, _endpoints),
+        (LanguageModel, _endpoints),
+        (ModelEndpoint, _endpoints),
+        (PriceVersion, _endpoints),
+        (PrivateEndpoint, _endpoints),
+        (Validation, _endpoints),
+        (EndUser, _end_users),
+        (Generation, _endpoints),
+    ],
+)
+def test_list_makes_the_same_queries_for_3_rows_and_for_30(
+    operator: Client, tenant: Tenant, model: type[Any], make: Callable[[Tenant, int], None]
+) -> None:
+    counts = []
+    for added in (3, 27):
+        make(tenant, added)
+        operator.get(listing(model))
+        with CaptureQueriesContext(
+            connection,
+        ) as queries:
+            response = operator.get(listing(model))
+        assert response.status_code == 200
+        counts.append(len(queries))
+
+    assert counts[0] == counts[1]
+    assert response.context["cl"].result_count >= 30
+
+
+@pytest.mark.parametrize("label", sorted(m._meta.label for m in admin.site._registry))
+def test_search_takes_any_text(operator: Client, world: dict[str, Any], label: str) -> None:
+    model = apps.get_model(label)
+    pk = world[model._meta.label_lower].pk
+
+    for term in ("%", "1", "ünï'\"\\", "acme default", str(pk)):
+        assert operator.get(listing(model), {"q": term}).status_code == 200
+
+
+def test_search_finds_a_row_by_its_id(operator: Client, world: dict[str, Any]) -> None:
+    for label in ("accounts.apikey", "endpoints.privateendpoint", "endusers.enduser"):
+        row = world[label]
+        response = operator.get(listing(type(row)), {"q": str(row.pk)})
+        assert list(response.context["cl"].result_list) == [row]
+
+
+def test_secrets_are_on_no_page(operator: Client, world: dict[str, Any], tenant: Tenant) -> None:
+    held = (SECRET, tenant.api_key, tenant.management_key)
+
+    for _, path in urls(world):
+        content = operator.get(path).getvalue().decode()
+        assert not [secret for secret in held if secret in content]
+
+
+def test_money_is_written_out(operator: Client, tenant: Tenant) -> None:
+    generation = factories.make_generation(tenant, cost_nano=12_000)
+
+    assert "$0.000012" in operator.get(page(generation)).content.decode()
+    assert "$0.000012" in operator.get(listing(Generation)).content.decode()

@@ -1,0 +1,373 @@
+"""Which URLs and addresses an egress policy admits."""
+
+import socket
+from ipaddress import ip_network
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from config.egress import (
+    AddressRefused,
+    EgressPolicy,
+    InvalidURL,
+    parse_base_url,
+    refusal,
+)
+from tests.support.egress import STRICT, Client, assert_untouched, post
+
+VISIBLE = "the URL may hold visible ASCII characters only, and no backslash"
+
+
+ABSOLUTE = "this is not an absolute URL"
+
+
+SCHEME = "the URL must begin with https://"
+
+
+USER = "the URL must not hold a user name or a password"
+
+
+QUERY = "the URL must have neither a query nor a fragment"
+
+
+HOST = "the host of the URL is not valid"
+
+
+NAME = "the host of the URL is not a valid name"
+
+
+NUMBER = "the host of the URL is neither a name nor a dotted IPv4"
+
+
+SIX = "the host of the URL is not a valid IPv6 address"
+
+
+PORT = "the port of the URL must be a number from 1 to 65535"
+
+
+PLACE = "the address or the port of the URL is not allowed"
+
+
+CHARACTER = "the path of the URL holds a character that is not allowed"
+
+
+ESCAPE = "the path of the URL holds an escape that is not allowed"
+
+
+SEGMENT = "the path of the URL must not hold empty or dot segments"
+
+
+LENGTH = "the URL must be text of at most 2048 characters"
+
+
+# CANARY stands for the port of a listener on loopback, which must never see a connection.
+DANGEROUS = [
+    ("https://127.0.0.1:CANARY", PLACE),
+    ("https://127.0.0.1:CANARY/v1", PLACE),
+    ("https://127.1:CANARY", NUMBER),
+    ("https://127.0.1:CANARY", NUMBER),
+    ("https://0:CANARY", NUMBER),
+    ("https://2130706433:CANARY", NUMBER),
+    ("https://017700000001:CANARY", NUMBER),
+    ("https://0177.0.0.1:CANARY", NUMBER),
+    ("https://127.0.0.01:CANARY", NUMBER),
+    ("https://0x7f000001:CANARY", NUMBER),
+    ("https://0X7F000001:CANARY", NUMBER),
+    ("https://0x7f.0.0.1:CANARY", NUMBER),
+    ("https://127.0.0.0x1:CANARY", NUMBER),
+    ("https://0x:CANARY", NUMBER),
+    ("https://upstream.1:CANARY", NUMBER),
+    ("https://127.0.0.1.:CANARY", NAME),
+    ("https://localhost.:CANARY", NAME),
+    ("https://127.0.0.1%00:CANARY", NAME),
+    ("https://127%2e0%2e0%2e1:CANARY", NAME),
+    ("https://local_host:CANARY", NAME),
+    ("https://-localhost:CANARY", NAME),
+    ("https://:CANARY", NAME),
+    ("https://１２７.0.0.1:CANARY", VISIBLE),
+    ("https://127。0。0。1:CANARY", VISIBLE),
+    ("https://ⓛocalhost:CANARY", VISIBLE),
+    ("https://127.0.0.1\t:CANARY", VISIBLE),
+    ("https://127.0.0.1:CANARY\n", VISIBLE),
+    (" https://127.0.0.1:CANARY", VISIBLE),
+    ("https://example.com\r\nHost: localhost:CANARY", VISIBLE),
+    ("https://example.com\\@127.0.0.1:CANARY", VISIBLE),
+    ("https:\\\\127.0.0.1:CANARY", VISIBLE),
+    ("https://127.0.0.1\x00.example.com:CANARY", VISIBLE),
+    ("https://example.com@127.0.0.1:CANARY", USER),
+    ("https://user:password@127.0.0.1:CANARY", USER),
+    ("https://127.0.0.1:CANARY#@example.com", QUERY),
+    ("https://127.0.0.1:CANARY?x=1", QUERY),
+    ("https:127.0.0.1:CANARY", ABSOLUTE),
+    ("https:/127.0.0.1:CANARY", ABSOLUTE),
+    ("//127.0.0.1:CANARY", ABSOLUTE),
+    ("127.0.0.1:CANARY", ABSOLUTE),
+    ("", ABSOLUTE),
+    ("http://127.0.0.1:CANARY", SCHEME),
+    ("http://localhost:CANARY", SCHEME),
+    ("ftp://127.0.0.1:CANARY", SCHEME),
+    ("file:///etc/passwd", SCHEME),
+    ("gopher://127.0.0.1:CANARY/_x", SCHEME),
+    ("unix://localhost/run/x", SCHEME),
+    ("https://[::1]:CANARY", PLACE),
+    ("https://[0:0:0:0:0:0:0:1]:CANARY", PLACE),
+    ("https://[::]:CANARY", PLACE),
+    ("https://[::ffff:127.0.0.1]:CANARY", PLACE),
+    ("https://[::ffff:7f00:1]:CANARY", PLACE),
+    ("https://[::127.0.0.1]:CANARY", PLACE),
+    ("https://[::ffff:0:127.0.0.1]:CANARY", PLACE),
+    ("https://[64:ff9b::127.0.0.1]:CANARY", PLACE),
+    ("https://[2002:7f00:1::]:CANARY", PLACE),
+    ("https://[fe80::1%lo]:CANARY", HOST),
+    ("https://[fe80::1%25lo]:CANARY", HOST),
+    ("https://[127.0.0.1]:CANARY", SIX),
+    ("https://[]:CANARY", SIX),
+    ("https://[::1:CANARY", HOST),
+    ("https://[::1]x:CANARY", HOST),
+    ("https://127.0.0.1:CANARY:443", PORT),
+    ("https://localhost:", PORT),
+    ("https://localhost:0", PORT),
+    ("https://localhost:0443", PORT),
+    ("https://localhost:65536", PORT),
+    ("https://localhost:+443", PORT),
+    ("https://localhost:22", PLACE),
+    ("https://localhost:80", PLACE),
+    ("https://localhost:6379", PLACE),
+    ("https://8.8.8.8:25", PLACE),
+    ("https://localhost:CANARY/../x", SEGMENT),
+    ("https://localhost:CANARY/a/.", SEGMENT),
+    ("https://localhost:CANARY/%2e%2E/x", SEGMENT),
+    ("https://localhost:CANARY//x", SEGMENT),
+    ("https://localhost:CANARY/a%2fb", ESCAPE),
+    ("https://localhost:CANARY/a%0d%0ab", ESCAPE),
+    ("https://localhost:CANARY/a%252e", ESCAPE),
+    ("https://localhost:CANARY/a%5c", ESCAPE),
+    ("https://localhost:CANARY/a%zz", CHARACTER),
+    ('https://localhost:CANARY/"', CHARACTER),
+    ("https://localhost:CANARY/" + "a" * 2048, LENGTH),
+]
+
+
+@pytest.mark.parametrize(("spelling", "message"), DANGEROUS)
+def test_a_dangerous_spelling_is_refused_before_any_connection(
+    spelling: str, message: str, canary: socket.socket
+) -> None:
+    url = spelling.replace("CANARY", str(canary.getsockname()[1]))
+    with pytest.raises(InvalidURL) as caught:
+        parse_base_url(url, policy=STRICT)
+    assert str(caught.value) == message
+    assert_untouched(canary)
+
+
+@pytest.mark.parametrize(
+    "spelling", [spelling for spelling, message in DANGEROUS if message not in (QUERY, ESCAPE)]
+)
+def test_neither_client_dials_a_dangerous_spelling(
+    spelling: str, client: Client, canary: socket.socket
+) -> None:
+    url = spelling.replace("CANARY", str(canary.getsockname()[1]))
+    with pytest.raises(AddressRefused):
+        client(post(url), STRICT)
+    assert_untouched(canary)
+
+
+REFUSED = [
+    ("0.0.0.0", "unspecified"),
+    ("0.1.2.3", "unspecified"),
+    ("10.0.0.1", "private"),
+    ("100.64.0.1", "carrier-grade NAT"),
+    ("100.100.100.200", "carrier-grade NAT"),
+    ("127.0.0.1", "loopback"),
+    ("127.255.255.254", "loopback"),
+    ("168.63.129.16", "metadata"),
+    ("169.254.169.254", "link-local"),
+    ("169.254.170.2", "link-local"),
+    ("172.16.0.1", "private"),
+    ("172.31.255.255", "private"),
+    ("192.0.0.192", "protocol assignments"),
+    ("192.0.2.1", "documentation"),
+    ("192.31.196.1", "AS112"),
+    ("192.52.193.1", "AMT relay"),
+    ("192.88.99.1", "6to4 relay"),
+    ("192.168.0.1", "private"),
+    ("192.175.48.1", "AS112"),
+    ("198.18.0.1", "benchmarking"),
+    ("198.19.255.255", "benchmarking"),
+    ("198.51.100.1", "documentation"),
+    ("203.0.113.1", "documentation"),
+    ("224.0.0.1", "multicast"),
+    ("239.255.255.250", "multicast"),
+    ("240.0.0.1", "reserved or broadcast"),
+    ("255.255.255.255", "reserved or broadcast"),
+    ("::", "IPv4 inside IPv6"),
+    ("::1", "loopback"),
+    ("::7f00:1", "IPv4 inside IPv6"),
+    ("::ffff:8.8.8.8", "IPv4-mapped"),
+    ("::ffff:0:8.8.8.8", "IPv4-translated"),
+    ("64:ff9b::808:808", "NAT64"),
+    ("64:ff9b:1::808:808", "NAT64"),
+    ("100::1", "not global unicast"),
+    ("2001::1", "Teredo"),
+    ("2001:2::1", "protocol assignments"),
+    ("2001:10::1", "protocol assignments"),
+    ("2001:20::1", "protocol assignments"),
+    ("2001:db8::1", "documentation"),
+    ("2002:808:808::1", "6to4"),
+    ("2620:4f:8000::1", "AS112"),
+    ("3ffe::1", "returned"),
+    ("3fff::1", "documentation"),
+    ("2606:4700::5efe:808:808", "IPv4 inside IPv6"),
+    ("2606:4700::200:5efe:808:808", "IPv4 inside IPv6"),
+    ("4000::1", "not global unicast"),
+    ("5f00::1", "not global unicast"),
+    ("fc00::1", "not global unicast"),
+    ("fd00:ec2::254", "not global unicast"),
+    ("fe80::1", "not global unicast"),
+    ("fe80::1%1", "scoped address"),
+    ("fec0::1", "not global unicast"),
+    ("ff02::1", "multicast"),
+    ("2606:4700::1111%1", "scoped address"),
+    ("127.1", "not an address"),
+    ("０.0.0.0", "not an address"),
+    ("", "not an address"),
+]
+
+
+@pytest.mark.parametrize(("address", "reason"), REFUSED)
+def test_an_address_outside_the_public_network_is_refused(
+    address: str, reason: str, canary: socket.socket
+) -> None:
+    port = canary.getsockname()[1]
+    assert refusal(address, STRICT, port) == reason
+    assert refusal(address, STRICT, 443) == reason
+
+
+@pytest.mark.parametrize(("address", "reason"), REFUSED)
+def test_a_name_with_a_refused_address_is_not_dialled(
+    address: str, reason: str, client: Client, canary: socket.socket
+) -> None:
+    url = f"https://upstream.test:{canary.getsockname()[1]}"
+    with pytest.raises(AddressRefused) as caught:
+        client(post(url), STRICT, lambda host, port: [address])
+    assert caught.value.detail == reason
+    assert_untouched(canary)
+
+
+@pytest.mark.parametrize("address", ["8.8.8.8", "172.32.0.1", "192.0.1.1", "2606:4700::1111"])
+def test_a_public_address_is_admitted_on_the_ports_of_the_policy(address: str) -> None:
+    ports = [22, 80, 443, 444, 1023, 1024, 3306, 5432, 6379, 8443, 65535, 65536, 0]
+    admitted = [port for port in ports if refusal(address, STRICT, port) is None]
+    assert admitted == [443, 1024, 8443, 65535]
+    assert refusal(address, STRICT, 443, plain=True) == "plain HTTP"
+
+
+def test_an_allowed_network_admits_its_own_addresses_alone_on_any_port() -> None:
+    policy = EgressPolicy(allowed_networks=(ip_network("10.1.0.0/16"), ip_network("fd00::/64")))
+    assert refusal("10.1.2.3", policy, 22) is None
+    assert refusal("10.1.2.3", policy, 80, plain=True) is None
+    assert refusal("fd00::5", policy, 6379) is None
+    assert refusal("10.2.0.1", policy, 443) == "private"
+    assert refusal("fd00:0:0:1::5", policy, 443) == "not global unicast"
+    assert refusal("8.8.8.8", policy, 22) == "port"
+    assert refusal("8.8.8.8", policy, 443, plain=True) == "plain HTTP"
+    assert refusal("10.1.2.3", policy, 0) == "port"
+
+
+def test_allowing_everything_still_refuses_what_carries_another_address() -> None:
+    policy = EgressPolicy(allowed_networks=(ip_network("0.0.0.0/0"), ip_network("::/0")))
+    still = [address for address, _ in REFUSED if refusal(address, policy, 443)]
+    assert still == [
+        "0.0.0.0",
+        "0.1.2.3",
+        "224.0.0.1",
+        "239.255.255.250",
+        "240.0.0.1",
+        "255.255.255.255",
+        "::",
+        "::7f00:1",
+        "::ffff:8.8.8.8",
+        "::ffff:0:8.8.8.8",
+        "64:ff9b::808:808",
+        "64:ff9b:1::808:808",
+        "2001::1",
+        "2002:808:808::1",
+        "2606:4700::5efe:808:808",
+        "2606:4700::200:5efe:808:808",
+        "fe80::1%1",
+        "ff02::1",
+        "2606:4700::1111%1",
+        "127.1",
+        "０.0.0.0",
+        "",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("typed", "canonical"),
+    [
+        ("https://Api.Example.COM", "https://api.example.com"),
+        ("HTTPS://api.example.com:443/", "https://api.example.com"),
+        ("https://api.example.com:8443/v1/", "https://api.example.com:8443/v1"),
+        ("https://api.example.com/V1/%7euser/%c3%a9", "https://api.example.com/V1/~user/%C3%A9"),
+        ("https://localhost:8443", "https://localhost:8443"),
+        ("https://metadata.google.internal", "https://metadata.google.internal"),
+        ("https://printer.local/v1", "https://printer.local/v1"),
+        ("https://xn--bcher-kva.example", "https://xn--bcher-kva.example"),
+        ("https://8.8.8.8", "https://8.8.8.8"),
+        ("https://[2606:4700:0::1111]:8443/v1", "https://[2606:4700::1111]:8443/v1"),
+        ("https://1password.example.a1", "https://1password.example.a1"),
+    ],
+)
+def test_parse_returns_the_canonical_form(typed: str, canonical: str) -> None:
+    assert parse_base_url(typed, policy=STRICT).text == canonical
+
+
+def test_parse_admits_plain_http_and_other_ports_for_allowed_networks_only() -> None:
+    policy = EgressPolicy(allowed_networks=(ip_network("10.0.0.0/8"),))
+    assert parse_base_url("http://10.0.0.1/", policy=policy, require_https=False).port == 80
+    assert parse_base_url("https://10.0.0.1:22", policy=policy).text == "https://10.0.0.1:22"
+    assert parse_base_url("https://name.test:22", policy=policy).text == "https://name.test:22"
+    for url in ("http://8.8.8.8", "https://8.8.8.8:22", "https://192.168.0.1"):
+        with pytest.raises(InvalidURL, match=PLACE):
+            parse_base_url(url, policy=policy, require_https=False)
+    with pytest.raises(InvalidURL, match=SCHEME):
+        parse_base_url("http://10.0.0.1", policy=policy)
+    with pytest.raises(InvalidURL, match=PLACE):
+        parse_base_url("http://name.test", policy=STRICT, require_https=False)
+
+
+@pytest.mark.parametrize("value", [None, 5, b"https://example.com", ["https://example.com"]])
+def test_parse_refuses_what_is_not_text(value: object) -> None:
+    with pytest.raises(InvalidURL, match=LENGTH):
+        parse_base_url(value, policy=STRICT)  # type: ignore[arg-type]
+
+
+def test_a_joined_path_cannot_grow_into_the_host() -> None:
+    base = parse_base_url("https://example.com/v1", policy=STRICT)
+    assert base.join("/chat/completions?a=b") == "https://example.com/v1/chat/completions?a=b"
+    with pytest.raises(InvalidURL, match="the path must begin with a slash"):
+        base.join(".evil.test/x")
+
+
+near_urls = st.builds(
+    "{}{}{}{}".format,
+    st.sampled_from(["https://", "HTTPS://", "http://", "https:/", ""]),
+    st.one_of(
+        st.sampled_from(["a.test", "8.8.8.8", "[2606:4700::1]", "127.1", "A-b.C"]), st.text("a1.-")
+    ),
+    st.sampled_from(["", ":443", ":8443", ":22", ":", ":080"]),
+    st.text("/aZ%2eE5fF.~@:\\ ?#", max_size=12),
+)
+
+
+@settings(deadline=None)
+@given(st.one_of(st.text(), st.binary().map(lambda data: data.decode("latin-1")), near_urls))
+def test_parse_refuses_or_returns_what_parses_to_itself(text: str) -> None:
+    for policy in (STRICT, EgressPolicy(allowed_networks=(ip_network("0.0.0.0/0"),))):
+        try:
+            base = parse_base_url(text, policy=policy, require_https=False)
+        except InvalidURL:
+            continue
+        assert parse_base_url(base.text, policy=policy, require_https=False) == base
+        assert base.text.isascii()

@@ -1,0 +1,360 @@
+"""How a client resolves a name, connects and verifies the server."""
+
+import asyncio
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from ipaddress import ip_network
+
+import pytest
+import uvloop
+
+from config.egress import (
+    AddressRefused,
+    BadResponse,
+    ConnectFailed,
+    EgressClient,
+    EgressError,
+    EgressPolicy,
+    TLSFailed,
+    fetch,
+)
+from tests.support.egress import (
+    KEY,
+    STRICT,
+    Client,
+    assert_untouched,
+    post,
+    through_fetch,
+    through_uvloop_client,
+    upstream,
+)
+from tests.support.tls import Authority, answering, serving
+
+
+def test_a_request_keeps_host_and_server_name_and_reaches_the_judged_address(
+    client: Client, policy: EgressPolicy, context: ssl.SSLContext
+) -> None:
+    with serving(answering(b"hello", headers=("X-Answer: yes",)), context) as server:
+        url = upstream(server, "/v1/models%2Fa?x=%20y")
+        status, headers, body = client(post(url, b'{"a":1}'), policy)
+    assert (status, headers["x-answer"], body) == (200, "yes", b"hello")
+    assert server.names == ["upstream.test"]
+    head, received = server.requests[0]
+    lines = head.decode().split("\r\n")
+    assert lines[0] == "POST /v1/models%2Fa?x=%20y HTTP/1.1"
+    assert {line for line in lines[1:] if not line.startswith(("Accept: ", "Connection: "))} == {
+        f"Host: upstream.test:{server.port}",
+        "User-Agent: Causeway",
+        "Accept-Encoding: identity",
+        f"Authorization: Bearer {KEY}",
+        "Content-Type: application/json",
+        "Content-Length: 7",
+    }
+    assert received == b'{"a":1}'
+
+
+def test_an_address_literal_is_dialled_when_its_network_is_allowed(
+    client: Client, policy: EgressPolicy, context: ssl.SSLContext
+) -> None:
+    def resolve(host: str, port: int) -> list[str]:
+        raise AssertionError("a literal has no name to resolve")
+
+    with serving(answering(), context) as server:
+        url = f"https://127.0.0.1:{server.port}/v1"
+        assert client(post(url), policy, resolve)[2] == b"hello"
+
+
+def test_an_ipv6_literal_is_dialled_when_its_network_is_allowed(
+    client: Client, policy: EgressPolicy, authority: Authority
+) -> None:
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("no IPv6 here")
+    policy = replace(policy, allowed_networks=(ip_network("::1/128"),))
+    with serving(answering(), authority.server_context("::1"), "::1") as server:
+        assert client(post(f"https://[::1]:{server.port}/v1"), policy)[2] == b"hello"
+        assert f"Host: [::1]:{server.port}" in server.requests[0][0].decode()
+
+
+def test_the_platform_resolver_is_judged_too(client: Client, canary: socket.socket) -> None:
+    url = f"https://localhost:{canary.getsockname()[1]}"
+    with pytest.raises(AddressRefused) as caught:
+        if client is not through_fetch:
+            asyncio.run(send_with_platform_resolver(url))
+        else:
+            fetch(post(url), STRICT, 1.0)
+    assert caught.value.detail == "loopback"
+    assert_untouched(canary)
+
+
+async def send_with_platform_resolver(url: str) -> None:
+    async with EgressClient(STRICT) as egress_client:
+        await egress_client.send(post(url), first_byte_timeout=1, idle_timeout=1)
+
+
+def test_plain_http_reaches_an_allowed_network(client: Client, policy: EgressPolicy) -> None:
+    with serving(answering()) as server:
+        assert client(post(upstream(server)), policy)[2] == b"hello"
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("http://upstream.test:8080", "plain HTTP"),
+        ("http://upstream.test", "port"),
+        ("https://upstream.test:22", "port"),
+    ],
+)
+def test_a_name_outside_the_allowed_networks_keeps_the_rules_of_the_public_network(
+    client: Client, policy: EgressPolicy, url: str, reason: str
+) -> None:
+    with pytest.raises(AddressRefused) as caught:
+        client(post(url), policy, lambda host, port: ["8.8.8.8"])
+    assert caught.value.detail == reason
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [["127.0.0.1", "127.0.0.2"], ["127.0.0.2", "127.0.0.1"], ["127.0.0.1", "::ffff:127.0.0.1"]],
+)
+def test_mixed_answers_are_refused_whole(
+    client: Client, policy: EgressPolicy, context: ssl.SSLContext, answers: list[str]
+) -> None:
+    with serving(answering(), context) as server:
+        with pytest.raises(AddressRefused):
+            client(post(upstream(server)), policy, lambda host, port: answers)
+        assert server.connections == 0
+
+
+def test_a_name_that_changes_its_answer_never_leads_elsewhere(
+    client: Client, policy: EgressPolicy, context: ssl.SSLContext
+) -> None:
+    asked: list[str] = []
+
+    def rebinding(host: str, port: int) -> list[str]:
+        asked.append(host)
+        return ["127.0.0.1"] if len(asked) == 1 else ["127.0.0.2"]
+
+    with serving(answering(headers=("Connection: close",)), context) as server:
+        with socket.create_server(("127.0.0.2", server.port)) as canary:
+            canary.setblocking(False)
+            assert client(post(upstream(server)), policy, rebinding)[2] == b"hello"
+            assert asked == ["upstream.test"]
+            with pytest.raises(AddressRefused):
+                client(post(upstream(server)), policy, rebinding)
+            assert_untouched(canary)
+        assert server.connections == 1
+
+
+def test_one_client_judges_a_name_again_for_a_new_connection(
+    policy: EgressPolicy, context: ssl.SSLContext
+) -> None:
+    answers = iter([["127.0.0.1"], ["127.0.0.2"]])
+
+    async def resolve(host: str, port: int) -> list[str]:
+        return next(answers)
+
+    async def run(url: str) -> None:
+        async with EgressClient(policy, resolve=resolve, dns_cache_seconds=0) as egress_client:
+            response = await egress_client.send(post(url), first_byte_timeout=1, idle_timeout=1)
+            await response.read()
+            with pytest.raises(AddressRefused):
+                await egress_client.send(post(url), first_byte_timeout=1, idle_timeout=1)
+
+    with serving(answering(headers=("Connection: close",)), context) as server:
+        asyncio.run(run(upstream(server)))
+        assert server.connections == 1
+
+
+def test_a_name_without_an_address_fails_to_connect(client: Client) -> None:
+    def unknown(host: str, port: int) -> list[str]:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    resolvers: list[Callable[[str, int], list[str]]] = [unknown, lambda host, port: []]
+    for resolve in resolvers:
+        with pytest.raises(ConnectFailed) as caught:
+            client(post("https://upstream.test"), STRICT, resolve)
+        assert str(caught.value) == "could not connect: no such name"
+
+
+def test_a_resolver_that_hangs_fails_to_connect(policy: EgressPolicy) -> None:
+    released = threading.Event()
+
+    async def hang(host: str, port: int) -> list[str]:
+        await asyncio.sleep(5)
+        return ["127.0.0.1"]
+
+    async def run() -> None:
+        async with EgressClient(policy, resolve=hang) as egress_client:
+            await egress_client.send(post("https://a.test"), first_byte_timeout=5, idle_timeout=5)
+
+    with pytest.raises(ConnectFailed):
+        asyncio.run(run())
+    with pytest.raises(ConnectFailed):
+        fetch(
+            post("https://a.test"),
+            policy,
+            5.0,
+            resolve=lambda host, port: ["127.0.0.1"] if released.wait(5) else [],
+        )
+    released.set()
+
+
+def test_a_refused_connection_fails_to_connect(client: Client, policy: EgressPolicy) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with pytest.raises(ConnectFailed):
+        client(post(f"https://upstream.test:{port}"), policy)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "fault"),
+    [
+        (["other.test"], {}),
+        (["upstream.test"], {"expired": True}),
+        (["upstream.test"], {"self_signed": True}),
+        (["127.0.0.1"], {}),
+    ],
+    ids=["wrong host", "expired", "self-signed", "address instead of name"],
+)
+def test_a_wrong_certificate_ends_before_any_header_is_sent(
+    client: Client,
+    policy: EgressPolicy,
+    authority: Authority,
+    hosts: list[str],
+    fault: dict[str, bool],
+) -> None:
+    with serving(answering(), authority.server_context(*hosts, **fault)) as server:
+        with pytest.raises(TLSFailed):
+            client(post(upstream(server)), policy)
+        assert server.requests == []
+        assert server.names == ["upstream.test"]
+
+
+def test_a_certificate_of_an_unknown_authority_is_refused(
+    client: Client, policy: EgressPolicy, context: ssl.SSLContext
+) -> None:
+    with serving(answering(), context) as server:
+        with pytest.raises(TLSFailed):
+            client(post(upstream(server)), replace(policy, ca_bundle=None))
+        assert server.requests == []
+
+
+def test_a_server_that_does_not_speak_tls_gets_no_header(
+    client: Client, policy: EgressPolicy
+) -> None:
+    received: list[bytes] = []
+
+    def answer() -> None:
+        line, _ = listener.accept()
+        with line:
+            received.append(line.recv(65536))
+            line.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(TLSFailed):
+            client(post(f"https://upstream.test:{listener.getsockname()[1]}"), policy)
+        thread.join(5)
+    assert KEY.encode() not in received[0]
+
+
+def test_a_name_is_looked_up_once_for_all_who_wait(
+    policy: EgressPolicy, context: ssl.SSLContext
+) -> None:
+    asked: list[str] = []
+
+    async def resolve(host: str, port: int) -> list[str]:
+        asked.append(host)
+        await asyncio.sleep(0.05)
+        return [] if len(asked) == 1 else ["127.0.0.1"]
+
+    async def one(egress_client: EgressClient, url: str) -> bytes:
+        response = await egress_client.send(post(url), first_byte_timeout=1, idle_timeout=1)
+        return await response.read()
+
+    async def run(url: str) -> None:
+        async with EgressClient(policy, resolve=resolve) as egress_client:
+            nothing = await asyncio.gather(
+                *(one(egress_client, url) for _ in range(5)), return_exceptions=True
+            )
+            assert {type(problem) for problem in nothing} == {ConnectFailed}
+            assert (
+                await asyncio.gather(*(one(egress_client, url) for _ in range(5))) == [b"hello"] * 5
+            )
+            assert len(asked) == 2
+
+    with serving(answering(), context) as server:
+        uvloop.run(run(upstream(server)))
+
+
+def test_a_lookup_that_hangs_takes_one_thread_and_the_last_answer_serves(
+    policy: EgressPolicy, context: ssl.SSLContext
+) -> None:
+    asked: list[str] = []
+
+    async def resolve(host: str, port: int) -> list[str]:
+        asked.append(host)
+        if host == "dead.test" or len(asked) > 1:
+            await asyncio.sleep(60)
+        return ["127.0.0.1"]
+
+    async def one(egress_client: EgressClient, url: str) -> bytes:
+        response = await egress_client.send(post(url), first_byte_timeout=1, idle_timeout=1)
+        return await response.read()
+
+    async def run(url: str) -> None:
+        async with EgressClient(policy, resolve=resolve, dns_cache_seconds=0) as egress_client:
+            assert await one(egress_client, url) == b"hello"
+            for _ in range(3):
+                with pytest.raises(ConnectFailed):
+                    await one(egress_client, "https://dead.test")
+                assert await one(egress_client, url) == b"hello"
+            assert asked == ["upstream.test", "dead.test", "upstream.test"]
+
+    with serving(answering(headers=("Connection: close",)), context) as server:
+        uvloop.run(run(upstream(server)))
+
+
+def test_an_address_that_is_silent_gives_way_to_the_next(
+    policy: EgressPolicy, context: ssl.SSLContext
+) -> None:
+    policy = replace(policy, allowed_networks=(ip_network("127.0.0.0/8"),), connect_timeout=5)
+    with (
+        serving(answering(), context) as server,
+        socket.socket() as full,
+        socket.socket() as first,
+        socket.socket() as second,
+    ):
+        # A full backlog takes no connection and refuses none.
+        full.bind(("127.0.0.2", server.port))
+        full.listen(0)
+        for line in (first, second):
+            line.setblocking(False)
+            line.connect_ex(("127.0.0.2", server.port))
+        answers = ["127.0.0.2", "127.0.0.1"]
+        found = through_uvloop_client(post(upstream(server)), policy, lambda host, port: answers)
+    assert found[2] == b"hello"
+
+
+@pytest.mark.parametrize(
+    ("head", "error"),
+    [(b"", ConnectFailed), (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc", BadResponse)],
+    ids=["before the headers", "in the body"],
+)
+def test_a_reset_is_told_by_its_moment(
+    client: Client, policy: EgressPolicy, head: bytes, error: type[EgressError]
+) -> None:
+    def reset(line: socket.socket, _: bytes, body: bytes) -> bool:
+        line.sendall(head)
+        time.sleep(0.1)
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+        return False
+
+    with serving(reset) as server, pytest.raises(EgressError) as caught:
+        client(post(upstream(server)), policy)
+    assert type(caught.value) is error

@@ -1,0 +1,219 @@
+"""When a connection is kept, and when it is closed."""
+
+import asyncio
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+import uvloop
+
+from config.egress import (
+    ConnectFailed,
+    EgressClient,
+    EgressPolicy,
+    OutboundRequest,
+    OutboundResponse,
+    TimedOut,
+)
+from tests.support.egress import HEADERS, post, silent, through, upstream
+from tests.support.tls import answering, serving
+
+
+def test_a_finished_answer_gives_its_connection_back(
+    policy: EgressPolicy, context: ssl.SSLContext
+) -> None:
+    async def run(url: str) -> list[bytes]:
+        async with through(policy) as egress_client:
+            bodies = []
+            for _ in range(3):
+                response = await egress_client.send(post(url), first_byte_timeout=1, idle_timeout=1)
+                bodies.append(b"".join([chunk async for chunk in response.iter_chunks()]))
+                response.close()
+            return bodies
+
+    with serving(answering(), context) as server:
+        assert asyncio.run(run(upstream(server))) == [b"hello"] * 3
+        assert (server.connections, len(server.requests)) == (1, 3)
+
+
+def test_an_answer_without_a_body_gives_its_connection_back(
+    policy: EgressPolicy, context: ssl.SSLContext
+) -> None:
+    async def run(url: str) -> list[bytes]:
+        async with through(policy) as egress_client:
+            return [
+                await (
+                    await egress_client.send(post(url), first_byte_timeout=1, idle_timeout=1)
+                ).read()
+                for _ in range(2)
+            ]
+
+    def nothing(line: socket.socket, head: bytes, body: bytes) -> bool:
+        line.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
+        return True
+
+    with serving(nothing, context) as server:
+        assert asyncio.run(run(upstream(server))) == [b"", b""]
+        assert server.connections == 1
+
+
+def test_close_ends_an_unfinished_answer_within_a_second(
+    policy: EgressPolicy, context: ssl.SSLContext
+) -> None:
+    ended = threading.Event()
+
+    def endless(line: socket.socket, head: bytes, body: bytes) -> bool:
+        line.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        try:
+            while True:
+                line.sendall(b"1\r\nx\r\n")
+                time.sleep(0.02)
+        finally:
+            ended.set()
+
+    async def run(url: str) -> bool:
+        async with through(policy) as egress_client:
+            response = await egress_client.send(post(url), first_byte_timeout=1, idle_timeout=1)
+            await response.readany()
+            response.close()
+            response.close()
+            return await asyncio.to_thread(ended.wait, 1)
+
+    with serving(endless, context) as server:
+        assert asyncio.run(run(upstream(server))) is True
+
+
+def test_a_cancelled_request_closes_its_connection(
+    policy: EgressPolicy, context: ssl.SSLContext
+) -> None:
+    ended = threading.Event()
+
+    def waiting(line: socket.socket, head: bytes, body: bytes) -> bool:
+        try:
+            return silent(line, head, body)
+        finally:
+            ended.set()
+
+    async def run(url: str) -> bool:
+        async with through(policy) as egress_client:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await egress_client.send(post(url), first_byte_timeout=5, idle_timeout=5)
+            return await asyncio.to_thread(ended.wait, 1)
+
+    with serving(waiting, context) as server:
+        assert asyncio.run(run(upstream(server))) is True
+
+
+def test_a_reader_that_stops_stops_the_upstream(policy: EgressPolicy) -> None:
+    finished = threading.Event()
+    size = 64 << 20
+
+    def flood(line: socket.socket, head: bytes, body: bytes) -> bool:
+        line.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size)
+        for _ in range(64):
+            line.sendall(b"x" * (1 << 20))
+        finished.set()
+        return False
+
+    async def run(url: str) -> tuple[bool, int]:
+        async with through(replace(policy, max_response_bytes=size)) as egress_client:
+            response = await egress_client.send(post(url), first_byte_timeout=1, idle_timeout=1)
+            await asyncio.sleep(0.5)
+            stopped = not finished.is_set()
+            return stopped, len(await response.read())
+
+    with serving(flood) as server:
+        assert asyncio.run(run(upstream(server))) == (True, size)
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("pause", [0, 0.01], ids=["quick", "slow"])
+@pytest.mark.parametrize("framing", ["length", "chunks"])
+def test_an_upstream_that_hangs_up_before_all_is_read_loses_nothing(
+    policy: EgressPolicy,
+    context: ssl.SSLContext,
+    run: Callable[[Awaitable[bytes]], bytes],
+    pause: float,
+    framing: str,
+) -> None:
+    """Without the farewell of TLS, which few servers say."""
+    body = bytes(range(256)) * 10_000
+
+    def answer(line: socket.socket, head: bytes, sent: bytes) -> bool:
+        if framing == "length":
+            line.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            return False
+        line.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for start in range(0, len(body), 5_000):
+            piece = body[start : start + 5_000]
+            line.sendall(b"%x\r\n%s\r\n" % (len(piece), piece))
+        line.sendall(b"0\r\n\r\n")
+        return False
+
+    async def read(url: str) -> bytes:
+        parts = []
+        async with through(replace(policy, max_response_bytes=1 << 30)) as egress_client:
+            response = await egress_client.send(post(url), first_byte_timeout=5, idle_timeout=5)
+            while part := await response.readany():
+                parts.append(part)
+                await asyncio.sleep(pause)
+        return b"".join(parts)
+
+    with serving(answer, context) as server:
+        for _ in range(3):
+            assert run(read(upstream(server))) == body
+
+
+def test_a_late_answer_is_not_asked_for_again(
+    policy: EgressPolicy, context: ssl.SSLContext
+) -> None:
+    first = answering()
+
+    def once(line: socket.socket, head: bytes, body: bytes) -> bool:
+        return (first if head.startswith(b"GET /1 ") else silent)(line, head, body)
+
+    async def run(base: str) -> None:
+        async with through(policy) as egress_client:
+            request = OutboundRequest("GET", f"{base}/1", HEADERS)
+            response = await egress_client.send(request, first_byte_timeout=1, idle_timeout=1)
+            assert await response.read() == b"hello"
+            request = OutboundRequest("GET", f"{base}/2", HEADERS)
+            with pytest.raises(TimedOut):
+                await egress_client.send(request, first_byte_timeout=0.2, idle_timeout=1)
+
+    with serving(once, context) as server:
+        asyncio.run(run(upstream(server, "")))
+        assert (server.connections, len(server.requests)) == (1, 2)
+
+
+def test_many_requests_share_one_client(policy: EgressPolicy, context: ssl.SSLContext) -> None:
+    async def one(egress_client: EgressClient, url: str) -> bytes:
+        response: OutboundResponse = await egress_client.send(
+            post(url), first_byte_timeout=5, idle_timeout=5, connect_timeout=5
+        )
+        return await response.read()
+
+    async def run(url: str) -> list[bytes]:
+        async with through(policy) as egress_client:
+            return await asyncio.gather(*(one(egress_client, url) for _ in range(50)))
+
+    with serving(answering(), context) as server:
+        assert asyncio.run(run(upstream(server))) == [b"hello"] * 50
+        assert len(server.requests) == 50
+
+
+def test_a_closed_client_sends_nothing(policy: EgressPolicy, context: ssl.SSLContext) -> None:
+    async def run(url: str) -> None:
+        async with through(policy) as egress_client:
+            pass
+        await egress_client.send(post(url), first_byte_timeout=1, idle_timeout=1)
+
+    with serving(answering(), context) as server:
+        with pytest.raises(ConnectFailed):
+            asyncio.run(run(upstream(server)))
+        assert server.connections == 0

@@ -1,0 +1,188 @@
+"""Time limits and size limits of an answer."""
+
+import asyncio
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from config.egress import (
+    AddressRefused,
+    ConnectFailed,
+    EgressPolicy,
+    TimedOut,
+    TLSFailed,
+    TooLarge,
+    fetch,
+)
+from tests.support.egress import Client, post, silent, through, through_fetch, to_loopback, upstream
+from tests.support.tls import answering, sending, serving
+
+UNREACHABLE = "The upstream could not be reached."
+
+
+def dripping(first: bytes) -> Callable[[socket.socket, bytes, bytes], bool]:
+    def drip(line: socket.socket, head: bytes, body: bytes) -> bool:
+        line.sendall(first)
+        for _ in range(200):
+            line.sendall(b"x")
+            time.sleep(0.05)
+        return False
+
+    return drip
+
+
+@pytest.mark.parametrize(
+    ("script", "client_phase"),
+    [
+        (silent, "first byte"),
+        (dripping(b"HTTP/1.1 200 OK\r\nX: "), "first byte"),
+        (dripping(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nX: "), "first byte"),
+    ],
+    ids=["silent", "headers drip", "drip after an interim answer"],
+)
+def test_a_late_answer_times_out(
+    client: Client,
+    policy: EgressPolicy,
+    context: ssl.SSLContext,
+    script: Callable[[socket.socket, bytes, bytes], bool],
+    client_phase: str,
+) -> None:
+    with serving(script, context) as server, pytest.raises(TimedOut) as caught:
+        client(post(upstream(server)), policy)
+    assert caught.value.phase == (client_phase if client is not through_fetch else "total")
+    assert caught.value.public == "The upstream did not answer in time."
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n",
+    ],
+    ids=["known length", "until the end"],
+)
+def test_fetch_ends_a_dripping_body_at_its_deadline(
+    policy: EgressPolicy, context: ssl.SSLContext, head: bytes
+) -> None:
+    with serving(dripping(head), context) as server:
+        started = time.monotonic()
+        with pytest.raises(TimedOut) as caught:
+            fetch(post(upstream(server)), policy, 0.5, resolve=to_loopback)
+        assert round(time.monotonic() - started, 0) in (0, 1)
+    assert caught.value.phase == "total"
+
+
+def test_a_caller_can_end_a_dripping_body(policy: EgressPolicy, context: ssl.SSLContext) -> None:
+    async def run(url: str) -> None:
+        async with through(policy) as egress_client:
+            response = await egress_client.send(post(url), first_byte_timeout=1, idle_timeout=1)
+            try:
+                async with asyncio.timeout(0.3):
+                    await response.read()
+            finally:
+                response.close()
+
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"
+    with serving(dripping(head), context) as server, pytest.raises(TimeoutError):
+        asyncio.run(run(upstream(server)))
+
+
+def pausing(line: socket.socket, head: bytes, body: bytes) -> bool:
+    line.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello")
+    line.recv(1)
+    return False
+
+
+def test_a_body_that_stops_times_out_as_idle(policy: EgressPolicy, context: ssl.SSLContext) -> None:
+    async def run(url: str) -> bytes:
+        async with through(policy) as egress_client:
+            response = await egress_client.send(post(url), first_byte_timeout=5, idle_timeout=0.3)
+            first = await response.readany()
+            # The time a caller spends elsewhere is not the upstream's.
+            await asyncio.sleep(0.4)
+            with pytest.raises(TimedOut) as caught:
+                await response.readany()
+            assert caught.value.phase == "idle"
+            return first
+
+    with serving(pausing, context) as server:
+        assert asyncio.run(run(upstream(server))) == b"hello"
+
+
+def test_a_handshake_that_never_comes_times_out_as_connecting(policy: EgressPolicy) -> None:
+    async def run(url: str) -> None:
+        async with through(policy) as egress_client:
+            await egress_client.send(
+                post(url), first_byte_timeout=5, idle_timeout=5, connect_timeout=0.3
+            )
+
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        url = f"https://upstream.test:{mute.getsockname()[1]}"
+        with pytest.raises(TimedOut) as caught:
+            asyncio.run(run(url))
+        assert (caught.value.phase, caught.value.public) == ("connect", UNREACHABLE)
+        with pytest.raises(TimedOut) as caught:
+            fetch(post(url), policy, 0.3, resolve=to_loopback)
+        assert caught.value.phase == "total"
+
+
+def test_name_address_port_and_tls_problems_share_their_public_words() -> None:
+    errors = [AddressRefused("port"), ConnectFailed(), TLSFailed(), TimedOut("connect")]
+    assert {error.public for error in errors} == {UNREACHABLE}
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1001\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n",
+    ],
+    ids=["known length", "until the end"],
+)
+def test_a_body_past_the_limit_is_too_large(
+    client: Client, policy: EgressPolicy, context: ssl.SSLContext, head: bytes
+) -> None:
+    with serving(sending(head + b"x" * 1001), context) as server:
+        policy = replace(policy, max_response_bytes=1000)
+        with pytest.raises(TooLarge):
+            client(post(upstream(server)), policy)
+        policy = replace(policy, max_response_bytes=1001)
+        assert client(post(upstream(server)), policy)[2] == b"x" * 1001
+
+
+def test_an_endless_body_is_too_large(
+    client: Client, policy: EgressPolicy, context: ssl.SSLContext
+) -> None:
+    def endless(line: socket.socket, head: bytes, body: bytes) -> bool:
+        line.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        while True:
+            line.sendall(b"400\r\n" + b"x" * 1024 + b"\r\n")
+
+    with serving(endless, context) as server, pytest.raises(TooLarge):
+        client(post(upstream(server)), policy)
+
+
+def test_read_has_a_limit_of_its_own(policy: EgressPolicy, context: ssl.SSLContext) -> None:
+    async def run(url: str, limit: int) -> bytes:
+        async with through(policy) as egress_client:
+            response = await egress_client.send(post(url), first_byte_timeout=1, idle_timeout=1)
+            return await response.read(limit)
+
+    with serving(answering(b"x" * 1000), context) as server:
+        assert asyncio.run(run(upstream(server), 1000)) == b"x" * 1000
+        with pytest.raises(TooLarge):
+            asyncio.run(run(upstream(server), 999))
+
+
+@pytest.mark.parametrize("size", [0, 1 << 20, 3 << 20])
+def test_a_body_of_any_size_arrives_whole(
+    client: Client, policy: EgressPolicy, context: ssl.SSLContext, size: int
+) -> None:
+    body = b"0123456789abcdef" * (size // 16)
+    with serving(answering(), context) as server:
+        client(post(upstream(server), body), policy)
+        assert server.requests[0][1] == body

@@ -1,0 +1,204 @@
+"""Private endpoints on the console."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.test import Client
+
+from config.local.simulator.server import Simulator
+from config.models import AuditEntry
+from endpoints.models import PrivateEndpoint, Validation
+from tests.support import factories
+from tests.support.console import SECRET, SUBMIT, fingerprint, listing, messages_of, page
+from tests.support.factories import Tenant
+
+
+def _draft_form(tenant: Tenant, **fields: str) -> dict[str, str]:
+    return {
+        "organization": str(tenant.organization.pk),
+        "upstream_model_id": "sim-echo",
+        "base_url": "https://llm.example.com/v1",
+        "declared_zdr": "true",
+        "declared_region": "europe",
+        **fields,
+    }
+
+
+def test_add_private_endpoint_makes_a_draft(operator: Client, tenant: Tenant) -> None:
+    model, provider = factories.make_model(), factories.make_provider()
+    factories.make_endpoint(model, provider, price=factories.make_price("0.000003"))
+
+    response = operator.post(
+        listing(PrivateEndpoint, "add"),
+        _draft_form(tenant, model=str(model.pk), provider=str(provider.pk)),
+    )
+
+    endpoint = PrivateEndpoint.objects.get()
+    assert response["Location"] == page(endpoint)
+    assert (endpoint.status, endpoint.base_url) == ("draft", "https://llm.example.com/v1")
+    assert (endpoint.declared_zdr, endpoint.declared_region) == (True, "europe")
+    assert endpoint.price.price.text("prompt") == "0.000003"
+
+
+def test_add_private_endpoint_takes_a_negotiated_price(operator: Client, tenant: Tenant) -> None:
+    places = {
+        "model": str(factories.make_model().pk),
+        "provider": str(factories.make_provider().pk),
+    }
+
+    half = operator.post(
+        listing(PrivateEndpoint, "add"), _draft_form(tenant, **places, prompt="0.000001")
+    )
+    assert list(half.context["adminform"].form.errors) == ["completion"]
+    operator.post(
+        listing(PrivateEndpoint, "add"),
+        _draft_form(tenant, **places, prompt="0.000001", completion="0.00000005"),
+    )
+    assert PrivateEndpoint.objects.get().price.price.text("completion") == "0.00000005"
+
+
+@pytest.mark.parametrize(
+    ("base_url", "message"),
+    [
+        ("", "base_url is required for"),
+        ("http://llm.example.com", "invalid_base_url"),
+        ("https://169.254.169.254/v1", "invalid_base_url"),
+    ],
+)
+def test_add_private_endpoint_shows_the_refusal_at_its_field(
+    operator: Client, tenant: Tenant, base_url: str, message: str
+) -> None:
+    form = _draft_form(
+        tenant,
+        model=str(factories.make_model().pk),
+        provider=str(factories.make_provider().pk),
+        base_url=base_url,
+    )
+
+    response = operator.post(listing(PrivateEndpoint, "add"), form)
+
+    assert response.status_code == 200
+    assert message in str(response.context["adminform"].form.errors["base_url"])
+    assert not PrivateEndpoint.objects.exists()
+    assert not AuditEntry.objects.exists()
+
+
+def test_add_private_endpoint_refuses_more_than_the_limit(operator: Client) -> None:
+    tenant = factories.make_tenant("Small", endpoint_limit=1)
+    model, provider = factories.make_model(), factories.make_provider()
+    factories.make_draft(tenant, model, provider)
+
+    response = operator.post(
+        listing(PrivateEndpoint, "add"),
+        _draft_form(tenant, model=str(model.pk), provider=str(provider.pk)),
+    )
+
+    assert "has 1 private endpoints" in str(
+        response.context["adminform"].form.errors["organization"]
+    )
+
+
+def _draft_at(tenant: Tenant, simulator: Simulator, upstream: str = "sim-echo") -> PrivateEndpoint:
+    provider = factories.make_provider()
+    factories.make_credential(tenant, provider, SECRET)
+    return factories.make_draft(
+        tenant,
+        factories.make_model(),
+        provider,
+        base_url=simulator.base_url,
+        upstream_model_id=upstream,
+    )
+
+
+def test_private_endpoint_goes_through_its_life(
+    operator: Client, tenant: Tenant, simulator: Simulator
+) -> None:
+    endpoint = _draft_at(tenant, simulator)
+    steps = [
+        ("validate", {"workspace": str(tenant.workspace.pk)}, "The validation passed.", "draft"),
+        ("activate", {}, "The endpoint is active.", "active"),
+        ("disable", {}, "The endpoint is disabled.", "disabled"),
+        ("enable", {}, "The endpoint is active again.", "active"),
+    ]
+
+    for verb, fields, message, status in steps:
+        response = operator.post(page(endpoint, verb), {**SUBMIT, **fields}, follow=True)
+        assert messages_of(response) == [message]
+        assert response.redirect_chain == [(page(endpoint), 302)]
+        endpoint.refresh_from_db()
+        assert endpoint.status == status
+    assert endpoint.activated_by == "operator operator"
+
+    response = operator.post(page(endpoint, "remove"), SUBMIT, follow=True)
+    assert response.redirect_chain == [(listing(PrivateEndpoint), 302)]
+    endpoint.refresh_from_db()
+    assert (endpoint.deleted_at is not None, endpoint.deleted_by) == (True, "operator operator")
+    assert AuditEntry.objects.filter(object_id=str(endpoint.pk)).count() == 5
+    assert not LogEntry.objects.exists()
+    assert list(response.context["cl"].result_list) == []
+
+
+def test_private_endpoint_page_offers_what_its_state_allows(
+    operator: Client, tenant: Tenant, simulator: Simulator
+) -> None:
+    endpoint = _draft_at(tenant, simulator)
+
+    def offered() -> list[str]:
+        actions = operator.get(page(endpoint)).context["actions_detail"]
+        return [action["title"] for action in actions]
+
+    assert offered() == ["Edit", "Validate", "Activate", "Delete"]
+    operator.post(page(endpoint, "validate"), {**SUBMIT, "workspace": str(tenant.workspace.pk)})
+    operator.post(page(endpoint, "activate"), SUBMIT)
+    assert offered() == ["Disable", "Delete"]
+    operator.post(page(endpoint, "disable"), SUBMIT)
+    assert offered() == ["Enable", "Delete"]
+
+
+def test_validate_shows_every_check_latest_first(
+    operator: Client, tenant: Tenant, simulator: Simulator
+) -> None:
+    endpoint = _draft_at(tenant, simulator, "sim-echo-key")
+    form = {**SUBMIT, "workspace": str(tenant.workspace.pk)}
+
+    response = operator.post(page(endpoint, "validate"), form, follow=True)
+
+    assert messages_of(response) == ["The validation failed: completion (upstream_error)."]
+    endpoint.edit(upstream_model_id="sim-wrong-model")
+    operator.post(page(endpoint, "validate"), form)
+    text = re.sub(r"<[^>]*>|\s+", " ", operator.get(page(endpoint)).content.decode())
+    text = re.sub(r"\s+", " ", text)
+    later = text.index("model failed model_mismatch another-model")
+    earlier = text.index("completion failed upstream_error 401 Incorrect API key")
+    assert later < earlier
+    assert SECRET not in text
+
+
+def test_validate_offers_the_workspaces_of_the_organization(
+    operator: Client, tenant: Tenant, simulator: Simulator
+) -> None:
+    other = factories.make_tenant("Other")
+    endpoint = _draft_at(tenant, simulator)
+
+    response = operator.get(page(endpoint, "validate"))
+    refused = operator.post(
+        page(endpoint, "validate"), {**SUBMIT, "workspace": str(other.workspace.pk)}
+    )
+
+    choices = list(response.context["form"].fields["workspace"].queryset)
+    assert choices == [tenant.workspace]
+    assert "Select a valid choice" in refused.content.decode()
+    assert not Validation.objects.exists()
+
+
+def test_private_endpoint_cannot_be_written_by_its_form(operator: Client, tenant: Tenant) -> None:
+    endpoint = factories.make_draft(tenant, factories.make_model(), factories.make_provider())
+    before = fingerprint()
+
+    response = operator.post(page(endpoint), {"status": "active", "base_url": "https://x.example"})
+
+    assert response.status_code == 403
+    assert fingerprint() == before

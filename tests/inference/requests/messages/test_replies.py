@@ -1,0 +1,291 @@
+"""A chat reply becomes a message."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from catalog.dialects import openai, vertex
+from catalog.dialects.base import Call, InvalidReply, Operation
+from config.api.errors import UpstreamError
+from config.credentials import Secret
+from inference.requests.messages import reply
+from tests.support import clouds
+from tests.support.inference.messages import (
+    COUNTED,
+    IDENTITY,
+    USAGE,
+    call_piece,
+    delta,
+    ended,
+    event,
+    messages_of,
+    start,
+    stop,
+    text,
+    turned,
+)
+
+
+def answer(message: dict[str, Any], **choice: Any) -> Any:
+    choice = {"index": 0, "message": message, "finish_reason": "stop", **choice}
+    body = {**IDENTITY, "object": "chat.completion", "choices": [choice], "usage": USAGE}
+    return json.loads(reply.reply(json.dumps(body).encode()))
+
+
+def test_an_answer_is_a_message() -> None:
+    assert answer({"role": "assistant", "content": "It rains."}) == {
+        "id": "gen-1",
+        "type": "message",
+        "role": "assistant",
+        "model": "acme/falcon",
+        "content": [text("It rains.")],
+        "stop_reason": "end_turn",
+        "stop_sequence": None,
+        "usage": COUNTED,
+        "provider": "Acme AI",
+    }
+
+
+@pytest.mark.parametrize(
+    ("choice", "stop"),
+    [
+        ({"finish_reason": "stop"}, ("end_turn", None)),
+        ({"finish_reason": "length"}, ("max_tokens", None)),
+        ({"finish_reason": "tool_calls"}, ("tool_use", None)),
+        ({"finish_reason": "content_filter"}, ("refusal", None)),
+        ({"finish_reason": None}, ("end_turn", None)),
+        ({"native_finish_reason": "stop_sequence"}, ("stop_sequence", None)),
+        (
+            {
+                "finish_reason": "length",
+                "native_finish_reason": "model_context_window_exceeded",
+            },
+            ("model_context_window_exceeded", None),
+        ),
+        ({"native_finish_reason": ["stop_sequence"]}, ("end_turn", None)),
+        ({"stop_reason": "END"}, ("stop_sequence", "END")),
+        ({"finish_reason": "length", "stop_reason": "END"}, ("max_tokens", None)),
+    ],
+)
+def test_why_an_answer_ended(choice: dict[str, Any], stop: tuple[str, str | None]) -> None:
+    found = answer({"content": "It rains."}, **choice)
+    assert (found["stop_reason"], found["stop_sequence"]) == stop
+
+
+def called(arguments: Any, call_id: str | None = "a") -> dict[str, Any]:
+    function = {"name": "get_weather", "arguments": arguments}
+    return {"id": call_id, "type": "function", "function": function}
+
+
+def test_an_answer_that_calls_is_one_whatever_the_server_says() -> None:
+    found = answer({"content": None, "tool_calls": [called('{"city":"Zürich"}')]})
+    assert found["content"] == [
+        {"type": "tool_use", "id": "a", "name": "get_weather", "input": {"city": "Zürich"}}
+    ]
+    assert found["stop_reason"] == "tool_use"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given"),
+    [
+        ("", {}),
+        ("{}", {}),
+        ({"a": 1}, {"a": 1}),
+        ('{"a":', {"arguments": '{"a":'}),
+        ("[1]", {"arguments": "[1]"}),
+    ],
+)
+def test_arguments_are_an_object(arguments: Any, given: dict[str, Any]) -> None:
+    [block] = answer({"tool_calls": [called(arguments, None)]})["content"]
+    assert (block["id"], block["input"]) == ("call_0", given)
+
+
+@pytest.mark.parametrize(
+    ("said", "blocks"),
+    [
+        (
+            {"reasoning": "Hm.", "content": "Yes."},
+            [{"type": "thinking", "thinking": "Hm.", "signature": ""}, text("Yes.")],
+        ),
+        (
+            {"reasoning_content": "Hm.", "refusal": "No."},
+            [{"type": "thinking", "thinking": "Hm.", "signature": ""}, text("No.")],
+        ),
+        (
+            {
+                "reasoning": "Hm.",
+                "reasoning_details": [
+                    {
+                        "type": "reasoning.text",
+                        "text": "Hm.",
+                        "signature": "c2ln",
+                        "format": "anthropic-claude-v1",
+                        "index": 0,
+                    },
+                    {
+                        "type": "reasoning.encrypted",
+                        "data": "c2VjcmV0",
+                        "format": "anthropic-claude-v1",
+                        "index": 1,
+                    },
+                ],
+                "content": "",
+            },
+            [
+                {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"},
+                {"type": "redacted_thinking", "data": "c2VjcmV0"},
+            ],
+        ),
+        ({"content": "", "reasoning_details": [{"index": "x"}, 5]}, []),
+        (
+            {
+                "content": [
+                    {
+                        "type": "thinking",
+                        "thinking": [text("H"), {"type": "reference"}, text("m.")],
+                    },
+                    text("In "),
+                    {"type": "reference", "reference_ids": [1]},
+                    text("parts."),
+                    {"type": "text"},
+                    "odd",
+                ]
+            },
+            [{"type": "thinking", "thinking": "Hm.", "signature": ""}, text("In parts.")],
+        ),
+        (
+            {"reasoning": "Hm.", "content": [{"type": "thinking", "thinking": "Hm."}]},
+            [{"type": "thinking", "thinking": "Hm.", "signature": ""}],
+        ),
+    ],
+)
+def test_what_was_thought_comes_first(said: dict[str, Any], blocks: list[Any]) -> None:
+    assert answer(said)["content"] == blocks
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        {"type": "reasoning.encrypted", "data": "c2VjcmV0", "id": "a"},
+        {"type": "reasoning.text", "text": "Hm.", "signature": "c2ln"},
+    ],
+)
+def test_the_reasoning_of_any_provider_comes_back_to_it(secret: dict[str, Any]) -> None:
+    detail = {**secret, "format": "google-gemini-v1", "index": 0}
+    blocks = answer({"content": "", "reasoning_details": [detail]})["content"]
+    [message] = messages_of(("assistant", blocks))
+    assert message["reasoning_details"] == [detail]
+
+
+SIGNED = {"extra_content": {"google": {"thought_signature": "c2ln"}}}
+
+
+@pytest.mark.parametrize("listed", [None, frozenset(("tools",))])
+def test_the_signature_of_a_call_comes_back_to_who_gave_it(listed: frozenset[str] | None) -> None:
+    calls = [{**called("{}", "a"), **SIGNED}, called("{}", "b"), {**called("{}", None), **SIGNED}]
+    whole = answer({"content": "Let me look.", "tool_calls": calls})["content"]
+    kinds = ["text", "redacted_thinking", "tool_use", "tool_use", "redacted_thinking", "tool_use"]
+    assert [block["type"] for block in whole] == kinds
+    pieces = [
+        call_piece(0, "{", id="a", name="f", **SIGNED),
+        call_piece(0, "}", **SIGNED),
+        call_piece(1, "{}", id="b", name="f"),
+        call_piece(2, "{}", name="f", **SIGNED),
+    ]
+    streamed = turned(event({"content": "Let me look."}), *pieces, ended("tool_calls"))
+    begun = [one["content_block"] for one in streamed if one["type"] == "content_block_start"]
+    assert [block["type"] for block in begun] == kinds
+    assert [block for block in begun if "data" in block] == [
+        block for block in whole if "data" in block
+    ]
+    [message] = messages_of(("assistant", whole))
+    credential = Secret(json.dumps(clouds.vertex()))
+    made = vertex.build(
+        Call(
+            Operation.CHAT,
+            None,
+            "google/gemini-3-pro",
+            credential,
+            {"messages": [message]},
+            supported_parameters=listed,
+        )
+    )
+    [sent] = json.loads(made.body or b"")["messages"]
+    assert ("reasoning_details" in sent) is (listed is None)
+    assert [call.get("extra_content") for call in sent["tool_calls"]] == [
+        SIGNED["extra_content"], None, SIGNED["extra_content"]
+    ]  # fmt: skip
+
+
+def test_a_signature_is_sent_to_nobody_who_did_not_give_it() -> None:
+    [message] = messages_of(
+        ("assistant", answer({"tool_calls": [{**called("{}"), **SIGNED}]})["content"])
+    )
+    made = openai.build(
+        Call(
+            Operation.CHAT,
+            "https://x.test/v1",
+            "m",
+            Secret("k"),
+            {"messages": [message]},
+            supported_parameters=frozenset(("tools",)),
+        )
+    )
+    assert json.loads(made.body or b"")["messages"] == [
+        {"role": "assistant", "content": None, "tool_calls": [
+            {"id": "a", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
+        ]}
+    ]  # fmt: skip
+
+
+def test_an_answer_that_ended_in_an_error_is_one() -> None:
+    with pytest.raises(UpstreamError) as error:
+        answer(
+            {"content": ""}, finish_reason="error", native_finish_reason="MALFORMED_FUNCTION_CALL"
+        )
+    assert error.value.message == "The upstream provider ended the answer with an error."
+    assert error.value.metadata == {"provider_code": "MALFORMED_FUNCTION_CALL"}
+
+
+def test_a_stream_that_ended_in_an_error_is_one() -> None:
+    assert turned(event({"content": "It "}), ended("error", native="OTHER"))[1:] == [
+        start(0, {"type": "text", "text": ""}),
+        delta(0, "text_delta", text="It "),
+        {
+            "type": "error",
+            "error": {
+                "type": "api_error",
+                "message": "The upstream provider ended the answer with an error.",
+                "details": {"error_code": "provider_unavailable", "provider_code": "OTHER"},
+            },
+            "request_id": "req-1",
+        },
+    ]
+
+
+def test_a_stream_may_come_in_parts() -> None:
+    thinking = {"type": "thinking", "thinking": [text("Hm.")]}
+    chat = (event({"content": [thinking]}), event({"content": [text("It ")]}), ended())
+    assert turned(*chat)[1:-2] == [
+        start(0, {"type": "thinking", "thinking": "", "signature": ""}),
+        delta(0, "thinking_delta", thinking="Hm."),
+        stop(0),
+        start(1, {"type": "text", "text": ""}),
+        delta(1, "text_delta", text="It "),
+        stop(1),
+    ]
+
+
+@pytest.mark.parametrize("signature", ["causeway:", "causeway:é", "causeway:bm8="])
+def test_a_seal_that_is_none_of_ours_is_a_signature(signature: str) -> None:
+    block = {"type": "thinking", "thinking": "Hm.", "signature": signature}
+    [message] = messages_of(("assistant", [block]))
+    assert message["reasoning_details"][0]["signature"] == signature
+
+
+def test_an_answer_with_a_choice_that_is_malformed_is_refused() -> None:
+    with pytest.raises(InvalidReply):
+        answer({"tool_calls": 5})

@@ -1,0 +1,427 @@
+"""A Messages request becomes a chat request."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from catalog.dialects.anthropic import build
+from catalog.dialects.base import Call, Operation
+from config.api.errors import InvalidRequest
+from config.credentials import Secret
+from inference.requests import schemas
+from inference.requests.messages.request import to_chat
+from tests.support.inference.messages import asked, in_chat, messages_of, text
+
+IMAGE = {"type": "base64", "media_type": "image/png", "data": "aGk="}
+
+
+CACHED = {"type": "ephemeral", "ttl": "1h"}
+
+
+TOOL = {"name": "get_weather", "input_schema": {"type": "object"}}
+
+
+def test_a_plain_request() -> None:
+    assert in_chat() == {"messages": [{"role": "user", "content": "Hi"}]}
+
+
+@pytest.mark.parametrize(
+    ("system", "content"),
+    [
+        ("Be brief.", "Be brief."),
+        ([text("Be brief.")], "Be brief."),
+        (
+            [text("Be brief."), text("Be kind.", cache_control=CACHED)],
+            [text("Be brief."), text("Be kind.", cache_control=CACHED)],
+        ),
+    ],
+)
+def test_the_system_prompt_comes_first(system: Any, content: Any) -> None:
+    assert messages_of(("user", "Hi"), system=system) == [
+        {"role": "system", "content": content},
+        {"role": "user", "content": "Hi"},
+    ]
+
+
+@pytest.mark.parametrize("system", ["", []])
+def test_an_empty_system_prompt_is_none(system: Any) -> None:
+    assert messages_of(("user", "Hi"), system=system) == [{"role": "user", "content": "Hi"}]
+
+
+def test_a_later_system_turn_stays_in_its_place() -> None:
+    assert messages_of(("user", "Hi"), ("system", [text("Now be brief.")])) == [
+        {"role": "user", "content": "Hi"},
+        {"role": "system", "content": "Now be brief."},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("block", "part"),
+    [
+        (
+            {"type": "image", "source": IMAGE},
+            {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}},
+        ),
+        (
+            {"type": "image", "source": {"type": "url", "url": "https://x.test/a.png"}},
+            {"type": "image_url", "image_url": {"url": "https://x.test/a.png"}},
+        ),
+        (
+            {
+                "type": "document",
+                "source": {"type": "base64", "media_type": "application/pdf", "data": "aGk="},
+                "title": "a.pdf",
+                "cache_control": CACHED,
+            },
+            {
+                "type": "file",
+                "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,aGk="},
+                "cache_control": CACHED,
+            },
+        ),
+        (
+            {"type": "document", "source": {"type": "url", "url": "https://x.test/a"}},
+            {
+                "type": "file",
+                "file": {"filename": "document.pdf", "file_data": "https://x.test/a"},
+            },
+        ),
+        (
+            {
+                "type": "document",
+                "source": {"type": "text", "media_type": "text/plain", "data": "It rains."},
+                "title": "Weather",
+            },
+            text("Weather\n\nIt rains."),
+        ),
+    ],
+)
+def test_a_part_that_is_not_text(block: dict[str, Any], part: dict[str, Any]) -> None:
+    assert messages_of(("user", [block, text("What is it?")])) == [
+        {"role": "user", "content": [part, text("What is it?")]}
+    ]
+
+
+def test_what_tools_answered_comes_before_the_rest_of_a_turn() -> None:
+    blocks = [
+        text("First"),
+        {"type": "tool_result", "tool_use_id": "a", "content": "12 °C"},
+        {"type": "image", "source": IMAGE},
+        {
+            "type": "tool_result",
+            "tool_use_id": "b",
+            "content": [text("broken"), {"type": "image", "source": IMAGE}],
+            "is_error": True,
+            "cache_control": CACHED,
+        },
+        {"type": "tool_result", "tool_use_id": "c"},
+    ]
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
+    assert messages_of(("user", blocks)) == [
+        {"role": "tool", "tool_call_id": "a", "content": "12 °C"},
+        {
+            "role": "tool",
+            "tool_call_id": "b",
+            "content": [text("broken"), {**image, "cache_control": CACHED}],
+        },
+        {"role": "tool", "tool_call_id": "c", "content": ""},
+        {"role": "user", "content": [text("First"), image]},
+    ]
+
+
+def test_an_answer_of_before_comes_back() -> None:
+    blocks = [
+        {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"},
+        {"type": "redacted_thinking", "data": "c2VjcmV0"},
+        {"type": "thinking", "thinking": "Unsigned.", "signature": ""},
+        text("Let me look.", citations=None),
+        {"type": "tool_use", "id": "a", "name": "get_weather", "input": {"city": "Bern"}},
+    ]
+    kind = {"format": "anthropic-claude-v1"}
+    assert messages_of(("assistant", blocks)) == [
+        {
+            "role": "assistant",
+            "content": "Let me look.",
+            "tool_calls": [
+                {
+                    "id": "a",
+                    "type": "function",
+                    "function": {"name": "get_weather", "arguments": '{"city":"Bern"}'},
+                }
+            ],
+            "reasoning_details": [
+                {"type": "reasoning.text", "text": "Hm.", "signature": "c2ln", "index": 0, **kind},
+                {"type": "reasoning.encrypted", "data": "c2VjcmV0", "index": 1, **kind},
+            ],
+        }
+    ]
+
+
+def test_an_answer_that_only_called_has_no_content() -> None:
+    blocks = [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]
+    [message] = messages_of(("assistant", blocks))
+    assert message["content"] is None
+    assert messages_of(("assistant", [])) == [{"role": "assistant", "content": ""}]
+    assert messages_of(("assistant", "Yes")) == [{"role": "assistant", "content": "Yes"}]
+
+
+@pytest.mark.parametrize(
+    ("fields", "made"),
+    [
+        (
+            {"tools": [{**TOOL, "description": "Looks.", "strict": True, "cache_control": CACHED}]},
+            {
+                "tools": [
+                    {
+                        "type": "function",
+                        "function": {
+                            "name": "get_weather",
+                            "description": "Looks.",
+                            "parameters": {"type": "object"},
+                            "strict": True,
+                        },
+                        "cache_control": CACHED,
+                    }
+                ]
+            },
+        ),
+        ({"tools": []}, {}),
+        ({"tool_choice": {"type": "auto"}}, {"tool_choice": "auto"}),
+        ({"tool_choice": {"type": "none"}}, {"tool_choice": "none"}),
+        (
+            {"tool_choice": {"type": "any", "disable_parallel_tool_use": True}},
+            {"tool_choice": "required", "parallel_tool_calls": False},
+        ),
+        (
+            {"tool_choice": {"type": "tool", "name": "f", "disable_parallel_tool_use": False}},
+            {"tool_choice": {"type": "function", "function": {"name": "f"}}},
+        ),
+        (
+            {"thinking": {"type": "enabled", "budget_tokens": 2048}},
+            {"reasoning": {"max_tokens": 2048}},
+        ),
+        (
+            {"thinking": {"type": "adaptive", "display": "omitted"}},
+            {"reasoning": {"enabled": True, "exclude": True}},
+        ),
+        (
+            {"thinking": {"type": "disabled"}, "output_config": {"effort": "high"}},
+            {"reasoning": {"enabled": False}},
+        ),
+        (
+            {"thinking": {"type": "adaptive"}, "output_config": {"effort": "high"}},
+            {"reasoning": {"effort": "high", "enabled": True}},
+        ),
+        (
+            {"output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}}},
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {
+                        "name": "answer",
+                        "schema": {"type": "object"},
+                        "strict": True,
+                    },
+                }
+            },
+        ),
+        ({"stop_sequences": ["x", "y"]}, {"stop": ["x", "y"]}),
+        ({"stop_sequences": []}, {}),
+        (
+            {"temperature": 0.5, "top_p": 0.25, "top_k": 3, "stream": True},
+            {"temperature": 0.5, "top_p": 0.25, "top_k": 3, "stream": True},
+        ),
+        ({"metadata": {"user_id": "ada"}}, {"user": "ada"}),
+        ({"metadata": {"user_id": "ada"}, "user": "eve"}, {"user": "eve"}),
+        ({"metadata": {}}, {}),
+        ({"cache_control": CACHED}, {"cache_control": CACHED}),
+        ({"context_management": {"edits": []}, "service_tier": "auto"}, {}),
+        (
+            {"models": ["a/b"], "session_id": "s", "route": "fallback", "trace": {"id": 1}},
+            {"models": ["a/b"], "session_id": "s", "route": "fallback", "trace": {"id": 1}},
+        ),
+    ],
+)
+def test_the_other_fields(fields: dict[str, Any], made: dict[str, Any]) -> None:
+    found = in_chat(**fields)
+    del found["messages"]
+    assert found == made
+
+
+def test_the_preferences_are_those_of_chat() -> None:
+    wanted = {"only": ["acme"], "options": {"acme": {"mood": "good"}}, "max_price": {"prompt": "1"}}
+    body = to_chat(json.dumps(asked(provider=wanted)).encode())
+    chat = json.dumps({**json.loads(to_chat(json.dumps(asked()).encode())), "provider": wanted})
+    found = schemas.parse(Operation.CHAT, body).preferences
+    assert found == schemas.parse(Operation.CHAT, chat.encode()).preferences
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {
+            "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+            "top_p": 0.95,
+            "thinking": {"type": "enabled", "budget_tokens": 2000},
+        },
+        {
+            "tool_choice": {"type": "any", "disable_parallel_tool_use": True},
+            "temperature": 1,
+            "top_k": 5,
+        },
+    ],
+)
+def test_a_request_reaches_anthropic_as_it_was(wanted: dict[str, Any]) -> None:
+    """There and back through chat: what both sides know is what was sent."""
+    thinking = {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}
+    call = {"type": "tool_use", "id": "a", "name": "get_weather", "input": {"city": "Zürich"}}
+    result = {
+        "type": "tool_result",
+        "tool_use_id": "a",
+        "content": [text("12 °C")],
+        "cache_control": CACHED,
+    }
+    sent = {
+        "max_tokens": 5000,
+        "system": [text("Be brief.", cache_control=CACHED)],
+        "messages": [
+            {"role": "user", "content": [{"type": "image", "source": IMAGE}, text("Where?")]},
+            {"role": "assistant", "content": [thinking, text("Let me look."), call]},
+            {"role": "user", "content": [result, text("And now?", cache_control=CACHED)]},
+        ],
+        "tools": [{**TOOL, "description": "Looks.", "cache_control": CACHED}],
+        "stop_sequences": ["END"],
+        "cache_control": CACHED,
+        **wanted,
+    }
+    chat = to_chat(json.dumps({"model": "acme/falcon", **sent}).encode())
+    fields = schemas.parse(Operation.CHAT, chat).fields
+    model = "claude-sonnet-4-5"
+    made = build(
+        Call(Operation.CHAT, "https://x.test/v1", model, Secret("k"), fields, is_byok=True)
+    )
+    assert json.loads(made.body or b"") == {"model": model, **sent}
+
+
+def refusal(**fields: Any) -> str:
+    with pytest.raises(InvalidRequest) as error:
+        to_chat(json.dumps(asked(**fields)).encode())
+    name, _, message = error.value.message.partition(": ")
+    assert error.value.metadata == {"fields": {name: message}}
+    return error.value.message
+
+
+def with_block(block: Any, role: str = "user") -> dict[str, Any]:
+    return {"messages": [{"role": role, "content": [block]}]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"model": ""}, "model: Expected str of length >= 1."),
+        ({"model": 5}, "model: Expected str, got int."),
+        ({"max_tokens": None}, "max_tokens: Expected int, got null."),
+        ({"max_tokens": 0}, "max_tokens: Expected int >= 1."),
+        ({"messages": []}, "messages: Expected array of length >= 1."),
+        ({"messages": [{}]}, "messages[0].role: This field is required."),
+        ({"messages": [{"role": "user"}]}, "messages[0].content: This field is required."),
+        (
+            {"messages": [{"role": "tool", "content": ""}]},
+            "messages[0].role: Invalid value 'tool'.",
+        ),
+        (
+            {"messages": [{"role": "user", "content": "", "name": "Ada"}]},
+            "messages[0].name: Unknown field.",
+        ),
+        (
+            with_block({"type": "search_result"}),
+            "messages[0].content[0].type: Invalid value 'search_result'.",
+        ),
+        (
+            with_block({"type": "server_tool_use"}, "assistant"),
+            "messages[0].content[0].type: Invalid value 'server_tool_use'.",
+        ),
+        (
+            with_block({"type": "image", "source": IMAGE}, "assistant"),
+            "messages[0].content[0].type: Invalid value 'image'.",
+        ),
+        (with_block({"type": "text"}), "messages[0].content[0].text: This field is required."),
+        (with_block(text("x", bold=True)), "messages[0].content[0].bold: Unknown field."),
+        (
+            with_block({"type": "image", "source": {"type": "file", "file_id": "f"}}),
+            "messages[0].content[0].source.type: Invalid value 'file'.",
+        ),
+        (
+            with_block({"type": "image", "source": {**IMAGE, "media_type": "image/tiff"}}),
+            "messages[0].content[0].source.media_type: Invalid enum value 'image/tiff'.",
+        ),
+        (
+            with_block({"type": "tool_use", "id": "a", "name": "f", "input": "{}"}, "assistant"),
+            "messages[0].content[0].input: Expected object, got str.",
+        ),
+        (
+            with_block({"type": "tool_result", "tool_use_id": ""}),
+            "messages[0].content[0].tool_use_id: Expected str of length >= 1.",
+        ),
+        ({"system": 5}, "system: Expected str | array | null, got int."),
+        ({"system": [{"type": "image"}]}, "system[0].type: Invalid value 'image'."),
+        ({"tools": [{"name": "f"}]}, "tools[0].input_schema: This field is required."),
+        (
+            {"tools": [{"type": "web_search_20250305", "name": "web_search", "max_uses": 5}]},
+            "tools[0].type: Only tools that the caller runs, of type 'custom'.",
+        ),
+        ({"tools": [{**TOOL, "defer_loading": True}]}, "tools[0].defer_loading: Unknown field."),
+        ({"tool_choice": {"type": "all"}}, "tool_choice.type: Invalid value 'all'."),
+        ({"tool_choice": {"type": "tool"}}, "tool_choice.name: This field is required."),
+        (
+            {"thinking": {"type": "enabled", "budget_tokens": 1023}},
+            "thinking.budget_tokens: Expected int >= 1024.",
+        ),
+        ({"thinking": {"type": "enabled"}}, "thinking.budget_tokens: This field is required."),
+        ({"output_config": {"effort": "huge"}}, "output_config.effort: Invalid enum value 'huge'."),
+        ({"stop_sequences": "x"}, "stop_sequences: Expected array | null, got str."),
+        ({"stop_sequences": ["x"] * 5}, "stop_sequences: Expected array of length <= 4."),
+        ({"temperature": 1.5}, "temperature: Expected float <= 1.0."),
+        ({"top_p": -1}, "top_p: Expected float >= 0.0."),
+        ({"top_k": 0.5}, "top_k: Expected int | null, got float."),
+        ({"stream": "yes"}, "stream: Expected bool | null, got str."),
+        ({"metadata": {"user_id": "u" * 513}}, "metadata.user_id: Expected str of length <= 512."),
+        (
+            {"metadata": {"user_id": "a\n"}},
+            "metadata.user_id: Must not contain control characters.",
+        ),
+        ({"metadata": {"name": "Ada"}}, "metadata.name: Unknown field."),
+        ({"provider": {"only": "acme"}}, "provider.only: Expected array | null, got str."),
+        ({"service_tier": "standard_only"}, "service_tier: Invalid enum value 'standard_only'."),
+        ({"mcp_servers": []}, "mcp_servers: Unknown field."),
+        ({"n": 2}, "n: Unknown field."),
+    ],
+)
+def test_a_wrong_field_is_named(fields: dict[str, Any], message: str) -> None:
+    assert refusal(**fields) == message
+
+
+@pytest.mark.parametrize("name", ["model", "max_tokens", "messages"])
+def test_a_missing_field_is_named(name: str) -> None:
+    body = asked()
+    del body[name]
+    with pytest.raises(InvalidRequest) as error:
+        to_chat(json.dumps(body).encode())
+    assert error.value.message == f"{name}: This field is required."
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"", "The body is not valid JSON."),
+        (b'{"model":"\xff"}', "The body is not valid UTF-8."),
+        (b"[]", "The body must be a JSON object. (Expected object, got array)"),
+    ],
+)
+def test_a_body_that_is_no_object_is_refused(body: bytes, message: str) -> None:
+    with pytest.raises(InvalidRequest) as error:
+        to_chat(body)
+    assert error.value.message == message

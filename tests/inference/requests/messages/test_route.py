@@ -1,0 +1,336 @@
+"""`/messages` on the running service."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from django.conf import LazySettings
+
+from accounts.models import ApiKey
+from config.local.simulator.certificates import ensure_certificates
+from inference.models import Generation
+from inference.requests.messages import reply
+from tests.inference.conftest import Site
+from tests.support import factories
+from tests.support.inference.messages import asked, events_of, text
+from tests.support.tls import serving
+
+MESSAGES = "/api/v1/messages"
+
+
+def send(site: Site, headers: dict[str, str] | None = None, **fields: Any) -> requests.Response:
+    sent = {"x-api-key": site.tenant.api_key} if headers is None else headers
+    return requests.post(
+        f"{site.server}{MESSAGES}", json=asked(**fields), headers=sent, timeout=20, stream=True
+    )
+
+
+def count(site: Site, key: str | None = None, **fields: Any) -> requests.Response:
+    return requests.post(
+        f"{site.server}{MESSAGES}/count_tokens",
+        json={"model": "acme/falcon", "messages": [{"role": "user", "content": "Hi"}], **fields},
+        headers={"x-api-key": key or site.tenant.api_key},
+        timeout=20,
+    )
+
+
+def test_tokens_are_counted_by_size_and_cost_nothing(site: Site) -> None:
+    found = count(site)
+    assert (found.status_code, found.json()) == (200, {"input_tokens": 5})
+    assert "X-Generation-Id" not in found.headers
+    assert found.headers["request-id"] == found.headers["X-Request-Id"]
+    assert count(site, max_tokens=5, system="x" * 400).json() == {"input_tokens": 5 + 4 + 100}
+    tool = {"name": "f", "input_schema": {"type": "object", "description": "x" * 4000}}
+    assert count(site, tools=[tool]).json()["input_tokens"] > 1005
+    assert not Generation.objects.exists()
+    assert not site.dialled()
+
+
+def test_tokens_are_counted_for_keys_that_may_call(site: Site) -> None:
+    for key, status, kind in (
+        ("sk-unknown", 401, "authentication_error"),
+        (site.tenant.management_key, 403, "permission_error"),
+    ):
+        refused = count(site, key)
+        assert (refused.status_code, refused.json()["type"]) == (status, "error")
+        assert refused.json()["error"]["type"] == kind
+    ApiKey.objects.update(disabled=True)
+    assert count(site).status_code == 401
+
+
+def test_a_count_of_what_is_no_message_is_refused(site: Site) -> None:
+    refused = count(site, messages=[])
+    assert refused.status_code == 400
+    assert refused.json()["error"] == {
+        "type": "invalid_request_error",
+        "message": "messages: Expected array of length >= 1.",
+        "details": {
+            "error_code": "invalid_request",
+            "fields": {"messages": "Expected array of length >= 1."},
+        },
+    }
+
+
+def test_a_message_costs_what_its_chat_would(site: Site) -> None:
+    site.publish(price=factories.make_price("0.000001", "0.000002"))
+    found = send(site, content="one two", metadata={"user_id": "ada@example.com"})
+    assert found.status_code == 200, found.text
+    row = site.settled()
+    assert found.json() == {
+        "id": row.id,
+        "type": "message",
+        "role": "assistant",
+        "model": "acme/falcon",
+        "content": [text("You said: one two")],
+        "stop_reason": "end_turn",
+        "stop_sequence": None,
+        "usage": {
+            "input_tokens": 2,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": 0,
+            "output_tokens": 4,
+            "cost": 0.00001,
+            "is_byok": False,
+            "cost_details": {
+                "upstream_inference_cost": 0.00001,
+                "upstream_inference_prompt_cost": 0.000002,
+                "upstream_inference_completions_cost": 0.000008,
+            },
+        },
+        "provider": "Acme AI",
+    }
+    assert (row.status, row.operation, row.cost_nano) == ("completed", "chat/completions", 10_000)
+    assert found.headers["request-id"] == found.headers["x-request-id"]
+    assert found.headers["x-generation-id"] == row.id
+    [request] = site.dialled()
+    assert request.body["max_tokens"] == 50
+    assert "ada@example.com" not in json.dumps(request.body)
+
+
+def test_a_quiet_stream_is_kept_alive_with_pings(site: Site, settings: LazySettings) -> None:
+    settings.STREAM_KEEPALIVE_INTERVAL = 0.05
+    site.publish("sim-gated")
+    chunks = send(site, content="one two", stream=True).iter_content(None)
+    assert next(chunks).startswith(b"event: message_start\n")
+    assert next(chunks) == reply.PING
+    settings.STREAM_KEEPALIVE_INTERVAL = 60
+    site.upstream.release(20)
+    rest = b"".join(chunks).replace(reply.PING, b"")
+    words = [
+        each["delta"]["text"] for each in events_of(rest) if "index" in each and "delta" in each
+    ]
+    assert "".join(words) == "You said: one two"
+    assert rest.endswith(b'event: message_stop\ndata: {"type":"message_stop"}\n\n')
+    assert site.settled().status == "completed"
+
+
+def test_a_caller_that_leaves_ends_the_upstream(site: Site) -> None:
+    site.publish("sim-gated", price=factories.make_price("0.000001", "0.000002"))
+    site.upstream.release(3)
+    with send(site, content="one two", stream=True) as found:
+        seen = b""
+        for data in found.iter_content(None):
+            seen += data
+            if b" one" in seen or b" said" in seen:
+                break
+    [request] = site.dialled()
+    assert site.upstream.wait_until(lambda: request.client_closed_at is not None, 2)
+    assert site.settled().status == "cancelled"
+
+
+def test_a_stream_that_breaks_off_ends_in_an_error(site: Site) -> None:
+    site.publish("sim-reset-stream")
+    events = events_of(send(site, content="one two", stream=True).content)
+    assert [each["type"] for each in events] == [
+        "message_start",
+        "content_block_start",
+        "content_block_delta",
+        "error",
+    ]
+    assert events[-1]["error"]["type"] == "api_error"
+    assert events[-1]["error"]["details"]["error_code"] == "provider_unavailable"
+    assert site.settled().status == "failed"
+
+
+@pytest.fixture
+def strange(site: Site) -> Iterator[None]:
+    """Serves the model where calls of tools are no list."""
+    message = {"role": "assistant", "tool_calls": {"name": "f"}}
+    events = [
+        {"id": "a", "choices": [{"index": 0, "delta": {"content": "Hi"}}]},
+        {"id": "a", "choices": [{"index": 0, "delta": message}]},
+    ]
+    whole = {"id": "a", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+
+    def script(line: socket.socket, head: bytes, body: bytes) -> bool:
+        is_streamed = b'"stream":true' in body
+        data = json.dumps(whole).encode()
+        if is_streamed:
+            data = b"".join(b"data: %b\n\n" % json.dumps(one).encode() for one in events)
+        kind = b"text/event-stream" if is_streamed else b"application/json"
+        line.sendall(
+            b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nContent-Length: %d\r\n\r\n%b"
+            % (kind, len(data), data)
+        )
+        return True
+
+    certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
+    with serving(script, certificates.server_context()) as server:
+        site.provider.base_url = f"https://127.0.0.1:{server.port}/v1"
+        site.provider.save_fields("base_url")
+        site.publish("m")
+        yield
+
+
+@pytest.mark.usefixtures("strange")
+def test_an_answer_that_no_message_can_hold_is_the_providers_fault(site: Site) -> None:
+    found = send(site)
+    assert found.status_code == 502
+    assert found.json()["error"]["type"] == "api_error"
+    assert found.json()["error"]["message"] == (
+        "The upstream provider's answer is not valid: A choice of the answer is malformed."
+    )
+
+
+@pytest.mark.usefixtures("strange")
+def test_a_stream_that_no_message_can_hold_ends_in_an_error(site: Site) -> None:
+    events = events_of(send(site, stream=True).content)
+    assert [each["type"] for each in events] == [
+        "message_start",
+        "content_block_start",
+        "content_block_delta",
+        "error",
+    ]
+    assert events[-1]["error"]["message"] == (
+        "The upstream provider's answer is not valid: A choice of the stream is malformed."
+    )
+    assert site.settled().status == "failed"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_upstream_that_is_overloaded_is_told_so(site: Site, stream: bool) -> None:
+    site.publish("sim-status:529")
+    found = send(site, stream=stream)
+    assert found.status_code == 529
+    assert found.json()["error"]["type"] == "overloaded_error"
+    assert found.json()["request_id"] == found.headers["request-id"]
+    assert site.settled().status == "failed"
+
+
+@pytest.mark.parametrize(
+    ("headers", "message"),
+    [
+        ({}, "Authentication is missing or invalid. Send 'Authorization: Bearer <API key>'."),
+        ({"x-api-key": "wrong"}, "The API key is not valid."),
+        ({"Authorization": "Bearer wrong"}, "The API key is not valid."),
+        ({"x-api-key": "KEY", "Authorization": "Basic eDp5"}, "The API key is not valid."),
+        (
+            {"x-api-key": "KEY", "Authorization": "Bearer OTHER"},
+            "Authorization and x-api-key hold different keys; send one of them.",
+        ),
+    ],
+)
+def test_a_request_without_one_key_of_ours_is_refused(
+    site: Site, headers: dict[str, str], message: str
+) -> None:
+    site.publish()
+    keys = {"KEY": site.tenant.api_key, "OTHER": site.tenant.management_key}
+    for name, key in keys.items():
+        headers = {header: value.replace(name, key) for header, value in headers.items()}
+    found = send(site, headers=headers)
+    assert found.status_code == 401
+    assert found.json() == {
+        "type": "error",
+        "error": {
+            "type": "authentication_error",
+            "message": message,
+            "details": {"error_code": "authentication"},
+        },
+        "request_id": found.headers["request-id"],
+    }
+    assert found.headers["WWW-Authenticate"] == "Bearer"
+    site.assert_nothing_happened()
+
+
+@pytest.mark.parametrize(
+    "names", [("x-api-key",), ("Authorization",), ("x-api-key", "Authorization")]
+)
+def test_a_key_may_come_by_either_name(site: Site, names: tuple[str, ...]) -> None:
+    site.publish()
+    key = site.tenant.api_key
+    values = {"x-api-key": key, "Authorization": f"Bearer {key}"}
+    assert send(site, headers={name: values[name] for name in names}).status_code == 200
+
+
+def test_a_key_of_another_name_is_none_for_chat(site: Site) -> None:
+    site.publish()
+    found = requests.post(
+        f"{site.server}/api/v1/chat/completions",
+        json=site.chat_body(),
+        headers={"x-api-key": site.tenant.api_key},
+        timeout=10,
+    )
+    assert found.status_code == 401
+    site.assert_nothing_happened()
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "kind"),
+    [
+        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, 400, "invalid_request_error"),
+        ({"model": "acme/unknown"}, 404, "not_found_error"),
+        ({"session_id": "s" * 257}, 400, "invalid_request_error"),
+        ({"session_id": "a\n"}, 400, "invalid_request_error"),
+        ({"provider": {"options": {"acme": {"n": 2}}}}, 400, "invalid_request_error"),
+    ],
+)
+def test_a_refusal_stores_nothing(
+    site: Site, fields: dict[str, Any], status: int, kind: str
+) -> None:
+    site.publish()
+    found = send(site, **fields)
+    assert (found.status_code, found.json()["error"]["type"]) == (status, kind)
+    site.assert_nothing_happened()
+
+
+def test_a_caller_without_credits_is_told_the_bill(site: Site) -> None:
+    site.publish(price=factories.make_price("0.000001", "0.000002"))
+    poor = factories.make_tenant("Poor", credits_usd=0)
+    found = send(site, headers={"x-api-key": poor.api_key})
+    assert (found.status_code, found.json()["error"]["type"]) == (402, "billing_error")
+    assert found.json()["error"]["details"]["error_code"] == "payment_required"
+    site.assert_nothing_happened()
+
+
+def test_other_methods_are_refused_in_the_same_words(site: Site) -> None:
+    found = requests.get(f"{site.server}{MESSAGES}", timeout=10)
+    assert (found.status_code, found.headers["Allow"]) == (405, "POST")
+    assert found.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_a_large_body_is_refused_in_the_same_words(site: Site, settings: LazySettings) -> None:
+    settings.MAX_REQUEST_BYTES = 10
+    found = send(site)
+    assert (found.status_code, found.json()["error"]["type"]) == (413, "request_too_large")
+    site.assert_nothing_happened()
+
+
+def test_many_messages_at_a_time_keep_apart(site: Site) -> None:
+    site.publish()
+    words = [f"word{number}" for number in range(20)]
+
+    def said(word: str) -> str:
+        events = events_of(send(site, content=word, stream=True).content)
+        deltas = (each["delta"] for each in events if each["type"] == "content_block_delta")
+        return "".join(piece["text"] for piece in deltas)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(said, words)) == [f"You said: {word}" for word in words]

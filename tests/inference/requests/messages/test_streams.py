@@ -1,0 +1,264 @@
+"""A chat stream becomes a stream of message events; errors have Anthropic's names."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from catalog.dialects.base import InvalidStream
+from inference.requests.messages import reply
+from tests.support.inference.messages import (
+    COUNTED,
+    call_piece,
+    delta,
+    ended,
+    event,
+    events_of,
+    raw,
+    start,
+    stop,
+    turned,
+)
+
+
+def use(call_id: str, name: str) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call_id, "name": name, "input": {}}
+
+
+STARTED = {
+    "type": "message_start",
+    "message": {
+        "id": "gen-1",
+        "type": "message",
+        "role": "assistant",
+        "model": "acme/falcon",
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": {
+            "input_tokens": 0,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": 0,
+            "output_tokens": 0,
+        },
+        "provider": "Acme AI",
+    },
+}
+
+
+def finish(reason: str) -> list[Any]:
+    return [
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": reason, "stop_sequence": None},
+            "usage": COUNTED,
+        },
+        {"type": "message_stop"},
+    ]
+
+
+CHAT = (
+    event({"role": "assistant", "content": ""})
+    + event({"reasoning": "H"})
+    + event({"reasoning": "m."})
+    + event({"reasoning_details": [{"type": "reasoning.text", "signature": "c2ln", "index": 0,
+                                    "format": "anthropic-claude-v1"}]})
+    + event({"content": "Schnee"})
+    + event({"content": "stürme."})
+    + call_piece(0, "", id="a", name="f")
+    + call_piece(0, '{"x":')
+    + call_piece(0, "1}")
+    + call_piece(1, "{}", id="b", name="g")
+    + ended("tool_calls")
+)  # fmt: skip
+
+
+EVENTS = [
+    STARTED,
+    start(0, {"type": "thinking", "thinking": "", "signature": ""}),
+    delta(0, "thinking_delta", thinking="H"),
+    delta(0, "thinking_delta", thinking="m."),
+    delta(0, "signature_delta", signature="c2ln"),
+    stop(0),
+    start(1, {"type": "text", "text": ""}),
+    delta(1, "text_delta", text="Schnee"),
+    delta(1, "text_delta", text="stürme."),
+    stop(1),
+    start(2, use("a", "f")),
+    delta(2, "input_json_delta", partial_json='{"x":'),
+    delta(2, "input_json_delta", partial_json="1}"),
+    stop(2),
+    start(3, use("b", "g")),
+    delta(3, "input_json_delta", partial_json="{}"),
+    stop(3),
+    *finish("tool_use"),
+]
+
+
+def test_a_stream_is_one_of_a_message() -> None:
+    assert turned(CHAT) == EVENTS
+
+
+@given(st.lists(st.integers(0, len(CHAT)), max_size=40))
+def test_a_stream_is_the_same_however_it_was_cut(places: list[int]) -> None:
+    cuts = sorted({0, len(CHAT), *places})
+    assert turned(*(CHAT[here:there] for here, there in itertools.pairwise(cuts))) == EVENTS
+
+
+def test_events_leave_as_soon_as_they_can() -> None:
+    events = reply.Events("req-1")
+    assert [kind["type"] for kind in events_of(events.feed(event({"content": "It "})))] == [
+        "message_start",
+        "content_block_start",
+        "content_block_delta",
+    ]
+    assert events_of(events.feed(event({"content": "rains."}))) == [
+        delta(0, "text_delta", text="rains.")
+    ]
+    assert events.feed(event({}, finish_reason="stop")) == b""
+
+
+def test_calls_that_take_turns_come_one_after_the_other() -> None:
+    chat = (
+        call_piece(0, "", id="a", name="f"),
+        call_piece(1, "", id="b", name="g"),
+        call_piece(1, '{"y":'),
+        call_piece(0, '{"x":1}'),
+        call_piece(1, "2}"),
+        event({"content": "Done."}),
+        ended("tool_calls"),
+    )
+    assert turned(*chat)[1:-2] == [
+        start(0, use("a", "f")),
+        delta(0, "input_json_delta", partial_json='{"x":1}'),
+        stop(0),
+        start(1, use("b", "g")),
+        delta(1, "input_json_delta", partial_json='{"y":'),
+        delta(1, "input_json_delta", partial_json="2}"),
+        stop(1),
+        start(2, {"type": "text", "text": ""}),
+        delta(2, "text_delta", text="Done."),
+        stop(2),
+    ]
+
+
+def test_a_call_that_another_follows_under_its_number_is_ended() -> None:
+    chat = (call_piece(0, "{}", id="a", name="f"), call_piece(0, "{}", id="b", name="g"), ended())
+    assert [block["content_block"] for block in turned(*chat) if "content_block" in block] == [
+        use("a", "f"),
+        use("b", "g"),
+    ]
+
+
+def test_a_call_without_arguments_that_nothing_completes_ends_with_the_stream() -> None:
+    chat = (call_piece(0, "", id="a", name="f"), call_piece(1, "", id="b", name="g"), ended())
+    assert turned(*chat)[1:] == [
+        start(0, use("a", "f")),
+        stop(0),
+        start(1, use("b", "g")),
+        stop(1),
+        *finish("tool_use"),
+    ]
+
+
+ENCRYPTED = {"type": "reasoning.encrypted", "format": "anthropic-claude-v1"}
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        call_piece(0, "x" * 1_000_000),
+        event({"content": "x" * 1_000_000}),
+        event({"reasoning_details": [{**ENCRYPTED, "data": "x" * 1_000_000}]}),
+    ],
+)
+def test_only_so_much_is_kept_of_what_waits(piece: bytes) -> None:
+    begun = call_piece(0, '{"x":', id="a", name="f")
+    assert len(turned(begun, *[piece] * 16)) > 1
+    with pytest.raises(InvalidStream) as error:
+        turned(begun, *[piece] * 17)
+    assert str(error.value) == "The tool calls of the stream are too large."
+
+
+def test_encrypted_reasoning_is_a_block_of_its_own() -> None:
+    kind = {"format": "anthropic-claude-v1"}
+    details: list[Any] = [
+        {"type": "reasoning.text", "text": "Hm.", "index": 0, **kind},
+        {"type": "reasoning.text", "signature": "c2ln", "index": 0, **kind},
+        {"type": "reasoning.encrypted", "data": "c2VjcmV0", "index": 1, **kind},
+        {"type": "reasoning.summary", "summary": "So.", "index": 2},
+    ]
+    chat = [event({"reasoning_details": [detail]}) for detail in details]
+    assert turned(*chat, ended())[1:-2] == [
+        start(0, {"type": "thinking", "thinking": "", "signature": ""}),
+        delta(0, "thinking_delta", thinking="Hm."),
+        delta(0, "signature_delta", signature="c2ln"),
+        stop(0),
+        start(1, {"type": "redacted_thinking", "data": "c2VjcmV0"}),
+        stop(1),
+        start(2, {"type": "thinking", "thinking": "", "signature": ""}),
+        delta(2, "thinking_delta", thinking="So."),
+        stop(2),
+    ]
+
+
+def test_an_error_in_a_stream_is_its_last_event() -> None:
+    error = {"code": 529, "message": "Busy.", "metadata": {"error_type": "provider_overloaded"}}
+    choice = {"index": 0, "delta": {"content": ""}, "finish_reason": "error"}
+    chat = (event({"content": "It "}), raw({"error": error, "choices": [choice]}))
+    assert turned(*chat)[3:] == [
+        {
+            "type": "error",
+            "error": {
+                "type": "overloaded_error",
+                "message": "Busy.",
+                "details": {"error_code": "provider_overloaded"},
+            },
+            "request_id": "req-1",
+        }
+    ]
+
+
+def test_an_event_that_is_malformed_ends_the_stream() -> None:
+    with pytest.raises(InvalidStream):
+        turned(event({"tool_calls": 5}))
+    with pytest.raises(InvalidStream):
+        turned(b"data: " + b"x" * 67_200_000)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, "invalid_request_error"),
+        (401, "authentication_error"),
+        (402, "billing_error"),
+        (403, "permission_error"),
+        (404, "not_found_error"),
+        (405, "invalid_request_error"),
+        (408, "timeout_error"),
+        (413, "request_too_large"),
+        (429, "rate_limit_error"),
+        (500, "api_error"),
+        (502, "api_error"),
+        (503, "overloaded_error"),
+        (504, "timeout_error"),
+        (529, "overloaded_error"),
+    ],
+)
+def test_an_error_has_anthropics_name(status: int, kind: str) -> None:
+    metadata = {"error_type": "ours", "provider_name": "Acme AI"}
+    body = {"error": {"code": status, "message": "No.", "metadata": metadata}, "beside": 1}
+    assert reply.error_body(body, "req-1") == {
+        "type": "error",
+        "error": {
+            "type": kind,
+            "message": "No.",
+            "details": {"error_code": "ours", "provider_name": "Acme AI"},
+        },
+        "request_id": "req-1",
+        "beside": 1,
+    }

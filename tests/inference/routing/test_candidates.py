@@ -1,0 +1,324 @@
+"""Which endpoints are candidates, and why the others are not."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accounts.policy import Policy
+from catalog.dialects.base import Operation
+from catalog.names import ModelNotFound
+from catalog.visibility import EndpointFacts
+from config.api.errors import Forbidden, InvalidRequest
+from inference.requests import schemas
+from inference.routing.candidates import (
+    NoEndpoint,
+    RoutingContext,
+    require_candidates,
+    select_candidates,
+)
+from inference.routing.routes import (
+    CatalogSnapshot,
+    OrganizationSnapshot,
+    Route,
+    RoutingDefaults,
+)
+from tests.inference.conftest import Site
+from tests.support.inference.routes import (
+    KEY,
+    PREFERENCES,
+    WORKSPACE,
+    credential,
+    planned,
+    reasons,
+    refused,
+    route,
+    routes_of,
+    split,
+    used,
+)
+
+
+def test_private_endpoints_come_first_then_the_cheapest() -> None:
+    found = planned(
+        public=[route("dear", "3"), route("cheap", "1"), route("fair", "2")],
+        private=[route("own", "9", private=True)],
+        credentials=[credential("own")],
+    )
+    assert used(found) == ["own-own", "operator-cheap", "operator-fair", "operator-dear"]
+    assert [candidate.is_byok for candidate in found.candidates] == [True, False, False, False]
+
+
+def test_of_two_private_endpoints_the_cheaper_comes_first() -> None:
+    found = planned(
+        private=[route("x", "2", private=True), route("y", "1", private=True)],
+        credentials=[credential("x"), credential("y")],
+    )
+    assert used(found) == ["own-y", "own-x"]
+
+
+def test_equal_prices_keep_one_order() -> None:
+    first = route("x", endpoint_id=uuid.UUID(int=5))
+    second = route("y", endpoint_id=uuid.UUID(int=6))
+    expected = ["operator-x", "operator-y"]
+    assert used(planned([first, second])) == used(planned([second, first])) == expected
+
+
+def test_prices_compare_exactly() -> None:
+    tiny = "0.000000000000000000000000000001"
+    found = planned([route("x", "0.1"), route("y", tiny), route("z", "0")])
+    assert used(found) == ["operator-z", "operator-y", "operator-x"]
+
+
+@pytest.mark.parametrize(
+    ("preferences", "expected"),
+    [
+        ({"order": ["c"]}, ["c", "a", "b"]),
+        ({"order": ["c", "b"]}, ["c", "b", "a"]),
+        ({"order": ["B INC", "nobody"]}, ["b", "a", "c"]),
+        ({"order": []}, ["a", "b", "c"]),
+        ({"only": ["b", "c"]}, ["b", "c"]),
+        ({"only": ["C Inc"]}, ["c"]),
+        ({"ignore": ["a"]}, ["b", "c"]),
+        ({"ignore": ["A inc", "C"]}, ["b"]),
+        ({"only": ["a", "b"], "ignore": ["a"]}, ["b"]),
+        ({"only": None, "ignore": None, "order": None}, ["a", "b", "c"]),
+        ({"zdr": True}, ["b"]),
+        ({"zdr": False}, ["a", "b", "c"]),
+        ({"data_collection": "deny"}, ["a", "b"]),
+        ({"data_collection": "allow"}, ["a", "b", "c"]),
+        ({"allow_fallbacks": False}, ["a"]),
+        ({"allow_fallbacks": True}, ["a", "b", "c"]),
+        ({"allow_fallbacks": False, "order": ["c"]}, ["c"]),
+        ({"allow_fallbacks": False, "ignore": ["a"]}, ["b"]),
+    ],
+)
+def test_the_request_narrows_and_orders(preferences: dict[str, Any], expected: list[str]) -> None:
+    routes = [route("a", "1"), route("b", "2", zdr=True), route("c", "3", trains=True)]
+    assert used(planned(routes, **preferences)) == [f"operator-{name}" for name in expected]
+
+
+@pytest.mark.parametrize(
+    ("order", "expected", "left"),
+    [
+        (["c", "b"], "c", {"a": ["order"], "b": ["allow_fallbacks"]}),
+        (["nobody", "B INC"], "b", {"a": ["order"], "c": ["order"]}),
+        ([], "a", {"b": ["allow_fallbacks"], "c": ["allow_fallbacks"]}),
+        (None, "a", {"b": ["allow_fallbacks"], "c": ["allow_fallbacks"]}),
+    ],
+)
+def test_without_fallbacks_the_first_that_is_named_is_left(
+    order: list[str] | None, expected: str, left: dict[str, list[str]]
+) -> None:
+    routes = [route("a", "1"), route("b", "2"), route("c", "3")]
+    found = planned(routes, order=order, allow_fallbacks=False)
+    assert used(found) == [f"operator-{expected}"]
+    assert reasons(found) == left
+
+
+def test_without_fallbacks_nobody_but_the_named_gets_the_prompt() -> None:
+    assert refused(
+        public=[route("a")],
+        private=[route("own", private=True)],
+        credentials=[credential("own")],
+        order=["azure"],
+        allow_fallbacks=False,
+    ) == [
+        {"provider": "Own Inc", "private": True, "model": "a/b", "excluded_by": ["order"]},
+        {"provider": "A Inc", "private": False, "model": "a/b", "excluded_by": ["order"]},
+    ]
+
+
+def test_another_credential_of_the_endpoint_that_is_left_is_a_fallback_too() -> None:
+    found = planned([route("x")], credentials=[credential("x")], allow_fallbacks=False)
+    assert (used(found), found.excluded) == (["own-x"], [])
+
+
+@pytest.mark.parametrize("flag", ["is_required", "is_byok_only"])
+def test_a_private_endpoint_of_a_required_credential_gives_way_to_no_credits(flag: str) -> None:
+    case: dict[str, Any] = {
+        "public": [
+            route("x", "1"),
+            route("y", "2"),
+            route("z", model_slug="c/d", model_permaslug="c/d"),
+        ],
+        "private": [route("x", private=True)],
+        "models": ["a/b", "c/d"],
+    }
+    theirs = credential("y", is_fallback=True)
+    found = planned(**case, credentials=[credential("x", **{flag: True}), theirs])
+    assert used(found) == ["own-x", "own-x", "own-y", "operator-z"]
+    assert found.excluded == []
+    found = planned(**case, credentials=[credential("x", **{flag: True})])
+    assert used(found) == ["own-x", "own-x", "operator-z"]
+    assert reasons(found) == {"y": ["byok_required"]}
+    # Where the private endpoint may not serve, this is no fallback from it.
+    found = planned(**case, credentials=[credential("x", **{flag: True})], only=["y"])
+    assert used(found) == ["operator-y"]
+    elsewhere = credential("x", allowed_models=frozenset(("c/d",)), **{flag: True})
+    found = planned(**case, credentials=[credential("x", "free"), elsewhere])
+    assert "operator-y" in used(found)
+
+
+def test_order_goes_before_private() -> None:
+    found = planned(
+        [route("pub")], [route("own", private=True)], [credential("own")], order=["pub"]
+    )
+    assert used(found) == ["operator-pub", "own-own"]
+
+
+def test_a_request_cannot_loosen_the_policy() -> None:
+    policy = Policy.of(only=["a", "b"], ignore=["a"], zdr=True)
+    routes = [route("a", zdr=True), route("b"), route("b2", zdr=True), route("b", zdr=True)]
+    found = planned(routes, policy=policy, only=["b", "b2"], zdr=False, data_collection="allow")
+    assert used(found) == ["operator-b"]
+    assert found.candidates[0].route.facts.zdr
+
+
+@pytest.mark.parametrize("allowed", [["amazon-bedrock"], ["Amazon Bedrock"]])
+@pytest.mark.parametrize("only", [["amazon-bedrock"], ["AMAZON Bedrock", "other"]])
+def test_lists_by_slug_and_by_name_mean_the_same_provider(
+    allowed: list[str], only: list[str]
+) -> None:
+    facts = EndpointFacts("amazon-bedrock", "Amazon Bedrock", False, False)
+    served = route("amazon-bedrock", facts=facts)
+    found = planned([served, route("other")], policy=Policy.of(only=allowed), only=only)
+    assert used(found) == ["operator-amazon-bedrock"]
+    assert reasons(found) == {"other": ["provider_not_allowed"]}
+    for ignored in (allowed, only):
+        assert [each["excluded_by"] for each in refused(public=[served], ignore=ignored)] == [
+            ["provider_ignored"]
+        ]
+
+
+def test_every_exclusion_is_explained() -> None:
+    assert refused(
+        public=[route("a", "1", trains=True), route("b", "2", zdr=True, dialect=None)],
+        private=[route("c", private=True, zdr=True)],
+        only=["b", "c"],
+        ignore=["a"],
+        zdr=True,
+        data_collection="deny",
+    ) == [
+        {
+            "provider": "C Inc",
+            "private": True,
+            "model": "a/b",
+            "excluded_by": ["no_credential"],
+        },
+        {
+            "provider": "A Inc",
+            "private": False,
+            "model": "a/b",
+            "excluded_by": ["provider_not_allowed", "provider_ignored", "zdr", "data_collection"],
+        },
+        {
+            "provider": "B Inc",
+            "private": False,
+            "model": "a/b",
+            "excluded_by": ["dialect_not_supported"],
+        },
+    ]
+
+
+def test_an_excluded_endpoint_is_explained_beside_those_that_serve() -> None:
+    found = planned([route("a"), route("b")], ignore=["b"])
+    assert used(found) == ["operator-a"]
+    assert [each.body() for each in found.excluded] == [
+        {"provider": "B Inc", "private": False, "model": "a/b", "excluded_by": ["provider_ignored"]}
+    ]
+
+
+def test_an_unknown_model_is_told_from_one_without_endpoints() -> None:
+    with pytest.raises(ModelNotFound) as unknown:
+        planned(models=["x/y", "z"])
+    assert unknown.value.message == "There is no model 'x/y'."
+    with pytest.raises(NoEndpoint) as empty:
+        planned()
+    assert empty.value.message == "No endpoint of 'a/b' may serve this request."
+    assert empty.value.metadata == {"excluded": []}
+
+
+def test_models_are_tried_in_the_order_of_the_request() -> None:
+    first, second = route("x", "9"), route("y", "1", model_slug="c/d", model_permaslug="c/d-1")
+    assert used(planned([first, second], models=["a/b", "c/d"])) == ["operator-x", "operator-y"]
+    assert used(planned([first, second], models=["nobody", "c/d"])) == ["operator-y"]
+    found = planned([first, second], models=["a/b", "c/d"], allow_fallbacks=False)
+    assert used(found) == ["operator-x"]
+
+
+def test_an_unknown_model_is_not_found(site: Site) -> None:
+    answer = site.chat(model="no/body")
+    assert answer.status_code == 404
+    assert answer.json()["error"] == {
+        "code": 404,
+        "message": "There is no model 'no/body'.",
+        "metadata": {"error_type": "model_not_found"},
+    }
+    site.assert_nothing_happened()
+
+
+def test_options_go_to_their_provider_alone() -> None:
+    mine = {"verbosity": msgspec.Raw(b'"low"')}
+    found = planned([route("a"), route("b")], options={}, order=["a", "b"])
+    assert [each.options for each in found.candidates] == [None, None]
+    preferences = schemas.ProviderPreferences(options={"a": mine, "nobody": {}}, order=["a"])
+    request = schemas.parse(
+        Operation.CHAT, b'{"model":"a/b","messages":[{"role":"user","content":"x"}]}'
+    )
+    found = require_candidates(
+        replace(request, preferences=preferences),
+        RoutingContext(
+            snapshot=CatalogSnapshot(1, {"a/b": (route("a"), route("b"))}, {"a/b": "a/b"}),
+            own=OrganizationSnapshot(1, 1, {}, ()),
+            workspace_id=WORKSPACE,
+            key_digest=KEY,
+            policy=Policy(),
+        ),
+    )
+    assert [each.options for each in found.candidates] == [mine, None]
+
+
+def test_a_disabled_tool_is_forbidden() -> None:
+    disabled = frozenset(("openrouter:bash", "openrouter:web_fetch"))
+    with pytest.raises(Forbidden) as error:
+        planned([route("x")], tools=disabled, options={"disabled_tools": disabled})
+    assert error.value.message == "The workspace has disabled the tool 'openrouter:bash'."
+    assert error.value.metadata == {"disabled_tool": "openrouter:bash"}
+    others = frozenset(("openrouter:datetime",))
+    assert used(planned([route("x")], tools=others, options={"disabled_tools": disabled}))
+
+
+def test_a_workspace_names_the_model_where_the_request_does_not() -> None:
+    defaults = {"defaults": RoutingDefaults(text_model="a/b:floor")}
+    found = planned([route("x")], models=[], options=defaults)
+    assert (found.requested, used(found)) == ("a/b:floor", ["operator-x"])
+    with pytest.raises(InvalidRequest) as error:
+        planned([route("x")], models=[])
+    assert error.value.message == "model: This field is required."
+    assert error.value.metadata == {"fields": {"model": "This field is required."}}
+    with pytest.raises(ModelNotFound):
+        planned([route("x")], models=["no/body"], options=defaults)
+
+
+@given(routes_of(), PREFERENCES, st.integers(), st.booleans())
+def test_explaining_agrees_with_routing(
+    routes: list[Route], preferences: dict[str, Any], seed: int, fallbacks: bool
+) -> None:
+    case: dict[str, Any] = {
+        **split(routes),
+        **preferences,
+        "allow_fallbacks": fallbacks,
+        "options": {"seed": seed},
+    }
+    explained = planned(**case, by=select_candidates)
+    if explained.candidates:
+        assert planned(**case) == explained
+    else:
+        assert refused(**case) == [each.body() for each in explained.excluded]

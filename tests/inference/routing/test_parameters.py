@@ -1,0 +1,135 @@
+"""What a request requires of an endpoint."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from accounts.policy import Policy
+from catalog.dialects.base import Operation
+from inference.requests import schemas
+from inference.routing.candidates import (
+    NoEndpoint,
+    RoutingContext,
+    require_candidates,
+    select_candidates,
+)
+from inference.routing.routes import (
+    CatalogSnapshot,
+    OrganizationSnapshot,
+)
+from tests.support.inference.routes import KEY, WORKSPACE, planned, reasons, route
+
+
+@pytest.mark.parametrize(
+    ("limit", "price", "admitted"),
+    [
+        ({"prompt": "2"}, "0.000002", True),
+        ({"prompt": "1.999999"}, "0.000002", False),
+        ({"prompt": 2}, "0.000002", True),
+        ({"prompt": 1.5}, "0.000002", False),
+        ({"completion": "1"}, "0.000002", False),
+        ({"request": "0"}, "0.000002", True),
+        ({}, "0.000002", True),
+    ],
+)
+def test_an_endpoint_dearer_than_the_request_allows_is_excluded(
+    limit: dict[str, Any], price: str, admitted: bool
+) -> None:
+    endpoint = route("dear", price)
+    if admitted:
+        assert len(planned([endpoint], max_price=schemas.MaxPrice(**limit)).candidates) == 1
+        return
+    with pytest.raises(NoEndpoint) as caught:
+        planned([endpoint], max_price=schemas.MaxPrice(**limit))
+    assert caught.value.metadata["excluded"] == [
+        {"provider": "Dear Inc", "private": False, "model": "a/b", "excluded_by": ["max_price"]}
+    ]
+
+
+def test_only_the_wanted_quantizations_are_admitted() -> None:
+    endpoints = [
+        route("one", quantization="fp8"),
+        route("two", quantization="int4"),
+        route("three"),
+    ]
+    found = planned(endpoints, quantizations=["fp8", "unknown"])
+    assert {each.route.facts.provider_slug for each in found.candidates} == {"one", "three"}
+    assert [each.reasons for each in found.excluded] == [["quantizations"]]
+
+
+def test_required_parameters_exclude_who_does_not_know_them() -> None:
+    request = schemas.parse(
+        Operation.CHAT,
+        b'{"model": "a/b", "messages": [{"role": "user", "content": "x"}], "temperature": 1,'
+        b' "logit_bias": {}, "x_unknown": 1, "provider": {"require_parameters": true}}',
+    )
+    assert request.parameters == {"temperature", "logit_bias"}
+    knowing = route("one", supported_parameters=frozenset(("temperature", "logit_bias")))
+    ignorant = route("two", supported_parameters=frozenset(("temperature",)))
+    silent = route("three")
+    found = require_candidates(
+        request,
+        RoutingContext(
+            snapshot=CatalogSnapshot(1, {"a/b": (knowing, ignorant, silent)}, {"a/b": "a/b"}),
+            own=OrganizationSnapshot(1, 1, {}, ()),
+            workspace_id=WORKSPACE,
+            key_digest=KEY,
+            policy=Policy(),
+        ),
+    )
+    assert {each.route.facts.provider_slug for each in found.candidates} == {"one", "three"}
+    assert [each.reasons for each in found.excluded] == [["require_parameters"]]
+
+
+@pytest.mark.parametrize(
+    ("asked", "listed", "serves"),
+    [
+        ('"max_tokens": 9', ("max_completion_tokens",), True),
+        ('"max_completion_tokens": 9', ("max_tokens",), True),
+        ('"max_tokens": 9', ("temperature",), False),
+        ('"top_k": null', ("max_tokens",), True),
+        ('"top_k": 5', ("max_tokens",), False),
+        ('"reasoning_effort": "low"', ("include_reasoning",), False),
+        ('"response_format": {"type": "json_object"}', ("response_format",), True),
+        ('"response_format": {"type": "json_schema"}', ("response_format",), False),
+        ('"response_format": {"type": "json_schema"}', ("structured_outputs",), False),
+        (
+            '"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}',
+            ("response_format", "structured_outputs"),
+            True,
+        ),
+        ('"response_format": {}', ("response_format",), True),
+        ('"response_format": null', ("max_tokens",), True),
+        ('"response_format": {"type": "json_schema"}', None, True),
+    ],
+)
+def test_parameters_are_required_by_what_they_mean(
+    asked: str, listed: tuple[str, ...] | None, serves: bool
+) -> None:
+    body = f'{{"model": "a/b", "messages": [{{"role": "user", "content": "x"}}], {asked}}}'
+    known = None if listed is None else frozenset(listed)
+    found = select_candidates(
+        replace(
+            schemas.parse(Operation.CHAT, body.encode()),
+            preferences=schemas.ProviderPreferences(require_parameters=True),
+        ),
+        RoutingContext(
+            snapshot=CatalogSnapshot(
+                1, {"a/b": (route("x", supported_parameters=known),)}, {"a/b": "a/b"}
+            ),
+            own=OrganizationSnapshot(1, 1, {}, ()),
+            workspace_id=WORKSPACE,
+            key_digest=KEY,
+            policy=Policy(),
+        ),
+    )
+    assert bool(found.candidates) is serves
+    assert reasons(found) == ({} if serves else {"x": ["require_parameters"]})
+
+
+def test_a_format_of_plain_completions_is_a_parameter_like_any_other() -> None:
+    body = b'{"model": "a/b", "prompt": "x", "response_format": 7, "min_p": null}'
+    assert schemas.parse(Operation.TEXT, body).needed_parameters == {"response_format"}

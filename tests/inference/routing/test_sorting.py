@@ -1,0 +1,342 @@
+"""In which order candidates are tried: sorts, sessions, variants and preferences."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accounts.policy import Policy
+from catalog.names import VARIANTS, ModelNotFound
+from catalog.visibility import exclusions
+from inference.requests import schemas
+from inference.routing.candidates import (
+    select_candidates,
+)
+from inference.routing.health import Health, HealthState
+from inference.routing.routes import (
+    Route,
+    RoutingDefaults,
+)
+from tests.inference.conftest import Site
+from tests.support.inference.routes import (
+    PREFERENCES,
+    SHARES,
+    planned,
+    route,
+    routes_of,
+    split,
+    subjects,
+    used,
+)
+
+
+def test_a_session_can_be_seen_to_stay_though_the_service_keeps_no_table(site: Site) -> None:
+    for number in range(4):
+        provider = site.another_provider(f"p{number}")
+        site.publish(provider=provider)
+    names = {site.chat(session_id="talk").json()["provider"] for _ in range(5)}
+    assert len(names) == 1
+
+
+STANDINGS = st.sampled_from(
+    [
+        Health(),
+        Health(HealthState.DEGRADED, 0.3),
+        Health(HealthState.OPEN, 1.0),
+        Health(HealthState.RATE_LIMITED),
+        Health(HealthState.HALF_OPEN),
+        Health(latency=dict.fromkeys(SHARES, 100.0), throughput=dict.fromkeys(SHARES, 50.0)),
+        Health(latency=dict.fromkeys(SHARES, 900.0), throughput=dict.fromkeys(SHARES, 5.0)),
+    ]
+)
+
+
+DOWN = (HealthState.OPEN, HealthState.RATE_LIMITED)
+
+
+@given(routes_of(), PREFERENCES, st.lists(STANDINGS, min_size=6, max_size=6), st.integers())
+def test_the_order_keeps_its_promises(
+    routes: list[Route], preferences: dict[str, Any], states: list[Health], seed: int
+) -> None:
+    """What is excluded agrees with the policies; the rest is complete, and in a lawful order."""
+    found_as = {one: states[each.endpoint_id.int - 1] for each in routes for one in subjects(each)}
+
+    def health(subject: uuid.UUID) -> Health:
+        return found_as[subject]
+
+    options = {"health_of": health, "seed": seed}
+    found = planned(**split(routes), **preferences, options=options, by=select_candidates)
+    tried = list(dict.fromkeys(each.route.endpoint_id for each in found.candidates))
+    has_measure = "preferred_max_latency" in preferences
+    left_out = [each.route.endpoint_id for each in found.excluded]
+    assert sorted([*tried, *left_out]) == sorted(each.endpoint_id for each in routes)
+    asked = Policy.of(
+        only=preferences.get("only"),
+        ignore=preferences.get("ignore"),
+        zdr=preferences.get("zdr", False),
+        no_training=preferences.get("data_collection") == "deny",
+    )
+    for each in found.candidates:
+        assert exclusions(each.route.facts, asked) == ()
+    for left in found.excluded:
+        own = [str(reason) for reason in exclusions(left.route.facts, asked)]
+        assert left.reasons[: len(own)] == own
+        assert left.reasons[len(own) :] in ([], ["no_credential"])
+        assert left.reasons
+    if preferences.get("order"):
+        places = [
+            preferences["order"].index(each.route.facts.provider_slug)
+            for each in found.candidates
+            if each.route.facts.provider_slug in preferences["order"]
+        ]
+        assert places == sorted(places)
+        return
+    ranks = []
+    for each in found.candidates:
+        state = health(each.route.endpoint_id)
+        is_slow = state.latency is not None and state.latency["p50"] > 500
+        is_late = has_measure and (is_slow or state.state in DOWN)
+        ranks.append((is_late, state.state in DOWN, not each.route.is_private))
+    assert ranks == sorted(ranks)
+
+
+@given(routes_of(), st.integers(), st.text(max_size=8))
+def test_a_request_only_tightens(routes: list[Route], seed: int, session: str) -> None:
+    policy = Policy.of(ignore=["p"], zdr=True)
+    loose: list[dict[str, Any]] = [{}, {"zdr": False, "data_collection": "allow", "ignore": []}]
+    for preferences in loose:
+        found = planned(
+            **split(routes),
+            **preferences,
+            policy=policy,
+            session=session,
+            options={"seed": seed},
+            by=select_candidates,
+        )
+        assert all(exclusions(each.route.facts, policy) == () for each in found.candidates)
+
+
+def firsts(routes: list[Route], **case: Any) -> list[str]:
+    """Whom each of 4,000 draws puts first."""
+    return [
+        planned(routes, **case, options={"seed": seed}).candidates[0].route.facts.provider_slug
+        for seed in range(4000)
+    ]
+
+
+def test_a_draw_favours_the_cheap_by_the_square_of_the_price() -> None:
+    routes = [
+        route("a", "1", endpoint_id=uuid.UUID(int=1)),
+        route("b", "2", endpoint_id=uuid.UUID(int=2)),
+        route("c", "3", endpoint_id=uuid.UUID(int=3)),
+    ]
+    # Of 4,000 draws at odds of 36 : 9 : 4; the numbers are those of these seeds.
+    assert Counter(firsts(routes)) == {"a": 2947, "b": 706, "c": 347}
+
+
+def test_what_is_free_comes_first_in_a_draw() -> None:
+    assert Counter(firsts([route("a", "0.000001"), route("b", "0")])) == {"b": 4000}
+
+
+def test_a_draw_is_the_same_for_the_same_seed_and_any_order_of_the_routes() -> None:
+    routes = [route(name) for name in "abcdef"]
+    for seed in (0, 1, -1, 2**64, 2**70 + 5):
+        expected = used(planned(routes, options={"seed": seed}))
+        assert used(planned(routes[::-1], options={"seed": seed})) == expected
+
+
+def test_a_session_stays_whatever_the_seed_and_moves_only_when_it_must() -> None:
+    routes = [route(name, endpoint_id=uuid.UUID(int=ord(name))) for name in "abcdef"]
+    down: set[uuid.UUID] = set()
+
+    def health(endpoint_id: uuid.UUID) -> Health:
+        return Health(HealthState.OPEN if endpoint_id in down else HealthState.HEALTHY)
+
+    def first(session: str, seed: int = 0, of: list[Route] = routes) -> uuid.UUID:
+        options = {"seed": seed, "health_of": health}
+        return planned(of, session=session, options=options).candidates[0].route.endpoint_id
+
+    homes = {f"s{number}": first(f"s{number}") for number in range(200)}
+    assert Counter(homes.values()).keys() == {each.endpoint_id for each in routes}
+    assert all(first(name, seed) == home for name, home in homes.items() for seed in (1, 99))
+    gone = routes[2].endpoint_id
+    down.add(gone)
+    for name, home in homes.items():
+        assert (first(name) == home) is (home != gone)
+    down.clear()
+    assert all(first(name) == home for name, home in homes.items())
+    fewer = [each for each in routes if each.endpoint_id != gone]
+    assert all(first(name, of=fewer) == home for name, home in homes.items() if home != gone)
+
+
+@pytest.mark.parametrize(
+    ("case", "is_session"),
+    [
+        ({}, True),
+        ({"sort": "price"}, False),
+        ({"models": ["a/b:floor"]}, False),
+    ],
+)
+def test_a_session_stays_unless_the_request_itself_sorts(
+    case: dict[str, Any], is_session: bool
+) -> None:
+    routes = [route(name, price) for name, price in (("a", "1"), ("b", "1.01"), ("c", "1.02"))]
+    options = {"defaults": RoutingDefaults(provider_sort="price")}
+    firsts = {
+        used(planned(routes, session=f"s{number}", options=options, **case))[0]
+        for number in range(50)
+    }
+    assert len(firsts) == (3 if is_session else 1)
+    assert used(planned(routes, options=options, **case))[0] == "operator-a"
+
+
+def test_sessions_of_two_organizations_are_two() -> None:
+    routes = [route(name, endpoint_id=uuid.UUID(int=ord(name))) for name in "abcdefgh"]
+    orders = {
+        tuple(used(planned(routes, session="s", options={"organization_id": uuid.UUID(int=owner)})))
+        for owner in range(20)
+    }
+    assert len(orders) == 20
+
+
+@pytest.mark.parametrize(
+    ("preferences", "expected"),
+    [
+        ({"sort": "price"}, "cab"),
+        ({"sort": "latency"}, "bac"),
+        ({"sort": "throughput"}, "abc"),
+        ({"sort": "exacto"}, "bac"),
+        ({"sort": schemas.Sorting(by="latency")}, "bac"),
+        ({"sort": schemas.Sorting(by="latency", partition="model")}, "bac"),
+        ({"sort": schemas.Sorting(partition="none")}, "cab"),
+        ({"sort": "latency", "order": ["c"]}, "cab"),
+        ({"sort": "latency", "order": ["c", "a"]}, "cab"),
+        ({"preferred_max_latency": 0.25}, "cba"),
+        ({"preferred_max_latency": 0.3}, "cab"),
+        ({"preferred_max_latency": schemas.Percentiles(p50=1, p99=0.25)}, "cba"),
+        ({"preferred_max_latency": schemas.Percentiles()}, "cab"),
+        ({"preferred_min_throughput": 40}, "cab"),
+        ({"preferred_min_throughput": 40.5}, "cab"),
+        ({"preferred_min_throughput": 41}, "cab"),
+        ({"preferred_min_throughput": 51}, "cab"),
+        ({"preferred_max_latency": 0.25, "order": ["a"]}, "acb"),
+    ],
+)
+def test_measures_sort_and_deprioritize(preferences: dict[str, Any], expected: str) -> None:
+    """Of ``c``, which is the cheapest, nothing is known."""
+    states = {
+        1: Health(
+            HealthState.HEALTHY, 0.05, dict.fromkeys(SHARES, 300.0), dict.fromkeys(SHARES, 50.0)
+        ),
+        2: Health(
+            HealthState.HEALTHY, 0.0, dict.fromkeys(SHARES, 200.0), dict.fromkeys(SHARES, 40.0)
+        ),
+        3: Health(HealthState.HEALTHY, 0.09),
+    }
+    routes = [
+        route("a", "2", endpoint_id=uuid.UUID(int=1)),
+        route("b", "3", endpoint_id=uuid.UUID(int=2)),
+        route("c", "1", endpoint_id=uuid.UUID(int=3)),
+    ]
+    found = planned(
+        routes,
+        **preferences,
+        options={"health_of": lambda endpoint: states[endpoint.int]},
+    )
+    assert [each.route.facts.provider_slug for each in found.candidates] == list(expected)
+
+
+def test_a_suffix_sorts_unless_the_request_does_and_before_the_workspace_does() -> None:
+    slow = Health(latency=dict.fromkeys(SHARES, 300.0), throughput=dict.fromkeys(SHARES, 10.0))
+    fast = Health(latency=dict.fromkeys(SHARES, 100.0), throughput=dict.fromkeys(SHARES, 90.0))
+    routes = [
+        route("dear", "9", endpoint_id=uuid.UUID(int=1)),
+        route("cheap", "1", endpoint_id=uuid.UUID(int=2)),
+    ]
+
+    def first(name: str, sort: str | None = None, default: str | None = None) -> str:
+        found = planned(
+            routes,
+            models=[name],
+            sort=sort,
+            options={
+                "seed": 1,
+                "defaults": RoutingDefaults(provider_sort=default),
+                "health_of": lambda endpoint: fast if endpoint.int == 1 else slow,
+            },
+        )
+        return found.candidates[0].route.facts.provider_slug
+
+    assert first("a/b:nitro") == "dear"
+    assert first("a/b:floor") == "cheap"
+    assert first("a/b:exacto") == "dear"
+    assert first("a/b:nitro", sort="price") == "cheap"
+    assert first("a/b:floor", default="latency") == "cheap"
+    assert first("a/b", default="latency") == "dear"
+    assert first("a/b", sort="price", default="latency") == "cheap"
+
+
+@pytest.mark.parametrize("variant", sorted(VARIANTS - {"free"}))
+def test_a_variant_names_the_same_model(variant: str) -> None:
+    found = planned([route("x")], models=[f"a/b:{variant}"])
+    assert used(found) == ["operator-x"]
+    assert (found.requested, found.model) == (f"a/b:{variant}", "a/b")
+
+
+@pytest.mark.parametrize("name", ["a/b:", "a/b:unknown", "a/b:free:nitro", "x/y:free", ":free"])
+def test_what_is_no_variant_is_another_model(name: str) -> None:
+    with pytest.raises(ModelNotFound):
+        planned([route("x")], models=[name])
+
+
+def test_free_asks_for_free_endpoints_alone() -> None:
+    routes = [route("x", "1"), route("y", "0")]
+    found = planned(routes, models=["a/b:free"])
+    assert used(found) == ["operator-y"]
+    assert [each.reasons for each in found.excluded] == [["not_free"]]
+    assert used(planned(routes, models=["a/b:free", "a/b"])) == ["operator-y", "operator-x"]
+    assert used(planned(routes, models=["a/b", "a/b-1"])) == ["operator-y", "operator-x"]
+
+
+def test_a_model_whose_own_name_ends_like_a_variant_comes_first() -> None:
+    own = route("x", "1", model_slug="e/f:free", model_permaslug="e/f:free")
+    assert used(planned([own], models=["e/f:free"])) == ["operator-x"]
+
+
+def test_partition_none_sorts_all_models_together() -> None:
+    routes = [
+        route("x", "5"),
+        route("y", "3", model_slug="c/d", model_permaslug="c/d-1"),
+        route("z", "1"),
+    ]
+    models = ["a/b", "c/d"]
+    by_model = schemas.Sorting(by="price", partition="model")
+    assert used(planned(routes, models=models, sort=by_model)) == [
+        "operator-z", "operator-x", "operator-y",
+    ]  # fmt: skip
+    together = schemas.Sorting(by="price", partition="none")
+    assert used(planned(routes, models=models, sort=together)) == [
+        "operator-z", "operator-y", "operator-x",
+    ]  # fmt: skip
+    assert used(planned(routes, models=models, sort=together, order=["x"])) == [
+        "operator-x", "operator-z", "operator-y",
+    ]  # fmt: skip
+
+
+def test_a_preferred_measure_moves_on_to_the_next_model() -> None:
+    routes = [route("x"), route("y", model_slug="c/d", model_permaslug="c/d-1")]
+    slow = Health(latency=dict.fromkeys(SHARES, 900.0))
+    found = planned(
+        routes,
+        models=["a/b", "c/d"],
+        preferred_max_latency=0.5,
+        options={
+            "health_of": lambda endpoint: slow if endpoint == routes[0].endpoint_id else Health()
+        },
+    )
+    assert used(found) == ["operator-y", "operator-x"]

@@ -1,0 +1,166 @@
+"""Where candidates with poor health stand in the order."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from inference.routing.health import Health, HealthState, subject_of
+from tests.support.inference.routes import SHARES, credential, planned, route, subjects, used
+
+
+@pytest.mark.parametrize(
+    "preferred", [{"preferred_max_latency": 0.5}, {"preferred_min_throughput": 50}]
+)
+def test_what_is_down_meets_no_preferred_measure(preferred: dict[str, float]) -> None:
+    dead, slow = route("a", "1"), route("b", "2")
+    states = {
+        dead.endpoint_id: Health(HealthState.OPEN, 1.0),
+        slow.endpoint_id: Health(
+            latency=dict.fromkeys(SHARES, 900.0), throughput=dict.fromkeys(SHARES, 5.0)
+        ),
+    }
+    found = planned([dead, slow], **preferred, options={"health_of": states.__getitem__})
+    assert used(found) == ["operator-b", "operator-a"]
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (HealthState.HEALTHY, "ab"),
+        (HealthState.HALF_OPEN, "ab"),
+        (HealthState.DEGRADED, "ba"),
+        (HealthState.OPEN, "ba"),
+        (HealthState.RATE_LIMITED, "ba"),
+    ],
+)
+def test_the_unhealthy_come_last(state: HealthState, expected: str) -> None:
+    routes = [route("a", "1"), route("b", "2")]
+    ill = {"health_of": lambda end: Health(state) if end == routes[0].endpoint_id else Health()}
+    found = planned(routes, options=ill)
+    assert used(found) == [f"operator-{name}" for name in expected]
+    assert used(planned(routes, order=["a"], options=ill)) == ["operator-a", "operator-b"]
+
+
+def test_a_probe_waits_for_a_request_that_may_fall_back() -> None:
+    routes = [route("a", "1"), route("b", "2")]
+    half_open = {
+        "health_of": lambda end: Health(
+            HealthState.HALF_OPEN if end == routes[0].endpoint_id else HealthState.HEALTHY
+        )
+    }
+    assert used(planned(routes, allow_fallbacks=False, options=half_open)) == ["operator-b"]
+
+
+def test_a_private_endpoint_that_is_down_comes_last() -> None:
+    private = route("own", private=True)
+    found = planned(
+        [route("pub")],
+        [private],
+        [credential("own")],
+        options={
+            "health_of": lambda subject: Health(
+                HealthState.OPEN if subject in subjects(private) else HealthState.DEGRADED
+            )
+        },
+    )
+    assert used(found) == ["operator-pub", "own-own"]
+
+
+@pytest.mark.parametrize(
+    "state", [HealthState.OPEN, HealthState.RATE_LIMITED, HealthState.HALF_OPEN]
+)
+@pytest.mark.parametrize("preferred", [{}, {"preferred_max_latency": 1}])
+def test_a_private_endpoint_that_nothing_may_replace_is_tried_however_it_does(
+    state: HealthState, preferred: dict[str, Any]
+) -> None:
+    private = route("own", private=True)
+    found = planned(
+        [route("pub")],
+        [private],
+        [credential("own")],
+        allow_fallbacks=False,
+        **preferred,
+        options=ailing(*subjects(private), state=state),
+    )
+    assert used(found) == ["own-own"]
+
+
+def test_of_two_credentials_the_one_that_is_well_goes_first_where_nothing_follows() -> None:
+    served = route("x", "1")
+    ill, well = credential("x"), credential("x", "other")
+    found = planned(
+        [served, route("q", "9")],
+        credentials=[ill, well],
+        allow_fallbacks=False,
+        options=ailing(
+            subject_of(served.endpoint_id, ill.credential_id),
+            served.endpoint_id,
+            state=HealthState.HALF_OPEN,
+        ),
+    )
+    [first] = found.candidates
+    assert first.subject == subject_of(served.endpoint_id, well.credential_id)
+
+
+def test_a_cloud_of_ones_own_is_measured_apart() -> None:
+    cloud = replace(route("x"), base_url=None)
+    found = planned([cloud, route("y")], credentials=[credential("x"), credential("y")])
+    apart = [each for each in found.candidates if each.measured_subject != each.route.endpoint_id]
+    assert [(each.route, each.measured_subject == each.subject) for each in apart] == [
+        (cloud, True)
+    ]
+
+
+def ailing(*ill: uuid.UUID, state: HealthState = HealthState.OPEN) -> dict[str, Any]:
+    """Options of a router for which these subjects are ill."""
+    return {"health_of": lambda subject: Health(state if subject in ill else HealthState.HEALTHY)}
+
+
+@pytest.mark.parametrize("state", [HealthState.OPEN, HealthState.RATE_LIMITED])
+def test_health_is_that_of_the_credential_that_comes_first(state: HealthState) -> None:
+    served, other = route("x", "9"), route("y", "1")
+    operators, own = subjects(served)
+    routes, credentials = [served, other], [credential("x")]
+    ill = ailing(operators, other.endpoint_id, state=state)
+    assert used(planned(routes, credentials=credentials, options=ill)) == [
+        "own-x", "operator-x", "operator-y",
+    ]  # fmt: skip
+    assert used(planned(routes, options=ill)) == ["operator-y", "operator-x"]
+    ill = ailing(own, state=state)
+    assert used(planned(routes[::-1], credentials=credentials, options=ill)) == [
+        "operator-y", "own-x", "operator-x",
+    ]  # fmt: skip
+    assert used(planned([served], credentials=credentials, options=ill)) == ["own-x", "operator-x"]
+
+
+def test_of_own_credentials_the_one_that_is_down_comes_after_the_others() -> None:
+    served = route("x")
+    names = ("one", "two", "three", "four")
+    credentials = [credential("x", name, is_fallback=name in ("three", "four")) for name in names]
+    ill = [
+        subject_of(served.endpoint_id, each.credential_id)
+        for each in credentials
+        if each.secret and each.secret.reveal() in ("one-x", "three-x")
+    ]
+    found = planned([served], credentials=credentials, options=ailing(*ill))
+    assert used(found) == ["two-x", "one-x", "operator-x", "four-x", "three-x"]
+
+
+def test_measures_are_the_endpoints_whoever_pays() -> None:
+    slow, fast = route("x", "1"), route("y", "2")
+    times = {slow.endpoint_id: 900.0, fast.endpoint_id: 100.0}
+
+    def health(subject: uuid.UUID) -> Health:
+        return Health(latency=dict.fromkeys(SHARES, times[subject]) if subject in times else None)
+
+    found = planned(
+        [slow, fast],
+        credentials=[credential("x"), credential("y")],
+        sort="latency",
+        options={"health_of": health},
+    )
+    assert used(found)[0] == "own-y"

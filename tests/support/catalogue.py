@@ -1,0 +1,82 @@
+"""A small catalogue for the tests of the public lists."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework.test import APIClient
+
+from catalog.models import ModelEndpoint
+from tests.support import factories
+from tests.support.factories import Tenant
+
+ROUTE = "/api/v1/models"
+
+
+USER_ROUTE = "/api/v1/models/user"
+
+
+EMBEDDINGS = "/api/v1/embeddings/models"
+
+
+DAY = 86_400
+
+
+def ids(client: APIClient, query: str = "", route: str = ROUTE) -> list[str]:
+    response = client.get(f"{route}{query}")
+    assert response.status_code == 200, response.content
+    body = response.json()
+    assert body["total_count"] == len(body["data"])
+    return [row["id"] for row in body["data"]]
+
+
+def publish(
+    slug: str, prompt: str = "0.000001", completion: str = "0.000002", **fields: Any
+) -> ModelEndpoint:
+    """Serves a model publicly, at a provider of its own; ``endpoint_…`` are the endpoint's."""
+    own = {
+        name.removeprefix("endpoint_"): fields.pop(name)
+        for name in list(fields)
+        if name.startswith("endpoint_")
+    }
+    provider = own.pop("provider", None) or factories.make_provider()
+    price = factories.make_price(prompt, completion)
+    return factories.make_endpoint(
+        factories.make_model(slug, **fields), provider, price=price, **own
+    )
+
+
+def publish_privately(tenant: Tenant, slug: str, **fields: Any) -> Any:
+    """Serves a model by a private endpoint alone."""
+    provider = factories.make_provider()
+    endpoint = factories.make_draft(tenant, factories.make_model(slug, **fields), provider)
+    factories.make_validation(endpoint, factories.make_credential(tenant, provider))
+    endpoint.activate()
+    return endpoint
+
+
+def spend(tenant: Tenant, endpoint: ModelEndpoint, **fields: Any) -> None:
+    """A generation of 100 + 50 tokens at the endpoint: a stream of a second, 200 ms to its start.
+
+    The key ``attempt`` changes what is recorded of its only attempt.
+    """
+    attempt = {
+        "provider": endpoint.provider.name,
+        "endpoint_id": str(endpoint.pk),
+        "is_byok": False,
+        "latency_ms": fields.get("latency_ms", 200),
+        "status": 200,
+        **fields.pop("attempt", {}),
+    }
+    defaults = {
+        "streamed": True,
+        "prompt_tokens": 100,
+        "completion_tokens": 50,
+        "latency_ms": 200,
+        "duration_ms": 1000,
+        "attempts": [attempt],
+    }
+    factories.make_generation(tenant, model_endpoint=endpoint, **{**defaults, **fields})
+
+
+FALCON, HAWK, OWL, WREN = "acme/falcon", "acme/hawk", "birds/owl", "birds/wren"

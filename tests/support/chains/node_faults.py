@@ -1,0 +1,413 @@
+"""Answers of a faulty chain node, and watchers that read through it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from billing.topups.chains import Chain
+from billing.topups.node import (
+    TRANSFER,
+    ChainPayment,
+    Cursor,
+    Node,
+)
+from billing.topups.rpc import ChainContradiction, ChainError, ChainUnavailable
+from config.egress.addresses import EgressPolicy
+from tests.support.nodes import (
+    RECIPIENT,
+    Answers,
+    Anvil,
+    Contract,
+    Fault,
+    Front,
+    chain_of,
+    http_response,
+)
+
+STRANGER = "0x" + "11" * 20
+
+
+class Watcher:
+    """Keeps what a scan tells as its user must: each batch together with its cursor."""
+
+    def __init__(self, chain: Chain, **options: Any) -> None:
+        options = {"calls_per_second": 100_000, **options}
+        self.node = Node(chain, EgressPolicy(), **options)
+        self.cursor: Cursor | None = None
+        self.deposits: list[ChainPayment] = []
+
+    def look(self) -> list[ChainPayment]:
+        """Scans once, and returns what is new."""
+        known = len(self.deposits)
+        for deposits, cursor in self.node.scan(self.cursor):
+            self.deposits += deposits
+            self.cursor = cursor
+        return self.deposits[known:]
+
+    def units(self) -> list[int]:
+        return [deposit.units for deposit in self.deposits]
+
+
+def watching(contract: Contract, front: Front | None = None, **options: Any) -> Watcher:
+    """Returns a watcher that begins after what the chain holds now."""
+    confirmations = options.pop("confirmations", "finalized")
+    url = front.url if front else ""
+    watcher = Watcher(chain_of(contract, url=url, confirmations=confirmations), **options)
+    assert watcher.look() == []
+    if front is not None:
+        front.calls.clear()
+    return watcher
+
+
+def mine(node: Anvil, blocks: int) -> None:
+    node.rpc("anvil_mine", hex(blocks))
+
+
+def of(method: str, change: Callable[[Any], Any]) -> Fault:
+    """Returns a fault that changes the results of one method."""
+
+    def spoil(calls: Answers, answers: Answers) -> Answers:
+        for asked, answer in zip(calls, answers, strict=True):
+            if asked["method"] == method:
+                answer["result"] = change(answer["result"])
+        return answers
+
+    return spoil
+
+
+def asks_logs(calls: Answers) -> bool:
+    return "eth_getLogs" in [asked["method"] for asked in calls]
+
+
+def responding(body: bytes, status: str = "200 OK", headers: str = "") -> Fault:
+    return lambda calls, answers: http_response(body, status, headers)
+
+
+def refusing(code: int, method: str = "eth_getLogs") -> Fault:
+    def spoil(calls: Answers, answers: Answers) -> Answers:
+        for asked, answer in zip(calls, answers, strict=True):
+            if asked["method"] == method:
+                del answer["result"]
+                answer["error"] = {"code": code, "message": "see https://x/v2/node-key"}
+        return answers
+
+    return spoil
+
+
+def truncated(calls: Answers, answers: Answers) -> bytes:
+    return http_response(json.dumps(answers).encode())[:-20]
+
+
+def cut(calls: Answers, answers: Answers) -> bytes:
+    return http_response(json.dumps(answers).encode()[:-20])
+
+
+def changed(**fields: Any) -> Callable[[Any], Any]:
+    return lambda result: {**result, **fields}
+
+
+def logs(**fields: Any) -> Fault:
+    return of("eth_getLogs", lambda found: [{**log, **fields} for log in found])
+
+
+def receipt_logs(**fields: Any) -> Fault:
+    return of(
+        "eth_getTransactionReceipt",
+        lambda receipt: {**receipt, "logs": [{**log, **fields} for log in receipt["logs"]]},
+    )
+
+
+def answered(change: Callable[[Answers], Any]) -> Fault:
+    return lambda calls, answers: change(answers)
+
+
+def in_days(days: float) -> int:
+    return int(time.time() + days * 86_400)
+
+
+HTML = b"<!doctype html><title>node-key</title>"
+
+
+OTHER = "0x" + "ab" * 32
+
+
+NO_JSON = "The node's answer is not JSON."
+
+
+NOT_RPC = "The node's answer is not JSON-RPC."
+
+
+OTHER_ANSWERS = "The node's answers do not belong to the calls."
+
+
+SHAPE = "A result of the node has another shape."
+
+
+NOT_ASKED = "The node gives a log that was not asked for."
+
+
+NOT_IN_RECEIPT = "A log is not in its receipt."
+
+
+OTHER_RECEIPT = "A receipt is of another transaction or block."
+
+
+FAULTS: dict[str, tuple[Fault, type[ChainError], str]] = {
+    "429": (
+        responding(HTML, "429 Too Many Requests"),
+        ChainUnavailable,
+        "The node answers with status 429.",
+    ),
+    "401": (
+        responding(HTML, "401 Unauthorized"),
+        ChainUnavailable,
+        "The node answers with status 401.",
+    ),
+    "502": (
+        responding(HTML, "502 Bad Gateway"),
+        ChainUnavailable,
+        "The node answers with status 502.",
+    ),
+    "redirect": (
+        responding(b"", "302 Found", "Location: https://x/v2/node-key\r\n"),
+        ChainUnavailable,
+        "The node cannot be called: the answer is a redirect.",
+    ),
+    "HTML": (responding(HTML), ChainUnavailable, NO_JSON),
+    "nothing": (responding(b""), ChainUnavailable, NO_JSON),
+    "wrong encoding": (
+        lambda calls, answers: http_response(
+            json.dumps(answers).encode().replace(b'"hash": "0x', b'"hash": "\xff\xff')
+        ),
+        ChainContradiction,
+        SHAPE,
+    ),
+    "nested without end": (
+        responding(b'[{"id": 0, "result": ' + b"[" * 100_000),
+        ChainUnavailable,
+        NO_JSON,
+    ),
+    "cut in the body": (
+        truncated,
+        ChainUnavailable,
+        "The node cannot be called: the answer is not usable HTTP: ended early.",
+    ),
+    "cut JSON": (cut, ChainUnavailable, NO_JSON),
+    "no HTTP": (
+        lambda calls, answers: b"node-key\r\n\r\n",
+        ChainUnavailable,
+        "The node cannot be called: the answer is not usable HTTP.",
+    ),
+    "rate limit inside the answer": (
+        refusing(429),
+        ChainUnavailable,
+        "The node refuses eth_getLogs with error 429.",
+    ),
+    "every range refused": (
+        refusing(-32005),
+        ChainUnavailable,
+        "The node refuses eth_getLogs with error -32005.",
+    ),
+    "tag refused": (
+        refusing(-32602, "eth_getBlockByNumber"),
+        ChainUnavailable,
+        "The node refuses eth_getBlockByNumber with error -32602.",
+    ),
+    "receipt refused": (
+        refusing(-32000, "eth_getTransactionReceipt"),
+        ChainUnavailable,
+        "The node refuses eth_getTransactionReceipt with error -32000.",
+    ),
+    "batch refused": (
+        responding(b'{"jsonrpc": "2.0", "id": null, "error": {"code": -32600, "message": ""}}'),
+        ChainUnavailable,
+        "The node refuses a batch of calls with error -32600.",
+    ),
+    "a list of numbers": (responding(b"[1, 2, 3]"), ChainContradiction, NOT_RPC),
+    "an object": (responding(b"{}"), ChainContradiction, NOT_RPC),
+    "an answer too few": (answered(lambda answers: answers[1:]), ChainContradiction, OTHER_ANSWERS),
+    "one answer twice": (
+        answered(lambda answers: [answers[0]] * len(answers)),
+        ChainContradiction,
+        OTHER_ANSWERS,
+    ),
+    "all answers twice": (
+        answered(lambda answers: answers * 2),
+        ChainContradiction,
+        OTHER_ANSWERS,
+    ),
+    "other ids": (
+        answered(lambda answers: [{**answer, "id": answer["id"] + 1} for answer in answers]),
+        ChainContradiction,
+        OTHER_ANSWERS,
+    ),
+    "wrong chain": (
+        of("eth_chainId", lambda _: "0x1"),
+        ChainContradiction,
+        "The node is on chain 1.",
+    ),
+    "chain id as a number": (of("eth_chainId", lambda _: 8453), ChainContradiction, SHAPE),
+    "no block yet": (
+        of("eth_getBlockByNumber", lambda _: None),
+        ChainUnavailable,
+        "The node knows no finalized block yet.",
+    ),
+    "a block without a hash": (
+        of("eth_getBlockByNumber", changed(hash=None)),
+        ChainContradiction,
+        SHAPE,
+    ),
+    "a block of the end of time": (
+        of("eth_getBlockByNumber", changed(timestamp="0x7fffffffffffffff")),
+        ChainContradiction,
+        "A block has an impossible time.",
+    ),
+    "a block of the last year": (
+        of("eth_getBlockByNumber", changed(timestamp=hex(253402300799))),
+        ChainContradiction,
+        "A block has an impossible time.",
+    ),
+    "a block of the day after tomorrow": (
+        of("eth_getBlockByNumber", lambda block: {**block, "timestamp": hex(in_days(2))}),
+        ChainContradiction,
+        "A block has an impossible time.",
+    ),
+    "a number too large": (
+        of("eth_getBlockByNumber", changed(number="0x8000000000000000")),
+        ChainContradiction,
+        SHAPE,
+    ),
+    "going back": (
+        of("eth_getBlockByNumber", changed(number="0x0")),
+        ChainContradiction,
+        "The node has gone back behind a block that it confirmed.",
+    ),
+    "null logs": (of("eth_getLogs", lambda _: None), ChainContradiction, SHAPE),
+    "a log in two ways": (
+        of("eth_getLogs", lambda found: [*found, changed(data="0x" + "0" * 63 + "1")(found[0])]),
+        ChainContradiction,
+        "The node reports one log in two versions.",
+    ),
+    "a removed log": (logs(removed=True), ChainContradiction, NOT_ASKED),
+    "a log of another contract": (logs(address=STRANGER), ChainContradiction, NOT_ASKED),
+    "a log of an earlier block": (logs(blockNumber="0x1"), ChainContradiction, NOT_ASKED),
+    "a log of another event": (
+        logs(topics=[OTHER, "0x" + "0" * 64, "0x" + RECIPIENT[2:].lower().rjust(64, "0")]),
+        ChainContradiction,
+        NOT_ASKED,
+    ),
+    "a log for somebody else": (
+        logs(topics=[TRANSFER, "0x" + "0" * 64, "0x" + "0" * 64]),
+        ChainContradiction,
+        NOT_ASKED,
+    ),
+    "a log of a sender that is none": (
+        logs(topics=[TRANSFER, OTHER, "0x" + RECIPIENT[2:].lower().rjust(64, "0")]),
+        ChainContradiction,
+        NOT_ASKED,
+    ),
+    "a log with too few topics": (logs(topics=[TRANSFER]), ChainContradiction, NOT_ASKED),
+    "a log without an amount": (logs(data="0x"), ChainContradiction, NOT_ASKED),
+    "a log that is no text": (logs(data=1), ChainContradiction, SHAPE),
+    "a log with a larger amount": (
+        logs(data="0x" + "f" * 64),
+        ChainContradiction,
+        NOT_IN_RECEIPT,
+    ),
+    "null receipt": (
+        of("eth_getTransactionReceipt", lambda _: None),
+        ChainContradiction,
+        "The node lacks the receipt of a log that it gave.",
+    ),
+    "a receipt of a failure": (
+        of("eth_getTransactionReceipt", changed(status="0x0")),
+        ChainContradiction,
+        "A log is of a transaction that failed.",
+    ),
+    "a receipt without a status": (
+        of("eth_getTransactionReceipt", changed(status=None)),
+        ChainContradiction,
+        SHAPE,
+    ),
+    "a receipt of another transaction": (
+        of("eth_getTransactionReceipt", changed(transactionHash=OTHER)),
+        ChainContradiction,
+        OTHER_RECEIPT,
+    ),
+    "a receipt of another block": (
+        of("eth_getTransactionReceipt", changed(blockHash=OTHER)),
+        ChainContradiction,
+        OTHER_RECEIPT,
+    ),
+    "a receipt of another height": (
+        of("eth_getTransactionReceipt", changed(blockNumber="0x1")),
+        ChainContradiction,
+        OTHER_RECEIPT,
+    ),
+    "a log of another block than its receipt": (
+        logs(blockHash=OTHER),
+        ChainContradiction,
+        "A log is in another block than its receipt.",
+    ),
+    "a receipt without the log": (
+        of("eth_getTransactionReceipt", changed(logs=[])),
+        ChainContradiction,
+        NOT_IN_RECEIPT,
+    ),
+    "a receipt with the log twice": (
+        of(
+            "eth_getTransactionReceipt",
+            lambda receipt: {**receipt, "logs": receipt["logs"] * 2},
+        ),
+        ChainContradiction,
+        NOT_IN_RECEIPT,
+    ),
+    "a receipt of another amount": (
+        receipt_logs(data="0x" + "0" * 63 + "1"),
+        ChainContradiction,
+        NOT_IN_RECEIPT,
+    ),
+    "a receipt of another contract": (
+        receipt_logs(address=STRANGER),
+        ChainContradiction,
+        NOT_IN_RECEIPT,
+    ),
+}
+
+
+def ranges(front: Front) -> list[int]:
+    """Returns how many blocks each call for logs asked for."""
+    return [
+        int(wanted["toBlock"], 16) - int(wanted["fromBlock"], 16) + 1
+        for (wanted,) in front.asked("eth_getLogs")
+    ]
+
+
+def limited_to(blocks: int) -> Fault:
+    """Returns a fault that refuses logs of more blocks, as small plans of hosted nodes do."""
+
+    def spoil(calls: Answers, answers: Answers) -> Answers:
+        for asked in calls:
+            if asked["method"] == "eth_getLogs":
+                wanted = asked["params"][0]
+                if int(wanted["toBlock"], 16) - int(wanted["fromBlock"], 16) >= blocks:
+                    return [{"id": answer["id"], "error": {"code": -32600}} for answer in answers]
+        return answers
+
+    return spoil
+
+
+def failing_after(receipts: int, response: bytes) -> Fault:
+    """Returns a fault that lets so many receipts through and then none."""
+    left = itertools.count()
+
+    def spoil(calls: Answers, answers: Answers) -> Answers | bytes:
+        if calls[0]["method"] == "eth_getTransactionReceipt" and next(left) >= receipts:
+            return response
+        return answers
+
+    return spoil

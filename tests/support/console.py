@@ -1,0 +1,233 @@
+"""Addresses, rows and observations for the tests of the operators' console."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.contrib import admin
+from django.contrib.auth.models import Group, User
+from django.contrib.contenttypes.models import ContentType
+from django.db import connection
+from django.test import Client
+from django.urls import URLPattern, URLResolver, reverse
+from django.utils import timezone
+from django_otp.plugins.otp_totp.models import TOTPDevice
+
+from accounts.models import (
+    ApiKey,
+    Organization,
+)
+from billing.models import Account, ChainState, Deposit, GrantRequest, TopUp, Transfer
+from config.audit import context as audit
+from config.credentials import Secret
+from endusers.models import EndUser
+from inference.models import EndpointHealth, Feedback
+from tests.support import factories
+from tests.support.factories import Tenant
+from tests.support.governance import make_guardrail, make_member
+
+SECRET = "canary-provider-secret-9f8e7d6c5b4a3210"
+
+
+SUBMIT = {"_form_submitted": "True"}
+
+
+TOKEN = "0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02913"
+
+
+SENDER = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"
+
+
+SECOND_FACTOR = "c0ffee" * 6
+
+
+# What answers otherwise than with a page, to an operator who may do everything.
+STATUSES = {
+    "login": 302,
+    "logout": 405,
+    "view_on_site": 404,
+    "": 302,
+    **{
+        f"{model}_delete": 403
+        for model in (
+            "accounts_organization",
+            "accounts_workspace",
+            "accounts_apikey",
+            "accounts_byokcredential",
+            "accounts_member",
+            "accounts_guardrail",
+            "catalog_provider",
+            "catalog_languagemodel",
+            "catalog_modelendpoint",
+            "catalog_priceversion",
+            "endpoints_privateendpoint",
+            "endpoints_validation",
+            "endusers_enduser",
+            "inference_generation",
+            "inference_feedback",
+            "billing_account",
+            "billing_transfer",
+            "billing_grantrequest",
+            "billing_topup",
+            "billing_deposit",
+            "billing_chainstate",
+            "config_auditentry",
+            "otp_totp_totpdevice",
+        )
+    },
+    **{
+        f"{model}_add": 403
+        for model in (
+            "catalog_priceversion",
+            "endpoints_validation",
+            "inference_generation",
+            "inference_feedback",
+            "billing_account",
+            "billing_transfer",
+            "billing_grantrequest",
+            "billing_topup",
+            "billing_deposit",
+            "billing_chainstate",
+            "config_auditentry",
+            "otp_totp_totpdevice",
+        )
+    },
+}
+
+
+def make_world(tenant: Tenant) -> dict[str, Any]:
+    """A row of every kind that has a page; secrets are the canary."""
+    model, provider = factories.make_model(), factories.make_provider()
+    provider.set_credential(Secret(SECRET))
+    credential = factories.make_credential(tenant, provider, SECRET)
+    public = factories.make_endpoint(model, provider)
+    draft = factories.make_draft(tenant, model, provider, declared_region="europe")
+    generation = factories.make_generation(tenant)
+    somebody = User.objects.create_user("somebody")
+    chain = ChainState.objects.create(chain_id=8453)
+    payment = {
+        "chain_id": chain.chain_id,
+        "token": TOKEN,
+        "token_symbol": "USDC",
+        "token_decimals": 6,
+        "sender": SENDER,
+        "recipient": SENDER,
+        "units": 5_000_123,
+        "amount_nano": 5_000_123_000,
+    }
+    now = timezone.now()
+    top_up = TopUp.objects.create(
+        organization=tenant.organization, expires_at=now, payable_until=now, **payment
+    )
+    deposit = Deposit.objects.create(
+        status="under",
+        finding="under",
+        ordinal=0,
+        tx_hash="0x" + "1" * 64,
+        block_number=1,
+        block_hash="0x" + "2" * 64,
+        mined_at=now,
+        top_up=top_up,
+        **payment,
+    )
+    rows = (
+        tenant.organization,
+        tenant.workspace,
+        ApiKey.objects.order_by("name")[0],
+        credential,
+        make_member(tenant.organization),
+        make_guardrail(tenant.workspace),
+        provider,
+        model,
+        public,
+        public.price,
+        draft,
+        factories.make_validation(draft, credential),
+        EndUser.objects.register(organization_id=tenant.organization.pk, user="customer-1"),
+        generation,
+        Feedback.objects.submit(generation, category="latency", comment="slow", by="key"),
+        Account.objects.order_by("pk")[0],
+        Transfer.objects.order_by("pk")[0],
+        GrantRequest.objects.create(
+            organization=tenant.organization, amount_nano=1, requested_by="operator ann"
+        ),
+        chain,
+        top_up,
+        deposit,
+        somebody,
+        Group.objects.create(name="Helpers"),
+        TOTPDevice.objects.create(user=somebody, name="app", key=SECOND_FACTOR),
+        audit.record_import("ann", "test", organization_id=None, counts={"created": 1}),
+    )
+    return {row._meta.label_lower: row for row in rows}
+
+
+def page(row: Any, verb: str = "change") -> str:
+    return reverse(f"admin:{row._meta.app_label}_{row._meta.model_name}_{verb}", args=[str(row.pk)])
+
+
+def listing(model: type[Any], verb: str = "changelist") -> str:
+    return reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_{verb}")
+
+
+def fingerprint() -> dict[str, Any]:
+    """Every version of every row of every table: even a write of the same values shows.
+
+    What a service that other tests had may still tell of its endpoints' health is none of it.
+    """
+    found = {}
+    with connection.cursor() as cursor:
+        for table in connection.introspection.table_names(cursor):
+            if table == EndpointHealth._meta.db_table:
+                continue
+            name = connection.ops.quote_name(table)
+            cursor.execute(f"SELECT ctid::text, xmin::text, t::text FROM {name} t ORDER BY 1")
+            found[table] = cursor.fetchall()
+    return found
+
+
+def messages_of(response: Any) -> list[str]:
+    return [str(message) for message in response.context["messages"]]
+
+
+def urls(world: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yields the name and an address of every route of the console."""
+    for pattern in admin.site.get_urls():
+        if isinstance(pattern, URLResolver):
+            prefix = str(pattern.pattern)
+            row = world[prefix.strip("/").replace("/", ".")]
+            for inner in pattern.url_patterns:
+                assert isinstance(inner, URLPattern)
+                path = str(inner.pattern)
+                path = path.replace("<path:object_id>", str(row.pk)).replace("<id>", str(row.pk))
+                yield inner.name or "", f"/admin/{prefix}{path}"
+        elif pattern.name == "app_list":
+            for label in sorted({model._meta.app_label for model in admin.site._registry}):
+                yield "app_list", reverse("admin:app_list", args=[label])
+        elif pattern.name == "view_on_site":
+            kind = ContentType.objects.get_for_model(Organization)
+            row = world["accounts.organization"]
+            yield "view_on_site", reverse("admin:view_on_site", args=[kind.pk, row.pk])
+        elif pattern.name == "autocomplete":
+            query = "?app_label=accounts&model_name=apikey&field_name=workspace&term=def"
+            yield "autocomplete", reverse("admin:autocomplete") + query
+        elif pattern.name == "search":
+            yield "search", reverse("admin:search") + "?s=keys"
+        elif pattern.name is not None:
+            yield pattern.name, reverse(f"admin:{pattern.name}")
+
+
+def change(client: Client, row: Any, form: dict[str, str]) -> Any:
+    """Sends the form of a page, with what its read-only tables send along."""
+    formsets = [shown.formset for shown in client.get(page(row)).context["inline_admin_formsets"]]
+    counts = {
+        f"{formset.prefix}-{name}": str(count)
+        for formset in formsets
+        for name, count in (
+            ("TOTAL_FORMS", formset.total_form_count()),
+            ("INITIAL_FORMS", formset.initial_form_count()),
+        )
+    }
+    return client.post(page(row), form | counts)

@@ -1,0 +1,108 @@
+"""Requests and events of Anthropic's Messages API."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from catalog.dialects.base import Operation
+from inference.requests import schemas
+from inference.requests.messages import reply
+from inference.requests.messages.request import to_chat
+
+
+def asked(content: Any = "Hi", **fields: Any) -> dict[str, Any]:
+    messages = [{"role": "user", "content": content}]
+    return {"model": "acme/falcon", "max_tokens": 50, "messages": messages, **fields}
+
+
+def in_chat(content: Any = "Hi", **fields: Any) -> dict[str, Any]:
+    """What a request is in chat, without what every one has."""
+    body = to_chat(json.dumps(asked(content, **fields)).encode())
+    schemas.parse(Operation.CHAT, body)
+    made: dict[str, Any] = json.loads(body)
+    assert (made.pop("model"), made.pop("max_tokens")) == ("acme/falcon", 50)
+    return made
+
+
+def messages_of(*turns: tuple[str, Any], **fields: Any) -> list[Any]:
+    turned = [{"role": role, "content": content} for role, content in turns]
+    messages: list[Any] = in_chat(messages=turned, **fields)["messages"]
+    return messages
+
+
+def text(words: str, **members: Any) -> dict[str, Any]:
+    return {"type": "text", "text": words, **members}
+
+
+USAGE = {
+    "prompt_tokens": 30,
+    "completion_tokens": 40,
+    "total_tokens": 70,
+    "prompt_tokens_details": {"cached_tokens": 20, "cache_write_tokens": 3},
+    "completion_tokens_details": {"reasoning_tokens": 5},
+    "cost": 0.000092,
+    "is_byok": False,
+    "cost_details": {"upstream_inference_cost": 0.000092},
+}
+
+
+COUNTED = {
+    "input_tokens": 7,
+    "cache_creation_input_tokens": 3,
+    "cache_read_input_tokens": 20,
+    "output_tokens": 40,
+    "output_tokens_details": {"thinking_tokens": 5},
+    "cost": 0.000092,
+    "is_byok": False,
+    "cost_details": {"upstream_inference_cost": 0.000092},
+}
+
+
+IDENTITY = {"id": "gen-1", "model": "acme/falcon", "provider": "Acme AI"}
+
+
+def event(delta: dict[str, Any], **choice: Any) -> bytes:
+    return raw({"choices": [{"index": 0, "delta": delta, "finish_reason": None, **choice}]})
+
+
+def raw(members: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps({**IDENTITY, **members}).encode() + b"\n\n"
+
+
+def ended(reason: str = "stop", native: str | None = None, **members: Any) -> bytes:
+    usage = raw({"choices": [], "usage": USAGE, **members})
+    last = event({}, finish_reason=reason, native_finish_reason=native or reason)
+    return last + usage + b"data: [DONE]\n\n"
+
+
+def events_of(data: bytes) -> list[Any]:
+    found = []
+    for block in data.decode().split("\n\n")[:-1]:
+        name, _, line = block.partition("\n")
+        found.append(json.loads(line.removeprefix("data: ")))
+        assert name == f"event: {found[-1]['type']}"
+    return found
+
+
+def turned(*chat: bytes) -> list[Any]:
+    events = reply.Events("req-1")
+    return events_of(b"".join(map(events.feed, chat)))
+
+
+def call_piece(number: int, arguments: str, **begun: Any) -> bytes:
+    name = {"name": begun.pop("name")} if "name" in begun else {}
+    call = {"index": number, **begun, "function": {**name, "arguments": arguments}}
+    return event({"tool_calls": [call]})
+
+
+def start(index: int, block: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "content_block_start", "index": index, "content_block": block}
+
+
+def delta(index: int, kind: str, **piece: Any) -> dict[str, Any]:
+    return {"type": "content_block_delta", "index": index, "delta": {"type": kind, **piece}}
+
+
+def stop(index: int) -> dict[str, Any]:
+    return {"type": "content_block_stop", "index": index}
