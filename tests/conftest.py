@@ -19,6 +19,7 @@ from django.db import connection, connections
 from django.test import Client
 from rest_framework.test import APIClient
 
+from config.credentials import Secret
 from config.local.simulator.certificates import ensure_certificates
 from config.local.simulator.server import Simulator
 from config.server.limits import HttpProtocol
@@ -26,6 +27,7 @@ from tests.support import console, factories
 from tests.support.clouds import Clouds, Gate
 from tests.support.embedded import CLOUD_HOSTS, CLOUD_PORT
 from tests.support.factories import Tenant
+from tests.support.inference.site import OPERATOR_SECRET, Site
 
 
 @pytest.hookimpl(trylast=True)
@@ -171,3 +173,20 @@ def eventually() -> Callable[[Callable[[], bool]], None]:
             time.sleep(0.01)
 
     return wait
+
+
+@pytest.fixture
+def site(
+    server: str, simulator: Simulator, eventually: Callable[[Callable[[], bool]], None]
+) -> Site:
+    simulator.clear()
+    provider = factories.make_provider("acme", name="Acme AI", base_url=simulator.base_url)
+    provider.set_credential(Secret(OPERATOR_SECRET))
+    return Site(
+        server=server,
+        upstream=simulator,
+        tenant=factories.make_tenant(),
+        provider=provider,
+        model=factories.make_model("acme/falcon"),
+        eventually=eventually,
+    )

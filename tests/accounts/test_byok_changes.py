@@ -21,12 +21,10 @@ from config.local.simulator.server import Simulator
 from config.secrets import DecryptionFailed, digest_api_key
 from endpoints import validation
 from inference.models import Generation
-from tests.accounts.test_byok import MALFORMED
-from tests.inference.conftest import TENANT_SECRET, Site, site
 from tests.support import factories, snapshots
+from tests.support.credentials import MALFORMED
 from tests.support.factories import Tenant
-
-__all__ = ["site"]
+from tests.support.inference.site import TENANT_SECRET, Site
 
 ROUTE = "/api/v1/byok"
 NEW = "another-canary-8f14e45fceea1234"

@@ -1,4 +1,4 @@
-"""Who takes part in the tests of payments: nodes, a token, and chains that are watched."""
+"""Nodes, a token and watched chains for the tests of payments."""
 
 from __future__ import annotations
 
@@ -8,12 +8,8 @@ from typing import Any
 import pytest
 
 from billing import verification as audit
-from billing.models import ChainState, TopUp
 from billing.topups.chains import Chain
-from billing.topups.node import Node
-from billing.topups.watcher import watch_chain
-from config.egress.addresses import EgressPolicy
-from tests.support.factories import Tenant
+from tests.support.chains.payments import look
 from tests.support.nodes import (
     Anvil,
     Contract,
@@ -67,24 +63,3 @@ def chain(db: None, token: Contract, offer: Callable[[Chain], Chain]) -> Chain:
     chain = offer(chain_of(token))
     look(chain)
     return chain
-
-
-def node_of(chain: Chain) -> Node:
-    return Node(chain, EgressPolicy(), calls_per_second=100_000)
-
-
-def look(chain: Chain) -> int:
-    """Watches once, whatever a failure before wished to wait."""
-    ChainState.objects.update(retry_at=None)
-    return watch_chain(chain, node_of(chain))
-
-
-def ask(tenant: Tenant, chain: Chain, sender: str, usd_cents: int = 1_000, **fields: Any) -> TopUp:
-    top_up: TopUp = TopUp.objects.request(
-        organization_id=tenant.organization.pk,
-        chain_id=chain.chain_id,
-        usd_cents=usd_cents,
-        sender=sender,
-        **fields,
-    )
-    return top_up

@@ -16,8 +16,8 @@ from billing import verification as audit
 from billing.models import Account, ChainState, Deposit, TopUp, Transfer
 from billing.topups.chains import Chain
 from config.models import AuditEntry
-from tests.billing.conftest import ask, look
 from tests.support import factories, snapshots
+from tests.support.chains.payments import ask, look
 from tests.support.factories import Tenant
 from tests.support.nodes import Contract, EthTester
 

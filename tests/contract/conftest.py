@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import httpx
 import openai
@@ -12,11 +12,8 @@ from openrouter import OpenRouter
 
 from config.local.simulator.server import Simulator
 from tests.support import document, factories
+from tests.support.clients import MakeOpenAI, MakeOpenRouter, Serve
 from tests.support.factories import Tenant
-
-MakeOpenRouter = Callable[[str], OpenRouter]
-MakeOpenAI = Callable[[str], openai.OpenAI]
-Serve = Callable[[str], str]
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ from config.credentials import Secret
 from config.local.simulator.certificates import ensure_certificates
 from config.local.simulator.server import Simulator
 from inference.models import Generation
-from tests.contract.conftest import Serve
-from tests.inference.exchange.test_dialects import ANSWERS, EVENTS, Upstream
 from tests.support import document, factories
+from tests.support.clients import Serve
 from tests.support.factories import Tenant
+from tests.support.inference.speaking import ANSWERS, EVENTS, Upstream
 from tests.support.tls import serving
 
 Eventually = Callable[[Callable[[], bool]], None]

@@ -16,8 +16,8 @@ import pytest
 import requests
 
 from config.local.simulator.certificates import ensure_certificates
-from tests.contract.conftest import MakeOpenAI
 from tests.support import factories
+from tests.support.clients import MakeOpenAI
 from tests.support.factories import Tenant
 from tests.support.tiny_model import write_tiny_model
 

@@ -8,8 +8,8 @@ from typing import Any
 import openai
 import pytest
 
-from tests.contract.conftest import MakeOpenAI, Serve
 from tests.support import document
+from tests.support.clients import MakeOpenAI, Serve
 from tests.support.factories import Tenant
 
 MESSAGES: Any = [{"role": "user", "content": "one two three"}]

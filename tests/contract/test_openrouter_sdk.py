@@ -14,8 +14,8 @@ from openrouter import OpenRouter, errors, operations
 
 from accounts.models import Workspace
 from config.local.simulator.server import Simulator
-from tests.contract.conftest import MakeOpenRouter, Serve
 from tests.support import factories
+from tests.support.clients import MakeOpenRouter, Serve
 from tests.support.factories import Tenant
 
 QUESTION = [{"role": "user", "content": "one two three"}]
@@ -31,7 +31,6 @@ COST_DETAILS = {
 names_end_users = pytest.mark.skipif(
     openrouter.__version__ != "1.3.30", reason="this SDK has no /end-users"
 )
-
 
 names_external_users = pytest.mark.skipif(
     openrouter.__version__ == "1.3.30", reason="this SDK has no /external-users"

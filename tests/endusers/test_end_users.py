@@ -17,11 +17,9 @@ from rest_framework.test import APIClient
 
 from endusers.models import EndUser, EndUserNotFound
 from inference.models import Generation
-from tests.inference.conftest import Site, site
 from tests.support import factories, snapshots
 from tests.support.factories import Tenant
-
-__all__ = ["site"]
+from tests.support.inference.site import Site
 
 ROUTES = ["/api/v1/end-users", "/api/v1/external-users"]
 NOT_REGISTERED = {

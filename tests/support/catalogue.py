@@ -11,14 +11,8 @@ from tests.support import factories
 from tests.support.factories import Tenant
 
 ROUTE = "/api/v1/models"
-
-
 USER_ROUTE = "/api/v1/models/user"
-
-
 EMBEDDINGS = "/api/v1/embeddings/models"
-
-
 DAY = 86_400
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from django.contrib import admin
 from django.contrib.auth.models import Group, User
 from django.contrib.contenttypes.models import ContentType
@@ -29,17 +28,9 @@ from tests.support.factories import Tenant
 from tests.support.governance import make_guardrail, make_member
 
 SECRET = "canary-provider-secret-9f8e7d6c5b4a3210"
-
-
 SUBMIT = {"_form_submitted": "True"}
-
-
 TOKEN = "0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02913"
-
-
 SENDER = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"
-
-
 SECOND_FACTOR = "c0ffee" * 6
 
 

@@ -16,17 +16,9 @@ from config.egress import (
 from tests.support.tls import Server
 
 KEY = "sk-canary-0123456789"
-
-
 HEADERS = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
-
-
 STRICT = EgressPolicy()
-
-
 Answer = tuple[int, Mapping[str, str], bytes]
-
-
 Client = Callable[..., Answer]
 
 

@@ -17,8 +17,8 @@ from billing.topups.chains import Chain
 from billing.topups.node import Cursor
 from billing.topups.rpc import ChainUnavailable
 from config.api.errors import InvalidTransition
-from tests.billing.conftest import ask, look, node_of
 from tests.support import factories
+from tests.support.chains.payments import ask, look, node_of
 from tests.support.chains.watching import Offer, credited, found, mine, status
 from tests.support.factories import Tenant
 from tests.support.nodes import (

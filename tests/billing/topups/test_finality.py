@@ -9,8 +9,8 @@ from billing.models import ChainState, TopUp
 from billing.topups.chains import Chain
 from billing.topups.node import Cursor
 from config.api.errors import InvalidRequest, InvalidTransition
-from tests.billing.conftest import ask, look, node_of
 from tests.support.chains.node_faults import STRANGER, of
+from tests.support.chains.payments import ask, look, node_of
 from tests.support.chains.watching import Offer, credited, found, mine, status
 from tests.support.factories import Tenant
 from tests.support.nodes import (

@@ -14,9 +14,9 @@ from rest_framework.test import APIClient
 from billing.models import ChainState, Deposit, TooManyTopUps, TopUp, Transfer
 from billing.topups import matching, watcher
 from billing.topups.chains import Chain, parse_address
-from tests.billing.conftest import ask, look, node_of
 from tests.support import factories
 from tests.support.chains.node_faults import STRANGER
+from tests.support.chains.payments import ask, look, node_of
 from tests.support.chains.watching import Offer, credited, found, mine, status
 from tests.support.factories import Tenant
 from tests.support.nodes import (

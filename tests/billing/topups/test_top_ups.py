@@ -17,8 +17,8 @@ from rest_framework.test import APIClient
 from billing import ledger
 from billing.models import ChainState, TopUp
 from billing.topups.chains import Chain
-from tests.billing.conftest import ask, look
 from tests.support import factories, snapshots
+from tests.support.chains.payments import ask, look
 from tests.support.factories import Tenant
 from tests.support.nodes import RECIPIENT, Contract, chain_of
 

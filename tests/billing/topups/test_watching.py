@@ -24,8 +24,8 @@ from billing.topups import matching, watcher
 from billing.topups import node as chain_module
 from billing.topups.chains import Chain
 from config.models import Lease
-from tests.billing.conftest import ask, look, node_of
 from tests.support.chains.node_faults import FAULTS, failing_after, limited_to, ranges
+from tests.support.chains.payments import ask, look, node_of
 from tests.support.chains.watching import Offer, credited, found, mine, status
 from tests.support.factories import Tenant
 from tests.support.nodes import (

@@ -20,9 +20,9 @@ from catalog.dialects.base import (
     parse_error,
 )
 from catalog.pricing import Usage
-from tests.catalog.dialects.test_transcripts import SECRETS, feed_of
 from tests.support import clouds
 from tests.support.inference.dialects import KINDS
+from tests.support.inference.transcripts import SECRETS, feed_of
 
 
 def parse(kind: str, answer: Any) -> Any:
@@ -385,7 +385,6 @@ NAMES: Final = [
     "type", "content", "text", "index", "delta", "usage", "error", "message", "candidates", "parts",
     "functionCall", "finishReason", "usageMetadata", "output", "stopReason", "toolUse", "input",
 ]  # fmt: skip
-
 
 WORDS: Final = ["message", "error", "message_start", "message_delta", "content_block_delta", "text"]
 

@@ -13,8 +13,8 @@ from catalog.dialects.base import (
     Operation,
     Untranslatable,
 )
-from tests.catalog.dialects.test_transcripts import TRANSCRIPTS
 from tests.support.inference.dialects import ASK, CALLED, KINDS, TOOL, body
+from tests.support.inference.transcripts import TRANSCRIPTS
 
 
 def content(part: dict[str, Any]) -> list[dict[str, Any]]:

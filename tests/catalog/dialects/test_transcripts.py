@@ -1,13 +1,11 @@
 """Whole exchanges with providers that have a format of their own, written after their documents.
 
 A file holds a caller's fields, the request that they become, what the provider answers, and what of
-that is relayed.
-"""
+that is relayed."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -25,50 +23,24 @@ from catalog.dialects.base import (
     ProviderFailure,
     Reply,
 )
-from config.credentials import Secret
 from config.egress.addresses import EgressPolicy, parse_target
 from tests.support import clouds
+from tests.support.inference.transcripts import BASES, SECRETS, TRANSCRIPTS, feed_of
 
-DIRECTORY: Final = Path(__file__).parent / "transcripts"
-TRANSCRIPTS: Final = {
-    str(path.relative_to(DIRECTORY).with_suffix("")): json.loads(path.read_text())
-    for path in sorted(DIRECTORY.rglob("*.json"))
-}
 PLAIN: Final = sorted(name for name, found in TRANSCRIPTS.items() if "answer" in found)
 STREAMED: Final = sorted(name for name, found in TRANSCRIPTS.items() if "events" in found)
-SECRETS: Final = {
-    "anthropic": Secret("sk-ant-0123456789abcdef"),
-    "gemini": Secret("AIza0123456789abcdef"),
-    "bedrock": Secret(json.dumps(clouds.bedrock_key())),
-}
-BASES: Final = {
-    "anthropic": "https://api.anthropic.com/v1",
-    "gemini": "https://generativelanguage.googleapis.com/v1beta",
-    "bedrock": None,
-}
+
 LOGINS: Final = {
     "anthropic": {"x-api-key": "sk-ant-0123456789abcdef", "anthropic-version": "2023-06-01"},
     "gemini": {"x-goog-api-key": "AIza0123456789abcdef"},
     "bedrock": {"Authorization": f"Bearer {clouds.BEDROCK_KEY}"},
 }
+
 STREAM_TYPES: Final = {
     "anthropic": "text/event-stream",
     "gemini": "text/event-stream",
     "bedrock": "application/vnd.amazon.eventstream",
 }
-
-
-def feed_of(dialect: str, events: list[Any]) -> bytes:
-    """The bytes of a stream, in the framing of its provider."""
-    if dialect == "bedrock":
-        return clouds.event_stream(*events)
-    return b"".join(
-        (f"event: {event['type']}\n" if dialect == "anthropic" else "").encode()
-        + b"data: "
-        + json.dumps(event).encode()
-        + b"\n\n"
-        for event in events
-    )
 
 
 def named(name: str) -> tuple[str, Dialect, dict[str, Any]]:

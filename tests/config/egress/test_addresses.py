@@ -17,47 +17,19 @@ from config.egress import (
 from tests.support.egress import STRICT, Client, assert_untouched, post
 
 VISIBLE = "the URL may hold visible ASCII characters only, and no backslash"
-
-
 ABSOLUTE = "this is not an absolute URL"
-
-
 SCHEME = "the URL must begin with https://"
-
-
 USER = "the URL must not hold a user name or a password"
-
-
 QUERY = "the URL must have neither a query nor a fragment"
-
-
 HOST = "the host of the URL is not valid"
-
-
 NAME = "the host of the URL is not a valid name"
-
-
 NUMBER = "the host of the URL is neither a name nor a dotted IPv4"
-
-
 SIX = "the host of the URL is not a valid IPv6 address"
-
-
 PORT = "the port of the URL must be a number from 1 to 65535"
-
-
 PLACE = "the address or the port of the URL is not allowed"
-
-
 CHARACTER = "the path of the URL holds a character that is not allowed"
-
-
 ESCAPE = "the path of the URL holds an escape that is not allowed"
-
-
 SEGMENT = "the path of the URL must not hold empty or dot segments"
-
-
 LENGTH = "the URL must be text of at most 2048 characters"
 
 

@@ -19,8 +19,6 @@ CLIENTS = {
 
 # Beside the egress_client: what runs next to the gateway in demo and tests.
 EXEMPT = {"config/local/postgres.py", "config/local/simulator/server.py"}
-
-
 APPS = ("accounts", "billing", "catalog", "config", "endpoints", "endusers", "inference")
 
 

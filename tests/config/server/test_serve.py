@@ -16,8 +16,8 @@ from django.utils import timezone
 
 from config.management.commands.serve import require_free_port
 from inference.models import Generation
-from tests.inference.conftest import Site, content_of, events_of
 from tests.support import factories
+from tests.support.inference.site import Site, content_of, events_of
 from tests.support.ledger import assert_in_order
 from tests.support.processes import free_port, manage, serve
 

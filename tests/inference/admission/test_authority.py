@@ -14,8 +14,8 @@ from catalog.models import ModelEndpoint, PriceVersion
 from config.credentials import Secret
 from endpoints.models import PrivateEndpoint
 from inference.models import Generation
-from tests.inference.conftest import TENANT_SECRET, Site
 from tests.support import factories
+from tests.support.inference.site import TENANT_SECRET, Site
 from tests.support.processes import serve
 
 

@@ -25,9 +25,9 @@ from inference.models import Generation
 from inference.requests import schemas
 from inference.settlement.settle import SETTLE, Settlement, encode_settlements
 from inference.settlement.sweeper import sweep
-from tests.inference.conftest import CHAT, Site
 from tests.support import factories
 from tests.support.factories import Tenant
+from tests.support.inference.site import CHAT, Site
 from tests.support.ledger import assert_in_order
 from tests.support.processes import Served, serve
 

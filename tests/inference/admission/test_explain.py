@@ -17,9 +17,9 @@ from config.secrets import digest_api_key
 from inference.models import Generation
 from inference.routing.health import AttemptOutcome, HealthTable
 from inference.views import ExplainView
-from tests.inference.conftest import Site
-from tests.inference.routing.test_health import exchange
 from tests.support import factories
+from tests.support.inference.health import exchange
+from tests.support.inference.site import Site
 
 PRICE = {"prompt": "0.000001", "completion": "0.000002", "request": "0", "image": "0"}
 UNTRIED = {"state": "healthy", "failure_share": 0.0, "latency": None, "throughput": None}

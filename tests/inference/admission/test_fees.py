@@ -15,9 +15,9 @@ from catalog.pricing import usd
 from inference.admission.budgets import fee_nano
 from inference.models import Generation
 from inference.requests import schemas
-from tests.inference.conftest import Site
 from tests.support import factories
 from tests.support.factories import Tenant
+from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
 
 

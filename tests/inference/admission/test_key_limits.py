@@ -22,8 +22,8 @@ from catalog.models import ModelEndpoint
 from catalog.pricing import usd
 from inference.models import Generation
 from inference.requests import schemas
-from tests.inference.conftest import Site
 from tests.support import factories
+from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
 
 

@@ -29,7 +29,9 @@ from inference.requests import schemas
 from inference.requests.schemas import InferenceRequest
 from inference.routing.health import AttemptOutcome, HealthTable, subject_of
 from inference.settlement.sweeper import sweep
-from tests.inference.conftest import (
+from tests.support import factories
+from tests.support.inference.endings import Ending, assert_ended, connected, hang_up, read_until
+from tests.support.inference.site import (
     OPERATOR_SECRET,
     TENANT_SECRET,
     TEXT,
@@ -37,14 +39,6 @@ from tests.inference.conftest import (
     content_of,
     events_of,
 )
-from tests.inference.exchange.test_endings import (
-    Ending,
-    assert_ended,
-    connected,
-    hang_up,
-    read_until,
-)
-from tests.support import factories
 from tests.support.ledger import assert_in_order
 from tests.support.locks import waiting
 

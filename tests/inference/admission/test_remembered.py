@@ -30,9 +30,9 @@ from inference.requests import schemas
 from inference.routing.health import HealthTable
 from inference.settlement.settle import Settlement, SettlementStore
 from inference.store import DataPlaneConnection
-from tests.inference.conftest import Site
 from tests.support import factories
 from tests.support.governance import make_member
+from tests.support.inference.site import Site
 
 SUBJECT = UUID(int=1)
 ORGANIZATION = UUID(int=2)

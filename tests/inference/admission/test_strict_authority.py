@@ -27,8 +27,8 @@ from inference.models import Generation
 from inference.requests import schemas
 from inference.routing.health import HealthTable
 from inference.settlement.settle import Settlement, SettlementStore
-from tests.inference.conftest import Site
 from tests.support import factories
+from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
 from tests.support.locks import waiting
 

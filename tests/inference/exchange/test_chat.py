@@ -12,14 +12,8 @@ import pytest
 from catalog.models import PriceVersion
 from config.credentials import Secret
 from inference.models import Generation
-from tests.inference.conftest import (
-    OPERATOR_SECRET,
-    TENANT_SECRET,
-    Site,
-    content_of,
-    events_of,
-)
 from tests.support import factories
+from tests.support.inference.site import OPERATOR_SECRET, TENANT_SECRET, Site, content_of, events_of
 
 
 def test_chat_answers_the_whole_shape(site: Site) -> None:

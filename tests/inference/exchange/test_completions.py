@@ -7,8 +7,8 @@ from typing import Any
 
 import requests
 
-from tests.inference.conftest import TEXT, Site, events_of
 from tests.support import factories
+from tests.support.inference.site import TEXT, Site, events_of
 
 
 def complete(site: Site, prompt: Any = "one two", **fields: Any) -> requests.Response:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from billing.models import Transfer
-from tests.inference.conftest import CHAT, Site
 from tests.support import factories
+from tests.support.inference.site import CHAT, Site
 from tests.support.ledger import assert_in_order
 
 ROUTE = "/api/v1/embeddings"

@@ -14,7 +14,7 @@ from django.conf import LazySettings
 from django.utils import timezone
 
 from accounts.models import ApiKey
-from tests.inference.conftest import CHAT, TEXT, Site
+from tests.support.inference.site import CHAT, TEXT, Site
 
 ROUTES = pytest.mark.parametrize("path", [CHAT, TEXT])
 

@@ -13,8 +13,8 @@ from django.conf import LazySettings
 from config.local.simulator.certificates import ensure_certificates
 from config.local.simulator.server import Simulator
 from inference.models import Generation
-from tests.inference.conftest import OPERATOR_SECRET, Site, content_of, events_of
 from tests.support import factories
+from tests.support.inference.site import OPERATOR_SECRET, Site, content_of, events_of
 
 NO_ANSWER = "The upstream provider did not answer in time."
 NOT_VALID = "The upstream provider's answer is not valid: "

@@ -19,8 +19,8 @@ import pytest
 
 from config.local.simulator.certificates import ensure_certificates
 from inference.models import Generation
-from tests.inference.conftest import CHAT, Site, content_of, events_of
 from tests.support import factories
+from tests.support.inference.site import CHAT, Site, content_of, events_of
 from tests.support.ledger import assert_in_order
 from tests.support.tls import Script, serving
 

@@ -19,8 +19,8 @@ from django.conf import LazySettings
 from config.server import limits
 from inference.models import Generation, Journal
 from inference.settlement import journal
-from tests.inference.conftest import CHAT, Site, content_of, events_of
 from tests.support import factories
+from tests.support.inference.site import CHAT, Site, content_of, events_of
 
 GATES = 7
 

@@ -27,9 +27,9 @@ from inference.filters.screening import (
     screen_at_once,
 )
 from inference.requests import schemas
-from tests.inference.conftest import TEXT, Site
 from tests.support import snapshots
 from tests.support.governance import make_guardrail, make_member
+from tests.support.inference.site import TEXT, Site
 from tests.support.ledger import assert_in_order
 
 GUARDRAIL = uuid.UUID(int=7)

@@ -14,9 +14,9 @@ from rest_framework.test import APIClient
 
 from accounts.models import ApiKey
 from inference.models import Feedback, Generation
-from tests.inference.conftest import Site
 from tests.support import factories, snapshots
 from tests.support.factories import Tenant
+from tests.support.inference.site import Site
 
 CATEGORIES = [
     "latency", "incoherence", "incorrect_response", "formatting", "billing", "api_error", "other",

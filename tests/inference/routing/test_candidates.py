@@ -29,7 +29,6 @@ from inference.routing.routes import (
     Route,
     RoutingDefaults,
 )
-from tests.inference.conftest import Site
 from tests.support.inference.routes import (
     KEY,
     PREFERENCES,
@@ -43,6 +42,7 @@ from tests.support.inference.routes import (
     split,
     used,
 )
+from tests.support.inference.site import Site
 
 
 def test_private_endpoints_come_first_then_the_cheapest() -> None:

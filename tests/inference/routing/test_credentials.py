@@ -11,9 +11,9 @@ from accounts.models import ApiKey
 from accounts.policy import Policy
 from catalog.visibility import EndpointFacts
 from config.credentials import Secret
-from tests.inference.conftest import Site
 from tests.support import factories
 from tests.support.inference.routes import KEY, WORKSPACE, credential, planned, refused, route, used
+from tests.support.inference.site import Site
 
 
 def test_an_own_credential_comes_before_the_operators() -> None:

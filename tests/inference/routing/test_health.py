@@ -39,10 +39,11 @@ from inference.routing.health import (
 from inference.routing.health import oldest_bucket as oldest
 from inference.settlement.journal import EXCHANGE_HEALTH
 from inference.settlement.sweeper import clear_health
+from tests.support.inference.health import ONE, TWO, exchange
 
-ONE = uuid.UUID(int=1)
-TWO = uuid.UUID(int=2)
 START = 1_000_000.0
+
+
 # Merging needs the window's rows as the table returns them.
 COLUMNS = ("endpoint_id", "bucket", "successes", "failures", "latencies", "speeds", "retry_at")
 
@@ -362,16 +363,6 @@ def test_workers_agree_on_the_share_of_failures(
         table.merge([(*row[:4], list(row[4]), list(row[5]), row[6]) for row in rows], START + 90)
         shares.append(table.health(ONE, START + 90).failure_share)
     assert len(set(shares)) == 1
-
-
-def exchange(table: HealthTable, now: float) -> list[tuple[Any, ...]]:
-    with connection.cursor() as cursor:
-        rows = msgspec.json.encode(table.outgoing()).decode()
-        sql.execute(cursor, EXCHANGE_HEALTH, [rows, oldest(now)])
-        # A service that other tests had may still tell of theirs.
-        found = [row for row in cursor.fetchall() if row[0] in (ONE, TWO)]
-    table.merge(found, now)
-    return found
 
 
 def test_two_workers_share_one_window(db: None) -> None:

@@ -22,7 +22,6 @@ from inference.routing.routes import (
     Route,
     RoutingDefaults,
 )
-from tests.inference.conftest import Site
 from tests.support.inference.routes import (
     PREFERENCES,
     SHARES,
@@ -33,6 +32,7 @@ from tests.support.inference.routes import (
     subjects,
     used,
 )
+from tests.support.inference.site import Site
 
 
 def test_a_session_can_be_seen_to_stay_though_the_service_keeps_no_table(site: Site) -> None:
@@ -54,7 +54,6 @@ STANDINGS = st.sampled_from(
         Health(latency=dict.fromkeys(SHARES, 900.0), throughput=dict.fromkeys(SHARES, 5.0)),
     ]
 )
-
 
 DOWN = (HealthState.OPEN, HealthState.RATE_LIMITED)
 

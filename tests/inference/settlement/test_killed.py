@@ -15,8 +15,8 @@ import requests
 
 from billing.models import Account, Transfer
 from inference.models import Generation, Journal
-from tests.inference.conftest import CHAT, Site
 from tests.support import factories
+from tests.support.inference.site import CHAT, Site
 from tests.support.ledger import assert_in_order
 from tests.support.processes import manage, serve
 

@@ -26,9 +26,9 @@ from inference.models import Generation, Journal
 from inference.requests import schemas
 from inference.settlement.settle import Settlement, SettlementStore
 from inference.settlement.sweeper import sweep
-from tests.inference.conftest import Site, content_of, events_of
 from tests.support import factories
 from tests.support.factories import Tenant
+from tests.support.inference.site import Site, content_of, events_of
 from tests.support.ledger import assert_in_order
 
 

@@ -24,7 +24,7 @@ import requests
 
 from config.local import postgres
 from config.local.simulator.server import Simulator
-from tests.inference.conftest import CHAT, content_of, events_of
+from tests.support.inference.site import CHAT, content_of, events_of
 from tests.support.processes import MANAGE, free_port
 
 pytestmark = pytest.mark.slow

@@ -130,31 +130,14 @@ def in_days(days: float) -> int:
 
 
 HTML = b"<!doctype html><title>node-key</title>"
-
-
 OTHER = "0x" + "ab" * 32
-
-
 NO_JSON = "The node's answer is not JSON."
-
-
 NOT_RPC = "The node's answer is not JSON-RPC."
-
-
 OTHER_ANSWERS = "The node's answers do not belong to the calls."
-
-
 SHAPE = "A result of the node has another shape."
-
-
 NOT_ASKED = "The node gives a log that was not asked for."
-
-
 NOT_IN_RECEIPT = "A log is not in its receipt."
-
-
 OTHER_RECEIPT = "A receipt is of another transaction or block."
-
 
 FAULTS: dict[str, tuple[Fault, type[ChainError], str]] = {
     "429": (

@@ -10,10 +10,9 @@ from catalog.dialects.base import (
     Call,
     Operation,
 )
-from tests.catalog.dialects.test_transcripts import BASES, SECRETS
+from tests.support.inference.transcripts import BASES, SECRETS
 
 KINDS: Final = ("anthropic", "gemini", "bedrock")
-
 
 MODELS: Final = {
     "anthropic": "claude-opus-4-8",
@@ -21,12 +20,8 @@ MODELS: Final = {
     "bedrock": "us.amazon.nova-lite-v1:0",
 }
 
-
 ASK: Final = [{"role": "user", "content": "hi"}]
-
-
 TOOL: Final = {"type": "function", "function": {"name": "look"}}
-
 
 CALLED: Final = {
     "role": "assistant",

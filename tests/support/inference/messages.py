@@ -46,7 +46,6 @@ USAGE = {
     "cost_details": {"upstream_inference_cost": 0.000092},
 }
 
-
 COUNTED = {
     "input_tokens": 7,
     "cache_creation_input_tokens": 3,
@@ -57,7 +56,6 @@ COUNTED = {
     "is_byok": False,
     "cost_details": {"upstream_inference_cost": 0.000092},
 }
-
 
 IDENTITY = {"id": "gen-1", "model": "acme/falcon", "provider": "Acme AI"}
 

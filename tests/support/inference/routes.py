@@ -31,11 +31,7 @@ from inference.routing.routes import (
 )
 
 WORKSPACE = uuid.UUID(int=1)
-
-
 KEY = "digest-of-the-key"
-
-
 SHARES = ("p50", "p75", "p90", "p99")
 
 

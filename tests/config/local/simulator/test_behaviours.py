@@ -208,12 +208,8 @@ _ECHO: list[Any] = [
     )
 ] + ["[DONE]"]
 
-
 TOOL = {"id": "call_0", "type": "function"}
-
-
 ARGUMENTS = json.dumps({"city": "Zürich", "number": 0})
-
 
 PLAIN: dict[str, Check] = {
     "sim-echo": ok(lambda a: a.text == "You said: say it"),
@@ -277,7 +273,6 @@ PLAIN: dict[str, Check] = {
     "sim-drip-headers:0.0001": ok(lambda a: a.text == "You said: say it"),
 }  # fmt: skip
 
-
 STREAMED: dict[str, Check] = {
     "sim-echo": streams_like_echo(lambda b: b),
     "sim-chunks:200": ok(lambda a: [d["content"] for d in a.deltas[1:-1]] == [
@@ -327,7 +322,6 @@ STREAMED: dict[str, Check] = {
     "sim-reset-stream": lambda a: (a.ending, a.complete, len(a.events)) == ("cut", False, 2),
     "sim-close-stream": lambda a: (a.ending, a.complete, len(a.events)) == ("closed", False, 2),
 }  # fmt: skip
-
 
 SILENT: dict[str, Check] = {
     "sim-stall": lambda a: a.raw == b"",

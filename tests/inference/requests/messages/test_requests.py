@@ -16,11 +16,7 @@ from inference.requests.messages.request import to_chat
 from tests.support.inference.messages import asked, in_chat, messages_of, text
 
 IMAGE = {"type": "base64", "media_type": "image/png", "data": "aGk="}
-
-
 CACHED = {"type": "ephemeral", "ttl": "1h"}
-
-
 TOOL = {"name": "get_weather", "input_schema": {"type": "object"}}
 
 

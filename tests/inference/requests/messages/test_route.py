@@ -18,9 +18,9 @@ from accounts.models import ApiKey
 from config.local.simulator.certificates import ensure_certificates
 from inference.models import Generation
 from inference.requests.messages import reply
-from tests.inference.conftest import Site
 from tests.support import factories
 from tests.support.inference.messages import asked, events_of, text
+from tests.support.inference.site import Site
 from tests.support.tls import serving
 
 MESSAGES = "/api/v1/messages"

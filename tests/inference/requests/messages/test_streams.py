@@ -76,7 +76,6 @@ CHAT = (
     + ended("tool_calls")
 )  # fmt: skip
 
-
 EVENTS = [
     STARTED,
     start(0, {"type": "thinking", "thinking": "", "signature": ""}),

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import pytest
 import requests
 
 from catalog.models import LanguageModel, ModelEndpoint, Provider
@@ -92,23 +91,6 @@ class Site:
     def assert_nothing_happened(self) -> None:
         assert not Generation.objects.exists()
         assert self.upstream.requests == []
-
-
-@pytest.fixture
-def site(
-    server: str, simulator: Simulator, eventually: Callable[[Callable[[], bool]], None]
-) -> Site:
-    simulator.clear()
-    provider = factories.make_provider("acme", name="Acme AI", base_url=simulator.base_url)
-    provider.set_credential(Secret(OPERATOR_SECRET))
-    return Site(
-        server=server,
-        upstream=simulator,
-        tenant=factories.make_tenant(),
-        provider=provider,
-        model=factories.make_model("acme/falcon"),
-        eventually=eventually,
-    )
 
 
 def events_of(text: str) -> list[Any]:

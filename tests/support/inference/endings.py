@@ -1,0 +1,93 @@
+"""How a request ended: its status, its charge and what its caller saw."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from billing.models import Account, Meter, Transfer
+from catalog.dialects.base import Operation
+from inference.requests import schemas
+from tests.support.inference.site import CHAT, Site
+from tests.support.ledger import assert_in_order
+
+CREDITS = 1_000 * 10**9
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a generation should stand in the books; amounts in nano-USD."""
+
+    status: str
+    usage: tuple[int, int] | None
+    is_estimated: bool
+    error_type: str | None = None
+
+    @property
+    def cost(self) -> int:
+        """A prompt token costs a thousand, one of the answer two thousand."""
+        return 0 if self.usage is None else 1000 * self.usage[0] + 2000 * self.usage[1]
+
+
+def wanted(site: Site, **fields: Any) -> dict[str, Any]:
+    return site.chat_body("one two", stream=True, max_tokens=100, **fields)
+
+
+def assert_ended(site: Site, ending: Ending) -> None:
+    row = site.settled()
+    body = json.dumps(wanted(site)).encode()
+    prompt_bound = schemas.parse(Operation.CHAT, body).prompt_bound
+    usage = None if row.prompt_tokens is None else (row.prompt_tokens, row.completion_tokens)
+    assert (row.status, usage, row.is_estimated, row.error_type) == (
+        ending.status,
+        ending.usage,
+        ending.is_estimated,
+        ending.error_type,
+    )
+    hold = 1000 * prompt_bound + 2000 * 100
+    assert (row.hold_nano, row.cost_nano, row.upstream_cost_nano) == (
+        hold,
+        ending.cost,
+        ending.cost,
+    )
+    transfer = Transfer.objects.get(reference=row.pk)
+    posted = ending.cost or None
+    assert (transfer.amount_nano, transfer.posted_nano) == (hold, posted)
+    assert transfer.status == ("posted" if posted else "voided")
+    account = Account.objects.get(organization=row.organization, kind="credits")
+    assert (account.posted_debits, account.pending_debits) == (ending.cost, 0)
+    assert account.available == CREDITS - ending.cost
+    meter = Meter.objects.get(subject_id=row.api_key_id)
+    assert (meter.cost, meter.held_cost, meter.requests) == (ending.cost, 0, 1)
+    assert_in_order()
+
+
+@contextmanager
+def connected(site: Site) -> Iterator[socket.socket]:
+    """A connection that has asked for a stream, and read nothing of it yet."""
+    address = urlsplit(site.server)
+    body = json.dumps(wanted(site)).encode()
+    with socket.create_connection((address.hostname, address.port), timeout=10) as line:
+        line.sendall(
+            f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+            f"Authorization: Bearer {site.tenant.api_key}\r\n\r\n".encode()
+            + body
+        )
+        yield line
+
+
+def read_until(line: socket.socket, mark: bytes) -> None:
+    text = b""
+    while mark not in text:
+        text += line.recv(65_536)
+
+
+def hang_up(line: socket.socket) -> None:
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    line.close()
