@@ -24,10 +24,10 @@ from config.local.simulator.certificates import ensure_certificates
 from config.local.simulator.server import Simulator
 from config.server.limits import HttpProtocol
 from tests.support import console, factories
-from tests.support.clouds import Clouds, Gate
 from tests.support.embedded import CLOUD_HOSTS, CLOUD_PORT
 from tests.support.factories import Tenant
 from tests.support.inference.site import OPERATOR_SECRET, Site
+from tests.support.upstreams.clouds import Clouds, Gate
 
 
 @pytest.hookimpl(trylast=True)

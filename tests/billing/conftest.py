@@ -9,8 +9,7 @@ import pytest
 
 from billing import verification as audit
 from billing.topups.chains import Chain
-from tests.support.chains.payments import look
-from tests.support.nodes import (
+from tests.support.chains.nodes import (
     Anvil,
     Contract,
     EthTester,
@@ -20,6 +19,7 @@ from tests.support.nodes import (
     deploy,
     start_eth_tester,
 )
+from tests.support.chains.payments import look
 
 
 @pytest.fixture(scope="session")

@@ -17,9 +17,9 @@ from billing.models import Account, ChainState, Deposit, TopUp, Transfer
 from billing.topups.chains import Chain
 from config.models import AuditEntry
 from tests.support import factories, snapshots
+from tests.support.chains.nodes import Contract, EthTester
 from tests.support.chains.payments import ask, look
 from tests.support.factories import Tenant
-from tests.support.nodes import Contract, EthTester
 
 _VERBS = ("resume", "read_again")
 SUBMIT = {"_form_submitted": "True"}

@@ -14,8 +14,8 @@ from billing.models import TopUp
 from billing.topups.chains import Chain
 from tests.support import factories
 from tests.support.browser import MARKS, OVERFLOW, page_of
+from tests.support.chains.nodes import Contract, chain_of, deploy, start_eth_tester
 from tests.support.chains.payments import ask, look
-from tests.support.nodes import Contract, chain_of, deploy, start_eth_tester
 
 pytestmark = [*MARKS]
 

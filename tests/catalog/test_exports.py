@@ -18,7 +18,7 @@ from catalog.models import LanguageModel, ModelEndpoint, Provider
 from config.bulk.report import RowOutcome
 from config.egress.addresses import EgressPolicy
 from tests.support import factories, snapshots
-from tests.support.tls import Authority, Script, answering, sending, serving
+from tests.support.upstreams.tls import Authority, Script, answering, sending, serving
 
 BUNDLED = (Path(imports.__file__).with_name("data") / "catalogue.json").read_bytes()
 NONE = {"providers": 0, "models": 0, "endpoints": 0}

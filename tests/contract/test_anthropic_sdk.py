@@ -19,8 +19,8 @@ from inference.models import Generation
 from tests.support import document, factories
 from tests.support.clients import Serve
 from tests.support.factories import Tenant
-from tests.support.inference.speaking import ANSWERS, EVENTS, Upstream
-from tests.support.tls import serving
+from tests.support.upstreams.speaking import ANSWERS, EVENTS, Upstream
+from tests.support.upstreams.tls import serving
 
 Eventually = Callable[[Callable[[], bool]], None]
 MESSAGES: Any = [{"role": "user", "content": "one two three"}]

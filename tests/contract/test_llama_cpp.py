@@ -19,7 +19,7 @@ from config.local.simulator.certificates import ensure_certificates
 from tests.support import factories
 from tests.support.clients import MakeOpenAI
 from tests.support.factories import Tenant
-from tests.support.tiny_model import write_tiny_model
+from tests.support.upstreams.tiny_model import write_tiny_model
 
 xllamacpp = pytest.importorskip("xllamacpp", reason="there is no wheel for this platform")
 

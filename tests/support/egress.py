@@ -13,7 +13,7 @@ from config.egress import (
     OutboundRequest,
     fetch,
 )
-from tests.support.tls import Server
+from tests.support.upstreams.tls import Server
 
 KEY = "sk-canary-0123456789"
 HEADERS = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}

@@ -18,17 +18,10 @@ from billing.topups.node import Cursor
 from billing.topups.rpc import ChainUnavailable
 from config.api.errors import InvalidTransition
 from tests.support import factories
+from tests.support.chains.nodes import Anvil, Contract, EthTester, before, chain_of, deploy
 from tests.support.chains.payments import ask, look, node_of
 from tests.support.chains.watching import Offer, credited, found, mine, status
 from tests.support.factories import Tenant
-from tests.support.nodes import (
-    Anvil,
-    Contract,
-    EthTester,
-    before,
-    chain_of,
-    deploy,
-)
 
 
 def test_a_deposit_is_kept_as_it_was_stored(tenant: Tenant, chain: Chain, token: Contract) -> None:

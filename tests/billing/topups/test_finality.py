@@ -10,16 +10,10 @@ from billing.topups.chains import Chain
 from billing.topups.node import Cursor
 from config.api.errors import InvalidRequest, InvalidTransition
 from tests.support.chains.node_faults import STRANGER, of
+from tests.support.chains.nodes import Anvil, Contract, Front, chain_of, deploy
 from tests.support.chains.payments import ask, look, node_of
 from tests.support.chains.watching import Offer, credited, found, mine, status
 from tests.support.factories import Tenant
-from tests.support.nodes import (
-    Anvil,
-    Contract,
-    Front,
-    chain_of,
-    deploy,
-)
 
 
 def test_a_payment_is_seen_before_it_is_final(

@@ -16,17 +16,10 @@ from billing.topups import matching, watcher
 from billing.topups.chains import Chain, parse_address
 from tests.support import factories
 from tests.support.chains.node_faults import STRANGER
+from tests.support.chains.nodes import Anvil, Contract, EthTester, Front, chain_of, deploy
 from tests.support.chains.payments import ask, look, node_of
 from tests.support.chains.watching import Offer, credited, found, mine, status
 from tests.support.factories import Tenant
-from tests.support.nodes import (
-    Anvil,
-    Contract,
-    EthTester,
-    Front,
-    chain_of,
-    deploy,
-)
 
 
 def test_an_exact_payment_is_credited_once(

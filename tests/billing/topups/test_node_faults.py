@@ -26,12 +26,7 @@ from tests.support.chains.node_faults import (
     responding,
     watching,
 )
-from tests.support.nodes import (
-    Answers,
-    Contract,
-    Front,
-    chain_of,
-)
+from tests.support.chains.nodes import Answers, Contract, Front, chain_of
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -16,14 +16,7 @@ from billing.topups.node import (
 )
 from config.egress.addresses import EgressPolicy
 from tests.support.chains.node_faults import STRANGER, mine, watching
-from tests.support.nodes import (
-    RECIPIENT,
-    Anvil,
-    Contract,
-    EthTester,
-    chain_of,
-    deploy,
-)
+from tests.support.chains.nodes import RECIPIENT, Anvil, Contract, EthTester, chain_of, deploy
 
 
 def test_the_topic_is_that_of_a_transfer() -> None:

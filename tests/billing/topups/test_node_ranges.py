@@ -25,7 +25,7 @@ from tests.support.chains.node_faults import (
     ranges,
     watching,
 )
-from tests.support.nodes import (
+from tests.support.chains.nodes import (
     Answers,
     Anvil,
     Contract,

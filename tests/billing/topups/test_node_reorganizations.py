@@ -13,11 +13,7 @@ from billing.topups.node import (
 )
 from billing.topups.rpc import ChainContradiction
 from tests.support.chains.node_faults import STRANGER, mine, watching
-from tests.support.nodes import (
-    RECIPIENT,
-    Anvil,
-    deploy,
-)
+from tests.support.chains.nodes import RECIPIENT, Anvil, deploy
 
 
 def test_anvil_tells_the_same_facts(anvil: Anvil) -> None:

@@ -18,9 +18,9 @@ from billing import ledger
 from billing.models import ChainState, TopUp
 from billing.topups.chains import Chain
 from tests.support import factories, snapshots
+from tests.support.chains.nodes import RECIPIENT, Contract, chain_of
 from tests.support.chains.payments import ask, look
 from tests.support.factories import Tenant
-from tests.support.nodes import RECIPIENT, Contract, chain_of
 
 PATH = "/api/v1/credits/crypto"
 SENDER = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"

@@ -25,10 +25,7 @@ from billing.topups import node as chain_module
 from billing.topups.chains import Chain
 from config.models import Lease
 from tests.support.chains.node_faults import FAULTS, failing_after, limited_to, ranges
-from tests.support.chains.payments import ask, look, node_of
-from tests.support.chains.watching import Offer, credited, found, mine, status
-from tests.support.factories import Tenant
-from tests.support.nodes import (
+from tests.support.chains.nodes import (
     Answers,
     Anvil,
     Contract,
@@ -38,6 +35,9 @@ from tests.support.nodes import (
     deploy,
     http_response,
 )
+from tests.support.chains.payments import ask, look, node_of
+from tests.support.chains.watching import Offer, credited, found, mine, status
+from tests.support.factories import Tenant
 
 
 def test_a_node_that_was_away_is_read_on_from_the_cursor(

@@ -19,9 +19,10 @@ from catalog.dialects.shared import credentials
 from catalog.dialects.shared.credentials import AZURE_SUFFIXES, InvalidCredential
 from catalog.models import Dialect
 from config.credentials import Secret
-from tests.support import clouds, factories, snapshots
+from tests.support import factories, snapshots
 from tests.support.embedded import CLOUD_HOSTS
 from tests.support.factories import Tenant
+from tests.support.upstreams import clouds
 
 UNKNOWN = "The credential has a member that its format does not know."
 NO_OBJECT = "The credential must be one JSON object without repeated members."

@@ -21,7 +21,7 @@ from catalog.dialects.shared.credentials import InvalidCredential
 from config.credentials import Secret
 from config.egress import OutboundRequest
 from config.egress.addresses import EgressPolicy, InvalidURL, parse_target
-from tests.support import clouds
+from tests.support.upstreams import clouds
 
 NOW = 1_767_323_045.6  # 2026-01-02T03:04:05Z
 STAMP = "20260102T030405Z"

@@ -20,9 +20,9 @@ from catalog.dialects.base import (
     parse_error,
 )
 from catalog.pricing import Usage
-from tests.support import clouds
 from tests.support.inference.dialects import KINDS
 from tests.support.inference.transcripts import SECRETS, feed_of
+from tests.support.upstreams import clouds
 
 
 def parse(kind: str, answer: Any) -> Any:

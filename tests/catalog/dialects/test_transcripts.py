@@ -24,8 +24,8 @@ from catalog.dialects.base import (
     Reply,
 )
 from config.egress.addresses import EgressPolicy, parse_target
-from tests.support import clouds
 from tests.support.inference.transcripts import BASES, SECRETS, TRANSCRIPTS, feed_of
+from tests.support.upstreams import clouds
 
 PLAIN: Final = sorted(name for name, found in TRANSCRIPTS.items() if "answer" in found)
 STREAMED: Final = sorted(name for name, found in TRANSCRIPTS.items() if "events" in found)

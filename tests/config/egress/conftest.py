@@ -11,7 +11,7 @@ from config.egress import (
     EgressPolicy,
 )
 from tests.support.egress import Client, through_async_client, through_fetch, through_uvloop_client
-from tests.support.tls import Authority
+from tests.support.upstreams.tls import Authority
 
 
 @pytest.fixture(scope="module")

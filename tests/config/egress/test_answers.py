@@ -25,7 +25,7 @@ from tests.support.egress import (
     through_uvloop_client,
     upstream,
 )
-from tests.support.tls import answering, sending, serving
+from tests.support.upstreams.tls import answering, sending, serving
 
 
 @pytest.mark.parametrize("status", ["301 Moved", "302 Found", "303 See", "307 T", "308 P", "300 M"])

@@ -32,7 +32,7 @@ from tests.support.egress import (
     through_uvloop_client,
     upstream,
 )
-from tests.support.tls import Authority, answering, serving
+from tests.support.upstreams.tls import Authority, answering, serving
 
 
 def test_a_request_keeps_host_and_server_name_and_reaches_the_judged_address(

@@ -20,7 +20,7 @@ from config.egress import (
     TimedOut,
 )
 from tests.support.egress import HEADERS, post, silent, through, upstream
-from tests.support.tls import answering, serving
+from tests.support.upstreams.tls import answering, serving
 
 
 def test_a_finished_answer_gives_its_connection_back(

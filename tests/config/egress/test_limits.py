@@ -19,7 +19,7 @@ from config.egress import (
     fetch,
 )
 from tests.support.egress import Client, post, silent, through, through_fetch, to_loopback, upstream
-from tests.support.tls import answering, sending, serving
+from tests.support.upstreams.tls import answering, sending, serving
 
 UNREACHABLE = "The upstream could not be reached."
 

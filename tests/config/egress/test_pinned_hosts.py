@@ -16,7 +16,7 @@ import pytest
 
 from config.egress import AddressRefused, EgressClient, OutboundRequest, fetch
 from config.egress.addresses import EgressPolicy, PinnedHost, parse_pinned_hosts
-from tests.support.tls import Authority, answering, serving
+from tests.support.upstreams.tls import Authority, answering, serving
 
 NAME = "models.example.com"
 Client = Callable[[str, EgressPolicy], bytes]

@@ -15,7 +15,7 @@ from config.egress import (
     UnsendableRequest,
 )
 from tests.support.egress import KEY, Client, assert_untouched, post, silent, through, upstream
-from tests.support.tls import answering, sending, serving
+from tests.support.upstreams.tls import answering, sending, serving
 
 
 def test_environment_proxies_and_netrc_are_ignored(

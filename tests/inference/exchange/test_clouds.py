@@ -11,9 +11,9 @@ from catalog.models import Provider
 from config.credentials import Secret
 from config.local.simulator.server import Simulator
 from inference.models import Generation
-from tests.support import clouds as cloud
 from tests.support import factories
 from tests.support.inference.site import TEXT, Site, content_of, events_of
+from tests.support.upstreams import clouds as cloud
 
 CLOUDS: Final = {
     "azure": ("azure", cloud.azure()),

@@ -16,8 +16,8 @@ from config.local.simulator.certificates import ensure_certificates
 from inference.models import Generation
 from tests.support import factories
 from tests.support.inference.site import OPERATOR_SECRET, TENANT_SECRET, Site, content_of, events_of
-from tests.support.inference.speaking import ANSWERS, EVENTS, PATHS, Upstream
-from tests.support.tls import serving
+from tests.support.upstreams.speaking import ANSWERS, EVENTS, PATHS, Upstream
+from tests.support.upstreams.tls import serving
 
 MODELS: Final = {"anthropic": "claude-opus-4-6", "gemini": "gemini-3.8-flash"}
 LOGINS: Final = {"anthropic": "x-api-key", "gemini": "x-goog-api-key"}

@@ -22,7 +22,7 @@ from inference.models import Generation
 from tests.support import factories
 from tests.support.inference.site import CHAT, Site, content_of, events_of
 from tests.support.ledger import assert_in_order
-from tests.support.tls import Script, serving
+from tests.support.upstreams.tls import Script, serving
 
 USAGE = {"id": "a", "choices": [], "usage": {"prompt_tokens": 10, "completion_tokens": 20}}
 # 10 tokens of the prompt at a thousand nano-USD, 20 of the answer at two thousand.

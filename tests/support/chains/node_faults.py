@@ -17,7 +17,7 @@ from billing.topups.node import (
 )
 from billing.topups.rpc import ChainContradiction, ChainError, ChainUnavailable
 from config.egress.addresses import EgressPolicy
-from tests.support.nodes import (
+from tests.support.chains.nodes import (
     RECIPIENT,
     Answers,
     Anvil,

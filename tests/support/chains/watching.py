@@ -6,10 +6,8 @@ from collections.abc import Callable
 
 from billing.models import Deposit, TopUp, Transfer
 from billing.topups.chains import Chain
+from tests.support.chains.nodes import Anvil
 from tests.support.factories import Tenant
-from tests.support.nodes import (
-    Anvil,
-)
 
 Offer = Callable[[Chain], Chain]
 

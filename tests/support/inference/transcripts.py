@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from config.credentials import Secret
-from tests.support import clouds
+from tests.support.upstreams import clouds
 
 DIRECTORY: Final = Path(__file__).parents[2] / "catalog/dialects/transcripts"
 

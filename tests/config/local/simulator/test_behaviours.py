@@ -15,7 +15,15 @@ from config.local.simulator import behaviours
 from config.local.simulator.behaviours import BEHAVIOURS
 from config.local.simulator.certificates import Certificates
 from config.local.simulator.server import Simulator
-from tests.support.simulated import CHAT, Answer, ask, asking, connect, receive, request_bytes
+from tests.support.upstreams.simulated import (
+    CHAT,
+    Answer,
+    ask,
+    asking,
+    connect,
+    receive,
+    request_bytes,
+)
 
 COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
 

@@ -11,7 +11,7 @@ from cryptography import x509
 
 from config.local.simulator.certificates import ensure_certificates
 from config.local.simulator.server import Simulator
-from tests.support.simulated import connect
+from tests.support.upstreams.simulated import connect
 
 
 def test_ensure_certificates_keeps_private_keys_private(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from config.local.simulator.behaviours import BEHAVIOURS
 from config.local.simulator.certificates import Certificates
 from config.local.simulator.server import Simulator
 from config.management.commands.simulate_upstream import Command
-from tests.support.simulated import CHAT, ask, asking, connect, receive, request_bytes
+from tests.support.upstreams.simulated import CHAT, ask, asking, connect, receive, request_bytes
 
 
 def test_a_request_is_recorded_as_it_arrived(simulator: Simulator) -> None:

@@ -12,7 +12,6 @@ from catalog.dialects.base import Call, InvalidReply, Operation
 from config.api.errors import UpstreamError
 from config.credentials import Secret
 from inference.requests.messages import reply
-from tests.support import clouds
 from tests.support.inference.messages import (
     COUNTED,
     IDENTITY,
@@ -27,6 +26,7 @@ from tests.support.inference.messages import (
     text,
     turned,
 )
+from tests.support.upstreams import clouds
 
 
 def answer(message: dict[str, Any], **choice: Any) -> Any:

@@ -21,7 +21,7 @@ from inference.requests.messages import reply
 from tests.support import factories
 from tests.support.inference.messages import asked, events_of, text
 from tests.support.inference.site import Site
-from tests.support.tls import serving
+from tests.support.upstreams.tls import serving
 
 MESSAGES = "/api/v1/messages"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tests.support.inference.transcripts import feed_of
-from tests.support.tls import Server
+from tests.support.upstreams.tls import Server
 
 BASES: Final = {"anthropic": "/v1", "gemini": "/v1beta"}
 

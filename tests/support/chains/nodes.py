@@ -28,10 +28,10 @@ from eth_tester.exceptions import BlockNotFound, TransactionNotFound
 from eth_utils import function_signature_to_4byte_selector
 
 from billing.topups.chains import Chain, Confirmations, Token, parse_address
-from tests.support.tls import serving
+from tests.support.upstreams.tls import serving
 
 ANVIL = "1.7.1"
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 # An EVM in Python raises Python's limit so far that deep JSON, which other tests send, overruns the
 # stack of the process; our token needs nothing of the kind.
 _RECURSION_LIMIT = 1_000

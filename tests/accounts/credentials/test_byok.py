@@ -15,9 +15,10 @@ from catalog.models import Provider
 from config import secrets
 from config.credentials import Secret
 from config.secrets import DecryptionFailed, digest_api_key
-from tests.support import clouds, factories, snapshots
+from tests.support import factories, snapshots
 from tests.support.credentials import MALFORMED
 from tests.support.factories import Tenant
+from tests.support.upstreams import clouds
 
 ROUTE = "/api/v1/byok"
 SECRET = "canary-8f14e45fceea167a5a36"

@@ -23,8 +23,9 @@ from config.local.simulator.server import Simulator
 from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation
 from endpoints.validation import is_same_model
-from tests.support import factories, snapshots, tls
+from tests.support import factories, snapshots
 from tests.support.factories import Tenant
+from tests.support.upstreams import tls
 
 ALL_CHECKS = ["workspace", "byok_key", "base_url", "completion", "stream", "usage", "model"]
 SECRET = "test-credential-0123456789"
