@@ -33,7 +33,7 @@ from config.server.limits import ClientGone, Receive, Scope, Send, gather
 from config.server.regions import region_of_host
 from inference import metrics
 from inference.admission.admit import AdmissionRequest
-from inference.admission.estimate import tokens
+from inference.admission.estimate import estimate_tokens
 from inference.exchange.gateway import CallerStuck, Gateway
 from inference.requests import schemas, sse
 from inference.requests.messages import reply as message
@@ -75,7 +75,7 @@ class Inference:
             await connection.abort()
         except GatewayError as error:
             if not connection.generation_id:
-                metrics.refused(error.status)
+                metrics.count_refused(error.status)
             await connection.respond_error(error)
         except Exception:
             logger.exception("an inference request failed")
@@ -98,7 +98,7 @@ class Inference:
         if connection.path == COUNT_TOKENS:
             key = await run_in_thread(usable_key, digest)
             require_inference(is_management=key.is_management)
-            count = {"input_tokens": tokens(request.prompt_bytes)}
+            count = {"input_tokens": estimate_tokens(request.prompt_bytes)}
             await connection.respond(200, msgspec.json.encode(count))
             return
         exchange = await self._gateway.admit(

@@ -1,4 +1,4 @@
-"""What the data plane counts for Prometheus."""
+"""The data plane's metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -23,30 +23,31 @@ _SECONDS: Final = Histogram(
 _REFUSALS: Final = Counter(
     "causeway_refusals_total", "Inference requests refused before admission.", ("status",)
 )
-# By the builtin's name alone: what organizations call their own is theirs.
+# ``kind`` is the slug of a builtin filter, or ``custom``: organizations name their own filters, and
+# metrics must not reveal those names.
 _FILTERED: Final = Counter(
     "causeway_filtered_texts_total", "Texts in which a content filter matched.", ("action", "kind")
 )
-_ended: Final = lru_cache(_GENERATIONS.labels)
+_count_ended: Final = lru_cache(_GENERATIONS.labels)
 _PROMPT: Final = _TOKENS.labels("prompt")
 _COMPLETION: Final = _TOKENS.labels("completion")
 
 
-def settled(operation: str, status: str, usage: Usage | None, duration_ms: int) -> None:
+def count_settled(operation: str, status: str, usage: Usage | None, duration_ms: int) -> None:
     """Counts a settled generation."""
-    _ended(operation, status).inc()
+    _count_ended(operation, status).inc()
     _SECONDS.observe(duration_ms / 1000)
     if usage is not None:
         _PROMPT.inc(usage.prompt)
         _COMPLETION.inc(usage.completion)
 
 
-def refused(status: int) -> None:
+def count_refused(status: int) -> None:
     """Counts a request that was refused before it had a generation."""
     _REFUSALS.labels(str(status)).inc()
 
 
-def filtered(findings: Iterable[Finding]) -> None:
-    """Counts what content filters found in a prompt."""
-    for found in findings:
-        _FILTERED.labels(found.action, found.kind).inc(found.count)
+def count_findings(findings: Iterable[Finding]) -> None:
+    """Counts the texts in which content filters matched."""
+    for finding in findings:
+        _FILTERED.labels(finding.action, finding.kind).inc(finding.count)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
+from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
@@ -15,7 +15,7 @@ import msgspec
 from billing.budgets import Budget, Reading, Scope
 from catalog.pricing import decimal_text, usd
 from config.api.errors import Forbidden, GatewayError, PaymentRequired
-from inference.admission.estimate import affordable_tokens, worst_case_nano
+from inference.admission.estimate import affordable_tokens, fee_nano, worst_case_nano
 from inference.requests.schemas import InferenceRequest
 from inference.routing.routes import Candidate
 
@@ -58,14 +58,6 @@ class AffordableCandidate(msgspec.Struct, frozen=True):
     credits_nano: int
     upstream_nano: int
     max_tokens: int | None = None
-
-
-def fee_nano(upstream_nano: int, fee_percent: Decimal, *, round_up: bool = False) -> int:
-    """Returns what credits pay where an organization's own credential pays the provider."""
-    if not fee_percent:
-        return 0
-    rounding = ROUND_CEILING if round_up else ROUND_HALF_EVEN
-    return int((Decimal(upstream_nano) * fee_percent / _HUNDRED).to_integral_value(rounding))
 
 
 class Ceiling(msgspec.Struct):

@@ -6,7 +6,7 @@ estimated by its size.
 
 from __future__ import annotations
 
-from decimal import Context, Decimal
+from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Context, Decimal
 from typing import Final
 
 from catalog.pricing import NANO, Price, nano_usd
@@ -20,10 +20,11 @@ _OUTPUT_TOKENS: Final = 131_072
 BYTES_PER_TOKEN: Final = 4
 _EXACT: Final = Context(prec=80)
 _NANO: Final = Decimal(NANO)
+_HUNDRED: Final = Decimal(100)
 
 
-def tokens(size: int) -> int:
-    """Returns about how many tokens a text of so many bytes is."""
+def estimate_tokens(size: int) -> int:
+    """Estimates the number of tokens in a text of ``size`` bytes."""
     return -(-size // BYTES_PER_TOKEN)
 
 
@@ -87,3 +88,11 @@ def _fixed(request: InferenceRequest, price: Price) -> Decimal:
     if request.images:
         total = _EXACT.add(total, _EXACT.multiply(price.image, Decimal(request.images)))
     return total
+
+
+def fee_nano(upstream_nano: int, fee_percent: Decimal, *, round_up: bool = False) -> int:
+    """Returns what credits pay where an organization's own credential pays the provider."""
+    if not fee_percent:
+        return 0
+    rounding = ROUND_CEILING if round_up else ROUND_HALF_EVEN
+    return int((Decimal(upstream_nano) * fee_percent / _HUNDRED).to_integral_value(rounding))

@@ -17,7 +17,7 @@ from django.db import DataError, IntegrityError, connection, transaction
 
 from catalog.pricing import Usage, nano_usd, total_cost
 from config import sql
-from inference.admission.budgets import fee_nano
+from inference.admission.estimate import fee_nano
 from inference.models import Generation, Journal
 from inference.routing import health
 from inference.settlement.settle import SETTLE, Settlement, encode_settlements

@@ -12,7 +12,7 @@ from billing import ledger
 from billing.models import Account, Meter, Transfer
 from catalog.dialects.base import Operation
 from catalog.pricing import usd
-from inference.admission.budgets import fee_nano
+from inference.admission.estimate import fee_nano
 from inference.models import Generation
 from inference.requests import schemas
 from tests.support import factories

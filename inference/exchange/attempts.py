@@ -1,0 +1,242 @@
+"""The attempts of one generation: candidates tried in order until one begins to answer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from django.conf import settings
+
+from catalog import dialects
+from catalog.dialects.base import (
+    Chunk,
+    Dialect,
+    InvalidReply,
+    InvalidStream,
+    ProviderFailure,
+    Reply,
+    StreamParser,
+)
+from config import egress
+from config.api.errors import GatewayError, UpstreamError
+from inference.admission.admit import Admission
+from inference.admission.budgets import AffordableCandidate
+from inference.exchange import upstream
+from inference.exchange.metadata import routing_metadata
+from inference.routing.health import HealthTable, classify_attempt
+from inference.routing.routes import Candidate
+
+Begun = TypeVar("Begun")
+Repin = Callable[[Admission, Candidate], Awaitable[bool]]
+
+# The errors by which an attempt fails; any other exception is a bug or a cancellation.
+FAILURES: Final = (
+    GatewayError,
+    InvalidReply,
+    InvalidStream,
+    ProviderFailure,
+    TimeoutError,
+    egress.EgressError,
+)
+
+
+@dataclass(slots=True)
+class Stream:
+    """A stream whose first chunks have arrived."""
+
+    response: egress.OutboundResponse
+    parser: StreamParser
+    first_chunks: list[Chunk]
+
+
+class Attempts:
+    """Tries the candidates of an admission, and records how each attempt went.
+
+    ``candidate`` is that of the latest attempt. ``is_accepted`` tells whether its upstream answered
+    with status 200. ``records`` are the attempts as the generation stores them.
+    """
+
+    def __init__(
+        self,
+        admission: Admission,
+        *,
+        egress_client: egress.EgressClient,
+        health: HealthTable,
+        repin: Repin,
+    ) -> None:
+        self.candidate = admission.candidates[0].candidate
+        self.is_accepted = False
+        self.latency_ms: int | None = None
+        self.records: list[dict[str, Any]] = []
+        self._admission = admission
+        self._request = admission.request
+        self._egress_client = egress_client
+        self._health = health
+        self._repin = repin
+        self._probe = admission.probe
+        self._started = time.monotonic()
+        # The sweeper takes a generation for dead after this moment, so nothing may outlast it: not
+        # even an upstream that sends a byte now and then.
+        self._deadline = self._started + settings.HOLD_TIMEOUT
+
+    @property
+    def elapsed_ms(self) -> int:
+        return round((time.monotonic() - self._started) * 1000)
+
+    @property
+    def seconds_left(self) -> float:
+        return self._deadline - time.monotonic()
+
+    async def first_success(
+        self, attempt: Callable[[AffordableCandidate, Dialect], Awaitable[Begun]]
+    ) -> Begun:
+        """Tries the candidates in order and returns the first answer that begins.
+
+        Raises :class:`GatewayError` when no candidate is left, or when the error is not retryable.
+        """
+        candidates = self._admission.candidates
+        error: GatewayError | None = None
+        for index, item in enumerate(candidates):
+            candidate = item.candidate
+            if error is not None and not await self._repin(self._admission, candidate):
+                raise error
+            self.candidate = candidate
+            started_ms = self.elapsed_ms
+            try:
+                begun = await attempt(item, _dialect_of(candidate))
+            except FAILURES as exc:
+                error = upstream.translate(exc, candidate.secret)
+                self._record(started_ms, self.elapsed_ms, error)
+                self.report(error)
+                if not error.retryable or index + 1 == len(candidates):
+                    error.details |= self.metadata()
+                    raise error from None
+            else:
+                self.latency_ms = self.elapsed_ms
+                self._record(started_ms, self.latency_ms, None)
+                self.report(None, self.latency_ms - started_ms)
+                return begun
+        raise AssertionError("an admission has candidates")
+
+    async def fetch_reply(self, item: AffordableCandidate, dialect: Dialect) -> Reply:
+        """Sends the request and returns the whole reply."""
+        async with asyncio.timeout(self.seconds_left):
+            response = await self._send(item, dialect)
+            try:
+                body = await response.read()
+            finally:
+                response.close()
+        return dialect.parse_reply(self._request.operation, body)
+
+    async def open_stream(self, item: AffordableCandidate, dialect: Dialect) -> Stream:
+        """Sends the request and waits for the first chunks of its stream."""
+        operation = self._request.operation
+        async with asyncio.timeout(settings.UPSTREAM_FIRST_EVENT_TIMEOUT):
+            response = await self._send(item, dialect)
+            parser = dialect.stream_parser(operation, self._request.choices)
+            try:
+                if response.headers.get("Content-Type", "").startswith("application/json"):
+                    # Some providers report an error this way; its message says more than ours.
+                    dialect.parse_reply(operation, await response.read())
+                    raise InvalidStream("The answer to a streamed request is not a stream.")
+                while data := await response.readany():
+                    if chunks := parser.feed(data):
+                        if chunks[0].is_done:
+                            break
+                        return Stream(response, parser, chunks)
+                parser.finish()
+                raise InvalidStream("The stream has no events.")
+            except BaseException:
+                # Nothing has reached the caller, not even chunks that came before a fault in the
+                # same bytes, so the next candidate can still begin from the start.
+                response.close()
+                raise
+
+    async def _send(self, item: AffordableCandidate, dialect: Dialect) -> egress.OutboundResponse:
+        self.is_accepted = False
+        response = await upstream.send(
+            self._egress_client,
+            dialect,
+            item.candidate,
+            self._request,
+            self._admission.user,
+            item.max_tokens,
+        )
+        self.is_accepted = True
+        return response
+
+    def report(self, error: GatewayError | None, latency_ms: int | None = None) -> None:
+        """Records in the health table that the attempt failed, or that its answer has begun."""
+        candidate, now = self.candidate, time.time()
+        outcome = classify_attempt(error, has_own_credential=candidate.is_byok)
+        if outcome is None:
+            self.release_probe()
+        else:
+            retry_after = None if error is None else error.headers.get("Retry-After")
+            self._health.record(
+                candidate.subject,
+                outcome,
+                now=now,
+                retry_after=None if retry_after is None else float(retry_after),
+                has_own_credential=candidate.is_byok,
+            )
+            self._probe = None
+        if latency_ms is not None and self._request.stream:
+            self._health.measure(candidate.measured_subject, latency_ms, now=now)
+
+    def report_speed(self, completion_tokens: int) -> None:
+        """Records in the health table how fast a stream came, from its first event on."""
+        if self.latency_ms is None or not completion_tokens:
+            return
+        seconds = max(self.elapsed_ms - self.latency_ms, 1) / 1000
+        self._health.measure(
+            self.candidate.measured_subject,
+            tokens_per_second=completion_tokens / seconds,
+            now=time.time(),
+        )
+
+    def release_probe(self) -> None:
+        """Gives back the probe of the first candidate, if it has had no outcome."""
+        if self._probe is not None:
+            self._health.release(self._probe)
+            self._probe = None
+
+    def metadata(self) -> dict[str, Any]:
+        """Returns how the request was routed, if its caller asked for that."""
+        admission = self._admission
+        if not admission.is_metadata_wanted:
+            return {}
+        return {
+            "openrouter_metadata": routing_metadata(
+                admission.selection,
+                self.records,
+                region=admission.region,
+                findings=admission.findings,
+                generation_time_ms=self.elapsed_ms,
+            )
+        }
+
+    def _record(self, started_ms: int, ended_ms: int, error: GatewayError | None) -> None:
+        candidate = self.candidate
+        record: dict[str, Any] = {
+            "provider": candidate.route.facts.provider_name,
+            "endpoint_id": str(candidate.route.endpoint_id),
+            "is_byok": candidate.is_byok,
+            "latency_ms": ended_ms - started_ms,
+            "status": 200,
+        }
+        if error is not None:
+            record["status"] = getattr(error, "upstream_status", None) or error.status
+            record["error_type"] = error.error_type
+        self.records.append(record)
+
+
+def _dialect_of(candidate: Candidate) -> Dialect:
+    route = candidate.route
+    dialect = dialects.get(route.dialect or "", route.upstream_model_id)
+    if dialect is None:
+        raise UpstreamError("This release does not speak the provider's dialect.")
+    return dialect

@@ -1,0 +1,184 @@
+"""The reply and the events of a generation as its caller gets them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+import msgspec
+
+from catalog.dialects.base import Chunk, Operation, Reply
+from catalog.dialects.shared.reasoning import hidden
+from catalog.pricing import completion_cost, nano_usd, prompt_cost, usd
+from config.api.errors import GatewayError
+from inference.exchange.tally import Tally
+from inference.requests import sse
+from inference.requests.schemas import InferenceRequest
+from inference.routing.routes import Candidate
+
+_OBJECTS: Final = {
+    (Operation.CHAT, False): "chat.completion",
+    (Operation.CHAT, True): "chat.completion.chunk",
+    (Operation.TEXT, False): "text_completion",
+    (Operation.TEXT, True): "text_completion",
+    (Operation.EMBEDDINGS, False): "list",
+}
+_encode = msgspec.json.Encoder().encode
+_decode_integer = msgspec.json.Decoder(int).decode
+
+
+class Renderer:
+    """Puts our identity, usage and cost into what the upstream sends."""
+
+    __slots__ = (
+        "_candidate", "_generation_id", "_identity", "_last_fields", "_prefix", "_request",
+        "_tally", "_usage_fields",
+    )  # fmt: skip
+
+    def __init__(
+        self, request: InferenceRequest, generation_id: str, candidate: Candidate, tally: Tally
+    ) -> None:
+        self._request = request
+        self._generation_id = generation_id
+        self._candidate = candidate
+        self._tally = tally
+        # The members that say who answers, the same in every event of a stream.
+        self._identity: dict[str, Any] = {}
+        # The members of the last event, and its encoding up to the choices.
+        self._last_fields: dict[str, Any] = {}
+        self._prefix: bytes | None = None
+        # The members that came with the usage, for our own usage event.
+        self._usage_fields: dict[str, Any] = {}
+
+    def render_reply(self, reply: Reply, metadata: dict[str, Any]) -> bytes:
+        """Returns the body of a whole reply, after counting it."""
+        self._tally.add(reply)
+        fields = reply.fields
+        if self._request.hides_reasoning:
+            fields["choices"] = hidden(fields["choices"])
+        fields.update(self._identify(fields))
+        if self._request.operation is Operation.EMBEDDINGS:
+            del fields["created"]
+        elif self._request.operation is Operation.CHAT:
+            fields.setdefault("system_fingerprint", None)
+        elif _is_null(fields.get("system_fingerprint")):
+            fields.pop("system_fingerprint", None)
+        fields["usage"] = self._usage_body()
+        fields.update(metadata)
+        return _encode(fields)
+
+    def render_chunk(self, chunk: Chunk) -> bytes:
+        """Returns the events of a chunk, after counting it.
+
+        Usage is held back for the usage event, which adds the cost to it.
+        """
+        if chunk.alike:
+            self._tally.add_output(chunk.output_bytes)
+            prefix, alike = self._prefix or self._encode_prefix(), chunk.alike
+            if self._request.hides_reasoning:
+                alike = [_encode(hidden(msgspec.Raw(choices))) for choices in alike]
+            return prefix + (b"}\n\n" + prefix).join(alike) + b"}\n\n"
+        self._tally.add(chunk)
+        if chunk.is_done:
+            return b""
+        fields = chunk.fields
+        if self._request.hides_reasoning and "choices" in fields:
+            fields["choices"] = hidden(fields["choices"])
+        if "system_fingerprint" in fields and _is_null(fields["system_fingerprint"]):
+            del fields["system_fingerprint"]
+        if not self._identity:
+            self._identity = self._identify(fields)
+        usage = fields.pop("usage", None)
+        if not (usage is None or chunk.has_choices or _is_null(usage)):
+            self._usage_fields.update(fields)
+            return b""
+        fields.update(self._identity)
+        self._last_fields, self._prefix = fields, None
+        return sse.event(fields)
+
+    def render_usage_event(self, metadata: dict[str, Any]) -> bytes:
+        """Returns the last event before the end mark: the usage and what it costs."""
+        return sse.event(
+            {
+                **self._usage_fields,
+                **self._identity,
+                "choices": [],
+                "usage": self._usage_body(),
+                **metadata,
+            }
+        )
+
+    def render_error_event(self, error: GatewayError, metadata: dict[str, Any]) -> bytes:
+        """Returns the last event of a stream that fails after its status 200 was sent."""
+        choice: dict[str, Any] = {"index": 0, "finish_reason": "error"}
+        if self._request.operation is Operation.CHAT:
+            choice["delta"] = {"content": ""}
+        else:
+            choice |= {"text": "", "logprobs": None}
+        self._tally.finish_reason = "error"
+        return sse.event({**self._identity, **error.body(), **metadata, "choices": [choice]})
+
+    def _encode_prefix(self) -> bytes:
+        """Encodes the start of an event that repeats the last one except for its choices."""
+        fields = {name: value for name, value in self._last_fields.items() if name != "choices"}
+        self._prefix = sse.event(fields).removesuffix(b"}\n\n") + b',"choices":'
+        return self._prefix
+
+    def _identify(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Returns the members that say who answers: our id, the caller's model, the provider."""
+        return {
+            "id": self._generation_id,
+            "object": _OBJECTS[self._request.operation, self._request.stream],
+            "created": _read_integer(fields.get("created")) or int(time.time()),
+            "model": self._candidate.route.model_slug,
+            "provider": self._candidate.route.facts.provider_name,
+        }
+
+    def _usage_body(self) -> dict[str, Any]:
+        """Returns the upstream's usage with the cost, or an estimate where it counted none."""
+        candidate, tally = self._candidate, self._tally
+        usage = tally.count().usage
+        cost = tally.price(None if tally.is_blank(usage) else usage, candidate)
+        price = candidate.route.price
+        body = {**_decode_usage(tally.usage_body), "prompt_tokens": usage.prompt}
+        if self._request.operation is not Operation.EMBEDDINGS:
+            body["completion_tokens"] = usage.completion
+        return {
+            **body,
+            "total_tokens": usage.prompt + usage.completion,
+            "cost": usd(cost.credits_nano),
+            "is_byok": candidate.is_byok,
+            "cost_details": {
+                "upstream_inference_cost": usd(cost.upstream_nano),
+                "upstream_inference_prompt_cost": usd(nano_usd(prompt_cost(price, usage))),
+                "upstream_inference_completions_cost": usd(nano_usd(completion_cost(price, usage))),
+            },
+        }
+
+
+def _decode_usage(raw: Any) -> dict[str, Any]:
+    """Decodes the upstream's usage; one that is malformed in a detail is left out."""
+    try:
+        body = {} if raw is None else _without_nulls(msgspec.json.decode(raw))
+    except (msgspec.DecodeError, RecursionError):
+        return {}
+    return body if isinstance(body, dict) else {}
+
+
+def _read_integer(raw: Any) -> int | None:
+    """Decodes a member that should be an integer; anything else counts as absent."""
+    try:
+        return None if raw is None else _decode_integer(raw)
+    except msgspec.DecodeError:
+        return None
+
+
+def _is_null(value: Any) -> bool:
+    return isinstance(value, msgspec.Raw) and bytes(value) == b"null"
+
+
+def _without_nulls(value: Any) -> Any:
+    """Drops null members: one of the public clients refuses them in nested objects."""
+    if not isinstance(value, dict):
+        return value
+    return {name: _without_nulls(inner) for name, inner in value.items() if inner is not None}

@@ -1,0 +1,174 @@
+"""What a generation used, what it costs, and whether it is charged; pure."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from msgspec.structs import replace
+
+from catalog.dialects.base import Chunk, Reply
+from catalog.dialects.shared import finish_reasons
+from catalog.pricing import Usage, nano_usd, total_cost
+from inference.admission.estimate import estimate_tokens, fee_nano
+from inference.requests.schemas import InferenceRequest
+from inference.routing.routes import Candidate
+
+
+class Ending(StrEnum):
+    """How a generation ended; the values are its terminal statuses."""
+
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+class Count(NamedTuple):
+    """The usage so far, and whether any part of it is our own estimate."""
+
+    usage: Usage
+    is_estimated: bool
+
+
+class Cost(NamedTuple):
+    """What credits pay and what the price makes of the usage, in nano-USD."""
+
+    credits_nano: int
+    upstream_nano: int
+
+
+NO_COST: Final = Cost(0, 0)
+
+
+class Tally:
+    """Counts the output of one generation as it is relayed."""
+
+    __slots__ = (
+        "_cost", "_costed", "_fee_percent", "_is_final", "_is_last", "_prompt_tokens", "_request",
+        "finish_reason", "native_finish_reason", "output_bytes", "upstream_id", "upstream_model",
+        "usage", "usage_body",
+    )  # fmt: skip
+
+    def __init__(self, request: InferenceRequest, fee_percent: Decimal) -> None:
+        """Starts at zero; ``fee_percent`` is the fee on requests with an own credential."""
+        self._request = request
+        self._fee_percent = fee_percent
+        self.output_bytes = 0
+        self.usage: Usage | None = None
+        # The upstream's usage object as raw JSON.
+        self.usage_body: Any = None
+        self.finish_reason: str | None = None
+        self.native_finish_reason: str | None = None
+        self.upstream_id: str | None = None
+        self.upstream_model: str | None = None
+        # Whether the usage came after the finish reason, and alone, with no choice beside it.
+        self._is_final = False
+        self._is_last = False
+        self._prompt_tokens: int | None = None
+        self._costed: tuple[Usage, Candidate] | None = None
+        self._cost = NO_COST
+
+    def add(self, part: Reply | Chunk) -> None:
+        """Counts a reply or chunk, and writes both finish reasons into its choices."""
+        self.output_bytes += part.output_bytes
+        if part.finish_reason is not None and "choices" in part.fields:
+            choices, reason, native = finish_reasons.named(part.fields["choices"])
+            part.fields["choices"] = choices
+            self.finish_reason = reason or self.finish_reason
+            self.native_finish_reason = native or self.native_finish_reason
+        else:
+            self.finish_reason = part.finish_reason or self.finish_reason
+        self.upstream_id = self.upstream_id or part.upstream_id
+        self.upstream_model = self.upstream_model or part.model
+        if part.output_bytes:
+            self._is_final = self._is_last = False
+        if part.usage is not None and not self._is_last:
+            self._add_usage(part, part.usage)
+
+    def add_output(self, output_bytes: int) -> None:
+        """Counts output without usage; a usage that came before it no longer covers everything."""
+        self.output_bytes += output_bytes
+        self._is_final = self._is_last = False
+
+    def _add_usage(self, part: Reply | Chunk, usage: Usage) -> None:
+        """Keeps the latest usage, or after the finish reason the first one that comes alone.
+
+        A usage beside a choice may cover only that choice or the output so far, so a larger one may
+        replace it.
+        """
+        known = self.usage
+        is_less = known and usage.prompt + usage.completion < known.prompt + known.completion
+        if is_less and self._is_final:
+            return
+        self.usage = usage
+        self.usage_body = part.fields.get("usage")
+        self._is_final = self.finish_reason is not None
+        self._is_last = self._is_final and isinstance(part, Chunk) and not part.has_choices
+
+    def estimate(self) -> Usage:
+        """Estimates the usage from the sizes of prompt and output."""
+        if self._prompt_tokens is None:
+            # Kept, because sizing a long prompt takes time and every heartbeat asks for it.
+            self._prompt_tokens = estimate_tokens(self._request.prompt_bytes)
+        return Usage(prompt=self._prompt_tokens, completion=estimate_tokens(self.output_bytes))
+
+    def count(self) -> Count:
+        """Returns the usage so far.
+
+        A usage that came before the end of the output may be short, so the estimate of the
+        completion replaces its own where that is larger.
+        """
+        usage = self.usage
+        if usage is not None and self._is_final:
+            return Count(usage, False)
+        estimate = self.estimate()
+        if usage is None:
+            return Count(estimate, True)
+        if usage.completion >= estimate.completion:
+            return Count(usage, False)
+        return Count(replace(usage, completion=estimate.completion), True)
+
+    def is_blank(self, usage: Usage) -> bool:
+        """Tells whether the answer has no output and no good reason for that."""
+        return not usage.completion and self.finish_reason in (None, "error")
+
+    def price(self, usage: Usage | None, candidate: Candidate) -> Cost:
+        """Returns the cost of a usage at the candidate's price; ``None`` costs nothing."""
+        if usage is None:
+            return NO_COST
+        # The last event of a stream and its settlement ask for the same cost.
+        if self._costed != (usage, candidate):
+            priced = usage
+            if self._request.images:
+                priced = replace(usage, images=self._request.images)
+            upstream_nano = nano_usd(total_cost(candidate.route.price, priced))
+            credits_nano = upstream_nano
+            if candidate.is_byok:
+                credits_nano = fee_nano(upstream_nano, self._fee_percent)
+            self._costed, self._cost = (usage, candidate), Cost(credits_nano, upstream_nano)
+        return self._cost
+
+    def charge(self, ending: Ending, *, is_accepted: bool) -> Count | None:
+        """Returns the usage to charge for; ``None`` when the generation is free.
+
+        ``is_accepted`` tells whether an upstream has answered the request with status 200.
+
+        =========  ===============================================================================
+        Ending     Charged
+        =========  ===============================================================================
+        completed  always, unless the answer is blank
+        cancelled  the prompt and the delivered output, once an upstream has accepted the request
+        failed     a stream that delivered output or a usage that is not blank; a whole reply
+                   never, because its caller does not get it
+        =========  ===============================================================================
+        """
+        count = self.count()
+        if ending is Ending.CANCELLED:
+            is_due = is_accepted
+        elif ending is Ending.FAILED and not self._request.stream:
+            is_due = False
+        else:
+            has_begun = self.usage is not None or ending is Ending.COMPLETED
+            is_due = bool(self.output_bytes) or (has_begun and not self.is_blank(count.usage))
+        return count if is_due else None
