@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, Final
@@ -34,13 +33,13 @@ from billing.serializers import (
     TopUpStatusSerializer,
 )
 from catalog.pricing import usd
-from config.api.errors import InvalidRequest, MethodNotAllowed, NotFound
+from config.api.errors import MethodNotAllowed, NotFound
 from config.api.handler import error_response
+from config.api.idempotency import idempotency_key_of
 from config.api.openapi import errors
 from config.api.text import parse_uuid
 from config.server import health
 
-_IDEMPOTENCY_KEY: Final = re.compile(r"[ -~]{1,255}")
 _PAGE_POLICY: Final = {
     "default-src": ["'none'"],
     "style-src": ["'self'"],
@@ -114,12 +113,10 @@ class CryptoTopUpsView(APIView):
         Transfer exactly `recipient_amount` base units of the token from `sender` to `recipient`
         before `deadline`. `/pay/{id}` is a page for the person who pays.
         """
-        key = request.headers.get("Idempotency-Key")
-        if key is not None and not _IDEMPOTENCY_KEY.fullmatch(key):
-            raise InvalidRequest("Idempotency-Key: must be 1 to 255 printable ASCII characters.")
+        key = idempotency_key_of(request.headers)
         body = CreateSerializer(data=request.data)
         body.is_valid(raise_exception=True)
-        top_up = TopUp.objects.request(
+        top_up = TopUp.objects.create_top_up(
             organization_id=caller_of(request).organization_id,
             chain_id=body.validated_data["chain_id"],
             usd_cents=body.validated_data["amount"],

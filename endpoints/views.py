@@ -16,8 +16,9 @@ from rest_framework.viewsets import ViewSet
 
 from accounts.authentication import ManagementKey, caller_of
 from accounts.models import workspace_for
-from config.api.errors import GatewayError, InvalidRequest, InvalidTransition, RequestTimeout
+from config.api.errors import GatewayError, InvalidTransition, RequestTimeout
 from config.api.fields import StrictSerializer
+from config.api.idempotency import idempotency_key_of
 from config.api.openapi import ErrorSerializer, errors
 from config.api.params import query_flag
 from endpoints import validation
@@ -42,7 +43,6 @@ from endpoints.serializers import (
 logger = logging.getLogger(__name__)
 
 _UUID: Final = "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
-_IDEMPOTENCY_KEY: Final = re.compile(r"[ -~]{1,255}")
 _ERROR_OR_DRAFT: Final = PolymorphicProxySerializer(
     component_name="PrivateEndpointCreateError",
     serializers=[ValidationFailedSerializer, ErrorSerializer],
@@ -107,9 +107,7 @@ class PrivateEndpointViewSet(ViewSet):
     )
     def create(self, request: Request) -> Response:
         """Creates a draft; with `activate`, also validates it by a live call and activates it."""
-        key = request.headers.get("Idempotency-Key")
-        if key is not None and not _IDEMPOTENCY_KEY.fullmatch(key):
-            raise InvalidRequest("Idempotency-Key: must be 1 to 255 printable ASCII characters.")
+        key = idempotency_key_of(request.headers)
         body = CreateSerializer(data=request.data)
         body.is_valid(raise_exception=True)
         fields = dict(body.validated_data)

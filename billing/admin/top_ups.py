@@ -178,9 +178,11 @@ class DismissDialog(Dialog):
 
 def _deposit(object_id: str) -> Deposit | None:
     try:
-        return Deposit.objects.select_related("top_up").filter(pk=object_id).first()
+        deposit: Deposit | None
+        deposit = Deposit.objects.select_related("top_up").filter(pk=object_id).first()
     except ValidationError:
         return None
+    return deposit
 
 
 def _candidates(deposit: Deposit) -> str:

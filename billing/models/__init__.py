@@ -1,13 +1,10 @@
-"""Money: the ledger's rows, and what is asked for and paid on chains."""
+"""Money: the ledger, and top-ups and deposits on chains."""
 
 from billing.models.ledger import Account, GrantRequest, Meter, SameOperator, Transfer
-from billing.topups.models.deposits import ChainState, Deposit, UnitsField, chain_name
-from billing.topups.models.top_ups import (
-    ChainNotOffered,
-    IdempotencyKeyReused,
-    TooManyTopUps,
-    TopUp,
-)
+from billing.topups.models.chain_states import ChainState, chain_name
+from billing.topups.models.deposits import Deposit
+from billing.topups.models.top_ups import ChainNotOffered, TooManyTopUps, TopUp
+from billing.topups.models.units import UnitsField
 
 __all__ = [
     "Account",
@@ -15,7 +12,6 @@ __all__ = [
     "ChainState",
     "Deposit",
     "GrantRequest",
-    "IdempotencyKeyReused",
     "Meter",
     "SameOperator",
     "TooManyTopUps",

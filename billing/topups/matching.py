@@ -47,11 +47,11 @@ def match_deposit(deposit: Deposit) -> bool:
         if deposit.status != Status.RECEIVED:
             return False
         finding, top_up = _find_match(deposit)
-        deposit.judge(finding, top_up)
+        deposit.record_match(finding, top_up)
         if top_up is None:
             return True
         if finding == Status.CREDITED:
-            top_up.confirm(deposit)
+            top_up.confirm(tx_hash=deposit.tx_hash, block_number=deposit.block_number)
             ledger.deposit(
                 top_up.organization_id,
                 deposit.amount_nano,
@@ -59,7 +59,7 @@ def match_deposit(deposit: Deposit) -> bool:
                 actor=ACTOR,
             )
         else:
-            top_up.refer()
+            top_up.send_to_review()
     return True
 
 
@@ -72,7 +72,7 @@ def credit(deposit: Deposit, organization_id: uuid.UUID, *, by: str, note: str =
         deposit.resolve(organization_id=organization_id, by=by, note=note)
         top_up = _locked_top_up(deposit)
         if top_up is not None and top_up.organization_id == organization_id:
-            top_up.confirm(deposit)
+            top_up.confirm(tx_hash=deposit.tx_hash, block_number=deposit.block_number)
         ledger.deposit(organization_id, deposit.amount_nano, reference=deposit.reference, actor=by)
         _close_review_when_done(top_up)
 

@@ -94,7 +94,10 @@ def read_payments(chain: Chain, node: Node, state: ChainState) -> bool:
     """Stores the payments after the cursor, batch by batch; returns whether it reached the head."""
     until = time.monotonic() + _ROUND_SECONDS
     for payments, cursor in node.scan(state.cursor, until=until):
-        if not state.advance(chain, payments, cursor) or time.monotonic() > until:
+        if (
+            not Deposit.objects.store_batch(state, chain, payments, cursor)
+            or time.monotonic() > until
+        ):
             return False
     return True
 
@@ -150,9 +153,9 @@ def mark_unconfirmed(chain: Chain, node: Node, state: ChainState) -> int | None:
         paid = (top_up.token, top_up.sender, top_up.recipient, top_up.units)
         found = by_payment.get(paid)
         if found is not None:
-            top_up.see(tx_hash=found.tx_hash, block_number=found.block_number)
+            top_up.mark_seen(tx_hash=found.tx_hash, block_number=found.block_number)
         elif top_up.status == TopUp.Status.SEEN:
-            top_up.lose_sight()
+            top_up.mark_unseen()
     return latest
 
 

@@ -1,8 +1,7 @@
-"""What organizations want to pay on a chain."""
+"""Top-ups: requests of organizations to buy credits with a payment on a chain."""
 
 from __future__ import annotations
 
-import hashlib
 import math
 import secrets
 import uuid
@@ -16,8 +15,10 @@ from django.utils import timezone
 
 from accounts.models import Organization
 from billing.topups.chains import Chain, Token
-from billing.topups.models.deposits import ChainState, Deposit, UnitsField, chain_name, token_text
-from config.api.errors import GatewayError, InvalidRequest, Unprocessable
+from billing.topups.models.chain_states import ChainState, chain_name
+from billing.topups.models.units import UnitsField, token_text
+from config.api.errors import GatewayError, InvalidRequest
+from config.api.idempotency import IdempotentModel, find_replay, fingerprint_of
 from config.models import StatefulModel
 
 MAX_OPEN: Final = 5
@@ -25,7 +26,7 @@ MAX_TAIL: Final = 9_999
 
 
 class TooManyTopUps(GatewayError):
-    """The organization has as many open top-ups as it may have."""
+    """The organization has reached its limit of open top-ups."""
 
     status = 429
     error_type = "rate_limit_exceeded"
@@ -33,17 +34,10 @@ class TooManyTopUps(GatewayError):
 
 
 class ChainNotOffered(GatewayError):
-    """Payments on a chain would not be seen now."""
+    """The watcher does not read the chain at the moment."""
 
     status = 503
     error_type = "top_up_unavailable"
-
-
-class IdempotencyKeyReused(Unprocessable):
-    """The key was used before, for a request that asked for something else."""
-
-    error_type = "idempotency_key_reused"
-    message = "idempotency_key_reused: this Idempotency-Key was used with a different request."
 
 
 class TopUpQuerySet(models.QuerySet["TopUp"]):
@@ -51,12 +45,12 @@ class TopUpQuerySet(models.QuerySet["TopUp"]):
         return self.filter(organization_id=organization_id)
 
     def open(self) -> Self:
-        """Returns those that wait for a payment and may still be paid."""
+        """Returns the top-ups that wait for a payment and have not expired."""
         return self.filter(status=TopUp.Status.OPEN, expires_at__gt=timezone.now())
 
 
 class TopUpManager(models.Manager.from_queryset(TopUpQuerySet)):  # type: ignore[misc]
-    def request(
+    def create_top_up(
         self,
         *,
         organization_id: uuid.UUID,
@@ -66,24 +60,21 @@ class TopUpManager(models.Manager.from_queryset(TopUpQuerySet)):  # type: ignore
         idempotency_key: str | None = None,
         by: str = "",
     ) -> TopUp:
-        """(none) → OPEN. Asks for an exact amount that tells this payment from all others.
+        """(none) → OPEN. Requests an exact amount that identifies the payment.
 
-        A repeated ``idempotency_key`` returns what its first request made, as it is now. Requests
-        of one organization take turns on its row. Raises :class:`IdempotencyKeyReused`,
-        :class:`InvalidRequest`, :class:`ChainNotOffered` and :class:`TooManyTopUps`.
+        A repeated ``idempotency_key`` returns the top-up of the first request in its present state.
+        The lock on the organization lets only one request check the key and the limit at a time.
+        Raises :class:`IdempotencyKeyReused`, :class:`InvalidRequest`, :class:`ChainNotOffered` and
+        :class:`TooManyTopUps`.
         """
-        fingerprint = hashlib.sha256(f"{chain_id}|{usd_cents}|{sender}".encode()).hexdigest()
+        fingerprint = fingerprint_of(chain_id, usd_cents, sender)
         with transaction.atomic():
             organization = Organization.objects.lock(organization_id)
-            if idempotency_key is not None:
-                first: TopUp | None = self.filter(
-                    organization=organization, idempotency_key=idempotency_key
-                ).first()
-                if first is not None:
-                    if first.request_fingerprint != fingerprint:
-                        raise IdempotencyKeyReused
-                    return first
-            chain = _offered(chain_id)
+            rows = self.filter(organization=organization)
+            first: TopUp | None = find_replay(rows, idempotency_key, fingerprint)
+            if first is not None:
+                return first
+            chain = _require_offered(chain_id)
             now = timezone.now()
             self._require_room(organization, now)
             expires_at = now + timedelta(seconds=settings.TOP_UP_LIFETIME)
@@ -107,7 +98,7 @@ class TopUpManager(models.Manager.from_queryset(TopUpQuerySet)):  # type: ignore
         return top_up
 
     def former_payees(self, chain: Chain) -> tuple[tuple[Token, str], ...]:
-        """Returns the tokens and recipients that reserved top-ups name and the settings do not."""
+        """Returns the reserved tokens and recipients that the settings no longer name."""
         rows = (
             self.filter(chain_id=chain.chain_id, is_reserved=True)
             .exclude(token=chain.token.contract, recipient=chain.recipient)
@@ -129,11 +120,11 @@ class TopUpManager(models.Manager.from_queryset(TopUpQuerySet)):  # type: ignore
             raise TooManyTopUps(headers={"Retry-After": str(max(seconds, 1))})
 
 
-class TopUp(StatefulModel):
-    """What an organization wants to pay on a chain: an exact amount, from one sender, until when.
+class TopUp(IdempotentModel, StatefulModel):
+    """A request to pay an exact amount on a chain, from one sender, before a deadline.
 
-    The digits below a cent tell the payment. They stay reserved until no block can come any more
-    that is mined before ``payable_until``, so that a late or a repeated payment is nobody else's.
+    The digits below one cent identify the payment. The amount stays reserved until the chain is
+    read past ``payable_until``, so that a late or repeated payment cannot pay another top-up.
     """
 
     class Status(models.TextChoices):
@@ -147,25 +138,25 @@ class TopUp(StatefulModel):
         Organization, on_delete=models.PROTECT, related_name="top_ups", editable=False
     )
     status = models.CharField(max_length=16, choices=Status, default=Status.OPEN, editable=False)
-    amount_nano = models.BigIntegerField(editable=False, help_text="As asked for, in nano-USD.")
+    amount_nano = models.BigIntegerField(
+        editable=False, help_text="The amount requested, in nano-USD."
+    )
     chain_id = models.BigIntegerField("chain ID", editable=False)
     token = models.CharField(max_length=42, editable=False)
     token_symbol = models.CharField(max_length=16, editable=False)
     token_decimals = models.PositiveSmallIntegerField(editable=False)
     sender = models.CharField(max_length=42, editable=False)
     recipient = models.CharField(max_length=42, editable=False)
-    units = UnitsField(editable=False, help_text="To be paid, in the token's base units.")
+    units = UnitsField(editable=False, help_text="The amount to pay, in the token's base units.")
     expires_at = models.DateTimeField(editable=False)
     payable_until = models.DateTimeField(
-        editable=False, help_text="A payment mined until then is credited."
+        editable=False, help_text="Payments mined until then are credited."
     )
     is_reserved = models.BooleanField(default=True, editable=False)
     tx_hash = models.CharField("transaction", max_length=66, default="", editable=False)
     block_number = models.BigIntegerField("block", null=True, editable=False)
     confirmed_at = models.DateTimeField(null=True, editable=False)
     requested_by = models.CharField(max_length=255, default="", editable=False)
-    idempotency_key = models.CharField(max_length=255, null=True, editable=False)
-    request_fingerprint = models.CharField(max_length=64, editable=False)
 
     objects = TopUpManager()
 
@@ -213,7 +204,7 @@ class TopUp(StatefulModel):
 
     @property
     def payment_uri(self) -> str:
-        """What a wallet's camera reads (EIP-681)."""
+        """The payment request that a wallet scans as a QR code (EIP-681)."""
         return (
             f"ethereum:{self.token}@{self.chain_id}/transfer"
             f"?address={self.recipient}&uint256={self.units}"
@@ -221,7 +212,7 @@ class TopUp(StatefulModel):
 
     @property
     def confirmations(self) -> int:
-        """How many blocks hold the payment: its own and those after it."""
+        """The number of blocks since the payment, its own block included."""
         if self.block_number is None:
             return 0
         latest = ChainState.objects.values_list("latest_number", flat=True).filter(
@@ -231,7 +222,7 @@ class TopUp(StatefulModel):
 
     @property
     def call_data(self) -> dict[str, Any]:
-        """The payment in the shape that the interface gives it; the server signs nothing."""
+        """The payment in the shape of the public API; the signature is empty."""
         return {
             "deadline": self.expires_at,
             "fee_amount": "0",
@@ -245,24 +236,24 @@ class TopUp(StatefulModel):
             "signature": "0x",
         }
 
-    def see(self, *, tx_hash: str, block_number: int) -> bool:
-        """OPEN | EXPIRED → SEEN. The payment is mined, and may still be taken back.
+    def mark_seen(self, *, tx_hash: str, block_number: int) -> bool:
+        """OPEN | EXPIRED | SEEN → SEEN. Records a payment that is mined but not final.
 
-        Returns whether anything changed; a payment that moved to another block is seen there.
+        Returns whether anything changed. A payment that moved to another block updates the record.
         """
         with transaction.atomic():
             self.lock()
             if self.status not in (self.Status.OPEN, self.Status.EXPIRED, self.Status.SEEN):
                 return False
-            there = (self.Status.SEEN, tx_hash, block_number)
-            if (self.status, self.tx_hash, self.block_number) == there:
+            seen = (self.Status.SEEN, tx_hash, block_number)
+            if (self.status, self.tx_hash, self.block_number) == seen:
                 return False
-            self.status, self.tx_hash, self.block_number = there
+            self.status, self.tx_hash, self.block_number = seen
             self.save_fields("status", "tx_hash", "block_number")
         return True
 
-    def lose_sight(self) -> bool:
-        """SEEN → OPEN. The payment's block was replaced, and it is in no other yet."""
+    def mark_unseen(self) -> bool:
+        """SEEN → OPEN. The payment's block was replaced; no other block contains the payment."""
         with transaction.atomic():
             self.lock()
             if self.status != self.Status.SEEN:
@@ -271,8 +262,8 @@ class TopUp(StatefulModel):
             self.save_fields("status", "tx_hash", "block_number")
         return True
 
-    def confirm(self, deposit: Deposit) -> None:
-        """OPEN | SEEN | EXPIRED | REVIEW → CONFIRMED. Its caller credits the deposit with it."""
+    def confirm(self, *, tx_hash: str, block_number: int) -> None:
+        """OPEN | SEEN | EXPIRED | REVIEW → CONFIRMED. The caller credits the payment's deposit."""
         with transaction.atomic():
             self.lock()
             self.require_status(
@@ -280,11 +271,11 @@ class TopUp(StatefulModel):
             )
             self.status = self.Status.CONFIRMED
             self.confirmed_at = timezone.now()
-            self.tx_hash, self.block_number = deposit.tx_hash, deposit.block_number
+            self.tx_hash, self.block_number = tx_hash, block_number
             self.save_fields("status", "confirmed_at", "tx_hash", "block_number")
 
     def expire(self) -> bool:
-        """OPEN → EXPIRED. A payment that was mined in time, or in the grace, still counts."""
+        """OPEN → EXPIRED. Payments mined until ``payable_until`` are still credited."""
         with transaction.atomic():
             self.lock()
             if self.status != self.Status.OPEN or self.expires_at > timezone.now():
@@ -293,8 +284,8 @@ class TopUp(StatefulModel):
             self.save_fields("status")
         return True
 
-    def refer(self) -> bool:
-        """OPEN | SEEN | EXPIRED → REVIEW. An operator decides on a payment that is not as asked."""
+    def send_to_review(self) -> bool:
+        """OPEN | SEEN | EXPIRED → REVIEW. The payment differs, so an operator decides on it."""
         with transaction.atomic():
             self.lock()
             if self.status in (self.Status.CONFIRMED, self.Status.REVIEW):
@@ -304,7 +295,7 @@ class TopUp(StatefulModel):
         return True
 
     def close_review(self) -> None:
-        """REVIEW → OPEN, or → EXPIRED in time. No payment is left to decide on."""
+        """REVIEW → OPEN, or → EXPIRED after ``expires_at``. No payment waits for a decision."""
         with transaction.atomic():
             self.lock()
             self.require_status(self.Status.REVIEW)
@@ -314,8 +305,8 @@ class TopUp(StatefulModel):
             self.save_fields("status", "tx_hash", "block_number")
 
 
-def _offered(chain_id: int) -> Chain:
-    """Returns a chain that payments are read from now."""
+def _require_offered(chain_id: int) -> Chain:
+    """Returns a chain that is being read; raises :class:`ChainNotOffered` for another."""
     chains: dict[int, Chain] = settings.CHAINS
     if not chains:
         raise ChainNotOffered("Crypto top-ups are not configured here.")
@@ -334,9 +325,9 @@ def _offered(chain_id: int) -> Chain:
 
 
 def _free_units(chain: Chain, sender: str, units: int) -> int:
-    """Adds to base units a random tail that no other top-up of the sender has.
+    """Returns base units plus a random tail that no other top-up of the sender has.
 
-    Requests that name one sender come one after another, whatever organizations they are of.
+    An advisory lock makes concurrent requests with the same sender run one after another.
     """
     token = chain.token.contract
     with connection.cursor() as cursor:

@@ -195,10 +195,10 @@ def test_a_rotation_makes_validations_stale(
     current = factories.make_validation(draft, credential)
     assert patch(management, credential, {"name": "new"}).status_code == 200
     current.refresh_from_db()
-    assert current.is_current_for(draft)
+    assert current.is_current_for(draft.configuration)
     assert patch(management, credential, {"key": NEW}).status_code == 200
     current.refresh_from_db()
-    assert not current.is_current_for(draft)
+    assert not current.is_current_for(draft.configuration)
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def test_a_deleted_credential_validates_nothing(
     current = factories.make_validation(draft, credential)
     credential.remove()
     current.refresh_from_db()
-    assert not current.is_current_for(draft)
+    assert not current.is_current_for(draft.configuration)
     simulator.clear()
     result = validation.run(draft, workspace_id=tenant.workspace.pk)
     assert result.checks[-1] == {"name": "byok_key", "passed": False, "reason": "no_byok_key"}

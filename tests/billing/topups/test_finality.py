@@ -177,7 +177,7 @@ def test_reading_again_skips_no_block_and_is_no_resuming(chain: Chain, token: Co
     block = node_of(chain).block(state.cursor.number - 1)
     state.read_again(Cursor(block.number, block.hash), by="operator test")
     # Who reads meanwhile moves nothing.
-    assert reading.advance(chain, payments, cursor) is False
+    assert Deposit.objects.store_batch(reading, chain, payments, cursor) is False
     assert state.cursor is not None
     assert state.halt(state.cursor, "x") is True
     with pytest.raises(InvalidTransition):

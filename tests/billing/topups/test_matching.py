@@ -294,7 +294,7 @@ def test_the_last_moment_of_the_grace_is_in_time(
     ((payments, cursor),) = node_of(chain).scan(ChainState.objects.get().cursor)
     mined_at = payments[0].mined_at
     TopUp.objects.update(expires_at=mined_at, payable_until=mined_at, created_at=mined_at)
-    assert ChainState.objects.get().advance(chain, payments, cursor) is True
+    assert Deposit.objects.store_batch(ChainState.objects.get(), chain, payments, cursor) is True
     assert watcher.match_received_deposits(chain.chain_id) == 1
     assert (status(top_up), credited(tenant)) == ("confirmed", [top_up.units * 1_000])
 

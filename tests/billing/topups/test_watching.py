@@ -214,8 +214,8 @@ def test_a_batch_of_another_watcher_is_not_stored_again(chain: Chain, token: Con
     token.pay(7)
     mine_state, other = ChainState.objects.get(), ChainState.objects.get()
     ((payments, cursor),) = node_of(chain).scan(mine_state.cursor)
-    assert other.advance(chain, payments, cursor) is True
-    assert mine_state.advance(chain, payments, cursor) is False
+    assert Deposit.objects.store_batch(other, chain, payments, cursor) is True
+    assert Deposit.objects.store_batch(mine_state, chain, payments, cursor) is False
     assert Deposit.objects.count() == 1
 
 

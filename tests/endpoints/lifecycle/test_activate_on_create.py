@@ -363,9 +363,7 @@ def test_what_changes_during_the_calls_is_not_activated(
         return
     messages = {
         "edit": "The endpoint has no passed validation: call validate first.",
-        "rotate": (
-            "The validation no longer speaks of the endpoint as it is: call validate again."
-        ),
+        "rotate": ("The endpoint has changed since its validation: call validate again."),
     }
     result = assert_draft_kept(response, 409, messages[interference])
     assert result is not None

@@ -23,7 +23,7 @@ def look(chain: Chain) -> int:
 
 
 def ask(tenant: Tenant, chain: Chain, sender: str, usd_cents: int = 1_000, **fields: Any) -> TopUp:
-    top_up: TopUp = TopUp.objects.request(
+    top_up: TopUp = TopUp.objects.create_top_up(
         organization_id=tenant.organization.pk,
         chain_id=chain.chain_id,
         usd_cents=usd_cents,

@@ -1,0 +1,171 @@
+"""Chain states: how far the payments of each chain are read."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from django.conf import settings
+from django.db import models, transaction
+from django.db.models import Q
+from django.utils import timezone
+
+from billing.topups.chains import Chain
+from billing.topups.node import Cursor
+from config.api.errors import InvalidRequest, InvalidTransition
+
+_FIRST_WAIT: Final = 5.0
+_LONGEST_WAIT: Final = 300.0
+
+
+class ChainState(models.Model):
+    """How far a chain is read; top-ups on a chain without a cursor are not offered yet."""
+
+    chain_id = models.BigIntegerField("chain ID", primary_key=True)
+    number = models.BigIntegerField(
+        "block", null=True, editable=False, help_text="The last block whose payments are stored."
+    )
+    block_hash = models.CharField(max_length=66, null=True, editable=False)
+    latest_number = models.BigIntegerField("latest block", null=True, editable=False)
+    scanned_at = models.DateTimeField(null=True, editable=False)
+    halted_at = models.DateTimeField(null=True, editable=False)
+    halt_reason = models.CharField(max_length=255, default="", editable=False)
+    resumed_at = models.DateTimeField(null=True, editable=False)
+    resumed_by = models.CharField(max_length=255, default="", editable=False)
+    failures = models.PositiveIntegerField(
+        default=0, editable=False, help_text="Consecutive failures to read the node."
+    )
+    failure = models.CharField(max_length=255, default="", editable=False)
+    retry_at = models.DateTimeField(null=True, editable=False)
+    span = models.PositiveIntegerField(
+        null=True, editable=False, help_text="The number of blocks that the node returns at once."
+    )
+
+    class Meta:
+        verbose_name = "chain"
+        ordering = ("chain_id",)
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(number=None, block_hash=None)
+                | Q(number__gte=0, block_hash__isnull=False),
+                name="chain_cursor_is_whole",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return chain_name(self.chain_id)
+
+    @property
+    def cursor(self) -> Cursor | None:
+        if self.number is None or self.block_hash is None:
+            return None
+        return Cursor(self.number, self.block_hash)
+
+    def lock(self) -> None:
+        """Locks this row until the transaction ends and refreshes this very instance."""
+        self.refresh_from_db(from_queryset=type(self)._base_manager.select_for_update())
+
+    def advance(self, cursor: Cursor) -> bool:
+        """Moves the cursor and returns True; the caller stores the payments up to it.
+
+        Returns False when another watcher moved the cursor meanwhile or the chain was halted. Keeps
+        the row locked until the caller's transaction ends.
+        """
+        before = self.cursor
+        with transaction.atomic():
+            self.lock()
+            if self.cursor != before or self.halted_at is not None:
+                return False
+            self.number, self.block_hash = cursor.number, cursor.hash
+            # The wait grows only while a node makes no progress at all.
+            self.failures = 0
+            self.save(update_fields=["number", "block_hash", "failures"])
+        return True
+
+    def record_success(
+        self, latest_number: int | None, *, is_read: bool = True, span: int | None = None
+    ) -> None:
+        """Records a successful round; ``is_read`` tells whether it reached the confirmed head."""
+        self.failures, self.failure, self.retry_at = 0, "", None
+        fields = ["failures", "failure", "retry_at", *self._learn(span)]
+        if is_read:
+            self.scanned_at = timezone.now()
+            fields.append("scanned_at")
+        if latest_number is not None:
+            self.latest_number = latest_number
+            fields.append("latest_number")
+        self.save(update_fields=fields)
+
+    def record_failure(
+        self, reason: str, retry_after: float | None, *, span: int | None = None
+    ) -> None:
+        """Records a failure and doubles the wait before the next round, up to 5 minutes."""
+        wait = min(_FIRST_WAIT * 2 ** min(self.failures, 10), _LONGEST_WAIT)
+        self.failures += 1
+        self.failure = reason[:255]
+        self.retry_at = timezone.now() + timedelta(seconds=max(wait, retry_after or 0.0))
+        self.save(update_fields=["failures", "failure", "retry_at", *self._learn(span)])
+
+    def _learn(self, span: int | None) -> list[str]:
+        if span is None:
+            return []
+        self.span = span
+        return ["span"]
+
+    def halt(self, cursor: Cursor, reason: str) -> bool:
+        """RUNNING → HALTED. Stops reading until an operator resumes.
+
+        Returns False when the chain is halted already or its cursor has moved.
+        """
+        with transaction.atomic():
+            self.lock()
+            if self.halted_at is not None or self.cursor != cursor:
+                return False
+            self.halted_at = timezone.now()
+            self.halt_reason = reason[:255]
+            self.save(update_fields=["halted_at", "halt_reason"])
+        return True
+
+    def resume(self, cursor: Cursor, *, by: str) -> None:
+        """HALTED → RUNNING. Continues from a block at or before the old cursor.
+
+        Payments that are read twice are stored once, because their transactions are unique.
+        """
+        with transaction.atomic():
+            self.lock()
+            if self.halted_at is None:
+                raise InvalidTransition(f"{self} is not halted.")
+            self._go_back(cursor, by)
+
+    def read_again(self, cursor: Cursor, *, by: str) -> None:
+        """RUNNING → RUNNING. Continues from an earlier block, for instance after a missed payment.
+
+        A watcher that is reading at the same time stores nothing, because the cursor has moved.
+        """
+        with transaction.atomic():
+            self.lock()
+            if self.halted_at is not None:
+                raise InvalidTransition(f"{self} is halted; resume it.")
+            self._go_back(cursor, by)
+
+    def _go_back(self, cursor: Cursor, by: str) -> None:
+        if self.number is None:
+            raise InvalidTransition(f"{self} is not read yet.")
+        if cursor.number > self.number:
+            raise InvalidRequest(f"The block must be at most {self.number}.")
+        self.number, self.block_hash = cursor.number, cursor.hash
+        self.halted_at, self.halt_reason = None, ""
+        self.resumed_at, self.resumed_by = timezone.now(), by
+        self.failures, self.failure, self.retry_at = 0, "", None
+        self.save(
+            update_fields=[
+                "number", "block_hash", "halted_at", "halt_reason", "resumed_at", "resumed_by",
+                "failures", "failure", "retry_at",
+            ]
+        )  # fmt: skip
+
+
+def chain_name(chain_id: int) -> str:
+    """Returns the configured name of a chain, or ``chain N`` for an unconfigured one."""
+    chain: Chain | None = settings.CHAINS.get(chain_id)
+    return f"chain {chain_id}" if chain is None else chain.name

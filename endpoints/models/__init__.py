@@ -1,0 +1,33 @@
+"""Private endpoints: an organization's own deployments."""
+
+from endpoints.models.attestation import Attestation
+from endpoints.models.drafts import (
+    Draft,
+    InvalidBaseURL,
+    ProviderNotFound,
+    canonical_base_url,
+    require_base_url,
+)
+from endpoints.models.endpoint import (
+    EndpointLimitReached,
+    EndpointNotFound,
+    NotValidated,
+    PrivateEndpoint,
+    ValidationStale,
+)
+from endpoints.models.validation import Validation
+
+__all__ = [
+    "Attestation",
+    "Draft",
+    "EndpointLimitReached",
+    "EndpointNotFound",
+    "InvalidBaseURL",
+    "NotValidated",
+    "PrivateEndpoint",
+    "ProviderNotFound",
+    "Validation",
+    "ValidationStale",
+    "canonical_base_url",
+    "require_base_url",
+]

@@ -1,0 +1,175 @@
+"""Drafts of private endpoints: references to the catalogue, base URLs and prices."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Final
+
+from django.conf import settings
+
+from catalog.models import Dialect, LanguageModel, ModelEndpoint, Provider
+from catalog.names import ModelNotFound
+from catalog.pricing import Price, decimal_text, proportional
+from config.api.errors import GatewayError, NotFound, Unprocessable
+from config.api.idempotency import fingerprint_of
+from config.egress.addresses import InvalidURL, parse_base_url
+
+# The column of a rate holds only smaller values.
+_RATE_BOUND: Final = 1_000_000
+
+
+class InvalidBaseURL(Unprocessable):
+    """The ``base_url`` is missing, superfluous, or refused by the egress policy."""
+
+    error_type = "invalid_base_url"
+
+
+class ProviderNotFound(NotFound):
+    error_type = "provider_not_found"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """The fields of a draft to create. ``base_url`` is canonical; ``price=None``: list price."""
+
+    model_permaslug: str
+    provider_slug: str
+    upstream_model_id: str
+    base_url: str | None
+    declared_region: str | None = None
+    declared_zdr: bool | None = None
+    price: Price | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """The digest by which a repeated request is compared with the first one."""
+        return fingerprint_of(
+            self.model_permaslug,
+            self.provider_slug,
+            self.base_url,
+            self.upstream_model_id,
+            self.declared_zdr,
+            self.declared_region,
+            _price_text(self.price),
+        )
+
+
+def find_references(drafts: Sequence[Draft]) -> list[tuple[LanguageModel, Provider] | GatewayError]:
+    """Returns the model and the provider of each draft, or the error that refuses the draft."""
+    models = LanguageModel.objects.listed().filter(
+        canonical_slug__in={draft.model_permaslug for draft in drafts}
+    )
+    providers = Provider.objects.filter(
+        slug__in={draft.provider_slug for draft in drafts}, is_listed=True
+    )
+    model_of = {model.canonical_slug: model for model in models}
+    provider_of = {provider.slug: provider for provider in providers}
+    found: list[tuple[LanguageModel, Provider] | GatewayError] = []
+    for draft in drafts:
+        model = model_of.get(draft.model_permaslug)
+        provider = provider_of.get(draft.provider_slug)
+        if model is None:
+            found.append(
+                ModelNotFound(f"There is no model {draft.model_permaslug!r} in the catalogue.")
+            )
+        elif provider is None:
+            found.append(
+                ProviderNotFound(f"There is no provider {draft.provider_slug!r} in the catalogue.")
+            )
+        elif refusal := _refusal_of_base_url(draft.base_url, provider):
+            found.append(refusal)
+        else:
+            found.append((model, provider))
+    return found
+
+
+def canonical_base_url(text: str | None) -> str | None:
+    """Returns the canonical spelling of a URL; raises :class:`InvalidBaseURL`.
+
+    Only canonical URLs are stored, compared and connected to.
+    """
+    if text is None:
+        return None
+    try:
+        return parse_base_url(text, policy=settings.EGRESS_POLICY).text
+    except InvalidURL as exc:
+        raise InvalidBaseURL(f"invalid_base_url: {exc}") from None
+
+
+def require_base_url(base_url: str | None, provider: Provider) -> None:
+    """Raises :class:`InvalidBaseURL` when the provider needs a URL and has none, or vice versa."""
+    if refusal := _refusal_of_base_url(base_url, provider):
+        raise refusal
+
+
+def _refusal_of_base_url(base_url: str | None, provider: Provider) -> InvalidBaseURL | None:
+    if Dialect(provider.dialect).url_from_credential:
+        if base_url is None:
+            return None
+        return InvalidBaseURL(
+            f"invalid_base_url: {provider.name} takes its URL from the credential; "
+            "leave base_url out."
+        )
+    if base_url is None:
+        return InvalidBaseURL(f"invalid_base_url: base_url is required for {provider.name}.")
+    return None
+
+
+def list_price(public: Sequence[ModelEndpoint], provider: Provider) -> Price:
+    """Returns the provider's price among a model's public endpoints.
+
+    A provider without one gets the cheapest price, and a model without public endpoints is free.
+    """
+    own = [endpoint for endpoint in public if endpoint.provider_id == provider.pk]
+    prices = [endpoint.price.price for endpoint in own or public]
+    if not prices:
+        return Price(prompt=Decimal(0), completion=Decimal(0))
+    return min(prices, key=lambda price: price.prompt + price.completion)
+
+
+def with_cache_rates(price: Price, public: Sequence[ModelEndpoint], provider: Provider) -> Price:
+    """Returns the price with the cache rates that it lacks and the provider's public price has.
+
+    The ratio of cache rate to prompt rate is that of the public price. Raises
+    :class:`Unprocessable` for a rate that its column cannot hold.
+    """
+    own = [endpoint for endpoint in public if endpoint.provider_id == provider.pk]
+    listed = list_price(own, provider)
+    rates = {}
+    for name in ("cache_read", "cache_write"):
+        rate = getattr(listed, name)
+        if rate is None or not listed.prompt or getattr(price, name) is not None:
+            continue
+        rates[name] = proportional(rate, base=listed.prompt, new_base=price.prompt)
+        if rates[name] >= _RATE_BOUND:
+            raise Unprocessable(
+                f"pricing.{name}: the rate derived from the provider's public price must be below "
+                f"{_RATE_BOUND}; send the rate explicitly."
+            )
+    return replace(price, **rates)
+
+
+def public_endpoints(permaslugs: Iterable[str]) -> Mapping[str, list[ModelEndpoint]]:
+    """Returns the routable public endpoints of models, with their prices, by canonical slug."""
+    public: defaultdict[str, list[ModelEndpoint]] = defaultdict(list)
+    slugs = set(permaslugs)
+    if slugs:
+        for endpoint in (
+            ModelEndpoint.objects.routable()
+            .filter(model__canonical_slug__in=slugs)
+            .select_related("model", "price")
+        ):
+            public[endpoint.model.canonical_slug].append(endpoint)
+    return public
+
+
+def _price_text(price: Price | None) -> list[str | None] | None:
+    if price is None:
+        return None
+    return [
+        None if rate is None else decimal_text(rate)
+        for rate in (price.prompt, price.completion, price.cache_read, price.cache_write)
+    ]

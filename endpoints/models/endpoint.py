@@ -1,0 +1,443 @@
+"""Private endpoints and their life cycle: draft, live validation, active, disabled, deleted.
+
+Each transition is one method of :class:`PrivateEndpoint`; no other code writes ``status``.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Any, Self
+
+from django.db import models, transaction
+from django.db.models import Q
+from django.utils import timezone
+
+from accounts.models import Organization, Region
+from catalog.models import LanguageModel, PriceVersion, Provider
+from catalog.pricing import Price
+from config.api.errors import GatewayError, InvalidTransition, NotFound, Unprocessable
+from config.api.idempotency import IdempotentModel, find_replay, fingerprint_of
+from config.models import StatefulModel
+from endpoints.models.attestation import Attestation, next_attestation
+from endpoints.models.drafts import (
+    Draft,
+    canonical_base_url,
+    find_references,
+    list_price,
+    public_endpoints,
+    require_base_url,
+    with_cache_rates,
+)
+from endpoints.models.validation import Validation
+
+
+class EndpointLimitReached(Unprocessable):
+    error_type = "endpoint_limit_reached"
+
+
+class EndpointNotFound(NotFound):
+    error_type = "endpoint_not_found"
+    message = "The private endpoint does not exist."
+
+
+class NotValidated(InvalidTransition):
+    error_type = "not_validated"
+    message = "The endpoint has no passed validation: call validate first."
+
+
+class ValidationStale(InvalidTransition):
+    error_type = "validation_stale"
+    message = "The endpoint has changed since its validation: call validate again."
+
+
+class PrivateEndpointQuerySet(models.QuerySet["PrivateEndpoint"]):
+    def for_organization(self, organization_id: uuid.UUID) -> Self:
+        """Returns the endpoints of an organization that are not deleted."""
+        return self.filter(organization_id=organization_id, deleted_at=None)
+
+    def routable(self) -> Self:
+        return self.filter(status=PrivateEndpoint.Status.ACTIVE, deleted_at=None)
+
+
+class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySet)):  # type: ignore[misc]
+    def create_draft(
+        self,
+        *,
+        organization_id: uuid.UUID,
+        model_permaslug: str,
+        provider_slug: str,
+        upstream_model_id: str,
+        base_url: str | None,
+        declared_region: str | None = None,
+        declared_zdr: bool | None = None,
+        price: Price | None = None,
+        idempotency_key: str | None = None,
+        by: str = "",
+    ) -> tuple[PrivateEndpoint, bool]:
+        """(none) → DRAFT. Returns the endpoint and whether this call created it.
+
+        A repeated ``idempotency_key`` returns the endpoint of the first request in its present
+        state. The lock on the organization lets only one create check the key and the limit at a
+        time. Without a ``price`` the public list price applies; cache rates that a price lacks are
+        derived from the provider's public price.
+
+        Raises :class:`InvalidBaseURL`, :class:`ModelNotFound`, :class:`ProviderNotFound`,
+        :class:`EndpointLimitReached`, :class:`IdempotencyKeyReused`, :class:`Unprocessable` for a
+        derived cache rate that is too large, and :class:`NotFound` when the key's endpoint was
+        deleted. A refused call changes nothing.
+        """
+        draft = Draft(
+            model_permaslug=model_permaslug,
+            provider_slug=provider_slug,
+            upstream_model_id=upstream_model_id,
+            base_url=canonical_base_url(base_url),
+            declared_region=declared_region,
+            declared_zdr=declared_zdr,
+            price=price,
+        )
+        with transaction.atomic():
+            organization = Organization.objects.lock(organization_id)
+            rows = self.filter(organization=organization)
+            first = find_replay(rows, idempotency_key, draft.fingerprint)
+            if first is not None:
+                if first.deleted_at is not None:
+                    raise NotFound("The endpoint that this Idempotency-Key created was deleted.")
+                return first, False
+            [endpoint] = self._insert(
+                organization,
+                [draft],
+                by=by,
+                idempotency_key=idempotency_key,
+                derives_cache_rates=True,
+            )
+        return endpoint, True
+
+    def create_drafts(
+        self, *, organization_id: uuid.UUID, drafts: Sequence[Draft], by: str = ""
+    ) -> list[PrivateEndpoint]:
+        """(none) → DRAFT for all drafts or for none; the number of statements is constant.
+
+        No cache rates are derived, so a repeated import of the same file finds equal prices. Raises
+        the error of the first refused draft, as :meth:`create_draft` without a key.
+        """
+        with transaction.atomic():
+            return self._insert(Organization.objects.lock(organization_id), drafts, by=by)
+
+    def require_room(self, organization: Organization, added: int) -> None:
+        """Raises :class:`EndpointLimitReached` when ``added`` more would exceed the limit."""
+        limit = organization.private_endpoint_limit
+        present = self.for_organization(organization.pk).count()
+        if present + added <= limit:
+            return
+        if added == 1:
+            raise EndpointLimitReached(
+                f"endpoint_limit_reached: the organization has {limit} private endpoints, "
+                "which is its limit. Delete one first."
+            )
+        raise EndpointLimitReached(
+            f"endpoint_limit_reached: the organization has {present} of {limit} private "
+            f"endpoints; {added} more do not fit."
+        )
+
+    def refusals(self, drafts: Sequence[Draft]) -> list[GatewayError | None]:
+        """Returns the error that refuses each draft, or ``None``; ignores the limit."""
+        return [
+            found if isinstance(found, GatewayError) else None for found in find_references(drafts)
+        ]
+
+    def _insert(
+        self,
+        organization: Organization,
+        drafts: Sequence[Draft],
+        *,
+        by: str,
+        idempotency_key: str | None = None,
+        derives_cache_rates: bool = False,
+    ) -> list[PrivateEndpoint]:
+        """Inserts drafts with prices and attestations; the caller holds the organization's lock."""
+        endpoints = []
+        attestations = []
+        public = public_endpoints(
+            draft.model_permaslug for draft in drafts if draft.price is None or derives_cache_rates
+        )
+        for draft, found in zip(drafts, find_references(drafts), strict=True):
+            if isinstance(found, GatewayError):
+                raise found
+            model, provider = found
+            endpoint = PrivateEndpoint(
+                organization=organization,
+                model=model,
+                provider=provider,
+                provider_name=provider.name,
+                upstream_model_id=draft.upstream_model_id,
+                base_url=draft.base_url,
+                declared_region=draft.declared_region,
+                declared_zdr=draft.declared_zdr,
+                idempotency_key=idempotency_key,
+                request_fingerprint=draft.fingerprint,
+            )
+            price = draft.price
+            if price is None:
+                price = list_price(public[model.canonical_slug], provider)
+            elif derives_cache_rates:
+                price = with_cache_rates(price, public[model.canonical_slug], provider)
+            endpoint.price = PriceVersion.of(subject_id=endpoint.pk, price=price)
+            endpoint.attestation = next_attestation(endpoint, by=by)
+            if endpoint.attestation is not None:
+                attestations.append(endpoint.attestation)
+            endpoints.append(endpoint)
+        self.require_room(organization, len(drafts))
+        # Foreign keys are checked at commit, so the rows may point at each other.
+        PriceVersion.objects.bulk_create(endpoint.price for endpoint in endpoints)
+        Attestation.objects.bulk_create(attestations)
+        self.bulk_create(endpoints)
+        return endpoints
+
+
+class PrivateEndpoint(IdempotentModel, StatefulModel):
+    """A deployment that an organization registered for itself.
+
+    The row of a deleted endpoint stays, because an idempotency key and generations point at it.
+    """
+
+    class Status(models.TextChoices):
+        DRAFT = "draft", "draft"
+        ACTIVE = "active", "active"
+        DISABLED = "disabled", "disabled"
+
+    organization = models.ForeignKey(
+        Organization, on_delete=models.CASCADE, related_name="private_endpoints"
+    )
+    status = models.CharField(max_length=16, choices=Status, default=Status.DRAFT, editable=False)
+    model = models.ForeignKey(LanguageModel, on_delete=models.PROTECT, related_name="+")
+    provider = models.ForeignKey(Provider, on_delete=models.PROTECT, related_name="+")
+    provider_name = models.CharField(max_length=255, editable=False)
+    upstream_model_id = models.CharField(max_length=255)
+    base_url = models.CharField(max_length=2048, null=True, blank=True)
+    declared_region = models.CharField(max_length=16, choices=Region, null=True, blank=True)
+    declared_zdr = models.BooleanField("declared ZDR", null=True, blank=True)
+    price = models.ForeignKey(
+        PriceVersion, on_delete=models.PROTECT, related_name="+", editable=False
+    )
+    # The latest validation of the present configuration.
+    validation = models.ForeignKey(
+        Validation, models.SET_NULL, null=True, blank=True, editable=False, related_name="+"
+    )
+    # The declaration in force.
+    attestation = models.ForeignKey(
+        Attestation, models.PROTECT, null=True, editable=False, related_name="+"
+    )
+    activated_at = models.DateTimeField(null=True, editable=False)
+    activated_by = models.CharField(max_length=255, default="", editable=False)
+    disabled_at = models.DateTimeField(null=True, editable=False)
+    disabled_by = models.CharField(max_length=255, default="", editable=False)
+    disabled_reason = models.CharField(max_length=255, default="", editable=False)
+    deleted_at = models.DateTimeField(null=True, editable=False)
+    deleted_by = models.CharField(max_length=255, default="", editable=False)
+    watched_at = models.DateTimeField(
+        null=True, editable=False, help_text="When the drift watch last validated the deployment."
+    )
+    drifted_at = models.DateTimeField(
+        null=True,
+        editable=False,
+        help_text="When the drift watch first found a different deployment.",
+    )
+
+    objects = PrivateEndpointManager()
+
+    class Meta:
+        verbose_name = "private endpoint"
+        ordering = ("created_at", "id")
+        indexes = [
+            models.Index(
+                fields=("organization", "created_at"),
+                condition=Q(deleted_at=None),
+                name="private_endpoint_list",
+            ),
+            models.Index(
+                fields=("created_at", "id"),
+                condition=Q(deleted_at=None),
+                name="private_endpoint_latest",
+            ),
+        ]
+        constraints = [
+            models.UniqueConstraint(
+                fields=("organization", "idempotency_key"), name="private_endpoint_idempotency"
+            ),
+            models.CheckConstraint(
+                condition=Q(status="draft", activated_at=None)
+                | Q(status__in=("active", "disabled"), activated_at__isnull=False),
+                name="private_endpoint_activation_stamp",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.model.name} at {self.provider_name}"
+
+    @property
+    def model_permaslug(self) -> str:
+        return self.model.canonical_slug
+
+    @property
+    def model_slug(self) -> str | None:
+        return self.model.slug if self.model.is_listed else None
+
+    @property
+    def model_name(self) -> str | None:
+        return self.model.name if self.model.is_listed else None
+
+    @property
+    def provider_slug(self) -> str | None:
+        return self.provider.slug if self.provider.is_listed else None
+
+    @property
+    def configuration(self) -> str:
+        """A digest of everything that a validation depends on, except the credential."""
+        return fingerprint_of(
+            str(self.model_id),
+            self.model.updated_at.isoformat(),
+            str(self.provider_id),
+            self.provider.dialect,
+            self.base_url,
+            self.upstream_model_id,
+        )
+
+    def record_validation(self, validation: Validation) -> None:
+        """DRAFT → DRAFT. Stores a validation; makes it current if it is of this configuration."""
+        with transaction.atomic():
+            self.lock_present()
+            validation.save(force_insert=True)
+            if self.status == self.Status.DRAFT and validation.configuration == self.configuration:
+                self.validation = validation
+                self.save_fields("validation")
+
+    def activate(self, *, by: str = "") -> None:
+        """DRAFT → ACTIVE. Requires a passed validation of the present configuration.
+
+        Raises :class:`InvalidTransition` from another state, :class:`NotValidated`, and
+        :class:`ValidationStale` when the configuration, the credential or the catalogue model has
+        changed or the validation is older than ``VALIDATION_MAX_AGE``.
+        """
+        with transaction.atomic():
+            self.lock_present()
+            self.require_status(self.Status.DRAFT)
+            if self.validation is None or not self.validation.passed:
+                raise NotValidated
+            if not self.validation.is_current_for(self.configuration):
+                raise ValidationStale
+            self.status = self.Status.ACTIVE
+            self.activated_at, self.activated_by = timezone.now(), by
+            self.save_fields("status", "activated_at", "activated_by")
+
+    def disable(self, *, by: str = "", reason: str = "") -> None:
+        """ACTIVE → DISABLED. Stops routing from the next request on."""
+        with transaction.atomic():
+            self.lock_present()
+            self.require_status(self.Status.ACTIVE)
+            self.status = self.Status.DISABLED
+            self.disabled_at, self.disabled_by = timezone.now(), by
+            self.disabled_reason = reason[:255]
+            self.save_fields("status", "disabled_at", "disabled_by", "disabled_reason")
+
+    def enable(self, *, by: str = "") -> None:
+        """DISABLED → ACTIVE."""
+        with transaction.atomic():
+            self.lock_present()
+            self.require_status(self.Status.DISABLED)
+            self.status = self.Status.ACTIVE
+            self.activated_by = by
+            self.disabled_at, self.disabled_by, self.disabled_reason = None, "", ""
+            self.save_fields(
+                "status", "activated_by", "disabled_at", "disabled_by", "disabled_reason"
+            )
+
+    def edit(self, *, upstream_model_id: str, by: str = "", **changes: Any) -> None:
+        """DRAFT → DRAFT. Replaces the configuration; any change clears the validation.
+
+        ``changes`` may contain ``base_url``, ``declared_region`` and ``declared_zdr``. A missing
+        declaration is kept if the upstream stays the same, and cleared if the upstream changes.
+        """
+        with transaction.atomic():
+            self.lock_present()
+            self.require_status(self.Status.DRAFT)
+            base_url = self.base_url
+            if "base_url" in changes:
+                base_url = canonical_base_url(changes["base_url"])
+                require_base_url(base_url, self.provider)
+            moved = (upstream_model_id, base_url) != (self.upstream_model_id, self.base_url)
+            region = changes.get("declared_region", None if moved else self.declared_region)
+            zdr = changes.get("declared_zdr", None if moved else self.declared_zdr)
+            if not moved and (region, zdr) == (self.declared_region, self.declared_zdr):
+                return
+            self.upstream_model_id, self.base_url = upstream_model_id, base_url
+            self.declared_region, self.declared_zdr = region, zdr
+            self.validation = None
+            self.save_fields(
+                "upstream_model_id", "base_url", "declared_region", "declared_zdr", "validation"
+            )
+            self.attest(by=by)
+
+    def reprice(self, price: Price) -> None:
+        """ANY → same. Sets the price of later requests."""
+        with transaction.atomic():
+            self.lock_present()
+            version = PriceVersion.of(subject_id=self.pk, price=price)
+            version.save()
+            self.price = version
+            self.save_fields("price")
+
+    def remove(self, *, draft_only: bool = False, by: str = "") -> None:
+        """ANY → DELETED. Keeps the row, but nothing shows it or routes to it.
+
+        Raises :class:`InvalidTransition` when ``draft_only`` is set and it was ever activated.
+        """
+        with transaction.atomic():
+            self.lock_present()
+            if draft_only and self.activated_at is not None:
+                raise InvalidTransition(
+                    "The endpoint has been activated; draft_only refuses to delete it.",
+                    metadata={"status": str(self.status)},
+                )
+            self.deleted_at, self.deleted_by = timezone.now(), by
+            self.save_fields("deleted_at", "deleted_by")
+
+    def attest(self, *, by: str) -> None:
+        """ANY → same. Appends the present declarations to the history if they are new.
+
+        The caller changes the declarations in the same transaction.
+        """
+        attestation = next_attestation(self, by=by)
+        if attestation is None:
+            return
+        attestation.save(force_insert=True)
+        self.attestation = attestation
+        self.save_fields("attestation")
+
+    def record_revalidation(self, validation: Validation) -> None:
+        """ANY → same. Stores a validation; makes it current if it is of this configuration."""
+        with transaction.atomic():
+            self.lock_present()
+            validation.save(force_insert=True)
+            if validation.configuration == self.configuration:
+                self.validation = validation
+                self.save_fields("validation")
+
+    def record_watch(self, validation: Validation) -> None:
+        """ACTIVE | DISABLED → same. Stores a validation of the drift watch and any drift."""
+        with transaction.atomic():
+            self.lock_present()
+            self.require_status(self.Status.ACTIVE, self.Status.DISABLED)
+            validation.save(force_insert=True)
+            self.watched_at = timezone.now()
+            if not validation.shows_drift:
+                self.drifted_at = None
+            elif self.drifted_at is None:
+                self.drifted_at = self.watched_at
+            self.save_fields("watched_at", "drifted_at")
+
+    def lock_present(self) -> None:
+        """Locks the row; raises :class:`EndpointNotFound` when the endpoint is deleted."""
+        self.lock()
+        if self.deleted_at is not None:
+            raise EndpointNotFound
