@@ -47,8 +47,8 @@ class Policy:
 
     Providers are named by slug or by display name, in lower case, models by public or canonical
     slug. ``only`` holds allow-lists, each of which must name the provider in either way. ``None``
-    in place of another allow-list means any. ``entrances`` are the regions through whose hosts a
-    request may arrive, ``served_in`` those that may serve it.
+    in place of another allow-list means any. ``ingress_regions`` are the regions through whose
+    hosts a request may arrive, ``served_in`` those that may serve it.
 
     ``a & b`` is what both permit: allow-lists intersect or hold together, everything else adds up.
     So it commutes, and whoever joins in can only tighten.
@@ -61,7 +61,7 @@ class Policy:
     zdr: frozenset[Family] = frozenset()
     no_training: bool = False
     no_free_training: bool = False
-    entrances: frozenset[str] | None = None
+    ingress_regions: frozenset[str] | None = None
     served_in: frozenset[str] | None = None
 
     @classmethod
@@ -75,7 +75,7 @@ class Policy:
         zdr: bool | Iterable[Family] = False,
         no_training: bool = False,
         no_free_training: bool = False,
-        entrances: Iterable[str] | None = None,
+        ingress_regions: Iterable[str] | None = None,
         served_in: str | None = None,
     ) -> Self:
         """Returns the policy that lists and flags make; ``zdr=True`` is that of every family."""
@@ -88,7 +88,7 @@ class Policy:
             zdr=frozenset(families),
             no_training=no_training,
             no_free_training=no_training or no_free_training,
-            entrances=None if entrances is None else frozenset(entrances),
+            ingress_regions=None if ingress_regions is None else frozenset(ingress_regions),
             served_in=None if served_in is None else frozenset((served_in,)),
         )
 
@@ -105,7 +105,7 @@ class Policy:
             zdr=self.zdr | other.zdr,
             no_training=self.no_training or other.no_training,
             no_free_training=self.no_free_training or other.no_free_training,
-            entrances=_both(self.entrances, other.entrances),
+            ingress_regions=_both(self.ingress_regions, other.ingress_regions),
             served_in=_both(self.served_in, other.served_in),
         )
 
@@ -118,20 +118,20 @@ class Policy:
 _OPEN: Final = Policy()
 
 
-def require_entrance(policy: Policy, region: str | None) -> None:
-    """Raises :class:`RegionNotAllowed` unless the policy lets requests in through a region's hosts.
+def require_ingress_region(policy: Policy, region: str | None) -> None:
+    """Raises :class:`RegionNotAllowed` unless the policy admits requests to a region's hosts.
 
-    ``None`` is that of every other host, which guardrails know as ``global``.
+    ``None`` is the region of every other host; guardrails name it ``global``.
     """
-    entrance = region or GLOBAL
-    if policy.entrances is None or entrance in policy.entrances:
+    ingress_region = region or GLOBAL
+    if policy.ingress_regions is None or ingress_region in policy.ingress_regions:
         return
-    allowed = sorted(policy.entrances)
+    allowed = sorted(policy.ingress_regions)
     hosts = f"{', '.join(allowed)} hosts alone" if allowed else "no host at all"
     raise RegionNotAllowed(
         f"region_not_allowed: a guardrail lets this key in through {hosts}, and the request came "
-        f"through a {entrance} one.",
-        metadata={"region": entrance, "allowed_data_regions": allowed},
+        f"through a {ingress_region} one.",
+        metadata={"region": ingress_region, "allowed_data_regions": allowed},
     )
 
 

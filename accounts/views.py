@@ -334,7 +334,7 @@ def _current_key(key: ApiKey) -> dict[str, Any]:
     limiting = budgets_of(key)
     meters = Meter.objects.in_bulk({key.pk, *(budget.subject_id for budget in limiting)})
     budgets = [_budget(budget, meters[budget.subject_id]) for budget in limiting]
-    entrances = policy_of(key).entrances
+    ingress_regions = policy_of(key).ingress_regions
     return {
         "label": key.label,
         "organization_id": key.organization_id,
@@ -350,7 +350,9 @@ def _current_key(key: ApiKey) -> dict[str, Any]:
             budgets, key=lambda budget: float(budget["remaining_usd"]), default=None
         ),
         "allowed_data_regions": [
-            region for region in Region.values if entrances is None or region in entrances
+            region
+            for region in Region.values
+            if ingress_regions is None or region in ingress_regions
         ],
         "free_model_daily_requests": {"limit": 0, "remaining": 0, "used": 0},
         "rate_limit": {

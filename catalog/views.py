@@ -20,7 +20,7 @@ from accounts.models import (
     ApiKey,
     policy_of,
 )
-from accounts.policy import Policy, require_entrance
+from accounts.policy import Policy, require_ingress_region
 from catalog.lists import traffic
 from catalog.lists.filters import (
     FILTER_PARAMETERS,
@@ -71,7 +71,7 @@ class _CatalogueView(APIView):
         """
         key = cast(ApiKey, request.auth)
         policy, region = policy_of(key), _region(request)
-        require_entrance(policy, region)
+        require_ingress_region(policy, region)
         return Sight(
             self.shelf.catalogue(),
             policy & _served_in(region),

@@ -1,7 +1,7 @@
-"""The ASGI application: inference paths to the data plane, everything else to Django.
+"""The ASGI application: the inference routes go to the data plane, all others to Django.
 
-Django rejects the lifespan scope, so it is answered here; it owns what a worker keeps between
-requests.
+Django rejects the lifespan scope, so this application answers it. At start-up it creates the
+worker's gateway, and at shutdown it closes it.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, connections
 from starlette.middleware.cors import CORSMiddleware
 
-from config.server.limits import bounded
+from config.server.bodies import limit_bodies
 from inference.asgi import ROUTES, Inference
 from inference.exchange.gateway import Gateway
 
 if TYPE_CHECKING:
-    from config.server.limits import Receive, Scope, Send
+    from config.server.bodies import Receive, Scope, Send
 
 
-_django = bounded(_application)
+_django = limit_bodies(_application)
 
-# New objects between two walks of the collector through the young ones; Python's own is 700.
-_COLLECTED: Final = 20_000
+# The collector runs after this many new objects; Python's default is 700.
+_COLLECTOR_THRESHOLD: Final = 20_000
 
 
 class Application:
-    """One worker's application; its data plane lives from lifespan start-up to shutdown."""
+    """Serves one worker's requests; its gateway lives from lifespan start-up to shutdown."""
 
     def __init__(self) -> None:
         self._gateway: Gateway | None = None
@@ -47,23 +47,23 @@ class Application:
             assert self._inference is not None, "the server must support the lifespan protocol"
             await self._inference(scope, receive, send)
         elif scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._run_lifespan(receive, send)
         else:
             await _django(scope, receive, send)
 
-    async def _live(self, receive: Receive, send: Send) -> None:
+    async def _run_lifespan(self, receive: Receive, send: Send) -> None:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
                 self._gateway = Gateway()
                 await self._gateway.open()
                 self._inference = Inference(self._gateway)
-                # What was loaded until now lives as long as the worker: the collector need not
-                # walk it again and again, in the middle of everybody's streams. Requests leave
-                # few cycles, and those may wait for some more of them.
+                # Everything loaded so far lives as long as the worker, so the collector need not
+                # visit it again in the middle of running streams. Requests leave few cycles, so
+                # it may also run less often.
                 gc.collect()
                 gc.freeze()
-                gc.set_threshold(_COLLECTED)
+                gc.set_threshold(_COLLECTOR_THRESHOLD)
                 await send({"type": "lifespan.startup.complete"})
             elif message["type"] == "lifespan.shutdown":
                 if self._gateway is not None:
@@ -73,9 +73,9 @@ class Application:
 
 
 def with_cors(application: Any) -> Any:
-    """Lets the configured browser origins call the REST routes, never with cookies.
+    """Returns the application with CORS for the configured browser origins, never with cookies.
 
-    With any header: the SDKs send a dozen of their own, and whoever is trusted to call may.
+    Any request header is allowed, because the SDKs send a dozen of their own.
     """
     if not settings.CORS_ALLOWED_ORIGINS:
         return application

@@ -29,7 +29,7 @@ from config.api.errors import (
     UpstreamError,
 )
 from config.server import logs
-from config.server.limits import ClientGone, Receive, Scope, Send, gather
+from config.server.bodies import ClientGone, Receive, Scope, Send, read_body
 from config.server.regions import region_of_host
 from inference import metrics
 from inference.admission.admit import AdmissionRequest
@@ -188,7 +188,7 @@ class _Connection:
         length = self.header(b"content-length")
         if length is not None and length.isascii() and length.isdigit() and int(length) > limit:
             raise PayloadTooLarge
-        return await gather(self._receive)
+        return await read_body(self._receive)
 
     def rendered(self, reply: bytes) -> bytes:
         """Returns the body of a whole answer in the caller's words."""

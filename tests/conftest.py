@@ -22,7 +22,7 @@ from rest_framework.test import APIClient
 from config.credentials import Secret
 from config.local.simulator.certificates import ensure_certificates
 from config.local.simulator.server import Simulator
-from config.server.limits import HttpProtocol
+from config.server.http_protocol import HttpProtocol
 from tests.support import console, factories
 from tests.support.embedded import CLOUD_HOSTS, CLOUD_PORT
 from tests.support.factories import Tenant

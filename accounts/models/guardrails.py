@@ -135,7 +135,7 @@ class Guardrail(BaseModel):
             zdr=[family for family in Family if getattr(self, f"enforce_zdr_{family}")],
             no_training=self.enable_paid_model_training is False,
             no_free_training=self.enable_free_model_training is False,
-            entrances=self.allowed_data_regions,
+            ingress_regions=self.allowed_data_regions,
         )
 
     def require_whole_budget(self) -> None:

@@ -18,7 +18,7 @@ import msgspec
 from django.conf import settings
 
 from accounts.authentication import require_inference, require_usable
-from accounts.policy import Policy, require_entrance
+from accounts.policy import Policy, require_ingress_region
 from billing.budgets import Budget, Reading
 from config.api.errors import Conflict, GatewayError, Unauthenticated, Unavailable
 from config.secrets import hash_end_user
@@ -366,7 +366,7 @@ class AdmissionStore:
             disabled=authority.disabled, expires_at=authority.expires_at, now=budgets.now
         )
         require_inference(is_management=authority.is_management)
-        require_entrance(known.policy, entry.region)
+        require_ingress_region(known.policy, entry.region)
         if settings.REQUESTS_PER_MINUTE:
             budgets.require_pace(authority.key_id, settings.REQUESTS_PER_MINUTE)
         budgets.require_unspent(known.budgets)

@@ -11,7 +11,7 @@ from django.conf import settings
 from django.db import connection
 
 from accounts.models import ApiKey, guardrails_of
-from accounts.policy import Policy, require_entrance
+from accounts.policy import Policy, require_ingress_region
 from billing.budgets import Reading
 from billing.models import Account, Meter
 from catalog.models import CatalogVersion, Provider
@@ -42,7 +42,7 @@ def explain(key: ApiKey, wanted: InferenceRequest, *, region: str | None) -> dic
     """
     snapshot, own = _snapshots(key)
     governing = own.governance.governing(key.workspace_id, *governance.assigned(guardrails_of(key)))
-    require_entrance(governing.policy, region)
+    require_ingress_region(governing.policy, region)
     policy = governing.policy & Policy.of(served_in=region)
     workspace = own.governance.workspaces[key.workspace_id]
     health_of = partial(_read_health().health, now=time.time())

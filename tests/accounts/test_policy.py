@@ -34,7 +34,7 @@ policies = st.builds(
     zdr=st.frozensets(st.sampled_from(Family)),
     no_training=st.booleans(),
     no_free_training=st.booleans(),
-    entrances=_any_or(REGIONS),
+    ingress_regions=_any_or(REGIONS),
     served_in=_any_or(REGIONS),
 )
 endpoints = st.builds(
@@ -53,7 +53,7 @@ endpoints = st.builds(
 def test_every_field_of_a_policy_is_drawn() -> None:
     assert {field.name for field in fields(Policy)} == {
         "only", "ignore", "models", "ignored_models", "zdr", "no_training", "no_free_training",
-        "entrances", "served_in",
+        "ingress_regions", "served_in",
     }  # fmt: skip
 
 
@@ -111,8 +111,11 @@ def test_the_empty_policy_admits_everything(endpoint: EndpointFacts) -> None:
 @given(policies, policies)
 def test_entrances_are_those_that_both_leave(one: Policy, two: Policy) -> None:
     for region in REGIONS:
-        left = [policy.entrances is None or region in policy.entrances for policy in (one, two)]
-        both = (one & two).entrances
+        left = [
+            policy.ingress_regions is None or region in policy.ingress_regions
+            for policy in (one, two)
+        ]
+        both = (one & two).ingress_regions
         assert (both is None or region in both) is all(left)
 
 

@@ -13,7 +13,7 @@ import aiohttp
 import uvicorn
 
 if TYPE_CHECKING:
-    from config.server.limits import Receive, Scope, Send
+    from config.server.bodies import Receive, Scope, Send
 
 
 class Relay:

@@ -16,7 +16,7 @@ from django.db import connection
 
 from config.bulk.commands import require_migrated
 from config.bulk.files import refuse
-from config.server.limits import HttpProtocol
+from config.server.http_protocol import HttpProtocol
 
 
 class Command(BaseCommand):

@@ -156,7 +156,7 @@ def test_create_stores_every_field(management: APIClient, tenant: Tenant) -> Non
         models=["acme/falcon-2026-01-01", "acme/kestrel-2026-01-01"],
         ignored_models=["acme/kestrel-2026-01-01"],
         no_training=True,
-        entrances=["us", "europe"],
+        ingress_regions=["us", "europe"],
     )
 
 

@@ -16,7 +16,7 @@ import pytest
 import requests
 from django.conf import LazySettings
 
-from config.server import limits
+from config.server import http_protocol
 from inference.models import Generation, Journal
 from inference.settlement import journal
 from tests.support import factories
@@ -275,7 +275,7 @@ def test_a_slow_caller_slows_the_upstream(site: Site, settings: LazySettings) ->
 def test_an_answer_that_nobody_takes_is_dropped(
     site: Site, is_patient: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "_STUCK_SECONDS", 0.5)
+    monkeypatch.setattr(http_protocol, "_STUCK_SECONDS", 0.5)
     size = 12_000_000
     site.publish(f"sim-big:{size}")
     address = urlsplit(site.server)
@@ -307,7 +307,7 @@ def test_a_kept_connection_whose_answer_nobody_takes_is_dropped(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One more request is answered by nobody who waits for the first answer to be taken."""
-    monkeypatch.setattr(limits, "_STUCK_SECONDS", 0.5)
+    monkeypatch.setattr(http_protocol, "_STUCK_SECONDS", 0.5)
     size = 12_000_000
     site.publish(f"sim-big:{size}")
     address = urlsplit(site.server)
