@@ -50,7 +50,7 @@ from catalog.pricing import usd
 from config.api.openapi import PAGE_PARAMETERS, errors
 from config.api.params import query_flag, query_integer, query_text, query_uuid, slice_page
 from config.api.text import parse_uuid
-from inference.admission.governance import budgets_of, key_limit
+from inference.admission.governance import budgets_of, limit_of
 
 _DIGEST: Final = re.compile("[0-9a-f]{64}")
 _HASH: Final = OpenApiParameter(
@@ -307,7 +307,7 @@ def _shown(*keys: ApiKey) -> Any:
 def _limits(key: ApiKey, meter: Meter) -> dict[str, Any]:
     """Returns a key's limit, what is left of it, and what was used, in USD."""
     today = timezone.now().astimezone(UTC).date()
-    limit = key_limit(key)
+    limit = limit_of(key)
     return {
         "limit": None if limit is None else usd(limit.limit_nano),
         "limit_remaining": None

@@ -32,7 +32,7 @@ from config.server import logs
 from config.server.bodies import ClientGone, Receive, Scope, Send, read_body
 from config.server.regions import region_of_host
 from inference import metrics
-from inference.admission.admit import AdmissionRequest
+from inference.admission.decide import AdmissionRequest
 from inference.admission.estimate import estimate_tokens
 from inference.exchange.gateway import CallerStuck, Gateway
 from inference.requests import schemas, sse

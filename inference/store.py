@@ -18,16 +18,17 @@ from config.api.errors import Unavailable
 
 Loaded = TypeVar("Loaded")
 
-# What asyncpg reads of a URL as libpq does. libpq knows more, which says how to behave rather than
-# where to go.
-_IN_URL: Final[tuple[str, ...]] = (
+# The options that asyncpg reads from a URL as libpq does. The others of libpq say how a connection
+# behaves rather than where it goes.
+_URL_OPTIONS: Final[tuple[str, ...]] = (
     "passfile", "service", "options", "sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl",
     "sslpassword", "ssl_min_protocol_version", "ssl_max_protocol_version", "target_session_attrs",
 )  # fmt: skip
 
-# The statements are few and always the same: planning them anew costs more than running them. All
-# find rows by key; what a plan of small tables prefers to that is wrong a minute later.
-# The server gives up first: a statement that nobody waits for any more must not be done later.
+# The statements are few and always the same, so planning each execution costs more than running it.
+# All of them find rows by key. A plan for small tables may prefer a scan, which is wrong as soon as
+# the tables grow.
+# The server's timeout is shorter than ours: a statement that we gave up must not be done later.
 _OPTIONS: Final = (
     "-c plan_cache_mode=force_generic_plan -c jit=off "
     "-c enable_seqscan=off -c enable_bitmapscan=off -c statement_timeout=4500"
@@ -35,7 +36,7 @@ _OPTIONS: Final = (
 _STATEMENT_SECONDS: Final = 5.0
 _CONNECT_SECONDS: Final = 3.0
 
-# PostgreSQL is not there, or not as it should be, or took the statement back for another's sake.
+# PostgreSQL is not there, is not ready, or cancelled the statement in favour of another one.
 _AWAY: Final = (
     asyncpg.PostgresConnectionError,
     asyncpg.OperatorInterventionError,
@@ -51,13 +52,13 @@ _AWAY: Final = (
 
 
 class Rejected(Exception):
-    """PostgreSQL does not take what a statement says, and would not take it later either."""
+    """PostgreSQL rejected a statement, and would reject it again."""
 
 
 class DataPlaneConnection:
-    """One connection, opened when it is needed and opened anew when it broke.
+    """One connection, opened when it is needed and opened again when it broke.
 
-    Each statement commits by itself. Not for concurrent use: every island has its own.
+    Each statement commits by itself. Not for concurrent use: each store has its own.
     """
 
     def __init__(self) -> None:
@@ -66,16 +67,16 @@ class DataPlaneConnection:
     async def execute(self, query: str, parameters: Sequence[Any]) -> list[Sequence[Any]]:
         """Runs one statement and returns its rows, if it has any.
 
-        Raises :class:`Unavailable` when the database cannot be reached; a statement that was under
-        way when the connection broke may or may not have been done. Raises :class:`Rejected` for
-        one that was not done and would never be.
+        Raises :class:`Unavailable` when the database cannot be reached; a statement that was
+        running when the connection broke may or may not have been done. Raises :class:`Rejected`
+        for a statement that was not done and would be rejected again.
         """
         for attempt in (1, 2):
             fresh = self._connection is None
             try:
                 if self._connection is None:
                     self._connection = await _connect()
-                # A server that hangs answers nothing, not even to its own statement timeout.
+                # A server that hangs does not enforce its own statement timeout.
                 async with asyncio.timeout(_STATEMENT_SECONDS):
                     rows: list[Sequence[Any]] = await self._connection.fetch(query, *parameters)
                     return rows
@@ -83,13 +84,13 @@ class DataPlaneConnection:
                 raise Unavailable from None
             except _AWAY:
                 await self.close()
-                # An old connection may have died while it was idle: one new one is tried.
+                # An old connection may have died while it was idle, so a new one is tried once.
                 if fresh or attempt == 2:
                     raise Unavailable from None
             except asyncpg.PostgresError as exc:
                 raise Rejected(str(exc)) from exc
             except asyncio.CancelledError:
-                # Nobody knows how far it came.
+                # The statement may still be running, so the connection cannot be used again.
                 await self.close()
                 raise
         raise AssertionError
@@ -122,7 +123,7 @@ async def run_in_thread(read: Callable[..., Loaded], *arguments: Any) -> Loaded:
 async def _connect() -> asyncpg.Connection:
     given = connection.get_connection_params()
     given["options"] = f"{given.get('options', '')} {_OPTIONS}".strip()
-    url = urlencode({name: given[name] for name in _IN_URL if name in given})
+    url = urlencode({name: given[name] for name in _URL_OPTIONS if name in given})
     ports = [int(port) for port in str(given.get("port") or "").split(",") if port]
     try:
         return await asyncpg.connect(

@@ -21,7 +21,7 @@ from catalog.dialects.base import Operation
 from config.api.errors import GatewayError
 from config.console.formatting import nano_dollars, render_table
 from config.console.unfold import TextWidget
-from inference.admission.explain import explain, limits
+from inference.admission.explain import describe_policy, explain
 from inference.admission.governance import budgets_of
 from inference.requests.schemas import parse
 
@@ -45,7 +45,7 @@ def preview(key: ApiKey, asked: QueryDict, *, region: str | None) -> dict[str, A
     form = ModelForm(asked if "model" in asked else None)
     shown: dict[str, Any] = {
         "form": form,
-        "policy": _policy(limits(policy_of(key))),
+        "policy": _policy(describe_policy(policy_of(key))),
         "budgets": _budgets(key),
     }
     if not form.is_valid():

@@ -1,4 +1,4 @@
-"""Where a request of a key would go, for those who ask without sending it."""
+"""Explains where a request of a key would go, without sending it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from catalog.models import CatalogVersion, Provider
 from catalog.pricing import usd
 from config import sql
 from config.api.errors import PaymentRequired
-from inference.admission import governance
 from inference.admission.budgets import Budgets, LimitSpent
 from inference.admission.estimate import worst_case_nano
-from inference.admission.governance import BudgetRule
+from inference.admission.governance import BudgetRule, assignment_of, collect_budgets, limit_of
 from inference.admission.snapshots import OrganizationCopy, load_catalog, load_organization
 from inference.requests.schemas import InferenceRequest
 from inference.routing.candidates import RoutingContext, Selection, select_candidates
@@ -34,21 +33,21 @@ _RATES: Final[tuple[Literal["prompt", "completion", "request", "image"], ...]] =
 )  # fmt: skip
 
 
-def explain(key: ApiKey, wanted: InferenceRequest, *, region: str | None) -> dict[str, Any]:
-    """Returns the candidates in order, what is left out why, and what would refuse to pay.
+def explain(key: ApiKey, request: InferenceRequest, *, region: str | None) -> dict[str, Any]:
+    """Returns the candidates in order, the excluded endpoints with reasons, and a budget refusal.
 
-    Reads what is stored, as a worker would know it a moment later, and changes nothing. Raises what
-    the request itself would be refused with.
+    Reads what is stored, as a worker would read it a moment later, and changes nothing. Raises the
+    error that would refuse the request itself.
     """
-    snapshot, own = _snapshots(key)
-    governing = own.governance.governing(key.workspace_id, *governance.assigned(guardrails_of(key)))
-    require_ingress_region(governing.policy, region)
-    policy = governing.policy & Policy.of(served_in=region)
-    workspace = own.governance.workspaces[key.workspace_id]
+    snapshot, copy = _load_snapshots(key)
+    rules = copy.rules.for_key(key.workspace_id, *assignment_of(guardrails_of(key)))
+    require_ingress_region(rules.policy, region)
+    policy = rules.policy & Policy.of(served_in=region)
+    workspace = copy.rules.workspaces[key.workspace_id]
     health_of = partial(_read_health().health, now=time.time())
     context = RoutingContext(
         snapshot=snapshot,
-        own=own.routes,
+        own=copy.routes,
         workspace_id=key.workspace_id,
         key_digest=key.digest,
         policy=policy,
@@ -58,24 +57,37 @@ def explain(key: ApiKey, wanted: InferenceRequest, *, region: str | None) -> dic
         disabled_tools=workspace.disabled_server_tools,
         health_of=health_of,
     )
-    selection = select_candidates(wanted, context)
+    selection = select_candidates(request, context)
     return {
         "model": selection.model,
         "candidates": [
-            _shown(number, candidate, wanted, candidate.health(health_of))
+            _describe_candidate(number, candidate, request, candidate.health(health_of))
             for number, candidate in enumerate(selection.candidates, 1)
         ],
         "excluded": [excluded.body() for excluded in selection.excluded],
-        "budget": _refusal(key, wanted, selection, governing.rules),
-        "policy": limits(policy),
+        "budget": _find_refusal(key, request, selection, rules.budgets),
+        "policy": describe_policy(policy),
     }
 
 
-def _snapshots(key: ApiKey) -> tuple[CatalogSnapshot, OrganizationCopy]:
-    """Loads what the router would know; not from a worker's copy, which is another thread's."""
+def describe_policy(policy: Policy) -> dict[str, Any]:
+    """Describes what organization, guardrails and region permit together."""
+    return {
+        "allowed_providers": _sort_names(_intersect_providers(policy.only)),
+        "ignored_providers": sorted(policy.ignore),
+        "allowed_models": _sort_names(policy.models),
+        "ignored_models": sorted(policy.ignored_models),
+        "zdr": sorted(policy.zdr),
+        "data_collection": "deny" if policy.no_training else "allow",
+        "served_in": _sort_names(policy.served_in),
+    }
+
+
+def _load_snapshots(key: ApiKey) -> tuple[CatalogSnapshot, OrganizationCopy]:
+    """Loads what routing needs; a worker's own copies belong to the thread of its event loop."""
     version = CatalogVersion.objects.values_list("version", flat=True).first() or 0
-    own = load_organization(key.organization_id, key.organization.routing_version, version)
-    return load_catalog(version), own
+    copy = load_organization(key.organization_id, key.organization.routing_version, version)
+    return load_catalog(version), copy
 
 
 def _read_health() -> HealthTable:
@@ -87,13 +99,11 @@ def _read_health() -> HealthTable:
     return table
 
 
-def _refusal(
-    key: ApiKey, wanted: InferenceRequest, selection: Selection, rules: Iterable[BudgetRule]
+def _find_refusal(
+    key: ApiKey, request: InferenceRequest, selection: Selection, rules: Iterable[BudgetRule]
 ) -> dict[str, Any] | None:
-    """Returns what would refuse to pay: a budget, or the balance."""
-    budgets = governance.budgets(
-        rules, key.pk, key.workspace_id, key.creator_id, governance.key_limit(key)
-    )
+    """Describes the budget or the balance that would refuse to pay; ``None`` if none would."""
+    budgets = collect_budgets(rules, key.pk, key.workspace_id, key.creator_id, limit_of(key))
     account = Account.objects.get(organization=key.organization_id, kind=Account.Kind.CREDITS)
     meters = Meter.objects.filter(subject_id__in=[budget.subject_id for budget in budgets])
     available = Budgets(
@@ -104,23 +114,23 @@ def _refusal(
         available.require_unspent(budgets)
         if selection.candidates:
             available.find_affordable(
-                wanted,
+                request,
                 selection.candidates,
                 key.organization_id,
                 budgets,
                 settings.BYOK_FEE_PERCENT,
             )
     except (LimitSpent, PaymentRequired) as error:
-        refusing: dict[str, Any] = error.metadata.get("budget") or {
+        refusal: dict[str, Any] = error.metadata.get("budget") or {
             "scope": "balance",
             **error.metadata,
         }
-        return refusing
+        return refusal
     return None
 
 
-def _shown(
-    number: int, candidate: Candidate, wanted: InferenceRequest, health: Health
+def _describe_candidate(
+    number: int, candidate: Candidate, request: InferenceRequest, health: Health
 ) -> dict[str, Any]:
     route = candidate.route
     return {
@@ -131,26 +141,13 @@ def _shown(
         "model": route.model_slug,
         "is_byok": candidate.is_byok,
         "price": {name: route.price.text(name) for name in _RATES},
-        "worst_case_cost": usd(worst_case_nano(wanted, candidate)),
+        "worst_case_cost": usd(worst_case_nano(request, candidate)),
         "health": health.body(),
     }
 
 
-def limits(policy: Policy) -> dict[str, Any]:
-    """Describes what everyone but the request permits together."""
-    return {
-        "allowed_providers": _listed(_in_all(policy.only)),
-        "ignored_providers": sorted(policy.ignore),
-        "allowed_models": _listed(policy.models),
-        "ignored_models": sorted(policy.ignored_models),
-        "zdr": sorted(policy.zdr),
-        "data_collection": "deny" if policy.no_training else "allow",
-        "served_in": _listed(policy.served_in),
-    }
-
-
-def _in_all(lists: Collection[frozenset[str]]) -> frozenset[str] | None:
-    """Returns the providers that every list names; by their slugs, where there are several."""
+def _intersect_providers(lists: Collection[frozenset[str]]) -> frozenset[str] | None:
+    """Returns the providers that every list names, by slug if there are several lists."""
     if len(lists) < 2:
         return next(iter(lists), None)
     providers = list(Provider.objects.values_list("slug", "name"))
@@ -160,5 +157,5 @@ def _in_all(lists: Collection[frozenset[str]]) -> frozenset[str] | None:
     )
 
 
-def _listed(names: Iterable[str] | None) -> list[str] | None:
+def _sort_names(names: Iterable[str] | None) -> list[str] | None:
     return None if names is None else sorted(names)

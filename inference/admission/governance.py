@@ -1,4 +1,4 @@
-"""What an organization decided for its keys, as the data plane keeps it: policies and budgets."""
+"""The rules that an organization set for its keys, as the data plane keeps them in memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PERIODS: Final = {interval: place for place, interval in enumerate(BudgetInterv
 
 @dataclass(frozen=True, slots=True)
 class BudgetRule:
-    """A limit that becomes a budget of whoever it is applied to."""
+    """A limit that becomes a budget of each key, member or workspace that it applies to."""
 
     scope: Scope
     limit_nano: int
@@ -37,8 +37,10 @@ class BudgetRule:
     budget_id: UUID | None = None
     guardrail_id: UUID | None = None
 
-    def budget(self, key_id: UUID, workspace_id: UUID, member_id: UUID | None) -> Budget | None:
-        """Returns the budget of one caller; ``None`` where a member's rule meets no member."""
+    def make_budget(
+        self, key_id: UUID, workspace_id: UUID, member_id: UUID | None
+    ) -> Budget | None:
+        """Returns the budget of one key; ``None`` for a member's rule if the key has no member."""
         match self.scope:
             case Scope.MEMBER | Scope.WORKSPACE_DEFAULT_MEMBER:
                 subject_id = member_id
@@ -61,7 +63,7 @@ class BudgetRule:
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceRules:
-    """What holds in one workspace, and what requests there may leave out."""
+    """The rules of one workspace, and the defaults for what its requests leave out."""
 
     default_guardrail_id: UUID
     budgets: tuple[BudgetRule, ...] = ()
@@ -71,7 +73,7 @@ class WorkspaceRules:
 
 @dataclass(frozen=True, slots=True)
 class GuardrailRules:
-    """One guardrail: what it permits, and its budget, if it has one."""
+    """The rules of one guardrail: its policy, its limit if it has one, and its filters."""
 
     guardrail_id: UUID
     policy: Policy
@@ -80,7 +82,8 @@ class GuardrailRules:
     include_byok: bool = False
     filters: Filters = ()
 
-    def rule(self, scope: Scope) -> BudgetRule | None:
+    def make_budget_rule(self, scope: Scope) -> BudgetRule | None:
+        """Returns the guardrail's limit for a scope; ``None`` for a guardrail without a limit."""
         if self.limit_nano is None:
             return None
         return BudgetRule(
@@ -89,34 +92,34 @@ class GuardrailRules:
 
 
 class KeyRules(NamedTuple):
-    """What a key is subject to: the merged policy, rules of budgets in order, content filters."""
+    """The rules that apply to a key: merged policy, budget rules in order, content filters."""
 
     policy: Policy
-    rules: tuple[BudgetRule, ...]
+    budgets: tuple[BudgetRule, ...]
     filters: Filters
 
 
 @dataclass(frozen=True, slots=True)
 class OrganizationRules:
-    """Everything that an organization decided, at one version."""
+    """All rules of an organization at one version."""
 
     policy: Policy
     workspaces: Mapping[UUID, WorkspaceRules]
     guardrails: Mapping[UUID, GuardrailRules]
     _merged: dict[Any, KeyRules] = field(default_factory=dict)
 
-    def governing(
+    def for_key(
         self,
         workspace_id: UUID,
         member_guardrail_id: UUID | None,
         key_guardrail_id: UUID | None,
     ) -> KeyRules:
-        """Returns what a key is subject to, by its workspace, its maker's guardrail and its own."""
+        """Returns the rules of a key by its workspace, its creator's guardrail and its own."""
         key = (workspace_id, member_guardrail_id, key_guardrail_id)
-        found = self._merged.get(key)
-        if found is None:
-            found = self._merged[key] = self._merge(*key)
-        return found
+        rules = self._merged.get(key)
+        if rules is None:
+            rules = self._merged[key] = self._merge(*key)
+        return rules
 
     def _merge(self, workspace_id: UUID, member: UUID | None, key: UUID | None) -> KeyRules:
         workspace = self.workspaces[workspace_id]
@@ -135,7 +138,7 @@ class OrganizationRules:
             guardrail = None if guardrail_id is None else self.guardrails.get(guardrail_id)
             if guardrail is not None:
                 policy &= guardrail.policy
-                rules.extend(guardrail.rule(scope) for scope in scopes)
+                rules.extend(guardrail.make_budget_rule(scope) for scope in scopes)
                 filters[guardrail.guardrail_id] = guardrail.filters
         return KeyRules(
             policy,
@@ -144,19 +147,19 @@ class OrganizationRules:
         )
 
 
-def budgets(
+def collect_budgets(
     rules: Iterable[BudgetRule],
     key_id: UUID,
     workspace_id: UUID,
     member_id: UUID | None,
-    own: Budget | None,
+    key_limit: Budget | None,
 ) -> tuple[Budget, ...]:
-    """Returns what limits a key, its own limit last, in the order in which budgets are enforced."""
-    found = [rule.budget(key_id, workspace_id, member_id) for rule in rules]
-    return tuple(budget for budget in (*found, own) if budget is not None)
+    """Returns the budgets of a key in the order in which they are enforced, its own limit last."""
+    budgets = [rule.make_budget(key_id, workspace_id, member_id) for rule in rules]
+    return tuple(budget for budget in (*budgets, key_limit) if budget is not None)
 
 
-def limit(
+def make_key_limit(
     key_id: UUID, limit_nano: int | None, reset: str | None, *, include_byok: bool
 ) -> Budget | None:
     """Returns the limit of a key as a budget; ``None`` for a key without one."""
@@ -166,46 +169,48 @@ def limit(
     return Budget(Scope.KEY_LIMIT, key_id, limit_nano, period, include_byok)
 
 
-def key_limit(key: ApiKey) -> Budget | None:
+def limit_of(key: ApiKey) -> Budget | None:
     """Returns the key's own limit as a budget; ``None`` for a key without one."""
-    return limit(key.pk, key.limit_nano, key.limit_reset, include_byok=key.include_byok_in_limit)
+    return make_key_limit(
+        key.pk, key.limit_nano, key.limit_reset, include_byok=key.include_byok_in_limit
+    )
 
 
 def budgets_of(key: ApiKey) -> tuple[Budget, ...]:
-    """Returns everything that limits a key, in the order in which budgets are enforced."""
-    found = guardrails_of(key)
-    governance = OrganizationRules(
+    """Returns the budgets of a key in the order in which they are enforced, its own limit last."""
+    guardrails = guardrails_of(key)
+    organization = OrganizationRules(
         policy=key.organization.policy,
-        workspaces={key.workspace_id: _workspace(key.workspace)},
-        guardrails={item.pk: _guardrail(item) for item in found if item is not None},
+        workspaces={key.workspace_id: _read_workspace(key.workspace)},
+        guardrails={item.pk: _read_guardrail(item) for item in guardrails if item is not None},
     )
-    rules = governance.governing(key.workspace_id, *assigned(found)).rules
-    return budgets(rules, key.pk, key.workspace_id, key.creator_id, key_limit(key))
+    rules = organization.for_key(key.workspace_id, *assignment_of(guardrails))
+    return collect_budgets(rules.budgets, key.pk, key.workspace_id, key.creator_id, limit_of(key))
 
 
-def assigned(found: KeyGuardrails) -> tuple[UUID | None, UUID | None]:
-    """Returns the ids of the guardrails of a key's maker and of the key itself."""
+def assignment_of(guardrails: KeyGuardrails) -> tuple[UUID | None, UUID | None]:
+    """Returns the ids of the guardrails assigned to a key's creator and to the key itself."""
     return (
-        None if found.member is None else found.member.pk,
-        None if found.key is None else found.key.pk,
+        None if guardrails.member is None else guardrails.member.pk,
+        None if guardrails.key is None else guardrails.key.pk,
     )
 
 
-def load(organization_id: UUID) -> OrganizationRules:
-    """Reads an organization's decisions, in three queries."""
+def load_rules(organization_id: UUID) -> OrganizationRules:
+    """Reads the rules of an organization with four queries."""
     organization = Organization.objects.get(pk=organization_id)
     workspaces = Workspace.objects.filter(organization=organization).prefetch_related("budgets")
     return OrganizationRules(
         policy=organization.policy,
-        workspaces={workspace.pk: _workspace(workspace) for workspace in workspaces},
+        workspaces={workspace.pk: _read_workspace(workspace) for workspace in workspaces},
         guardrails={
-            guardrail.pk: _guardrail(guardrail)
+            guardrail.pk: _read_guardrail(guardrail)
             for guardrail in Guardrail.objects.for_organization(organization_id)
         },
     )
 
 
-def _workspace(workspace: Workspace) -> WorkspaceRules:
+def _read_workspace(workspace: Workspace) -> WorkspaceRules:
     return WorkspaceRules(
         default_guardrail_id=workspace.default_guardrail_id,
         budgets=tuple(
@@ -223,7 +228,7 @@ def _workspace(workspace: Workspace) -> WorkspaceRules:
     )
 
 
-def _guardrail(guardrail: Guardrail) -> GuardrailRules:
+def _read_guardrail(guardrail: Guardrail) -> GuardrailRules:
     return GuardrailRules(
         guardrail_id=guardrail.pk,
         policy=guardrail.policy,

@@ -19,8 +19,7 @@ from catalog.visibility import EndpointFacts
 from config.credentials import Secret
 from config.secrets import DecryptionFailed
 from endpoints.models import PrivateEndpoint
-from inference.admission import governance
-from inference.admission.governance import OrganizationRules
+from inference.admission.governance import OrganizationRules, load_rules
 from inference.requests.schemas import EFFORTS
 from inference.routing.routes import CatalogSnapshot, Credential, OrganizationSnapshot, Route
 from inference.store import run_in_thread
@@ -36,7 +35,7 @@ class OrganizationCopy:
     """What one organization adds to the catalogue, and what it decided."""
 
     routes: OrganizationSnapshot
-    governance: OrganizationRules
+    rules: OrganizationRules
 
 
 class Snapshots:
@@ -50,7 +49,7 @@ class Snapshots:
         self._catalog = CatalogSnapshot(version=-1, routes={}, slugs={})
         self._organizations: OrderedDict[uuid.UUID, OrganizationCopy] = OrderedDict()
 
-    def hold(self, organization_id: uuid.UUID, version: int, catalog_version: int) -> bool:
+    def has(self, organization_id: uuid.UUID, version: int, catalog_version: int) -> bool:
         """Tells whether there are copies of these versions."""
         found = self._organizations.get(organization_id)
         return (
@@ -188,7 +187,7 @@ def load_organization(
             routes=_by_name(routes),
             credentials=credentials,
         ),
-        governance.load(organization_id),
+        load_rules(organization_id),
     )
 
 

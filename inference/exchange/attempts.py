@@ -22,8 +22,8 @@ from catalog.dialects.base import (
 )
 from config import egress
 from config.api.errors import GatewayError, UpstreamError
-from inference.admission.admit import Admission
 from inference.admission.budgets import AffordableCandidate
+from inference.admission.decide import Admission
 from inference.exchange import upstream
 from inference.exchange.metadata import routing_metadata
 from inference.routing.health import HealthTable, classify_attempt

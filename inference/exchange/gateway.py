@@ -16,7 +16,8 @@ from config import egress
 from config.api.errors import GatewayError
 from config.server.batching import Batcher
 from inference import metrics
-from inference.admission.admit import Admission, AdmissionRequest, AdmissionStore
+from inference.admission.admit import AdmissionStore
+from inference.admission.decide import Admission, AdmissionRequest
 from inference.admission.estimate import BYTES_PER_TOKEN
 from inference.exchange import upstream
 from inference.exchange.attempts import FAILURES, Attempts, Stream

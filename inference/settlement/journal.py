@@ -1,7 +1,7 @@
-"""What a worker tells the others every second or sooner: how far it has come, and how endpoints do.
+"""The heartbeat of a worker: it journals running generations and shares the health of endpoints.
 
-So a killed process leaves nothing unbilled for long, and no worker has to find out by itself what
-another has seen.
+Journals bound what a killed process leaves unbilled. Shared health spares a worker from finding out
+by itself what another one has seen.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ from inference.store import DataPlaneConnection, Rejected
 
 logger = logging.getLogger(__name__)
 
-# Once a second, or sooner where a stream is quick: what a process delivers between two beats is
-# what its death may leave unbilled. The pause bounds the statements where many streams are quick.
-_INTERVAL_SECONDS: Final = 1.0
-_PAUSE_SECONDS: Final = 0.05
 JOURNAL: Final = load_statement("inference", "journal")
 EXCHANGE_HEALTH: Final = load_statement("inference", "exchange_health")
+
+# Tokens that are delivered between two heartbeats stay unbilled if the process dies. So a heartbeat
+# comes once a second, or sooner while a stream is fast. The pause bounds the number of statements
+# while many streams are fast.
+_INTERVAL_SECONDS: Final = 1.0
+_PAUSE_SECONDS: Final = 0.05
 _encode = msgspec.json.Encoder().encode
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far one generation has come: tokens as estimated, the completion's as delivered."""
+    """The estimated tokens of a running generation: the prompt's and the delivered completion's."""
 
     generation_id: str
     prompt_tokens: int
@@ -40,20 +42,26 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class Heartbeat:
-    """Writes the beats of a worker in one statement, and exchanges its health health in another."""
+    """Journals the progress of a worker with one statement, and exchanges health with another."""
 
-    def __init__(self, beats: Callable[[bool], Sequence[Progress]], health: HealthTable) -> None:
-        """Takes what returns the beats of all that is under way, or of what hurries alone."""
-        self._beats = beats
+    def __init__(
+        self, collect_progress: Callable[[bool], Sequence[Progress]], health: HealthTable
+    ) -> None:
+        """Stores where progress comes from.
+
+        ``collect_progress(is_urgent)`` returns the progress of all running generations, or only of
+        those that have delivered much since they were journalled.
+        """
+        self._collect_progress = collect_progress
         self._health = health
-        self._store = DataPlaneConnection()
-        self._hurried = asyncio.Event()
-        self._told_at = 0.0
+        self._connection = DataPlaneConnection()
+        self._is_urgent = asyncio.Event()
+        self._last_full = 0.0
         self._task: asyncio.Task[None] | None = None
 
     def flush_now(self) -> None:
-        """Asks for a beat now: a stream has delivered much since the last one."""
-        self._hurried.set()
+        """Asks for a heartbeat now, because a stream has delivered much since the last one."""
+        self._is_urgent.set()
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run())
@@ -62,31 +70,31 @@ class Heartbeat:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
-        await self._store.close()
+        await self._connection.close()
 
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(_PAUSE_SECONDS)
-            left = self._told_at + _INTERVAL_SECONDS - time.monotonic()
+            left = self._last_full + _INTERVAL_SECONDS - time.monotonic()
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(left, 0)):
-                    await self._hurried.wait()
-            self._hurried.clear()
-            is_due = time.monotonic() >= self._told_at + _INTERVAL_SECONDS
+                    await self._is_urgent.wait()
+            self._is_urgent.clear()
+            is_due = time.monotonic() >= self._last_full + _INTERVAL_SECONDS
             if is_due:
-                self._told_at = time.monotonic()
+                self._last_full = time.monotonic()
             try:
-                if beats := self._beats(not is_due):
-                    await self._store.execute(JOURNAL, [_encode(beats).decode()])
+                if progress := self._collect_progress(not is_due):
+                    await self._connection.execute(JOURNAL, [_encode(progress).decode()])
                 if is_due:
-                    await self._exchange()
+                    await self._exchange_health()
             except (Unavailable, Rejected) as exc:
-                # The next beat says all that this one would have said.
+                # The next heartbeat writes everything that this one would have written.
                 logger.error("nothing is journalled: %s", type(exc).__name__)
                 await asyncio.sleep(_INTERVAL_SECONDS)
 
-    async def _exchange(self) -> None:
+    async def _exchange_health(self) -> None:
         now = time.time()
         rows = _encode(self._health.outgoing()).decode()
-        since = oldest_bucket(now)
-        self._health.merge(await self._store.execute(EXCHANGE_HEALTH, [rows, since]), now)
+        found = await self._connection.execute(EXCHANGE_HEALTH, [rows, oldest_bucket(now)])
+        self._health.merge(found, now)

@@ -1,4 +1,4 @@
-"""The second island: what every generation came to, stored once, for a whole batch."""
+"""Settlement: the outcomes of generations are stored in batches, each of them once."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Settlement(msgspec.Struct, frozen=True):
     latency_ms: int | None = None
     duration_ms: int | None = None
 
-    def without_foreign_texts(self) -> Settlement:
-        """Returns the same end with nothing in it but our own words and numbers."""
+    def without_upstream_texts(self) -> Settlement:
+        """Returns the same settlement without the texts that the upstream chose."""
         return replace(
             self,
             finish_reason=None,
@@ -53,8 +53,31 @@ class Settlement(msgspec.Struct, frozen=True):
         )
 
 
+class SettlementRow(msgspec.Struct, frozen=True):
+    """A settlement as ``settle.sql`` takes it: the columns of its batch, in order."""
+
+    id: str
+    status: str
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    cached_tokens: int | None
+    cache_write_tokens: int | None
+    reasoning_tokens: int | None
+    is_estimated: bool
+    cost_nano: int
+    upstream_cost_nano: int
+    finish_reason: str | None
+    native_finish_reason: str | None
+    upstream_id: str | None
+    upstream_model: str | None
+    error_type: str | None
+    attempts: list[dict[str, Any]]
+    latency_ms: int | None
+    duration_ms: int | None
+
+
 class SettlementStore:
-    """Settles batches with one statement, and keeps trying while the database is away."""
+    """Stores batches with one statement, and keeps trying while the database is away."""
 
     def __init__(self) -> None:
         self._connection = DataPlaneConnection()
@@ -65,33 +88,33 @@ class SettlementStore:
     async def store(self, batch: list[Settlement]) -> Sequence[None]:
         """Stores every settlement of the batch; returns when they are durable.
 
-        What PostgreSQL does not take, a cost beyond all range for instance, is logged and left to
-        the sweeper; it keeps none of the others from being stored.
+        A settlement that PostgreSQL rejects, for instance because its cost is out of range, is
+        logged and left to the sweeper. It does not keep the others from being stored.
         """
         try:
-            await self._put(batch)
+            await self._execute(batch)
         except Exception:
             for item in batch:
-                await self._put_alone(item)
+                await self._store_alone(item)
         return [None] * len(batch)
 
-    async def _put_alone(self, item: Settlement) -> None:
-        """Stores one settlement; where that fails by what an upstream said, stores it without.
+    async def _store_alone(self, item: Settlement) -> None:
+        """Stores one settlement; drops the upstream's texts if it cannot be stored with them.
 
-        Twice as it is: PostgreSQL checks a row's constraints before it sees that its statement has
-        locked a newer one, where a payment may have come meanwhile.
+        It is tried twice unchanged. PostgreSQL checks a row's constraints before it sees that its
+        statement has locked a newer version, in which a payment may have come meanwhile.
         """
         problem: Exception | None = None
-        for wanted in (item, item, item.without_foreign_texts()):
+        for candidate in (item, item, item.without_upstream_texts()):
             try:
-                await self._put([wanted])
+                await self._execute([candidate])
             except Exception as exc:
                 problem = exc
             else:
                 return
         logger.error("the generation %s cannot be settled", item.generation_id, exc_info=problem)
 
-    async def _put(self, batch: list[Settlement]) -> None:
+    async def _execute(self, batch: list[Settlement]) -> None:
         rows = encode_settlements(batch)
         pause = _RETRY_SECONDS
         while True:
@@ -107,33 +130,33 @@ class SettlementStore:
 
 def encode_settlements(batch: Sequence[Settlement]) -> str:
     """Returns the parameter of :data:`SETTLE`."""
-    return _encode([_row(item) for item in batch]).decode()
+    return _encode([_make_row(item) for item in batch]).decode()
 
 
-def _row(item: Settlement) -> dict[str, Any]:
+def _make_row(item: Settlement) -> SettlementRow:
     usage = item.usage
-    return {
-        "id": item.generation_id,
-        "status": item.status,
-        "prompt_tokens": None if usage is None else usage.prompt,
-        "completion_tokens": None if usage is None else usage.completion,
-        "cached_tokens": None if usage is None else usage.cached,
-        "cache_write_tokens": None if usage is None else usage.cache_write,
-        "reasoning_tokens": None if usage is None else usage.reasoning,
-        "is_estimated": item.is_estimated,
-        "cost_nano": item.cost_nano,
-        "upstream_cost_nano": item.upstream_cost_nano,
-        "finish_reason": _bounded(item.finish_reason, 64),
-        "native_finish_reason": _bounded(item.native_finish_reason, 64),
-        "upstream_id": _bounded(item.upstream_id, 255),
-        "upstream_model": _bounded(item.upstream_model, 255),
-        "error_type": item.error_type,
-        "attempts": item.attempts,
-        "latency_ms": item.latency_ms,
-        "duration_ms": item.duration_ms,
-    }
+    return SettlementRow(
+        id=item.generation_id,
+        status=item.status,
+        prompt_tokens=None if usage is None else usage.prompt,
+        completion_tokens=None if usage is None else usage.completion,
+        cached_tokens=None if usage is None else usage.cached,
+        cache_write_tokens=None if usage is None else usage.cache_write,
+        reasoning_tokens=None if usage is None else usage.reasoning,
+        is_estimated=item.is_estimated,
+        cost_nano=item.cost_nano,
+        upstream_cost_nano=item.upstream_cost_nano,
+        finish_reason=_fit(item.finish_reason, 64),
+        native_finish_reason=_fit(item.native_finish_reason, 64),
+        upstream_id=_fit(item.upstream_id, 255),
+        upstream_model=_fit(item.upstream_model, 255),
+        error_type=item.error_type,
+        attempts=item.attempts,
+        latency_ms=item.latency_ms,
+        duration_ms=item.duration_ms,
+    )
 
 
-def _bounded(text: str | None, length: int) -> str | None:
-    """Cuts foreign text to its column, without what PostgreSQL cannot store."""
+def _fit(text: str | None, length: int) -> str | None:
+    """Cuts an upstream's text to its column, and removes NUL, which PostgreSQL cannot store."""
     return None if text is None else text.replace("\0", "")[:length]

@@ -1,7 +1,4 @@
-"""Ends what its worker left behind: the generations whose journal has fallen silent.
-
-Clears away, too, what workers told each other of endpoints that nobody calls any more.
-"""
+"""Ends the generations that a dead worker left behind, and clears old health of endpoints."""
 
 from __future__ import annotations
 
@@ -19,41 +16,40 @@ from catalog.pricing import Usage, nano_usd, total_cost
 from config import sql
 from inference.admission.estimate import fee_nano
 from inference.models import Generation, Journal
-from inference.routing import health
+from inference.routing.health import oldest_bucket
 from inference.settlement.settle import SETTLE, Settlement, encode_settlements
 
 logger = logging.getLogger(__name__)
 
-_CLEAR_HEALTH: Final = sql.load_statement("inference", "clear_health")
+CLEAR_HEALTH: Final = sql.load_statement("inference", "clear_health")
 
 _BATCH: Final = 500
-# Beyond its window, for hosts whose clocks are apart.
-_FORGOTTEN_SECONDS: Final = 600
+# Health is kept for this long after its window, because the clocks of hosts differ.
+_KEPT_SECONDS: Final = 600
 _UNCHARGEABLE: Final = "unchargeable"
 
 
 def sweep() -> int:
-    """Ends the generations whose lease has run out; returns how many.
+    """Ends the generations whose lease has run out, and returns their number.
 
-    PENDING → FAILED. What was delivered by the last beat is charged, as estimated; without any
-    output the hold is voided. The time is the database's, as that of the beats is.
+    PENDING → FAILED. Tokens that were journalled are charged, as estimated; a generation without
+    output is not charged. The lease is measured by the database's clock, as the journals are.
     """
     swept = 0
-    while found := _sweep():
-        swept += found
+    while count := _sweep_batch():
+        swept += count
     return swept
 
 
 def clear_health() -> int:
-    """Deletes what nobody reads any more of how endpoints did; returns how many rows."""
+    """Deletes the health of endpoints that no worker reads any more; returns the row count."""
     with connection.cursor() as cursor:
-        oldest = health.oldest_bucket(time.time() - _FORGOTTEN_SECONDS)
-        sql.execute(cursor, _CLEAR_HEALTH, [oldest])
+        sql.execute(cursor, CLEAR_HEALTH, [oldest_bucket(time.time() - _KEPT_SECONDS)])
         cleared: int = cursor.rowcount
     return cleared
 
 
-def _sweep() -> int:
+def _sweep_batch() -> int:
     silent_since = TransactionNow() - timedelta(seconds=settings.HOLD_LEASE)
     with transaction.atomic():
         abandoned = list(
@@ -62,11 +58,11 @@ def _sweep() -> int:
             .order_by("pk")
             .select_for_update(of=("generation",), skip_locked=True)[:_BATCH]
         )
-        return _end([_settlement(journal) for journal in abandoned]) if abandoned else 0
+        return _end([_make_settlement(journal) for journal in abandoned]) if abandoned else 0
 
 
 def _end(settlements: Sequence[Settlement]) -> int:
-    """Stores settlements; one that the ledger does not take keeps none of the others open."""
+    """Stores settlements; one that the ledger rejects does not keep the others from ending."""
     try:
         _store(settlements)
     except (DataError, IntegrityError):
@@ -75,20 +71,20 @@ def _end(settlements: Sequence[Settlement]) -> int:
 
 
 def _end_alone(item: Settlement) -> int:
-    """Stores one settlement; what it would cost may fit no column, and its hold ends all the same.
+    """Stores one settlement; if its cost fits no column, ends the generation without charging it.
 
-    Twice as it is: PostgreSQL checks a row's constraints before it sees that its statement has
-    locked a newer one, where a payment may have come meanwhile.
+    It is tried twice unchanged. PostgreSQL checks a row's constraints before it sees that its
+    statement has locked a newer version, in which a payment may have come meanwhile.
     """
     free = Settlement(item.generation_id, item.status, error_type=_UNCHARGEABLE)
     problem: Exception | None = None
-    for wanted in (item, item, free):
+    for candidate in (item, item, free):
         try:
-            _store([wanted])
+            _store([candidate])
         except (DataError, IntegrityError) as exc:
             problem = exc
             continue
-        if wanted is free:
+        if candidate is free:
             logger.error(
                 "the generation %s cannot be charged", item.generation_id, exc_info=problem
             )
@@ -102,7 +98,7 @@ def _store(settlements: Sequence[Settlement]) -> None:
         sql.execute(cursor, SETTLE, [encode_settlements(settlements)])
 
 
-def _settlement(journal: Journal) -> Settlement:
+def _make_settlement(journal: Journal) -> Settlement:
     generation = journal.generation
     usage, cost, upstream_cost = None, 0, 0
     if journal.completion_tokens:

@@ -23,7 +23,8 @@ from config.api.errors import Unauthenticated
 from config.local.simulator.behaviours import BEHAVIOURS, Reply
 from config.local.simulator.protocol import Request, Script, Signal
 from config.secrets import digest_api_key
-from inference.admission.admit import Admission, AdmissionRequest, AdmissionStore
+from inference.admission.admit import AdmissionStore
+from inference.admission.decide import Admission, AdmissionRequest
 from inference.models import EndpointHealth, Generation, Journal
 from inference.requests import schemas
 from inference.requests.schemas import InferenceRequest

@@ -23,8 +23,9 @@ from billing.models import Meter
 from catalog.dialects.base import Operation
 from config.api.errors import GatewayError, Unavailable
 from config.secrets import digest_api_key
-from inference.admission.admit import Admission, AdmissionRequest, AdmissionStore
+from inference.admission.admit import AdmissionStore
 from inference.admission.budgets import Budgets
+from inference.admission.decide import Admission, AdmissionRequest
 from inference.models import Generation
 from inference.requests import schemas
 from inference.routing.health import HealthTable

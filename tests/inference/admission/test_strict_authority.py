@@ -22,7 +22,8 @@ from config.local.simulator.behaviours import BEHAVIOURS
 from config.local.simulator.protocol import Script, Signal
 from config.secrets import digest_api_key
 from endpoints.models import PrivateEndpoint
-from inference.admission.admit import Admission, AdmissionRequest, AdmissionStore
+from inference.admission.admit import AdmissionStore
+from inference.admission.decide import Admission, AdmissionRequest
 from inference.models import Generation
 from inference.requests import schemas
 from inference.routing.health import HealthTable

@@ -1,0 +1,183 @@
+"""The authority of API keys, read in batches and remembered while its versions hold."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from accounts.policy import Policy
+from billing.budgets import Budget, Reading
+from config.api.errors import Unavailable
+from config.sql import load_statement
+from inference.admission.budgets import Budgets
+from inference.admission.governance import WorkspaceRules, collect_budgets, make_key_limit
+from inference.admission.snapshots import Snapshots
+from inference.filters.screening import Filters
+from inference.routing.routes import OrganizationSnapshot
+from inference.store import DataPlaneConnection
+
+READ_AUTHORITY: Final = load_statement("inference", "read_authority")
+READ_METERS: Final = load_statement("inference", "read_meters")
+
+# Keys that a worker remembers, at two kilobytes each.
+_REMEMBERED: Final = 5_000
+
+
+class Authority(msgspec.Struct, frozen=True):
+    """What PostgreSQL said that a key may do: a row of ``read_authority.sql``.
+
+    It holds while its versions do. The key's row has a version of its own; assigning a guardrail
+    moves the organization's. ``available_nano`` holds for a moment only.
+    """
+
+    key_id: UUID
+    key_version: int
+    organization_id: UUID
+    workspace_id: UUID
+    member_id: UUID | None
+    is_management: bool
+    disabled: bool
+    expires_at: datetime | None
+    routing_version: int
+    catalog_version: int
+    limit_nano: int | None
+    limit_reset: str | None
+    include_byok_in_limit: bool
+    available_nano: int
+    key_guardrail_id: UUID | None
+    member_guardrail_id: UUID | None
+
+    @property
+    def subjects(self) -> tuple[UUID, ...]:
+        """The subjects of the meters that count the key's generations."""
+        if self.member_id is None:
+            return self.key_id, self.workspace_id
+        return self.key_id, self.workspace_id, self.member_id
+
+
+class KeyReading(msgspec.Struct, frozen=True):
+    """What was read for a key: its authority, its meters, and the database's time of the read."""
+
+    authority: Authority
+    meters: Mapping[UUID, Reading]
+    read_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class GovernedKey:
+    """A key's authority with the routes and the rules of its organization that apply to it."""
+
+    authority: Authority
+    routes: OrganizationSnapshot
+    rules: WorkspaceRules
+    policy: Policy
+    budgets: Sequence[Budget]
+    filters: Filters
+
+
+class AuthorityReader:
+    """Reads what keys may do, with one statement for the keys and another one for their meters."""
+
+    def __init__(self, connection: DataPlaneConnection, snapshots: Snapshots) -> None:
+        self._connection = connection
+        self._snapshots = snapshots
+        self._remembered: OrderedDict[str, KeyReading] = OrderedDict()
+
+    def recall(self, digests: Collection[str]) -> dict[str, KeyReading] | None:
+        """Returns what was read for these keys before; ``None`` unless all of it can be used."""
+        readings: dict[str, KeyReading] = {}
+        for digest in digests:
+            reading = self._remembered.get(digest)
+            if reading is None or not self._snapshots.has(
+                reading.authority.organization_id,
+                reading.authority.routing_version,
+                reading.authority.catalog_version,
+            ):
+                return None
+            self._remembered.move_to_end(digest)
+            readings[digest] = reading
+        return readings
+
+    async def read(self, digests: Collection[str]) -> dict[str, KeyReading]:
+        """Reads and remembers the authority and the meters of every key that exists."""
+        rows = await self._connection.execute(READ_AUTHORITY, [list(digests)])
+        authorities = {digest: Authority(*columns) for digest, *columns in rows}
+        meters: dict[UUID, Reading] = {}
+        read_at = datetime.now(UTC)
+        subjects = {subject for each in authorities.values() for subject in each.subjects}
+        if subjects:
+            for now, *columns in await self._connection.execute(READ_METERS, [list(subjects)]):
+                meter = Reading(*columns)
+                meters[meter.subject_id], read_at = meter, now.astimezone(UTC)
+        for digest in digests:
+            self._remembered.pop(digest, None)
+        readings = {
+            digest: KeyReading(
+                authority,
+                {each: meters[each] for each in authority.subjects if each in meters},
+                read_at,
+            )
+            for digest, authority in authorities.items()
+        }
+        self._remembered.update(readings)
+        while len(self._remembered) > _REMEMBERED:
+            self._remembered.popitem(last=False)
+        return readings
+
+    async def govern(self, authority: Authority) -> GovernedKey:
+        """Returns a key with the rules that apply to it; raises :class:`Unavailable`."""
+        copy = await self._snapshots.organization(
+            authority.organization_id, authority.routing_version, authority.catalog_version
+        )
+        workspace = copy.rules.workspaces.get(authority.workspace_id)
+        if workspace is None:
+            # The workspace is a moment younger than the copy: the next try has both.
+            raise Unavailable
+        rules = copy.rules.for_key(
+            authority.workspace_id, authority.member_guardrail_id, authority.key_guardrail_id
+        )
+        limit = make_key_limit(
+            authority.key_id,
+            authority.limit_nano,
+            authority.limit_reset,
+            include_byok=authority.include_byok_in_limit,
+        )
+        return GovernedKey(
+            authority,
+            copy.routes,
+            workspace,
+            rules.policy,
+            collect_budgets(
+                rules.budgets,
+                authority.key_id,
+                authority.workspace_id,
+                authority.member_id,
+                limit,
+            ),
+            rules.filters,
+        )
+
+
+def build_budgets(readings: Collection[KeyReading], *, is_current: bool) -> Budgets:
+    """Returns the balances and meters that were read for a batch.
+
+    The time is that of the latest reading. By that time an older reading may belong to a period
+    that has ended, so whatever was spent since counts against the next period.
+    """
+    return Budgets(
+        balances={
+            reading.authority.organization_id: reading.authority.available_nano
+            for reading in readings
+        },
+        readings={
+            subject: meter for reading in readings for subject, meter in reading.meters.items()
+        },
+        now=max((reading.read_at for reading in readings), default=datetime.now(UTC)),
+        is_current=is_current,
+    )

@@ -1,0 +1,169 @@
+"""The decision about one request: whether it may be sent, to which candidates, and for how much."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import partial
+from random import getrandbits
+from uuid import UUID
+
+import msgspec
+from django.conf import settings
+
+from accounts.authentication import require_inference, require_usable
+from accounts.policy import Policy, require_ingress_region
+from config.secrets import hash_end_user
+from inference.admission.authority import Authority, GovernedKey
+from inference.admission.budgets import AffordableCandidate, Budgets
+from inference.admission.snapshots import Snapshots
+from inference.filters.screening import Finding, Screened, screen_at_once
+from inference.models import new_generation_id
+from inference.requests.schemas import InferenceRequest
+from inference.routing.candidates import RoutingContext, Selection, require_candidates
+from inference.routing.health import HealthTable
+from inference.routing.routes import CatalogSnapshot
+
+
+class AdmissionRequest(msgspec.Struct, frozen=True):
+    """A request that waits for admission; ``region`` is that of the host that it was sent to."""
+
+    key_digest: str
+    request: InferenceRequest
+    request_id: str
+    region: str | None = None
+    http_referer: str | None = None
+    app_title: str | None = None
+    user_agent: str | None = None
+    is_metadata_wanted: bool = False
+    screened: Screened | None = None
+
+
+class Admission(msgspec.Struct):
+    """An admitted request: its generation and hold are stored, its first price is pinned.
+
+    ``request`` is the request after the content filters, which is what may be sent.
+    ``candidates`` are the selected candidates that can be paid, in order; the hold is the highest
+    of their worst-case costs. ``probe`` is the subject that the first candidate probes, if its
+    circuit is half-open: the owner of the admission records an outcome for it, or releases it.
+    """
+
+    generation_id: str
+    authority: Authority
+    request: InferenceRequest
+    selection: Selection
+    candidates: Sequence[AffordableCandidate]
+    hold_nano: int
+    upstream_hold_nano: int
+    user: str | None
+    created_at: datetime
+    region: str | None
+    is_metadata_wanted: bool
+    findings: Sequence[Finding]
+    probe: UUID | None = None
+
+
+async def decide(
+    entry: AdmissionRequest,
+    key: GovernedKey,
+    budgets: Budgets,
+    snapshots: Snapshots,
+    health: HealthTable,
+) -> Admission:
+    """Returns the admission of a request, which is not stored yet, and takes its hold.
+
+    Raises the :class:`GatewayError` that refuses the request, :class:`StaleReading` when budgets
+    that are not current would bound it, and ``Unscreened`` when its filters must run in a thread.
+    """
+    authority = key.authority
+    _require_permission(entry, key, budgets)
+    request, findings = _screen(entry, key)
+    catalog = await snapshots.catalog(authority.catalog_version)
+    now = time.time()
+    selection = require_candidates(request, _build_context(entry, key, catalog, health, now))
+    candidates = budgets.find_affordable(
+        request,
+        selection.candidates,
+        authority.organization_id,
+        key.budgets,
+        settings.BYOK_FEE_PERCENT,
+    )
+    hold_nano = max(item.credits_nano for item in candidates)
+    # One candidate pays, so both kinds of money together cost at most what the dearest one does.
+    most_nano = max(item.credits_nano + item.upstream_nano for item in candidates)
+    admission = Admission(
+        generation_id=new_generation_id(),
+        authority=authority,
+        request=request,
+        selection=selection,
+        candidates=candidates,
+        hold_nano=hold_nano,
+        upstream_hold_nano=most_nano - hold_nano,
+        user=_hash_user(authority.organization_id, request.user),
+        created_at=datetime.now(UTC),
+        region=entry.region,
+        is_metadata_wanted=entry.is_metadata_wanted,
+        findings=findings,
+    )
+    budgets.take(
+        authority.organization_id,
+        authority.subjects,
+        key.budgets,
+        credits_nano=admission.hold_nano,
+        upstream_nano=admission.upstream_hold_nano,
+    )
+    first = candidates[0].candidate.subject
+    if health.claim(first, now):
+        admission.probe = first
+    return admission
+
+
+def _require_permission(entry: AdmissionRequest, key: GovernedKey, budgets: Budgets) -> None:
+    """Raises the error that refuses any request of the key at this moment."""
+    authority = key.authority
+    require_usable(disabled=authority.disabled, expires_at=authority.expires_at, now=budgets.now)
+    require_inference(is_management=authority.is_management)
+    require_ingress_region(key.policy, entry.region)
+    if settings.REQUESTS_PER_MINUTE:
+        budgets.require_pace(authority.key_id, settings.REQUESTS_PER_MINUTE)
+    budgets.require_unspent(key.budgets)
+
+
+def _screen(
+    entry: AdmissionRequest, key: GovernedKey
+) -> tuple[InferenceRequest, Sequence[Finding]]:
+    """Returns the request as the content filters leave it, and their findings."""
+    if not key.filters:
+        return entry.request, ()
+    screened = entry.screened
+    if screened is None or screened.filters != key.filters:
+        screened = screen_at_once(key.filters, entry.request)
+    return screened.request, screened.findings
+
+
+def _build_context(
+    entry: AdmissionRequest,
+    key: GovernedKey,
+    catalog: CatalogSnapshot,
+    health: HealthTable,
+    now: float,
+) -> RoutingContext:
+    authority = key.authority
+    return RoutingContext(
+        snapshot=catalog,
+        own=key.routes,
+        workspace_id=authority.workspace_id,
+        key_digest=entry.key_digest,
+        policy=key.policy & Policy.of(served_in=entry.region),
+        organization_id=authority.organization_id,
+        member_id=authority.member_id,
+        defaults=key.rules.defaults,
+        disabled_tools=key.rules.disabled_server_tools,
+        health_of=partial(health.health, now=now),
+        seed=getrandbits(64),
+    )
+
+
+def _hash_user(organization_id: UUID, user: str | None) -> str | None:
+    return None if user is None else hash_end_user(str(organization_id), user)

@@ -1,0 +1,103 @@
+"""The SQL files of the data plane agree with the structs that fill and read them."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from importlib.resources import files
+from types import UnionType
+from typing import Any, get_args, get_type_hints
+from uuid import UUID
+
+import pytest
+from django.db import connection
+
+from billing.budgets import Reading
+from config import sql
+from inference.admission.authority import READ_AUTHORITY, READ_METERS, Authority
+from inference.admission.budgets import Ceiling
+from inference.admission.rows import GenerationRow
+from inference.routing.health import Bucket
+from inference.settlement.journal import Progress
+from inference.settlement.settle import SettlementRow
+
+COLUMN_TYPES = {
+    str: {"text"},
+    UUID: {"uuid"},
+    bool: {"bool"},
+    int: {"bigint", "int", "integer"},
+    float: {"double precision"},
+    datetime: {"timestamptz"},
+    list[int]: {"integer[]"},
+    list[float]: {"double precision[]"},
+    list[dict[str, Any]]: {"jsonb"},
+}
+BATCHES = [
+    ("admit", 1, GenerationRow),
+    ("admit", 2, Ceiling),
+    ("settle", 1, SettlementRow),
+    ("journal", 1, Progress),
+    ("exchange_health", 1, Bucket),
+]
+STATEMENTS = [
+    (package, file.name.removesuffix(".sql"))
+    for package in ("billing", "inference")
+    for file in sorted(files(package).joinpath("sql").iterdir(), key=lambda file: file.name)
+]
+
+
+def batch_columns(name: str, parameter: int) -> dict[str, str]:
+    """Returns the columns that a statement reads from a JSON parameter, with their types."""
+    statement = sql.load_statement("inference", name)
+    found = re.search(
+        rf"json_to_recordset\(\${parameter}::json\) AS \w+ \((.*?)\n    \)", statement, re.DOTALL
+    )
+    assert found is not None
+    return dict(column.strip().split(" ", 1) for column in found[1].split(","))
+
+
+def required_type(hint: Any) -> Any:
+    """Returns the type that a field has when it is not ``None``."""
+    if isinstance(hint, UnionType):
+        (hint,) = (each for each in get_args(hint) if each is not type(None))
+    return hint
+
+
+@pytest.mark.parametrize(("name", "parameter", "struct"), BATCHES)
+def test_the_columns_of_a_batch_are_the_fields_of_its_struct(
+    name: str, parameter: int, struct: type
+) -> None:
+    columns = batch_columns(name, parameter)
+    hints = get_type_hints(struct)
+    assert list(columns) == list(hints)
+    for column, hint in hints.items():
+        assert columns[column] in COLUMN_TYPES[required_type(hint)], column
+
+
+@pytest.mark.parametrize(
+    ("statement", "leading", "fields"),
+    [
+        (READ_AUTHORITY, "digest", list(Authority.__struct_fields__)),
+        (READ_METERS, "read_at", list(Reading._fields)),
+    ],
+)
+def test_a_row_that_is_read_has_the_fields_of_its_struct(
+    db: None, statement: str, leading: str, fields: list[str]
+) -> None:
+    with connection.cursor() as cursor:
+        sql.execute(cursor, statement, [[]])
+        assert [column.name for column in cursor.description] == [leading, *fields]
+
+
+@pytest.mark.parametrize(("package", "name"), STATEMENTS)
+def test_a_statement_begins_with_what_it_returns_and_locks(package: str, name: str) -> None:
+    text = files(package).joinpath("sql", f"{name}.sql").read_text("utf-8")
+    header = text[: re.search(r"^[^-]", text, re.MULTILINE).start()]
+    assert "-- Returns: " in header
+    assert ("-- Lock order: " in header) != ("-- Locks: none." in header)
+    assert ("-- Parameters: " in header) == ("$1" in text[len(header) :])
+
+
+def test_a_statement_is_loaded_without_its_comments() -> None:
+    for package, name in STATEMENTS:
+        assert "--" not in sql.load_statement(package, name)
