@@ -1,0 +1,57 @@
+"""Which fenced blocks there are, and that each of them is executed or checked."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from catalog import imports
+from catalog.models import ModelEndpoint
+from config.local.bootstrap import PROJECT
+from tests.support.markdown import PAGES, PYTHON, SHELL, Reader, name_of, read_blocks
+
+# A page with commands or samples, and the module whose test executes them.
+EXECUTED = {
+    "CONTRIBUTING.md": "test_blocks",
+    "README.md": "test_demo_pages",
+    "docs/clients.md": "test_demo_pages",
+    "docs/deploy/index.md": "test_production",
+    "docs/dialects.md": "test_demo_pages",
+}
+LANGUAGES = {SHELL, PYTHON, "json", "text"}
+
+
+def test_every_page_with_commands_is_executed() -> None:
+    pages = {name_of(page) for page in PAGES if read_blocks(page, SHELL, PYTHON)}
+    assert pages == set(EXECUTED)
+
+
+def test_every_block_says_what_it_is() -> None:
+    blocks = [block for page in PAGES for block in read_blocks(page)]
+    assert [str(block) for block in blocks if block.language not in LANGUAGES] == []
+
+
+def test_the_catalogue_of_the_operating_page_can_be_imported(db: None) -> None:
+    [block] = read_blocks(PROJECT / "docs" / "operating.md", "json")
+    imports.apply(imports.parse(block.text.encode()))
+    assert ModelEndpoint.objects.get().model.slug == "acme/falcon-9"
+
+
+def test_json_blocks_are_json() -> None:
+    for page in PAGES:
+        for block in read_blocks(page, "json"):
+            json.loads(block.text)
+
+
+@pytest.mark.slow
+def test_the_commands_of_contributors_run() -> None:
+    with Reader(changes={}) as reader:
+        # The checkers do not look behind symbolic links.
+        reader.folder = PROJECT
+        blocks = read_blocks(PROJECT / "CONTRIBUTING.md", SHELL)
+        outputs = reader.run(blocks, timeout=300)
+    tests, checks = (outputs[block.line] for block in blocks)
+    assert tests.count(" passed") == 2
+    assert "All checks passed!" in checks
+    assert "0 broken." in checks

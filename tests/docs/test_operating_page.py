@@ -1,0 +1,63 @@
+"""The page for operators lists the commands, options, duties and metrics that exist."""
+
+from __future__ import annotations
+
+import re
+
+from django.core.management import get_commands, load_command_class
+from django.core.management.base import BaseCommand
+from prometheus_client import REGISTRY
+
+from billing.metrics import TopUpCollector
+from config.local.bootstrap import PROJECT
+from config.management.commands.work import DUTIES
+from inference import metrics
+from tests.support.markdown import read_tables
+
+PAGE = PROJECT / "docs" / "operating.md"
+APPS = {"accounts", "billing", "catalog", "config", "endpoints", "endusers", "inference"}
+# Django's own, with more options than operators need.
+DJANGOS = {"migrate", "createsuperuser", "changepassword"}
+# It becomes a part of the benchmark.
+LEAVING = {"fill_demo"}
+
+
+def listed() -> list[str]:
+    """Returns what stands in code in the first cell of every table row."""
+    return [name for cell, *_ in read_tables(PAGE) for name in re.findall(r"`([^`]+)`", cell)]
+
+
+def test_every_command_is_listed_with_its_options() -> None:
+    commands = {
+        name: app for name, app in get_commands().items() if app in APPS and name not in LEAVING
+    }
+    found = {line.split()[0]: line for line in listed() if line.split()[0] in commands}
+    assert set(found) == set(commands)
+    for name, line in found.items():
+        if name in DJANGOS:
+            continue
+        command = load_command_class(commands[name], name)
+        assert set(re.findall(r"--[a-z-]+", line)) == _options(command) - _options(BaseCommand())
+    assert {line.split()[0] for line in listed()} >= DJANGOS
+
+
+def _options(command: BaseCommand) -> set[str]:
+    parser = command.create_parser("manage.py", "command")
+    return {text for action in parser._actions for text in action.option_strings if "--" in text}
+
+
+def test_every_duty_is_listed_with_its_interval() -> None:
+    wanted = {(duty.name, f"{duty.every_seconds:g} s") for duty in DUTIES}
+    rows = {(row[0].strip("`"), row[1]) for row in read_tables(PAGE)}
+    assert {row for row in rows if row[1].endswith(" s")} == wanted
+
+
+def test_every_metric_is_listed(db: None) -> None:
+    assert metrics.__name__ == "inference.metrics"  # importing it registers the data plane's
+    families = [*REGISTRY.collect(), *TopUpCollector().collect()]
+    names = {
+        f"{family.name}_total" if family.type == "counter" else family.name
+        for family in families
+        if family.name.startswith("causeway_")
+    }
+    assert {name for name in listed() if name.startswith("causeway_")} == names
