@@ -26,6 +26,7 @@ from config.server.http_protocol import HttpProtocol
 from tests.support import console, factories
 from tests.support.embedded import CLOUD_HOSTS, CLOUD_PORT
 from tests.support.factories import Tenant
+from tests.support.flush import replace_flush
 from tests.support.inference.site import OPERATOR_SECRET, Site
 from tests.support.upstreams.clouds import Clouds, Gate
 
@@ -35,6 +36,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begins with the modules that have slow tests, so that none of them is left for the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_flush() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        replace_flush(patch)
+        yield
 
 
 @pytest.fixture(scope="session")
