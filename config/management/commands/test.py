@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from typing import Any
@@ -7,16 +8,30 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand
 
+PARALLEL = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+
+
+def add_workers(arguments: list[str]) -> list[str]:
+    """Returns pytest's arguments, preceded by ``PARALLEL`` unless they choose their own workers."""
+    chosen = any(
+        argument.startswith(("-n", "--numprocesses", "-pno:xdist", "--pdb", "--trace"))
+        or (argument == "-p" and following == "no:xdist")
+        for argument, following in itertools.zip_longest(arguments, arguments[1:])
+    )
+    return arguments if chosen else [*PARALLEL, *arguments]
+
 
 class Command(BaseCommand):
-    help = "Runs the test suite with pytest on a throw-away PostgreSQL; takes pytest's arguments."
+    help = (
+        "Runs the tests with pytest on a throw-away PostgreSQL, in two processes; takes pytest's"
+        " arguments (-n 0 runs one process)."
+    )
     requires_system_checks = ()
 
     def run_from_argv(self, argv: list[str]) -> None:
         """Becomes pytest, so that its arguments, signals and exit code are its own."""
         os.chdir(settings.BASE_DIR)
-        arguments = argv[2:] or ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
-        os.execv(sys.executable, [sys.executable, "-m", "pytest", *arguments])
+        os.execv(sys.executable, [sys.executable, "-m", "pytest", *add_workers(argv[2:])])
 
     def handle(self, *args: Any, **options: Any) -> None:
         self.run_from_argv(sys.argv)

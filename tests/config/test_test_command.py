@@ -1,0 +1,30 @@
+"""``manage.py test`` hands its arguments to pytest and adds the number of workers."""
+
+from __future__ import annotations
+
+import pytest
+
+from config.management.commands.test import PARALLEL, add_workers
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["tests/billing"], ["-x", "-k", "no:xdist"], ["--collect-only"], ["-p", "x"]]
+)
+def test_tests_run_in_two_processes(arguments: list[str]) -> None:
+    assert add_workers(arguments) == [*PARALLEL, *arguments]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["-n", "0"],
+        ["-n4", "tests/billing"],
+        ["--numprocesses=3"],
+        ["-p", "no:xdist"],
+        ["-x", "-pno:xdist"],
+        ["--pdb"],
+        ["--trace", "tests/billing"],
+    ],
+)
+def test_a_choice_of_workers_is_kept(arguments: list[str]) -> None:
+    assert add_workers(arguments) == arguments
