@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 import secrets as random
 import time
+from datetime import timedelta
 from importlib import import_module
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from django.apps import apps
 from django.contrib.auth.models import User
 from django.test import Client
+from django.utils import timezone
 from django_otp.oath import totp as code_at
 from django_otp.plugins.otp_static.models import StaticDevice, StaticToken
 from django_otp.plugins.otp_totp.models import TOTPDevice
@@ -178,7 +180,12 @@ def test_wrong_codes_are_slowed_down(user: User) -> None:
     client = Client()
     wrong = "111111" if code_of(device, steps=1) != "111111" else "222222"
     assert errors(log_in(client, otp_token=wrong)) == ["The code is not valid or was already used."]
+    device.refresh_from_db()
+    assert device.throttling_failure_count == 1
 
+    # The pause lasts a second, which a busy machine may spend before the next request.
+    device.throttling_failure_timestamp = timezone.now() + timedelta(hours=1)
+    device.save(update_fields=["throttling_failure_timestamp"])
     [message] = errors(log_in(client, otp_token=code_of(device, steps=1)))
     assert message.startswith("Verification temporarily disabled")
     assert not is_inside(client)
