@@ -24,9 +24,9 @@ from config.local.simulator.certificates import ensure_certificates
 from config.local.simulator.server import Simulator
 from config.server.http_protocol import HttpProtocol
 from tests.support import console, factories
+from tests.support.database.flush import replace_flush
 from tests.support.embedded import CLOUD_HOSTS, CLOUD_PORT
 from tests.support.factories import Tenant
-from tests.support.flush import replace_flush
 from tests.support.inference.site import OPERATOR_SECRET, Site
 from tests.support.upstreams.clouds import Clouds, Gate
 

@@ -19,7 +19,8 @@ from billing import verification as audit
 from billing.models import Account, GrantRequest, Transfer
 from config.api.errors import InvalidTransition
 from config.credentials import Secret
-from tests.support import factories, snapshots
+from tests.support import factories
+from tests.support.database import snapshots
 from tests.support.factories import Tenant
 from tests.support.governance import make_guardrail
 

@@ -17,7 +17,8 @@ from django.db import connection
 
 from accounts.models import ApiKey, Organization, Workspace
 from config.secrets import digest_api_key, is_well_formed
-from tests.support import factories, snapshots
+from tests.support import factories
+from tests.support.database import snapshots
 from tests.support.factories import Tenant
 
 

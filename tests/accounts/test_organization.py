@@ -11,7 +11,8 @@ from django.db.models import ProtectedError
 from rest_framework.test import APIClient
 
 from accounts.models import ApiKey, Member
-from tests.support import factories, snapshots
+from tests.support import factories
+from tests.support.database import snapshots
 from tests.support.factories import Tenant
 from tests.support.governance import make_key, make_member, missing, refused, send
 

@@ -20,7 +20,8 @@ from accounts.authentication import AnyKey, Anyone, DenyAll, ManagementKey
 from accounts.models import ApiKey
 from config.secrets import generate_api_key
 from inference.asgi import COUNT_TOKENS, MESSAGES, ROUTES
-from tests.support import factories, snapshots
+from tests.support import factories
+from tests.support.database import snapshots
 from tests.support.factories import Tenant
 
 # A route that answers without a key is named here, or its test fails.

@@ -10,7 +10,8 @@ from accounts.models import Organization
 from billing import ledger
 from catalog.pricing import NANO
 from inference.models import Generation
-from tests.support import factories, snapshots
+from tests.support import factories
+from tests.support.database import snapshots
 from tests.support.factories import Tenant
 
 

@@ -16,9 +16,10 @@ from billing import verification as audit
 from billing.models import Account, ChainState, Deposit, TopUp, Transfer
 from billing.topups.chains import Chain
 from config.models import AuditEntry
-from tests.support import factories, snapshots
+from tests.support import factories
 from tests.support.chains.nodes import Contract, EthTester
 from tests.support.chains.payments import ask, look
+from tests.support.database import snapshots
 from tests.support.factories import Tenant
 
 _VERBS = ("resume", "read_again")

@@ -18,7 +18,8 @@ from billing import ledger
 from billing import verification as audit
 from billing.models import Account, Deposit, Transfer
 from inference.models import Generation
-from tests.support import factories, snapshots
+from tests.support import factories
+from tests.support.database import snapshots
 from tests.support.factories import Tenant
 
 

@@ -17,7 +17,8 @@ from catalog import imports
 from catalog.models import LanguageModel, ModelEndpoint, Provider
 from config.bulk.report import RowOutcome
 from config.egress.addresses import EgressPolicy
-from tests.support import factories, snapshots
+from tests.support import factories
+from tests.support.database import snapshots
 from tests.support.upstreams.tls import Authority, Script, answering, sending, serving
 
 BUNDLED = (Path(imports.__file__).with_name("data") / "catalogue.json").read_bytes()

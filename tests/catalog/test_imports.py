@@ -19,7 +19,8 @@ from catalog.models import LanguageModel, ModelEndpoint, PriceVersion, Provider
 from config.bulk.problems import ImportRefused
 from config.credentials import Secret
 from endpoints.models import PrivateEndpoint
-from tests.support import factories, snapshots
+from tests.support import factories
+from tests.support.database import snapshots
 
 FILE: dict[str, Any] = {
     "providers": [

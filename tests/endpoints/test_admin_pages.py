@@ -15,7 +15,8 @@ from django.utils import timezone
 from config.local.simulator.server import Simulator
 from endpoints.history import events
 from endpoints.models import PrivateEndpoint, Validation
-from tests.support import factories, snapshots
+from tests.support import factories
+from tests.support.database import snapshots
 from tests.support.factories import Tenant
 
 SUBMIT = {"_form_submitted": "True"}

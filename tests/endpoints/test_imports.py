@@ -20,7 +20,8 @@ from config.bulk.report import Report
 from config.bulk.rows import MAX_LINE, read_lines
 from endpoints import imports
 from endpoints.models import Attestation, Draft, EndpointLimitReached, PrivateEndpoint
-from tests.support import factories, snapshots
+from tests.support import factories
+from tests.support.database import snapshots
 from tests.support.factories import Tenant
 
 KIND = "private_endpoints"

@@ -16,8 +16,8 @@ from endpoints import rotation, validation
 from endpoints.models import PrivateEndpoint, Validation, ValidationStale
 from endpoints.rotation import RotationRefused
 from tests.support import factories
+from tests.support.database.locks import waiting
 from tests.support.factories import Tenant
-from tests.support.locks import waiting
 
 pytestmark = pytest.mark.django_db
 

@@ -17,7 +17,8 @@ from rest_framework.test import APIClient
 
 from endusers.models import EndUser, EndUserNotFound
 from inference.models import Generation
-from tests.support import factories, snapshots
+from tests.support import factories
+from tests.support.database import snapshots
 from tests.support.factories import Tenant
 from tests.support.inference.site import Site
 

@@ -26,7 +26,8 @@ from config.bulk.report import Report
 from config.bulk.rows import MAX_LINE, read_lines
 from endusers import imports
 from endusers.models import EndUser
-from tests.support import factories, snapshots
+from tests.support import factories
+from tests.support.database import snapshots
 from tests.support.factories import Tenant
 
 CSV = b"user,is_active\r\nalice,true\r\nbob,false\r\ncarol,\r\n"

@@ -10,7 +10,8 @@ from django.db import IntegrityError, transaction
 from rest_framework.test import APIClient
 
 from endusers.models import EndUser
-from tests.support import factories, snapshots
+from tests.support import factories
+from tests.support.database import snapshots
 from tests.support.factories import Tenant
 
 ROUTE = "/api/v1/end-users"

@@ -15,8 +15,9 @@ from catalog.models import Provider
 from config import secrets
 from config.credentials import Secret
 from config.secrets import DecryptionFailed, digest_api_key
-from tests.support import factories, snapshots
+from tests.support import factories
 from tests.support.credentials import MALFORMED
+from tests.support.database import snapshots
 from tests.support.factories import Tenant
 from tests.support.upstreams import clouds
 

@@ -21,8 +21,9 @@ from config.local.simulator.server import Simulator
 from config.secrets import DecryptionFailed, digest_api_key
 from endpoints import validation
 from inference.models import Generation
-from tests.support import factories, snapshots
+from tests.support import factories
 from tests.support.credentials import MALFORMED
+from tests.support.database import snapshots
 from tests.support.factories import Tenant
 from tests.support.inference.site import TENANT_SECRET, Site
 

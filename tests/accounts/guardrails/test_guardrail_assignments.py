@@ -20,7 +20,8 @@ from accounts.models import (
     policy_of,
 )
 from config.secrets import digest_api_key
-from tests.support import factories, snapshots
+from tests.support import factories
+from tests.support.database import snapshots
 from tests.support.factories import Tenant
 from tests.support.governance import (
     make_guardrail,

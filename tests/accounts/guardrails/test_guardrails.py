@@ -22,7 +22,8 @@ from accounts.models import (
     policy_of,
 )
 from accounts.policy import Family, Policy
-from tests.support import factories, snapshots
+from tests.support import factories
+from tests.support.database import snapshots
 from tests.support.factories import Tenant
 from tests.support.governance import (
     make_guardrail,

@@ -18,7 +18,8 @@ from rest_framework.test import APIClient
 from accounts.models import ApiKey, ApiKeyNotFound, LimitReset, Workspace
 from config.secrets import digest_api_key, is_well_formed
 from inference.models import Generation
-from tests.support import factories, snapshots
+from tests.support import factories
+from tests.support.database import snapshots
 from tests.support.factories import Tenant
 
 ROUTE = "/api/v1/keys"

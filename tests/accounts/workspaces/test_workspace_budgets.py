@@ -12,7 +12,8 @@ from django.db import IntegrityError, transaction
 from rest_framework.test import APIClient
 
 from accounts.models import BudgetInterval, LimitReset, Workspace, WorkspaceBudget
-from tests.support import factories, snapshots
+from tests.support import factories
+from tests.support.database import snapshots
 from tests.support.factories import Tenant
 from tests.support.governance import make_workspace, refused, send, stamp
 

@@ -28,7 +28,9 @@ from accounts.models import (
 )
 from config.secrets import digest_api_key
 from inference.models import Generation
-from tests.support import factories, snapshots
+from tests.support import factories
+from tests.support.database import snapshots
+from tests.support.database.locks import waiting
 from tests.support.factories import Tenant
 from tests.support.governance import (
     make_guardrail,
@@ -40,7 +42,6 @@ from tests.support.governance import (
     send,
     stamp,
 )
-from tests.support.locks import waiting
 
 FULL: dict[str, Any] = {
     "name": "n" * 255,

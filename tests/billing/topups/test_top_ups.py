@@ -17,9 +17,10 @@ from rest_framework.test import APIClient
 from billing import ledger
 from billing.models import ChainState, TopUp
 from billing.topups.chains import Chain
-from tests.support import factories, snapshots
+from tests.support import factories
 from tests.support.chains.nodes import RECIPIENT, Contract, chain_of
 from tests.support.chains.payments import ask, look
+from tests.support.database import snapshots
 from tests.support.factories import Tenant
 
 PATH = "/api/v1/credits/crypto"

@@ -19,7 +19,8 @@ from catalog.dialects.shared import credentials
 from catalog.dialects.shared.credentials import AZURE_SUFFIXES, InvalidCredential
 from catalog.models import Dialect
 from config.credentials import Secret
-from tests.support import factories, snapshots
+from tests.support import factories
+from tests.support.database import snapshots
 from tests.support.embedded import CLOUD_HOSTS
 from tests.support.factories import Tenant
 from tests.support.upstreams import clouds

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
-from tests.support import snapshots
+from tests.support.database import snapshots
 
 ROUTE = "/api/v1/end-users"
 

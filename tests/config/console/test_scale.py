@@ -30,7 +30,7 @@ from inference.reports.dashboard import RANGES
 from inference.reports.hours import HOUR
 from inference.reports.rollups import midnight
 from tests.support import ledger as books
-from tests.support import snapshots
+from tests.support.database import snapshots
 
 # pytest-django makes a database for tests that say so; a fixture of the module is too early for it.
 pytestmark = pytest.mark.django_db

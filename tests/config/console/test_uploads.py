@@ -20,7 +20,8 @@ from config.console.uploads import MAX_BYTES
 from config.models import AuditEntry
 from endpoints.models import Attestation, PrivateEndpoint
 from endusers.models import EndUser
-from tests.support import factories, snapshots
+from tests.support import factories
+from tests.support.database import snapshots
 from tests.support.factories import Tenant
 
 PAGES = (

@@ -14,7 +14,8 @@ from accounts.models import ByokCredential
 from catalog.models import LanguageModel, Provider
 from config.local.simulator.server import Simulator
 from endpoints.models import PrivateEndpoint, Validation
-from tests.support import factories, snapshots
+from tests.support import factories
+from tests.support.database import snapshots
 from tests.support.factories import Tenant
 
 ROUTE = "/api/v1/private-endpoints"

@@ -15,7 +15,8 @@ from catalog.models import LanguageModel, PriceVersion, Provider
 from config.local.simulator.server import Simulator
 from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation
-from tests.support import factories, snapshots
+from tests.support import factories
+from tests.support.database import snapshots
 from tests.support.factories import Tenant
 
 ROUTE = "/api/v1/private-endpoints"

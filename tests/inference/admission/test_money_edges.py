@@ -31,6 +31,7 @@ from inference.requests.schemas import InferenceRequest
 from inference.routing.health import AttemptOutcome, HealthTable, subject_of
 from inference.settlement.sweeper import sweep
 from tests.support import factories
+from tests.support.database.locks import waiting
 from tests.support.inference.endings import Ending, assert_ended, connected, hang_up, read_until
 from tests.support.inference.site import (
     OPERATOR_SECRET,
@@ -41,7 +42,6 @@ from tests.support.inference.site import (
     events_of,
 )
 from tests.support.ledger import assert_in_order
-from tests.support.locks import waiting
 
 CREDITS = 1_000 * 10**9
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"

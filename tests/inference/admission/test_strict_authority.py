@@ -29,9 +29,9 @@ from inference.requests import schemas
 from inference.routing.health import HealthTable
 from inference.settlement.settle import Settlement, SettlementStore
 from tests.support import factories
+from tests.support.database.locks import waiting
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
-from tests.support.locks import waiting
 
 
 def lock_meter(site: Site) -> None:

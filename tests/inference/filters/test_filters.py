@@ -27,7 +27,7 @@ from inference.filters.screening import (
     screen_at_once,
 )
 from inference.requests import schemas
-from tests.support import snapshots
+from tests.support.database import snapshots
 from tests.support.governance import make_guardrail, make_member
 from tests.support.inference.site import TEXT, Site
 from tests.support.ledger import assert_in_order

@@ -17,7 +17,8 @@ from rest_framework.test import APIClient
 from accounts.models import Member
 from inference.models import DailyUsage, Generation, Journal, UsageDay
 from inference.reports.rollups import roll_up_usage
-from tests.support import factories, snapshots
+from tests.support import factories
+from tests.support.database import snapshots
 from tests.support.factories import Tenant
 from tests.support.governance import make_key, make_workspace, missing
 

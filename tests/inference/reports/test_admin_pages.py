@@ -16,7 +16,8 @@ from billing import verification as audit
 from billing.models import Transfer
 from endusers.models import EndUser
 from inference.models import Generation
-from tests.support import factories, snapshots
+from tests.support import factories
+from tests.support.database import snapshots
 from tests.support.factories import Tenant
 
 SUBMIT = {"_form_submitted": "True"}

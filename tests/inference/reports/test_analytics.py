@@ -16,7 +16,8 @@ from rest_framework.test import APIClient
 from accounts.models import ApiKey, Member
 from inference.models import Generation
 from inference.reports import analytics
-from tests.support import factories, snapshots
+from tests.support import factories
+from tests.support.database import snapshots
 from tests.support.factories import Tenant
 from tests.support.governance import make_key, make_workspace
 

@@ -14,7 +14,8 @@ from rest_framework.test import APIClient
 
 from accounts.models import ApiKey
 from inference.models import Feedback, Generation
-from tests.support import factories, snapshots
+from tests.support import factories
+from tests.support.database import snapshots
 from tests.support.factories import Tenant
 from tests.support.inference.site import Site
 
