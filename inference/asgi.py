@@ -1,7 +1,7 @@
-"""The data plane's own small ASGI application: one async function for every inference route.
+"""The ASGI application of the inference routes.
 
-It stands beside Django in the same process, because a Django request costs more than all the work
-done here. Authentication, errors and models are the same.
+It runs beside Django in the same process, because a request through Django costs more than all the
+work done here. Authentication, errors and models are the same.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from inference import metrics
 from inference.admission.decide import AdmissionRequest
 from inference.admission.estimate import estimate_tokens
 from inference.exchange.gateway import CallerStuck, Gateway
-from inference.requests import schemas, sse
+from inference.requests import schemas
 from inference.requests.messages import reply as message
 from inference.requests.messages.request import to_chat
 from inference.store import run_in_thread
@@ -48,13 +48,15 @@ ROUTES: Final = {
     "/api/v1/chat/completions": Operation.CHAT,
     "/api/v1/completions": Operation.TEXT,
     "/api/v1/embeddings": Operation.EMBEDDINGS,
-    # Chat in other words.
+    # Messages become chat requests.
     MESSAGES: Operation.CHAT,
     COUNT_TOKENS: Operation.CHAT,
 }
 
-# The second is the older name.
+# Both names of the header that asks for routing metadata; the second is the older one.
 _METADATA_HEADERS: Final = (b"x-openrouter-metadata", b"x-openrouter-experimental-metadata")
+# The comment that a quiet stream sends, so that proxies do not close it.
+_KEEPALIVE: Final = b": CAUSEWAY PROCESSING\n\n"
 
 
 class Inference:
@@ -65,7 +67,7 @@ class Inference:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request; every error leaves in the one envelope."""
-        connection = _KINDS.get(scope["path"], _Connection)(scope, receive, send)
+        connection = _CONNECTIONS.get(scope["path"], _Connection)(scope, receive, send)
         token = logs.request_id.set(connection.request_id)
         try:
             await self._serve(connection)
@@ -92,7 +94,7 @@ class Inference:
         digest = connection.digest()
         request = schemas.parse(
             ROUTES[connection.path],
-            await connection.body(),
+            await connection.read_body(),
             session_id=connection.header(b"x-session-id"),
         )
         if connection.path == COUNT_TOKENS:
@@ -107,23 +109,21 @@ class Inference:
                 request,
                 connection.request_id,
                 region=region_of_host(host, settings.REGION_HOSTS),
-                http_referer=_noted(connection.header(b"http-referer"), 512),
-                app_title=_noted(connection.header(b"x-openrouter-title"), 255),
-                user_agent=_noted(connection.header(b"user-agent"), 255),
-                is_metadata_wanted=any(
-                    connection.header(name) == "enabled" for name in _METADATA_HEADERS
-                ),
+                http_referer=_clip(connection.header(b"http-referer"), 512),
+                app_title=_clip(connection.header(b"x-openrouter-title"), 255),
+                user_agent=_clip(connection.header(b"user-agent"), 255),
+                is_metadata_wanted="enabled" in map(connection.header, _METADATA_HEADERS),
             )
         )
         connection.generation_id = exchange.generation_id
         token = logs.generation_id.set(exchange.generation_id)
         try:
-            async with connection.watched():
+            async with connection.watch_caller():
                 if request.stream:
                     await exchange.stream(connection.deliver)
                     await connection.end_events()
                 else:
-                    await connection.respond(200, await exchange.reply(connection.rendered))
+                    await connection.respond(200, await exchange.reply(connection.rewrite_reply))
         finally:
             exchange.settle(asyncio.CancelledError())
             logs.generation_id.reset(token)
@@ -131,7 +131,7 @@ class Inference:
 
 @lru_cache(maxsize=64)
 def _is_served(host: str) -> bool:
-    """Applies Django's own rule for a ``Host``, which is dear, once to each."""
+    """Tells whether Django serves the host; cached, because Django's check is slow."""
     request = HttpRequest()
     request.META["HTTP_HOST"] = host
     try:
@@ -141,20 +141,20 @@ def _is_served(host: str) -> bool:
     return True
 
 
-def _noted(text: str | None, length: int) -> str | None:
-    """Cuts what a caller says of itself to its column."""
+def _clip(text: str | None, length: int) -> str | None:
+    """Cuts a header to the length of its column, without the NUL that PostgreSQL refuses."""
     return None if text is None else text.replace("\0", "")[:length]
 
 
 class _Connection:
-    """One HTTP exchange over ASGI: its body read once, its answer begun once."""
+    """Reads one request and sends its response over ASGI."""
 
-    keepalive: ClassVar = sse.KEEPALIVE
+    keepalive: ClassVar = _KEEPALIVE
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
-        self._headers: list[tuple[bytes, bytes]] = scope["headers"]
+        self._raw_headers: list[tuple[bytes, bytes]] = scope["headers"]
         self._server = scope.get("server")
         self._receive = receive
         self._send = send
@@ -164,8 +164,8 @@ class _Connection:
         self._has_begun = False
         self._is_sending = False
         self._last_sent = 0.0
-        self._comments: asyncio.TimerHandle | None = None
-        self._commenting: asyncio.Task[None] | None = None
+        self._comment_timer: asyncio.TimerHandle | None = None
+        self._comment_task: asyncio.Task[None] | None = None
 
     def digest(self) -> str:
         """Returns the digest of the caller's key; raises :class:`Unauthenticated`."""
@@ -173,16 +173,16 @@ class _Connection:
 
     def authorization(self) -> str | None:
         """Returns the one ``Authorization`` header; raises :class:`Unauthenticated` for two."""
-        return self._only(b"authorization", "Send one Authorization header.")
+        return self._single_header(b"authorization", "Send one Authorization header.")
 
     def host(self) -> str:
-        """Returns what Django would take for the host: of several, none that can be served."""
-        values = [value for name, value in self._headers if name == b"host"]
+        """Returns the host as Django reads it; several hosts are joined, which no host matches."""
+        values = self._headers(b"host")
         if not values and self._server:
             return str(self._server[0])
         return b",".join(values).decode("latin-1")
 
-    async def body(self) -> bytes:
+    async def read_body(self) -> bytes:
         """Reads the request body; raises :class:`PayloadTooLarge`."""
         limit = settings.MAX_REQUEST_BYTES
         length = self.header(b"content-length")
@@ -190,22 +190,22 @@ class _Connection:
             raise PayloadTooLarge
         return await read_body(self._receive)
 
-    def rendered(self, reply: bytes) -> bytes:
-        """Returns the body of a whole answer in the caller's words."""
+    def rewrite_reply(self, reply: bytes) -> bytes:
+        """Returns the body of a whole reply in the format of the interface."""
         return reply
 
     def error_body(self, error: GatewayError) -> dict[str, Any]:
-        """Returns the body of an error in the caller's words."""
+        """Returns the body of an error in the format of the interface."""
         return error.body()
 
-    def watched(self) -> _Watch:
-        """Returns a context in which a caller that hangs up ends the work."""
+    def watch_caller(self) -> _Watch:
+        """Returns a context that is cancelled when the caller disconnects."""
         return _Watch(self)
 
     async def respond(
         self, status: int, body: bytes, headers: list[tuple[bytes, bytes]] | None = None
     ) -> None:
-        """Sends a whole JSON answer."""
+        """Sends a whole JSON response."""
         self._has_begun = True
         await self._send(
             {
@@ -222,7 +222,7 @@ class _Connection:
         await self._send({"type": "http.response.body", "body": body})
 
     async def respond_error(self, error: GatewayError) -> None:
-        """Sends an error in the envelope; does nothing where an answer has begun."""
+        """Sends an error in the envelope, unless a response has begun."""
         if self._has_begun:
             return
         headers = [
@@ -232,7 +232,7 @@ class _Connection:
         await self.respond(error.status, msgspec.json.encode(self.error_body(error)), headers)
 
     async def send_events(self, data: bytes) -> None:
-        """Sends events; the first ones commit the status 200."""
+        """Sends events; the first call also sends the status 200."""
         if not self._has_begun:
             self._has_begun = True
             await self._send(
@@ -249,45 +249,44 @@ class _Connection:
             )
             self._keep_alive()
         self._last_sent = time.monotonic()
-        # Meanwhile no comments: they would gather behind what a slow caller does not take.
+        # No comments meanwhile: they would queue behind events that a slow caller does not read.
         self._is_sending = True
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
         self._is_sending = False
 
-    # What an exchange hands over is in the caller's words already.
+    # An exchange renders events in the format of chat, so there is nothing to rewrite.
     deliver = send_events
 
     async def end_events(self) -> None:
-        """Ends a stream; raises :class:`CallerStuck` where its last events are never taken."""
-        self.close()
+        """Ends a stream; raises :class:`CallerStuck` when its last events are never read."""
+        self.stop_comments()
         try:
             async with asyncio.timeout(settings.HOLD_TIMEOUT):
                 await self._send({"type": "http.response.body", "body": b""})
         except TimeoutError:
             raise CallerStuck from None
 
-    def close(self) -> None:
-        """Ends the comments."""
-        if self._comments is not None:
-            self._comments.cancel()
-            self._comments = None
+    def stop_comments(self) -> None:
+        if self._comment_timer is not None:
+            self._comment_timer.cancel()
+            self._comment_timer = None
 
     async def abort(self) -> None:
-        """Closes the connection in the middle of an answer."""
+        """Closes the connection in the middle of a response."""
         self._abort()
-        await self._gone()
+        await self._wait_for_disconnect()
 
-    async def watch(self, task: asyncio.Task[Any]) -> None:
-        """Cancels the task when the caller is gone."""
-        await self._gone()
+    async def cancel_on_disconnect(self, task: asyncio.Task[Any]) -> None:
+        """Cancels the task when the caller disconnects."""
+        await self._wait_for_disconnect()
         task.cancel()
 
-    async def _gone(self) -> None:
+    async def _wait_for_disconnect(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
     def _keep_alive(self) -> None:
-        """Sends a comment on a stream that has been quiet, and looks again when the next is due."""
+        """Sends a comment when the stream has been quiet, and schedules the next check."""
         interval = settings.STREAM_KEEPALIVE_INTERVAL
         if not interval:
             return
@@ -296,12 +295,12 @@ class _Connection:
         if self._last_sent and not self._is_sending:
             left = self._last_sent + interval - time.monotonic()
             if left <= 0:
-                self._commenting = loop.create_task(self._comment())
+                self._comment_task = loop.create_task(self._send_comment())
                 left = interval
-        self._comments = loop.call_later(left, self._keep_alive)
+        self._comment_timer = loop.call_later(left, self._keep_alive)
 
-    async def _comment(self) -> None:
-        if self._comments is not None:
+    async def _send_comment(self) -> None:
+        if self._comment_timer is not None:
             await self.send_events(self.keepalive)
 
     def _common_headers(self) -> list[tuple[bytes, bytes]]:
@@ -310,21 +309,25 @@ class _Connection:
             headers.append((b"x-generation-id", self.generation_id.encode()))
         return headers
 
-    def header(self, wanted: bytes) -> str | None:
-        for name, value in self._headers:
-            if name == wanted:
+    def header(self, name: bytes) -> str | None:
+        """Returns the first header of this name."""
+        for other, value in self._raw_headers:
+            if other == name:
                 return value.decode("latin-1")
         return None
 
-    def _only(self, wanted: bytes, message: str) -> str | None:
-        values = [value for name, value in self._headers if name == wanted]
+    def _headers(self, name: bytes) -> list[bytes]:
+        return [value for other, value in self._raw_headers if other == name]
+
+    def _single_header(self, name: bytes, message: str) -> str | None:
+        values = self._headers(name)
         if len(values) > 1:
             raise Unauthenticated(message)
         return values[0].decode("latin-1") if values else None
 
 
 class _MessagesConnection(_Connection):
-    """The same exchange in the words of Anthropic's Messages."""
+    """Speaks Anthropic's Messages: rewrites requests to chat, and replies and events back."""
 
     keepalive = message.PING
 
@@ -333,13 +336,13 @@ class _MessagesConnection(_Connection):
         self._events = message.Events(self.request_id)
 
     def digest(self) -> str:
-        api_key = self._only(b"x-api-key", "Send one x-api-key header.")
+        api_key = self._single_header(b"x-api-key", "Send one x-api-key header.")
         return key_digest(self.authorization(), api_key)
 
-    async def body(self) -> bytes:
-        return to_chat(await super().body())
+    async def read_body(self) -> bytes:
+        return to_chat(await super().read_body())
 
-    def rendered(self, reply: bytes) -> bytes:
+    def rewrite_reply(self, reply: bytes) -> bytes:
         try:
             return message.reply(reply)
         except InvalidReply as exc:
@@ -353,25 +356,28 @@ class _MessagesConnection(_Connection):
             await self.send_events(events)
 
     def _common_headers(self) -> list[tuple[bytes, bytes]]:
-        # The clients of this interface read the identifier by its name there.
+        # Anthropic's clients read the request id from this header.
         return [(b"request-id", self.request_id.encode()), *super()._common_headers()]
 
 
 class _CountConnection(_MessagesConnection):
-    """The same for a message whose tokens are estimated: nothing is sent, held or stored."""
+    """Reads a message whose tokens are only estimated; nothing is sent, held or stored."""
 
-    async def body(self) -> bytes:
-        return to_chat(await _Connection.body(self), is_count=True)
+    async def read_body(self) -> bytes:
+        return to_chat(await _Connection.read_body(self), is_count=True)
 
 
-_KINDS: Final[dict[str, type[_Connection]]] = {
+_CONNECTIONS: Final[dict[str, type[_Connection]]] = {
     MESSAGES: _MessagesConnection,
     COUNT_TOKENS: _CountConnection,
 }
 
 
 class _Watch:
-    """Runs :meth:`_Connection.watch` beside the work, and tells its cancellation from others."""
+    """Runs the work of a request, and raises :class:`ClientGone` when its caller disconnects.
+
+    A cancellation by anybody else passes through.
+    """
 
     def __init__(self, connection: _Connection) -> None:
         self._connection = connection
@@ -380,10 +386,10 @@ class _Watch:
         task = asyncio.current_task()
         assert task is not None
         self._task = task
-        self._watcher = asyncio.create_task(self._connection.watch(task))
+        self._watcher = asyncio.create_task(self._connection.cancel_on_disconnect(task))
 
     async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
-        self._connection.close()
+        self._connection.stop_comments()
         is_gone = self._watcher.done()
         self._watcher.cancel()
         if is_gone and kind is not None and issubclass(kind, asyncio.CancelledError):

@@ -21,10 +21,9 @@ from inference.admission.decide import Admission, AdmissionRequest
 from inference.admission.estimate import BYTES_PER_TOKEN
 from inference.exchange import upstream
 from inference.exchange.attempts import FAILURES, Attempts, Stream
-from inference.exchange.rendering import Renderer
+from inference.exchange.rendering import DONE, Renderer
 from inference.exchange.tally import Ending, Tally
 from inference.filters.screening import ContentBlocked, Unscreened, screen
-from inference.requests import sse
 from inference.routing.health import HealthTable
 from inference.routing.routes import Candidate
 from inference.settlement.journal import Heartbeat, Progress
@@ -249,7 +248,7 @@ class Exchange:
         if self._tally.usage is not None:
             self._attempts.report_speed(self._tally.usage.completion)
         self._is_delivering = True
-        await deliver(renderer.render_usage_event(self._attempts.metadata()) + sse.DONE)
+        await deliver(renderer.render_usage_event(self._attempts.metadata()) + DONE)
         # The caller has received everything: leaving from now on is no cancellation.
         self.settle()
         stream.response.close(linger=_LINGER_SECONDS)
@@ -271,7 +270,12 @@ class Exchange:
         self._is_settled = True
         attempts, tally = self._attempts, self._tally
         attempts.release_probe()
-        ending = _ending_of(error)
+        if error is None:
+            ending = Ending.COMPLETED
+        elif isinstance(error, asyncio.CancelledError | CallerStuck):
+            ending = Ending.CANCELLED
+        else:
+            ending = Ending.FAILED
         charged = tally.charge(ending, is_accepted=attempts.is_accepted)
         usage = None if charged is None else charged.usage
         cost = tally.price(usage, attempts.candidate)
@@ -314,10 +318,3 @@ class Exchange:
 
     def _renderer(self) -> Renderer:
         return Renderer(self._request, self.generation_id, self._attempts.candidate, self._tally)
-
-
-def _ending_of(error: BaseException | None) -> Ending:
-    if error is None:
-        return Ending.COMPLETED
-    is_caller_gone = isinstance(error, asyncio.CancelledError | CallerStuck)
-    return Ending.CANCELLED if is_caller_gone else Ending.FAILED

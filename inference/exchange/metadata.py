@@ -1,4 +1,4 @@
-"""What a caller who asks for it learns of how a request was routed; pure."""
+"""The account of how a request was routed, for callers who ask for it; pure."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def routing_metadata(
     findings: Sequence[Finding] = (),
     generation_time_ms: int | None = None,
 ) -> dict[str, Any]:
-    """Returns the member ``openrouter_metadata`` of an answer, of a chunk or of an error.
+    """Returns the member ``openrouter_metadata`` of a reply, of an event or of an error.
 
-    ``attempts`` are those of the generation, in order: ``endpoint_id``, ``provider``, ``status``,
-    ``is_byok``, and ``error_type`` where one failed. ``region`` is that of the host called, and
-    ``findings`` are those of content filters. What is not known is left out, save for ``region``,
-    which may be null.
+    ``attempts`` are the generation's attempts in order, with the members ``endpoint_id``,
+    ``provider``, ``status`` and ``is_byok``, and ``error_type`` where one failed. ``region`` is the
+    region of the host that received the request; ``findings`` are those of the content filters.
+    Unknown members are left out, except ``region``, which is null.
     """
     routes = {str(one.route.endpoint_id): one.route for one in selection.candidates}
     last = attempts[-1] if attempts else None
@@ -38,11 +38,11 @@ def routing_metadata(
     total = len(available) + len(selection.excluded)
     body: dict[str, Any] = {
         "requested": selection.requested,
-        "strategy": _strategy(
+        "strategy": _name_strategy(
             selection, None if last is None else routes[last["endpoint_id"]].model_slug
         ),
         "region": region,
-        "summary": _summary(selected, len(attempts), len(available), total),
+        "summary": _summarize(selected, len(attempts), len(available), total),
         "attempt": len(attempts),
         "is_byok": last is not None and bool(last["is_byok"]),
         "endpoints": {"total": total, "available": available},
@@ -56,32 +56,32 @@ def routing_metadata(
         ],
     }
     if findings:
-        body["pipeline"] = [_stage(selection) for selection in findings]
+        body["pipeline"] = [_describe_finding(finding) for finding in findings]
     if generation_time_ms is not None:
         body["generation_time"] = generation_time_ms
     return body
 
 
-def _strategy(selection: Selection, model: str | None) -> str:
-    """Tells how the model was selection: as asked for, free of charge only, or one of the next."""
+def _name_strategy(selection: Selection, model: str | None) -> str:
+    """Names how the model was found: ``direct``, ``free`` only, or a ``fallback`` model."""
     if model is not None and model != selection.model:
         return "fallback"
     is_free = selection.requested != selection.model and selection.requested.endswith(":free")
     return "free" if is_free else "direct"
 
 
-def _summary(selected: Mapping[str, Any] | None, tried: int, available: int, total: int) -> str:
+def _summarize(selected: Mapping[str, Any] | None, tried: int, available: int, total: int) -> str:
     text = f"{available} of {total} endpoints available, {tried} tried"
     who = "none" if selected is None else selected["provider"]
     return f"{text}, {who} answered."
 
 
-def _stage(selection: Finding) -> dict[str, Any]:
-    texts = "1 text" if selection.count == 1 else f"{selection.count} texts"
+def _describe_finding(finding: Finding) -> dict[str, Any]:
+    texts = "1 text" if finding.count == 1 else f"{finding.count} texts"
     return {
         "type": "guardrail",
         "name": "content-filter",
-        "guardrail_id": str(selection.guardrail_id),
-        "summary": f"{selection.label} in {texts}: {selection.action}.",
-        "data": {"label": selection.label, "action": selection.action, "count": selection.count},
+        "guardrail_id": str(finding.guardrail_id),
+        "summary": f"{finding.label} in {texts}: {finding.action}.",
+        "data": {"label": finding.label, "action": finding.action, "count": finding.count},
     }

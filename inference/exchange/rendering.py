@@ -12,7 +12,6 @@ from catalog.dialects.shared.reasoning import hidden
 from catalog.pricing import completion_cost, nano_usd, prompt_cost, usd
 from config.api.errors import GatewayError
 from inference.exchange.tally import Tally
-from inference.requests import sse
 from inference.requests.schemas import InferenceRequest
 from inference.routing.routes import Candidate
 
@@ -23,8 +22,19 @@ _OBJECTS: Final = {
     (Operation.TEXT, True): "text_completion",
     (Operation.EMBEDDINGS, False): "list",
 }
+# The end mark of a stream.
+DONE: Final = b"data: [DONE]\n\n"
 _encode = msgspec.json.Encoder().encode
 _decode_integer = msgspec.json.Decoder(int).decode
+
+
+def encode_event(fields: dict[str, Any]) -> bytes:
+    """Encodes one JSON object as one server-sent event.
+
+    JSON allows line ends between the parts of a raw member. They become spaces here, because a line
+    end would end the event.
+    """
+    return b"data: " + _encode(fields).replace(b"\n", b" ") + b"\n\n"
 
 
 class Renderer:
@@ -94,11 +104,11 @@ class Renderer:
             return b""
         fields.update(self._identity)
         self._last_fields, self._prefix = fields, None
-        return sse.event(fields)
+        return encode_event(fields)
 
     def render_usage_event(self, metadata: dict[str, Any]) -> bytes:
         """Returns the last event before the end mark: the usage and what it costs."""
-        return sse.event(
+        return encode_event(
             {
                 **self._usage_fields,
                 **self._identity,
@@ -116,12 +126,12 @@ class Renderer:
         else:
             choice |= {"text": "", "logprobs": None}
         self._tally.finish_reason = "error"
-        return sse.event({**self._identity, **error.body(), **metadata, "choices": [choice]})
+        return encode_event({**self._identity, **error.body(), **metadata, "choices": [choice]})
 
     def _encode_prefix(self) -> bytes:
         """Encodes the start of an event that repeats the last one except for its choices."""
         fields = {name: value for name, value in self._last_fields.items() if name != "choices"}
-        self._prefix = sse.event(fields).removesuffix(b"}\n\n") + b',"choices":'
+        self._prefix = encode_event(fields).removesuffix(b"}\n\n") + b',"choices":'
         return self._prefix
 
     def _identify(self, fields: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Sends a call to a candidate through the egress client, and says in our words what went wrong."""
+"""Sends a call to a candidate and translates its errors for the caller."""
 
 from __future__ import annotations
 
@@ -34,31 +34,53 @@ from inference.requests.schemas import BOUNDS, EFFORTS, InferenceRequest
 from inference.routing.routes import Candidate
 
 _MAX_ERROR_BYTES: Final = 1_048_576
-# What the operator would pay for, or answer for, without a price or a promise.
-_OPERATORS: Final = frozenset(("service_tier", "store"))
+# Fields that cost the operator money without a price, or make a promise in the operator's name.
+_OPERATOR_FIELDS: Final = frozenset(("service_tier", "store"))
 _SECONDS: Final = re.compile(r"[0-9]{1,6}")
 
 
 class RequestUntranslatable(UpstreamRefused):
-    """The provider's wire format cannot say the request; that of another candidate may."""
+    """The provider's wire format cannot express the request; another candidate's may."""
 
     retryable = True
 
 
 async def send(
-    egress_client: egress.EgressClient,
+    client: egress.EgressClient,
     dialect: Dialect,
     candidate: Candidate,
     request: InferenceRequest,
     user: str | None,
     max_tokens: int | None = None,
 ) -> egress.OutboundResponse:
-    """Sends the request and returns an answer of status 200, its body unread.
+    """Sends the request and returns a response of status 200 whose body is unread.
 
-    ``max_tokens`` bounds an answer that the caller left unbounded.
-
-    Raises :class:`UpstreamError`; the caller closes the answer.
+    ``user`` is the caller's end user as the upstream may know it. ``max_tokens`` bounds an answer
+    that the caller left unbounded. Raises :class:`UpstreamError`. The caller closes the response.
     """
+    try:
+        outbound = dialect.build(_build_call(candidate, request, user, max_tokens))
+    except Untranslatable as exc:
+        raise RequestUntranslatable(
+            str(exc), metadata={"provider_name": candidate.route.facts.provider_name}
+        ) from None
+    try:
+        response = await client.send(
+            outbound,
+            first_byte_timeout=settings.UPSTREAM_FIRST_EVENT_TIMEOUT,
+            idle_timeout=settings.UPSTREAM_IDLE_TIMEOUT,
+        )
+    except egress.EgressError as exc:
+        raise translate(exc, candidate.secret) from None
+    if response.status != 200:
+        raise await _read_refusal(response, candidate)
+    return response
+
+
+def _build_call(
+    candidate: Candidate, request: InferenceRequest, user: str | None, max_tokens: int | None
+) -> Call:
+    """Returns the call that a dialect puts into the provider's format."""
     route = candidate.route
     options = candidate.options or {}
     fields = {**request.fields, **options}
@@ -66,17 +88,17 @@ async def send(
         for name in EFFORTS - options.keys():
             fields.pop(name, None)
     if (known := route.supported_parameters) is not None:
-        # Some providers refuse what they do not know, though it would have changed nothing. A bound
-        # is never left out: the hold rests on it.
+        # Some providers refuse parameters that they do not know, even without effect. The output
+        # bound is never left out, because the hold rests on it.
         for name in request.parameters - known - BOUNDS:
             fields.pop(name, None)
         if request.max_tokens and BOUNDS & fields.keys() and not BOUNDS & fields.keys() <= known:
-            # The hold rests on the bound, so it goes by a name that the endpoint heeds.
+            # The endpoint must heed the bound, so it is sent by a name that the endpoint knows.
             max_tokens = request.max_tokens
     if request.operation is Operation.TEXT:
         fields.pop("max_completion_tokens", None)
     if not candidate.is_byok:
-        for name in _OPERATORS - (known or frozenset()):
+        for name in _OPERATOR_FIELDS - (known or frozenset()):
             fields.pop(name, None)
     if user is not None:
         fields["user"] = user
@@ -84,7 +106,7 @@ async def send(
         for name in BOUNDS:
             fields.pop(name, None)
         fields[_bound_name(request.operation, route.supported_parameters)] = max_tokens
-    call = Call(
+    return Call(
         operation=request.operation,
         base_url=route.base_url,
         model=route.upstream_model_id,
@@ -95,29 +117,12 @@ async def send(
         is_byok=candidate.is_byok,
         supported_parameters=route.listed_parameters,
     )
-    try:
-        outbound = dialect.build(call)
-    except Untranslatable as exc:
-        raise RequestUntranslatable(
-            str(exc), metadata={"provider_name": route.facts.provider_name}
-        ) from None
-    try:
-        response = await egress_client.send(
-            outbound,
-            first_byte_timeout=settings.UPSTREAM_FIRST_EVENT_TIMEOUT,
-            idle_timeout=settings.UPSTREAM_IDLE_TIMEOUT,
-        )
-    except egress.EgressError as exc:
-        raise translate(exc, candidate.secret) from None
-    if response.status != 200:
-        raise await _refusal(response, candidate)
-    return response
 
 
 def _bound_name(operation: Operation, supported: frozenset[str] | None) -> str:
-    """Returns what an endpoint calls the bound: the older name, unless it knows the newer alone.
+    """Returns the name of the output bound: the older, unless the endpoint lists only the newer.
 
-    Plain completions have the older one alone, whatever the endpoint lists for chats.
+    Text completions know only the older name, whatever the endpoint lists for chats.
     """
     if operation is Operation.TEXT:
         return "max_tokens"
@@ -126,7 +131,7 @@ def _bound_name(operation: Operation, supported: frozenset[str] | None) -> str:
 
 
 def translate(exc: Exception, secret: Secret) -> GatewayError:
-    """Maps what the egress client and the dialects raise to errors of the caller's tree."""
+    """Returns the error of our tree for one of the egress client or of a dialect."""
     match exc:
         case GatewayError():
             return exc
@@ -146,8 +151,8 @@ def translate(exc: Exception, secret: Secret) -> GatewayError:
             raise exc
 
 
-async def _refusal(response: egress.OutboundResponse, candidate: Candidate) -> Exception:
-    """Reads an error answer and returns the error that the caller will see."""
+async def _read_refusal(response: egress.OutboundResponse, candidate: Candidate) -> Exception:
+    """Reads an error response and returns the error for the caller."""
     status = response.status
     try:
         body = await response.read(limit=_MAX_ERROR_BYTES)
@@ -176,7 +181,7 @@ async def _refusal(response: egress.OutboundResponse, candidate: Candidate) -> E
         return UpstreamUnavailable(message, upstream_status=status, metadata=metadata)
     if status == 529:
         return UpstreamOverloaded(message, upstream_status=status, metadata=metadata)
-    # A credential that fails, or a model that is not there or fails, says nothing of the next
+    # A failed credential, or a model that is missing or fails, says nothing about the next
     # candidate.
     if status in (401, 402, 403, 404, 424) or status >= 500 or status < 400:
         return UpstreamError(message, upstream_status=status, metadata=metadata)

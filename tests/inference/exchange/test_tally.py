@@ -1,0 +1,191 @@
+"""The tally of one generation: usage, estimate, cost and charge, as tables."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pytest
+
+from catalog.dialects.base import Chunk, Operation, Reply
+from catalog.pricing import Price, Usage
+from config.credentials import Secret
+from inference.exchange.tally import NO_COST, Cost, Count, Ending, Tally
+from inference.models import Generation
+from inference.requests import schemas
+from inference.routing.routes import Candidate
+from tests.support.inference.routes import route
+
+# Its prompt is 40 bytes and the role's 16, which is an estimate of 14 tokens.
+BODY = b'{"model": "a/b", "stream": %s, "messages": [{"role": "user", "content": "%s"}]}'
+PROMPT_TOKENS = 14
+
+
+def tally_of(*parts: Reply | Chunk, stream: bool = True, fee: str = "0") -> Tally:
+    """The tally of a request whose answer came in these parts."""
+    body = BODY % (b"true" if stream else b"false", b"x" * 40)
+    tally = Tally(schemas.parse(Operation.CHAT, body), Decimal(fee))
+    for part in parts:
+        tally.add(part)
+    return tally
+
+
+def text(size: int = 8, usage: Usage | None = None, finish: str | None = None) -> Chunk:
+    """A chunk with a choice, whose text has this many bytes."""
+    choices = msgspec.json.encode([{"index": 0, "delta": {}, "finish_reason": finish}])
+    return Chunk(
+        fields={"choices": msgspec.Raw(choices)},
+        usage=usage,
+        finish_reason=finish,
+        output_bytes=size,
+        has_choices=True,
+    )
+
+
+def alone(prompt: int, completion: int) -> Chunk:
+    """A chunk that has nothing but usage."""
+    return Chunk(fields={"usage": msgspec.Raw(b"{}")}, usage=Usage(prompt, completion))
+
+
+STOP = text(0, finish="stop")
+
+
+@pytest.mark.parametrize(
+    ("parts", "usage", "is_estimated"),
+    [
+        # Nothing was counted: everything is estimated.
+        ([], Usage(PROMPT_TOKENS, 0), True),
+        ([text(9)], Usage(PROMPT_TOKENS, 3), True),
+        ([text(9), STOP], Usage(PROMPT_TOKENS, 3), True),
+        # The first usage that comes alone after the finish reason holds.
+        ([text(), STOP, alone(10, 5)], Usage(10, 5), False),
+        ([text(), STOP, alone(10, 5), alone(99, 99)], Usage(10, 5), False),
+        # One beside a choice may be of that choice alone: a larger one replaces it.
+        ([text(8, Usage(10, 5), "stop"), alone(10, 7)], Usage(10, 7), False),
+        ([text(8, Usage(10, 5), "stop"), alone(10, 4)], Usage(10, 5), False),
+        # One before the end may be short of the output that follows.
+        ([text(8, Usage(10, 1)), text(40)], Usage(10, 12), True),
+        ([text(8, Usage(10, 50)), text(40)], Usage(10, 50), False),
+        ([text(8, Usage(10, 5), "stop"), text(40)], Usage(10, 12), True),
+    ],
+)
+def test_the_usage_that_holds(parts: list[Chunk], usage: Usage, is_estimated: bool) -> None:
+    assert tally_of(*parts).count() == Count(usage, is_estimated)
+
+
+def test_output_after_the_usage_makes_it_short() -> None:
+    tally = tally_of(text(), STOP, alone(10, 5))
+    tally.add_output(400)
+    assert tally.count() == Count(Usage(10, 102), True)
+
+
+def test_both_finish_reasons_are_kept_and_written_into_the_choices() -> None:
+    chunk = text(0, finish="max_tokens")
+    tally = tally_of(chunk)
+    assert (tally.finish_reason, tally.native_finish_reason) == ("length", "max_tokens")
+    [choice] = chunk.fields["choices"]
+    assert (choice["finish_reason"], choice["native_finish_reason"]) == ("length", "max_tokens")
+
+
+def test_the_first_identity_of_the_upstream_is_kept() -> None:
+    tally = tally_of()
+    for name in ("one", "two"):
+        tally.add(Chunk(fields={}, model=f"model-{name}", upstream_id=f"id-{name}"))
+    assert (tally.upstream_model, tally.upstream_id) == ("model-one", "id-one")
+
+
+DONE = [text(), STOP, alone(10, 5)]
+FAILED = text(0, finish="error")
+
+
+@pytest.mark.parametrize(
+    ("ending", "stream", "parts", "is_accepted", "charged"),
+    [
+        # Completed: charged, unless the answer is blank.
+        (Ending.COMPLETED, True, DONE, True, Count(Usage(10, 5), False)),
+        (Ending.COMPLETED, False, DONE, True, Count(Usage(10, 5), False)),
+        (Ending.COMPLETED, True, [STOP], True, Count(Usage(PROMPT_TOKENS, 0), True)),
+        (Ending.COMPLETED, True, [STOP, alone(10, 0)], True, Count(Usage(10, 0), False)),
+        (Ending.COMPLETED, True, [], True, None),
+        (Ending.COMPLETED, True, [alone(10, 0)], True, None),
+        (Ending.COMPLETED, True, [FAILED, alone(10, 0)], True, None),
+        (Ending.COMPLETED, True, [FAILED, alone(10, 3)], True, Count(Usage(10, 3), False)),
+        # Cancelled: the prompt too, once an upstream has accepted the request.
+        (Ending.CANCELLED, True, [], False, None),
+        (Ending.CANCELLED, True, [], True, Count(Usage(PROMPT_TOKENS, 0), True)),
+        (Ending.CANCELLED, False, [], True, Count(Usage(PROMPT_TOKENS, 0), True)),
+        (Ending.CANCELLED, True, [text(9)], True, Count(Usage(PROMPT_TOKENS, 3), True)),
+        # Failed: only what a stream delivered.
+        (Ending.FAILED, True, [], True, None),
+        (Ending.FAILED, True, [text(9)], True, Count(Usage(PROMPT_TOKENS, 3), True)),
+        (Ending.FAILED, True, [alone(10, 0)], True, None),
+        (Ending.FAILED, True, [STOP, alone(10, 0)], True, Count(Usage(10, 0), False)),
+        (Ending.FAILED, False, DONE, True, None),
+    ],
+)
+def test_what_is_charged(
+    ending: Ending,
+    stream: bool,
+    parts: list[Chunk],
+    is_accepted: bool,
+    charged: Count | None,
+) -> None:
+    assert tally_of(*parts, stream=stream).charge(ending, is_accepted=is_accepted) == charged
+
+
+def candidate(*, is_byok: bool = False, **rates: str) -> Candidate:
+    price = Price(**{name: Decimal(rate) for name, rate in rates.items()})
+    endpoint = replace(route("x"), price=price)
+    return Candidate(endpoint, Secret("a secret"), is_byok, endpoint.endpoint_id)
+
+
+@pytest.mark.parametrize(
+    ("rates", "fee", "is_byok", "usage", "cost"),
+    [
+        ({"prompt": "0.000001", "completion": "0.000002"}, "0", False, (10, 5), (20_000, 20_000)),
+        # An own credential pays the provider; credits pay the fee.
+        ({"prompt": "0.000001", "completion": "0.000002"}, "5", True, (10, 5), (1_000, 20_000)),
+        ({"prompt": "0.000001", "completion": "0.000002"}, "0", True, (10, 5), (0, 20_000)),
+        # The fee is on own credentials only.
+        ({"prompt": "0.000001", "completion": "0"}, "5", False, (10, 5), (10_000, 10_000)),
+        # The sum is rounded once, half to even.
+        ({"prompt": "0.0000000005", "completion": "0"}, "0", False, (1, 0), (0, 0)),
+        ({"prompt": "0.0000000005", "completion": "0"}, "0", False, (3, 0), (2, 2)),
+    ],
+)
+def test_the_cost_of_a_usage(
+    rates: dict[str, str],
+    fee: str,
+    is_byok: bool,
+    usage: tuple[int, int],
+    cost: tuple[int, int],
+) -> None:
+    tally = tally_of(fee=fee)
+    assert tally.price(Usage(*usage), candidate(is_byok=is_byok, **rates)) == Cost(*cost)
+
+
+def test_no_usage_costs_nothing() -> None:
+    assert tally_of().price(None, candidate(prompt="1", completion="1")) == NO_COST
+
+
+def test_the_cost_follows_the_usage_and_the_candidate() -> None:
+    tally = tally_of()
+    dear = candidate(prompt="0.000002", completion="0")
+    cheap = candidate(prompt="0.000001", completion="0")
+    costs = [tally.price(Usage(count, 0), one) for count in (1, 2) for one in (dear, cheap, dear)]
+    assert [cost.credits_nano for cost in costs] == [2_000, 1_000, 2_000, 4_000, 2_000, 4_000]
+
+
+def test_images_of_the_request_are_part_of_the_cost() -> None:
+    image: dict[str, Any] = {"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}
+    body = {"model": "a/b", "messages": [{"role": "user", "content": [image, image]}]}
+    request = schemas.parse(Operation.CHAT, msgspec.json.encode(body))
+    tally = Tally(request, Decimal(0))
+    pictured = candidate(prompt="0", completion="0", image="0.001")
+    assert tally.price(Usage(1, 1), pictured) == Cost(2_000_000, 2_000_000)
+
+
+def test_endings_are_terminal_statuses() -> None:
+    assert set(Ending) == set(Generation.Status.values) - {Generation.Status.PENDING}
