@@ -393,7 +393,7 @@ class _Probe:
             body = b""
         finally:
             response.close()
-        return response.status, parse_error(body).cleaned(self.call.secret)
+        return response.status, parse_error(body).clean(self.call.secret)
 
     def reached(self) -> None:
         """The address was one that may be dialled, whatever came of the call."""

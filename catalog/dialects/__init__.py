@@ -1,9 +1,9 @@
-"""How each kind of provider is spoken to.
+"""Wire formats of providers, one module a dialect.
 
-A dialect is a pure module with the shape of :class:`base.Dialect`: a :class:`base.Call` in, an HTTP
-request out; bytes in, a :class:`base.Reply` or :class:`base.Chunk` objects out. It opens no
-connection and reads no setting. Whatever the provider speaks, what comes out has the shape of
-OpenAI's completion objects, which is what callers of this service speak.
+A dialect is a pure module with the shape of :class:`base.Dialect`: it turns a :class:`base.Call`
+into an HTTP request, and bytes into a :class:`base.Reply` or into :class:`base.Chunk` objects. It
+opens no connection and reads no setting. Replies and chunks of every dialect have the shape of
+OpenAI's completion objects, which is the format of this gateway's callers.
 """
 
 from __future__ import annotations
@@ -39,28 +39,28 @@ if TYPE_CHECKING:
     ]
 
 _NAMES: Final = frozenset(("openai", "anthropic", "gemini", "azure", "bedrock", "vertex"))
-_OF_CLAUDE: Final = {"azure": "azure_claude", "vertex": "vertex_claude"}
+_CLAUDE_DIALECTS: Final = {"azure": "azure_claude", "vertex": "vertex_claude"}
 
 
 def get(name: str, model: str = "") -> Dialect | None:
-    """Returns the dialect of that name, or ``None`` while this release does not speak it.
+    """Returns the dialect of that name, or ``None`` for a name that this release does not support.
 
-    Two clouds speak another one to Claude: to what they, or whoever deployed it there, call
-    ``claude…``.
+    Azure and Vertex have another dialect for Claude: for models and deployments whose name begins
+    with ``claude``.
     """
-    if name in _OF_CLAUDE and model.startswith("claude"):
-        return _imported(_OF_CLAUDE[name])
-    return _imported(name) if name in _NAMES else None
+    if name in _CLAUDE_DIALECTS and model.startswith("claude"):
+        return _load(_CLAUDE_DIALECTS[name])
+    return _load(name) if name in _NAMES else None
 
 
 @cache
-def _imported(name: str) -> Dialect:
-    """Imports a dialect when it is spoken first: those of clouds need ten megabytes of theirs."""
+def _load(name: str) -> Dialect:
+    """Imports a dialect at its first use: the libraries of the clouds need ten megabytes."""
     return cast(Dialect, import_module(f"{__name__}.{name}"))
 
 
 def check_credential(name: str, secret: Secret) -> None:
-    """Raises :class:`credentials.InvalidCredential` for one that should say where, and does not."""
+    """Raises :class:`credentials.InvalidCredential` when the secret lacks a host that it needs."""
     dialect = get(name)
     if dialect is not None:
         dialect.host(None, secret)

@@ -21,10 +21,9 @@ from catalog.dialects.base import (
     Untranslatable,
     parse_error,
 )
-from catalog.dialects.shared import messages
-from catalog.dialects.shared import replies as answers
-from catalog.dialects.shared.messages import Chat, Media, Text, Thought, ToolCall, ToolResult
-from catalog.dialects.shared.replies import ANTHROPIC_FORMAT, Finish, Said
+from catalog.dialects.shared import messages, replies
+from catalog.dialects.shared.messages import Chat, Media, ReasoningBlock, Text, ToolCall, ToolResult
+from catalog.dialects.shared.replies import ANTHROPIC_FORMAT, Finish, Output
 from catalog.dialects.shared.sse import EventDecoder
 from catalog.pricing import Usage
 from config.credentials import Secret
@@ -34,22 +33,22 @@ operations: Final = frozenset((Operation.CHAT,))
 names_deployments: Final = False
 
 _VERSION: Final = "2023-06-01"
-# The format requires a limit; where neither the caller nor the endpoint names one, an answer of
-# common length fits.
+# The format requires a limit. This one applies when neither the caller nor the endpoint has one; a
+# reply of common length fits.
 _MAX_TOKENS: Final = 4096
 
-# The generations before 4.6 take a budget of tokens to think, the later ones an effort alone.
-_TAKES_BUDGET: Final = re.compile(
+# Models before 4.6 accept a budget of tokens for thinking, later ones only an effort.
+_HAS_BUDGET: Final = re.compile(
     r"claude-(?:3|(?:opus|sonnet|haiku)-4(?:-[0-5])?(?![0-9]|-[0-9](?![0-9])))"
 )
 _MIN_BUDGET: Final = 1024
-# The model that thinks between calls of tools at least, and cannot be made to call one.
-_THINKS_BETWEEN: Final = re.compile(r"claude-sonnet-5-5(?![0-9])")
-# The generation that takes a temperature and a top_p together.
-_TAKES_BOTH: Final = re.compile(r"claude-3")
-# The lowest top_p that goes together with thinking.
+# This model always thinks between tool calls, and cannot be forced to call a tool.
+_INTERLEAVES: Final = re.compile(r"claude-sonnet-5-5(?![0-9])")
+# The generation that accepts a temperature and a top_p together.
+_ACCEPTS_BOTH: Final = re.compile(r"claude-3")
+# The lowest top_p that is allowed together with thinking.
 _MIN_TOP_P: Final = 0.95
-# The share of the output that an effort may think with, in percent.
+# The share of the output that each effort may use for thinking, in percent.
 _SHARES: Final = {"minimal": 10, "low": 20, "medium": 50, "high": 80, "xhigh": 95, "max": 95}
 _EFFORTS: Final = {"minimal": "low"}
 _FINISHES: Final = {
@@ -76,16 +75,16 @@ class _Usage(msgspec.Struct):
     output_tokens_details: _OutputDetails | None = None
 
     @property
-    def of_prompt(self) -> Usage | None:
-        """Counts the prompt alone: what a stream has written is not known when it begins.
+    def prompt_usage(self) -> Usage | None:
+        """Returns the usage of the prompt, which is known when a stream begins.
 
-        Some begin with zeros and count at the end: a prompt of nothing is not counted yet.
+        Some streams begin with zeros and report the counts at the end; then it is ``None``.
         """
-        counted = msgspec.structs.replace(self, output_tokens=0).counted(_Usage())
-        return counted if counted is not None and counted.prompt else None
+        total = msgspec.structs.replace(self, output_tokens=0).add_up(_Usage())
+        return total if total is not None and total.prompt else None
 
-    def counted(self, earlier: _Usage) -> Usage | None:
-        """Adds the prompt up; what an event leaves out is what an earlier one said."""
+    def add_up(self, earlier: _Usage) -> Usage | None:
+        """Returns the usage; a count that this event lacks comes from an earlier event."""
 
         def latest(name: str) -> Any:
             value = getattr(self, name)
@@ -95,7 +94,7 @@ class _Usage(msgspec.Struct):
         if self.output_tokens is None or latest("input_tokens") is None:
             return None
         details = self.output_tokens_details or _OutputDetails()
-        return answers.count_usage(
+        return replies.count_usage(
             (latest("input_tokens"), read, written),
             (self.output_tokens,),
             cached=read,
@@ -115,7 +114,7 @@ class _Block(msgspec.Struct):
     input: dict[str, msgspec.Raw] = {}
 
 
-class _Answer(msgspec.Struct):
+class _Message(msgspec.Struct):
     type: str
     content: list[_Block] = []
     id: str | None = None
@@ -136,7 +135,7 @@ class _Delta(msgspec.Struct):
 class _Event(msgspec.Struct):
     type: str
     index: int = 0
-    message: _Answer | None = None
+    message: _Message | None = None
     content_block: _Block | None = None
     delta: _Delta | None = None
     usage: _Usage | None = None
@@ -144,14 +143,14 @@ class _Event(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How an answer is drawn; ``None`` leaves it to the model."""
+    """The sampling parameters of a request; ``None`` leaves a parameter to the model."""
 
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
 
 
-_decode_answer = msgspec.json.Decoder(_Answer).decode
+_decode_message = msgspec.json.Decoder(_Message).decode
 _decode_event = msgspec.json.Decoder(_Event).decode
 
 
@@ -163,12 +162,12 @@ def build(call: Call) -> OutboundRequest:
     return OutboundRequest(
         method="POST",
         url=f"{call.base_url}/messages",
-        headers=headers(call, call.secret),
-        body=_encode(message(call, messages.read(call))),
+        headers=build_headers(call, call.secret),
+        body=_encode(build_body(call, messages.parse_chat(call))),
     )
 
 
-def headers(call: Call, key: Secret) -> dict[str, str]:
+def build_headers(call: Call, key: Secret) -> dict[str, str]:
     return {
         "x-api-key": key.reveal(),
         "anthropic-version": _VERSION,
@@ -179,90 +178,91 @@ def headers(call: Call, key: Secret) -> dict[str, str]:
 
 def parse_reply(operation: Operation, body: bytes) -> Reply:
     try:
-        answer = _decode_answer(body.decode())
+        reply = _decode_message(body.decode())
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise InvalidReply("The answer is not a message.") from None
-    if answer.type == "error":
+    if reply.type == "error":
         raise parse_error(body)
-    if answer.type != "message":
+    if reply.type != "message":
         raise InvalidReply("The answer is not a message.")
-    said = Said(
-        text="".join(block.text for block in answer.content),
-        reasoning="".join(block.thinking for block in answer.content),
+    output = Output(
+        text="".join(block.text for block in reply.content),
+        reasoning="".join(block.thinking for block in reply.content),
         details=[
             detail
-            for index, block in enumerate(answer.content)
-            for detail in _details(block, index)
+            for index, block in enumerate(reply.content)
+            for detail in _build_details(block, index)
         ],
         tool_calls=[
-            answers.tool_call(block.id, block.name, _encode(block.input).decode())
-            for block in answer.content
+            replies.build_tool_call(block.id, block.name, _encode(block.input).decode())
+            for block in reply.content
             if block.type == "tool_use"
         ],
     )
-    usage = None if answer.usage is None else answer.usage.counted(_Usage())
-    return answers.reply(
-        [(said, _finish(answer.stop_reason or "end_turn"))],
+    usage = None if reply.usage is None else reply.usage.add_up(_Usage())
+    return replies.build_reply(
+        [(output, _finish(reply.stop_reason or "end_turn"))],
         usage=usage,
-        model=answer.model,
-        upstream_id=answer.id,
+        model=reply.model,
+        upstream_id=reply.id,
     )
 
 
 def stream_parser(operation: Operation, choices: int = 1) -> StreamParser:
-    return answers.Parser(EventDecoder(), _Reader().read)
+    return replies.EventParser(EventDecoder(), _Reader().read)
 
 
-def takes_budget(model: str) -> bool:
-    """Tells the models that think by a budget of tokens from those that think by an effort."""
-    return _TAKES_BUDGET.search(model) is not None
+def has_thinking_budget(model: str) -> bool:
+    """Returns whether the model thinks by a budget of tokens, and not by an effort."""
+    return _HAS_BUDGET.search(model) is not None
 
 
 def output_limit(call: Call, chat: Chat) -> int:
-    """Returns the most tokens that the answer may have, thoughts included."""
+    """Returns the maximum number of tokens of the reply, thinking included."""
     if chat.max_tokens is not None:
         return chat.max_tokens
     if call.max_completion_tokens is not None:
         return call.max_completion_tokens
-    budget = chat.reasoning.max_tokens if takes_budget(call.model) else None
+    budget = chat.reasoning.max_tokens if has_thinking_budget(call.model) else None
     return (budget or 0) + _MAX_TOKENS
 
 
-def thinking(model: str, chat: Chat, max_tokens: int) -> dict[str, Any] | None:
-    """Returns the ``thinking`` of a request, or ``None`` where the model shall decide.
+def build_thinking(model: str, chat: Chat, max_tokens: int) -> dict[str, Any] | None:
+    """Returns the ``thinking`` of a request, or ``None`` when the model decides.
 
-    A budget is part of the output and has a minimum: where the output is smaller, an older model
-    does not think. There is no turning a budget into an effort: a newer model decides by itself.
-    A model that must call a tool cannot be told to think before.
+    A budget is part of the output and has a minimum: if the output is smaller, an older model does
+    not think. A budget cannot be converted to an effort: a newer model decides by itself. A model
+    that must call a tool cannot be told to think first.
 
-    Raises :class:`base.Untranslatable` for a model that cannot be made to call a tool.
+    Raises :class:`base.Untranslatable` for a model that cannot be forced to call a tool.
     """
-    wanted, is_between = chat.reasoning, _THINKS_BETWEEN.search(model) is not None
-    if is_between and chat.is_tool_forced:
-        raise Untranslatable("This model cannot be made to call a tool.")
-    if wanted.is_on is None:
+    options, is_interleaved = chat.reasoning, _INTERLEAVES.search(model) is not None
+    if is_interleaved and chat.is_tool_forced:
+        raise Untranslatable("This model cannot be forced to call a tool.")
+    if options.is_on is None:
         return None
-    if not wanted.is_on:
-        return {"type": "between_tools" if is_between else "disabled"}
+    if not options.is_on:
+        return {"type": "between_tools" if is_interleaved else "disabled"}
     if chat.is_tool_forced:
         return None
-    if not takes_budget(model):
-        return {"type": "adaptive", "display": "omitted" if wanted.is_hidden else "summarized"}
-    budget = wanted.max_tokens
+    if not has_thinking_budget(model):
+        return {"type": "adaptive", "display": "omitted" if options.is_hidden else "summarized"}
+    budget = options.max_tokens
     if budget is None:
-        budget = max_tokens * _SHARES.get(wanted.effort or "medium", 50) // 100
+        budget = max_tokens * _SHARES.get(options.effort or "medium", 50) // 100
     budget = max(budget, _MIN_BUDGET)
     if budget >= max_tokens:
         return None
-    # These models show what they think unless told otherwise; a signature is the same either way.
-    hidden = {"display": "omitted"} if wanted.is_hidden else {}
+    # These models show their thinking by default; the signature is the same either way.
+    hidden = {"display": "omitted"} if options.is_hidden else {}
     return {"type": "enabled", "budget_tokens": budget, **hidden}
 
 
-def sampling(model: str, chat: Chat, thinking: dict[str, Any] | None) -> Sampling:
-    """Returns how the answer is drawn; of that, a model that thinks takes next to nothing.
+def choose_sampling(model: str, chat: Chat, thinking: dict[str, Any] | None) -> Sampling:
+    """Returns the sampling parameters that the model accepts; with thinking, ``top_p`` at most.
 
-    Of ``temperature`` and ``top_p``, models since the fourth generation take one: the first.
+    Models since the fourth generation accept one of ``temperature`` and ``top_p``; ``temperature``
+    wins.
     """
     if thinking is not None and thinking["type"] != "disabled":
         top_p = chat.top_p
@@ -270,40 +270,40 @@ def sampling(model: str, chat: Chat, thinking: dict[str, Any] | None) -> Samplin
         return Sampling(top_p=top_p if is_allowed else None)
     temperature, top_p = chat.temperature, chat.top_p
     if temperature is not None:
-        # OpenAI's scale goes on to 2, this one ends at 1: both ends mean the most random answer.
+        # OpenAI's scale ends at 2 and this one at 1; both ends mean the most random reply.
         temperature = min(temperature, 1)
-        top_p = top_p if _TAKES_BOTH.search(model) else None
+        top_p = top_p if _ACCEPTS_BOTH.search(model) else None
     return Sampling(temperature, top_p, chat.top_k)
 
 
-def effort(model: str, chat: Chat) -> str | None:
-    """Returns the effort in the provider's words, for the models that know one."""
-    wanted = chat.reasoning.effort
-    if wanted is None or takes_budget(model):
+def effort_name(model: str, chat: Chat) -> str | None:
+    """Returns the provider's name of the effort, or ``None`` for a model without efforts."""
+    effort = chat.reasoning.effort
+    if effort is None or has_thinking_budget(model):
         return None
-    return _EFFORTS.get(wanted, wanted)
+    return _EFFORTS.get(effort, effort)
 
 
-def message(call: Call, chat: Chat) -> dict[str, Any]:
+def build_body(call: Call, chat: Chat) -> dict[str, Any]:
     """Returns the body of a request."""
     max_tokens = output_limit(call, chat)
-    thoughts = thinking(call.model, chat, max_tokens)
-    drawn = sampling(call.model, chat, thoughts)
-    output = messages.without_nones(
-        effort=effort(call.model, chat),
+    thinking = build_thinking(call.model, chat, max_tokens)
+    sampling = choose_sampling(call.model, chat, thinking)
+    output = messages.omit_none(
+        effort=effort_name(call.model, chat),
         format=None if chat.schema is None else {"type": "json_schema", "schema": chat.schema},
     )
-    return messages.without_nones(
+    return messages.omit_none(
         model=call.model,
         max_tokens=max_tokens,
-        system=[_part(part) for part in chat.instructions] or None,
+        system=[_build_block(part) for part in chat.instructions] or None,
         messages=[
             {"role": turn.role, "content": content}
             for turn in chat.turns
-            if (content := [made for part in turn.parts if (made := _part(part))])
+            if (content := [block for part in turn.parts if (block := _build_block(part))])
         ],
         tools=[
-            messages.without_nones(
+            messages.omit_none(
                 name=tool.name,
                 description=tool.description,
                 input_schema=tool.schema,
@@ -313,12 +313,12 @@ def message(call: Call, chat: Chat) -> dict[str, Any]:
             for tool in chat.tools
         ]
         or None,
-        tool_choice=_tool_choice(chat),
-        temperature=drawn.temperature,
-        top_p=drawn.top_p,
-        top_k=drawn.top_k,
+        tool_choice=_build_tool_choice(chat),
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
         stop_sequences=chat.stop or None,
-        thinking=thoughts,
+        thinking=thinking,
         output_config=output or None,
         cache_control=chat.cache,
         metadata=None if chat.user is None else {"user_id": chat.user},
@@ -326,7 +326,7 @@ def message(call: Call, chat: Chat) -> dict[str, Any]:
     )
 
 
-def _tool_choice(chat: Chat) -> dict[str, Any] | None:
+def _build_tool_choice(chat: Chat) -> dict[str, Any] | None:
     if not chat.tools:
         return None
     choice = chat.tool_choice
@@ -342,13 +342,13 @@ def _tool_choice(chat: Chat) -> dict[str, Any] | None:
     return members
 
 
-def _part(part: messages.Part) -> dict[str, Any] | None:
-    """Returns a content block, or ``None`` for the reasoning of another provider."""
+def _build_block(part: messages.Part) -> dict[str, Any] | None:
+    """Returns the content block of a part, or ``None`` for another provider's reasoning."""
     match part:
         case Text():
-            return messages.without_nones(type="text", text=part.text, cache_control=part.cache)
+            return messages.omit_none(type="text", text=part.text, cache_control=part.cache)
         case Media():
-            return _media(part)
+            return _build_media(part)
         case ToolCall():
             return {
                 "type": "tool_use",
@@ -357,13 +357,13 @@ def _part(part: messages.Part) -> dict[str, Any] | None:
                 "input": part.arguments,
             }
         case ToolResult():
-            return messages.without_nones(
+            return messages.omit_none(
                 type="tool_result",
                 tool_use_id=part.id,
-                content=[_part(inner) for inner in part.parts] or None,
+                content=[_build_block(inner) for inner in part.parts] or None,
                 cache_control=part.cache,
             )
-        case Thought():
+        case ReasoningBlock():
             if part.format != ANTHROPIC_FORMAT:
                 return None
             if part.data is not None:
@@ -373,7 +373,7 @@ def _part(part: messages.Part) -> dict[str, Any] | None:
             return {"type": "thinking", "thinking": part.text, "signature": part.signature}
 
 
-def _media(part: Media) -> dict[str, Any]:
+def _build_media(part: Media) -> dict[str, Any]:
     kind = {"image": "image", "file": "document"}.get(part.kind)
     if part.url is not None:
         source = {"type": "url", "url": part.url}
@@ -382,19 +382,19 @@ def _media(part: Media) -> dict[str, Any]:
         if kind == "document" and part.media_type != "application/pdf":
             kind = None
     if kind is None:
-        raise messages.refusal(part, "Anthropic")
-    return messages.without_nones(
-        type=kind, source=source, title=part.name, cache_control=part.cache
-    )
+        raise messages.unsupported_part(part, "Anthropic")
+    return messages.omit_none(type=kind, source=source, title=part.name, cache_control=part.cache)
 
 
-def _details(block: _Block, index: int) -> list[dict[str, Any]]:
+def _build_details(block: _Block, index: int) -> list[dict[str, Any]]:
     if block.type == "thinking":
         return [
-            answers.thought(ANTHROPIC_FORMAT, index, text=block.thinking, signature=block.signature)
+            replies.build_reasoning_detail(
+                ANTHROPIC_FORMAT, index, text=block.thinking, signature=block.signature
+            )
         ]
     if block.type == "redacted_thinking":
-        return [answers.thought(ANTHROPIC_FORMAT, index, data=block.data)]
+        return [replies.build_reasoning_detail(ANTHROPIC_FORMAT, index, data=block.data)]
     return []
 
 
@@ -403,7 +403,7 @@ def _finish(stop_reason: str) -> Finish:
 
 
 class _Reader:
-    """Reads the events of one stream; those of a kind that is not known here say nothing."""
+    """Reads the events of one stream; it ignores events of an unknown type."""
 
     __slots__ = ("_calls", "_id", "_is_started", "_model", "_usage")
 
@@ -412,7 +412,7 @@ class _Reader:
         self._id: str | None = None
         self._model: str | None = None
         self._usage = _Usage()
-        self._calls = answers.CallsOfBlocks()
+        self._calls = replies.ToolCallBlocks()
 
     def read(self, data: bytes) -> Iterator[Chunk]:
         try:
@@ -425,53 +425,59 @@ class _Reader:
             case "message_start" if event.message is not None:
                 self._id, self._model = event.message.id, event.message.model
                 self._usage = event.message.usage or self._usage
-                yield self._chunk(Said(), usage=self._usage.of_prompt)
+                yield self._chunk(Output(), usage=self._usage.prompt_usage)
             case "content_block_start" if event.content_block is not None:
-                yield from self._chunks(self._begun(event.index, event.content_block))
+                yield from self._chunks(self._begin_block(event.index, event.content_block))
             case "content_block_delta" if event.delta is not None:
-                yield from self._chunks(self._continued(event.index, event.delta))
+                yield from self._chunks(self._continue_block(event.index, event.delta))
             case "content_block_stop":
-                yield from self._chunks(self._calls.ended(event.index))
+                yield from self._chunks(self._calls.end(event.index))
             case "message_delta" if event.delta is not None:
-                usage = None if event.usage is None else event.usage.counted(self._usage)
+                usage = None if event.usage is None else event.usage.add_up(self._usage)
                 reason = event.delta.stop_reason
                 if reason is not None or usage is not None:
                     yield self._chunk(None, None if reason is None else _finish(reason), usage)
             case "message_stop":
-                yield answers.done()
+                yield replies.build_end_mark()
 
-    def _begun(self, index: int, block: _Block) -> Said:
+    def _begin_block(self, index: int, block: _Block) -> Output:
         if block.type == "tool_use":
             arguments = _encode(block.input).decode() if block.input else ""
-            return self._calls.begun(index, block.id, block.name, arguments)
+            return self._calls.begin(index, block.id, block.name, arguments)
         if not (block.text or block.thinking or block.data):
-            return Said()
-        return Said(block.text, block.thinking, _details(block, index))
+            return Output()
+        return Output(block.text, block.thinking, _build_details(block, index))
 
-    def _continued(self, index: int, delta: _Delta) -> Said:
+    def _continue_block(self, index: int, delta: _Delta) -> Output:
         match delta.type:
             case "text_delta":
-                return Said(delta.text)
+                return Output(delta.text)
             case "thinking_delta" if delta.thinking:
-                details = [answers.thought(ANTHROPIC_FORMAT, index, text=delta.thinking)]
-                return Said(reasoning=delta.thinking, details=details)
+                details = [
+                    replies.build_reasoning_detail(ANTHROPIC_FORMAT, index, text=delta.thinking)
+                ]
+                return Output(reasoning=delta.thinking, details=details)
             case "signature_delta" if delta.signature:
-                details = [answers.thought(ANTHROPIC_FORMAT, index, signature=delta.signature)]
-                return Said(details=details)
+                details = [
+                    replies.build_reasoning_detail(
+                        ANTHROPIC_FORMAT, index, signature=delta.signature
+                    )
+                ]
+                return Output(details=details)
             case "input_json_delta":
-                return self._calls.continued(index, delta.partial_json)
-        return Said()
+                return self._calls.extend(index, delta.partial_json)
+        return Output()
 
-    def _chunks(self, said: Said) -> Iterator[Chunk]:
-        if said:
-            yield self._chunk(said)
+    def _chunks(self, output: Output) -> Iterator[Chunk]:
+        if output:
+            yield self._chunk(output)
 
     def _chunk(
-        self, said: Said | None, finish: Finish | None = None, usage: Usage | None = None
+        self, output: Output | None, finish: Finish | None = None, usage: Usage | None = None
     ) -> Chunk:
         is_first, self._is_started = not self._is_started, True
-        return answers.chunk(
-            said,
+        return replies.build_chunk(
+            output,
             is_first=is_first,
             finish=finish,
             usage=usage,

@@ -1,8 +1,8 @@
 """Azure OpenAI and Foundry models: OpenAI's wire format at a resource's own host.
 
-Microsoft documents two routes, both with the key in ``api-key``: the v1 interface, which needs no
-version and names the deployment in the body, and the dated one, which names it in the path. Neither
-serves Claude, which is :mod:`azure_claude`'s.
+https://learn.microsoft.com/en-us/azure/ai-foundry/openai/reference describes two routes, both with
+the key in ``api-key``: the v1 interface has no version and names the deployment in the body; the
+dated interface names the deployment in the path. Neither serves Claude; see :mod:`azure_claude`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ stream_parser = openai.stream_parser
 
 
 def host(base_url: str | None, secret: Secret) -> str:
-    return credentials.azure(secret).host
+    return credentials.parse_azure(secret).host
 
 
 def build(call: Call) -> OutboundRequest:
-    credential = credentials.azure(call.secret)
+    credential = credentials.parse_azure(call.secret)
     if credential.api_version is None:
         path = f"v1/{call.operation.value}"
     else:
@@ -35,6 +35,6 @@ def build(call: Call) -> OutboundRequest:
         path = (
             f"deployments/{deployment}/{call.operation.value}?api-version={credential.api_version}"
         )
-    return openai.request(
+    return openai.build_request(
         call, f"https://{credential.host}/openai/{path}", {"api-key": credential.api_key.reveal()}
     )

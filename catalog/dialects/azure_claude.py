@@ -1,7 +1,8 @@
-"""Claude in Microsoft Foundry: Anthropic's wire format, at a host that has nothing but Foundry's.
+"""Claude in Microsoft Foundry: Anthropic's wire format at a host of Foundry.
 
-Only a credential of that host says where: of a resource's other hosts it is not known whether they
-belong to a Foundry.
+https://learn.microsoft.com/en-us/azure/ai-foundry/foundry-models/how-to/use-foundry-models-claude
+describes it. The credential must name the Foundry host itself: the other hosts of a resource do not
+tell whether they belong to a Foundry.
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ _encode = msgspec.json.Encoder().encode
 
 
 def host(base_url: str | None, secret: Secret) -> str:
-    found = credentials.azure(secret).host
+    found = credentials.parse_azure(secret).host
     if _FOUNDRY not in found:
-        raise InvalidCredential("Claude is served at a Foundry's own host alone.")
+        raise InvalidCredential("Claude is served only at the host of a Foundry (services.ai).")
     return found
 
 
 def build(call: Call) -> OutboundRequest:
     try:
-        place = host(None, call.secret)
+        foundry_host = host(None, call.secret)
     except InvalidCredential as exc:
         raise Untranslatable(str(exc)) from None
     return OutboundRequest(
         method="POST",
-        url=f"https://{place}/anthropic/v1/messages",
-        headers=anthropic.headers(call, credentials.azure(call.secret).api_key),
-        body=_encode(anthropic.message(call, messages.read(call))),
+        url=f"https://{foundry_host}/anthropic/v1/messages",
+        headers=anthropic.build_headers(call, credentials.parse_azure(call.secret).api_key),
+        body=_encode(anthropic.build_body(call, messages.parse_chat(call))),
     )

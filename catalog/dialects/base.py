@@ -25,9 +25,9 @@ _MAX_MESSAGE: Final = 512
 _UNPRINTABLE: Final = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+"
 )
-# A signed token (RFC 7515): a key as good as the one that signed it, while it lasts.
+# A signed token (RFC 7515) is as good as a key until it expires.
 _TOKEN: Final = re.compile(r"eyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
-# An escape: a pair of surrogates, a lone half of one, or any other.
+# A JSON escape: a pair of surrogates, a lone surrogate, or any other escape.
 _ESCAPE: Final = re.compile(
     rb"\\(?:u[dD][89abAB]..(?:\\u[dD][c-fC-F]..)?|u[dD][c-fC-F]..|.)", re.DOTALL
 )
@@ -35,7 +35,7 @@ _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class Operation(StrEnum):
-    """What the caller asks for, named by the path of OpenAI's interface."""
+    """The operation that the caller asks for, named by its path in OpenAI's interface."""
 
     CHAT = "chat/completions"
     TEXT = "completions"
@@ -43,21 +43,21 @@ class Operation(StrEnum):
 
 
 class Untranslatable(Exception):
-    """A request that a wire format cannot say; the text is ours and safe to show."""
+    """A request that a wire format cannot express; the message is ours and safe to show."""
 
 
 class InvalidReply(Exception):
-    """A 200 whose body is not a completion; the text is ours and safe to show."""
+    """A 200 whose body is not a completion; the message is ours and safe to show."""
 
 
 class InvalidStream(Exception):
-    """A stream that breaks its format; the text is ours and safe to show."""
+    """A stream that breaks its format; the message is ours and safe to show."""
 
 
 class ProviderFailure(Exception):
     """An error that the provider reported, inside a 200 or as the body of an error status.
 
-    Its texts are foreign: only what :meth:`cleaned` returns is fit to show.
+    Its texts come from outside: only the texts of :meth:`clean` are safe to show.
     """
 
     def __init__(self, message: str | None, code: str | None = None) -> None:
@@ -65,7 +65,7 @@ class ProviderFailure(Exception):
         self.message = message
         self.code = code
 
-    def cleaned(self, secret: Secret) -> ProviderFailure:
+    def clean(self, secret: Secret) -> ProviderFailure:
         """Returns the failure without the secret and short enough to show."""
         return ProviderFailure(
             None if self.message is None else clean_message(self.message, secret),
@@ -75,14 +75,13 @@ class ProviderFailure(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request to one deployment: where, as whom, and the body's fields as the caller sent them.
+    """A request to one endpoint: its URL, its credential, and the body's fields from the caller.
 
-    ``fields`` holds no field that is meant for the gateway alone; ``model`` is the identifier that
-    the deployment knows. Without a ``base_url`` the credential says where.
-    ``max_completion_tokens`` is the most that the deployment writes, for a format that wants a
-    bound where the caller names none. ``is_byok`` tells whether the one whose credential it is
-    pays the provider, and not the operator by a list price.
-    ``supported_parameters`` are those that the endpoint lists; ``None`` where it lists none.
+    ``fields`` holds no field that only the gateway reads; ``model`` is the upstream's identifier of
+    the model. Without a ``base_url`` the credential names the host. ``max_completion_tokens`` is
+    the output limit of the endpoint, for a format that requires a limit when the caller names none.
+    ``is_byok`` tells that the owner of the credential pays the provider, and not the operator.
+    ``supported_parameters`` are the parameters that the endpoint lists, or ``None`` without a list.
     """
 
     operation: Operation
@@ -97,9 +96,9 @@ class Call:
 
 
 class Reply(msgspec.Struct):
-    """A whole completion: its body, and what the gateway must know of it.
+    """A whole completion: its body, and the facts that the gateway needs.
 
-    ``output_bytes`` is the size of the text produced, for an estimate when usage is absent.
+    ``output_bytes`` is the size of the output, from which tokens are estimated without a usage.
     """
 
     fields: Fields
@@ -113,9 +112,9 @@ class Reply(msgspec.Struct):
 class Chunk(msgspec.Struct):
     """One event of a stream, or its end mark (``is_done``, no fields).
 
-    A chunk without choices carries something else, usage for instance. With ``alike`` it stands
-    for so many events that are as the chunk before but for their choices, whose JSON this is;
-    ``fields`` is empty then.
+    A chunk without choices carries something else, for instance the usage. A chunk with ``repeats``
+    stands for several events that equal the chunk before except for their choices: each item is the
+    JSON of the choices of one event, and ``fields`` is empty.
     """
 
     fields: Fields
@@ -126,17 +125,17 @@ class Chunk(msgspec.Struct):
     has_choices: bool = False
     is_done: bool = False
     upstream_id: str | None = None
-    alike: list[bytes] = []
+    repeats: list[bytes] = []
 
 
 class StreamParser(Protocol):
-    """Reads one stream; one object per request."""
+    """Parses one stream; each request has an object of its own."""
 
     def feed(self, data: bytes) -> list[Chunk]:
         """Returns the chunks that these bytes complete.
 
         Raises :class:`InvalidStream`, and :class:`ProviderFailure` for an error in the stream;
-        what came before it in the same bytes is then in :attr:`pending`.
+        :attr:`pending` then holds the chunks before the error.
         """
         ...
 
@@ -146,7 +145,7 @@ class StreamParser(Protocol):
         ...
 
     def finish(self) -> list[Chunk]:
-        """Returns the chunks that only the end of the body completes, and none after an end mark.
+        """Returns the chunks that the end of the body completes; none after an end mark.
 
         Raises :class:`InvalidStream` for a stream that is cut off.
         """
@@ -154,23 +153,22 @@ class StreamParser(Protocol):
 
 
 class Dialect(Protocol):
-    """A wire format: how to ask, and how to read the answer."""
+    """A wire format: builds requests and parses replies. A module of this package implements it."""
 
     @property
     def operations(self) -> frozenset[Operation]:
-        """Returns what can be asked at all."""
+        """Returns the operations that the format supports."""
         ...
 
     @property
     def names_deployments(self) -> bool:
-        """Tells whether what it calls a model is a deployment's name, which may be anything."""
+        """Returns whether its model identifiers are names of deployments, which may be any text."""
         ...
 
     def host(self, base_url: str | None, secret: Secret) -> str:
-        """Returns the host to which a call carries the secret.
+        """Returns the host that a call sends the secret to.
 
-        Raises :class:`InvalidCredential` when the secret should say
-        where, and does not.
+        Raises :class:`InvalidCredential` when the secret must name a host and does not.
         """
         ...
 
@@ -179,26 +177,26 @@ class Dialect(Protocol):
         ...
 
     def parse_reply(self, operation: Operation, body: bytes) -> Reply:
-        """Reads a whole answer; raises :class:`InvalidReply` or :class:`ProviderFailure`."""
+        """Parses a whole reply; raises :class:`InvalidReply` or :class:`ProviderFailure`."""
         ...
 
     def stream_parser(self, operation: Operation, choices: int = 1) -> StreamParser:
-        """Returns the reader of one streamed answer, which was asked to have so many choices."""
+        """Returns the parser of one stream for a request with this number of choices."""
         ...
 
 
 def decode_object(body: bytes) -> dict[str, msgspec.Raw] | None:
-    """Decodes the outermost object and leaves its values raw; ``None`` when it is none.
+    """Decodes a JSON object and leaves its values raw; returns ``None`` for anything else.
 
-    Some servers print ``NaN`` where a number is missing. That is not JSON, but the answer around it
-    is whole, so it is read as ``null``. Others escape the two halves of a character in two events;
-    each half is read as U+FFFD.
+    Some servers print ``NaN`` for a missing number. That is not JSON, but the rest of the reply is
+    whole, so it is read as ``null``. Other servers split the two surrogates of a character over two
+    events; each surrogate is read as U+FFFD.
     """
     if b"\\ud" in body or b"\\uD" in body:
-        body = _ESCAPE.sub(_whole_escape, body)
+        body = _ESCAPE.sub(_replace_lone_surrogate, body)
     try:
-        # Values are checked when they are read, which for most is never: the encoding is checked
-        # here, because what is relayed must be UTF-8 throughout.
+        # Raw values are never decoded unless they are used. The encoding is checked here, because
+        # everything that is relayed must be UTF-8.
         return _decode_fields(body.decode())
     except RecursionError:
         return None
@@ -212,15 +210,15 @@ def decode_object(body: bytes) -> dict[str, msgspec.Raw] | None:
         return None
 
 
-def _whole_escape(escape: re.Match[bytes]) -> bytes:
-    is_half = len(escape[0]) == len(rb"\ud83d")
-    return rb"\ufffd" if is_half else escape[0]
+def _replace_lone_surrogate(escape: re.Match[bytes]) -> bytes:
+    is_lone = len(escape[0]) == len(rb"\ud83d")
+    return rb"\ufffd" if is_lone else escape[0]
 
 
 def read_usage(prompt: Any, completion: Any, **details: Any) -> Usage | None:
-    """Returns the usage when both counts are sane; what is absent or absurd is not a usage.
+    """Returns the usage, or ``None`` when one of the two counts is missing or absurd.
 
-    A detail that is absent or absurd counts as zero: it only splits a total that is known.
+    A detail that is missing or absurd counts as zero, because it only splits a known total.
     """
     if not _is_count(prompt) or not _is_count(completion):
         return None
@@ -236,7 +234,7 @@ def _is_count(value: Any) -> bool:
 
 
 def clean_message(text: str, secret: Secret) -> str:
-    """Makes a foreign message fit to show: one line, no secret, at most 512 characters."""
+    """Returns an upstream's message safe to show: one line, no secret, at most 512 characters."""
     for part in sensitive_parts(secret):
         text = text.replace(part, "********")
     text = _TOKEN.sub("********", text)
@@ -244,9 +242,9 @@ def clean_message(text: str, secret: Secret) -> str:
 
 
 def parse_error(body: bytes) -> ProviderFailure:
-    """Reads an error body of any known dialect; only a JSON error's message is ever shown.
+    """Parses an error body of any known dialect; only a JSON error's message is ever shown.
 
-    Knows ``{"error": {"message", "code", "type"}}``, ``{"error": "…"}`` and ``{"message": "…"}``.
+    Accepts ``{"error": {"message", "code", "type"}}``, ``{"error": "…"}`` and ``{"message": "…"}``.
     Google repeats the HTTP status in ``code`` and names the error in ``status``.
     """
     try:

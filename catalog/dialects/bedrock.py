@@ -1,4 +1,4 @@
-"""Amazon Bedrock's Converse interface, signed or with a Bedrock API key.
+"""Amazon Bedrock's Converse interface, with signed requests or a Bedrock API key.
 
 It serves every model of Bedrock in one format, as
 https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_Converse.html describes it.
@@ -33,10 +33,9 @@ from catalog.dialects.base import (
     Untranslatable,
     parse_error,
 )
-from catalog.dialects.shared import credentials, messages
-from catalog.dialects.shared import replies as answers
-from catalog.dialects.shared.messages import Chat, Media, Text, Thought, ToolCall, ToolResult
-from catalog.dialects.shared.replies import ANTHROPIC_FORMAT, Finish, Said
+from catalog.dialects.shared import credentials, messages, replies
+from catalog.dialects.shared.messages import Chat, Media, ReasoningBlock, Text, ToolCall, ToolResult
+from catalog.dialects.shared.replies import ANTHROPIC_FORMAT, Finish, Output
 from catalog.dialects.shared.sse import EventTooLarge
 from catalog.pricing import Usage
 from config.credentials import Secret
@@ -47,7 +46,7 @@ names_deployments: Final = True
 
 _MAX_EVENT_BYTES: Final = 1_048_576
 _CLAUDE: Final = "anthropic.claude"
-_UNNAMEABLE: Final = re.compile(r"[^A-Za-z0-9()\[\]-]+")
+_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9()\[\]-]+")
 _IMAGES: Final = frozenset(("png", "jpeg", "gif", "webp"))
 _DOCUMENTS: Final = {
     "application/pdf": "pdf",
@@ -75,7 +74,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _Struct(msgspec.Struct, rename="camel"):
-    """The names here, the provider's spelling there."""
+    """A struct whose fields have camel-case names in JSON."""
 
 
 class _Usage(_Struct):
@@ -85,12 +84,12 @@ class _Usage(_Struct):
     cache_write_input_tokens: Any = None
 
     @property
-    def counted(self) -> Usage | None:
-        """Adds the prompt up, whose cached tokens are counted apart."""
+    def total(self) -> Usage | None:
+        """Returns the usage; the provider counts cached tokens beside the input tokens."""
         if self.input_tokens is None or self.output_tokens is None:
             return None
         read, written = self.cache_read_input_tokens, self.cache_write_input_tokens
-        return answers.count_usage(
+        return replies.count_usage(
             (self.input_tokens, read, written),
             (self.output_tokens,),
             cached=read,
@@ -104,25 +103,25 @@ class _ReasoningText(_Struct):
 
 
 class _Reasoning(_Struct):
-    """Whole, it has a text; in a stream, the text's pieces and its signature stand alone."""
+    """Reasoning: with a ``reasoning_text`` in a whole reply, with single pieces in a stream."""
 
     reasoning_text: _ReasoningText | None = None
     redacted_content: str | None = None
     text: str = ""
     signature: str | None = None
 
-    def said(self, index: int) -> Said:
+    def to_output(self, index: int) -> Output:
         whole = self.reasoning_text or _ReasoningText(self.text, self.signature)
         if self.redacted_content is None and not whole.text and whole.signature is None:
-            return Said()
-        detail = answers.thought(
+            return Output()
+        detail = replies.build_reasoning_detail(
             ANTHROPIC_FORMAT,
             index,
             text=whole.text or None,
             signature=whole.signature,
             data=self.redacted_content,
         )
-        return Said(reasoning=whole.text, details=[detail])
+        return Output(reasoning=whole.text, details=[detail])
 
 
 class _ToolUse(_Struct):
@@ -145,7 +144,7 @@ class _Output(_Struct):
     message: _Message
 
 
-class _Answer(_Struct):
+class _Reply(_Struct):
     output: _Output
     stop_reason: str
     usage: _Usage | None = None
@@ -175,17 +174,17 @@ class _Event(_Struct):
     usage: _Usage | None = None
 
 
-_decode_answer = msgspec.json.Decoder(_Answer).decode
+_decode_reply = msgspec.json.Decoder(_Reply).decode
 _decode_event = msgspec.json.Decoder(_Event).decode
 
 
 def host(base_url: str | None, secret: Secret) -> str:
-    return credentials.bedrock(secret).host
+    return credentials.parse_bedrock(secret).host
 
 
 def build(call: Call, *, clock: Callable[[], float] = time.time) -> OutboundRequest:
-    credential = credentials.bedrock(call.secret)
-    # An identifier may be an ARN: its slashes and colons stay inside one segment of the path.
+    credential = credentials.parse_bedrock(call.secret)
+    # An identifier may be an ARN, whose slashes and colons must stay in one segment of the path.
     model = quote(call.model, safe="")
     method = "converse-stream" if call.stream else "converse"
     login = credential.login
@@ -196,54 +195,54 @@ def build(call: Call, *, clock: Callable[[], float] = time.time) -> OutboundRequ
             "Content-Type": "application/json",
             "Accept": "application/vnd.amazon.eventstream" if call.stream else "application/json",
         },
-        body=_encode(_body(call, messages.read(call))),
+        body=_encode(_build_body(call, messages.parse_chat(call))),
     )
     if isinstance(login, Secret):
         signature = {"Authorization": f"Bearer {login.reveal()}"}
     else:
         now = datetime.fromtimestamp(clock(), UTC)
-        signature = _signature(request, login, credential.region, now)
+        signature = _sign(request, login, credential.region, now)
     request.headers = {**request.headers, **signature}
     return request
 
 
 def parse_reply(operation: Operation, body: bytes) -> Reply:
     try:
-        answer = _decode_answer(body.decode())
+        reply = _decode_reply(body.decode())
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise InvalidReply("The answer is not a message.") from None
-    content = answer.output.message.content
-    thoughts = [
-        block.reasoning_content.said(index)
+    content = reply.output.message.content
+    thinking = [
+        block.reasoning_content.to_output(index)
         for index, block in enumerate(content)
         if block.reasoning_content is not None
     ]
-    said = Said(
+    output = Output(
         text="".join(block.text for block in content),
-        reasoning="".join(thought.reasoning for thought in thoughts),
-        details=[detail for thought in thoughts for detail in thought.details],
+        reasoning="".join(thought.reasoning for thought in thinking),
+        details=[detail for thought in thinking for detail in thought.details],
         tool_calls=[
-            answers.tool_call(use.tool_use_id, use.name, _encode(use.input).decode())
+            replies.build_tool_call(use.tool_use_id, use.name, _encode(use.input).decode())
             for block in content
             if (use := block.tool_use) is not None
         ],
     )
-    return answers.reply(
-        [(said, _finish(answer.stop_reason))],
-        usage=None if answer.usage is None else answer.usage.counted,
+    return replies.build_reply(
+        [(output, _finish(reply.stop_reason))],
+        usage=None if reply.usage is None else reply.usage.total,
     )
 
 
 def stream_parser(operation: Operation, choices: int = 1) -> StreamParser:
-    return answers.Parser(_Frames(), _Reader().read)
+    return replies.EventParser(_Frames(), _Reader().read)
 
 
-def _signature(
+def _sign(
     request: OutboundRequest, key: credentials.AccessKey, region: str, now: datetime
 ) -> dict[str, str]:
-    """Returns the headers that sign a request: the date, the token of a session, the signature.
+    """Returns the headers that sign a request: the date, the session token and the signature.
 
-    Of the other headers only the content's type is signed: the rest may change on the way.
+    ``Content-Type`` is the only other header that is signed; the rest may change on the way.
     """
     token = key.session_token
     signer = SigV4Auth(
@@ -266,7 +265,7 @@ def _signature(
         headers={"Content-Type": request.headers["Content-Type"], **headers},
     )
     unsigned.context["timestamp"] = timestamp
-    # What `add_auth` does, but at a given moment, and without its debug log of the session's token.
+    # The same as `add_auth`, but at a given moment and without its debug log of the session token.
     text = signer.string_to_sign(unsigned, signer.canonical_request(unsigned))
     headers["Authorization"] = (
         f"AWS4-HMAC-SHA256 Credential={signer.scope(unsigned)}, "
@@ -276,51 +275,51 @@ def _signature(
     return headers
 
 
-def _body(call: Call, chat: Chat) -> dict[str, Any]:
+def _build_body(call: Call, chat: Chat) -> dict[str, Any]:
     model, max_tokens = call.model, chat.max_tokens
-    thoughts, drawn = None, anthropic.Sampling(chat.temperature, chat.top_p)
+    thinking, sampling = None, anthropic.Sampling(chat.temperature, chat.top_p)
     if _CLAUDE in model:
         limit = anthropic.output_limit(call, chat)
-        thoughts = anthropic.thinking(model, chat, limit)
-        drawn = anthropic.sampling(model, chat, thoughts)
-        if thoughts is not None and "budget_tokens" in thoughts:
-            # The budget is a share of this limit, not of the one that the format presumes.
+        thinking = anthropic.build_thinking(model, chat, limit)
+        sampling = anthropic.choose_sampling(model, chat, thinking)
+        if thinking is not None and "budget_tokens" in thinking:
+            # The budget is a share of this limit, not of the default of the format.
             max_tokens = limit
-    return messages.without_nones(
+    return messages.omit_none(
         messages=[
             {"role": turn.role, "content": content}
             for turn in chat.turns
-            if (content := [made for part in turn.parts for made in _blocks(part)])
+            if (content := [block for part in turn.parts for block in _build_blocks(part)])
         ],
-        system=[made for part in chat.instructions for made in _blocks(part)] or None,
-        inferenceConfig=messages.without_nones(
+        system=[block for part in chat.instructions for block in _build_blocks(part)] or None,
+        inferenceConfig=messages.omit_none(
             maxTokens=max_tokens,
-            temperature=drawn.temperature,
-            topP=drawn.top_p,
+            temperature=sampling.temperature,
+            topP=sampling.top_p,
             stopSequences=chat.stop or None,
         )
         or None,
-        toolConfig=_tool_config(chat),
-        outputConfig=messages.without_nones(
-            textFormat=_text_format(chat), effort=anthropic.effort(model, chat)
+        toolConfig=_build_tool_config(chat),
+        outputConfig=messages.omit_none(
+            textFormat=_build_text_format(chat), effort=anthropic.effort_name(model, chat)
         )
         or None,
-        # What Claude knows beyond the common format; other models have other words for it.
-        additionalModelRequestFields=messages.without_nones(top_k=drawn.top_k, thinking=thoughts)
+        # The parameters of Claude that the common format lacks; other models name them otherwise.
+        additionalModelRequestFields=messages.omit_none(top_k=sampling.top_k, thinking=thinking)
         or None,
     )
 
 
-def _text_format(chat: Chat) -> dict[str, Any] | None:
+def _build_text_format(chat: Chat) -> dict[str, Any] | None:
     if chat.schema is None:
         return None
-    # The schema travels as the text of one.
-    definition = messages.without_nones(schema=bytes(chat.schema).decode(), name=chat.schema_name)
+    # The format takes the schema as a JSON text.
+    definition = messages.omit_none(schema=bytes(chat.schema).decode(), name=chat.schema_name)
     return {"type": "json_schema", "structure": {"jsonSchema": definition}}
 
 
-def _tool_config(chat: Chat) -> dict[str, Any] | None:
-    """Returns the tools and which to use; there is no word for none but to leave them out."""
+def _build_tool_config(chat: Chat) -> dict[str, Any] | None:
+    """Returns the tools and the tool choice; a choice of ``none`` means to send no tools."""
     choice = chat.tool_choice
     if not chat.tools:
         return None
@@ -330,36 +329,36 @@ def _tool_config(chat: Chat) -> dict[str, Any] | None:
         return None
     tools: list[dict[str, Any]] = []
     for tool in chat.tools:
-        spec = messages.without_nones(
+        spec = messages.omit_none(
             name=tool.name,
             description=tool.description,
             inputSchema={"json": tool.schema},
             strict=tool.strict,
         )
-        tools += [{"toolSpec": spec}, *_cache_point(tool.cache)]
-    wanted: dict[str, Any] | None = None
+        tools += [{"toolSpec": spec}, *_build_cache_point(tool.cache)]
+    tool_choice: dict[str, Any] | None = None
     if choice is not None and choice.name is not None:
-        wanted = {"tool": {"name": choice.name}}
+        tool_choice = {"tool": {"name": choice.name}}
     elif choice is not None:
-        wanted = {"any" if choice.mode == "required" else "auto": {}}
-    return messages.without_nones(tools=tools, toolChoice=wanted)
+        tool_choice = {"any" if choice.mode == "required" else "auto": {}}
+    return messages.omit_none(tools=tools, toolChoice=tool_choice)
 
 
-def _blocks(part: messages.Part) -> list[dict[str, Any]]:
-    """Returns the content blocks of a part; none for the reasoning of another provider."""
+def _build_blocks(part: messages.Part) -> list[dict[str, Any]]:
+    """Returns the content blocks of a part; none for another provider's reasoning."""
     match part:
         case Text():
-            return [{"text": part.text}, *_cache_point(part.cache)]
+            return [{"text": part.text}, *_build_cache_point(part.cache)]
         case Media():
-            return [_media(part), *_cache_point(part.cache)]
+            return [_build_media(part), *_build_cache_point(part.cache)]
         case ToolCall():
             use = {"toolUseId": part.id, "name": part.name, "input": part.arguments}
             return [{"toolUse": use}]
         case ToolResult():
-            content = [made for inner in part.parts for made in _blocks(inner)]
+            content = [block for inner in part.parts for block in _build_blocks(inner)]
             result = {"toolUseId": part.id, "content": content}
-            return [{"toolResult": result}, *_cache_point(part.cache)]
-        case Thought():
+            return [{"toolResult": result}, *_build_cache_point(part.cache)]
+        case ReasoningBlock():
             if part.format != ANTHROPIC_FORMAT:
                 return []
             if part.data is not None:
@@ -370,26 +369,26 @@ def _blocks(part: messages.Part) -> list[dict[str, Any]]:
             return [{"reasoningContent": {"reasoningText": text}}]
 
 
-def _cache_point(cache: dict[str, Any] | None) -> list[dict[str, Any]]:
+def _build_cache_point(cache: dict[str, Any] | None) -> list[dict[str, Any]]:
     if cache is None:
         return []
-    return [{"cachePoint": messages.without_nones(type="default", ttl=cache.get("ttl"))}]
+    return [{"cachePoint": messages.omit_none(type="default", ttl=cache.get("ttl"))}]
 
 
-def _media(part: Media) -> dict[str, Any]:
+def _build_media(part: Media) -> dict[str, Any]:
     main, _, subtype = (part.media_type or "").partition("/")
     if part.data is not None:
         source = {"bytes": part.data}
         if part.kind == "file" and part.media_type in _DOCUMENTS:
-            # The format takes few characters in a name, and wants one.
-            name = _UNNAMEABLE.sub(" ", part.name or "").strip()[:200] or "document"
+            # The format requires a name, and allows few characters in it.
+            name = _NOT_IN_NAMES.sub(" ", part.name or "").strip()[:200] or "document"
             document = {"format": _DOCUMENTS[part.media_type], "name": name, "source": source}
             return {"document": document}
         if part.kind == "image" and main == "image" and subtype in _IMAGES:
             return {"image": {"format": subtype, "source": source}}
         if part.kind in ("audio", "video") and main == part.kind:
             return {part.kind: {"format": subtype, "source": source}}
-    raise messages.refusal(part, "Bedrock")
+    raise messages.unsupported_part(part, "Bedrock")
 
 
 def _finish(stop_reason: str) -> Finish:
@@ -397,7 +396,7 @@ def _finish(stop_reason: str) -> Finish:
 
 
 class _Frames:
-    """Cuts bytes into the messages of AWS's event stream, which carry checksums."""
+    """Splits bytes into the messages of AWS's event stream, which carry checksums."""
 
     __slots__ = ("_buffer", "_size")
 
@@ -423,21 +422,21 @@ class _Frames:
 
 
 class _Reader:
-    """Reads the events of one stream; those of a kind that is not known here say nothing.
+    """Reads the events of one stream; it ignores events of an unknown type.
 
-    The metadata with the usage comes last, and so is the end mark.
+    The metadata with the usage comes last, and so it is the end mark.
     """
 
     __slots__ = ("_calls", "_is_started")
 
     def __init__(self) -> None:
         self._is_started = False
-        self._calls = answers.CallsOfBlocks()
+        self._calls = replies.ToolCallBlocks()
 
     def read(self, message: EventStreamMessage) -> Iterator[Chunk]:
         headers, kind = message.headers, message.headers.get(":event-type")
         if headers.get(":message-type") != "event":
-            raise _failure(message)
+            raise _parse_failure(message)
         try:
             event = _decode_event(message.payload.decode())
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -445,40 +444,40 @@ class _Reader:
         index = event.content_block_index
         match kind:
             case "messageStart":
-                yield self._chunk(Said())
+                yield self._chunk(Output())
             case "contentBlockStart" if event.start is not None and event.start.tool_use:
                 use = event.start.tool_use
-                yield self._chunk(self._calls.begun(index, use.tool_use_id, use.name))
+                yield self._chunk(self._calls.begin(index, use.tool_use_id, use.name))
             case "contentBlockDelta" if event.delta is not None:
-                yield from self._chunks(self._continued(index, event.delta))
+                yield from self._chunks(self._continue_block(index, event.delta))
             case "contentBlockStop":
-                yield from self._chunks(self._calls.ended(index))
+                yield from self._chunks(self._calls.end(index))
             case "messageStop" if event.stop_reason is not None:
                 yield self._chunk(None, _finish(event.stop_reason))
             case "metadata":
-                usage = None if event.usage is None else event.usage.counted
+                usage = None if event.usage is None else event.usage.total
                 if usage is not None:
-                    yield answers.chunk(usage=usage)
-                yield answers.done()
+                    yield replies.build_chunk(usage=usage)
+                yield replies.build_end_mark()
 
-    def _continued(self, index: int, delta: _Delta) -> Said:
+    def _continue_block(self, index: int, delta: _Delta) -> Output:
         if delta.reasoning_content is not None:
-            return delta.reasoning_content.said(index)
+            return delta.reasoning_content.to_output(index)
         if delta.tool_use is not None:
-            return self._calls.continued(index, delta.tool_use.input)
-        return Said(delta.text)
+            return self._calls.extend(index, delta.tool_use.input)
+        return Output(delta.text)
 
-    def _chunks(self, said: Said) -> Iterator[Chunk]:
-        if said:
-            yield self._chunk(said)
+    def _chunks(self, output: Output) -> Iterator[Chunk]:
+        if output:
+            yield self._chunk(output)
 
-    def _chunk(self, said: Said | None, finish: Finish | None = None) -> Chunk:
+    def _chunk(self, output: Output | None, finish: Finish | None = None) -> Chunk:
         is_first, self._is_started = not self._is_started, True
-        return answers.chunk(said, is_first=is_first, finish=finish)
+        return replies.build_chunk(output, is_first=is_first, finish=finish)
 
 
-def _failure(message: EventStreamMessage) -> ProviderFailure:
-    """Reads a message that is an exception of the model's, or an error of the stream itself."""
+def _parse_failure(message: EventStreamMessage) -> ProviderFailure:
+    """Returns the failure in a message that is an exception of the model or a stream error."""
     headers = message.headers
     code = headers.get(":exception-type") or headers.get(":error-code")
     text = parse_error(message.payload).message or headers.get(":error-message")

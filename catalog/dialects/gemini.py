@@ -20,10 +20,9 @@ from catalog.dialects.base import (
     decode_object,
     parse_error,
 )
-from catalog.dialects.shared import messages
-from catalog.dialects.shared import replies as answers
-from catalog.dialects.shared.messages import Chat, Media, Text, Thought, ToolCall, ToolResult
-from catalog.dialects.shared.replies import GEMINI_FORMAT, Finish, Said
+from catalog.dialects.shared import messages, replies
+from catalog.dialects.shared.messages import Chat, Media, ReasoningBlock, Text, ToolCall, ToolResult
+from catalog.dialects.shared.replies import GEMINI_FORMAT, Finish, Output
 from catalog.dialects.shared.sse import EventDecoder
 from catalog.pricing import Usage
 from config.credentials import Secret
@@ -32,15 +31,15 @@ from config.egress import OutboundRequest
 operations: Final = frozenset((Operation.CHAT,))
 names_deployments: Final = False
 
-# A picture comes whole in one event.
+# An image arrives whole in one event.
 _MAX_EVENT_BYTES: Final = 16_777_216
-# Models since the third generation refuse a call whose signature is missing. This one, which Google
-# documents for calls that they did not make, stands for a signature that the caller did not keep.
+# Models since the third generation refuse a tool call without a signature. Google documents this
+# value for calls that the model did not make; it replaces a signature that the caller did not keep.
 _NO_SIGNATURE: Final = "skip_thought_signature_validator"
-# The second generation takes a budget of tokens to think, the later ones a level.
-_TAKES_BUDGET: Final = re.compile(r"gemini-2\.")
+# The second generation accepts a budget of tokens for thinking, later ones a level.
+_HAS_BUDGET: Final = re.compile(r"gemini-2\.")
 _BUDGETS: Final = {"minimal": 1024, "low": 4096, "medium": 8192, "high": 16384}
-_MOST: Final = 24576
+_MAX_BUDGET: Final = 24576
 _LEVELS: Final = {"minimal": "MINIMAL", "low": "LOW", "medium": "MEDIUM"}
 _MODES: Final = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 _FINISHES: Final = {
@@ -65,7 +64,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _Struct(msgspec.Struct, rename="camel"):
-    """The names here, the provider's spelling there."""
+    """A struct whose fields have camel-case names in JSON."""
 
 
 class _FunctionCall(_Struct):
@@ -115,22 +114,22 @@ class _Usage(_Struct):
     candidates_tokens_details: list[_Tokens] = []
 
     @property
-    def counted(self) -> Usage | None:
-        """Adds the counts up; thoughts are part of what was written."""
+    def total(self) -> Usage | None:
+        """Returns the usage; thinking tokens are part of the completion."""
         if self.prompt_token_count is None:
             return None
         details = self.candidates_tokens_details
-        drawn = next((part.token_count for part in details if part.modality == "IMAGE"), 0)
-        return answers.count_usage(
+        image_tokens = next((part.token_count for part in details if part.modality == "IMAGE"), 0)
+        return replies.count_usage(
             (self.prompt_token_count, self.tool_use_prompt_token_count),
             (self.candidates_token_count, self.thoughts_token_count),
             cached=self.cached_content_token_count,
             reasoning=self.thoughts_token_count,
-            image_output=drawn,
+            image_output=image_tokens,
         )
 
 
-class _Answer(_Struct):
+class _Response(_Struct):
     candidates: list[_Candidate] = []
     prompt_feedback: _Feedback | None = None
     usage_metadata: _Usage | None = None
@@ -139,13 +138,13 @@ class _Answer(_Struct):
     error: dict[str, msgspec.Raw] | None = None
 
     @property
-    def refused(self) -> str | None:
-        """Returns why the prompt was refused, which leaves no candidate to answer it."""
+    def block_reason(self) -> str | None:
+        """Returns why the prompt was refused, or ``None``; a refused prompt has no candidates."""
         feedback = self.prompt_feedback
         return None if self.candidates or feedback is None else feedback.block_reason
 
 
-_decode = msgspec.json.Decoder(_Answer).decode
+_decode = msgspec.json.Decoder(_Response).decode
 
 
 def host(base_url: str | None, secret: Secret) -> str:
@@ -162,51 +161,51 @@ def build(call: Call) -> OutboundRequest:
             "Content-Type": "application/json",
             "Accept": "text/event-stream" if call.stream else "application/json",
         },
-        body=_encode(_body(call.model, messages.read(call))),
+        body=_encode(_build_body(call.model, messages.parse_chat(call))),
     )
 
 
 def parse_reply(operation: Operation, body: bytes) -> Reply:
     try:
-        answer = _decode(body.decode())
+        reply = _decode(body.decode())
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise InvalidReply("The answer holds no candidates.") from None
-    if answer.error is not None:
+    if reply.error is not None:
         raise parse_error(body)
-    made = []
-    for candidate in answer.candidates:
-        calls = _Calls(answer.response_id, candidate.index)
-        said = calls.said(candidate, is_stream=False)
-        made.append((said, calls.finish(candidate.finish_reason or "STOP")))
-    if answer.refused is not None:
-        made.append((Said(), Finish("content_filter", answer.refused)))
-    if not made:
+    choices = []
+    for candidate in reply.candidates:
+        calls = _CandidateReader(reply.response_id, candidate.index)
+        output = calls.read_output(candidate, is_stream=False)
+        choices.append((output, calls.finish(candidate.finish_reason or "STOP")))
+    if reply.block_reason is not None:
+        choices.append((Output(), Finish("content_filter", reply.block_reason)))
+    if not choices:
         raise InvalidReply("The answer holds no candidates.")
-    return answers.reply(
-        made,
-        usage=None if answer.usage_metadata is None else answer.usage_metadata.counted,
-        model=answer.model_version,
-        upstream_id=answer.response_id,
+    return replies.build_reply(
+        choices,
+        usage=None if reply.usage_metadata is None else reply.usage_metadata.total,
+        model=reply.model_version,
+        upstream_id=reply.response_id,
     )
 
 
 def stream_parser(operation: Operation, choices: int = 1) -> StreamParser:
     reader = _Reader(choices)
-    return answers.Parser(EventDecoder(limit=_MAX_EVENT_BYTES), reader.read, reader.ended)
+    return replies.EventParser(EventDecoder(limit=_MAX_EVENT_BYTES), reader.read, reader.end)
 
 
-def _body(model: str, chat: Chat) -> dict[str, Any]:
+def _build_body(model: str, chat: Chat) -> dict[str, Any]:
     choice = chat.tool_choice
     calling: dict[str, Any] | None = None
     if choice is not None and chat.tools:
         calling = {"mode": _MODES[choice.mode]}
         if choice.name is not None:
             calling["allowedFunctionNames"] = [choice.name]
-    return messages.without_nones(
+    return messages.omit_none(
         contents=[
             {"role": "model" if turn.role == "assistant" else "user", "parts": parts}
             for turn in chat.turns
-            if (parts := _parts(turn))
+            if (parts := _build_parts(turn))
         ],
         systemInstruction={"parts": [{"text": part.text} for part in chat.system]}
         if chat.system
@@ -214,7 +213,7 @@ def _body(model: str, chat: Chat) -> dict[str, Any]:
         tools=[
             {
                 "functionDeclarations": [
-                    messages.without_nones(
+                    messages.omit_none(
                         name=tool.name,
                         description=tool.description,
                         parametersJsonSchema=tool.schema,
@@ -226,12 +225,12 @@ def _body(model: str, chat: Chat) -> dict[str, Any]:
         if chat.tools
         else None,
         toolConfig=None if calling is None else {"functionCallingConfig": calling},
-        generationConfig=_generation_config(model, chat) or None,
+        generationConfig=_build_generation_config(model, chat) or None,
     )
 
 
-def _generation_config(model: str, chat: Chat) -> dict[str, Any]:
-    return messages.without_nones(
+def _build_generation_config(model: str, chat: Chat) -> dict[str, Any]:
+    return messages.omit_none(
         maxOutputTokens=chat.max_tokens,
         temperature=chat.temperature,
         topP=chat.top_p,
@@ -242,41 +241,42 @@ def _generation_config(model: str, chat: Chat) -> dict[str, Any]:
         presencePenalty=chat.presence_penalty,
         frequencyPenalty=chat.frequency_penalty,
         responseMimeType="application/json" if chat.is_json else None,
-        # Its other name for a schema, responseSchema, takes a dialect that lacks keywords which
-        # OpenAI's strict schemas must have.
+        # Not responseSchema, whose schemas lack keywords that OpenAI's strict schemas require.
         responseJsonSchema=chat.schema,
         responseModalities=[modality.upper() for modality in chat.modalities] or None,
-        thinkingConfig=_thinking(model, chat),
+        thinkingConfig=_build_thinking_config(model, chat),
     )
 
 
-def _thinking(model: str, chat: Chat) -> dict[str, Any] | None:
-    """Returns how much to think; only the second generation can be told not to think at all."""
-    wanted = chat.reasoning
-    if wanted.is_on is None:
+def _build_thinking_config(model: str, chat: Chat) -> dict[str, Any] | None:
+    """Returns the thinking options; only the second generation can turn thinking off."""
+    options = chat.reasoning
+    if options.is_on is None:
         return None
-    takes_budget = _TAKES_BUDGET.search(model) is not None
-    if not wanted.is_on:
-        return {"thinkingBudget": 0} if takes_budget else {"thinkingLevel": "MINIMAL"}
-    config: dict[str, Any] = {"includeThoughts": not wanted.is_hidden}
-    if wanted.max_tokens is not None:
-        config["thinkingBudget"] = wanted.max_tokens
-    elif wanted.effort is not None and takes_budget:
-        config["thinkingBudget"] = _BUDGETS.get(wanted.effort, _MOST)
-    elif wanted.effort is not None:
-        config["thinkingLevel"] = _LEVELS.get(wanted.effort, "HIGH")
+    has_budget = _HAS_BUDGET.search(model) is not None
+    if not options.is_on:
+        return {"thinkingBudget": 0} if has_budget else {"thinkingLevel": "MINIMAL"}
+    config: dict[str, Any] = {"includeThoughts": not options.is_hidden}
+    if options.max_tokens is not None:
+        config["thinkingBudget"] = options.max_tokens
+    elif options.effort is not None and has_budget:
+        config["thinkingBudget"] = _BUDGETS.get(options.effort, _MAX_BUDGET)
+    elif options.effort is not None:
+        config["thinkingLevel"] = _LEVELS.get(options.effort, "HIGH")
     return config
 
 
-def _parts(turn: messages.Turn) -> list[dict[str, Any]]:
-    """Returns the parts of a turn; a call carries the signature that came with it.
+def _build_parts(turn: messages.Turn) -> list[dict[str, Any]]:
+    """Returns the parts of a turn; a tool call carries the signature that came with it.
 
-    Of calls made together, only the first has one.
+    Only the first of several parallel calls has a signature.
     """
     signatures = {
         part.id: part.data
         for part in turn.parts
-        if isinstance(part, Thought) and part.format == GEMINI_FORMAT and part.data is not None
+        if isinstance(part, ReasoningBlock)
+        and part.format == GEMINI_FORMAT
+        and part.data is not None
     }
     parts: list[dict[str, Any]] = []
     has_calls = False
@@ -285,7 +285,7 @@ def _parts(turn: messages.Turn) -> list[dict[str, Any]]:
             case Text():
                 parts.append({"text": part.text})
             case Media():
-                parts.append(_media(part))
+                parts.append(_build_media(part))
             case ToolCall():
                 call = {"id": part.id, "name": part.name, "args": part.arguments}
                 made: dict[str, Any] = {"functionCall": call}
@@ -294,32 +294,32 @@ def _parts(turn: messages.Turn) -> list[dict[str, Any]]:
                 has_calls = True
                 parts.append(made)
             case ToolResult():
-                response = {"id": part.id, "name": part.name, "response": _response(part)}
+                response = {"id": part.id, "name": part.name, "response": _build_response(part)}
                 parts.append({"functionResponse": response})
-                parts += [_media(inner) for inner in part.parts if isinstance(inner, Media)]
-            case Thought():
+                parts += [_build_media(inner) for inner in part.parts if isinstance(inner, Media)]
+            case ReasoningBlock():
                 pass
     return parts
 
 
-def _response(result: ToolResult) -> Any:
-    """Returns what a tool answered as the object that the format wants."""
+def _build_response(result: ToolResult) -> Any:
+    """Returns the result of a tool as the object that the format requires."""
     found = decode_object(result.text.encode())
     return {"result": result.text} if found is None else found
 
 
-def _media(part: Media) -> dict[str, Any]:
+def _build_media(part: Media) -> dict[str, Any]:
     if part.url is not None:
-        return {"fileData": messages.without_nones(mimeType=part.media_type, fileUri=part.url)}
+        return {"fileData": messages.omit_none(mimeType=part.media_type, fileUri=part.url)}
     if part.media_type is None:
-        raise messages.refusal(part, "Gemini")
+        raise messages.unsupported_part(part, "Gemini")
     return {"inlineData": {"mimeType": part.media_type, "data": part.data}}
 
 
-class _Calls:
-    """Turns the parts of one candidate, as they come, into what it said.
+class _CandidateReader:
+    """Reads the output of one candidate from its parts, piece by piece.
 
-    Identifiers of calls are optional in the format, and their arguments always come whole.
+    Identifiers of tool calls are optional in the format; the arguments always arrive whole.
     """
 
     __slots__ = ("_count", "_prefix")
@@ -328,117 +328,121 @@ class _Calls:
         self._prefix = f"call_{response_id or ''}_{index}"
         self._count = 0
 
-    def said(self, candidate: _Candidate, *, is_stream: bool) -> Said:
+    def read_output(self, candidate: _Candidate, *, is_stream: bool) -> Output:
         parts = [] if candidate.content is None else candidate.content.parts
-        said = Said(
+        output = Output(
             text="".join(part.text for part in parts if not part.thought),
             reasoning="".join(part.text for part in parts if part.thought),
             images=[
-                answers.image(blob.mime_type, blob.data)
+                replies.build_image(blob.mime_type, blob.data)
                 for part in parts
                 if (blob := part.inline_data) is not None
             ],
         )
         for part in parts:
             if part.function_call is not None:
-                self._add(said, part.function_call, part.thought_signature, is_stream=is_stream)
-        if said.reasoning:
-            said.details.insert(0, answers.thought(GEMINI_FORMAT, 0, text=said.reasoning))
-        return said
+                self._add(output, part.function_call, part.thought_signature, is_stream=is_stream)
+        if output.reasoning:
+            output.details.insert(
+                0, replies.build_reasoning_detail(GEMINI_FORMAT, 0, text=output.reasoning)
+            )
+        return output
 
     def finish(self, reason: str) -> Finish:
-        word = _FINISHES.get(reason, "stop")
-        return Finish("tool_calls" if word == "stop" and self._count else word, reason)
+        name = _FINISHES.get(reason, "stop")
+        return Finish("tool_calls" if name == "stop" and self._count else name, reason)
 
     def _add(
-        self, said: Said, call: _FunctionCall, signature: str | None, *, is_stream: bool
+        self, output: Output, call: _FunctionCall, signature: str | None, *, is_stream: bool
     ) -> None:
         number = self._count
         self._count += 1
         call_id = call.id or f"{self._prefix}_{number}"
-        made = answers.tool_call(call_id, call.name, _encode(call.args or {}).decode())
-        said.tool_calls.append({"index": number, **made} if is_stream else made)
+        made = replies.build_tool_call(call_id, call.name, _encode(call.args or {}).decode())
+        output.tool_calls.append({"index": number, **made} if is_stream else made)
         if signature is not None:
-            said.details.append(
-                answers.thought(GEMINI_FORMAT, number + 1, data=signature, call_id=call_id)
+            output.details.append(
+                replies.build_reasoning_detail(
+                    GEMINI_FORMAT, number + 1, data=signature, call_id=call_id
+                )
             )
 
 
 class _Reader:
     """Reads the events of one stream.
 
-    The format has no end mark: the stream ends when every candidate that was asked for has said why
-    it stopped, or with the body when fewer came and those have.
+    The format has no end mark. The stream is complete when every requested candidate has a finish
+    reason, or at the end of the body when fewer candidates came and all of them have one.
     """
 
     __slots__ = ("_calls", "_choices", "_finished", "_usage")
 
     def __init__(self, choices: int) -> None:
         self._choices = choices
-        self._calls: dict[int, _Calls] = {}
+        self._calls: dict[int, _CandidateReader] = {}
         self._finished: set[int] = set()
         self._usage: Usage | None = None
 
     def read(self, data: bytes) -> Iterator[Chunk]:
         try:
-            answer = _decode(data.decode())
+            reply = _decode(data.decode())
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise InvalidStream("An event of the stream is malformed.") from None
-        if answer.error is not None:
+        if reply.error is not None:
             raise parse_error(data)
-        for candidate in answer.candidates:
-            yield from self._continued(answer, candidate)
-        if answer.refused is not None:
-            self._calls[0] = _Calls(answer.response_id, 0)
+        for candidate in reply.candidates:
+            yield from self._read_candidate(reply, candidate)
+        if reply.block_reason is not None:
+            self._calls[0] = _CandidateReader(reply.response_id, 0)
             self._finished.add(0)
-            finish = Finish("content_filter", answer.refused)
-            yield self._chunk(answer, 0, Said(), finish, is_first=True)
+            finish = Finish("content_filter", reply.block_reason)
+            yield self._chunk(reply, 0, Output(), finish, is_first=True)
         is_whole = self._is_whole
-        usage = answer.usage_metadata
-        # Before the end, a count without candidates has not counted what was said.
+        usage = reply.usage_metadata
+        # Before the end, a usage without candidate tokens does not count the output yet.
         if usage is not None and (is_whole or usage.candidates_token_count is not None):
-            self._usage = usage.counted or self._usage
-            # The first count after a finish is taken for the last.
+            self._usage = usage.total or self._usage
+            # The first usage after a finish reason counts as the final one.
             if self._usage is not None and not self._finished:
-                yield answers.chunk(usage=self._usage)
-        if is_whole and (answer.refused is not None or len(self._finished) >= self._choices):
-            yield from self.ended()
+                yield replies.build_chunk(usage=self._usage)
+        if is_whole and (reply.block_reason is not None or len(self._finished) >= self._choices):
+            yield from self.end()
 
     @property
     def _is_whole(self) -> bool:
-        """Tells whether every candidate that came has said why it stopped."""
+        """Returns whether every candidate that came has a finish reason."""
         return bool(self._finished) and self._finished == self._calls.keys()
 
-    def ended(self) -> list[Chunk]:
-        """Returns the usage and the end mark; nothing while a candidate is cut off."""
+    def end(self) -> list[Chunk]:
+        """Returns the usage and the end mark, or nothing when a candidate is cut off."""
         if not self._is_whole:
             return []
-        usage = [] if self._usage is None else [answers.chunk(usage=self._usage)]
-        return [*usage, answers.done()]
+        usage = [] if self._usage is None else [replies.build_chunk(usage=self._usage)]
+        return [*usage, replies.build_end_mark()]
 
-    def _continued(self, answer: _Answer, candidate: _Candidate) -> Iterator[Chunk]:
+    def _read_candidate(self, reply: _Response, candidate: _Candidate) -> Iterator[Chunk]:
         index = candidate.index
         is_first = index not in self._calls
         if is_first:
-            self._calls[index] = _Calls(answer.response_id, index)
+            self._calls[index] = _CandidateReader(reply.response_id, index)
         calls = self._calls[index]
-        said = calls.said(candidate, is_stream=True)
+        output = calls.read_output(candidate, is_stream=True)
         finish = None
         if candidate.finish_reason is not None:
             self._finished.add(index)
             finish = calls.finish(candidate.finish_reason)
-        # The last event often has nothing but a signature of text, which nobody must send back.
-        if is_first or finish is not None or said:
-            yield self._chunk(answer, index, said, finish, is_first=is_first)
+        # The last event often has only the signature of a text, which need not be sent back.
+        if is_first or finish is not None or output:
+            yield self._chunk(reply, index, output, finish, is_first=is_first)
 
     def _chunk(
-        self, answer: _Answer, index: int, said: Said, finish: Finish | None, *, is_first: bool
+        self, reply: _Response, index: int, output: Output, finish: Finish | None, *, is_first: bool
     ) -> Chunk:
-        return answers.chunk(
-            said,
+        return replies.build_chunk(
+            output,
             index=index,
             is_first=is_first,
             finish=finish,
-            model=answer.model_version,
-            upstream_id=answer.response_id,
+            model=reply.model_version,
+            upstream_id=reply.response_id,
         )

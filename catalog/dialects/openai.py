@@ -1,4 +1,7 @@
-"""OpenAI's chat and text completions, and everyone who speaks them."""
+"""OpenAI's chat completions, text completions and embeddings, and servers of the same format.
+
+https://platform.openai.com/docs/api-reference describes them.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +39,8 @@ Raw = TypeVar("Raw", bytes, msgspec.Raw)
 _NULL: Final = msgspec.Raw(b"null")
 _encode = msgspec.json.Encoder().encode
 _INCLUDE_USAGE: Final = msgspec.Raw(b'{"include_usage":true}')
-# What messages, parts and tools may have here and not in OpenAI's interface, whose servers refuse
-# it; the parameter by which an endpoint says that it takes it; and how it looks in JSON.
+# Members of messages, parts and tools that OpenAI's interface lacks and its servers refuse; each
+# with the parameter by which an endpoint declares support, and with its name in JSON.
 _EXTENSIONS: Final = (
     ("cache_control", "cache_control", b'"cache_control"'),
     ("reasoning", "reasoning_details", b'"reasoning"'),
@@ -45,7 +48,7 @@ _EXTENSIONS: Final = (
 )
 _MEDIA: Final = re.compile(rb'"(?:image_url|video_url|input_audio|file)"')
 _ATTACHED: Final = "The result is attached to the next message."
-# The efforts that every model knows, by about how many tokens each lets it think.
+# The efforts that every model accepts, with about the number of thinking tokens of each.
 _BUDGETS: Final = {"low": 4096, "medium": 8192, "high": 16384}
 
 
@@ -74,7 +77,7 @@ class _Delta(msgspec.Struct):
     def size(self) -> int:
         calls = bytes(self.tool_calls)
         total = 0 if calls == b"null" else len(calls)
-        # Servers that use both names of the reasoning say the same by them.
+        # Servers that send both names of the reasoning repeat the same text.
         for text in (self.content, self.reasoning or self.reasoning_content, self.refusal):
             if text is not None:
                 total += _bytes(text)
@@ -89,7 +92,7 @@ class _Choice(msgspec.Struct):
 
 
 class _Embedding(msgspec.Struct):
-    """One vector: numbers, or their bytes in base64; never read, for it can be long."""
+    """One vector: numbers, or their bytes in Base64. It stays raw, because it can be long."""
 
     embedding: msgspec.Raw
 
@@ -109,14 +112,14 @@ _decode_choices = msgspec.json.Decoder(list[_Choice]).decode
 _decode_embeddings = msgspec.json.Decoder(list[_Embedding]).decode
 _decode_usage = msgspec.json.Decoder(_Usage | None).decode
 _decode_text: Final = msgspec.json.Decoder(str).decode
-# The value of a member that holds output, where it is a text.
+# The value of a member that holds output, when it is a text.
 _OUTPUT: Final = re.compile(
     rb'"(?:content|reasoning|reasoning_content|text)": ?("(?:[^"\\]|\\.)*+")'
 )
 _REASONING: Final = re.compile(rb'"reasoning_content": ?("(?:[^"\\]|\\.)*+")')
-# How often the parser of a stream learns where the text is: answers change from one kind of output
-# to another, but those of some never have it in one place.
-_LESSONS: Final = 8
+# How often the parser of a stream searches for the place of the text: a stream may change from one
+# kind of output to another, but some streams never keep the text in one place.
+_MAX_SEARCHES: Final = 8
 
 
 def host(base_url: str | None, secret: Secret) -> str:
@@ -124,39 +127,39 @@ def host(base_url: str | None, secret: Secret) -> str:
 
 
 def build(call: Call) -> OutboundRequest:
-    return request(
+    return build_request(
         call,
         f"{call.base_url}/{call.operation.value}",
         {"Authorization": f"Bearer {call.secret.reveal()}"},
     )
 
 
-def request(
-    call: Call, url: str, login: Mapping[str, str], *, signs_calls: bool = False
+def build_request(
+    call: Call, url: str, login: Mapping[str, str], *, has_signatures: bool = False
 ) -> OutboundRequest:
-    """Returns a call as an HTTP request to this URL, with the headers that log in there.
+    """Returns the HTTP request of a call to this URL; the headers of ``login`` authenticate it.
 
-    An endpoint with a list of parameters gets none of the gateway's own that are not on it; one
-    without gets all as they came. A server that signs the calls of tools gets its signatures back.
-    Raises :class:`base.Untranslatable`.
+    An endpoint that lists its parameters gets only the extensions on its list; an endpoint without
+    a list gets all of them. ``has_signatures`` tells that the server signs tool calls and needs the
+    signatures again. Raises :class:`base.Untranslatable`.
     """
     fields = dict(call.fields)
     fields["model"] = call.model
     listed = call.supported_parameters
     if listed is not None:
-        _say_effort(fields, is_known="reasoning_effort" in listed)
+        _set_effort(fields, accepts_effort="reasoning_effort" in listed)
     if call.stream:
         fields["stream"] = True
-        fields["stream_options"] = _with_usage(fields.get("stream_options"))
+        fields["stream_options"] = _add_include_usage(fields.get("stream_options"))
     body = _encode(fields)
-    foreign = {
+    unsupported = {
         member
         for member, parameter, mark in _EXTENSIONS
         if listed is not None and parameter not in listed and mark in body
     }
-    is_signed = signs_calls and b'"reasoning_details"' in body
-    if foreign or is_signed or (b'"tool_call_id"' in body and _MEDIA.search(body)):
-        body = _encode(_without(fields, foreign, is_signed=is_signed))
+    restores_signatures = has_signatures and b'"reasoning_details"' in body
+    if unsupported or restores_signatures or (b'"tool_call_id"' in body and _MEDIA.search(body)):
+        body = _encode(_adapt_fields(fields, unsupported, restores_signatures=restores_signatures))
     return OutboundRequest(
         method="POST",
         url=url,
@@ -169,56 +172,58 @@ def request(
     )
 
 
-def _say_effort(fields: dict[str, Any], *, is_known: bool) -> None:
-    """Says what the caller wants of reasoning by OpenAI's name for it, if by any.
+def _set_effort(fields: dict[str, Any], *, accepts_effort: bool) -> None:
+    """Replaces the reasoning options by ``reasoning_effort``, or drops them for other endpoints.
 
-    Whether the caller is shown the reasoning is up to the gateway.
+    The gateway itself decides whether it shows the reasoning to the caller.
     """
     reasoning = fields.pop("reasoning", None)
     fields.pop("include_reasoning", None)
-    if not is_known:
+    if not accepts_effort:
         fields.pop("reasoning_effort", None)
-    elif (effort := _effort(reasoning)) is not None:
+    elif (effort := _choose_effort(reasoning)) is not None:
         fields["reasoning_effort"] = effort
 
 
-def _effort(reasoning: Any) -> str | None:
+def _choose_effort(reasoning: Any) -> str | None:
     """Returns the effort that a ``reasoning`` asks for; ``None`` leaves it to the model.
 
-    A number of tokens becomes the effort that lets a model think about as long.
+    A number of tokens becomes the effort with the closest number of thinking tokens.
     """
     try:
-        wanted = _decode_reasoning(_encode(reasoning))
+        options = _decode_reasoning(_encode(reasoning))
     except (msgspec.DecodeError, RecursionError):
         raise Untranslatable("The reasoning of the request has an unexpected shape.") from None
-    if wanted is None:
+    if options is None:
         return None
-    if wanted.enabled is False:
+    if options.enabled is False:
         return "none"
-    budget = wanted.max_tokens
-    if wanted.effort or budget is None:
-        return wanted.effort or None
+    budget = options.max_tokens
+    if options.effort or budget is None:
+        return options.effort or None
     return min(_BUDGETS, key=lambda effort: abs(_BUDGETS[effort] - budget))
 
 
-def _without(fields: dict[str, Any], foreign: set[str], *, is_signed: bool) -> dict[str, Any]:
-    """Returns the fields without foreign members, and with media where only text may be moved."""
-    fields = {name: value for name, value in fields.items() if name not in foreign}
+def _adapt_fields(
+    fields: dict[str, Any], unsupported: set[str], *, restores_signatures: bool
+) -> dict[str, Any]:
+    """Returns the fields without unsupported members and without media in tool results."""
+    fields = {name: value for name, value in fields.items() if name not in unsupported}
     if "tools" in fields:
-        tools = _objects(fields["tools"])
-        fields["tools"] = fields["tools"] if tools is None else _stripped(tools, foreign)
+        tools = _decode_list(fields["tools"])
+        fields["tools"] = fields["tools"] if tools is None else _strip(tools, unsupported)
     if "messages" in fields:
-        messages = _objects(fields["messages"])
+        messages = _decode_list(fields["messages"])
         if messages is not None:
-            for message in messages if is_signed else ():
-                _sign(message)
-            fields["messages"] = _messages(_stripped(messages, foreign), foreign)
+            for message in messages if restores_signatures else ():
+                _restore_signatures(message)
+            fields["messages"] = _adapt_messages(_strip(messages, unsupported), unsupported)
     return fields
 
 
-def _sign(message: dict[str, Any]) -> None:
-    """Puts signatures, which callers keep among the reasoning, back into the calls of tools."""
-    calls = _objects(message.get("tool_calls"))
+def _restore_signatures(message: dict[str, Any]) -> None:
+    """Copies the signatures that callers keep in ``reasoning_details`` back into tool calls."""
+    calls = _decode_list(message.get("tool_calls"))
     if calls is None or "reasoning_details" not in message:
         return
     try:
@@ -227,53 +232,53 @@ def _sign(message: dict[str, Any]) -> None:
         return
     signatures = {one.id: one.data for one in details or () if one.format == GEMINI_FORMAT}
     for call in calls:
-        if signature := signatures.get(_text(call, "id")):
+        if signature := signatures.get(_read_text(call, "id")):
             call.setdefault("extra_content", {"google": {"thought_signature": signature}})
     message["tool_calls"] = calls
 
 
-def _messages(messages: list[dict[str, Any]], foreign: set[str]) -> list[dict[str, Any]]:
-    """Returns the messages with foreign members left out of their parts.
+def _adapt_messages(messages: list[dict[str, Any]], unsupported: set[str]) -> list[dict[str, Any]]:
+    """Returns the messages without unsupported members in their parts.
 
-    A tool may answer with text alone: its media follow in a message of the user's, behind the last
-    answer of the same turn.
+    A tool result may hold only text: its media move to a user message after the last tool result
+    of the same turn.
     """
-    made: list[dict[str, Any]] = []
+    adapted: list[dict[str, Any]] = []
     media: list[dict[str, Any]] = []
     for message in messages:
         is_result = bytes(message.get("role", b"")) == b'"tool"'
         if media and not is_result:
-            made.append({"role": "user", "content": media})
+            adapted.append({"role": "user", "content": media})
             media = []
-        parts = _objects(message.get("content"))
+        parts = _decode_list(message.get("content"))
         if parts is not None:
-            message["content"] = _stripped(parts, foreign)
+            message["content"] = _strip(parts, unsupported)
             if is_result and (others := [part for part in parts if "text" not in part]):
-                message["content"] = _result([part for part in parts if "text" in part])
+                message["content"] = _build_tool_content([part for part in parts if "text" in part])
                 media += others
-        made.append(message)
+        adapted.append(message)
     if media:
-        made.append({"role": "user", "content": media})
-    return made
+        adapted.append({"role": "user", "content": media})
+    return adapted
 
 
-def _result(parts: list[dict[str, Any]]) -> Any:
-    """Returns what a tool says in text, plain where it is no more: that every server takes."""
+def _build_tool_content(parts: list[dict[str, Any]]) -> Any:
+    """Returns the text parts of a tool result; one plain text as a string for all servers."""
     if not parts:
         return _ATTACHED
     is_plain = len(parts) == 1 and parts[0].keys() == {"type", "text"}
     return parts[0]["text"] if is_plain else parts
 
 
-def _stripped(items: list[dict[str, Any]], foreign: set[str]) -> list[dict[str, Any]]:
+def _strip(items: list[dict[str, Any]], unsupported: set[str]) -> list[dict[str, Any]]:
     for item in items:
-        for name in foreign & item.keys():
+        for name in unsupported & item.keys():
             del item[name]
     return items
 
 
-def _objects(value: Any) -> list[dict[str, Any]] | None:
-    """Reads a list of objects, their members raw; anything else is ``None``."""
+def _decode_list(value: Any) -> list[dict[str, Any]] | None:
+    """Returns a list of objects with raw members, or ``None`` for any other value."""
     try:
         return _decode_objects(value if isinstance(value, msgspec.Raw) else _encode(value))
     except (msgspec.DecodeError, RecursionError):
@@ -284,28 +289,28 @@ def parse_reply(operation: Operation, body: bytes) -> Reply:
     fields = decode_object(body)
     if fields is None:
         raise InvalidReply("The answer is not a JSON object.")
-    _raise_reported(fields)
+    _raise_for_error(fields)
     if operation is Operation.EMBEDDINGS:
-        return _embeddings(fields)
-    choices = _choices(fields)
+        return _parse_embeddings(fields)
+    choices = _parse_choices(fields)
     if not choices:
         raise InvalidReply("The answer has no choices.")
-    fields["choices"] = _with_reasoning(fields["choices"])
+    fields["choices"] = _add_reasoning(fields["choices"])
     for choice in choices:
         if choice.text is None if operation is Operation.TEXT else choice.message is None:
             raise InvalidReply("A choice of the answer has no content.")
     return Reply(
         fields=fields,
-        model=_text(fields, "model"),
-        usage=_usage(fields),
+        model=_read_text(fields, "model"),
+        usage=_parse_usage(fields),
         finish_reason=_finish_reason(choices),
         output_bytes=_size(choices),
-        upstream_id=_text(fields, "id"),
+        upstream_id=_read_text(fields, "id"),
     )
 
 
-def _embeddings(fields: dict[str, msgspec.Raw]) -> Reply:
-    """Reads vectors, which are whole once they are there: they end as a text that stops does."""
+def _parse_embeddings(fields: dict[str, msgspec.Raw]) -> Reply:
+    """Returns a reply of vectors, which always has the finish reason ``stop``."""
     try:
         vectors = _decode_embeddings(fields.get("data", _NULL))
     except (msgspec.DecodeError, RecursionError):
@@ -314,10 +319,10 @@ def _embeddings(fields: dict[str, msgspec.Raw]) -> Reply:
         raise InvalidReply("The answer has no embeddings.")
     return Reply(
         fields=fields,
-        model=_text(fields, "model"),
-        usage=_usage(fields, completion=0),
+        model=_read_text(fields, "model"),
+        usage=_parse_usage(fields, completion=0),
         finish_reason="stop",
-        upstream_id=_text(fields, "id"),
+        upstream_id=_read_text(fields, "id"),
     )
 
 
@@ -326,10 +331,11 @@ def stream_parser(operation: Operation, choices: int = 1) -> _StreamParser:
 
 
 class _StreamParser:
-    """Reads the events of one stream; nothing after ``[DONE]`` counts.
+    """Parses the events of one stream; it ignores everything after ``[DONE]``.
 
-    Most events differ from the one before in their choices alone, and most of those in one text of
-    theirs: what differs is found between the same bytes, and nothing else is read again.
+    Most events differ from the previous one only in their choices, and most choices only in one
+    text. Such an event is recognized by the equal bytes around the difference, and only the
+    difference is parsed.
     """
 
     __slots__ = (
@@ -339,8 +345,8 @@ class _StreamParser:
         "_decoder",
         "_head",
         "_is_done",
-        "_lessons",
         "_others",
+        "_searches_left",
         "_tail",
         "_text",
         "pending",
@@ -349,15 +355,15 @@ class _StreamParser:
     def __init__(self) -> None:
         self._decoder = EventDecoder()
         self._is_done = False
-        # What stands around the choices, and where they are between them.
+        # The bytes before and after the choices, and the slice of the choices.
         self._before = self._after = b""
         self._choices = slice(0)
-        # What stands around the text in the choices, its quotes included, and where it is with
-        # these; then the output in the choices besides that text.
+        # The bytes before and after the text in the choices, quotes included; the slice of the text
+        # with its quotes; and the size of the other output in the choices.
         self._head = self._tail = b""
         self._text = slice(0)
         self._others = 0
-        self._lessons = _LESSONS
+        self._searches_left = _MAX_SEARCHES
         self.pending: list[Chunk] = []
 
     def feed(self, data: bytes) -> list[Chunk]:
@@ -369,16 +375,16 @@ class _StreamParser:
             events = self._decoder.feed(data)
         except EventTooLarge:
             raise InvalidStream("An event of the stream is too large.") from None
-        alike: Chunk | None = None
+        repeats: Chunk | None = None
         for event in events:
-            if (size := self._size_of_alike(event)) is not None:
-                if alike is None:
-                    alike = Chunk(fields={}, has_choices=True, alike=[])
-                    chunks.append(alike)
-                alike.alike.append(_with_reasoning(event[self._choices]))
-                alike.output_bytes += size
+            if (size := self._read_repeat(event)) is not None:
+                if repeats is None:
+                    repeats = Chunk(fields={}, has_choices=True, repeats=[])
+                    chunks.append(repeats)
+                repeats.repeats.append(_add_reasoning(event[self._choices]))
+                repeats.output_bytes += size
                 continue
-            alike = None
+            repeats = None
             if event[:1] != b"{" and event.strip() == b"[DONE]":
                 self._is_done = True
                 chunks.append(Chunk(fields={}, is_done=True))
@@ -393,10 +399,10 @@ class _StreamParser:
             raise InvalidStream("The stream was cut off inside an event.")
         raise InvalidStream("The stream ended without its end mark.")
 
-    def _size_of_alike(self, event: bytes) -> int | None:
-        """Reads the output in an event that is like the last one but for its choices.
+    def _read_repeat(self, event: bytes) -> int | None:
+        """Returns the output size of an event that repeats the last one except for its choices.
 
-        ``None`` for all others.
+        Returns ``None`` for every other event.
         """
         if self._head and event.startswith(self._head) and event.endswith(self._tail):
             try:
@@ -410,23 +416,23 @@ class _StreamParser:
         try:
             choices = _decode_choices(raw)
             if not raw.isascii():
-                # What is only relayed is not looked at, and must be UTF-8 all the same.
+                # The choices are relayed without decoding, and must be UTF-8 nevertheless.
                 raw.decode()
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
         if not choices or _finish_reason(choices) is not None or b"\n" in raw:
             return None
         size = _size(choices)
-        if self._lessons:
-            self._lessons -= 1
-            self._learn(raw, size)
+        if self._searches_left:
+            self._searches_left -= 1
+            self._note_text(raw, size)
         return size
 
-    def _learn(self, raw: bytes, size: int) -> None:
-        """Notes what stands around the text in the choices, if they have one that counts.
+    def _note_text(self, raw: bytes, size: int) -> None:
+        """Stores the bytes around the text in the choices, if one text makes up the output.
 
-        What follows a key and begins with a quote is one text, whatever object it is in; another
-        text in its place tells whether it counts, and by how much.
+        A value that begins with a quote is a text, in whatever object it is. The sizes with and
+        without the text show whether the text counts as output.
         """
         self._head = b""
         for found in _OUTPUT.finditer(raw):
@@ -442,15 +448,15 @@ class _StreamParser:
                 self._text = slice(len(self._head) - 1, 1 - len(self._tail) or None)
                 self._others = others
 
-    def _remember(self, event: bytes, fields: dict[str, msgspec.Raw], *, is_blank: bool) -> None:
-        """Notes what stands around the choices of an event that carries nothing else of note."""
+    def _note_frame(self, event: bytes, fields: dict[str, msgspec.Raw], *, is_blank: bool) -> None:
+        """Stores the bytes around the choices of an event without a usage."""
         self._before = self._head = b""
         if is_blank or fields.get("usage", _NULL) != _NULL:
             return
         before, _, after = event.partition(bytes(fields["choices"]))
-        # A key that is there twice counts by its last place, wherever the first one stands.
-        is_alone = before.count(b'"choices"') == 1 and b'"choices"' not in after
-        if is_alone and before.rstrip().endswith(b'"choices":'):
+        # Of a repeated key the last one counts, so the choices must have a unique key.
+        is_unique = before.count(b'"choices"') == 1 and b'"choices"' not in after
+        if is_unique and before.rstrip().endswith(b'"choices":'):
             self._before, self._after = before, after
             self._choices = slice(len(before), -len(after) or None)
 
@@ -458,39 +464,39 @@ class _StreamParser:
         fields = decode_object(event)
         if fields is None:
             raise InvalidStream("An event of the stream is not a JSON object.")
-        _raise_reported(fields)
+        _raise_for_error(fields)
         try:
-            choices = _choices(fields)
+            choices = _parse_choices(fields)
         except InvalidReply as exc:
             raise InvalidStream(str(exc)) from None
-        self._remember(event, fields, is_blank=not choices)
-        fields["choices"] = _with_reasoning(fields["choices"])
+        self._note_frame(event, fields, is_blank=not choices)
+        fields["choices"] = _add_reasoning(fields["choices"])
         return Chunk(
             fields=fields,
-            model=_text(fields, "model"),
-            usage=_usage(fields) if "usage" in fields else None,
+            model=_read_text(fields, "model"),
+            usage=_parse_usage(fields) if "usage" in fields else None,
             finish_reason=_finish_reason(choices),
             output_bytes=_size(choices),
             has_choices=bool(choices),
-            upstream_id=_text(fields, "id"),
+            upstream_id=_read_text(fields, "id"),
         )
 
 
-def _with_usage(options: Any) -> Any:
-    """Asks for the usage chunk and keeps the other options that the caller sent."""
+def _add_include_usage(options: Any) -> Any:
+    """Returns the stream options with ``include_usage``; the caller's other options stay."""
     if options is None:
         return _INCLUDE_USAGE
     members = decode_object(bytes(options)) or {}
     return {**members, "include_usage": True}
 
 
-def _raise_reported(fields: dict[str, msgspec.Raw]) -> None:
+def _raise_for_error(fields: dict[str, msgspec.Raw]) -> None:
     error = fields.get("error")
     if error is not None and error != _NULL:
         raise parse_error(b'{"error":' + bytes(error) + b"}")
 
 
-def _choices(fields: dict[str, msgspec.Raw]) -> list[_Choice]:
+def _parse_choices(fields: dict[str, msgspec.Raw]) -> list[_Choice]:
     raw = fields.get("choices")
     if raw is None:
         raise InvalidReply("The answer has no choices.")
@@ -500,16 +506,16 @@ def _choices(fields: dict[str, msgspec.Raw]) -> list[_Choice]:
         raise InvalidReply("The choices of the answer are malformed.") from None
 
 
-def _with_reasoning(choices: Raw) -> Raw:
-    """Says reasoning by the interface's name for it too, where a server has the other name only."""
+def _add_reasoning(choices: Raw) -> Raw:
+    """Copies ``reasoning_content`` to ``reasoning`` where a server sends only the former."""
     raw = bytes(choices)
     if b'"reasoning_content"' not in raw or b'"reasoning":' in raw:
         return choices
     return type(choices)(_REASONING.sub(rb'\g<0>,"reasoning":\1', raw))
 
 
-def _usage(fields: dict[str, msgspec.Raw], *, completion: int | None = None) -> Usage | None:
-    """Reads the usage; ``completion`` is known where the answer has no such count."""
+def _parse_usage(fields: dict[str, msgspec.Raw], *, completion: int | None = None) -> Usage | None:
+    """Returns the usage; ``completion`` replaces the count that embeddings do not have."""
     raw = fields.get("usage")
     if raw is None:
         return None
@@ -528,7 +534,7 @@ def _usage(fields: dict[str, msgspec.Raw], *, completion: int | None = None) -> 
         image_output=_detail(usage.completion_tokens_details, "image_tokens"),
     )
     if counted is not None and counted.reasoning:
-        # Some count it beside the completion, of which it is a part; only the total tells.
+        # Some servers do not count reasoning as part of the completion; only the total shows it.
         beside = counted.completion + counted.reasoning
         if usage.total_tokens == counted.prompt + beside:
             return replace(counted, completion=beside)
@@ -539,7 +545,7 @@ def _detail(details: Any, name: str) -> Any:
     return details.get(name) if isinstance(details, dict) else None
 
 
-def _text(fields: dict[str, msgspec.Raw], name: str) -> str | None:
+def _read_text(fields: dict[str, msgspec.Raw], name: str) -> str | None:
     raw = fields.get(name)
     if raw is None:
         return None
@@ -568,7 +574,7 @@ def _size(choices: list[_Choice]) -> int:
 
 
 def _bytes(text: Any) -> int:
-    """Returns the size of a text, or of what stands where a text should be."""
+    """Returns the size of a text in bytes, or of the JSON of any other value."""
     if not isinstance(text, str):
         return len(_encode(text))
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

@@ -1,9 +1,10 @@
-"""Google Vertex AI's OpenAI-compatible chat completions, called as a service account.
+"""Google Vertex AI's OpenAI-compatible chat completions, called by a service account.
 
-It serves every model but Claude, which is :mod:`vertex_claude`'s.
+https://cloud.google.com/vertex-ai/generative-ai/docs/start/openai describes them. They serve every
+model except Claude; see :mod:`vertex_claude`.
 
-The bearer token is a JWT that the service account signs itself, with a scope in place of an
-audience, as https://google.aip.dev/auth/4111 describes: no token server is asked.
+The bearer token is a JWT that the service account signs itself, with a scope instead of an
+audience, as https://google.aip.dev/auth/4111 describes. So no token server is called.
 """
 
 from __future__ import annotations
@@ -28,46 +29,46 @@ parse_reply = openai.parse_reply
 stream_parser = openai.stream_parser
 
 _SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
-# Google accepts an hour at most; a token is used for fifty minutes of it.
-_LIFETIME: Final = 3600
-_IN_USE: Final = 3000
+# In seconds. Google accepts a lifetime of at most one hour; a token is used for fifty minutes.
+_LIFETIME_SECONDS: Final = 3600
+_USED_SECONDS: Final = 3000
 
 
 def host(base_url: str | None, secret: Secret) -> str:
-    return credentials.vertex(secret).host
+    return credentials.parse_vertex(secret).host
 
 
 def build(call: Call, *, clock: Callable[[], float] = time.time) -> OutboundRequest:
-    return openai.request(
+    return openai.build_request(
         call,
-        f"{parent(call.secret)}/endpoints/openapi/{call.operation.value}",
-        {"Authorization": f"Bearer {token(call.secret, clock()).reveal()}"},
-        signs_calls=True,
+        f"{project_url(call.secret)}/endpoints/openapi/{call.operation.value}",
+        {"Authorization": f"Bearer {bearer_token(call.secret, clock()).reveal()}"},
+        has_signatures=True,
     )
 
 
-def parent(secret: Secret) -> str:
-    """Returns the URL of the credential's project where it runs."""
-    found = credentials.vertex(secret)
+def project_url(secret: Secret) -> str:
+    """Returns the URL of the credential's project at its location."""
+    found = credentials.parse_vertex(secret)
     return f"https://{found.host}/v1/projects/{found.project_id}/locations/{found.location}"
 
 
-def token(secret: Secret, moment: float) -> Secret:
-    """Returns the bearer token of a moment, in seconds since the epoch."""
-    # A moment's tokens begin at its window's start, so that the moment alone says which it is.
+def bearer_token(secret: Secret, moment: float) -> Secret:
+    """Returns the bearer token for a moment in seconds since the epoch."""
+    # Tokens are issued at the start of fixed windows, so the cache holds one token a window.
     now = int(moment)
-    return _token(secret, now - now % _IN_USE)
+    return _sign_token(secret, now - now % _USED_SECONDS)
 
 
 @lru_cache(maxsize=4096)
-def _token(secret: Secret, issued_at: int) -> Secret:
-    credential = credentials.vertex(secret)
+def _sign_token(secret: Secret, issued_at: int) -> Secret:
+    credential = credentials.parse_vertex(secret)
     claims = {
         "iss": credential.client_email,
         "sub": credential.client_email,
         "scope": _SCOPE,
         "iat": issued_at,
-        "exp": issued_at + _LIFETIME,
+        "exp": issued_at + _LIFETIME_SECONDS,
     }
     signer = RSASigner(credential.private_key, credential.private_key_id)  # type: ignore[no-untyped-call]
     return Secret(jwt.encode(signer, claims).decode())  # type: ignore[no-untyped-call]

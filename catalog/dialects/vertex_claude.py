@@ -1,7 +1,7 @@
-"""Claude on Google Vertex AI: Anthropic's wire format, with the model and the version elsewhere.
+"""Claude on Google Vertex AI: Anthropic's wire format, with the model in the URL.
 
 https://platform.claude.com/docs/en/build-with-claude/claude-models-on-google-cloud/google-managed
-describes it. Media travel inside the request alone, and marks of a cache on its parts.
+describes it. It accepts media only inside the request, and ``cache_control`` only on parts.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ _encode = msgspec.json.Encoder().encode
 
 
 def build(call: Call, *, clock: Callable[[], float] = time.time) -> OutboundRequest:
-    chat = messages.read(call)
+    chat = messages.parse_chat(call)
     for part in chat.media:
         if part.url is not None:
-            raise messages.refusal(part, "Vertex")
-    body = anthropic.message(call, replace(chat, cache=None))
-    # The version of a model stands behind an @.
+            raise messages.unsupported_part(part, "Vertex")
+    body = anthropic.build_body(call, replace(chat, cache=None))
+    # The version of a model follows an @.
     model = quote(body.pop("model"), safe="@")
     method = "streamRawPredict" if call.stream else "rawPredict"
     return OutboundRequest(
         method="POST",
-        url=f"{vertex.parent(call.secret)}/publishers/anthropic/models/{model}:{method}",
+        url=f"{vertex.project_url(call.secret)}/publishers/anthropic/models/{model}:{method}",
         headers={
-            "Authorization": f"Bearer {vertex.token(call.secret, clock()).reveal()}",
+            "Authorization": f"Bearer {vertex.bearer_token(call.secret, clock()).reveal()}",
             "Content-Type": "application/json",
             "Accept": "text/event-stream" if call.stream else "application/json",
         },

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from catalog.dialects.base import Chunk, Operation, Reply
-from catalog.dialects.shared.reasoning import hidden
+from catalog.dialects.shared.reasoning import hide_reasoning
 from catalog.pricing import completion_cost, nano_usd, prompt_cost, usd
 from config.api.errors import GatewayError
 from inference.exchange.tally import Tally
@@ -65,7 +65,7 @@ class Renderer:
         self._tally.add(reply)
         fields = reply.fields
         if self._request.hides_reasoning:
-            fields["choices"] = hidden(fields["choices"])
+            fields["choices"] = hide_reasoning(fields["choices"])
         fields.update(self._identify(fields))
         if self._request.operation is Operation.EMBEDDINGS:
             del fields["created"]
@@ -82,18 +82,18 @@ class Renderer:
 
         Usage is held back for the usage event, which adds the cost to it.
         """
-        if chunk.alike:
+        if chunk.repeats:
             self._tally.add_output(chunk.output_bytes)
-            prefix, alike = self._prefix or self._encode_prefix(), chunk.alike
+            prefix, alike = self._prefix or self._encode_prefix(), chunk.repeats
             if self._request.hides_reasoning:
-                alike = [_encode(hidden(msgspec.Raw(choices))) for choices in alike]
+                alike = [_encode(hide_reasoning(msgspec.Raw(choices))) for choices in alike]
             return prefix + (b"}\n\n" + prefix).join(alike) + b"}\n\n"
         self._tally.add(chunk)
         if chunk.is_done:
             return b""
         fields = chunk.fields
         if self._request.hides_reasoning and "choices" in fields:
-            fields["choices"] = hidden(fields["choices"])
+            fields["choices"] = hide_reasoning(fields["choices"])
         if "system_fingerprint" in fields and _is_null(fields["system_fingerprint"]):
             del fields["system_fingerprint"]
         if not self._identity:

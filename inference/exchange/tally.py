@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from msgspec.structs import replace
 
 from catalog.dialects.base import Chunk, Reply
-from catalog.dialects.shared import finish_reasons
+from catalog.dialects.shared.finish_reasons import normalize_finish_reasons
 from catalog.pricing import Usage, nano_usd, total_cost
 from inference.admission.estimate import estimate_tokens, fee_nano
 from inference.requests.schemas import InferenceRequest
@@ -73,7 +73,7 @@ class Tally:
         """Counts a reply or chunk, and writes both finish reasons into its choices."""
         self.output_bytes += part.output_bytes
         if part.finish_reason is not None and "choices" in part.fields:
-            choices, reason, native = finish_reasons.named(part.fields["choices"])
+            choices, reason, native = normalize_finish_reasons(part.fields["choices"])
             part.fields["choices"] = choices
             self.finish_reason = reason or self.finish_reason
             self.native_finish_reason = native or self.native_finish_reason

@@ -142,7 +142,7 @@ def translate(exc: Exception, secret: Secret) -> GatewayError:
         case InvalidReply() | InvalidStream():
             return UpstreamError(f"The upstream provider's answer is not valid: {exc}")
         case ProviderFailure():
-            failure = exc.cleaned(secret)
+            failure = exc.clean(secret)
             return UpstreamError(
                 failure.message or "The upstream provider reported an error.",
                 metadata={} if failure.code is None else {"provider_code": failure.code},
@@ -160,7 +160,7 @@ async def _read_refusal(response: egress.OutboundResponse, candidate: Candidate)
         body = b""
     finally:
         response.close()
-    failure = parse_error(body).cleaned(candidate.secret)
+    failure = parse_error(body).clean(candidate.secret)
     metadata: dict[str, Any] = {"provider_name": candidate.route.facts.provider_name}
     if 400 <= status <= 599:
         metadata["upstream_status"] = status

@@ -1,7 +1,7 @@
-"""Credentials that say where they are used: those of Azure, Amazon Bedrock and Google Vertex.
+"""Parses the credentials that name their host: those of Azure, Amazon Bedrock and Google Vertex.
 
-Each is the text of one JSON object. A URL is built from its parts, so every part is matched whole,
-every host ends in a suffix of a fixed list, and members that nobody knows are refused.
+Each is the text of one JSON object. A URL is built from its members, so every member must match a
+pattern as a whole, every host ends in a suffix from a fixed list, and unknown members are refused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from config.credentials import Secret
 
 _Patterns = Mapping[str, re.Pattern[str]]
 
-# What may stand in a header, and nothing that could end it.
+# Visible ASCII characters only, so that the key cannot end its header.
 _KEY: Final = re.compile(r"[!-~]{8,8192}")
 _TEXT: Final = re.compile(r"[ -~]{0,2048}")
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/=]{16,8192}")
@@ -37,7 +37,7 @@ _AZURE_URL: Final = re.compile(
 )
 _API_VERSION: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:-preview)?")
 
-# Regions of the isolated partitions are left out: no public name leads there.
+# Without the regions of the isolated partitions, which have no public host names.
 _REGION: Final = re.compile(r"(?!(?:us|eu)-iso)(?:[a-z]{2}|eusc)(?:-[a-z]+)+-[0-9]{1,2}")
 _AWS_SUFFIXES: Final = {"cn": "amazonaws.com.cn", "eusc": "amazonaws.eu"}
 _ACCESS_KEY_ID: Final = re.compile(r"[A-Z0-9]{16,128}")
@@ -52,19 +52,19 @@ _PEM: Final = re.compile(
     r"-----BEGIN (RSA |)PRIVATE KEY-----\n[A-Za-z0-9+/=\n]{1,8192}-----END \1PRIVATE KEY-----\n?"
 )
 
-# The members that no message may show.
+# The members whose values must not be in any message.
 _SENSITIVE: Final = frozenset(
     ("api_key", "access_key_id", "secret_access_key", "session_token", "private_key")
 )
 
 
 class InvalidCredential(Exception):
-    """The secret is no credential of its provider; the text is ours and repeats no part of it."""
+    """The secret is not a credential of its provider; the message repeats no part of it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Azure:
-    """A resource's key. With a dated ``api_version`` the older, dated interface is spoken."""
+class AzureCredential:
+    """The key of a resource. A dated ``api_version`` selects the older, dated interface."""
 
     host: str
     api_key: Secret
@@ -73,7 +73,7 @@ class Azure:
 
 @dataclass(frozen=True, slots=True)
 class AccessKey:
-    """What signs requests to AWS."""
+    """The keys that sign requests to AWS."""
 
     access_key_id: Secret
     secret_access_key: Secret
@@ -81,8 +81,8 @@ class AccessKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Bedrock:
-    """A region, and a Bedrock API key or an access key for it."""
+class BedrockCredential:
+    """A region, with a Bedrock API key or an access key."""
 
     region: str
     login: Secret | AccessKey
@@ -94,8 +94,8 @@ class Bedrock:
 
 
 @dataclass(frozen=True, slots=True)
-class Vertex:
-    """A project's location, and the service account that calls it."""
+class VertexCredential:
+    """A project, its location, and the service account that calls it."""
 
     project_id: str
     location: str
@@ -112,15 +112,15 @@ class Vertex:
         return f"{self.location}-aiplatform.googleapis.com"
 
 
-# Parsing reads a private key, which takes milliseconds: each credential is parsed once a process.
+# Parsing a private key takes milliseconds, so each process parses each credential once.
 @lru_cache(maxsize=4096)
-def azure(secret: Secret) -> Azure:
+def parse_azure(secret: Secret) -> AzureCredential:
     """Parses ``{"api_key", "endpoint_url"[, "api_version"]}``.
 
-    The URL is a resource's own, ``https://NAME.SUFFIX``. Raises :class:`InvalidCredential`.
+    The URL is the one of a resource, ``https://NAME.SUFFIX``. Raises :class:`InvalidCredential`.
     """
-    members = _strings(
-        _object(secret),
+    members = _match_members(
+        _parse_object(secret),
         required={"api_key": _KEY, "endpoint_url": _AZURE_URL},
         optional={"api_version": _API_VERSION},
     )
@@ -129,7 +129,7 @@ def azure(secret: Secret) -> Azure:
     name, suffix = match[1].lower(), match[2].lower()
     if suffix not in AZURE_SUFFIXES:
         raise InvalidCredential("The credential's endpoint_url is not one of Azure's.")
-    return Azure(
+    return AzureCredential(
         host=f"{name}.{suffix}",
         api_key=Secret(members["api_key"]),
         api_version=members.get("api_version"),
@@ -137,14 +137,14 @@ def azure(secret: Secret) -> Azure:
 
 
 @lru_cache(maxsize=4096)
-def bedrock(secret: Secret) -> Bedrock:
+def parse_bedrock(secret: Secret) -> BedrockCredential:
     """Parses ``{"region", "access_key_id", "secret_access_key"[, "session_token"]}`` or
     ``{"region", "api_key"}``; raises :class:`InvalidCredential`."""
-    members = _object(secret)
+    members = _parse_object(secret)
     if "api_key" in members:
-        found = _strings(members, required={"region": _REGION, "api_key": _KEY})
-        return Bedrock(region=found["region"], login=Secret(found["api_key"]))
-    found = _strings(
+        found = _match_members(members, required={"region": _REGION, "api_key": _KEY})
+        return BedrockCredential(region=found["region"], login=Secret(found["api_key"]))
+    found = _match_members(
         members,
         required={
             "region": _REGION,
@@ -154,7 +154,7 @@ def bedrock(secret: Secret) -> Bedrock:
         optional={"session_token": _BASE64},
     )
     token = found.get("session_token")
-    return Bedrock(
+    return BedrockCredential(
         region=found["region"],
         login=AccessKey(
             access_key_id=Secret(found["access_key_id"]),
@@ -165,18 +165,18 @@ def bedrock(secret: Secret) -> Bedrock:
 
 
 @lru_cache(maxsize=4096)
-def vertex(secret: Secret) -> Vertex:
+def parse_vertex(secret: Secret) -> VertexCredential:
     """Parses ``{"project_id", "location", "service_account": {…}}``.
 
-    The last is a service account's key file as Google hands it out. Raises
+    The service account is the content of a key file from Google. Raises
     :class:`InvalidCredential`.
     """
-    members = _object(secret)
+    members = _parse_object(secret)
     account = members.pop("service_account", None)
-    found = _strings(members, required={"project_id": _PROJECT_ID, "location": _LOCATION})
+    found = _match_members(members, required={"project_id": _PROJECT_ID, "location": _LOCATION})
     if not isinstance(account, dict):
         raise InvalidCredential("The credential needs service_account, an object.")
-    keys = _strings(
+    keys = _match_members(
         account,
         required={
             "type": re.compile("service_account"),
@@ -200,17 +200,17 @@ def vertex(secret: Secret) -> Vertex:
             ),
         },
     )
-    return Vertex(
+    return VertexCredential(
         project_id=found["project_id"],
         location=found["location"],
         client_email=keys["client_email"],
         private_key_id=keys["private_key_id"],
-        private_key=_private_key(keys["private_key"]),
+        private_key=_load_private_key(keys["private_key"]),
     )
 
 
 def sensitive_parts(secret: Secret) -> list[str]:
-    """Returns the texts that a message must not show: the secret, and what it consists of."""
+    """Returns the texts that a message must not show: the secret and its sensitive members."""
     text = secret.reveal()
     parts = [text]
     if text.startswith("{"):
@@ -228,7 +228,7 @@ def sensitive_parts(secret: Secret) -> list[str]:
     return parts
 
 
-def _private_key(pem: str) -> RSAPrivateKey:
+def _load_private_key(pem: str) -> RSAPrivateKey:
     try:
         key = load_pem_private_key(pem.encode(), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -238,9 +238,9 @@ def _private_key(pem: str) -> RSAPrivateKey:
     return key
 
 
-def _object(secret: Secret) -> dict[str, Any]:
+def _parse_object(secret: Secret) -> dict[str, Any]:
     try:
-        members = json.loads(secret.reveal(), object_pairs_hook=_unique)
+        members = json.loads(secret.reveal(), object_pairs_hook=_refuse_repeated)
     except (ValueError, RecursionError):
         members = None
     if not isinstance(members, dict):
@@ -248,17 +248,17 @@ def _object(secret: Secret) -> dict[str, Any]:
     return members
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
         raise ValueError("repeated")
     return members
 
 
-def _strings(
+def _match_members(
     members: Mapping[str, Any], *, required: _Patterns, optional: _Patterns | None = None
 ) -> dict[str, str]:
-    """Returns the members when they are all there, all known, and each matches its pattern."""
+    """Returns the members. Raises for missing, unknown and unmatched members."""
     patterns = {**required, **(optional or {})}
     if not members.keys() <= patterns.keys():
         raise InvalidCredential("The credential has a member that its format does not know.")

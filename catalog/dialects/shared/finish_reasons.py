@@ -1,4 +1,4 @@
-"""Why an answer ended, in the words of OpenAI's interface; the provider's own stand beside them."""
+"""Maps the finish reasons of providers to OpenAI's; the provider's own name stays beside it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-# What servers of this interface are known to say besides; anything else ended in good order.
+# Other names that servers of this interface are known to send; any other name becomes "stop".
 _REASONS: Final = {
     "stop": "stop",
     "length": "length",
@@ -23,10 +23,12 @@ _REASONS: Final = {
 _decode = msgspec.json.Decoder(list[dict[str, Any]]).decode
 
 
-def named(choices: msgspec.Raw | list[Any]) -> tuple[Any, str | None, str | None]:
-    """Returns choices that say both reasons, and the last pair of them.
+def normalize_finish_reasons(
+    choices: msgspec.Raw | list[Any],
+) -> tuple[Any, str | None, str | None]:
+    """Returns choices with both names of each reason, then both names of the last reason.
 
-    What is not a list of objects is returned as it is.
+    Choices that are not a list of objects are returned unchanged.
     """
     if isinstance(choices, msgspec.Raw):
         try:
@@ -37,7 +39,7 @@ def named(choices: msgspec.Raw | list[Any]) -> tuple[Any, str | None, str | None
     for choice in choices:
         given = choice.get("finish_reason")
         if isinstance(given, str):
-            said = choice.get("native_finish_reason")
-            native = choice["native_finish_reason"] = said if isinstance(said, str) else given
+            own = choice.get("native_finish_reason")
+            native = choice["native_finish_reason"] = own if isinstance(own, str) else given
             reason = choice["finish_reason"] = _REASONS.get(given.lower(), "stop")
     return choices, reason, native

@@ -1,7 +1,8 @@
-"""OpenAI's chat request, read once into what the other wire formats are written from.
+"""Parses OpenAI's chat request into the types from which the other wire formats are built.
 
-The fields that no other format knows are read by nobody, and so sent to nobody. What a format
-cannot say is :class:`base.Untranslatable`: a part that were left out would change the question.
+https://platform.openai.com/docs/api-reference/chat/create describes the request. Fields that no
+other format has are not parsed, and so are not sent. A part that a format cannot express raises
+:class:`base.Untranslatable`, because the request would mean something else without it.
 """
 
 from __future__ import annotations
@@ -97,13 +98,13 @@ class _Tool(msgspec.Struct):
     cache_control: dict[str, Any] | None = None
 
 
-class _Named(msgspec.Struct):
+class _FunctionName(msgspec.Struct):
     name: str
 
 
 class _ToolChoice(msgspec.Struct):
     type: str
-    function: _Named | None = None
+    function: _FunctionName | None = None
 
 
 class _JsonSchema(msgspec.Struct):
@@ -152,7 +153,7 @@ _decode = msgspec.json.Decoder(_Request).decode
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Some text; ``cache`` is the caller's ``cache_control``, which ends a cached prefix here."""
+    """A text; ``cache`` is the caller's ``cache_control``, which ends a cached prefix here."""
 
     text: str = field(repr=False)
     cache: dict[str, Any] | None = None
@@ -160,7 +161,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """An image, a document, a sound or a film: Base64 ``data``, or the URL where it lies."""
+    """An image, a document, a sound or a video: as Base64 ``data`` or as a URL."""
 
     kind: Kind
     media_type: str | None
@@ -172,7 +173,7 @@ class Media:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A tool that the model called, with its arguments as an object."""
+    """A call of a tool by the model; the arguments are an object."""
 
     id: str
     name: str
@@ -181,9 +182,9 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a tool answered; ``name`` is the tool's, from the call of that identifier.
+    """The result of a tool call; ``name`` is the tool's name, from the call with the same ``id``.
 
-    ``cache`` is the mark of its last part that has one: no format takes marks inside a result.
+    ``cache`` is the last ``cache_control`` of its parts: no format allows one inside a result.
     """
 
     id: str
@@ -197,10 +198,10 @@ class ToolResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Thought:
-    """Reasoning of an earlier answer: its text with a signature, or ``data`` that is encrypted.
+class ReasoningBlock:
+    """Reasoning of an earlier reply: a text with a signature, or encrypted ``data``.
 
-    Only the provider of its ``format`` can read either. ``id`` is the tool call that it led to.
+    Only the provider of its ``format`` can read it. ``id`` names the tool call that followed it.
     """
 
     text: str = field(default="", repr=False)
@@ -210,12 +211,12 @@ class Thought:
     format: str | None = None
 
 
-Part = Text | Media | ToolCall | ToolResult | Thought
+Part = Text | Media | ToolCall | ToolResult | ReasoningBlock
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one side said until the other spoke; what a tool answered is the user's."""
+    """The consecutive parts of one role; tool results belong to the user's turn."""
 
     role: Literal["user", "assistant"]
     parts: list[Part]
@@ -232,17 +233,17 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """``auto``, ``none`` or ``required``; with a ``name``, that tool is required."""
+    """A mode ``auto``, ``none`` or ``required``; with a ``name``, that tool is required."""
 
     mode: str
     name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Reasoning:
-    """How much the model shall think, in the caller's words: an effort or a number of tokens.
+class ReasoningOptions:
+    """The reasoning that the caller asks for: an effort or a number of tokens.
 
-    ``is_on`` is ``None`` where the caller leaves that to the model.
+    ``is_on`` is ``None`` when the caller leaves the choice to the model.
     """
 
     is_on: bool | None
@@ -253,14 +254,14 @@ class Reasoning:
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """A chat request: who said what, what the model may use, and how it shall answer."""
+    """A chat request: the conversation, the tools, and the options of the reply."""
 
     system: list[Text]
     turns: list[Turn]
     tools: list[Tool]
     tool_choice: ToolChoice | None
     parallel_tool_calls: bool | None
-    reasoning: Reasoning
+    reasoning: ReasoningOptions
     max_tokens: int | None
     temperature: float | None
     top_p: float | None
@@ -279,14 +280,14 @@ class Chat:
 
     @property
     def instructions(self) -> list[Text]:
-        """The system's texts, for formats that cannot ask for JSON without a schema of it."""
+        """Returns the system texts, and an order to write JSON when JSON has no schema."""
         if not self.is_json or self.schema is not None:
             return self.system
         return [*self.system, Text(_JSON_ONLY)]
 
     @property
     def media(self) -> Iterator[Media]:
-        """Yields what is not text, in what was said and in what tools answered."""
+        """Yields the parts that are not text, in messages and in tool results."""
         for turn in self.turns:
             for part in turn.parts:
                 for inner in part.parts if isinstance(part, ToolResult) else (part,):
@@ -295,38 +296,38 @@ class Chat:
 
     @property
     def is_tool_forced(self) -> bool:
-        """Tells whether the model must call a tool, be it a certain one or any."""
+        """Returns whether the model must call a tool, either a named one or any."""
         choice = self.tool_choice
         return bool(self.tools) and choice is not None and choice.mode == "required"
 
 
-def read(call: Call) -> Chat:
-    """Reads the fields of a call; raises :class:`base.Untranslatable`."""
+def parse_chat(call: Call) -> Chat:
+    """Returns the chat request of a call; raises :class:`base.Untranslatable`."""
     try:
         request = _decode(_encode(dict(call.fields)))
     except RecursionError:
         raise Untranslatable("The request nests too deep.") from None
     except msgspec.DecodeError as exc:
-        # Its words name a type and a place, and repeat no value.
+        # The message of msgspec names a type and a path, and repeats no value.
         raise Untranslatable(f"The request has an unexpected shape: {exc}") from None
     if not call.is_byok:
         _drop_lifetimes(request)
-    form = request.response_format
-    schema = None if form is None else form.json_schema
+    response_format = request.response_format
+    schema = None if response_format is None else response_format.json_schema
     stop = request.stop
     return Chat(
         system=[
             part
             for message in request.messages
             if message.role in _SYSTEM_ROLES
-            for part in _parts(message.content)
+            for part in _parse_parts(message.content)
             if isinstance(part, Text)
         ],
-        turns=_turns(request.messages),
-        tools=[_tool(tool) for tool in request.tools or ()],
-        tool_choice=_tool_choice(request.tool_choice),
+        turns=_parse_turns(request.messages),
+        tools=[_parse_tool(tool) for tool in request.tools or ()],
+        tool_choice=_parse_tool_choice(request.tool_choice),
         parallel_tool_calls=request.parallel_tool_calls,
-        reasoning=_reasoning(request),
+        reasoning=_parse_reasoning(request),
         max_tokens=request.max_completion_tokens or request.max_tokens,
         temperature=request.temperature,
         top_p=request.top_p,
@@ -336,8 +337,9 @@ def read(call: Call) -> Chat:
         seed=request.seed,
         choices=request.n,
         stop=[stop] if isinstance(stop, str) else stop or [],
-        is_json=form is not None and form.type in ("json_object", "json_schema"),
-        schema=None if schema is None else _given(schema.schema),
+        is_json=response_format is not None
+        and response_format.type in ("json_object", "json_schema"),
+        schema=None if schema is None else _none_if_empty(schema.schema),
         schema_name=None if schema is None else schema.name,
         modalities=request.modalities or [],
         cache=request.cache_control,
@@ -346,7 +348,7 @@ def read(call: Call) -> Chat:
 
 
 def _drop_lifetimes(request: _Request) -> None:
-    """Gives every cached prefix the provider's own lifetime, which is what the price is for."""
+    """Gives every cached prefix the provider's default lifetime, which is the priced one."""
     contents = [message.content for message in request.messages]
     marks = [
         request.cache_control,
@@ -358,21 +360,21 @@ def _drop_lifetimes(request: _Request) -> None:
             mark.pop("ttl", None)
 
 
-def without_nones(**members: Any) -> dict[str, Any]:
-    """Returns the members that have a value."""
+def omit_none(**members: Any) -> dict[str, Any]:
+    """Returns the members whose value is not ``None``."""
     return {name: value for name, value in members.items() if value is not None}
 
 
-def refusal(part: Media, provider: str) -> Untranslatable:
-    """Returns the error for a part that a provider's format has no room for."""
+def unsupported_part(part: Media, provider: str) -> Untranslatable:
+    """Returns the error for a part that a provider's format cannot express."""
     if part.url is not None:
         return Untranslatable(f"{provider} takes no {part.kind} part by its URL.")
     kind = (part.media_type or "unknown")[:64]
     return Untranslatable(f"{provider} takes no {part.kind} part of type {kind}.")
 
 
-def _turns(messages: list[_Message]) -> list[Turn]:
-    """Joins what one side says in several messages: the formats want the sides to alternate."""
+def _parse_turns(messages: list[_Message]) -> list[Turn]:
+    """Joins consecutive messages of one role, because the formats require alternating roles."""
     turns: list[Turn] = []
     names: dict[str, str] = {}
     for message in messages:
@@ -381,11 +383,11 @@ def _turns(messages: list[_Message]) -> list[Turn]:
         parts: list[Part] = []
         match message.role:
             case "user":
-                parts += _parts(message.content)
+                parts += _parse_parts(message.content)
             case "assistant":
-                parts += _said(message)
+                parts += _parse_assistant_message(message)
             case "tool":
-                parts.append(_result(message, names))
+                parts.append(_parse_tool_result(message, names))
             case _:
                 raise Untranslatable("The role of a message is none that this provider knows.")
         names |= {part.id: part.name for part in parts if isinstance(part, ToolCall)}
@@ -399,18 +401,18 @@ def _turns(messages: list[_Message]) -> list[Turn]:
     return turns
 
 
-def _result(message: _Message, names: Mapping[str, str]) -> ToolResult:
+def _parse_tool_result(message: _Message, names: Mapping[str, str]) -> ToolResult:
     call_id = message.tool_call_id or ""
     content = message.content
     cache = None
     for part in content if isinstance(content, list) else ():
         cache, part.cache_control = part.cache_control or cache, None
-    return ToolResult(call_id, names.get(call_id, call_id), tuple(_parts(content)), cache)
+    return ToolResult(call_id, names.get(call_id, call_id), tuple(_parse_parts(content)), cache)
 
 
-def _said(message: _Message) -> Iterator[Part]:
-    yield from _thoughts(message.reasoning_details or [])
-    yield from _parts(message.content or message.refusal)
+def _parse_assistant_message(message: _Message) -> Iterator[Part]:
+    yield from _join_reasoning(message.reasoning_details or [])
+    yield from _parse_parts(message.content or message.refusal)
     for call in message.tool_calls or ():
         arguments = decode_object(call.function.arguments.encode() or b"{}")
         if arguments is None:
@@ -418,8 +420,8 @@ def _said(message: _Message) -> Iterator[Part]:
         yield ToolCall(call.id, call.function.name, arguments)
 
 
-def _thoughts(details: list[_Detail]) -> Iterator[Thought]:
-    """Joins the pieces of one text, which callers send back as the stream gave them."""
+def _join_reasoning(details: list[_Detail]) -> Iterator[ReasoningBlock]:
+    """Joins the pieces of each text, because callers send them back as they were streamed."""
     pieces: list[str] = []
     for detail, following in zip_longest(details, details[1:]):
         pieces.append(detail.text or "")
@@ -429,12 +431,14 @@ def _thoughts(details: list[_Detail]) -> Iterator[Thought]:
             or (detail.index, detail.format) != (following.index, following.format)
             or detail.signature is not None
         ):
-            yield Thought("".join(pieces), detail.signature, detail.data, detail.id, detail.format)
+            yield ReasoningBlock(
+                "".join(pieces), detail.signature, detail.data, detail.id, detail.format
+            )
             pieces.clear()
 
 
-def _parts(content: str | list[_Part] | None) -> Iterator[Text | Media]:
-    """Yields the parts of a message's content; blank text, which others refuse, is none."""
+def _parse_parts(content: str | list[_Part] | None) -> Iterator[Text | Media]:
+    """Yields the parts of a content without blank texts, which other providers refuse."""
     if isinstance(content, str):
         if content.strip():
             yield Text(content)
@@ -445,19 +449,19 @@ def _parts(content: str | list[_Part] | None) -> Iterator[Text | Media]:
             if part.text.strip():
                 yield Text(part.text, cache)
         elif part.image_url is not None:
-            yield _media("image", part.image_url, cache=cache)
+            yield _parse_media("image", part.image_url, cache=cache)
         elif part.video_url is not None:
-            yield _media("video", part.video_url, cache=cache)
+            yield _parse_media("video", part.video_url, cache=cache)
         elif part.input_audio is not None:
             audio = part.input_audio
             yield Media("audio", f"audio/{audio.format}", audio.data, cache=cache)
         elif part.file is not None and part.file.file_data is not None:
-            yield _media("file", part.file.file_data, name=part.file.filename, cache=cache)
+            yield _parse_media("file", part.file.file_data, name=part.file.filename, cache=cache)
         else:
             raise Untranslatable("A message has a part of a type that this provider cannot take.")
 
 
-def _media(
+def _parse_media(
     kind: Kind, place: str | _URL, *, name: str | None = None, cache: dict[str, Any] | None
 ) -> Media:
     url = place.url if isinstance(place, _URL) else place
@@ -473,24 +477,24 @@ def _media(
     return Media(kind, match[1], data, name=name, cache=cache)
 
 
-def _tool(tool: _Tool) -> Tool:
+def _parse_tool(tool: _Tool) -> Tool:
     function = tool.function
     if tool.type != "function" or function is None:
         raise Untranslatable("This provider takes no tools but functions.")
     return Tool(
         name=function.name,
         description=function.description or None,
-        schema=_given(function.parameters) or EMPTY_SCHEMA,
+        schema=_none_if_empty(function.parameters) or EMPTY_SCHEMA,
         strict=function.strict,
         cache=tool.cache_control,
     )
 
 
-def _given(raw: Raw) -> Raw | None:
+def _none_if_empty(raw: Raw) -> Raw | None:
     return None if bytes(raw) in (b"", b"null") else raw
 
 
-def _tool_choice(choice: str | _ToolChoice | None) -> ToolChoice | None:
+def _parse_tool_choice(choice: str | _ToolChoice | None) -> ToolChoice | None:
     if choice is None:
         return None
     if isinstance(choice, str):
@@ -501,17 +505,17 @@ def _tool_choice(choice: str | _ToolChoice | None) -> ToolChoice | None:
     raise Untranslatable("The tool_choice is none that this provider knows.")
 
 
-def _reasoning(request: _Request) -> Reasoning:
-    wanted = request.reasoning or _Reasoning()
-    effort = wanted.effort or request.reasoning_effort
-    is_on = wanted.enabled
+def _parse_reasoning(request: _Request) -> ReasoningOptions:
+    options = request.reasoning or _Reasoning()
+    effort = options.effort or request.reasoning_effort
+    is_on = options.enabled
     if effort == "none" or is_on is False:
         is_on, effort = False, None
-    elif effort is not None or wanted.max_tokens is not None:
+    elif effort is not None or options.max_tokens is not None:
         is_on = True
-    return Reasoning(
+    return ReasoningOptions(
         is_on=is_on,
         effort=effort,
-        max_tokens=wanted.max_tokens,
-        is_hidden=wanted.exclude is True or request.include_reasoning is False,
+        max_tokens=options.max_tokens,
+        is_hidden=options.exclude is True or request.include_reasoning is False,
     )

@@ -1,4 +1,4 @@
-"""Answers without what the model thought, for callers who want none of it."""
+"""Removes the reasoning from replies, for callers who exclude it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import msgspec
 
 _NAMES: Final = ("reasoning", "reasoning_content")
 _DETAILS: Final = "reasoning_details"
-_THOUGHT: Final = "thinking"
+_THINKING: Final = "thinking"
 _TEXTS: Final = frozenset(("text", "summary"))
 _MARKS: Final = (b'"reasoning', b'"thinking"')
 _decode = msgspec.json.Decoder(list[dict[str, Any]]).decode
 
 
-def hidden(choices: bytes | msgspec.Raw | list[Any]) -> Any:
-    """Returns choices without the text of their reasoning; what is malformed is returned as it is.
+def hide_reasoning(choices: bytes | msgspec.Raw | list[Any]) -> Any:
+    """Returns choices without the text of their reasoning; malformed choices are unchanged.
 
-    Of details that are encrypted or signed all but the text stays: the caller cannot read it, and
-    sends it back.
+    Encrypted or signed details stay, without their text: the caller cannot read them, and sends
+    them back with the next request.
     """
     if not isinstance(choices, list):
         raw = bytes(choices)
@@ -31,28 +31,30 @@ def hidden(choices: bytes | msgspec.Raw | list[Any]) -> Any:
     for choice in choices:
         for part in (choice.get("delta"), choice.get("message")):
             if isinstance(part, dict):
-                _hide(part)
+                _hide_in(part)
     return choices
 
 
-def _hide(part: dict[str, Any]) -> None:
+def _hide_in(part: dict[str, Any]) -> None:
     for name in _NAMES:
         part.pop(name, None)
     details = part.pop(_DETAILS, None)
-    if isinstance(details, list) and (kept := [_textless(one) for one in details if _is_kept(one)]):
+    if isinstance(details, list) and (
+        kept := [_without_text(one) for one in details if _is_kept(one)]
+    ):
         part[_DETAILS] = kept
     content = part.get("content")
-    if isinstance(content, list) and any(map(_is_thought, content)):
-        # Where there is nothing but thoughts, the answer is an empty text.
-        part["content"] = [one for one in content if not _is_thought(one)] or ""
+    if isinstance(content, list) and any(map(_is_thinking, content)):
+        # A content of nothing but reasoning becomes an empty text.
+        part["content"] = [one for one in content if not _is_thinking(one)] or ""
 
 
-def _textless(detail: dict[str, Any]) -> dict[str, Any]:
+def _without_text(detail: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in detail.items() if name not in _TEXTS}
 
 
-def _is_thought(part: Any) -> bool:
-    return isinstance(part, dict) and part.get("type") == _THOUGHT
+def _is_thinking(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == _THINKING
 
 
 def _is_kept(detail: Any) -> bool:

@@ -1,4 +1,7 @@
-"""Answers of other wire formats, written in the shape of OpenAI's chat completions."""
+"""Builds replies in the shape of OpenAI's chat completions from replies of other wire formats.
+
+https://platform.openai.com/docs/api-reference/chat/object describes the shape.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 @dataclass(slots=True)
-class Said:
-    """What the model said: all of it, or one piece of a stream."""
+class Output:
+    """The output of the model: all of it, or one piece of a stream."""
 
     text: str = ""
     reasoning: str = ""
@@ -31,29 +34,29 @@ class Said:
     images: list[dict[str, Any]] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        """Tells whether there is anything to relay."""
+        """Returns whether there is anything to relay."""
         return bool(self.text or self.reasoning or self.details or self.tool_calls or self.images)
 
     @property
     def size(self) -> int:
-        """Returns the bytes that the model wrote, for an estimate where nobody counted tokens."""
+        """Returns the size in bytes, from which tokens are estimated without a usage."""
         calls = len(_encode(self.tool_calls)) if self.tool_calls else 0
         return len(self.text.encode()) + len(self.reasoning.encode()) + calls
 
     def message(self) -> dict[str, Any]:
-        """Returns the message of a whole answer."""
+        """Returns the message of a whole reply."""
         has_content = self.text or not self.tool_calls
         return {
             "role": "assistant",
             "content": self.text if has_content else None,
-            **self._others(),
+            **self._extra_members(),
         }
 
     def delta(self) -> dict[str, Any]:
         """Returns one delta of a stream."""
-        return {**({"content": self.text} if self.text else {}), **self._others()}
+        return {**({"content": self.text} if self.text else {}), **self._extra_members()}
 
-    def _others(self) -> dict[str, Any]:
+    def _extra_members(self) -> dict[str, Any]:
         members = {
             "reasoning": self.reasoning,
             "reasoning_details": self.details,
@@ -65,13 +68,13 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Why the model stopped: OpenAI's word for it, and the provider's own."""
+    """Why the model stopped: OpenAI's name of the reason, and the provider's name."""
 
     reason: str
     native: str
 
 
-def thought(
+def build_reasoning_detail(
     format_name: str,
     index: int,
     *,
@@ -80,7 +83,7 @@ def thought(
     data: str | None = None,
     call_id: str | None = None,
 ) -> dict[str, Any]:
-    """Returns a member of ``reasoning_details``; with ``data``, an encrypted one."""
+    """Returns an item of ``reasoning_details``; with ``data`` it is an encrypted one."""
     members = {"text": text, "signature": signature, "data": data, "id": call_id}
     return {
         "type": "reasoning.text" if data is None else "reasoning.encrypted",
@@ -90,7 +93,7 @@ def thought(
     }
 
 
-def tool_call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
+def build_tool_call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
     return {
         "id": call_id,
         "type": "function",
@@ -98,13 +101,13 @@ def tool_call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
     }
 
 
-def image(media_type: str, data: str) -> dict[str, Any]:
-    """Returns a member of ``images``: a picture that the model made."""
+def build_image(media_type: str, data: str) -> dict[str, Any]:
+    """Returns an item of ``images``: a picture that the model made."""
     return {"type": "image_url", "image_url": {"url": f"data:{media_type};base64,{data}"}}
 
 
-def reply(
-    choices: list[tuple[Said, Finish]],
+def build_reply(
+    choices: list[tuple[Output, Finish]],
     *,
     usage: Usage | None,
     model: str | None = None,
@@ -113,8 +116,13 @@ def reply(
     """Returns a whole completion."""
     fields: dict[str, Any] = {
         "choices": [
-            {"index": index, "message": said.message(), "logprobs": None, **_finish_members(finish)}
-            for index, (said, finish) in enumerate(choices)
+            {
+                "index": index,
+                "message": output.message(),
+                "logprobs": None,
+                **_finish_members(finish),
+            }
+            for index, (output, finish) in enumerate(choices)
         ]
     }
     if usage is not None:
@@ -124,13 +132,13 @@ def reply(
         model=model,
         usage=usage,
         finish_reason=choices[0][1].reason,
-        output_bytes=sum(said.size for said, _ in choices),
+        output_bytes=sum(output.size for output, _ in choices),
         upstream_id=upstream_id,
     )
 
 
-def chunk(
-    said: Said | None = None,
+def build_chunk(
+    output: Output | None = None,
     *,
     index: int = 0,
     is_first: bool = False,
@@ -139,11 +147,11 @@ def chunk(
     model: str | None = None,
     upstream_id: str | None = None,
 ) -> Chunk:
-    """Returns one event of a stream; with a usage alone, the one that carries no choice."""
+    """Returns one event of a stream. An event with only a usage carries no choice."""
     fields: dict[str, Any] = {"choices": []}
-    has_choices = said is not None or finish is not None
+    has_choices = output is not None or finish is not None
     if has_choices:
-        delta = {} if said is None else said.delta()
+        delta = {} if output is None else output.delta()
         if is_first:
             delta = {"role": "assistant", "content": "", **delta}
         members = {"finish_reason": None} if finish is None else _finish_members(finish)
@@ -155,19 +163,19 @@ def chunk(
         model=model,
         usage=usage,
         finish_reason=None if finish is None else finish.reason,
-        output_bytes=0 if said is None else said.size,
+        output_bytes=0 if output is None else output.size,
         has_choices=has_choices,
         upstream_id=upstream_id,
     )
 
 
-def done() -> Chunk:
+def build_end_mark() -> Chunk:
     """Returns the end mark of a stream."""
     return Chunk(fields={}, is_done=True)
 
 
 def count_usage(prompt: Iterable[Any], completion: Iterable[Any], **details: Any) -> Usage | None:
-    """Adds up the counts that a provider gives apart; one that is left out is zero."""
+    """Adds up counts that a provider reports separately; a missing count is zero."""
     return read_usage(_sum(prompt), _sum(completion), **details)
 
 
@@ -203,36 +211,36 @@ def _usage_members(usage: Usage) -> msgspec.Raw:
     )
 
 
-class CallsOfBlocks:
-    """Follows the tool calls of a stream whose events tell content blocks by their index."""
+class ToolCallBlocks:
+    """Numbers the tool calls of a stream whose events name content blocks by their index."""
 
-    __slots__ = ("_numbers", "_silent")
+    __slots__ = ("_numbers", "_without_arguments")
 
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
-        self._silent: set[int] = set()
+        self._without_arguments: set[int] = set()
 
-    def begun(self, block: int, call_id: str, name: str, arguments: str = "") -> Said:
+    def begin(self, block: int, call_id: str, name: str, arguments: str = "") -> Output:
         number = self._numbers[block] = len(self._numbers)
         if not arguments:
-            self._silent.add(block)
-        return Said(tool_calls=[{"index": number, **tool_call(call_id, name, arguments)}])
+            self._without_arguments.add(block)
+        return Output(tool_calls=[{"index": number, **build_tool_call(call_id, name, arguments)}])
 
-    def continued(self, block: int, arguments: str) -> Said:
-        """Returns a piece of a call's arguments; of a block that is no call, nothing."""
+    def extend(self, block: int, arguments: str) -> Output:
+        """Returns a piece of a call's arguments; an empty output for a block that is not a call."""
         if not arguments or block not in self._numbers:
-            return Said()
-        self._silent.discard(block)
+            return Output()
+        self._without_arguments.discard(block)
         call = {"index": self._numbers[block], "function": {"arguments": arguments}}
-        return Said(tool_calls=[call])
+        return Output(tool_calls=[call])
 
-    def ended(self, block: int) -> Said:
-        """Returns the arguments that a call without any still needs: callers parse them."""
-        return self.continued(block, "{}") if block in self._silent else Said()
+    def end(self, block: int) -> Output:
+        """Returns the empty object for a call without arguments, because callers parse them."""
+        return self.extend(block, "{}") if block in self._without_arguments else Output()
 
 
 class Decoder(Protocol[Event_co]):
-    """Cuts bytes into events."""
+    """Splits bytes into events."""
 
     def feed(self, data: bytes) -> Iterable[Event_co]:
         """Yields the events that these bytes complete."""
@@ -240,28 +248,29 @@ class Decoder(Protocol[Event_co]):
 
     @property
     def is_complete(self) -> bool:
-        """Tells whether everything fed so far ended at an event's end."""
+        """Returns whether the bytes so far end at the end of an event."""
         ...
 
 
-class Parser(Generic[Event]):
-    """Reads one stream with a decoder of its framing and a reader of its events.
+class EventParser(Generic[Event]):
+    """Parses one stream with a decoder of its framing and a reader of its events.
 
-    The reader returns what an event makes of chunks; nothing after the end mark counts. Where a
-    format has none, ``ended`` returns what the end of the body makes of them, if it is one.
+    ``read`` returns the chunks of an event; everything after the end mark is ignored. For a format
+    without an end mark, ``end`` returns the last chunks at the end of the body, or none when the
+    stream was cut off.
     """
 
-    __slots__ = ("_decoder", "_ended", "_is_done", "_read", "pending")
+    __slots__ = ("_decoder", "_end", "_is_done", "_read", "pending")
 
     def __init__(
         self,
         decoder: Decoder[Event],
         read: Callable[[Event], Iterable[Chunk]],
-        ended: Callable[[], list[Chunk]] = list,
+        end: Callable[[], list[Chunk]] = list,
     ) -> None:
         self._decoder = decoder
         self._read = read
-        self._ended = ended
+        self._end = end
         self._is_done = False
         self.pending: list[Chunk] = []
 
@@ -272,9 +281,9 @@ class Parser(Generic[Event]):
             return chunks
         try:
             for event in self._decoder.feed(data):
-                for made in self._read(event):
-                    chunks.append(made)
-                    if made.is_done:
+                for chunk in self._read(event):
+                    chunks.append(chunk)
+                    if chunk.is_done:
                         self._is_done = True
                         return chunks
         except EventTooLarge:
@@ -286,7 +295,7 @@ class Parser(Generic[Event]):
             return []
         if not self._decoder.is_complete:
             raise InvalidStream("The stream was cut off inside an event.")
-        if chunks := self._ended():
+        if chunks := self._end():
             self._is_done = True
             return chunks
         raise InvalidStream("The stream ended without its end mark.")

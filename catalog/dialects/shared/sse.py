@@ -1,4 +1,7 @@
-"""Server-sent events, read as the WHATWG HTML standard describes them (section 9.2.6)."""
+"""Decodes server-sent events.
+
+https://html.spec.whatwg.org/multipage/server-sent-events.html describes them.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,21 @@ _BOM: Final = b"\xef\xbb\xbf"
 
 
 class EventTooLarge(Exception):
-    """One event is larger than anything that a provider sends in earnest."""
+    """An event is larger than the limit, which no honest provider reaches."""
 
 
 class EventDecoder:
-    """Turns chunks of bytes, however they were cut, into the data of whole events.
+    """Turns pieces of bytes, wherever they are split, into the data of whole events.
 
     Lines end in LF, CRLF or CR; ``data`` lines of one event are joined by LF; comments and other
-    fields are dropped. An event that the end of the stream cut off is never returned, and
-    :attr:`is_complete` tells of it.
+    fields are dropped. An event that the end of the stream cuts off is never returned;
+    :attr:`is_complete` is ``False`` then.
     """
 
     __slots__ = ("_data", "_limit", "_line", "_size", "_skip_newline", "_started")
 
     def __init__(self, *, limit: int = 1_048_576) -> None:
-        # An unfinished line is kept in pieces, so that a slow drip is not copied again and again.
+        # An unfinished line is kept in pieces, so that a slow drip does not copy it repeatedly.
         self._line: list[bytes] = []
         self._data: list[bytes] = []
         self._size = 0
@@ -32,12 +35,12 @@ class EventDecoder:
 
     @property
     def is_complete(self) -> bool:
-        """Tells whether everything fed so far ended at an event's end."""
+        """Returns whether the bytes so far end at the end of an event."""
         return not any(self._line) and not self._data
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Returns the events that this chunk completes; raises :class:`EventTooLarge`."""
-        if (events := self._whole(chunk)) is not None:
+        if (events := self._split_simple(chunk)) is not None:
             return events
         if not self._started:
             chunk = b"".join(self._line) + chunk
@@ -61,7 +64,7 @@ class EventDecoder:
                 lines[0] = b"".join([*self._line, lines[0]])
             self._size -= sum(map(len, self._line))
             self._line = []
-        events = self._events(lines)
+        events = self._parse_lines(lines)
         if rest:
             self._line.append(rest)
             self._size += len(rest)
@@ -69,8 +72,8 @@ class EventDecoder:
             raise EventTooLarge
         return events
 
-    def _whole(self, chunk: bytes) -> list[bytes] | None:
-        """Reads whole events of one line each, which is how most come; ``None`` for all others."""
+    def _split_simple(self, chunk: bytes) -> list[bytes] | None:
+        """Returns whole events of one line each, the common case; ``None`` for any other bytes."""
         if (
             not self._started
             or self._line
@@ -83,10 +86,10 @@ class EventDecoder:
         ):
             return None
         events = chunk[6:-2].split(b"\n\ndata: ")
-        # No line ends but those between the events.
+        # There are no line ends other than those between the events.
         return events if chunk.count(b"\n") == 2 * len(events) else None
 
-    def _events(self, lines: list[bytes]) -> list[bytes]:
+    def _parse_lines(self, lines: list[bytes]) -> list[bytes]:
         events: list[bytes] = []
         for line in lines:
             if line.startswith(b"data:"):
@@ -101,7 +104,7 @@ class EventDecoder:
         return events
 
     def _add(self, data: bytes) -> None:
-        # The joining LF counts too: lines without a character must not gather without end.
+        # The joining LF counts too: otherwise empty lines could accumulate without limit.
         self._size += len(data) + bool(self._data)
         self._data.append(data)
         if self._size > self._limit:

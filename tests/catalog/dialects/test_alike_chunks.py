@@ -29,9 +29,9 @@ def read(*events: bytes) -> list[Chunk]:
 @pytest.mark.parametrize("after", [{}, {"usage": None}, {"x": []}])
 def test_an_event_like_the_one_before_is_its_choices(after: dict[str, Any]) -> None:
     first, second = read(event("a", **after), event("bc", **after))
-    assert first.alike == []
+    assert first.repeats == []
     assert first.model == "m"
-    assert second.alike == [b'[{"index":0,"delta":{"content":"bc"},"finish_reason":null}]']
+    assert second.repeats == [b'[{"index":0,"delta":{"content":"bc"},"finish_reason":null}]']
     assert (second.fields, second.output_bytes, second.has_choices) == ({}, 2, True)
 
 
@@ -46,21 +46,21 @@ def test_an_event_like_the_one_before_is_its_choices(after: dict[str, Any]) -> N
     ],
 )
 def test_an_event_that_differs_is_read_whole(other: bytes) -> None:
-    assert [chunk.alike for chunk in read(event("a"), other)] == [[], []]
+    assert [chunk.repeats for chunk in read(event("a"), other)] == [[], []]
 
 
 @pytest.mark.parametrize("twice", [b'"choices":[],"id"', b'"x":{"choices":[]},"id"'])
 def test_choices_that_are_there_twice_are_read_whole(twice: bytes) -> None:
     """By the last ones, which are those that count."""
     chunks = read(*(event(text).replace(b'"id"', twice) for text in ("a", "b")))
-    assert [chunk.alike for chunk in chunks] == [[], []]
+    assert [chunk.repeats for chunk in chunks] == [[], []]
     assert [choices_of(chunk)[0]["delta"]["content"] for chunk in chunks] == ["a", "b"]
 
 
 def test_usage_is_never_repeated() -> None:
     counted = event("a", usage={"prompt_tokens": 1, "completion_tokens": 1})
     assert [chunk.usage is not None for chunk in read(counted, counted)] == [True, True]
-    assert [chunk.alike for chunk in read(counted, counted)] == [[], []]
+    assert [chunk.repeats for chunk in read(counted, counted)] == [[], []]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_broken_event_is_refused_all_the_same(broken: bytes) -> None:
 
 
 def choices_of(chunk: Chunk) -> Any:
-    [raw] = chunk.alike or [bytes(chunk.fields["choices"])]
+    [raw] = chunk.repeats or [bytes(chunk.fields["choices"])]
     return json.loads(raw)
 
 
@@ -90,8 +90,8 @@ def test_events_of_one_read_make_one_chunk(texts: list[str], other: int) -> None
     together = read(events[0], b"".join(events[1:]))[1:]
     assert len(together) <= 4
     assert sum(c.output_bytes for c in together) == sum(c.output_bytes for c in apart)
-    assert [raw for c in together for raw in c.alike or [bytes(c.fields["choices"])]] == [
-        raw for c in apart for raw in c.alike or [bytes(c.fields["choices"])]
+    assert [raw for c in together for raw in c.repeats or [bytes(c.fields["choices"])]] == [
+        raw for c in apart for raw in c.repeats or [bytes(c.fields["choices"])]
     ]
 
 

@@ -43,7 +43,9 @@ def test_every_cloud_has_a_dialect_that_needs_no_base_url(dialect: Dialect) -> N
 
 @pytest.mark.parametrize("suffix", sorted(AZURE_SUFFIXES))
 def test_azure_accepts_its_own_names_in_three_clouds(suffix: str) -> None:
-    found = credentials.azure(secret(clouds.azure(endpoint_url=f"https://my-resource.{suffix}")))
+    found = credentials.parse_azure(
+        secret(clouds.azure(endpoint_url=f"https://my-resource.{suffix}"))
+    )
     assert found == credentials.Azure(f"my-resource.{suffix}", Secret(clouds.AZURE_KEY), None)
 
 
@@ -61,12 +63,12 @@ def test_the_names_of_azure_are_nine() -> None:
     "url", ["https://Contoso.OpenAI.azure.com", f"https://{clouds.AZURE_HOST}/"]
 )
 def test_azure_reads_an_endpoint_as_the_portal_shows_it(url: str) -> None:
-    assert credentials.azure(secret(clouds.azure(endpoint_url=url))).host == clouds.AZURE_HOST
+    assert credentials.parse_azure(secret(clouds.azure(endpoint_url=url))).host == clouds.AZURE_HOST
 
 
 @pytest.mark.parametrize("version", ["2024-10-21", "2025-04-01-preview"])
 def test_azure_accepts_a_dated_version(version: str) -> None:
-    found = credentials.azure(secret(clouds.azure(api_version=version)))
+    found = credentials.parse_azure(secret(clouds.azure(api_version=version)))
     assert found.api_version == version
 
 
@@ -106,7 +108,7 @@ def test_azure_accepts_a_dated_version(version: str) -> None:
 def test_azure_refuses_any_other_endpoint(url: Any) -> None:
     members = {"api_key": clouds.AZURE_KEY, "endpoint_url": url}
     with pytest.raises(InvalidCredential) as caught:
-        credentials.azure(secret(members))
+        credentials.parse_azure(secret(members))
     assert str(caught.value) in (
         "The credential's endpoint_url is not valid.",
         "The credential's endpoint_url is not one of Azure's.",
@@ -131,11 +133,13 @@ def test_azure_refuses_any_other_endpoint(url: Any) -> None:
 )
 def test_azure_refuses_other_members(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidCredential) as caught:
-        credentials.azure(secret(clouds.azure(**changes)))
+        credentials.parse_azure(secret(clouds.azure(**changes)))
     assert str(caught.value) == message
 
 
-@pytest.mark.parametrize("parse", [credentials.azure, credentials.bedrock, credentials.vertex])
+@pytest.mark.parametrize(
+    "parse", [credentials.parse_azure, credentials.parse_bedrock, credentials.parse_vertex]
+)
 @pytest.mark.parametrize(
     "text",
     [
@@ -166,8 +170,8 @@ def test_what_is_no_object_is_refused(parse: Any, text: str) -> None:
     ],
 )
 def test_bedrock_has_a_host_in_every_region(region: str, host: str) -> None:
-    assert credentials.bedrock(secret(clouds.bedrock(region=region))).host == host
-    assert credentials.bedrock(secret(clouds.bedrock_key(region=region))).host == host
+    assert credentials.parse_bedrock(secret(clouds.bedrock(region=region))).host == host
+    assert credentials.parse_bedrock(secret(clouds.bedrock_key(region=region))).host == host
 
 
 def test_the_hosts_of_bedrock_are_those_of_the_provider_s_own_table() -> None:
@@ -179,7 +183,7 @@ def test_the_hosts_of_bedrock_are_those_of_the_provider_s_own_table() -> None:
             if region.endswith("-global"):
                 continue
             try:
-                host = credentials.bedrock(secret(clouds.bedrock(region=region))).host
+                host = credentials.parse_bedrock(secret(clouds.bedrock(region=region))).host
             except InvalidCredential:
                 assert "-iso" in region
             else:
@@ -214,23 +218,25 @@ def test_the_hosts_of_bedrock_are_those_of_the_provider_s_own_table() -> None:
 def test_bedrock_refuses_what_is_no_region(region: Any) -> None:
     for members in (clouds.bedrock(region=region), clouds.bedrock_key(region=region)):
         with pytest.raises(InvalidCredential) as caught:
-            credentials.bedrock(secret(members))
+            credentials.parse_bedrock(secret(members))
         assert str(caught.value) == "The credential's region is not valid."
 
 
 def test_bedrock_reads_a_key_a_pair_and_a_session() -> None:
-    assert credentials.bedrock(secret(clouds.bedrock_key())).login == Secret(clouds.BEDROCK_KEY)
+    assert credentials.parse_bedrock(secret(clouds.bedrock_key())).login == Secret(
+        clouds.BEDROCK_KEY
+    )
     pair = credentials.AccessKey(
         Secret(clouds.ACCESS_KEY_ID), Secret(clouds.SECRET_ACCESS_KEY), None
     )
-    assert credentials.bedrock(secret(clouds.bedrock())).login == pair
+    assert credentials.parse_bedrock(secret(clouds.bedrock())).login == pair
     session = credentials.AccessKey(
         Secret(clouds.ACCESS_KEY_ID),
         Secret(clouds.SECRET_ACCESS_KEY),
         Secret(clouds.SESSION_TOKEN),
     )
     members = clouds.bedrock(session_token=clouds.SESSION_TOKEN)
-    assert credentials.bedrock(secret(members)).login == session
+    assert credentials.parse_bedrock(secret(members)).login == session
 
 
 @pytest.mark.parametrize(
@@ -250,7 +256,7 @@ def test_bedrock_reads_a_key_a_pair_and_a_session() -> None:
 )
 def test_bedrock_refuses_other_members(members: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidCredential) as caught:
-        credentials.bedrock(secret(members))
+        credentials.parse_bedrock(secret(members))
     separator = "" if message.startswith("'") else " "
     assert str(caught.value) == f"The credential{separator}{message}."
 
@@ -267,11 +273,11 @@ def test_bedrock_refuses_other_members(members: dict[str, Any], message: str) ->
     ],
 )
 def test_vertex_has_a_host_in_every_location(location: str, host: str) -> None:
-    assert credentials.vertex(secret(clouds.vertex(location=location))).host == host
+    assert credentials.parse_vertex(secret(clouds.vertex(location=location))).host == host
 
 
 def test_vertex_reads_a_key_file_and_shows_nothing_of_it() -> None:
-    found = credentials.vertex(secret(clouds.vertex()))
+    found = credentials.parse_vertex(secret(clouds.vertex()))
     assert (found.project_id, found.location) == (clouds.PROJECT, "us-central1")
     assert (found.client_email, found.private_key_id) == (clouds.ACCOUNT, clouds.KEY_ID)
     assert found.private_key.private_numbers() == clouds.private_key().private_numbers()
@@ -282,7 +288,7 @@ def test_vertex_needs_no_more_of_a_key_file_than_it_uses() -> None:
     used = ("type", "client_email", "private_key_id", "private_key")
     file = {name: clouds.account()[name] for name in used}
     assert (
-        credentials.vertex(secret(clouds.vertex(service_account=file))).private_key_id
+        credentials.parse_vertex(secret(clouds.vertex(service_account=file))).private_key_id
         == clouds.KEY_ID
     )
 
@@ -309,7 +315,7 @@ def test_vertex_needs_no_more_of_a_key_file_than_it_uses() -> None:
 )
 def test_vertex_refuses_other_members(members: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidCredential) as caught:
-        credentials.vertex(secret(clouds.vertex(**members)))
+        credentials.parse_vertex(secret(clouds.vertex(**members)))
     assert str(caught.value) == message
 
 
@@ -331,7 +337,7 @@ def test_vertex_refuses_other_members(members: dict[str, Any], message: str) -> 
 def test_vertex_refuses_another_key_file(changes: dict[str, Any], message: str) -> None:
     members = clouds.vertex(service_account=clouds.account(**changes))
     with pytest.raises(InvalidCredential) as caught:
-        credentials.vertex(secret(members))
+        credentials.parse_vertex(secret(members))
     assert str(caught.value) == message
 
 
@@ -346,7 +352,7 @@ def test_vertex_refuses_a_key_that_is_damaged_weak_or_of_another_kind() -> None:
     for key in bad:
         members = clouds.vertex(service_account=clouds.account(private_key=key))
         with pytest.raises(InvalidCredential) as caught:
-            credentials.vertex(secret(members))
+            credentials.parse_vertex(secret(members))
         assert str(caught.value) == "The credential's private_key is not valid."
 
 

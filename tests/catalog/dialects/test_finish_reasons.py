@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from catalog.dialects.shared.finish_reasons import named
+from catalog.dialects.shared.finish_reasons import normalize_finish_reasons
 
 
 @pytest.mark.parametrize(
@@ -28,20 +28,20 @@ from catalog.dialects.shared.finish_reasons import named
 def test_a_reason_is_named(native: str, reason: str) -> None:
     raw = msgspec.Raw(msgspec.json.encode([{"index": 0, "finish_reason": native}]))
     choice = {"index": 0, "finish_reason": reason, "native_finish_reason": native}
-    assert named(raw) == ([choice], reason, native)
+    assert normalize_finish_reasons(raw) == ([choice], reason, native)
 
 
 def test_a_native_reason_that_is_there_stays() -> None:
     choice = {"finish_reason": "stop", "native_finish_reason": "end_turn"}
-    assert named([choice]) == ([choice], "stop", "end_turn")
+    assert normalize_finish_reasons([choice]) == ([choice], "stop", "end_turn")
 
 
 def test_the_last_choice_that_has_a_reason_counts() -> None:
     choices: list[Any] = [{"finish_reason": "stop"}, {"finish_reason": "length"}, {}]
-    assert named(choices)[1:] == ("length", "length")
+    assert normalize_finish_reasons(choices)[1:] == ("length", "length")
 
 
 @pytest.mark.parametrize("raw", [b"null", b"{}", b"[1]", b"[", b'"stop"'])
 def test_what_is_no_list_of_objects_is_left_alone(raw: bytes) -> None:
     choices = msgspec.Raw(raw)
-    assert named(choices) == (choices, None, None)
+    assert normalize_finish_reasons(choices) == (choices, None, None)

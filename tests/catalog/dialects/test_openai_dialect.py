@@ -478,14 +478,14 @@ def test_an_error_that_nests_too_deep_is_no_answer() -> None:
 def test_a_failure_shows_no_part_of_the_secret_wherever_it_stands(position: int) -> None:
     text = "a" * position + SECRET.reveal() + "b" * 50
     failure = parse_error(json.dumps({"error": {"message": text, "code": text}}).encode())
-    shown = failure.cleaned(SECRET)
+    shown = failure.clean(SECRET)
     expected = ("a" * position + "********" + "b" * 50)[:512]
     assert (shown.message, shown.code) == (expected, expected[:64])
 
 
 def test_a_failure_shows_one_clean_line() -> None:
     failure = parse_error(b'{"error":{"message":"\\u0000a\\r\\nb\\u001b[31m\\u2028c\\ud800 "}}')
-    assert failure.cleaned(SECRET).message == "a b [31m c"
+    assert failure.clean(SECRET).message == "a b [31m c"
 
 
 @pytest.mark.parametrize(

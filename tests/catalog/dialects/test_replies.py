@@ -125,7 +125,7 @@ def test_a_failure_never_shows_the_secret(kind: str) -> None:
         data = feed_of(kind, [error])
     with pytest.raises(ProviderFailure) as failure:
         feed(kind, data)
-    shown = failure.value.cleaned(secret)
+    shown = failure.value.clean(secret)
     login = clouds.BEDROCK_KEY if kind == "bedrock" else secret.reveal()
     for part in (shown.message, shown.code):
         assert part is not None

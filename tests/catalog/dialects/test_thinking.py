@@ -178,7 +178,7 @@ def test_claude_that_must_call_a_tool_does_not_think_before(model: str, choice: 
 def test_claude_that_cannot_be_made_to_call_a_tool_is_not_asked_to(
     kind: str, model: str, choice: Any
 ) -> None:
-    with pytest.raises(Untranslatable, match=r"^This model cannot be made to call a tool\.$"):
+    with pytest.raises(Untranslatable, match=r"^This model cannot be forced to call a tool\.$"):
         body(kind, model, tools=[TOOL], tool_choice=choice)
     for left in ("auto", "none"):
         body(kind, model, tools=[TOOL], tool_choice=left)
