@@ -7,13 +7,11 @@ from django.urls import URLPattern, URLResolver, include, path
 from drf_spectacular.views import SpectacularJSONAPIView, SpectacularSwaggerSplitView
 from rest_framework.routers import SimpleRouter
 
-from accounts.governance_views import (
-    GuardrailViewSet,
-    OrganizationMembersView,
-    OrganizationSettingsView,
-    WorkspaceViewSet,
-)
-from accounts.views import ByokViewSet, CurrentKeyView, KeyViewSet
+from accounts.views.credentials import ByokViewSet
+from accounts.views.guardrails import GuardrailViewSet
+from accounts.views.keys import CurrentKeyViewSet, KeyViewSet
+from accounts.views.organizations import MemberViewSet, SettingsViewSet
+from accounts.views.workspaces import WorkspaceViewSet
 from billing.views import CreditsView, CryptoTopUpsView, CryptoTopUpView, metrics, pay, pay_status
 from catalog.views import (
     EmbeddingsModelsView,
@@ -48,12 +46,15 @@ router.register("end-users", EndUserViewSet, "end-user")
 router.register("external-users", ExternalUserViewSet, "external-user")
 
 api: list[URLPattern | URLResolver] = [
-    path("key", CurrentKeyView.as_view()),
+    path("key", CurrentKeyViewSet.as_view({"get": "retrieve"})),
     path("credits", CreditsView.as_view()),
     path("credits/crypto", CryptoTopUpsView.as_view()),
     path("credits/crypto/<str:id>", CryptoTopUpView.as_view()),
-    path("organization/members", OrganizationMembersView.as_view()),
-    path("organization/settings", OrganizationSettingsView.as_view()),
+    path("organization/members", MemberViewSet.as_view({"get": "list"})),
+    path(
+        "organization/settings",
+        SettingsViewSet.as_view({"get": "retrieve", "patch": "partial_update"}),
+    ),
     path("models", ModelsView.as_view()),
     path("models/count", ModelsCountView.as_view()),
     path("models/user", UserModelsView.as_view()),

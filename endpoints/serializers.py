@@ -78,7 +78,7 @@ class CreateSerializer(StrictSerializer):
     base_url = StringField(min_length=1, max_length=2048, required=False, allow_null=True)
     declared_region = ChoiceField(choices=Region.choices, required=False, allow_null=True)
     declared_zdr = FlagField(required=False, allow_null=True)
-    pricing = PricingSerializer(required=False)
+    pricing = PricingSerializer(source="price", required=False)
     activate = ActivationSerializer(required=False)
 
 
@@ -183,7 +183,7 @@ class _FailureSerializer(serializers.Serializer[Any]):
 
 
 @extend_schema_serializer(component_name="CreatePrivateEndpointFailureData")
-class _FailureDataSerializer(serializers.Serializer[Any]):
+class FailureDataSerializer(serializers.Serializer[Any]):
     endpoint = ManagedSerializer()
     validation = ValidationSerializer(allow_null=True)
 
@@ -191,5 +191,5 @@ class _FailureDataSerializer(serializers.Serializer[Any]):
 ValidationFailedSerializer = envelope(
     "CreatePrivateEndpointValidationFailed",
     error=_FailureSerializer(),
-    data=_FailureDataSerializer(),
+    data=FailureDataSerializer(),
 )

@@ -42,16 +42,6 @@ class EndUserManager(models.Manager.from_queryset(EndUserQuerySet)):  # type: ig
             raise AlreadyRegistered
         return found
 
-    def registered(self, *, organization_id: uuid.UUID, user: str) -> EndUser:
-        """Returns a registration, active or not; raises :class:`EndUserNotFound`."""
-        # PostgreSQL holds no NUL, so no registration has one; asking for it would be an error.
-        found: EndUser | None = None
-        if "\0" not in user:
-            found = self.for_organization(organization_id).filter(user=user).first()
-        if found is None:
-            raise EndUserNotFound
-        return found
-
 
 class EndUser(BaseModel):
     """A registered tracking string. It creates no login, and its flag never blocks inference."""

@@ -9,7 +9,7 @@ from typing import Any, cast
 from django import forms
 from rest_framework.exceptions import ValidationError as NotInCatalogue
 
-from accounts.governance_serializers import canonical_models, known_providers
+from accounts.serializers.guardrails import canonical_models, known_providers
 from config.console.forms import ConsoleForm
 from config.console.unfold import TextWidget
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Collection
 from datetime import datetime
 from typing import Any, Self
 
@@ -37,6 +38,16 @@ class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
 
     def unexpired(self) -> Self:
         return self.exclude(expires_at__lte=timezone.now())
+
+    def find_all(self, digests: Collection[str]) -> list[ApiKey]:
+        """Returns the keys with these digests.
+
+        Raises :class:`ApiKeyNotFound` unless every digest is one of a key of this queryset.
+        """
+        found = list(self.filter(digest__in=set(digests)))
+        if len(found) != len(set(digests)):
+            raise ApiKeyNotFound
+        return found
 
 
 class ApiKeyManager(models.Manager.from_queryset(ApiKeyQuerySet)):  # type: ignore[misc]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Collection
 from typing import Self
 
 from django.db import models
 
 from config.api.errors import NotFound
+from config.api.text import parse_uuid
 from config.models import BaseModel
 
 
@@ -18,6 +20,17 @@ class MemberNotFound(NotFound):
 class MemberQuerySet(models.QuerySet["Member"]):
     def for_organization(self, organization_id: uuid.UUID) -> Self:
         return self.filter(organization_id=organization_id)
+
+    def find_all(self, ids: Collection[str]) -> list[Member]:
+        """Returns the members with these ids, oldest first.
+
+        Raises :class:`MemberNotFound` unless every id is one of a member of this queryset.
+        """
+        wanted = {parse_uuid(text) for text in ids}
+        found = list(self.filter(pk__in=filter(None, wanted)).order_by("created_at", "id"))
+        if len(found) != len(wanted):
+            raise MemberNotFound
+        return found
 
 
 class Member(BaseModel):

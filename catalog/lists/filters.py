@@ -123,7 +123,8 @@ def output_modalities(request: Request) -> tuple[Condition, ...]:
 
 
 def sort_order(request: Request) -> str | None:
-    return query_choice(request, "sort", SORTS)
+    sort: str | None = query_choice(request, "sort", SORTS)
+    return sort
 
 
 def makes_any_of(names: Iterable[str]) -> Condition:

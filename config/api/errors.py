@@ -34,7 +34,7 @@ class GatewayError(Exception):
     ``retryable`` tells the router to try the next candidate.
     """
 
-    status: ClassVar[int] = 500
+    status: int = 500
     error_type: ClassVar[str] = "server"
     retryable: ClassVar[bool] = False
     message: str = "Internal server error."

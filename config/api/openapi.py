@@ -1,11 +1,13 @@
-"""How the management routes are documented: the shared errors, once, for all of them."""
+"""The OpenAPI document of the management routes: shared errors, filters, pages and envelopes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Final
 
+from drf_spectacular.extensions import OpenApiFilterExtension
 from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.plumbing import build_parameter_type
 from drf_spectacular.utils import OpenApiParameter, inline_serializer
 from rest_framework import serializers
 
@@ -29,16 +31,11 @@ PAGE_PARAMETERS: Final = (
     OpenApiParameter("offset", int, description="Records to skip; at least 0."),
     OpenApiParameter("limit", int, description="Records to return at most."),
 )
-
 _COMMON_ERRORS: Final = ("401", "403", "500", "503")
 
 
 class Schema(AutoSchema):
-    """Documents the errors that every operation shares, beside those which it names itself.
-
-    ``@extend_schema(extensions={"x-errors": (404, …)})`` is turned into documented responses, so
-    that a view names only statuses, never the envelope's shape again.
-    """
+    """Documents the common errors of every operation and the errors that :func:`errors` names."""
 
     def get_operation(self, *args: Any, **kwargs: Any) -> dict[str, Any] | None:
         operation = super().get_operation(*args, **kwargs)
@@ -47,6 +44,7 @@ class Schema(AutoSchema):
         for parameter in operation.get("parameters", ()):
             if (parameter["in"], parameter["name"]) == ("path", "id"):
                 parameter["schema"] = {"type": "string", "format": "uuid"}
+                parameter.pop("description", None)
         own = [str(status) for status in operation.pop("x-errors", ())]
         if self.method in ("POST", "PATCH", "PUT"):
             own += ["400", "413", "415"]
@@ -64,22 +62,54 @@ class Schema(AutoSchema):
         return operation
 
     def _is_list_view(self, serializer: Any = None) -> bool:
-        """Every list stands in an envelope, which its serializer describes."""
-        return False
+        """Tells whether an operation has the filters and pages of a list.
+
+        Asked for a serializer, the answer is no: no response is a bare array.
+        """
+        is_list = getattr(self.view, "action", None) == "list"
+        is_nested = self.method == "GET" and getattr(self.view, "is_list", False)
+        return serializer is None and (is_list or is_nested)
 
     def get_summary(self) -> str | None:
-        """Titles an operation by the first line of its docstring."""
+        """Returns the first line of the operation's docstring."""
         return self.get_description().partition("\n")[0] or None
 
     def get_tags(self) -> list[str]:
         return [getattr(self.view, "schema_tag", super().get_tags()[0])]
 
 
+class FilterSetExtension(OpenApiFilterExtension):  # type: ignore[no-untyped-call]
+    """Documents the filters of a list by the schemas and help texts of its query parameters."""
+
+    target_class = "django_filters.rest_framework.DjangoFilterBackend"
+    # Above drf-spectacular's own extension, which guesses a schema from the model's field.
+    priority = 1
+
+    def get_schema_operation_parameters(
+        self, auto_schema: AutoSchema, *args: Any, **kwargs: Any
+    ) -> list[dict[str, Any]]:
+        filterset = getattr(auto_schema.view, "filterset_class", None)
+        filters = {} if filterset is None else filterset.base_filters
+        return [
+            build_parameter_type(
+                name=name,
+                schema=found.field.schema,
+                location=OpenApiParameter.QUERY,
+                description=found.field.help_text,
+                enum=getattr(found.field, "choices", None),
+            )
+            for name, found in filters.items()
+        ]
+
+
 def errors(*statuses: int) -> dict[str, Sequence[int]]:
-    """Names the error statuses of an operation, for ``extend_schema(extensions=…)``."""
+    """Names the error statuses of an operation, for ``@extend_schema(extensions=…)``."""
     return {"x-errors": statuses}
 
 
 def envelope(name: str, **fields: serializers.Field[Any, Any, Any, Any]) -> Any:
-    """Describes a body whose members are the given fields, ``data`` first of all."""
+    """Returns the serializer of a response body with the given members."""
     return inline_serializer(name, dict(fields))
+
+
+DeletedSerializer = envelope("Deleted", deleted=serializers.BooleanField(help_text="Always true."))

@@ -1,109 +1,183 @@
-"""Query parameters, read strictly, and pages."""
+"""Query parameters: each is read exactly as it is spelled, or refused with a 400 that names it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection
 from decimal import Decimal
-from typing import Final
+from typing import Any, ClassVar, Final
 from uuid import UUID
 
+from django import forms
+from django.core import exceptions as django
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 
-from config.api.text import CONTROL_CHARACTERS, parse_uuid
+from config.api.text import CONTROL_CHARACTERS, NOT_STORABLE, parse_uuid
 
 MAX_LIST: Final = 100
+_INTEGER: Final = re.compile(r"[0-9]{1,18}")
+# Some clients write a small number as 1e-05.
 _NUMBER: Final = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9]{1,2})?")
 
 
-def query_integer(
-    request: Request, name: str, *, minimum: int, maximum: int | None = None
-) -> int | None:
-    """Returns a query parameter as an integer, or ``None`` when it is absent; 400 otherwise."""
-    text = request.query_params.get(name)
-    if text is None:
-        return None
-    if not re.fullmatch(r"[0-9]{1,18}", text):
-        raise ValidationError({name: ["Must be an integer."]})
-    number = int(text)
-    if number < minimum or (maximum is not None and number > maximum):
-        bounds = f"at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
-        raise ValidationError({name: [f"Must be {bounds}."]})
-    return number
+class QueryParameter(forms.Field):
+    """A query parameter. Its value is :attr:`absent` unless the parameter is sent.
 
-
-def query_text(request: Request, name: str) -> str | None:
-    """Returns a query parameter as it is, or ``None`` when it is absent; 400 for controls in it."""
-    text = request.query_params.get(name)
-    if text is not None and CONTROL_CHARACTERS.search(text):
-        raise ValidationError({name: ["Must not contain control characters."]})
-    return text
-
-
-def query_choice(request: Request, name: str, choices: Collection[str]) -> str | None:
-    """Returns a query parameter of a closed list, or ``None`` when it is absent; 400 otherwise."""
-    text = request.query_params.get(name)
-    if text is not None and text not in choices:
-        raise ValidationError({name: [f"Must be one of: {', '.join(choices)}."]})
-    return text
-
-
-def query_list(
-    request: Request, name: str, *, choices: Collection[str] | None = None
-) -> list[str] | None:
-    """Returns a comma list, or ``None`` when it is absent; 400 for an empty or unknown item."""
-    text = query_text(request, name)
-    if text is None:
-        return None
-    items = text.split(",")
-    if choices is not None and not set(items) <= set(choices):
-        raise ValidationError({name: [f"Must be of: {', '.join(choices)}."]})
-    if "" in items or len(items) > MAX_LIST:
-        raise ValidationError({name: [f"Must be 1 to {MAX_LIST} items, separated by commas."]})
-    return items
-
-
-def query_decimal(request: Request, name: str, *, maximum: int | None = None) -> Decimal | None:
-    """Returns a query parameter as an exact number from 0, or ``None`` when absent; 400 otherwise.
-
-    ``1e-05`` is what some clients make of a small number.
+    A parameter that is sent empty counts as sent; Django's own fields take it for absent.
     """
-    text = request.query_params.get(name)
-    if text is None:
-        return None
-    if not _NUMBER.fullmatch(text):
-        raise ValidationError({name: ["Must be a number, at least 0."]})
-    number = Decimal(text)
-    if maximum is not None and number > maximum:
-        raise ValidationError({name: [f"Must be from 0 to {maximum}."]})
-    return number
+
+    schema: ClassVar[dict[str, Any]] = {"type": "string"}
+    absent: ClassVar[Any] = None
+
+    def clean(self, value: str | None) -> Any:
+        return self.absent if value is None else self.parse(value)
+
+    def parse(self, text: str) -> Any:
+        """Returns the value of a sent parameter; raises Django's ``ValidationError``."""
+        raise NotImplementedError
 
 
-def query_uuid(request: Request, name: str) -> UUID | None:
-    """Returns a query parameter as a UUID, or ``None`` when it is absent; 400 otherwise."""
-    text = request.query_params.get(name)
-    if text is None:
-        return None
-    value = parse_uuid(text)
-    if value is None:
-        raise ValidationError({name: ["Must be a UUID."]})
-    return value
+class TextParameter(QueryParameter):
+    """A text without control characters."""
+
+    def parse(self, text: str) -> str:
+        if CONTROL_CHARACTERS.search(text):
+            raise django.ValidationError("Must not contain control characters.")
+        return text
 
 
-def query_flag(request: Request, name: str) -> bool:
-    """Returns a query parameter that says ``true`` or ``false``; absent is false, else 400."""
-    text = request.query_params.get(name, "false")
-    if text not in ("true", "false"):
-        raise ValidationError({name: ["Must be true or false."]})
-    return text == "true"
+class TrackingParameter(QueryParameter):
+    """A tracking string, which may contain any character that PostgreSQL stores."""
+
+    def parse(self, text: str) -> str:
+        if NOT_STORABLE.search(text):
+            raise django.ValidationError("Must not contain NUL.")
+        return text
 
 
-def slice_page(request: Request, *, default_limit: int, maximum_limit: int) -> tuple[int, int]:
-    """Returns ``(offset, limit)`` of a list that is always paged; 400 when either is wrong."""
-    offset = query_integer(request, "offset", minimum=0)
-    limit = query_integer(request, "limit", minimum=1, maximum=maximum_limit)
-    return offset or 0, limit or default_limit
+class FlagParameter(QueryParameter):
+    """``true`` or ``false``; absent is false."""
+
+    schema = {"type": "boolean"}
+    absent = False
+
+    def parse(self, text: str) -> bool:
+        if text not in ("true", "false"):
+            raise django.ValidationError("Must be true or false.")
+        return text == "true"
+
+
+class IntegerParameter(QueryParameter):
+    """A number of digits, between two bounds."""
+
+    schema = {"type": "integer"}
+
+    def __init__(self, *, minimum: int = 0, maximum: int | None = None, **kwargs: Any) -> None:
+        self.minimum, self.maximum = minimum, maximum
+        super().__init__(**kwargs)
+
+    def parse(self, text: str) -> int:
+        if not _INTEGER.fullmatch(text):
+            raise django.ValidationError("Must be an integer.")
+        number = int(text)
+        if number < self.minimum or (self.maximum is not None and number > self.maximum):
+            bounds = f"at least {self.minimum}"
+            if self.maximum is not None:
+                bounds = f"from {self.minimum} to {self.maximum}"
+            raise django.ValidationError(f"Must be {bounds}.")
+        return number
+
+
+class DecimalParameter(QueryParameter):
+    """An exact number, at least 0."""
+
+    schema = {"type": "number", "format": "double"}
+
+    def __init__(self, *, maximum: int | None = None, **kwargs: Any) -> None:
+        self.maximum = maximum
+        super().__init__(**kwargs)
+
+    def parse(self, text: str) -> Decimal:
+        if not _NUMBER.fullmatch(text):
+            raise django.ValidationError("Must be a number, at least 0.")
+        number = Decimal(text)
+        if self.maximum is not None and number > self.maximum:
+            raise django.ValidationError(f"Must be from 0 to {self.maximum}.")
+        return number
+
+
+class UUIDParameter(QueryParameter):
+    """A UUID."""
+
+    schema = {"type": "string", "format": "uuid"}
+
+    def parse(self, text: str) -> UUID:
+        value = parse_uuid(text)
+        if value is None:
+            raise django.ValidationError("Must be a UUID.")
+        return value
+
+
+class ChoiceParameter(QueryParameter):
+    """One of a closed list of words."""
+
+    def __init__(self, *, choices: Collection[str], **kwargs: Any) -> None:
+        self.choices = choices
+        super().__init__(**kwargs)
+
+    def parse(self, text: str) -> str:
+        if text not in self.choices:
+            raise django.ValidationError(f"Must be one of: {', '.join(self.choices)}.")
+        return text
+
+
+class ListParameter(TextParameter):
+    """Words separated by commas, from 1 to ``MAX_LIST``; with ``words`` only these are accepted."""
+
+    def __init__(self, *, words: Collection[str] | None = None, **kwargs: Any) -> None:
+        self.words = words
+        super().__init__(**kwargs)
+
+    def parse(self, text: str) -> Any:
+        items = super().parse(text).split(",")
+        if self.words is not None and not set(items) <= set(self.words):
+            raise django.ValidationError(f"Must be of: {', '.join(self.words)}.")
+        if "" in items or len(items) > MAX_LIST:
+            raise django.ValidationError(f"Must be 1 to {MAX_LIST} items, separated by commas.")
+        return items
+
+
+def read_parameter(request: Request, name: str, parameter: QueryParameter) -> Any:
+    """Returns the value of one query parameter; raises a 400 that names it."""
+    try:
+        return parameter.clean(request.query_params.get(name))
+    except django.ValidationError as exc:
+        raise ValidationError({name: exc.messages}) from None
+
+
+def query_integer(request: Request, name: str, *, minimum: int, maximum: int | None = None) -> Any:
+    return read_parameter(request, name, IntegerParameter(minimum=minimum, maximum=maximum))
+
+
+def query_text(request: Request, name: str) -> Any:
+    return read_parameter(request, name, TextParameter())
+
+
+def query_choice(request: Request, name: str, choices: Collection[str]) -> Any:
+    return read_parameter(request, name, ChoiceParameter(choices=choices))
+
+
+def query_list(request: Request, name: str, *, choices: Collection[str] | None = None) -> Any:
+    return read_parameter(request, name, ListParameter(words=choices))
+
+
+def query_decimal(request: Request, name: str, *, maximum: int | None = None) -> Any:
+    return read_parameter(request, name, DecimalParameter(maximum=maximum))
+
+
+def query_uuid(request: Request, name: str) -> Any:
+    return read_parameter(request, name, UUIDParameter())
 
 
 def next_link(request: Request, *, offset: int, limit: int, total_count: int) -> str | None:

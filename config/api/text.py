@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Final
+from urllib.parse import unquote_to_bytes
 from uuid import UUID
 
 # C0, DEL and C1 controls; lone surrogates, which UTF-8 and PostgreSQL cannot carry.
@@ -16,3 +17,12 @@ _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}
 def parse_uuid(text: str) -> UUID | None:
     """Returns the UUID that a text spells in the usual way, ``None`` for any other text."""
     return UUID(text) if _UUID.fullmatch(text) else None
+
+
+def is_utf8_path(raw_path: bytes) -> bool:
+    """Tells whether the percent-decoded octets of a request path are UTF-8."""
+    try:
+        unquote_to_bytes(raw_path).decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -295,7 +295,7 @@ def _api_key_id(request: Request) -> UUID | None:
 
 
 def _member_id(request: Request) -> UUID | None:
-    wanted = query_uuid(request, "user_id")
+    wanted: UUID | None = query_uuid(request, "user_id")
     members = Member.objects.for_organization(caller_of(request).organization_id)
     if wanted is not None and not members.filter(pk=wanted).exists():
         raise MemberNotFound
@@ -304,7 +304,7 @@ def _member_id(request: Request) -> UUID | None:
 
 def _workspace_id(request: Request) -> UUID | None:
     """Finds a workspace of the organization, a deleted one too."""
-    wanted = query_uuid(request, "workspace_id")
+    wanted: UUID | None = query_uuid(request, "workspace_id")
     workspaces = Workspace.objects.filter(organization=caller_of(request).organization_id)
     if wanted is not None and not workspaces.filter(pk=wanted).exists():
         raise WorkspaceNotFound

@@ -15,7 +15,7 @@ import pytest
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from endusers.models import EndUser, EndUserNotFound
+from endusers.models import EndUser
 from inference.models import Generation
 from tests.support import factories
 from tests.support.database import snapshots
@@ -474,13 +474,14 @@ def test_transitions_tell_whether_they_changed_anything(tenant: Tenant) -> None:
     assert stale.is_active is True
 
 
-def test_registered_finds_its_own_organization_alone(tenant: Tenant) -> None:
+def test_an_organization_finds_its_own_registrations_only(
+    management: APIClient, tenant: Tenant
+) -> None:
     register(tenant, "a", is_active=False)
-    find = EndUser.objects.registered
-    assert find(organization_id=tenant.organization.pk, user="a").is_active is False
-    for organization, user in ((factories.make_tenant("Other"), "a"), (tenant, "A")):
-        with pytest.raises(EndUserNotFound):
-            find(organization_id=organization.organization.pk, user=user)
+    foreign = factories.client(factories.make_tenant("Other").management_key)
+    assert management.get("/api/v1/end-users/a").json()["data"]["is_active"] is False
+    for client, user in ((foreign, "a"), (management, "A")):
+        assert client.get(f"/api/v1/end-users/{user}").status_code == 404
 
 
 def test_many_deletes_at_once_all_succeed_and_change_the_row_once(

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import requests
 
-from accounts.governance_serializers import BUILTIN_LABELS
 from accounts.models import ApiKey, Guardrail
+from accounts.serializers.guardrails import BUILTIN_LABELS
 from catalog.dialects.base import Operation
 from config.api.errors import InvalidRequest
 from config.secrets import generate_api_key

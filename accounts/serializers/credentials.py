@@ -1,0 +1,165 @@
+"""The shapes of provider credentials."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
+from rest_framework import serializers
+from rest_framework.exceptions import ValidationError
+
+from accounts.models import HOST_NAME, ApiKey, ByokCredential, Member, Region
+from catalog import dialects
+from catalog.dialects.shared.credentials import InvalidCredential
+from catalog.models import Provider
+from config.api.fields import ChoiceField, FlagField, StrictSerializer, StringField, UUIDField
+from config.api.openapi import envelope
+from config.api.text import parse_uuid
+from config.credentials import MAX_CREDENTIAL_LENGTH, NotACredential, Secret, parse_credential
+
+
+@extend_schema_field({"type": "string", "writeOnly": True, "maxLength": MAX_CREDENTIAL_LENGTH})
+class SecretField(serializers.Field[Secret, str, str, Any]):
+    """A provider's secret: one bare key, or the text of one JSON object; never shown again."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(write_only=True, **kwargs)
+
+    def to_internal_value(self, data: Any) -> Secret:
+        if not isinstance(data, str):
+            raise ValidationError("Must be a string.")
+        if len(data) > MAX_CREDENTIAL_LENGTH:
+            raise ValidationError(f"Must have at most {MAX_CREDENTIAL_LENGTH} characters.")
+        try:
+            return parse_credential(data)
+        except NotACredential as exc:
+            raise ValidationError(str(exc)) from None
+
+
+class _ByokFields(StrictSerializer):
+    """The fields that both creation and update accept."""
+
+    name = StringField(required=False, allow_null=True, min_length=1)
+    disabled = FlagField(required=False)
+    is_fallback = FlagField(required=False)
+    is_required = FlagField(required=False)
+    is_byok_only = FlagField(required=False)
+    allowed_models = serializers.ListField(
+        child=StringField(min_length=1), required=False, allow_null=True, max_length=1000
+    )
+    allowed_api_key_hashes = serializers.ListField(
+        child=StringField(min_length=64, max_length=64),
+        required=False,
+        allow_null=True,
+        allow_empty=False,
+        max_length=1000,
+    )
+    allowed_user_ids = serializers.ListField(
+        child=StringField(min_length=1), required=False, allow_null=True, max_length=1000
+    )
+    allowed_hosts = serializers.ListField(
+        child=StringField(max_length=253),
+        required=False,
+        allow_null=True,
+        allow_empty=False,
+        max_length=100,
+        help_text="Extension: the only hosts to which this credential may be sent.",
+    )
+    declared_region = ChoiceField(choices=Region.choices, required=False, allow_null=True)
+    declared_zdr = FlagField(required=False, allow_null=True)
+
+    def validate_allowed_hosts(self, hosts: list[str] | None) -> list[str] | None:
+        if hosts is not None and any(not HOST_NAME.fullmatch(host) for host in hosts):
+            raise ValidationError("Must be lower-case host names without port or path.")
+        return hosts
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if attrs.get("is_fallback") and attrs.get("is_byok_only"):
+            raise ValidationError({"is_fallback": ["Cannot be combined with is_byok_only."]})
+        if "key" in attrs:
+            _check_secret(self.provider_of(attrs), attrs["key"])
+        hashes = set(attrs.get("allowed_api_key_hashes") or ())
+        organization_id = self.context["organization_id"]
+        own = ApiKey.objects.for_organization(organization_id).filter(digest__in=hashes).count()
+        if own != len(hashes):
+            raise ValidationError({"allowed_api_key_hashes": ["Names a key that is not yours."]})
+        members = {parse_uuid(text) for text in attrs.get("allowed_user_ids") or ()}
+        people = Member.objects.for_organization(organization_id)
+        if people.filter(pk__in=list(filter(None, members))).count() != len(members):
+            raise ValidationError({"allowed_user_ids": ["Names a member who is not yours."]})
+        return attrs
+
+    def provider_of(self, attrs: dict[str, Any]) -> Provider | None:
+        """Returns the provider whose rules a new secret has to follow."""
+        raise NotImplementedError
+
+
+def _check_secret(provider: Provider | None, secret: Secret) -> None:
+    if provider is None:
+        return
+    try:
+        dialects.check_credential(provider.dialect, secret)
+    except InvalidCredential as exc:
+        raise ValidationError({"key": [str(exc)]}) from None
+
+
+@extend_schema_serializer(component_name="CreateBYOKKeyRequest")
+class CreateByokSerializer(_ByokFields):
+    provider = StringField(min_length=1)
+    key = SecretField()
+    workspace_id = UUIDField(required=False)
+
+    def provider_of(self, attrs: dict[str, Any]) -> Provider:
+        provider = Provider.objects.filter(slug=attrs["provider"], is_listed=True).first()
+        if provider is None:
+            raise ValidationError({"provider": ["Is not a provider of the catalogue."]})
+        return provider
+
+
+@extend_schema_serializer(component_name="UpdateBYOKKeyRequest")
+class UpdateByokSerializer(_ByokFields):
+    """What is left out stays as it is; `null` clears."""
+
+    key = SecretField(required=False)
+
+    def provider_of(self, attrs: dict[str, Any]) -> Provider | None:
+        # A provider that left the catalogue does not keep anybody from rotating.
+        return Provider.objects.filter(slug=self.context["provider_slug"]).first()
+
+
+@extend_schema_serializer(component_name="BYOKKey")
+class ByokSerializer(serializers.ModelSerializer[ByokCredential]):
+    provider = serializers.CharField(source="provider_slug")
+    workspace_id = serializers.UUIDField(allow_null=True)
+    declared_region = serializers.ChoiceField(choices=Region.choices, allow_null=True)
+
+    class Meta:
+        model = ByokCredential
+        fields = (
+            "id",
+            "provider",
+            "workspace_id",
+            "name",
+            "label",
+            "sort_order",
+            "disabled",
+            "is_fallback",
+            "is_required",
+            "is_byok_only",
+            "allowed_models",
+            "allowed_api_key_hashes",
+            "allowed_user_ids",
+            "allowed_hosts",
+            "declared_region",
+            "declared_zdr",
+            "created_at",
+        )
+        read_only_fields = fields
+
+
+ByokResponseSerializer = envelope("BYOKKeyResponse", data=ByokSerializer())
+
+
+ByokListSerializer = envelope(
+    "ListBYOKKeysResponse", data=ByokSerializer(many=True), total_count=serializers.IntegerField()
+)

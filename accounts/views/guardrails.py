@@ -1,0 +1,250 @@
+"""The organization's guardrails, and their assignments to keys and members."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Final
+from uuid import UUID
+
+from django.db.models import QuerySet
+from drf_spectacular.utils import extend_schema
+from rest_framework.decorators import action
+from rest_framework.mixins import ListModelMixin
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from accounts.authentication import ManagementKey
+from accounts.models import (
+    ApiKey,
+    Guardrail,
+    GuardrailNotFound,
+    KeyAssignment,
+    Member,
+    MemberAssignment,
+    Workspace,
+    workspace_for,
+)
+from accounts.serializers.guardrails import (
+    AssignedSerializer,
+    CreateGuardrailSerializer,
+    GuardrailListSerializer,
+    GuardrailResponseSerializer,
+    GuardrailSerializer,
+    KeyAssignmentListSerializer,
+    KeyAssignmentSerializer,
+    KeyHashesSerializer,
+    MemberAssignmentListSerializer,
+    MemberAssignmentSerializer,
+    MemberIdsSerializer,
+    UnassignedSerializer,
+    UpdateGuardrailSerializer,
+)
+from accounts.views.filters import WorkspaceFilter
+from config.api.filters import StrictFilterSet
+from config.api.openapi import DeletedSerializer, errors
+from config.api.text import parse_uuid
+from config.api.viewsets import OrganizationViewSet
+
+_KEYS: Final[dict[str, Any]] = {
+    "url_path": "assignments/keys",
+    "serializer_class": KeyAssignmentSerializer,
+    "filterset_class": None,
+    "is_list": True,
+}
+_MEMBERS: Final[dict[str, Any]] = {
+    "url_path": "assignments/members",
+    "serializer_class": MemberAssignmentSerializer,
+    "filterset_class": None,
+    "is_list": True,
+}
+
+
+class GuardrailFilters(StrictFilterSet):
+    workspace_id = WorkspaceFilter(help_text="The default workspace if absent.")
+
+
+class GuardrailViewSet(ListModelMixin, OrganizationViewSet):
+    """Limits on the keys and members that they are assigned to."""
+
+    permission_classes = [ManagementKey]
+    queryset = Guardrail.objects.order_by("created_at", "id")
+    serializer_class = GuardrailSerializer
+    filterset_class = GuardrailFilters
+    not_found = GuardrailNotFound
+    schema_tag = "guardrails"
+
+    @extend_schema(
+        operation_id="listGuardrails",
+        responses=GuardrailListSerializer,
+        extensions=errors(400, 404),
+    )
+    def list(self, request: Request) -> Response:
+        """Lists the guardrails of one workspace, oldest first."""
+        return super().list(request)
+
+    @extend_schema(
+        operation_id="createGuardrail",
+        request=CreateGuardrailSerializer,
+        responses={201: GuardrailResponseSerializer},
+        extensions=errors(404),
+    )
+    def create(self, request: Request) -> Response:
+        """Creates a guardrail, which has no effect until it is assigned.
+
+        To limit a whole workspace, change its default guardrail instead.
+        """
+        fields = self.read_body(CreateGuardrailSerializer)
+        workspace = workspace_for(self.organization_id, fields.pop("workspace_id", None))
+        guardrail = Guardrail.objects.create_guardrail(workspace=workspace, **fields)
+        return self.respond(guardrail, status=201)
+
+    @extend_schema(
+        operation_id="getGuardrail", responses=GuardrailResponseSerializer, extensions=errors(404)
+    )
+    def retrieve(self, request: Request, pk: str) -> Response:
+        """Shows a guardrail."""
+        return self.respond(self.get_object())
+
+    @extend_schema(
+        operation_id="updateGuardrail",
+        request=UpdateGuardrailSerializer,
+        responses=GuardrailResponseSerializer,
+        extensions=errors(404),
+    )
+    def partial_update(self, request: Request, pk: str) -> Response:
+        """Changes the fields that are sent; `null` clears a field, and a list replaces the old one.
+
+        The first change of a workspace's default guardrail creates it.
+        """
+        fields = self.read_body(UpdateGuardrailSerializer)
+        workspace = self._default_guardrail_workspace(parse_uuid(pk))
+        if workspace is not None:
+            return self.respond(Guardrail.objects.edit_workspace_default(workspace, **fields))
+        guardrail = self.get_object()
+        guardrail.edit(**fields)
+        return self.respond(guardrail)
+
+    @extend_schema(
+        operation_id="deleteGuardrail",
+        responses={200: DeletedSerializer},
+        extensions=errors(404),
+    )
+    def destroy(self, request: Request, pk: str) -> Response:
+        """Deletes a guardrail with its assignments."""
+        self.get_object().remove()
+        return Response({"deleted": True})
+
+    @extend_schema(
+        operation_id="listKeyAssignments",
+        responses=KeyAssignmentListSerializer,
+        extensions=errors(400),
+    )
+    @action(detail=False, **_KEYS)
+    def all_keys(self, request: Request) -> Response:
+        """Lists the guardrail assignments of all keys, oldest first."""
+        return self.respond_with_page(self._key_assignments())
+
+    @extend_schema(
+        operation_id="listMemberAssignments",
+        responses=MemberAssignmentListSerializer,
+        extensions=errors(400),
+    )
+    @action(detail=False, **_MEMBERS)
+    def all_members(self, request: Request) -> Response:
+        """Lists the guardrail assignments of all members, oldest first."""
+        return self.respond_with_page(self._member_assignments())
+
+    @extend_schema(
+        operation_id="listGuardrailKeyAssignments",
+        responses=KeyAssignmentListSerializer,
+        extensions=errors(400, 404),
+    )
+    @action(detail=True, **_KEYS)
+    def keys(self, request: Request, pk: str) -> Response:
+        """Lists the keys of a guardrail, oldest assignment first."""
+        return self.respond_with_page(self._key_assignments(guardrail=self.get_object()))
+
+    @extend_schema(
+        operation_id="bulkAssignKeysToGuardrail",
+        request=KeyHashesSerializer,
+        responses={200: AssignedSerializer},
+        extensions=errors(404),
+    )
+    @keys.mapping.post
+    def assign_keys(self, request: Request, pk: str) -> Response:
+        """Assigns the guardrail to inference keys; it replaces any other one."""
+        hashes = self.read_body(KeyHashesSerializer)["key_hashes"]
+        guardrail, keys = self.get_object(), self._find_keys(hashes)
+        return Response({"assigned_count": guardrail.assign_keys(keys, by=self.actor)})
+
+    @extend_schema(
+        operation_id="bulkUnassignKeysFromGuardrail",
+        request=KeyHashesSerializer,
+        responses={200: UnassignedSerializer},
+        extensions=errors(404),
+    )
+    @action(detail=True, methods=["post"], url_path="assignments/keys/remove")
+    def unassign_keys(self, request: Request, pk: str) -> Response:
+        """Removes the guardrail from those of the keys that have it."""
+        hashes = self.read_body(KeyHashesSerializer)["key_hashes"]
+        guardrail, keys = self.get_object(), self._find_keys(hashes)
+        return Response({"unassigned_count": guardrail.unassign_keys(keys)})
+
+    @extend_schema(
+        operation_id="listGuardrailMemberAssignments",
+        responses=MemberAssignmentListSerializer,
+        extensions=errors(400, 404),
+    )
+    @action(detail=True, **_MEMBERS)
+    def members(self, request: Request, pk: str) -> Response:
+        """Lists the members of a guardrail, oldest assignment first."""
+        return self.respond_with_page(self._member_assignments(guardrail=self.get_object()))
+
+    @extend_schema(
+        operation_id="bulkAssignMembersToGuardrail",
+        request=MemberIdsSerializer,
+        responses={200: AssignedSerializer},
+        extensions=errors(404),
+    )
+    @members.mapping.post
+    def assign_members(self, request: Request, pk: str) -> Response:
+        """Assigns the guardrail to members, for all of their keys; it replaces any other one."""
+        ids = self.read_body(MemberIdsSerializer)["member_user_ids"]
+        guardrail, members = self.get_object(), self._find_members(ids)
+        return Response({"assigned_count": guardrail.assign_members(members, by=self.actor)})
+
+    @extend_schema(
+        operation_id="bulkUnassignMembersFromGuardrail",
+        request=MemberIdsSerializer,
+        responses={200: UnassignedSerializer},
+        extensions=errors(404),
+    )
+    @action(detail=True, methods=["post"], url_path="assignments/members/remove")
+    def unassign_members(self, request: Request, pk: str) -> Response:
+        """Removes the guardrail from those of the members that have it."""
+        ids = self.read_body(MemberIdsSerializer)["member_user_ids"]
+        guardrail, members = self.get_object(), self._find_members(ids)
+        return Response({"unassigned_count": guardrail.unassign_members(members)})
+
+    def _default_guardrail_workspace(self, guardrail_id: UUID | None) -> Workspace | None:
+        """Returns the workspace whose default guardrail has this id, even before it is created."""
+        rows = Workspace.objects.for_organization(self.organization_id)
+        return next((row for row in rows if row.default_guardrail_id == guardrail_id), None)
+
+    def _find_keys(self, hashes: Collection[str]) -> Collection[ApiKey]:
+        keys = ApiKey.objects.for_organization(self.organization_id).for_inference()
+        found: Collection[ApiKey] = keys.find_all(hashes)
+        return found
+
+    def _find_members(self, ids: Collection[str]) -> Collection[Member]:
+        return Member.objects.for_organization(self.organization_id).find_all(ids)
+
+    def _key_assignments(self, **only: Guardrail) -> QuerySet[KeyAssignment]:
+        return KeyAssignment.objects.filter(
+            guardrail__organization_id=self.organization_id, api_key__deleted_at=None, **only
+        ).select_related("api_key")
+
+    def _member_assignments(self, **only: Guardrail) -> QuerySet[MemberAssignment]:
+        return MemberAssignment.objects.filter(
+            guardrail__organization_id=self.organization_id, **only
+        ).select_related("member")

@@ -1,0 +1,85 @@
+"""Filters of lists for django-filter, over the strict query parameters of ``config.api.params``."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+from django.db.models import QuerySet
+from django_filters import Filter
+from django_filters.rest_framework import FilterSet
+from django_filters.utils import translate_validation
+from rest_framework.request import Request
+
+from config.api.params import (
+    ChoiceParameter,
+    DecimalParameter,
+    FlagParameter,
+    IntegerParameter,
+    ListParameter,
+    QueryParameter,
+    TextParameter,
+    TrackingParameter,
+    UUIDParameter,
+)
+
+
+class StrictFilter(Filter):  # type: ignore[misc]
+    """Compares a column with a query parameter; an absent parameter leaves the list as it is."""
+
+    field_class: ClassVar[type[QueryParameter]]
+
+    def filter(self, qs: QuerySet[Any], value: Any) -> QuerySet[Any]:
+        return qs if value is None else qs.filter(**{f"{self.field_name}__exact": value})
+
+
+class TextFilter(StrictFilter):
+    field_class = TextParameter
+
+
+class TrackingFilter(StrictFilter):
+    field_class = TrackingParameter
+
+
+class UUIDFilter(StrictFilter):
+    field_class = UUIDParameter
+
+
+class IntegerFilter(StrictFilter):
+    field_class = IntegerParameter
+
+
+class DecimalFilter(StrictFilter):
+    field_class = DecimalParameter
+
+
+class ChoiceFilter(StrictFilter):
+    field_class = ChoiceParameter
+
+
+class ListFilter(StrictFilter):
+    field_class = ListParameter
+
+
+class FlagFilter(StrictFilter):
+    """Narrows the list by ``unless_set``, a method of the queryset, unless the flag is true."""
+
+    field_class = FlagParameter
+
+    def __init__(self, *, unless_set: str, **kwargs: Any) -> None:
+        self.unless_set = unless_set
+        super().__init__(**kwargs)
+
+    def filter(self, qs: QuerySet[Any], value: bool) -> QuerySet[Any]:
+        return qs if value else getattr(qs, self.unless_set)()
+
+
+class StrictFilterSet(FilterSet):  # type: ignore[misc]
+    """The filters of one list. A parameter that no filter names is ignored."""
+
+    @classmethod
+    def read(cls, request: Request) -> dict[str, Any]:
+        """Returns the values of all filters, for a list that no queryset makes; raises a 400."""
+        filters: Self = cls(request.query_params, request=request)
+        if not filters.is_valid():
+            raise translate_validation(filters.errors)
+        return dict(filters.form.cleaned_data)

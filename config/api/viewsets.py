@@ -1,0 +1,79 @@
+"""The base of every resource: its rows belong to the organization of the caller's key."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, cast
+from uuid import UUID
+
+from django.db.models import QuerySet
+from django_filters.rest_framework import DjangoFilterBackend
+from rest_framework.pagination import BasePagination
+from rest_framework.response import Response
+from rest_framework.viewsets import GenericViewSet
+
+from config.api.errors import NotFound
+from config.api.fields import StrictSerializer
+from config.api.pagination import OffsetPagination
+from config.api.text import NOT_STORABLE, parse_uuid
+
+
+class OrganizationViewSet(GenericViewSet[Any]):
+    """A resource whose queryset has ``for_organization()``; foreign rows are not found.
+
+    A subclass declares ``queryset``, ``serializer_class`` of its responses, ``permission_classes``
+    and ``not_found``, the error for an identifier that names no row.
+    """
+
+    filter_backends = [DjangoFilterBackend]
+    pagination_class: type[BasePagination] = OffsetPagination
+    lookup_value_regex = "[^/]+"
+    not_found: ClassVar[type[NotFound]] = NotFound
+    # ``@action(is_list=True)`` documents the pages of a nested list.
+    is_list: ClassVar[bool] = False
+
+    @property
+    def organization_id(self) -> UUID:
+        """The organization of the caller's key."""
+        return cast(UUID, cast(Any, self.request.user).organization_id)
+
+    @property
+    def actor(self) -> str:
+        """The name of the caller in histories."""
+        return cast(str, cast(Any, self.request.user).actor)
+
+    def get_queryset(self) -> QuerySet[Any]:
+        rows: Any = super().get_queryset()
+        return cast("QuerySet[Any]", rows.for_organization(self.organization_id))
+
+    def get_object(self) -> Any:
+        """Returns the row that the path names; raises :attr:`not_found`.
+
+        Filters of the list do not apply: a row that the list leaves out can still be read.
+        """
+        text = self.kwargs[self.lookup_url_kwarg or self.lookup_field]
+        value = parse_uuid(text) if self.lookup_field == "pk" else text
+        found = None
+        if not NOT_STORABLE.search(text):
+            found = self.get_queryset().filter(**{self.lookup_field: value}).first()
+        if found is None:
+            raise self.not_found
+        return found
+
+    def read_body(self, shape: type[StrictSerializer], **context: Any) -> dict[str, Any]:
+        """Returns the fields of the request body; raises a 400 that names the refused ones.
+
+        The serializer finds ``organization_id`` and ``context`` in its context.
+        """
+        context = {**context, "organization_id": self.organization_id}
+        body = shape(data=self.request.data, context=context)
+        body.is_valid(raise_exception=True)
+        return dict(body.validated_data)
+
+    def respond(self, row: Any, status: int = 200) -> Response:
+        """Renders one row in the envelope."""
+        return Response({"data": self.get_serializer(row).data}, status)
+
+    def respond_with_page(self, rows: Any) -> Response:
+        """Renders the requested page of a list in the envelope."""
+        data = self.get_serializer(self.paginate_queryset(rows), many=True).data
+        return self.get_paginated_response(data)
