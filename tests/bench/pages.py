@@ -1,9 +1,9 @@
 """Measures the console's pages over a large database: python -m tests.bench.pages --scale 1
 
-Fills a database of its own with ``fill_demo``, or takes the one that ``--data-dir`` has from last
-time. Prints the queries and the milliseconds of a request, the whole of Django's chain and
-PostgreSQL included: the median of the rounds, after one that is not counted. What is slower than
-its target is marked, and what needs more than 15 queries.
+Fills a database of its own, or uses the one that ``--data-dir`` kept from last time. Prints the
+queries and the milliseconds of a request, with all of Django's chain and PostgreSQL: the median of
+the rounds, after one round that is not counted. Marks pages that are slower than their target or
+need more than 15 queries.
 """
 
 # ruff: noqa: E402
@@ -13,20 +13,24 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 
 parser = argparse.ArgumentParser(prog="python -m tests.bench.pages", description=__doc__)
-parser.add_argument("--scale", default="0.01", help="as fill_demo takes it")
+parser.add_argument(
+    "--scale", type=Decimal, default=Decimal("0.01"), help="1: a million generations"
+)
 parser.add_argument("--data-dir", type=Path, help="keeps the database there for the next time")
 parser.add_argument("--rounds", type=int, default=5)
 parser.add_argument("--only", default="", help="measures the pages whose names contain this")
 options = parser.parse_args()
 temporary = None if options.data_dir else tempfile.TemporaryDirectory(prefix="causeway-pages-")
 
-# The database is filled with what nobody asked for: never one that somebody named.
+# The fill creates made-up data, so it never uses a database that the caller's environment names.
 os.environ.pop("DATABASE_URL", None)
 os.environ["DATA_DIR"] = str(options.data_dir or temporary.name)
 os.environ["ALLOWED_HOSTS"] = "testserver"
@@ -51,6 +55,7 @@ from endpoints.models import PrivateEndpoint
 from endusers.models import EndUser
 from inference.models import Generation
 from inference.reports.dashboard import RANGES
+from tests.bench.fill.filling import fill
 
 TARGET_MS = 300
 HOME_TARGET_MS = 500
@@ -60,10 +65,8 @@ MAX_QUERIES = 15
 def main() -> None:
     call_command("migrate", verbosity=0)
     if not Generation.objects.exists():
-        began = time.monotonic()
-        call_command("fill_demo", "--scale", options.scale)
-        print(f"filled in {time.monotonic() - began:.1f} s")
-        # As the server's own vacuum would a minute later.
+        print(f"filled in {fill(options.scale, messages=sys.stderr)['seconds']} s")
+        # The server's own vacuum would do this a minute later.
         with connection.cursor() as cursor:
             cursor.execute("VACUUM")
         began = time.monotonic()
@@ -82,7 +85,7 @@ def main() -> None:
 
 
 def _pages() -> Iterator[tuple[str, str, int]]:
-    """Yields what to measure: its title, its address, and how long it may take."""
+    """Yields the title, the address and the target in milliseconds of each page."""
     for name in RANGES:
         yield f"home {name}", f"{reverse('admin:index')}?range={name}", HOME_TARGET_MS
     for title, path in (*_lists(), *_views(), *_searches()):
@@ -96,7 +99,7 @@ def _lists() -> Iterator[tuple[str, str]]:
 
 
 def _views() -> Iterator[tuple[str, str]]:
-    """Yields the lists as filters and links of other pages narrow them."""
+    """Yields the lists with the filters that other pages link to."""
     largest, *_, smallest = _organizations()
     queries = {
         "accounts.apikey": ("status=usable", "status=expired", "is_management__exact=1"),
@@ -167,7 +170,7 @@ def _searches() -> Iterator[tuple[str, str]]:
 
 
 def _organizations() -> list[Organization]:
-    """Returns the organizations, that with most traffic first."""
+    """Returns the organizations in order of their traffic, most first."""
     return list(Organization.objects.order_by("created_at"))
 
 

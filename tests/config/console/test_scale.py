@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterator
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ import pytest
 from django.contrib import admin
 from django.contrib.auth.models import User
 from django.core.cache import cache
-from django.core.management import CommandError, call_command
+from django.core.management import call_command
 from django.db import connection, transaction
 from django.db.models import Max, Sum
 from django.test import Client
@@ -29,6 +30,7 @@ from inference.models import DailyUsage, Generation, HourlyUsage, Journal, Usage
 from inference.reports.dashboard import RANGES
 from inference.reports.hours import HOUR
 from inference.reports.rollups import midnight
+from tests.bench.fill import filling
 from tests.support import ledger as books
 from tests.support.database import snapshots
 
@@ -48,7 +50,7 @@ def filled(django_db_setup: None, django_db_blocker: Any) -> Iterator[dict[str, 
     """A database with a thousand generations, for all tests of this module; what the fill said."""
     with django_db_blocker.unblock(), transaction.atomic():
         output = io.StringIO()
-        call_command("fill_demo", "--scale", "0.001", "--json", stdout=output)
+        assert filling.main(["--scale", "0.001", "--json"], output=output) == 0
         yield json.loads(output.getvalue())
         transaction.set_rollback(True)
 
@@ -138,6 +140,8 @@ def test_the_sums_are_those_of_what_was_filled() -> None:
 def test_a_filled_database_is_not_filled_again() -> None:
     before = snapshots.everything()
 
-    with pytest.raises(CommandError, match=r"^The database holds organizations already \('"):
-        call_command("fill_demo", "--scale", "0.001")
+    with pytest.raises(
+        filling.DatabaseInUse, match=r"^The database holds organizations already \('"
+    ):
+        filling.fill(Decimal("0.001"))
     assert snapshots.everything() == before

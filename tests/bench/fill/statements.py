@@ -1,70 +1,17 @@
+"""The SQL statements that fill a database with a month of plausible traffic.
+
+Their parameters are psycopg's named ones. ``organizations`` are the organizations to fill;
+``begin`` and ``end`` bound the time. ``begins``, ``lasts``, ``made`` and ``before`` are arrays over
+the hours of a day: when an hour begins, how long it lasts, its rows, and the rows before it.
+"""
+
 from __future__ import annotations
 
-import argparse
-import sys
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from decimal import Decimal, InvalidOperation
-from typing import Any, Final
-from uuid import UUID
+from typing import Final
 
-from django.apps import apps
-from django.conf import settings
-from django.core.management.base import CommandParser
-from django.db import connection, transaction
-from django.utils import timezone
-
-from accounts.models import (
-    BudgetInterval,
-    ByokCredential,
-    Guardrail,
-    Organization,
-    Workspace,
-    workspace_for,
-)
-from billing.models import Transfer
-from catalog import imports
 from catalog.pricing import NANO
-from config.audit import context as audit
-from config.bulk.commands import JSONCommand
-from config.bulk.files import refuse
-from config.credentials import Secret
-from inference.models import HourlyUsage, UsageDay
-from inference.reports.hours import roll_up_hours
-from inference.reports.rollups import midnight, roll_up_usage
 
-ACTOR: Final = "demo data"
-DAYS: Final = 35
-GENERATIONS: Final = 1_000_000
-END_USERS: Final = 1_000_000
-ENDPOINTS: Final = 100_000
-TRANSFERS: Final = 5_000_000
-TOP_UPS: Final = 20_000
-KEYS: Final = 10_000
-MEMBERS: Final = 5_000
-_MIN_SCALE: Final = Decimal("0.0001")
-_MAX_SCALE: Final = 10
-_APPS: Final = ("accounts", "billing", "catalog", "config", "endpoints", "endusers", "inference")
-_DAY: Final = timedelta(days=1)
-_HOUR: Final = timedelta(hours=1)
-_CLEAR: Final = "\r\x1b[K"
-_NAMES: Final = (
-    "Alder", "Brightwater", "Cobalt", "Drumlin", "Eastgate", "Fernhill", "Granite", "Harbour",
-    "Ironwood", "Juniper", "Kestrel", "Larkfield", "Meridian", "Northfold", "Osprey", "Pinecrest",
-    "Quarry",
-)  # fmt: skip
-_TRADES: Final = (
-    "Health", "Logistics", "Analytics", "Insurance", "Robotics", "Energy", "Media", "Legal",
-    "Retail", "Aerospace", "Learning", "Foods", "Security",
-)  # fmt: skip
-ORGANIZATIONS: Final = tuple(
-    f"{_NAMES[number % len(_NAMES)]} {_TRADES[number % len(_TRADES)]}" for number in range(50)
-)
-_WORKSPACES: Final = ("Production", "Staging")
-
-# An end user of an organization, by its number ``k``; generations name the same ones.
+# The name of an organization's end user by its number ``k``. Generations use the same names.
 _USER: Final = """CASE k %% 4
     WHEN 0 THEN 'user_' || substr(md5(k::text), 1, 16)
     WHEN 1 THEN 'customer-' || k
@@ -73,7 +20,7 @@ _USER: Final = """CASE k %% 4
     ELSE 'tenant-' || k %% 97 || '/session-' || k
 END"""
 
-_MEMBERS: Final = """
+INSERT_MEMBERS: Final = """
 INSERT INTO accounts_member (id, created_at, updated_at, organization_id, email, first_name,
                              last_name, role)
 SELECT gen_random_uuid(), at, at, o.id, lower(first) || '.' || lower(last) || n || '@' || o.slug
@@ -87,8 +34,8 @@ CROSS JOIN LATERAL (SELECT
 WHERE o.id = ANY (%(organizations)s)
 """
 
-# Nobody has their secrets: the digests are random.
-_KEYS: Final = """
+# Nobody has the secrets of these keys: the digests are random.
+INSERT_KEYS: Final = """
 INSERT INTO accounts_apikey (id, created_at, updated_at, organization_id, workspace_id, name,
                              label, digest, is_management, disabled, expires_at, limit_nano,
                              limit_reset, external_user, creator_id, deleted_at)
@@ -116,7 +63,7 @@ LEFT JOIN LATERAL (
 WHERE w.place = 1 + n %% %(workspaces)s
 """
 
-_GUARDED: Final = """
+INSERT_KEY_GUARDRAILS: Final = """
 INSERT INTO accounts_keyassignment (id, created_at, updated_at, guardrail_id, api_key_id,
                                     assigned_by)
 SELECT gen_random_uuid(), %(begin)s, %(begin)s, g.id, k.id, %(actor)s
@@ -125,9 +72,9 @@ WHERE g.organization_id = ANY (%(organizations)s) AND k.name LIKE 'Batch jobs%%'
   AND k.deleted_at IS NULL
 """
 
-# Each draft with its price and its declaration; those that were validated with their validation.
+# Each endpoint comes with its price version, some with an attestation, some with a validation.
 # Their hosts are under a name that never resolves.
-_DRAFTS: Final = """
+INSERT_ENDPOINTS: Final = """
 WITH offers AS MATERIALIZED (
     SELECT row_number() OVER (ORDER BY e.id) - 1 AS number, count(*) OVER () AS offered, e.model_id,
            e.provider_id, e.upstream_model_id, p.name AS provider_name, p.slug AS provider_slug,
@@ -212,8 +159,8 @@ SELECT id, at, at, organization_id,
 FROM drafted
 """
 
-# One in five was registered over the interface, which leaves an entry in the audit log.
-_END_USERS: Final = """
+# One in five is registered through the API, which writes an entry to the audit log.
+INSERT_END_USERS: Final = """
 WITH registered AS (
     INSERT INTO endusers_enduser (id, created_at, updated_at, organization_id, "user", is_active)
     SELECT gen_random_uuid(), at, at, organization_id, {user}, random() > 0.03
@@ -238,9 +185,10 @@ FROM registered WHERE hashtext("user") %% 5 = 0
 ORDER BY created_at
 """.replace("{user}", _USER)
 
-# The first organizations, keys and routes are asked for most, and a key asks for a few models. What
-# an own credential pays costs no credits; of the others each hundredth costs more than its hold.
-_ASKED: Final = """
+# The first organizations, keys and routes get most of the traffic, and a key uses a few models.
+# Generations that an own credential pays cost no credits; one in a hundred of the others costs more
+# than its hold.
+INSERT_GENERATIONS: Final = """
 WITH private_routes AS MATERIALIZED (
     SELECT e.organization_id,
            row_number() OVER (PARTITION BY e.organization_id ORDER BY e.created_at) - 1 AS number,
@@ -351,7 +299,7 @@ SELECT 'gen-' || floor(extract(epoch FROM at))::bigint || '-'
 FROM priced ORDER BY at
 """.replace("{user}", _USER).replace("{nano}", str(NANO))
 
-_TOP_UPS: Final = """
+INSERT_TOP_UPS: Final = """
 WITH drawn AS MATERIALIZED (
     SELECT gen_random_uuid() AS id, n,
            %(begin)s + n / %(wanted)s::float8 * (%(end)s - %(begin)s - interval '1 day') AS at,
@@ -399,14 +347,14 @@ FROM asked CROSS JOIN LATERAL (
 WHERE status <> 'expired'
 """
 
-_CHAIN: Final = """
+INSERT_CHAIN_STATE: Final = """
 INSERT INTO billing_chainstate (chain_id, latest_number, scanned_at, halt_reason, resumed_by,
                                 failures, failure)
 VALUES (%(chain)s, (SELECT max(block_number) FROM billing_deposit), %(end)s, '', '', 0, '')
 ON CONFLICT DO NOTHING
 """
 
-_GRANT_REQUESTS: Final = """
+INSERT_GRANT_REQUESTS: Final = """
 INSERT INTO billing_grantrequest (id, created_at, updated_at, organization_id, amount_nano, note,
                                   status, requested_by, decided_at, decided_by)
 SELECT gen_random_uuid(), at, at, (%(organizations)s::uuid[])[n], n * 250000000000, 'Goodwill.',
@@ -417,9 +365,9 @@ FROM generate_series(1, 20) AS n CROSS JOIN LATERAL (SELECT %(end)s - n * interv
     AS asked
 """
 
-# What generations, refunds and deposits of a day moved, and grants up to the number that is wanted.
-# Each organization begins with what its usage will cost; the last ones get little more.
-_MOVED: Final = """
+# The transfers of a day's generations, refunds and deposits, and grants up to the wanted number.
+# Each organization begins with the credits that its usage will cost; the last ones get little more.
+INSERT_TRANSFERS: Final = """
 WITH moved AS MATERIALIZED (
     SELECT organization_id, 'usage' AS kind, 'credits' AS source, 'usage' AS target,
            hold_nano AS amount, nullif(least(cost_nano, hold_nano), 0) AS posted, id AS reference,
@@ -482,14 +430,14 @@ JOIN billing_account c ON c.organization_id = e.organization_id AND c.kind = e.t
 ORDER BY created_at
 """
 
-_USED: Final = """
+READ_USAGE: Final = """
 SELECT o.id, coalesce(sum(g.cost_nano), 0)::bigint
 FROM unnest(%(organizations)s::uuid[]) WITH ORDINALITY AS o(id, place)
 LEFT JOIN inference_generation g ON g.organization_id = o.id
 GROUP BY o.id, o.place ORDER BY o.place
 """
 
-_BALANCES: Final = """
+UPDATE_BALANCES: Final = """
 UPDATE billing_account a SET posted_debits = s.debits, posted_credits = s.credits
 FROM (
     SELECT account_id, sum(debits) AS debits, sum(credits) AS credits
@@ -503,7 +451,7 @@ FROM (
 WHERE s.account_id = a.id AND a.organization_id = ANY (%(organizations)s)
 """
 
-_METERS: Final = """
+UPDATE_METERS: Final = """
 UPDATE billing_meter m
 SET day = s.today, cost = s.cost, byok = s.byok, cost_daily = s.cost_daily,
     byok_daily = s.byok_daily, cost_weekly = s.cost_weekly, byok_weekly = s.byok_weekly,
@@ -531,7 +479,7 @@ FROM (
 WHERE m.subject_id = s.subject_id
 """
 
-_FEEDBACK: Final = """
+INSERT_FEEDBACK: Final = """
 INSERT INTO inference_feedback (generation_id, category, comment, created_by, created_at)
 SELECT id, (ARRAY['latency', 'incoherence', 'incorrect_response', 'formatting'])
                [1 + abs(hashtext(id)) %% 4],
@@ -540,252 +488,3 @@ FROM inference_generation
 WHERE organization_id = ANY (%(organizations)s) AND hashtext(id) %% 100 = 7
 ORDER BY created_at
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Hour:
-    """An hour or its beginning, and which share of everything has happened at its end."""
-
-    begin: datetime
-    end: datetime
-    share: float
-
-
-class Command(JSONCommand):
-    # A million entries of the audit log would say less than one.
-    is_audited = False
-    help = "Fills an empty database, or a demo's, with a month of plausible traffic, all or none."
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument(
-            "--scale",
-            type=_scale,
-            default=Decimal("0.001"),
-            metavar="F",
-            help=f"1 is a million generations; from {_MIN_SCALE} to {_MAX_SCALE} (0.001)",
-        )
-        super().add_arguments(parser)
-
-    def handle(self, *args: Any, **options: Any) -> None:
-        began = time.monotonic()
-        try:
-            with transaction.atomic():
-                made = self._fill(options["scale"])
-                audit.record_import(
-                    audit.command_actor(self.name),
-                    f"command {self.name}",
-                    organization_id=None,
-                    counts=made,
-                )
-        except KeyboardInterrupt:
-            self.note("\nStopped. Nothing was changed.")
-            sys.exit(130)
-        made["seconds"] = round(time.monotonic() - began, 1)
-        self.report(made, as_json=options["json"])
-
-    def _fill(self, scale: Decimal) -> dict[str, Any]:
-        """Fills everything and returns how many rows of each kind there are now."""
-        _require_demo()
-        now = timezone.now()
-        hours = _hours(midnight(now.astimezone(UTC).date()) - DAYS * _DAY, now)
-        begin, end = hours[0].begin, hours[-1].end
-        self._say("the catalogue and the organizations")
-        path = settings.BASE_DIR / "catalog" / "data" / "catalogue.json"
-        imports.apply(imports.parse(path.read_bytes()))
-        organizations = _organizations(endpoints=int(ENDPOINTS * scale))
-        each = len(organizations)
-        fixed = {"organizations": organizations, "begin": begin, "end": end, "actor": ACTOR}
-        # The queue of a whole fill's constraints would not fit into the memory of a small server.
-        _run("SET CONSTRAINTS ALL IMMEDIATE")
-        _run("SELECT setseed(0.5)")
-        _run(_MEMBERS, **fixed, each=max(int(MEMBERS * scale) // each, 3))
-        _run(
-            _KEYS, **fixed, each=max(int(KEYS * scale) // each, 4), workspaces=len(_WORKSPACES) + 1
-        )
-        _run(_GUARDED, **fixed)
-        _run(_GRANT_REQUESTS, **fixed)
-        self._say("private endpoints")
-        endpoints = _run(_DRAFTS, **fixed, wanted=max(int(ENDPOINTS * scale), each))
-        self._say("top-ups")
-        chain = {
-            "chain": 8453,
-            "token": "0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02913",
-            "recipient": "0x00000000000000000000000000000000000dE300",
-        }
-        _run(_TOP_UPS, **fixed, **chain, wanted=max(int(TOP_UPS * scale), 20))
-        _run(_CHAIN, **fixed, **chain)
-        end_users = int(END_USERS * scale)
-        for day in self._days("end users", hours):
-            _run(_END_USERS, **fixed, **_bars(hours, day, end_users))
-        wanted = int(GENERATIONS * scale)
-        generations = 0
-        for day in self._days("generations", hours):
-            generations += _run(
-                _ASKED, **fixed, **_bars(hours, day, wanted), users_each=end_users // each
-            )
-        _run(_FEEDBACK, **fixed)
-        transfers = self._move(hours, fixed, int(TRANSFERS * scale))
-        self._say("balances and sums")
-        _run(_BALANCES, **fixed)
-        _run(_METERS, **fixed)
-        _analyze()
-        # Days that were summed before have more to sum now.
-        UsageDay.objects.all().delete()
-        HourlyUsage.objects.all().delete()
-        roll_up_usage()
-        roll_up_hours()
-        _run("SET CONSTRAINTS ALL DEFERRED")
-        _analyze()
-        self._say("")
-        return {
-            "organizations": len(organizations),
-            "end_users": end_users,
-            "private_endpoints": endpoints,
-            "generations": generations,
-            "transfers": transfers,
-        }
-
-    def _move(self, hours: Sequence[Hour], fixed: dict[str, Any], wanted: int) -> int:
-        """Stores the transfers of every day, in their order; returns how many."""
-        with connection.cursor() as cursor:
-            cursor.execute(_USED, fixed)
-            used = cursor.fetchall()
-        # The last ones run out of credits.
-        short = {owner for owner, _ in used[-4:]}
-        generous = [owner for owner, _ in used if owner not in short]
-        openings = [
-            nano + (2 * NANO if owner in short else NANO * 50 + nano // 4) for owner, nano in used
-        ]
-        moved = 0
-        for day in self._days("transfers", hours):
-            first, last = hours[day.start], hours[day.stop - 1]
-            opened = fixed["organizations"] if day.start == 0 else []
-            moved += _run(
-                _MOVED,
-                **{**fixed, "begin": first.begin, "end": last.end},
-                first_id=f"gen-{int(first.begin.timestamp())}",
-                last_id=f"gen-{int((first.begin + _DAY).timestamp())}",
-                opened=opened,
-                openings=openings if opened else [],
-                generous=generous,
-                wanted=max(round(wanted * last.share) - moved, 0),
-            )
-        return moved
-
-    def _days(self, what: str, hours: Sequence[Hour]) -> Iterator[slice]:
-        """Yields each day and the place of its hours, and says on a terminal how far that is."""
-        began = time.monotonic()
-        count = -(-len(hours) // 24)
-        for number in range(count):
-            left = ""
-            if number:
-                seconds = (time.monotonic() - began) * (count - number) / number
-                left = f", {seconds:.0f} s left"
-            self._say(f"{what}: day {number + 1} of {count}{left}")
-            yield slice(24 * number, min(24 * number + 24, len(hours)))
-
-    def _say(self, text: str) -> None:
-        """Replaces the line of progress; anything but a terminal is told nothing."""
-        if self.stderr.isatty():
-            self.stderr.write(_CLEAR + text, str, ending="")
-            self.stderr.flush()
-
-
-def _scale(text: str) -> Decimal:
-    try:
-        scale = Decimal(text)
-    except InvalidOperation:
-        raise argparse.ArgumentTypeError("must be a number") from None
-    if not scale.is_finite() or not _MIN_SCALE <= scale <= _MAX_SCALE:
-        raise argparse.ArgumentTypeError(f"must be from {_MIN_SCALE} to {_MAX_SCALE}")
-    return scale
-
-
-def _require_demo() -> None:
-    """Refuses a database with organizations that the demo did not make; of two fills, one waits."""
-    _run("SELECT pg_advisory_xact_lock(hashtextextended('fill_demo', 0))")
-    strangers = Organization.objects.exclude(
-        pk__in=Transfer.objects.filter(actor="demo").values("organization")
-    )
-    stranger = strangers.order_by("created_at").first()
-    if stranger is not None:
-        refuse(
-            f"The database holds organizations already ({stranger.name!r}): demo data goes into an "
-            "empty one, or into that of a demo, once."
-        )
-
-
-def _organizations(*, endpoints: int) -> list[UUID]:
-    """Makes the organizations with their workspaces, budgets, guardrails and credentials."""
-    made = []
-    for name in ORGANIZATIONS:
-        organization = Organization.objects.create_organization(
-            name=name, endpoint_limit=2 * endpoints // len(ORGANIZATIONS) + 100
-        )
-        for workspace_name in _WORKSPACES:
-            workspace = Workspace.objects.create_workspace(
-                organization_id=organization.pk,
-                name=workspace_name,
-                slug=workspace_name.lower(),
-                created_by=ACTOR,
-            )
-            workspace.set_budget(BudgetInterval.MONTHLY, limit_nano=5_000 * NANO)
-        Guardrail.objects.create_guardrail(
-            workspace=workspace_for(organization.pk, None),
-            name="Batch jobs",
-            description="What runs at night may not be expensive.",
-            limit_nano=100 * NANO,
-            reset_interval="daily",
-        )
-        for provider_slug in ("openai", "mistral"):
-            ByokCredential.objects.create_credential(
-                organization=organization,
-                workspace=None,
-                provider_slug=provider_slug,
-                secret=Secret("demo-credential-of-nobody"),
-                name="Production",
-            )
-        made.append(organization.pk)
-    return made
-
-
-def _hours(begin: datetime, now: datetime) -> list[Hour]:
-    """Returns the hours until now; working hours of weekdays have most of the traffic."""
-    weights: list[tuple[datetime, datetime, float]] = []
-    while begin < now:
-        end = min(begin + _HOUR, now)
-        weight = (end - begin) / _HOUR * (2 + 6 * (7 <= begin.hour < 19) + (begin.hour == 12))
-        weights.append((begin, end, weight / (3 if begin.weekday() >= 5 else 1)))
-        begin = end
-    total = sum(weight for *_, weight in weights)
-    hours = []
-    passed = 0.0
-    for begin, end, weight in weights:
-        passed += weight
-        hours.append(Hour(begin, end, min(passed / total, 1.0)))
-    return hours
-
-
-def _bars(hours: Sequence[Hour], day: slice, wanted: int) -> dict[str, list[Any]]:
-    """Returns for the hours of a day how many rows of all that are wanted fall into each."""
-    until = [0, *(round(wanted * hour.share) for hour in hours)]
-    return {
-        "begins": [hour.begin for hour in hours[day]],
-        "lasts": [hour.end - hour.begin for hour in hours[day]],
-        "made": [until[place + 1] - until[place] for place in range(day.start, day.stop)],
-        "before": [until[place] for place in range(day.start, day.stop)],
-    }
-
-
-def _run(statement: str, **parameters: Any) -> int:
-    """Runs a statement and returns how many rows it wrote."""
-    with connection.cursor() as cursor:
-        cursor.execute(statement, parameters or None)
-        return int(cursor.rowcount)
-
-
-def _analyze() -> None:
-    """Tells the planner what is there now, so that it need not wait for the vacuum."""
-    for model in apps.get_models():
-        if model._meta.app_label in _APPS:
-            _run(f"ANALYZE {connection.ops.quote_name(model._meta.db_table)}")

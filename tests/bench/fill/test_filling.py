@@ -4,12 +4,13 @@ import io
 from typing import NoReturn
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import call_command
 
 from accounts.models import Organization
 from billing import ledger
 from catalog.pricing import NANO
 from inference.models import Generation
+from tests.bench.fill.filling import main
 from tests.support import factories
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
@@ -40,14 +41,14 @@ def test_fill_refuses_a_database_with_customers(tenant: Tenant) -> None:
     factories.make_generation(tenant)
     before = snapshots.everything()
 
-    with pytest.raises(CommandError) as refused:
-        call_command("fill_demo")
+    messages = io.StringIO()
 
-    assert str(refused.value) == (
-        "The database holds organizations already ('Acme'): demo data goes into an empty one, "
-        "or into that of a demo, once."
+    assert main([], messages=messages) == 1
+
+    assert messages.getvalue() == (
+        "The database holds organizations already ('Acme'). Demo data goes into an empty database, "
+        "or into that of a demo, once.\n"
     )
-    assert refused.value.returncode == 1
     assert snapshots.everything() == before
 
 
@@ -55,7 +56,7 @@ def test_fill_takes_the_database_of_a_demo(db: None) -> None:
     organization = Organization.objects.create_organization(name="Demo")
     ledger.grant(organization.pk, 10 * NANO, actor="demo", note="To try things out.")
 
-    call_command("fill_demo", "--scale", "0.0001", stdout=io.StringIO())
+    assert main(["--scale", "0.0001"], output=io.StringIO()) == 0
 
     assert Organization.objects.count() == 51
     assert Generation.objects.count() == 100
@@ -67,10 +68,8 @@ def test_an_interrupted_fill_leaves_nothing(db: None, step: str) -> None:
     before = snapshots.everything()
     terminal = Terminal(step)
 
-    with pytest.raises(SystemExit) as stopped:
-        call_command("fill_demo", "--scale", "0.0001", stderr=terminal)
+    assert main(["--scale", "0.0001"], messages=terminal) == 130
 
-    assert stopped.value.code == 130
     assert terminal.getvalue().endswith("Stopped. Nothing was changed.\n")
     assert snapshots.everything() == before
 
@@ -78,7 +77,7 @@ def test_an_interrupted_fill_leaves_nothing(db: None, step: str) -> None:
 def test_fill_shows_its_progress_on_a_terminal(db: None) -> None:
     terminal = Terminal("\0")
 
-    call_command("fill_demo", "--scale", "0.0001", stdout=io.StringIO(), stderr=terminal)
+    main(["--scale", "0.0001"], output=io.StringIO(), messages=terminal)
 
     lines = [line.removeprefix("\x1b[K") for line in terminal.getvalue().split("\r")]
     assert lines[:4] == [
@@ -89,9 +88,14 @@ def test_fill_shows_its_progress_on_a_terminal(db: None) -> None:
 
 
 @pytest.mark.parametrize("scale", ["0", "-1", "10.1", "NaN", "many"])
-def test_fill_refuses_another_scale(db: None, scale: str) -> None:
+def test_fill_refuses_another_scale(
+    db: None, scale: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = snapshots.everything()
 
-    with pytest.raises(CommandError, match="argument --scale: must be "):
-        call_command("fill_demo", "--scale", scale)
+    with pytest.raises(SystemExit) as stopped:
+        main(["--scale", scale])
+
+    assert stopped.value.code == 2
+    assert "argument --scale: must be " in capsys.readouterr().err
     assert snapshots.everything() == before
