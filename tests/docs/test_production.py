@@ -6,11 +6,13 @@ import json
 import os
 import secrets
 import shlex
+import tomllib
 from collections.abc import Iterator
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
+from django.core.management import load_command_class
 
 from config.local.bootstrap import PROJECT
 from tests.support.markdown import SHELL, Reader, read_blocks
@@ -50,10 +52,20 @@ def test_every_block_runs_twice(empty_database: str) -> None:
 
 
 def test_the_units_start_commands_that_exist() -> None:
-    from django.core.management import load_command_class
-
     for unit in PAGE.parent.glob("*.service"):
         [line] = [line for line in unit.read_text().splitlines() if line.startswith("ExecStart=")]
         _, manage, name, *arguments = shlex.split(line)
         assert manage == "manage.py"
         load_command_class("config", name).create_parser(manage, name).parse_args(arguments)
+
+
+def test_the_container_has_what_runs() -> None:
+    lines = (PROJECT / "Containerfile").read_text().splitlines()
+    copied = [line.split()[1:-1] for line in lines if line.startswith("COPY ")]
+    names = {name for names in copied for name in names}
+    assert [name for name in names if not (PROJECT / name).exists()] == []
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())
+    assert names >= {*project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]}
+    [command] = [json.loads(line[4:]) for line in lines if line.startswith("CMD ")]
+    _, manage, name, *arguments = command
+    load_command_class("config", name).create_parser(manage, name).parse_args(arguments)
