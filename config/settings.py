@@ -1,7 +1,7 @@
-"""All settings, read from the environment; the README has the table.
+"""Reads all settings from the environment; ``docs/settings.md`` describes them.
 
-Without ``DATABASE_URL`` the service runs in embedded mode: its own PostgreSQL and its own generated
-secrets under ``DATA_DIR``. With it, nothing is made up: what is missing stops the start.
+Without ``DATABASE_URL`` the service runs in embedded mode: it has its own PostgreSQL and generated
+secrets under ``DATA_DIR``. With ``DATABASE_URL``, a missing secret stops the start.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ EMBEDDED = not env.str("DATABASE_URL", default="")
 
 
 def _number(name: str, default: float, *, minimum: float = 0.001) -> float:
-    """Reads a number, and says by name what is wrong with it."""
+    """Reads a number; raises :class:`ImproperlyConfigured` with the variable's name."""
     text = env.str(name, default="").strip()
     try:
         value = float(text) if text else default
@@ -50,7 +50,7 @@ def _integer(name: str, default: int, *, minimum: int = 1) -> int:
 
 
 def _percentage(name: str) -> Decimal:
-    """Reads a share in percent, exactly as it is written; none if it is not set."""
+    """Reads a percentage as an exact decimal; 0 if the variable is not set."""
     text = env.str(name, default="").strip() or "0"
     if not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,6})?", text) or Decimal(text) > 100:
         raise ImproperlyConfigured(f"{name} must be a number from 0 to 100.")
@@ -58,7 +58,7 @@ def _percentage(name: str) -> Decimal:
 
 
 def _dollars(name: str, default: str) -> int:
-    """Reads an amount of USD, and returns it in nano-USD."""
+    """Reads an amount of USD and returns it in nano-USD."""
     text = env.str(name, default="").strip() or default
     if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text):
         raise ImproperlyConfigured(f"{name} must be an amount of USD, such as 5 or 0.50.")
@@ -87,7 +87,7 @@ def _choice(name: str, default: str, choices: tuple[str, ...]) -> str:
 
 
 def _generated_secret(name: str, make: object) -> str:
-    """Returns a secret of embedded mode: made once, readable by the owner alone."""
+    """Returns a secret of embedded mode, generated once in a file that only its owner can read."""
     path = DATA_DIR / name
     DATA_DIR.mkdir(parents=True, exist_ok=True, mode=0o711)
     try:
@@ -113,7 +113,7 @@ def _credential_keys(text: str) -> list[bytes]:
         raise ImproperlyConfigured("CREDENTIAL_KEYS is a comma list of base64 texts.") from None
     if not keys or any(len(key) != 32 or not any(key) for key in keys):
         raise ImproperlyConfigured(
-            "CREDENTIAL_KEYS needs at least one key of 32 random bytes in base64; make one with: "
+            "CREDENTIAL_KEYS needs at least one key of 32 random bytes in base64: "
             "openssl rand -base64 32"
         )
     return keys
@@ -150,14 +150,16 @@ def _chains() -> dict[int, Chain]:
 SECRET_KEY = _required_secret("SECRET_KEY", lambda: secrets.token_urlsafe(48))
 if len(SECRET_KEY) < 32:
     raise ImproperlyConfigured(
-        "SECRET_KEY needs at least 32 random characters; make one with: openssl rand -base64 48"
+        "SECRET_KEY needs at least 32 random characters; generate one with: openssl rand -base64 48"
     )
 CREDENTIAL_KEYS = _credential_keys(
     _required_secret("CREDENTIAL_KEYS", lambda: base64.b64encode(secrets.token_bytes(32)).decode())
 )
 
 
-DATABASES = {"default": env.db_url_config(env.str("DATABASE_URL", default="postgres:///causeway"))}
+DATABASES = {
+    "default": env.db_url_config(env.str("DATABASE_URL", default="") or "postgres:///causeway")
+}
 if DATABASES["default"].get("ENGINE") != "django.db.backends.postgresql":
     raise ImproperlyConfigured("DATABASE_URL must name a PostgreSQL database: postgres://…")
 if EMBEDDED:
@@ -253,8 +255,7 @@ X_FRAME_OPTIONS = "DENY"
 ADMIN_REQUIRES_TOTP = env.bool("ADMIN_REQUIRES_TOTP", default=False)
 OTP_TOTP_ISSUER = "Causeway"
 SESSION_COOKIE_HTTPONLY = True
-# The secure flag follows the request: the demo serves plain HTTP on loopback, production sits
-# behind TLS. `manage.py check --deploy` reminds of it.
+# The demo serves plain HTTP on loopback; production runs behind TLS.
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = not (EMBEDDED or DEBUG)
 APPEND_SLASH = True
 
@@ -271,7 +272,7 @@ CONTENT_SECURITY_POLICY = {
     }
 }
 
-# The console's scripts evaluate expressions that stand in its own pages' attributes.
+# The console's scripts evaluate expressions in the attributes of its own pages.
 CONSOLE_CONTENT_SECURITY_POLICY = {
     "DIRECTIVES": {
         **CONTENT_SECURITY_POLICY["DIRECTIVES"],
@@ -338,7 +339,7 @@ EGRESS_POLICY = EgressPolicy(
     max_response_bytes=MAX_UPSTREAM_BYTES,
 )
 HOLD_TIMEOUT = _integer("HOLD_TIMEOUT", 900)
-# A worker that says nothing of a generation for so long is taken for dead.
+# The sweeper ends a generation whose worker has written no journal for this many seconds.
 HOLD_LEASE = min(HOLD_TIMEOUT, 60)
 REQUESTS_PER_MINUTE = _integer("REQUESTS_PER_MINUTE", 0, minimum=0)
 BYOK_FEE_PERCENT = _percentage("BYOK_FEE_PERCENT")
@@ -369,9 +370,9 @@ LOGGING = {
     "root": {"handlers": ["stderr"], "level": LOG_LEVEL},
     "loggers": {
         "uvicorn.access": {"level": "WARNING"},
-        # Every scanner of the internet sends host names that are not served here.
+        # Internet scanners send unknown host names all the time.
         "django.security.DisallowedHost": {"level": "CRITICAL"},
-        # It would log the path of a node's URL, which is often the key to it.
+        # Its records contain the path of a chain node's URL, which often holds the node's key.
         "urllib3": {"level": "WARNING"},
     },
 }

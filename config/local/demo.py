@@ -1,4 +1,4 @@
-"""The environment of a demo, which must be set before any settings are read.
+"""Sets the environment of a demo, before any settings are read.
 
 Standard library only.
 """
@@ -15,9 +15,9 @@ _PROJECT: Final = Path(__file__).resolve().parents[2]
 
 
 def prepare_environment(arguments: list[str]) -> None:
-    """Points this process, and the server that it will start, at the demo's own data directory.
+    """Points this process and the server that it starts at the demo's own data directory.
 
-    A demo always has its own database, and may reach the simulated provider on loopback.
+    A demo always uses its own database, and may reach the simulated provider on loopback.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--data-dir", default=os.environ.get("DATA_DIR", str(_PROJECT / ".data")))

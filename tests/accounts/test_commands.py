@@ -54,7 +54,7 @@ def test_create_organization_prints_one_json_object(db: None) -> None:
         key = ApiKey.objects.get(digest=digest_api_key(result[name]))
         assert (key.is_management, key.workspace) == (is_management, workspace)
     assert ApiKey.objects.count() == 2
-    assert err == "The keys are not stored; keep them now.\n"
+    assert err == "The keys cannot be shown again; keep them now.\n"
 
 
 def test_create_organization_prints_lines_for_people(db: None) -> None:
@@ -109,7 +109,7 @@ def test_create_api_key_prints_one_json_object(tenant: Tenant, is_management: bo
     stored = ApiKey.objects.get(digest=result["hash"])
     assert (stored.name, stored.workspace) == ("CI", tenant.workspace)
     assert factories.client(result["key"]).get("/api/v1/key").status_code == 200
-    assert err == "The key is not stored; keep it now.\n"
+    assert err == "The key cannot be shown again; keep it now.\n"
 
 
 def test_create_api_key_takes_a_workspace(tenant: Tenant) -> None:
@@ -134,7 +134,7 @@ def test_create_api_key_refuses_what_does_not_exist(tenant: Tenant) -> None:
     before = snapshots.everything()
     assert refused("create_api_key", organization) == (
         1,
-        "Name a --workspace, for there is no default one.",
+        "Name a --workspace: the organization has no default one.",
     )
     assert snapshots.everything() == before
     assert refused("create_api_key", organization, "--name", " ") == (

@@ -12,7 +12,7 @@ from config.bulk.files import refuse
 
 
 class Command(JSONCommand):
-    help = "Creates an API key of an organization; the key is shown once."
+    help = "Creates an API key for an organization and shows it once."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("organization_id", type=UUID)
@@ -32,7 +32,7 @@ class Command(JSONCommand):
         except NotFound as exc:
             refuse(exc.message)
         except InvalidRequest:
-            refuse("Name a --workspace, for there is no default one.")
+            refuse("Name a --workspace: the organization has no default one.")
         key, secret = ApiKey.objects.create_key(
             workspace=workspace, name=name, is_management=options["management"]
         )
@@ -45,4 +45,4 @@ class Command(JSONCommand):
             },
             as_json=options["json"],
         )
-        self.note("The key is not stored; keep it now.")
+        self.note("The key cannot be shown again; keep it now.")

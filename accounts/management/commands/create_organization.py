@@ -11,12 +11,15 @@ from config.bulk.files import refuse
 
 
 class Command(JSONCommand):
-    help = "Creates an organization with a default workspace and one key of each type, shown once."
+    help = "Creates an organization with a default workspace and two keys, which it shows once."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("name")
         parser.add_argument(
-            "--endpoint-limit", type=int, metavar="N", help="private endpoints at most"
+            "--endpoint-limit",
+            type=int,
+            metavar="N",
+            help="the limit of private endpoints",
         )
         super().add_arguments(parser)
 
@@ -42,4 +45,4 @@ class Command(JSONCommand):
             },
             as_json=options["json"],
         )
-        self.note("The keys are not stored; keep them now.")
+        self.note("The keys cannot be shown again; keep them now.")

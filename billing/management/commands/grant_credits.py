@@ -20,7 +20,7 @@ _MAX_NOTE: Final = 1_000
 
 
 class Command(JSONCommand):
-    help = "Gives an organization credits, in USD."
+    help = "Grants credits to an organization, in USD."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("organization_id", type=UUID)
@@ -33,10 +33,10 @@ class Command(JSONCommand):
             refuse("The amount must be USD in plain digits, with at most 9 decimals.")
         amount_nano = int(Decimal(options["amount"]).scaleb(9))
         if not amount_nano:
-            refuse("The amount must be more than nothing.")
+            refuse("The amount must be greater than 0.")
         note = options["note"].strip()
         if len(note) > _MAX_NOTE or CONTROL_CHARACTERS.search(note):
-            refuse(f"The note has at most {_MAX_NOTE} characters, and no control characters.")
+            refuse(f"The note must have at most {_MAX_NOTE} characters and no control characters.")
         try:
             transfer = ledger.grant(
                 options["organization_id"], amount_nano, actor="operator at a shell", note=note

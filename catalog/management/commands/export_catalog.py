@@ -8,7 +8,7 @@ from config.bulk.files import write_output
 
 
 class Command(ExportCommand):
-    help = "Writes what the catalogue lists, in the format of import_catalog."
+    help = "Writes the catalogue in the format of import_catalog."
 
     def handle(self, *args: Any, **options: Any) -> None:
         self.require_separate_output(options)

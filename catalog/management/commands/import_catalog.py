@@ -25,18 +25,18 @@ class Command(ImportCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         file, url = options["file"], options["from_url"]
         if (file is None) == (url is None):
-            raise CommandError("Name a FILE or --from-url URL, one of the two.", returncode=2)
-        # Before the transaction, which waits for no other server.
-        options["data"] = read_input(file) if url is None else _fetched(url)
+            raise CommandError("Name either a FILE or --from-url URL.", returncode=2)
+        # Downloads before the transaction begins: a slow server must not hold locks.
+        options["data"] = read_input(file) if url is None else _download(url)
         super().handle(*args, **options)
 
     def load(self, options: dict[str, Any], *, dry_run: bool, on_row: RowListener | None) -> Report:
         return imports.apply(imports.parse(options["data"]), dry_run=dry_run, on_row=on_row)
 
 
-def _fetched(url: str) -> bytes:
-    """Downloads a file through `config.egress`: addresses judged, bounded, no redirects."""
-    # `fetch` would let plain HTTP into a network that the operator allowed.
+def _download(url: str) -> bytes:
+    """Downloads a file through ``config.egress``: checked address, bounded size, no redirects."""
+    # ``fetch`` allows plain HTTP to the networks of UPSTREAM_ALLOWED_NETWORKS.
     if not url.startswith("https://"):
         refuse("The URL must begin with https://")
     try:

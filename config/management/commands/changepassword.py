@@ -1,4 +1,4 @@
-"""Django's command, which sets an operator's password, with an entry in the audit log."""
+"""Sets an operator's password with Django's command, and writes an audit entry."""
 
 from __future__ import annotations
 

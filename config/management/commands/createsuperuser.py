@@ -1,4 +1,4 @@
-"""Django's command, which makes the first operator, with an entry in the audit log."""
+"""Creates an operator with Django's command, and writes an audit entry."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ MODEL: Final = "causeway/echo"
 PERMASLUG: Final = "causeway/echo-1"
 ADMIN: Final = "admin"
 END_USERS: Final = ("alice@example.com", "bob@example.com", "customer-42")
-# The pause between the simulated provider's events, so that a person sees them arrive.
+# The provider pauses between events, so that a person can watch them arrive.
 UPSTREAM_MODEL: Final = "sim-slow:0.1,0.03"
 QUESTION: Final = "Hello! What happens to my request on its way through a gateway?"
 _LOOPBACK: Final = EgressPolicy(allowed_networks=(ip_network("127.0.0.0/8"),))
@@ -59,14 +59,16 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 class Command(JSONCommand):
-    # It migrates, which cannot be inside a transaction of somebody's.
+    # It runs migrations, which cannot run inside the transaction of an audited command.
     is_audited = False
-    help = "Shows the whole service at work on this machine, with a simulated upstream provider."
+    help = "Runs the whole service on this machine, with a simulated upstream provider."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--port", type=port_number, default=8000, metavar="N")
         parser.add_argument(
-            "--data-dir", metavar="DIR", help="where the database and keys are kept (.data)"
+            "--data-dir",
+            metavar="DIR",
+            help="the data directory (default .data)",
         )
         parser.add_argument("--once", action="store_true", help="stop after the sample run")
         super().add_arguments(parser)
@@ -77,7 +79,7 @@ class Command(JSONCommand):
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, _interrupt)
         try:
-            with _alone(settings.DATA_DIR):
+            with _lock(settings.DATA_DIR):
                 self._run(port, as_json=options["json"], once=options["once"])
         except KeyboardInterrupt:
             self.note("\nStopped. Everything is kept; the next start reuses it.")
@@ -90,7 +92,7 @@ class Command(JSONCommand):
         self._import_bundled_catalogue()
         state = _State.load(settings.DATA_DIR / "demo.json")
         with self._simulated_provider(state) as simulator:
-            tenant = _Tenant.establish(state)
+            tenant = _Tenant.ensure(state)
             state.save()
             _offer_simulated_model(simulator.base_url)
             _ensure_operator(state)
@@ -110,7 +112,7 @@ class Command(JSONCommand):
 
     @contextmanager
     def _simulated_provider(self, state: _State) -> Iterator[Simulator]:
-        """Runs the provider on the port it had last time, or on another where that is taken."""
+        """Runs the provider on its last port, or on another one if that is taken."""
         certificates = ensure_certificates(settings.DATA_DIR / SIMULATOR_DIR)
         simulator = Simulator(certificates, HOST, _free_port(state.simulator_port))
         with simulator.run_in_thread() as running:
@@ -119,7 +121,7 @@ class Command(JSONCommand):
 
     @contextmanager
     def _server(self, port: int) -> Iterator[str]:
-        """Runs ``serve`` as a process of its own, as an operator would, until it is ready."""
+        """Runs ``serve`` in a separate process; yields its base URL once it is ready."""
         command = [sys.executable, str(settings.BASE_DIR / "manage.py"), "serve"]
         log = settings.DATA_DIR / "serve.log"
         with log.open("ab") as output:
@@ -128,7 +130,7 @@ class Command(JSONCommand):
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                # Ctrl-C reaches this process alone, which then stops the server in good order.
+                # Ctrl-C must reach only this process, which then stops the server cleanly.
                 start_new_session=True,
                 preexec_fn=_die_with_parent,
             )
@@ -243,7 +245,7 @@ curl {base_url}/api/v1/private-endpoints -H "Authorization: Bearer {tenant.manag
 
 
 class _State:
-    """What a demo keeps for its next start, in a file that only its owner can read."""
+    """The state that a demo keeps for its next start, in a file that only its owner can read."""
 
     def __init__(self, path: Path, members: dict[str, Any]) -> None:
         self._path = path
@@ -279,8 +281,8 @@ class _Tenant:
         self.api_key = state.api_key
 
     @classmethod
-    def establish(cls, state: _State) -> _Tenant:
-        """Returns last time's tenant, or a new one with registered end users and a credential."""
+    def ensure(cls, state: _State) -> _Tenant:
+        """Returns the tenant of the last start, or creates one with end users and a credential."""
         known = ApiKey.objects.filter(digest=digest_api_key(state.management_key)).first()
         if known is not None:
             return cls(known.organization, state)
@@ -291,7 +293,7 @@ class _Tenant:
         )
         _, inference = ApiKey.objects.create_key(workspace=workspace, name="Demo inference")
         state.management_key, state.api_key = management.reveal(), inference.reveal()
-        ledger.grant(organization.pk, 10 * NANO, actor="demo", note="To try things out.")
+        ledger.grant(organization.pk, 10 * NANO, actor="demo", note="Demo credits")
         for user in END_USERS:
             EndUser.objects.register(organization_id=organization.pk, user=user)
         ByokCredential.objects.create_credential(
@@ -305,7 +307,7 @@ class _Tenant:
 
 
 def _offer_simulated_model(base_url: str) -> None:
-    """Puts the simulated provider and its model into the catalogue, with an operator credential."""
+    """Adds the simulated provider and its model to the catalogue, with an operator credential."""
     imports.apply(imports.parse(json.dumps(_simulated_catalogue(base_url)).encode()))
     provider = Provider.objects.get(slug="simulator")
     if not provider.has_credential:
@@ -367,13 +369,13 @@ def _ensure_operator(state: _State) -> None:
 
 
 def _activate_endpoint(base_url: str, tenant: _Tenant, upstream: str, state: _State) -> str:
-    """Creates and activates the demo's endpoint over HTTP, unless last time's still fits."""
+    """Creates and activates the demo's endpoint over HTTP, unless the last one is still valid."""
     mine = PrivateEndpoint.objects.for_organization(UUID(tenant.organization_id)).filter(
         pk=state.endpoint_id or None
     )
     if mine.routable().filter(base_url=upstream).exists():
         return state.endpoint_id
-    # The provider answers on another port now: what points at the old one is of no more use.
+    # The provider now listens on another port: endpoints with the old port are useless.
     for endpoint in mine:
         endpoint.remove(by="demo")
     body = {
@@ -428,30 +430,30 @@ def _tail(log: Path) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-15:])
 
 
-def _free_port(wanted: int) -> int:
-    """Returns the wanted port if it is free, else 0, which lets the system choose."""
+def _free_port(preferred: int) -> int:
+    """Returns the preferred port if it is free, else 0: the system then chooses one."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((HOST, wanted))
+            probe.bind((HOST, preferred))
         except OSError:
             return 0
-    return wanted
+    return preferred
 
 
 @contextmanager
-def _alone(directory: Path) -> Iterator[None]:
-    """Refuses a second demo on the same data: it would take the first one's provider away."""
+def _lock(directory: Path) -> Iterator[None]:
+    """Locks the data directory; refuses a second demo, which would replace the provider."""
     with (directory / "demo.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            refuse(f"A demo is running on {directory} already; stop it, or choose --data-dir.")
+            refuse(f"A demo is already running on {directory}. Stop it, or choose --data-dir.")
         yield
 
 
 def _die_with_parent() -> None:
-    """Has Linux stop the server when the demo is killed, so that no orphan keeps the port."""
+    """Makes Linux stop the server if the demo is killed, so that no orphan keeps the port."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 

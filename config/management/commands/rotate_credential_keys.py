@@ -14,11 +14,11 @@ from config.secrets import DecryptionFailed
 
 
 class Command(JSONCommand):
-    # What the secrets say stays the same.
+    # The secrets themselves do not change.
     is_audited = False
     help = (
-        "Puts every stored secret under the first of CREDENTIAL_KEYS. Each row is done by itself, "
-        "so an interrupted run is finished by the next; afterwards the other keys can go."
+        "Re-encrypts every stored secret with the first of CREDENTIAL_KEYS, one row at a time: "
+        "run it again after an interruption. Afterwards the other keys can be removed."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -42,6 +42,6 @@ class Command(JSONCommand):
         self.report({**counts, "dry_run": options["dry_run"]}, as_json=options["json"])
         if counts["failed"]:
             refuse(
-                f"{counts['failed']} secrets open with none of CREDENTIAL_KEYS; "
-                "add the key that sealed them, or store them anew."
+                f"None of CREDENTIAL_KEYS decrypts {counts['failed']} secrets; "
+                "add the key that encrypted them, or store the secrets again."
             )

@@ -20,7 +20,7 @@ from config.server.http_protocol import HttpProtocol
 
 
 class Command(BaseCommand):
-    help = "Serves the API and the admin; any number of workers and hosts on one PostgreSQL."
+    help = "Serves the API and the console; workers and hosts may share one PostgreSQL."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--host", default="127.0.0.1", metavar="H")
@@ -62,7 +62,7 @@ class Command(BaseCommand):
 
 
 def port_number(text: str) -> int:
-    """Reads a TCP port, for argparse, which ends a wrong one as wrong usage."""
+    """Parses a TCP port; argparse reports an invalid one as wrong usage."""
     number = int(text)
     if not 0 <= number <= 65_535:
         raise argparse.ArgumentTypeError("a port is from 0 to 65535")
@@ -77,7 +77,7 @@ def _worker_count(text: str) -> int:
 
 
 def require_free_port(host: str, port: int) -> None:
-    """Refuses a port that is taken, or may not be used, with a sentence that says so."""
+    """Refuses a port that is taken or may not be used."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

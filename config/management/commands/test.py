@@ -29,7 +29,7 @@ class Command(BaseCommand):
     requires_system_checks = ()
 
     def run_from_argv(self, argv: list[str]) -> None:
-        """Becomes pytest, so that its arguments, signals and exit code are its own."""
+        """Replaces this process with pytest, which handles arguments, signals and exit code."""
         os.chdir(settings.BASE_DIR)
         os.execv(sys.executable, [sys.executable, "-m", "pytest", *add_workers(argv[2:])])
 

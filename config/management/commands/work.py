@@ -23,8 +23,8 @@ from inference.settlement.sweeper import clear_health, sweep
 logger = logging.getLogger("causeway.work")
 
 _PAUSE_SECONDS: Final = 5.0
-# After an outage the workers come first: they tell that they live, and what they have to settle,
-# before anyone takes them for dead.
+# After an outage of the database, the workers need time to write their journals and settlements
+# before the sweeper may treat them as dead.
 _RECOVERY_SECONDS: Final = 15.0
 _END_SECONDS: Final = 5.0
 _HAS_RECOVERED: Final = "SELECT now() - pg_postmaster_start_time() > make_interval(secs => %s)"
@@ -32,19 +32,20 @@ _HAS_RECOVERED: Final = "SELECT now() - pg_postmaster_start_time() > make_interv
 
 @dataclass(frozen=True, slots=True)
 class Duty:
-    """Something done again and again by one runner at a time; returns how much there was.
+    """A task that one runner at a time repeats; ``run`` returns the number of items it handled.
 
-    What waits for others long is done `apart`, so that no hold outlives its time limit for it.
+    A duty that waits long for other servers has ``own_thread``, so that it does not delay the
+    sweeper.
     """
 
     name: str
     every_seconds: float
     run: Callable[[], int]
-    apart: bool = False
+    own_thread: bool = False
 
 
 def _sweep_generations() -> int:
-    """Sweeps, but where PostgreSQL was started a moment ago: it has heard nobody before."""
+    """Sweeps, unless PostgreSQL started so recently that no worker can have written a journal."""
     with connection.cursor() as cursor:
         cursor.execute(_HAS_RECOVERED, [_RECOVERY_SECONDS])
         [has_recovered] = cursor.fetchone()
@@ -58,7 +59,7 @@ def _clear_sessions() -> int:
 DUTIES: Final = (
     Duty("sweep_generations", 15.0, _sweep_generations),
     Duty("watch_endpoints", 60.0, watch_due),
-    Duty("watch_chains", 5.0, watcher.watch_due_chains, apart=True),
+    Duty("watch_chains", 5.0, watcher.watch_due_chains, own_thread=True),
     Duty("roll_up_usage", 300.0, roll_up_usage),
     Duty("roll_up_hours", 300.0, roll_up_hours),
     Duty("clear_health", 300.0, clear_health),
@@ -67,42 +68,42 @@ DUTIES: Final = (
 
 
 class Command(BaseCommand):
-    help = "Does the background duties; of any number of runners, one does each duty at a time."
+    help = "Runs the background duties; of any number of runners, one does each duty at a time."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--once", action="store_true", help="do what is due, then exit")
+        parser.add_argument("--once", action="store_true", help="run what is due, then exit")
 
     def handle(self, *args: Any, **options: Any) -> None:
         require_migrated()
         if options["once"]:
-            if not _do_due(DUTIES):
+            if not _run_due(DUTIES):
                 raise CommandError("A duty failed.")
             return
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
         logger.info("working on %s", ", ".join(duty.name for duty in DUTIES))
-        apart = [
-            # Each of their steps survives a kill: the command ends without what does not end soon.
-            threading.Thread(target=_keep_doing, args=([duty], stop), name=duty.name, daemon=True)
+        threads = [
+            # Each of their steps survives a kill, so the command does not wait for them to end.
+            threading.Thread(target=_repeat, args=([duty], stop), name=duty.name, daemon=True)
             for duty in DUTIES
-            if duty.apart
+            if duty.own_thread
         ]
-        for thread in apart:
+        for thread in threads:
             thread.start()
-        _keep_doing([duty for duty in DUTIES if not duty.apart], stop)
-        for thread in apart:
+        _repeat([duty for duty in DUTIES if not duty.own_thread], stop)
+        for thread in threads:
             thread.join(_END_SECONDS)
 
 
-def _keep_doing(duties: Sequence[Duty], stop: threading.Event) -> None:
+def _repeat(duties: Sequence[Duty], stop: threading.Event) -> None:
     try:
         while not stop.is_set():
             pause = _PAUSE_SECONDS
             try:
-                _do_due(duties)
+                _run_due(duties)
             except (OperationalError, InterfaceError) as exc:
-                # The duties wait for the database as everything else does.
+                # The duties wait until the database is back.
                 logger.error("the database is unavailable: %s", type(exc).__name__)
                 connection.close()
                 pause = _RECOVERY_SECONDS
@@ -111,9 +112,12 @@ def _keep_doing(duties: Sequence[Duty], stop: threading.Event) -> None:
         connection.close()
 
 
-def _do_due(duties: Sequence[Duty]) -> bool:
-    """Does what is due; returns whether none failed. Raises when the database is away."""
-    is_well = True
+def _run_due(duties: Sequence[Duty]) -> bool:
+    """Runs the duties that are due; returns whether all succeeded.
+
+    Raises :class:`OperationalError` or :class:`InterfaceError` when the database is unreachable.
+    """
+    all_succeeded = True
     for duty in duties:
         try:
             if Lease.objects.take(duty.name, seconds=duty.every_seconds) and (done := duty.run()):
@@ -121,7 +125,7 @@ def _do_due(duties: Sequence[Duty]) -> bool:
         except (OperationalError, InterfaceError):
             raise
         except Exception:
-            # The outermost boundary: one duty's bug must not end the others.
+            # This is the outermost boundary: a bug in one duty must not end the others.
             logger.exception("%s failed", duty.name)
-            is_well = False
-    return is_well
+            all_succeeded = False
+    return all_succeeded

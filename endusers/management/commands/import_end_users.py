@@ -13,7 +13,7 @@ from endusers import imports
 
 
 class Command(ImportCommand):
-    help = "Registers and marks the end users of a file for an organization, all or none."
+    help = "Registers the end users of a file and sets their flags, all or none."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("organization_id", type=UUID)
