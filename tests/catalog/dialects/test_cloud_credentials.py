@@ -46,7 +46,9 @@ def test_azure_accepts_its_own_names_in_three_clouds(suffix: str) -> None:
     found = credentials.parse_azure(
         secret(clouds.azure(endpoint_url=f"https://my-resource.{suffix}"))
     )
-    assert found == credentials.Azure(f"my-resource.{suffix}", Secret(clouds.AZURE_KEY), None)
+    assert found == credentials.AzureCredential(
+        f"my-resource.{suffix}", Secret(clouds.AZURE_KEY), None
+    )
 
 
 def test_the_names_of_azure_are_nine() -> None:
