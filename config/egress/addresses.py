@@ -1,7 +1,7 @@
-"""Judges addresses, ports and URLs; pure, without any input or output.
+"""Decides which addresses, ports and URLs are allowed; pure, without any input or output.
 
-`ipaddress.is_global` is no policy: it admits NAT64, 6to4, multicast and a cloud's own metadata
-address. IPv4 goes by an explicit deny list, IPv6 by 2000::/3 minus exceptions.
+`ipaddress.is_global` is not a policy: it admits NAT64, 6to4, multicast and the metadata addresses
+of clouds. IPv4 has an explicit deny list; IPv6 allows 2000::/3 minus exceptions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_URL_LENGTH = 2048
 
 @dataclass(frozen=True, slots=True)
 class PinnedHost:
-    """Is where a name is: an address, and the port that stands for 443 there, if another."""
+    """The address of a host name, and the port to use there instead of 443, if any."""
 
     address: str
     port: int | None = None
@@ -26,13 +26,13 @@ class PinnedHost:
 
 @dataclass(frozen=True, slots=True)
 class EgressPolicy:
-    """Says where connections may go and what they may cost.
+    """The rules for connections to the outside: allowed addresses, timeouts and sizes.
 
-    `allowed_networks` admit addresses that would be refused, on any port and over plain HTTP;
-    they switch off neither the grammar, nor TLS, nor the refusal of mapped and translated
-    addresses. `hosts` says where a name is, instead of DNS. `ca_bundle` is a PEM file trusted
-    beside the system's authorities. Timeouts are
-    seconds; `connect_timeout` covers name, connection and TLS handshake together.
+    `allowed_networks` admit addresses that would be refused, on any port and over plain HTTP. They
+    do not switch off the URL grammar, TLS, or the refusal of mapped and translated addresses.
+    `hosts` replaces DNS for its names. `ca_bundle` is a PEM file of authorities that are trusted
+    in addition to the system's. Timeouts are in seconds; `connect_timeout` covers name resolution,
+    connection and TLS handshake together.
     """
 
     allowed_networks: tuple[Network, ...] = ()
@@ -45,10 +45,10 @@ class EgressPolicy:
         if self.connect_timeout <= 0 or self.max_response_bytes <= 0:
             raise ValueError("connect_timeout and max_response_bytes must be positive")
 
-    def pinned(self, host: str, port: int) -> tuple[str, int] | None:
-        """Return the address and the port to dial when the operator said where a name is.
+    def pinned_address(self, host: str, port: int) -> tuple[str, int] | None:
+        """Returns the address and port of a name that the operator pinned, else `None`.
 
-        A pinned port stands for 443 alone: a URL that names another port means it.
+        A pinned port replaces only port 443; any other port in the URL stays.
         """
         found = self.hosts.get(host)
         if found is None:
@@ -57,15 +57,15 @@ class EgressPolicy:
 
 
 class InvalidURL(ValueError):
-    """Says in fixed words what is wrong with a URL; never repeats any part of it."""
+    """The URL is not valid; the message is a fixed text that never repeats any part of the URL."""
 
 
 def _table(*rows: tuple[str, str]) -> tuple[tuple[Network, str], ...]:
     return tuple((ipaddress.ip_network(network), reason) for network, reason in rows)
 
 
-# No operator can mean these: nothing answers there, or the address carries another one inside,
-# which a router would deliver to a host that was never judged.
+# Refused even within an allowed network: nothing answers at these addresses, or they contain
+# another address, and a router would deliver to a host that was never checked.
 _NEVER = _table(
     ("0.0.0.0/8", "unspecified"),
     ("224.0.0.0/4", "multicast"),
@@ -123,16 +123,16 @@ def _port_allowed(port: int) -> bool:
 
 
 def _carries_ipv4(address: ipaddress.IPv6Address) -> bool:
-    """Tells IPv4-compatible (::a.b.c.d) and ISATAP (…:0:5efe:a.b.c.d) addresses."""
+    """Returns whether the address is IPv4-compatible (::a.b.c.d) or ISATAP (…:0:5efe:a.b.c.d)."""
     if address in _COMPATIBLE:
         return address != _LOOPBACK_V6
     return (int(address) >> 32) & 0xFCFFFFFF == 0x00005EFE
 
 
 def refusal(address: str, policy: EgressPolicy, port: int, *, plain: bool = False) -> str | None:
-    """Return why this one address must not be dialled on this port, or None when it may be.
+    """Returns the reason to refuse an address and port, or `None` when they are allowed.
 
-    The reason is one of our own words, for logs. `plain` says that TLS will not be spoken.
+    The reason is a fixed text for logs. `plain` means a connection without TLS.
     """
     try:
         ip = ipaddress.ip_address(address)
@@ -174,7 +174,7 @@ _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012
 
 @dataclass(frozen=True, slots=True)
 class BaseURL:
-    """Is the canonical form of a URL; `text` is what is stored, compared and dialled."""
+    """A URL in canonical form; `text` is stored, compared and connected to."""
 
     text: str
     scheme: str
@@ -182,10 +182,10 @@ class BaseURL:
     port: int
 
     def join(self, path: str) -> str:
-        """Return the URL of `path`, which begins with "/" and may carry a query.
+        """Returns the URL of `path`, which begins with "/" and may have a query.
 
-        The slash is what keeps a path from growing into the host name; everything else about
-        the result is checked by the client, once per text.
+        Without the slash a path could extend the host name. The client checks the rest of the
+        result, once for each text.
         """
         if not path.startswith("/"):
             raise InvalidURL("the path must begin with a slash")
@@ -193,10 +193,10 @@ class BaseURL:
 
 
 def parse_base_url(text: str, *, policy: EgressPolicy, require_https: bool = True) -> BaseURL:
-    """Parse a URL that someone typed. Raises `InvalidURL`.
+    """Parses a URL that a person typed. Raises `InvalidURL`.
 
-    An address literal is judged at once, a name at every connection. Which port a name may use
-    can depend on its address: with allowed networks that is left to the moment of dialling.
+    An address literal is checked here, a name at every connection. Allowed networks make the
+    allowed ports depend on the address; then the port of a name is checked at the connection too.
     """
     if not isinstance(text, str) or len(text) > MAX_URL_LENGTH:
         raise InvalidURL("the URL must be text of at most 2048 characters")
@@ -232,7 +232,7 @@ _PINNED = re.compile(r"([^=]+)=(\[[^\[\]]*\]|[^:\[\]]*)(?::(.*))?")
 
 
 def parse_pinned_hosts(items: Iterable[str]) -> dict[str, PinnedHost]:
-    """Parse `name=address[:port]`, an IPv6 address in brackets. Raises `ValueError`."""
+    """Parses items `name=address[:port]`, with IPv6 in brackets. Raises `ValueError`."""
     hosts: dict[str, PinnedHost] = {}
     for item in items:
         if (found := _PINNED.fullmatch(item)) is None:
@@ -252,7 +252,7 @@ def parse_pinned_hosts(items: Iterable[str]) -> dict[str, PinnedHost]:
 
 
 def is_address(host: str) -> bool:
-    """Tell the address literals among the hosts of parsed URLs."""
+    """Returns whether the host of a parsed URL is an address literal."""
     return ":" in host or _NUMBER.fullmatch(host.rpartition(".")[2]) is not None
 
 
@@ -265,10 +265,10 @@ def _parse_port(text: str | None, default: int) -> int:
 
 
 def _parse_host(text: str) -> tuple[str, bool]:
-    """Return the canonical host and whether it is an address literal.
+    """Returns the canonical host, and whether it is an address literal.
 
-    Platform resolvers read 127.1, 0x7f000001 and 2130706433 as addresses. So a name whose last
-    label looks like a number is no name, whatever a resolver would make of it.
+    Platform resolvers read 127.1, 0x7f000001 and 2130706433 as addresses. So a host whose last
+    label looks like a number must be a dotted IPv4 address.
     """
     if text.startswith("["):
         try:
@@ -288,10 +288,10 @@ def _parse_host(text: str) -> tuple[str, bool]:
 
 
 def _canonical_path(path: str) -> str:
-    """Return the path without its last slash, unreserved characters unescaped.
+    """Returns the path without its last slash and with unreserved characters unescaped.
 
     Escapes of control characters, "/", "\\", "%", "?" and "#" are refused: servers disagree on
-    when to decode them, and what was compared would no longer be what is served.
+    when to decode them, so a server could serve another path than the one that was compared.
     """
     if not _PATH.fullmatch(path):
         raise InvalidURL("the path of the URL holds a character that is not allowed")
@@ -309,9 +309,9 @@ def _canonical_path(path: str) -> str:
 
 
 def parse_target(text: str, *, policy: EgressPolicy) -> BaseURL:
-    """Return the origin of a URL that is about to be dialled. Raises `InvalidURL`.
+    """Returns the origin of a URL before a connection to it. Raises `InvalidURL`.
 
-    Unlike a base URL it may carry a query, and its path escaped slashes, as model names do.
+    Unlike a base URL it may have a query, and escaped slashes in its path, as in model names.
     """
     head, _, query = text.partition("?")
     slash = head.find("/", 8)

@@ -1,4 +1,4 @@
-"""The asynchronous client: names to judged connections, kept alive, and their answers."""
+"""The asynchronous client: it resolves names, checks addresses and keeps connections alive."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ from config.egress.rules import OutboundRequest
 AsyncResolve = Callable[[str, int], Awaitable[Sequence[str]]]
 Origin = tuple[str, str, int]
 
-# Shorter than what common servers keep an idle connection for, or a little longer.
+# Shorter than, or close to, the time for which common servers keep an idle connection.
 _KEPT_SECONDS: Final = 15.0
-# How many names and addresses are remembered at most.
-_NAMES: Final = 4096
-# How long an address may stay silent before the next one is tried beside it (RFC 8305, section 5).
+# The maximum number of remembered URLs and names.
+_MAX_REMEMBERED: Final = 4096
+# The wait for one address before the next one is tried in parallel (RFC 8305, section 5).
 _NEXT_ADDRESS_SECONDS: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """Is where a URL leads: whom to dial, and what to ask for there."""
+    """The parts of a checked URL: the origin to connect to, and the path to request there."""
 
     origin: Origin
     path: str
     authority: str
 
     def head(self, request: OutboundRequest) -> bytes:
-        """Return the request line and the headers, which were checked."""
+        """Returns the request connected_socket and the headers, which were checked before."""
         headers = {**rules.DEFAULT_HEADERS, **request.headers}
         lines = [f"{request.method} {self.path} HTTP/1.1\r\nHost: {self.authority}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
@@ -59,11 +59,11 @@ class _Target:
         return ("\r\n".join(lines) + "\r\n\r\n").encode("ascii")
 
 
-class _Names:
-    """Resolves names, each once for all who wait, and remembers the answers for a while.
+class _Resolver:
+    """Resolves each name once for all callers that wait, and caches the addresses for a while.
 
-    A lookup that hangs cannot be ended: whoever asks again waits for the same one, so that it takes
-    one thread and no more. Meanwhile the last good answer serves, which is judged like any other.
+    A lookup that hangs cannot be stopped: later callers wait for the same lookup, so that it takes
+    only one thread. Meanwhile they get the last addresses, which are checked like any others.
     """
 
     def __init__(self, resolve: AsyncResolve, *, limit: float, kept_seconds: float) -> None:
@@ -74,7 +74,7 @@ class _Names:
         self._last: dict[tuple[str, int], Sequence[str]] = {}
 
     async def addresses(self, host: str, port: int) -> Sequence[str]:
-        """Return the addresses of a name, not judged; none where it has none or nobody answers."""
+        """Returns the addresses of a name, unchecked; none when the lookup failed."""
         key = (host, port)
         if (lookup := self._lookups.get(key)) is None:
             lookup = self._lookups[key] = asyncio.create_task(self._look_up(host, port))
@@ -95,18 +95,18 @@ class _Names:
         if lookup.cancelled() or lookup.exception() or not lookup.result():
             del self._lookups[key]
         else:
-            if len(self._last) >= _NAMES:
+            if len(self._last) >= _MAX_REMEMBERED:
                 self._last.clear()
             self._last[key] = lookup.result()
             lookup.get_loop().call_later(self._kept_seconds, self._lookups.pop, key)
 
 
 class EgressClient:
-    """Sends requests over kept-alive connections; owned by one event loop, used as a context.
+    """Sends requests over kept-alive connections; a context manager that one event loop owns.
 
-    Every connection goes to an address that is judged when it is dialled. `resolve` replaces the
-    platform's resolver. Answers are remembered for `dns_cache_seconds`, which spares a burst of
-    new connections one lookup each.
+    Every connection goes to an address that is checked when the connection is made. `resolve`
+    replaces the platform's resolver. Addresses are cached for `dns_cache_seconds`, so that a burst
+    of new connections shares one lookup.
     """
 
     def __init__(
@@ -117,10 +117,10 @@ class EgressClient:
         dns_cache_seconds: float = 10.0,
     ) -> None:
         self._policy = policy
-        self._names = _Names(
+        self._resolver = _Resolver(
             resolve or self._resolve_in_thread,
-            # Shorter than the limit of the whole connection, so that a dead name server is told
-            # from a dead host.
+            # Shorter than the limit of the whole connection, so that errors distinguish a dead name
+            # server from a dead host.
             limit=policy.connect_timeout * 0.9,
             kept_seconds=dns_cache_seconds,
         )
@@ -129,19 +129,19 @@ class EgressClient:
         self._connections: set[Connection] = set()
         self._idle: dict[Origin, list[Connection]] = {}
         self._is_open = False
-        # Lookups that hang must starve nobody else's threads: neither the loop's default
-        # executor nor uvloop's four.
+        # Lookups that hang must not use up other threads: neither those of the loop's default
+        # executor nor the four of uvloop.
         self._threads = ThreadPoolExecutor(32, thread_name_prefix="dns")
 
     async def __aenter__(self) -> Self:
         self._is_open = True
         self._loop = asyncio.get_running_loop()
-        self._tidying = self._loop.call_later(_KEPT_SECONDS, self._tidy)
+        self._idle_timer = self._loop.call_later(_KEPT_SECONDS, self._close_idle)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         self._is_open = False
-        self._tidying.cancel()
+        self._idle_timer.cancel()
         for connection in tuple(self._connections):
             connection.abort()
         self._idle.clear()
@@ -155,32 +155,34 @@ class EgressClient:
         idle_timeout: float,
         connect_timeout: float | None = None,
     ) -> OutboundResponse:
-        """Send a request and return when the headers of its answer are there.
+        """Sends a request and returns when the headers of the response have arrived.
 
-        Seconds each: `connect_timeout` (default: the policy's) for name, connection and
-        handshake; `first_byte_timeout` from there to the end of the answer's headers, dripped or
-        not; `idle_timeout` for every later wait. A total deadline is the caller's. Raises
-        `EgressError` alone. A request that fails on a kept-alive connection is not repeated:
-        nobody knows whether the upstream began on it.
+        The limits are in seconds: `connect_timeout` (default: the policy's) for name resolution,
+        connection and handshake; `first_byte_timeout` from there to the end of the response's
+        headers; `idle_timeout` for every later wait. The caller sets a total deadline if it needs
+        one. Raises only `EgressError`. A request that fails on a kept-alive connection is not
+        repeated, because the upstream may have started to process it.
         """
         if not self._is_open:
             raise ConnectFailed("the client is closed")
-        if not rules.are_sendable(request.headers):
+        if not rules.are_valid_headers(request.headers):
             raise UnsendableRequest
-        target = self._targets.get(request.url) or self._target(request.url)
-        connection = self._kept(target.origin) or await self._dial(
+        target = self._targets.get(request.url) or self._parse_target(request.url)
+        connection = self._take_idle(target.origin) or await self._open_connection(
             target.origin, connect_timeout or self._policy.connect_timeout
         )
         limit = self._loop.call_later(first_byte_timeout, connection.expire, "first byte")
         try:
             connection.send(target.head(request), request.body)
-            await connection.answered()
+            await connection.receive_head()
         except BaseException:
             connection.abort()
             raise
         finally:
             limit.cancel()
-        refused = rules.check_head(connection.status, connection.headers.get("content-encoding"))
+        refused = rules.find_head_problem(
+            connection.status, connection.headers.get("content-encoding")
+        )
         if refused is not None:
             connection.abort()
             raise refused
@@ -188,13 +190,13 @@ class EgressClient:
             connection,
             idle_timeout,
             self._policy.max_response_bytes,
-            partial(self._keep, target.origin),
+            partial(self._keep_idle, target.origin),
         )
 
-    def _target(self, text: str) -> _Target:
-        if len(self._targets) >= _NAMES:
+    def _parse_target(self, text: str) -> _Target:
+        if len(self._targets) >= _MAX_REMEMBERED:
             self._targets.clear()
-        base = rules.vet(text, self._policy)
+        base = rules.check_url(text, self._policy)
         rest = text.removeprefix(base.text)
         target = self._targets[text] = _Target(
             origin=(base.scheme, base.host, base.port),
@@ -203,8 +205,8 @@ class EgressClient:
         )
         return target
 
-    def _kept(self, origin: Origin) -> Connection | None:
-        """Return the connection that was used last, if one is left."""
+    def _take_idle(self, origin: Origin) -> Connection | None:
+        """Returns the idle connection of the origin that was used last, or `None`."""
         idle = self._idle.get(origin)
         while idle:
             connection = idle.pop()
@@ -213,16 +215,16 @@ class EgressClient:
             connection.abort()
         return None
 
-    def _keep(self, origin: Origin, connection: Connection) -> None:
-        """Take back the connection of a finished answer."""
+    def _keep_idle(self, origin: Origin, connection: Connection) -> None:
+        """Keeps the connection of a finished response, or closes it when it cannot be reused."""
         if self._is_open and connection.is_reusable:
             connection.idle_since = time.monotonic()
             self._idle.setdefault(origin, []).append(connection)
         else:
             connection.abort()
 
-    def _tidy(self) -> None:
-        """Close what nobody has used for long, and forget what was closed."""
+    def _close_idle(self) -> None:
+        """Closes connections that were idle for long, and removes closed ones."""
         long_ago = time.monotonic() - _KEPT_SECONDS
         for origin, idle in tuple(self._idle.items()):
             for connection in idle:
@@ -231,14 +233,14 @@ class EgressClient:
             self._idle[origin] = [connection for connection in idle if connection.is_open]
             if not self._idle[origin]:
                 del self._idle[origin]
-        self._tidying = self._loop.call_later(_KEPT_SECONDS, self._tidy)
+        self._idle_timer = self._loop.call_later(_KEPT_SECONDS, self._close_idle)
 
-    async def _dial(self, origin: Origin, seconds: float) -> Connection:
-        """Return a new connection to a judged address of the origin."""
+    async def _open_connection(self, origin: Origin, seconds: float) -> Connection:
+        """Returns a new connection to an allowed address of the origin. Raises `EgressError`."""
         problem: EgressError
         try:
             async with asyncio.timeout(seconds):
-                return await self._connected(*origin)
+                return await self._connect(*origin)
         except EgressError as exc:
             problem = type(exc)(*exc.args)
         except TimeoutError:
@@ -247,19 +249,19 @@ class EgressClient:
             problem = TLSFailed()
         except (OSError, RuntimeError):
             problem = ConnectFailed()
-        # Raised outside the handlers: no cause, no context and no library frame stays with it.
+        # Raised outside the handlers, so that it has no cause, no context and no library frame.
         raise problem
 
-    async def _connected(self, scheme: str, host: str, port: int) -> Connection:
+    async def _connect(self, scheme: str, host: str, port: int) -> Connection:
         addresses: Sequence[str]
-        if (pinned := self._policy.pinned(host, port)) is not None:
+        if (pinned := self._policy.pinned_address(host, port)) is not None:
             addresses, port = [pinned[0]], pinned[1]
         elif is_address(host):
             addresses = [host]
         else:
-            addresses = await self._names.addresses(host, port)
+            addresses = await self._resolver.addresses(host, port)
         is_plain = scheme == "http"
-        line = await aiohappyeyeballs.start_connection(
+        connected_socket = await aiohappyeyeballs.start_connection(
             [
                 (
                     socket.AF_INET6 if ":" in address else socket.AF_INET,
@@ -268,7 +270,7 @@ class EgressClient:
                     "",
                     (address, port),
                 )
-                for address in rules.judge(addresses, self._policy, port, plain=is_plain)
+                for address in rules.check_addresses(addresses, self._policy, port, plain=is_plain)
             ],
             happy_eyeballs_delay=_NEXT_ADDRESS_SECONDS,
             loop=self._loop,
@@ -276,23 +278,25 @@ class EgressClient:
         try:
             _, connection = await self._loop.create_connection(
                 partial(Connection, self._connections.discard),
-                sock=line,
+                sock=connected_socket,
                 ssl=None if is_plain else self._tls,
                 server_hostname=None if is_plain else host,
             )
         except BaseException:
-            line.close()
+            connected_socket.close()
             raise
         if connection.is_open:
             self._connections.add(connection)
         return connection
 
     async def _resolve_in_thread(self, host: str, port: int) -> Sequence[str]:
-        return await self._loop.run_in_executor(self._threads, rules.system_addresses, host, port)
+        return await self._loop.run_in_executor(
+            self._threads, rules.resolve_with_system, host, port
+        )
 
 
 class Headers(Mapping[str, str]):
-    """Is the headers of an answer, whose names have no case."""
+    """The headers of a response, with case-insensitive names."""
 
     __slots__ = ("_fields",)
 
@@ -311,7 +315,7 @@ class Headers(Mapping[str, str]):
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Is the other end of a connection: its address, and SHA-256 of its certificate's key."""
+    """The other end of a connection: its address, and the SHA-256 of its certificate's key."""
 
     address: str | None
     certificate_key: str | None
@@ -325,10 +329,10 @@ def _key_fingerprint(certificate: bytes) -> str:
 
 
 class OutboundResponse:
-    """Is an answer whose headers are there: `status`, case-insensitive `headers`, and the body.
+    """A response whose headers have arrived: `status`, case-insensitive `headers`, and the body.
 
-    At most about 128 KiB wait in memory: a reader that stops, stops the upstream. Reading to the
-    end gives the connection back for reuse; `close()` before the end closes it.
+    At most about 128 KiB wait in memory: when the reader pauses, reading from the upstream pauses.
+    Reading to the end returns the connection for reuse; `close()` before the end closes it.
     """
 
     __slots__ = (
@@ -360,7 +364,7 @@ class OutboundResponse:
 
     @property
     def peer(self) -> Peer:
-        """Tell who answers, as far as the open connection knows."""
+        """Returns the other end of the connection; its fields are `None` after the end."""
         address = tls = None
         if self._connection is not None:
             address = self._connection.transport.get_extra_info("peername")
@@ -372,16 +376,16 @@ class OutboundResponse:
         )
 
     async def readany(self) -> bytes:
-        """Return what has arrived, waiting for at least one byte; b"" at the end.
+        """Waits for at least one byte and returns the bytes that have arrived; b"" at the end.
 
-        Raises `BadResponse`, `TimedOut` ("idle") and `TooLarge` (past the policy's bound).
+        Raises `BadResponse`, `TimedOut` ("idle") and `TooLarge` (beyond the policy's limit).
         """
         connection = self._connection
         if connection is None:
             return b""
         if not connection.has_news:
-            await self._news(connection)
-        if data := connection.take():
+            await self._wait_for_news(connection)
+        if data := connection.take_body():
             self._limit -= len(data)
             if self._limit >= 0:
                 return data
@@ -394,12 +398,12 @@ class OutboundResponse:
         raise connection.problem
 
     async def iter_chunks(self) -> AsyncIterator[bytes]:
-        """Iterate over the body as it arrives. Raises like `readany`."""
+        """Yields the body as it arrives. Raises the errors of `readany`."""
         while chunk := await self.readany():
             yield chunk
 
     async def read(self, limit: int | None = None) -> bytes:
-        """Return the whole body. Raises like `readany`, `TooLarge` past `limit` bytes."""
+        """Returns the whole body. Raises as `readany` does, and `TooLarge` beyond `limit` bytes."""
         if limit is not None:
             self._limit = min(self._limit, limit)
         chunks = []
@@ -408,10 +412,10 @@ class OutboundResponse:
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def close(self, *, linger: float = 0) -> None:
-        """End the exchange; idempotent and immediate. An unfinished body closes the connection.
+        """Ends the exchange at once; idempotent. An unfinished body closes the connection.
 
-        With `linger` it has so many seconds to finish in the background, read by nobody: for an
-        upstream that has said everything but the end mark of HTTP.
+        `linger` gives the body this number of seconds to end in the background, unread. It is for
+        an upstream that has sent everything except the end mark of HTTP.
         """
         connection, self._connection = self._connection, None
         if connection is None:
@@ -426,9 +430,9 @@ class OutboundResponse:
         else:
             connection.abort()
 
-    async def _news(self, connection: Connection) -> None:
+    async def _wait_for_news(self, connection: Connection) -> None:
         if self._timer is None:
-            self._timer = _later(self._idle_timeout, self._check_idle)
+            self._timer = _call_later(self._idle_timeout, self._check_idle)
         self._since = time.monotonic()
         try:
             while not connection.has_news:
@@ -437,8 +441,8 @@ class OutboundResponse:
             self._since = None
 
     def _check_idle(self) -> None:
-        # One timer per answer, not one per chunk: it looks back when it fires, and sets itself
-        # again only while somebody waits, so that a forgotten answer is not kept alive by it.
+        # One timer for a response instead of one for each chunk: it measures when it fires, and is
+        # set again only while a reader waits, so that it does not keep a forgotten response alive.
         self._timer = None
         if self._since is None or self._connection is None:
             return
@@ -446,8 +450,8 @@ class OutboundResponse:
         if left <= 0:
             self._connection.expire("idle")
         else:
-            self._timer = _later(left, self._check_idle)
+            self._timer = _call_later(left, self._check_idle)
 
 
-def _later(seconds: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+def _call_later(seconds: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
     return asyncio.get_running_loop().call_later(seconds, callback)

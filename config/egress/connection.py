@@ -1,7 +1,7 @@
-"""One HTTP/1.1 connection to an upstream, and the exchange that it is in.
+"""One HTTP/1.1 connection to an upstream, with its current exchange.
 
-The parser is llhttp, strict; what is left is the order of things. It knows neither addresses nor
-policies: the client dials and hands over an open connection.
+The strict parser is llhttp; this module keeps the order of the steps. It knows neither addresses
+nor policies: the client opens the connection.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ import httptools
 
 from config.egress.errors import BadResponse, ConnectFailed, EgressError, TimedOut
 
-# As much of a body as waits for its reader; the upstream is stopped beyond.
+# The bytes of a body that may wait for the reader; beyond them, reading from the upstream pauses.
 _WAITING_BYTES: Final = 64 * 1024
-# As much as may come without a byte of a body: heads, interim answers, trailers.
+# The bytes that may arrive without a byte of a body: heads, interim responses, trailers.
 _HEAD_BYTES: Final = 64 * 1024
 _MAX_HEADERS: Final = 128
-# Encrypting a longer piece at once would stall everybody on the loop.
+# Encrypting a longer piece at once would block the event loop.
 _PIECE_BYTES: Final = 256 * 1024
 
 
 class Connection(asyncio.Protocol):
-    """Sends one request at a time and takes in its answer, for one waiting reader.
+    """Sends one request at a time and receives its response, for one waiting reader.
 
-    `status` and `headers` (names in lower case, values of one name joined) are there once
-    `answered` returns; `problem` is why there will be nothing more, unless `is_complete`.
+    `status` and `headers` (names in lower case, values of one name joined) are set when
+    `receive_head` returns. `problem` is the error that ended an exchange before `is_complete`.
     """
 
     def __init__(self, on_lost: Callable[[Connection], None]) -> None:
         self.is_open = False
         self.idle_since = 0.0
         self.transport: asyncio.Transport
-        self._limit_buffer: Callable[..., None] | None = None
+        self._set_buffer_limits: Callable[..., None] | None = None
         self._on_lost = on_lost
         self._on_end: Callable[[Connection], None] | None = None
         self._parser = httptools.HttpResponseParser(self)
@@ -54,36 +54,36 @@ class Connection(asyncio.Protocol):
         self._is_reusable = False
         self._is_paused = False
         self._header_count = 0
-        self._bodiless = 0
+        self._bytes_without_body = 0
         self._size = 0
         self._parts: list[bytes] = []
 
     @property
     def is_reusable(self) -> bool:
-        """Tell whether another exchange may follow this one."""
-        # Paused with what nobody has read, it would never hear the next answer.
+        """Returns whether another exchange may use this connection."""
+        # A connection that is paused with unread bytes would never receive the next response.
         return self._is_reusable and not self._unsent and not self._is_paused and self.is_open
 
     @property
     def has_news(self) -> bool:
-        """Tell whether a reader need not wait: there are bytes, the end, or a problem."""
+        """Returns whether the reader need not wait: bytes, the end or a problem have arrived."""
         return bool(self._parts) or self.is_complete or self.problem is not None
 
     def send(self, head: bytes, body: bytes) -> None:
-        """Begin an exchange: send a request, the beginning of a long one."""
+        """Begins an exchange and sends the first piece of the request."""
         self._reset()
         if not self.is_open:
-            # It was lost before there was anything to tell of it.
+            # The connection was lost before this exchange began.
             self.problem = ConnectFailed("closed before the answer")
             return
         self.transport.write(head + body[:_PIECE_BYTES])
         self._unsent = memoryview(body)[_PIECE_BYTES:]
 
-    async def answered(self) -> None:
-        """Send the rest and return when the headers of the answer are there.
+    async def receive_head(self) -> None:
+        """Sends the rest of the request and returns when the response's headers have arrived.
 
-        Raises `EgressError`. The answer may come before the whole request was sent; nobody sends
-        the rest of it then.
+        Raises `EgressError`. If the response comes before the whole request was sent, the rest is
+        never sent.
         """
         while not self._has_head and self.problem is None:
             if self._unsent and self._is_writable:
@@ -95,63 +95,63 @@ class Connection(asyncio.Protocol):
             raise self.problem
 
     async def wait(self) -> None:
-        """Wait until something has changed."""
+        """Waits until the state of the exchange changes."""
         self._waiter = self._loop.create_future()
         try:
             await self._waiter
         finally:
             self._waiter = None
 
-    def take(self) -> bytes:
-        """Return what has come of the body and nobody has read; the upstream may go on."""
+    def take_body(self) -> bytes:
+        """Returns the unread bytes of the body and resumes reading from the upstream."""
         parts, self._parts, self._size = self._parts, [], 0
         if self._is_paused:
             self._resume()
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def linger(self, seconds: float, on_end: Callable[[Connection], None]) -> None:
-        """Wait in the background for the end of an answer that nobody reads any more."""
+        """Waits in the background for the end of a response that is no longer read."""
         self._on_end = on_end
         self._lingering = self._loop.call_later(seconds, self.abort)
 
     def fail(self, problem: EgressError) -> None:
-        """End the exchange and the connection; what was wrong first is what is told."""
+        """Ends the exchange and the connection; the first problem is the one that is kept."""
         if self.problem is None and not self.is_complete:
             self.problem = problem
         self._wake()
         self.abort()
 
     def expire(self, phase: str) -> None:
-        """End the exchange because a time limit has passed."""
+        """Ends the exchange because a time limit has passed."""
         self.fail(TimedOut(phase))
 
     def abort(self) -> None:
-        """Close at once: a TLS transport's own `close` waits for the other side's farewell, and
-        an upstream that goes on talking must not be paid for listening."""
+        """Closes at once, because the `close` of a TLS transport waits for the other side, and
+        an upstream that keeps sending would cost money."""
         self.is_open = False
         self.transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        # TLS transports alone have it, of both loops.
-        self._limit_buffer = getattr(transport, "set_read_buffer_limits", None)
+        # Only TLS transports have this method, in both event loops.
+        self._set_buffer_limits = getattr(transport, "set_read_buffer_limits", None)
         self.is_open = True
 
     def data_received(self, data: bytes) -> None:
         if self.is_complete or not self.is_open:
-            # Nobody asked: what is said now must never be taken for an answer to what comes next.
+            # Unrequested bytes must never become the response to the next request.
             self.abort()
             return
-        self._bodiless += len(data)
+        self._bytes_without_body += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             self.fail(BadResponse("interim status"))
         except httptools.HttpParserError:
-            # Also of an answer that ended in the same bytes: where it did is in doubt.
+            # This also voids a response that ended in the same bytes, because its end is in doubt.
             self.is_complete = False
             self.fail(BadResponse())
-        if self._bodiless > _HEAD_BYTES:
+        if self._bytes_without_body > _HEAD_BYTES:
             self.fail(BadResponse("headers without end"))
         if self._size > _WAITING_BYTES and not self._is_paused and self.is_open:
             self._pause()
@@ -159,29 +159,29 @@ class Connection(asyncio.Protocol):
             self._wake()
 
     def _pause(self) -> None:
-        """Stop the upstream, TLS or not, before the end of what it sends.
+        """Pauses reading from the upstream, with or without TLS.
 
-        uvloop's TLS reads on for a while, and forgets what it has not handed over when the other
-        side hangs up: with a limit of one byte it stops to read as well.
+        uvloop's TLS transport reads on for a while, and loses undelivered bytes when the other
+        side closes. A buffer limit of one byte makes it stop too.
         """
         self._is_paused = True
         self.transport.pause_reading()
-        if self._limit_buffer is not None:
-            self._limit_buffer(1, 0)
+        if self._set_buffer_limits is not None:
+            self._set_buffer_limits(1, 0)
 
     def _resume(self) -> None:
         self._is_paused = False
         self.transport.resume_reading()
-        if self._limit_buffer is not None:
-            # After what it has kept until now, which is handed over in the next turn of the loop.
-            self._loop.call_soon(self._read_freely)
+        if self._set_buffer_limits is not None:
+            # After the buffered bytes, which the transport delivers in the next turn of the loop.
+            self._loop.call_soon(self._lift_buffer_limits)
 
-    def _read_freely(self) -> None:
-        if self.is_open and not self._is_paused and self._limit_buffer is not None:
-            self._limit_buffer()
+    def _lift_buffer_limits(self) -> None:
+        if self.is_open and not self._is_paused and self._set_buffer_limits is not None:
+            self._set_buffer_limits()
 
     def eof_received(self) -> None:
-        # It is closed in a moment, and must not be taken for a new request until then.
+        # The connection closes soon, and must not be used for a new request until then.
         self.is_open = False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -189,7 +189,7 @@ class Connection(asyncio.Protocol):
         if not self.is_complete:
             if self._has_head and self._ends_with_connection() and exc is None:
                 self.is_complete = True
-            elif self._has_head or self._bodiless:
+            elif self._has_head or self._bytes_without_body:
                 self.fail(BadResponse("ended early"))
             else:
                 self.fail(ConnectFailed("closed before the answer"))
@@ -203,11 +203,11 @@ class Connection(asyncio.Protocol):
         self._is_writable = True
         self._wake()
 
-    # What the parser calls.
+    # The callbacks of the parser follow.
 
     def on_message_begin(self) -> None:
         if self._has_head:
-            # Two answers to one request: the second may be somebody else's.
+            # The second of two responses to one request may belong to another caller.
             raise httptools.HttpParserError
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -229,21 +229,21 @@ class Connection(asyncio.Protocol):
             self._has_head = True
 
     def on_body(self, data: bytes) -> None:
-        self._bodiless = 0
+        self._bytes_without_body = 0
         if self._on_end is None:
             self._size += len(data)
             self._parts.append(data)
 
     def on_message_complete(self) -> None:
         if not self._has_head:
-            return  # an interim answer
+            return  # an interim response
         self.is_complete = True
         self._is_reusable = self._parser.should_keep_alive()
         if self._on_end is not None:
             self._lingering.cancel()
-            ended, self._on_end = self._on_end, None
-            # Not before the parser has come back: what follows in the same bytes counts.
-            self._loop.call_soon(ended, self)
+            on_end, self._on_end = self._on_end, None
+            # Later than the parser's return, because surplus bytes in the same piece matter.
+            self._loop.call_soon(on_end, self)
 
     def _ends_with_connection(self) -> bool:
         return not {"content-length", "transfer-encoding"} & self.headers.keys()

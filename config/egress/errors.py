@@ -1,13 +1,13 @@
-"""Why an exchange with the network outside failed."""
+"""Defines the errors of outbound exchanges."""
 
 from __future__ import annotations
 
 
 class EgressError(Exception):
-    """Tells why an exchange failed. `str()` is for our logs, `public` for everybody else.
+    """An exchange failed. `str()` is the text for our logs, `public` the text for callers.
 
-    Neither holds a word that came from a library or from the other side. Name, address, port and
-    TLS problems share one public sentence: telling them apart would map an internal network.
+    Neither contains text from a library or from the other side. Problems with name, address, port
+    and TLS share one public text: different texts would let a caller map an internal network.
     """
 
     text = "the exchange failed"
@@ -22,13 +22,13 @@ class EgressError(Exception):
 
 
 class AddressRefused(EgressError):
-    """The policy refuses the URL, an address behind its name, or the port; nothing was dialled."""
+    """The policy refuses the URL, an address of its name, or the port; nothing was connected."""
 
     text = "refused by the egress policy"
 
 
 class ConnectFailed(EgressError):
-    """No answer began: no such name, refused, unreachable, or closed before the headers."""
+    """No response began: unknown name, refused, unreachable, or closed before the headers."""
 
     text = "could not connect"
 
@@ -52,28 +52,28 @@ class TimedOut(EgressError):
 
 
 class TooLarge(EgressError):
-    """The body is longer than allowed."""
+    """The body exceeds the size limit."""
 
     text = "the answer is too large"
     public = "The upstream's answer is too large."
 
 
 class RedirectRefused(EgressError):
-    """The answer is a redirect; none is followed."""
+    """The response is a redirect; redirects are never followed."""
 
     text = "the answer is a redirect"
     public = "The upstream answered with a redirect."
 
 
 class BadResponse(EgressError):
-    """The answer breaks HTTP, ends early, or is compressed though nobody asked for it."""
+    """The response violates HTTP, ends early, or is compressed although that was not requested."""
 
     text = "the answer is not usable HTTP"
     public = "The upstream's answer is invalid."
 
 
 class UnsendableRequest(EgressError):
-    """A header holds a control character or one outside ASCII; nothing was sent."""
+    """A header contains a control character or is not ASCII; nothing was sent."""
 
     text = "the request cannot be sent"
     public = "The request cannot be sent to the upstream."

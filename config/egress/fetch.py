@@ -1,4 +1,4 @@
-"""The synchronous client of the control plane: one exchange on a connection of its own."""
+"""The synchronous client of the control plane: each request has a connection of its own."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ Resolve = Callable[[str, int], Sequence[str]]
 
 
 class _Exchange:
-    """Bounds one synchronous exchange: dials judged addresses, and cuts the line at the deadline.
+    """Limits one synchronous exchange: connects to allowed addresses only, and ends at a deadline.
 
-    Socket timeouts are per read: a peer that sends one byte a second never meets them. So a
-    thread shuts the connection down, through a duplicate, because wrapping a socket in TLS takes
-    its descriptor away.
+    Socket timeouts apply to each read: a peer that sends one byte a second never reaches them. So a
+    timer thread shuts the connection down. It needs a duplicate of the socket, because wrapping a
+    socket in TLS takes its descriptor away.
     """
 
     def __init__(
@@ -48,8 +48,8 @@ class _Exchange:
         self._resolve = resolve
         self._deadline = time.monotonic() + seconds
         self._lock = threading.Lock()
-        self._line: socket.socket | None = None
-        self.expired = False
+        self._duplicate: socket.socket | None = None
+        self.is_expired = False
         self._timer = threading.Timer(seconds, self._expire)
         self._timer.daemon = True
 
@@ -60,80 +60,80 @@ class _Exchange:
     def __exit__(self, *exc: object) -> None:
         self._timer.cancel()
         with self._lock:
-            if self._line is not None:
-                self._line.close()
-                self._line = None
+            if self._duplicate is not None:
+                self._duplicate.close()
+                self._duplicate = None
 
     def remaining(self) -> float:
         return max(self._deadline - time.monotonic(), 0.001)
 
     def _expire(self) -> None:
         with self._lock:
-            self.expired = True
-            if self._line is not None:
+            self.is_expired = True
+            if self._duplicate is not None:
                 with suppress(OSError):
-                    self._line.shutdown(socket.SHUT_RDWR)
+                    self._duplicate.shutdown(socket.SHUT_RDWR)
 
-    def _addresses(self) -> Sequence[str]:
+    def _resolve_name(self) -> Sequence[str]:
         future: Future[Sequence[str]] = Future()
 
         def look_up() -> None:
             try:
                 future.set_result(self._resolve(self._base.host, self._base.port))
-            except Exception as exc:  # handed to the waiting thread, which knows what to do
+            except Exception as exc:  # the waiting thread handles it
                 future.set_exception(exc)
 
-        # A platform lookup cannot be interrupted, only left behind.
+        # A lookup of the platform cannot be interrupted, so it runs on in a daemon thread.
         threading.Thread(target=look_up, daemon=True).start()
         try:
             return future.result(min(self._policy.connect_timeout, self.remaining()))
         except (OSError, UnicodeError):
             raise ConnectFailed("no such name") from None
 
-    def dial(self) -> socket.socket:
-        """Return a connection to the first judged address that answers."""
+    def connect(self) -> socket.socket:
+        """Returns a connection to the first allowed address that accepts one."""
         base, policy = self._base, self._policy
         addresses: Sequence[str]
         port = base.port
-        if (pinned := policy.pinned(base.host, port)) is not None:
+        if (pinned := policy.pinned_address(base.host, port)) is not None:
             addresses, port = [pinned[0]], pinned[1]
         else:
-            addresses = [base.host] if is_address(base.host) else self._addresses()
-        for address in rules.judge(addresses, policy, port, plain=base.scheme == "http"):
+            addresses = [base.host] if is_address(base.host) else self._resolve_name()
+        for address in rules.check_addresses(addresses, policy, port, plain=base.scheme == "http"):
             seconds = min(policy.connect_timeout, self.remaining())
             try:
-                line = socket.create_connection((address, port), seconds)
+                connection = socket.create_connection((address, port), seconds)
             except OSError:
                 continue
             with self._lock:
-                self._line = line.dup()
-            if self.expired:
-                line.close()
+                self._duplicate = connection.dup()
+            if self.is_expired:
+                connection.close()
                 raise TimedOut("total")
-            return line
+            return connection
         raise ConnectFailed()
 
 
 class _PinnedHTTP(HTTPConnection):
-    """Connects where the exchange says; Host, SNI and certificate keep the original name."""
+    """Connects through the exchange; Host, SNI and certificate check keep the original name."""
 
     exchange: _Exchange
 
     def _new_conn(self) -> socket.socket:
-        return self.exchange.dial()
+        return self.exchange.connect()
 
 
 class _PinnedHTTPS(HTTPSConnection):
-    """Is `_PinnedHTTP` with TLS, which urllib3 keeps in a separate branch of its classes."""
+    """The same as `_PinnedHTTP` with TLS, for which urllib3 has separate classes."""
 
     exchange: _Exchange
 
     def _new_conn(self) -> socket.socket:
-        return self.exchange.dial()
+        return self.exchange.connect()
 
 
 class _PinnedAdapter(HTTPAdapter):
-    """Gives requests a pool of one connection, which the exchange dials."""
+    """Gives requests a pool of one connection, which the exchange opens."""
 
     def __init__(self, base: BaseURL, policy: EgressPolicy, exchange: _Exchange) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class _PinnedAdapter(HTTPAdapter):
         return self._pool
 
     def cert_verify(self, *args: Any, **kwargs: Any) -> None:
-        """Leave the context alone: it verifies already, and knows the operator's bundle."""
+        """Keeps the context, which verifies already and trusts the operator's bundle."""
 
     def close(self) -> None:
         self._pool.close()
@@ -165,28 +165,32 @@ def fetch(
     *,
     resolve: Resolve | None = None,
 ) -> tuple[int, Mapping[str, str], bytes]:
-    """Exchange one request for (status, case-insensitive headers, body), within `total_timeout`.
+    """Sends a request and returns its status, case-insensitive headers and body.
 
-    The limit, in seconds, covers everything from the name to the last byte. The connection is
-    not kept. Raises `EgressError` alone.
+    `total_timeout`, in seconds, covers everything from the name resolution to the last byte. The
+    connection is not kept. Raises only `EgressError`.
     """
     problem: EgressError
     try:
-        if not rules.are_sendable(request.headers):
+        if not rules.are_valid_headers(request.headers):
             raise UnsendableRequest
-        base = rules.vet(request.url, policy)
-        with _Exchange(base, policy, total_timeout, resolve or rules.system_addresses) as exchange:
+        base = rules.check_url(request.url, policy)
+        with _Exchange(
+            base, policy, total_timeout, resolve or rules.resolve_with_system
+        ) as exchange:
             try:
-                return _fetch(request, _PinnedAdapter(base, policy, exchange), exchange, policy)
+                return _exchange_once(
+                    request, _PinnedAdapter(base, policy, exchange), exchange, policy
+                )
             except EgressError as exc:
                 problem = type(exc)(*exc.args)
             except (requests.RequestException, urllib3.exceptions.HTTPError) as exc:
-                problem = _fetching_problem(exc)
+                problem = _map_error(exc)
             except (OSError, http.client.HTTPException):
                 problem = BadResponse()
             except (ValueError, TypeError):
                 problem = UnsendableRequest()
-            if exchange.expired:
+            if exchange.is_expired:
                 problem = TimedOut("total")
     except EgressError as exc:
         problem = type(exc)(*exc.args)
@@ -198,7 +202,7 @@ def fetch(
         del problem
 
 
-def _fetch(
+def _exchange_once(
     request: OutboundRequest, adapter: _PinnedAdapter, exchange: _Exchange, policy: EgressPolicy
 ) -> tuple[int, Mapping[str, str], bytes]:
     # The adapter without a session: no redirects, cookies, environment or .netrc to switch off.
@@ -211,7 +215,9 @@ def _fetch(
     response = None
     try:
         response = adapter.send(prepared, stream=True, timeout=exchange.remaining())
-        refused = rules.check_head(response.status_code, response.headers.get("Content-Encoding"))
+        refused = rules.find_head_problem(
+            response.status_code, response.headers.get("Content-Encoding")
+        )
         if refused is not None:
             raise refused
         body = bytearray()
@@ -219,8 +225,8 @@ def _fetch(
             body += chunk
             if len(body) > policy.max_response_bytes:
                 raise TooLarge()
-        if exchange.expired:
-            raise TimedOut("total")  # a body without a length ends like this too
+        if exchange.is_expired:
+            raise TimedOut("total")  # without a length, the shutdown looks like the end of the body
         return response.status_code, response.headers, bytes(body)
     finally:
         if response is not None:
@@ -228,7 +234,7 @@ def _fetch(
         adapter.close()
 
 
-def _fetching_problem(exc: Exception) -> EgressError:
+def _map_error(exc: Exception) -> EgressError:
     if isinstance(exc, requests.exceptions.SSLError):
         return TLSFailed()
     if isinstance(exc, requests.Timeout | urllib3.exceptions.TimeoutError):
@@ -239,8 +245,8 @@ def _fetching_problem(exc: Exception) -> EgressError:
         return UnsendableRequest()
     if isinstance(exc, requests.ConnectionError):
         inner = exc.args[0].args if exc.args and isinstance(exc.args[0], Exception) else ()
-        broken = any(isinstance(part, http.client.HTTPException) for part in inner)
-        if broken and not any(isinstance(part, ConnectionError) for part in inner):
+        is_malformed = any(isinstance(part, http.client.HTTPException) for part in inner)
+        if is_malformed and not any(isinstance(part, ConnectionError) for part in inner):
             return BadResponse()
         return ConnectFailed("closed before the answer")
     return BadResponse()

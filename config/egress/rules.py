@@ -1,4 +1,4 @@
-"""What both clients hold to: where they dial, what they send, which answers they take."""
+"""The rules of both clients: allowed addresses, request headers, TLS, and accepted responses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 @dataclass(slots=True)
 class OutboundRequest:
-    """Is one request; headers and body stay out of its `repr`, and so out of every traceback."""
+    """An HTTP request; `repr` omits headers and body, so that no traceback shows them."""
 
     method: str
     url: str
@@ -40,10 +40,10 @@ class OutboundRequest:
     body: bytes = field(default=b"", repr=False)
 
 
-def judge(
+def check_addresses(
     addresses: Sequence[str], policy: EgressPolicy, port: int, *, plain: bool
 ) -> Sequence[str]:
-    """Return the addresses when each of them may be dialled; one refused answer refuses all."""
+    """Returns the addresses when all of them are allowed; one refused address refuses all."""
     if not addresses:
         raise ConnectFailed("no such name")
     for address in addresses:
@@ -52,8 +52,8 @@ def judge(
     return addresses
 
 
-def vet(text: str, policy: EgressPolicy) -> BaseURL:
-    """Return the origin of a URL that is about to be dialled. Raises `AddressRefused`."""
+def check_url(text: str, policy: EgressPolicy) -> BaseURL:
+    """Returns the origin of a URL before a connection to it. Raises `AddressRefused`."""
     try:
         return parse_target(text, policy=policy)
     except InvalidURL:
@@ -62,9 +62,9 @@ def vet(text: str, policy: EgressPolicy) -> BaseURL:
 
 @lru_cache(maxsize=4)
 def tls_context(ca_bundle: str | None) -> ssl.SSLContext:
-    """Return the one context per bundle: reading the authorities takes tens of milliseconds."""
+    """Returns one cached context a bundle; reading the authorities takes tens of milliseconds."""
     context = ssl.create_default_context()
-    # Some Python builds look for the system's authorities where there are none.
+    # Some Python builds look for the system's authorities in a folder that does not exist.
     context.load_verify_locations(certifi.where())
     if ca_bundle is not None:
         context.load_verify_locations(ca_bundle)
@@ -72,27 +72,27 @@ def tls_context(ca_bundle: str | None) -> ssl.SSLContext:
     return context
 
 
-def system_addresses(host: str, port: int) -> list[str]:
-    """Ask the platform's resolver, which blocks."""
+def resolve_with_system(host: str, port: int) -> list[str]:
+    """Returns the addresses from the platform's resolver, which blocks."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
-    # A sockaddr with a scope id has it beside the address: put it back, to be refused.
+    # A sockaddr has its scope id beside the address; with the scope the address is refused.
     return [
         f"{address[0]}%{address[3]}" if len(address) == 4 and address[3] else str(address[0])
         for _, _, _, _, address in found
     ]
 
 
-def are_sendable(headers: Mapping[str, str]) -> bool:
-    """Tell headers from what could end one and begin another."""
-    # The libraries differ in what they let through: a NUL, a lone surrogate, Latin-1 or UTF-8.
+def are_valid_headers(headers: Mapping[str, str]) -> bool:
+    """Returns whether no header can end early and begin another one."""
+    # The HTTP libraries differ in the characters that they accept: NUL, surrogates, Latin-1, UTF-8.
     names, values = "".join(headers), "".join(headers.values())
     return (
         values.isascii() and values.isprintable() and (not names or bool(_TOKEN.fullmatch(names)))
     )
 
 
-def check_head(status: int, encoding: str | None) -> EgressError | None:
-    """Return what is wrong with an answer whose headers are there."""
+def find_head_problem(status: int, encoding: str | None) -> EgressError | None:
+    """Returns the problem with the status or encoding of a response, or `None`."""
     if 300 <= status < 400:
         return RedirectRefused()
     if status < 200:

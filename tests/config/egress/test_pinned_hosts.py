@@ -104,11 +104,14 @@ def test_a_pinned_address_is_judged_like_any_other(
 
 def test_another_name_is_not_pinned(policy: EgressPolicy) -> None:
     pinned = replace(policy, hosts={NAME: PinnedHost("127.0.0.1", 1)})
-    assert pinned.pinned(f"x.{NAME}", 443) is None
-    assert pinned.pinned("example.com", 443) is None
-    assert pinned.pinned(NAME, 443) == ("127.0.0.1", 1)
-    assert pinned.pinned(NAME, 8443) == ("127.0.0.1", 8443)
-    assert replace(policy, hosts={NAME: PinnedHost("::1")}).pinned(NAME, 443) == ("::1", 443)
+    assert pinned.pinned_address(f"x.{NAME}", 443) is None
+    assert pinned.pinned_address("example.com", 443) is None
+    assert pinned.pinned_address(NAME, 443) == ("127.0.0.1", 1)
+    assert pinned.pinned_address(NAME, 8443) == ("127.0.0.1", 8443)
+    assert replace(policy, hosts={NAME: PinnedHost("::1")}).pinned_address(NAME, 443) == (
+        "::1",
+        443,
+    )
 
 
 def test_names_addresses_and_ports_are_parsed() -> None:
