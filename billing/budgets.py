@@ -1,4 +1,4 @@
-"""What limits the spending of a request beside the balance: pure, over meters that were read."""
+"""Budgets: limits on spending beside the balance; pure, computed from meters that were read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from accounts.models import LimitReset
 
 
 class Scope(StrEnum):
-    """Whose budget it is, in the order in which budgets are enforced."""
+    """What a budget applies to, in the order in which budgets are enforced."""
 
     WORKSPACE_DEFAULT_MEMBER = "workspace_default_member"
     WORKSPACE_DEFAULT_KEY = "workspace_default_key"
@@ -23,7 +23,7 @@ class Scope(StrEnum):
 
 
 class Metered(Protocol):
-    """What a budget must know of a meter: a row of :class:`billing.models.Meter`, or a reading."""
+    """The part of a meter that a budget needs: a :class:`billing.models.Meter`, or a reading."""
 
     @property
     def day(self) -> date: ...
@@ -38,7 +38,7 @@ class Metered(Protocol):
 
 
 class Reading(NamedTuple):
-    """A meter as the data plane reads it; the columns are those of :class:`Meter`."""
+    """A meter as the data plane reads it: columns of :class:`billing.models.Meter`."""
 
     subject_id: UUID
     day: date
@@ -57,13 +57,13 @@ class Reading(NamedTuple):
     requests_before: int
 
     def requests_since(self, minute: datetime) -> int:
-        """Returns how many requests there were in a minute that has just begun, or is under way."""
+        """Returns the number of requests in a minute, if the meter has counted any in it."""
         return self.requests - self.requests_before if self.minute == minute else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A limit in nano-USD on what one key, member or workspace may spend between two resets."""
+    """A limit, in nano-USD, on the spending of a key, member or workspace between two resets."""
 
     scope: Scope
     subject_id: UUID
@@ -74,11 +74,11 @@ class Budget:
     guardrail_id: UUID | None = None
 
     def spent(self, meter: Metered, today: date) -> int:
-        """Returns what counts against it, what is held for requests under way not included."""
+        """Returns the spending since the last reset, without what is held for running requests."""
         return spent(meter, self.reset, today, byok=self.include_byok)
 
     def held(self, meter: Metered) -> int:
-        """Returns what is held for requests under way."""
+        """Returns what is held for running requests."""
         return meter.held_cost + (meter.held_byok if self.include_byok else 0)
 
     def resets_at(self, now: datetime) -> datetime | None:
@@ -86,7 +86,7 @@ class Budget:
 
 
 def spent(meter: Metered, reset: LimitReset | None, today: date, *, byok: bool) -> int:
-    """Returns what a meter shows since the last reset: credits, and own credentials if asked."""
+    """Returns the spending since the last reset: credits, and own credentials if ``byok``."""
     suffix = ""
     if reset is not None:
         began = reset.began_at(datetime.combine(today, datetime.min.time(), UTC)).date()

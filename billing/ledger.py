@@ -1,14 +1,11 @@
-"""The only writer of the ledger: holds placed and ended in batches, grants, deposits and refunds.
+"""The ledger's writer on the control plane: grants, deposits and refunds.
 
-The data plane stores a generation and its hold in one statement, and its end in another. So this
-module gives the parts of those statements, common table expressions that the islands put theirs
-before; everything that changes an account, a transfer or a meter stands here.
+The data plane writes the ledger too, with two statements that stand whole in ``inference/sql``:
+``admit.sql`` places holds and ``settle.sql`` ends them, each together with its generations. Nothing
+else changes an account, a transfer or a meter.
 
-Lock order everywhere: the generations or the deposit, then accounts by key, then meters by key.
-Admission has the keys, endpoints and organizations that it rests on between accounts and meters.
-
-A statement is planned once, perhaps while its tables are empty. Rows are therefore asked for by an
-array of their keys, which no plan answers but by the index on it.
+Lock order everywhere: generations or the deposit, then accounts by primary key, then meters by
+subject. Admission locks keys, endpoints and organizations between accounts and meters.
 """
 
 from __future__ import annotations
@@ -23,18 +20,18 @@ from config.api.errors import Conflict, InvalidRequest, NotFound
 
 
 class NothingToRefund(Conflict):
-    """The generation paid nothing, or was refunded before."""
+    """Credits paid nothing for the generation, or it was refunded before."""
 
     error_type = "nothing_to_refund"
     message = "This generation paid nothing, or was refunded before."
 
 
 def grant(organization_id: uuid.UUID, amount_nano: int, *, actor: str, note: str = "") -> Transfer:
-    """Gives an organization credits; raises :class:`NotFound` for one that does not exist."""
+    """Grants credits to an organization; raises :class:`NotFound` if it does not exist."""
     if amount_nano <= 0:
-        raise InvalidRequest("The amount must be more than nothing.")
+        raise InvalidRequest("The amount must be more than zero.")
     with transaction.atomic():
-        accounts = _locked(organization_id, Account.Kind.GRANTS, Account.Kind.CREDITS)
+        accounts = _lock_accounts(organization_id, Account.Kind.GRANTS, Account.Kind.CREDITS)
         return _post(
             Transfer.Kind.GRANT,
             debit=accounts[Account.Kind.GRANTS],
@@ -45,10 +42,12 @@ def grant(organization_id: uuid.UUID, amount_nano: int, *, actor: str, note: str
         )
 
 
-def deposit(organization_id: uuid.UUID, amount_nano: int, *, reference: str, actor: str) -> bool:
-    """Credits what came in from outside, once for each reference; tells whether this call did."""
+def credit_deposit(
+    organization_id: uuid.UUID, amount_nano: int, *, reference: str, actor: str
+) -> bool:
+    """Credits a deposit once for each reference; returns whether this call did."""
     with transaction.atomic():
-        accounts = _locked(organization_id, Account.Kind.DEPOSITS, Account.Kind.CREDITS)
+        accounts = _lock_accounts(organization_id, Account.Kind.DEPOSITS, Account.Kind.CREDITS)
         if Transfer.objects.filter(kind=Transfer.Kind.DEPOSIT, reference=reference).exists():
             return False
         _post(
@@ -63,9 +62,9 @@ def deposit(organization_id: uuid.UUID, amount_nano: int, *, reference: str, act
 
 
 def refund(generation_id: str, *, actor: str, note: str = "") -> Transfer:
-    """Gives back what credits paid for a generation, all of it and once.
+    """Refunds once, and in full, what credits paid for a generation.
 
-    Meters keep counting it: a budget limits what was used. Raises :class:`NothingToRefund`.
+    Meters still count the cost, because a budget limits usage. Raises :class:`NothingToRefund`.
     """
     with transaction.atomic():
         paid = Transfer.objects.filter(
@@ -76,7 +75,7 @@ def refund(generation_id: str, *, actor: str, note: str = "") -> Transfer:
         first = paid.first()
         if first is None:
             raise NothingToRefund
-        accounts = _locked(first.organization_id, Account.Kind.USAGE, Account.Kind.CREDITS)
+        accounts = _lock_accounts(first.organization_id, Account.Kind.USAGE, Account.Kind.CREDITS)
         if Transfer.objects.filter(reference=generation_id, kind=Transfer.Kind.REFUND).exists():
             raise NothingToRefund
         return _post(
@@ -90,7 +89,7 @@ def refund(generation_id: str, *, actor: str, note: str = "") -> Transfer:
         )
 
 
-def _locked(organization_id: uuid.UUID, *kinds: str) -> dict[str, Account]:
+def _lock_accounts(organization_id: uuid.UUID, *kinds: str) -> dict[str, Account]:
     rows = (
         Account.objects.for_organization(organization_id)
         .filter(kind__in=kinds)
@@ -113,7 +112,7 @@ def _post(
     note: str = "",
     reference: str | None = None,
 ) -> Transfer:
-    """Stores a transfer that moves at once, between accounts that the caller has locked."""
+    """Stores a posted transfer between accounts that the caller has locked."""
     debit.posted_debits += amount_nano
     credit.posted_credits += amount_nano
     debit.save(update_fields=["posted_debits"])

@@ -52,7 +52,7 @@ def match_deposit(deposit: Deposit) -> bool:
             return True
         if finding == Status.CREDITED:
             top_up.confirm(tx_hash=deposit.tx_hash, block_number=deposit.block_number)
-            ledger.deposit(
+            ledger.credit_deposit(
                 top_up.organization_id,
                 deposit.amount_nano,
                 reference=deposit.reference,
@@ -73,7 +73,9 @@ def credit(deposit: Deposit, organization_id: uuid.UUID, *, by: str, note: str =
         top_up = _locked_top_up(deposit)
         if top_up is not None and top_up.organization_id == organization_id:
             top_up.confirm(tx_hash=deposit.tx_hash, block_number=deposit.block_number)
-        ledger.deposit(organization_id, deposit.amount_nano, reference=deposit.reference, actor=by)
+        ledger.credit_deposit(
+            organization_id, deposit.amount_nano, reference=deposit.reference, actor=by
+        )
         _close_review_when_done(top_up)
 
 

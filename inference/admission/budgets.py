@@ -1,4 +1,4 @@
-"""What a request may cost at most, and whether everyone who pays for it can bear that; pure."""
+"""Whether the balance and the budgets of a key can pay the worst case of a request; pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from inference.admission.estimate import affordable_tokens, fee_nano, worst_case
 from inference.requests.schemas import InferenceRequest
 from inference.routing.routes import Candidate
 
-# Some providers refuse fewer; an answer cut shorter is of no use to anyone.
+# Some providers refuse a lower bound, and a shorter answer is of no use.
 LEAST_TOKENS: Final = 16
 _UNLIMITED: Final = 2**62
 _HUNDRED: Final = Decimal(100)
@@ -34,22 +34,22 @@ _NAMES: Final = {
 
 
 class TooManyRequests(GatewayError):
-    """The key has made as many requests this minute as the operator allows a key."""
+    """The key has made the requests that the operator allows a key in a minute."""
 
     status = 429
     error_type = "rate_limit_exceeded"
 
 
 class LimitSpent(Forbidden):
-    """What may be spent is spent: until its budget is reset, or raised."""
+    """A budget is spent, until it is reset or raised."""
 
 
 class StaleReading(Exception):
-    """What was read some time ago would bound a request: it must be read again."""
+    """A remembered reading would bound a request, so the balance and meters must be read again."""
 
 
 class AffordableCandidate(msgspec.Struct, frozen=True):
-    """A candidate that can be paid: what it costs at most, in nano-USD, and with which bound.
+    """A candidate that can be paid, with its worst-case cost in nano-USD.
 
     ``max_tokens`` is a bound on the answer that the caller did not ask for; ``None`` adds none.
     """
@@ -61,10 +61,10 @@ class AffordableCandidate(msgspec.Struct, frozen=True):
 
 
 class Ceiling(msgspec.Struct):
-    """How far a meter may have come, in all, before what was decided about it holds no more.
+    """The highest values that a meter may have for a decision to hold: a row of ``admit.sql``.
 
-    ``cost`` and ``total`` are with what is held for requests under way, ``spent`` and
-    ``spent_total`` without.
+    ``cost`` counts credits, ``total`` credits with own credentials, both with what is held for
+    running requests; ``spent`` and ``spent_total`` count the same without it.
     """
 
     subject_id: UUID
@@ -77,11 +77,11 @@ class Ceiling(msgspec.Struct):
 
 @dataclass(slots=True)
 class Budgets:
-    """The balances and budgets of a batch, which every admission makes smaller.
+    """The balances and meters of a batch, from which every admission takes its hold.
 
-    What others took since they were read is found when the batch is stored: a ceiling is where a
-    budget ends, so it is the same, or lower, by an older reading. Budgets that are not current may
-    refuse nothing and bound nothing. The time is the database's.
+    Spending by other workers since the reading is found when the batch is stored. A ceiling is the
+    end of a budget, so an older reading gives the same ceiling or a lower one. Budgets that are not
+    current may refuse nothing and bound nothing. ``now`` is the database's time.
     """
 
     balances: dict[UUID, int]
@@ -93,7 +93,7 @@ class Budgets:
     ceilings: dict[UUID, Ceiling] = field(default_factory=dict)
 
     def require_pace(self, key_id: UUID, limit: int) -> None:
-        """Raises :class:`TooManyRequests` for a key that had its requests of this minute."""
+        """Raises :class:`TooManyRequests` if the key has used up its requests of this minute."""
         meter = self.readings[key_id]
         minute = self.now.replace(second=0, microsecond=0)
         made = meter.requests_since(minute)
@@ -102,19 +102,19 @@ class Budgets:
                 f"This key may make {limit} requests a minute.",
                 headers={"Retry-After": str(60 - self.now.second)},
             )
-        ceiling = self._ceiling(key_id)
-        # This one is not counted yet.
+        ceiling = self._ceiling_of(key_id)
+        # This request is not counted yet.
         left = limit - made - self.requests[key_id] - 1
         ceiling.requests = min(ceiling.requests, meter.requests + left)
 
     def require_unspent(self, budgets: Iterable[Budget]) -> None:
-        """Raises :class:`LimitSpent` for the first budget that has nothing left."""
+        """Raises :class:`LimitSpent` for the first budget that is spent."""
         today = self.now.date()
         for budget in budgets:
             spent = budget.spent(self.readings[budget.subject_id], today)
             if spent >= budget.limit_nano:
                 raise LimitSpent(
-                    _spent_text(budget, self.now), metadata={"budget": self.describe(budget)}
+                    _describe_spent(budget, self.now), metadata={"budget": self.describe(budget)}
                 )
 
     def find_affordable(
@@ -125,23 +125,19 @@ class Budgets:
         budgets: Sequence[Budget],
         fee_percent: Decimal,
     ) -> list[AffordableCandidate]:
-        """Returns the candidates that the balance and every budget bear, in order.
+        """Returns the candidates that the balance and every budget can pay, in order.
 
-        Where the caller set no bound on the answer, one is set that can be paid. Raises
-        :class:`PaymentRequired` when none is left, and :class:`StaleReading`.
+        If the caller set no bound on the answer, sets one that can be paid. Raises
+        :class:`PaymentRequired` when no candidate is left, and :class:`StaleReading`.
         """
-        found = [
-            affordable
+        affordable = [
+            item
             for candidate in candidates
-            if (
-                affordable := self._find_bound(
-                    request, candidate, organization_id, budgets, fee_percent
-                )
-            )
+            if (item := self._afford(request, candidate, organization_id, budgets, fee_percent))
         ]
-        if not found:
-            raise self._refusal(request, candidates[0], organization_id, budgets, fee_percent)
-        return found
+        if not affordable:
+            raise self._make_refusal(request, candidates[0], organization_id, budgets, fee_percent)
+        return affordable
 
     def take(
         self,
@@ -158,7 +154,7 @@ class Budgets:
             if counted:
                 self._set_ceiling(budget, counted)
             else:
-                self._set_unspent(budget)
+                self._set_spent_ceiling(budget)
         self.balances[organization_id] -= credits_nano
         for subject in subjects:
             self.requests[subject] += 1
@@ -174,10 +170,10 @@ class Budgets:
             "limit_usd": usd(budget.limit_nano),
             "spend_usd": usd(budget.spent(meter, self.now.date())),
             "held_usd": usd(budget.held(meter)),
-            "resets_at": None if resets_at is None else _stamp(resets_at),
+            "resets_at": None if resets_at is None else _format_stamp(resets_at),
         }
 
-    def _find_bound(
+    def _afford(
         self,
         request: InferenceRequest,
         candidate: Candidate,
@@ -185,11 +181,12 @@ class Budgets:
         budgets: Sequence[Budget],
         fee_percent: Decimal,
     ) -> AffordableCandidate | None:
+        """Returns a candidate with its worst case; ``None`` if that cannot be paid."""
         is_byok = candidate.is_byok
         if is_byok and not fee_percent and not any(budget.include_byok for budget in budgets):
             return AffordableCandidate(candidate, 0, 0)
         worst = worst_case_nano(request, candidate)
-        room = self._room(candidate, organization_id, budgets, fee_percent)
+        room = self._find_room(candidate, organization_id, budgets, fee_percent)
         max_tokens = None
         if worst > max(room, 0):
             if not self.is_current:
@@ -205,66 +202,69 @@ class Budgets:
             return AffordableCandidate(candidate, fee, worst, max_tokens)
         return AffordableCandidate(candidate, worst, 0, max_tokens)
 
-    def _room(
+    def _find_room(
         self,
         candidate: Candidate,
         organization_id: UUID,
         budgets: Iterable[Budget],
         fee_percent: Decimal,
     ) -> int:
-        """Returns the highest price, in nano-USD, that the balance and the budgets bear."""
-        room = self._price_within(self.balances[organization_id], candidate, fee_percent)
+        """Returns the highest price, in nano-USD, that the balance and the budgets can pay."""
+        room = self._highest_price(self.balances[organization_id], candidate, fee_percent)
         for budget in budgets:
-            room = min(room, self._price_within(self._left(budget), candidate, fee_percent, budget))
+            room = min(
+                room, self._highest_price(self._remaining(budget), candidate, fee_percent, budget)
+            )
         return room
 
     @staticmethod
-    def _price_within(
+    def _highest_price(
         nano: int, candidate: Candidate, fee_percent: Decimal, budget: Budget | None = None
     ) -> int:
-        """Returns the highest price that comes to an amount, by what counts against the budget."""
+        """Returns the highest price for which an amount suffices, by what the budget counts."""
         if not candidate.is_byok:
             return nano
         if budget is not None and budget.include_byok:
-            # Price and fee both.
-            return _before_fee(nano, fee_percent + _HUNDRED)
-        return _before_fee(nano, fee_percent)
+            # The budget counts the price and the fee.
+            return _price_for_fee(nano, fee_percent + _HUNDRED)
+        return _price_for_fee(nano, fee_percent)
 
-    def _left(self, budget: Budget) -> int:
+    def _remaining(self, budget: Budget) -> int:
+        """Returns the nano-USD that a budget has left after the holds of the batch."""
         meter = self.readings[budget.subject_id]
         cost, byok = self.taken.get(budget.subject_id, (0, 0))
         left = budget.limit_nano - budget.spent(meter, self.now.date()) - budget.held(meter) - cost
         return left - byok if budget.include_byok else left
 
     def _set_ceiling(self, budget: Budget, hold_nano: int) -> None:
-        """Notes how far the meter may have come when a hold that it bears is stored.
+        """Lowers the ceiling of a budget's meter to the value at which a hold still fits.
 
-        Of each hold apart, and after those taken before it: one meter may have budgets of different
-        keys, and what one of them no longer bears another still does.
+        Each hold is compared by itself, after the holds taken before it: one meter may have budgets
+        of different keys, and a hold that exceeds one of them may fit another.
         """
         meter = self.readings[budget.subject_id]
-        left = self._left(budget) - hold_nano
-        ceiling = self._ceiling(budget.subject_id)
+        left = self._remaining(budget) - hold_nano
+        ceiling = self._ceiling_of(budget.subject_id)
         used = meter.cost + meter.held_cost
         if budget.include_byok:
             ceiling.total = min(ceiling.total, used + meter.byok + meter.held_byok + left)
         else:
             ceiling.cost = min(ceiling.cost, used + left)
 
-    def _set_unspent(self, budget: Budget) -> None:
-        """Notes how far the meter may have come before a budget ends of which nothing is taken."""
+    def _set_spent_ceiling(self, budget: Budget) -> None:
+        """Lowers the ceiling of a budget that the hold does not count against, to its end."""
         meter = self.readings[budget.subject_id]
         left = budget.limit_nano - budget.spent(meter, self.now.date()) - 1
-        ceiling = self._ceiling(budget.subject_id)
+        ceiling = self._ceiling_of(budget.subject_id)
         if budget.include_byok:
             ceiling.spent_total = min(ceiling.spent_total, meter.cost + meter.byok + left)
         else:
             ceiling.spent = min(ceiling.spent, meter.cost + left)
 
-    def _ceiling(self, subject_id: UUID) -> Ceiling:
+    def _ceiling_of(self, subject_id: UUID) -> Ceiling:
         return self.ceilings.setdefault(subject_id, Ceiling(subject_id))
 
-    def _refusal(
+    def _make_refusal(
         self,
         request: InferenceRequest,
         candidate: Candidate,
@@ -272,16 +272,17 @@ class Budgets:
         budgets: Sequence[Budget],
         fee_percent: Decimal,
     ) -> PaymentRequired:
-        """Says what is missing where: the balance, the estimate, and what could be paid."""
-        room = self._room(candidate, organization_id, budgets, fee_percent)
+        """Returns the error that names the balance, the estimate and the affordable tokens."""
+        room = self._find_room(candidate, organization_id, budgets, fee_percent)
         price = worst_case_nano(request, candidate)
         affordable = max(affordable_tokens(request, candidate, room), 0)
         balance = self.balances[organization_id]
         tightest = next(
             (
                 budget
-                for budget in sorted(budgets, key=self._left)
-                if self._price_within(self._left(budget), candidate, fee_percent, budget) <= room
+                for budget in sorted(budgets, key=self._remaining)
+                if self._highest_price(self._remaining(budget), candidate, fee_percent, budget)
+                <= room
             ),
             None,
         )
@@ -296,30 +297,33 @@ class Budgets:
             "affordable_max_tokens": affordable if affordable >= LEAST_TOKENS else 0,
             "limit": "balance",
         }
-        text = f"The balance is ${_text(balance)}"
+        text = f"The balance is ${_format_usd(balance)}"
         if tightest is not None:
             metadata |= {"limit": tightest.scope.value, "budget": self.describe(tightest)}
-            text = f"{_NAMES[tightest.scope]} has ${_text(max(self._left(tightest), 0))} left"
-        text += f", and this request may cost ${_text(worst)}."
+            remaining = max(self._remaining(tightest), 0)
+            text = f"{_NAMES[tightest.scope]} has ${_format_usd(remaining)} left"
+        text += f", and this request may cost ${_format_usd(worst)}."
         if affordable >= LEAST_TOKENS:
             text += f" It can be paid with max_tokens of at most {affordable}."
         return PaymentRequired(text, metadata=metadata)
 
 
-def _before_fee(nano: int, percent: Decimal) -> int:
-    """Returns the highest price of which a percentage can be paid with an amount."""
+def _price_for_fee(nano: int, percent: Decimal) -> int:
+    """Returns the highest price of which ``percent`` can be paid with an amount."""
     return _UNLIMITED if not percent else int(Decimal(max(nano, 0)) * _HUNDRED / percent)
 
 
-def _spent_text(budget: Budget, now: datetime) -> str:
-    text = f"{_NAMES[budget.scope]} has spent its limit of ${_text(budget.limit_nano)}"
+def _describe_spent(budget: Budget, now: datetime) -> str:
+    text = f"{_NAMES[budget.scope]} has spent its limit of ${_format_usd(budget.limit_nano)}"
     resets_at = budget.resets_at(now)
-    return f"{text}." if resets_at is None else f"{text}; it is reset at {_stamp(resets_at)}."
+    return (
+        f"{text}." if resets_at is None else f"{text}; it is reset at {_format_stamp(resets_at)}."
+    )
 
 
-def _stamp(moment: datetime) -> str:
+def _format_stamp(moment: datetime) -> str:
     return moment.isoformat().replace("+00:00", "Z")
 
 
-def _text(nano: int) -> str:
+def _format_usd(nano: int) -> str:
     return decimal_text(Decimal(nano).scaleb(-9))

@@ -1,7 +1,7 @@
-"""What a request can cost at most, and how much output a balance affords; pure and exact.
+"""The worst-case cost of a request, and the output that a balance affords; pure and exact.
 
-All of that is an upper bound: settlement charges what was really used. What nobody counted is
-estimated by its size.
+These are upper bounds: settlement charges what was used. Tokens that no upstream counted are
+estimated by the size of their text.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from catalog.pricing import NANO, Price, nano_usd
 from inference.requests.schemas import InferenceRequest
 from inference.routing.routes import Candidate, Route
 
-# Where neither the request nor the endpoint says how much may come: more than any model of today
-# produces at once.
+# For a request and an endpoint that both set no bound: more than any model produces at once.
 _OUTPUT_TOKENS: Final = 131_072
 # English text has about four bytes a token.
 BYTES_PER_TOKEN: Final = 4
@@ -40,13 +39,13 @@ def worst_case_nano(
 ) -> int:
     """Returns the most that a request can cost at a candidate's price, in nano-USD, rounded up.
 
-    ``max_tokens`` stands for the output bound where that was lowered.
+    ``max_tokens`` replaces the output bound of the request.
     """
     price = candidate.route.price
     bound = output_bound(request, candidate.route) if max_tokens is None else max_tokens
-    total = _fixed(request, price)
+    total = _fixed_cost(request, price)
     if bound:
-        output = _EXACT.multiply(_output_rate(price), Decimal(bound * request.choices))
+        output = _EXACT.multiply(_highest_output_rate(price), Decimal(bound * request.choices))
         total = _EXACT.add(total, output)
     return nano_usd(total, round_up=True)
 
@@ -54,30 +53,30 @@ def worst_case_nano(
 def affordable_tokens(request: InferenceRequest, candidate: Candidate, available_nano: int) -> int:
     """Returns the largest output bound whose worst case an amount covers.
 
-    Never more than the request's own bound, and 0 also when not even the prompt is covered.
+    It is never more than the request's own bound, and 0 if the amount does not cover the prompt.
     """
     price = candidate.route.price
     bound = output_bound(request, candidate.route)
     available = _EXACT.divide(Decimal(available_nano), _NANO)
-    left = _EXACT.subtract(available, _fixed(request, price))
+    left = _EXACT.subtract(available, _fixed_cost(request, price))
     if left < 0:
         return 0
-    rate = _EXACT.multiply(_output_rate(price), Decimal(request.choices))
+    rate = _EXACT.multiply(_highest_output_rate(price), Decimal(request.choices))
     if not rate or _EXACT.multiply(rate, Decimal(bound)) <= left:
         return bound
     return int(_EXACT.divide_int(left, rate))
 
 
-def _output_rate(price: Price) -> Decimal:
-    """Returns the most that a token of the output can cost: nobody knows what will be drawn."""
-    drawn = price.image_output
-    return price.completion if drawn is None or drawn < price.completion else drawn
+def _highest_output_rate(price: Price) -> Decimal:
+    """Returns the highest rate of an output token, because any of it may be an image's."""
+    image = price.image_output
+    return price.completion if image is None or image < price.completion else image
 
 
-def _fixed(request: InferenceRequest, price: Price) -> Decimal:
+def _fixed_cost(request: InferenceRequest, price: Price) -> Decimal:
     """Returns the most that everything but the output can cost, in USD.
 
-    Which tokens a provider reads from its cache or writes to it is not known before.
+    It is not known in advance which tokens a provider reads from its cache or writes to it.
     """
     rate = price.prompt
     if price.cache_write is not None and price.cache_write > rate:
@@ -91,7 +90,7 @@ def _fixed(request: InferenceRequest, price: Price) -> Decimal:
 
 
 def fee_nano(upstream_nano: int, fee_percent: Decimal, *, round_up: bool = False) -> int:
-    """Returns what credits pay where an organization's own credential pays the provider."""
+    """Returns the fee in credits for a generation that the organization's own credential pays."""
     if not fee_percent:
         return 0
     rounding = ROUND_CEILING if round_up else ROUND_HALF_EVEN

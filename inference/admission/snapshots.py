@@ -1,4 +1,4 @@
-"""What routing knows, loaded from PostgreSQL whenever its version there has moved."""
+"""A worker's copies of the catalogue and of organizations, loaded when their version has moved."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from inference.routing.routes import CatalogSnapshot, Credential, OrganizationSn
 from inference.store import run_in_thread
 
 _ORGANIZATIONS: Final = 10_000
-# What a completion, of a chat or a text, may be of.
+# The modalities of a chat or text completion.
 _COMPLETED: Final = frozenset(("text", "image", "audio"))
 _CLOUDS: Final = frozenset(str(dialect.value) for dialect in Dialect if dialect.url_from_credential)
 
 
 @dataclass(frozen=True, slots=True)
 class OrganizationCopy:
-    """What one organization adds to the catalogue, and what it decided."""
+    """The endpoints and credentials of an organization, and its rules."""
 
     routes: OrganizationSnapshot
     rules: OrganizationRules
 
 
 class Snapshots:
-    """One worker's copy of the catalogue and of the organizations that it serves.
+    """One worker's copies of the catalogue and of the organizations that it serves.
 
-    A copy is used only while its version equals the one read at admission, so no change is missed;
-    the copies of organizations are kept to a bounded number, least recently used out first.
+    A copy is used only while its version equals the one read at admission, so no change is missed.
+    The number of organizations is bounded: the least recently used copy is dropped first.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Snapshots:
         self._organizations: OrderedDict[uuid.UUID, OrganizationCopy] = OrderedDict()
 
     def has(self, organization_id: uuid.UUID, version: int, catalog_version: int) -> bool:
-        """Tells whether there are copies of these versions."""
+        """Returns whether there are copies of these versions."""
         found = self._organizations.get(organization_id)
         return (
             found is not None
@@ -59,11 +59,11 @@ class Snapshots:
         )
 
     async def catalog(self, version: int) -> CatalogSnapshot:
-        """Returns the catalogue, loaded anew unless the copy has this version."""
+        """Returns the catalogue at this version, and loads it if the copy has another one."""
         if self._catalog.version != version:
             self._catalog = await run_in_thread(load_catalog, version)
-            # It lives long and has no cycles: the collector need not walk it again and again. What
-            # is young and dead goes first, or it would stay for ever.
+            # The copy lives long and has no cycles, so the collector need not walk it again. Young
+            # garbage is collected first: freezing would keep it for ever.
             gc.collect(1)
             gc.freeze()
         return self._catalog
@@ -71,7 +71,7 @@ class Snapshots:
     async def organization(
         self, organization_id: uuid.UUID, version: int, catalog_version: int
     ) -> OrganizationCopy:
-        """Returns an organization's endpoints, credentials and decisions at these versions."""
+        """Returns an organization's endpoints, credentials and rules at these versions."""
         found = self._organizations.get(organization_id)
         if found is None or (found.routes.version, found.routes.catalog_version) != (
             version,
@@ -89,12 +89,12 @@ class Snapshots:
 
 
 def load_catalog(version: int) -> CatalogSnapshot:
-    """Reads what can be routed of the catalogue, on this thread's connection."""
-    # The version was read before these rows: newer rows under an older version are loaded again
-    # at the next admission, older rows under a newer version cannot happen.
+    """Reads the routable part of the catalogue on this thread's connection."""
+    # The version was read before these rows. Newer rows under an older version are loaded again at
+    # the next admission; older rows under a newer version cannot happen.
     secrets: dict[uuid.UUID, Secret | None] = {}
     for provider in Provider.objects.all():
-        secrets[provider.pk] = _open_operator_secret(provider)
+        secrets[provider.pk] = _read_operator_secret(provider)
     routes = [
         Route(
             endpoint_id=endpoint.pk,
@@ -111,10 +111,10 @@ def load_catalog(version: int) -> CatalogSnapshot:
                 endpoint.region,
                 endpoint.price.price.is_free,
             ),
-            dialect=_spoken(endpoint.provider, endpoint.provider.base_url),
-            operations=_operations(endpoint),
+            dialect=_usable_dialect(endpoint.provider, endpoint.provider.base_url),
+            operations=_operations_of(endpoint),
             base_url=endpoint.provider.base_url,
-            host=_host(endpoint.provider.base_url),
+            host=_host_of_url(endpoint.provider.base_url),
             upstream_model_id=endpoint.upstream_model_id,
             price_id=endpoint.price_id,
             price=endpoint.price.price,
@@ -122,7 +122,7 @@ def load_catalog(version: int) -> CatalogSnapshot:
             quantization=endpoint.quantization or "unknown",
             context_length=endpoint.context_length,
             max_completion_tokens=endpoint.max_completion_tokens,
-            supported_parameters=_supported(endpoint.supported_parameters),
+            supported_parameters=_parameters_of(endpoint.supported_parameters),
             listed_parameters=frozenset(endpoint.supported_parameters) or None,
         )
         for endpoint in ModelEndpoint.objects.routable().select_related(
@@ -134,13 +134,13 @@ def load_catalog(version: int) -> CatalogSnapshot:
         for model in LanguageModel.objects.listed().only("slug", "canonical_slug")
         for name in (model.canonical_slug, model.slug)
     }
-    return CatalogSnapshot(version=version, routes=_by_name(routes), slugs=slugs)
+    return CatalogSnapshot(version=version, routes=_group_by_name(routes), slugs=slugs)
 
 
 def load_organization(
     organization_id: uuid.UUID, version: int, catalog_version: int
 ) -> OrganizationCopy:
-    """Reads an organization's endpoints, credentials and decisions, on this thread's connection."""
+    """Reads an organization's endpoints, credentials and rules on this thread's connection."""
     routes = [
         Route(
             endpoint_id=endpoint.pk,
@@ -156,10 +156,10 @@ def load_organization(
                 endpoint.model.canonical_slug,
                 endpoint.declared_region,
             ),
-            dialect=_spoken(endpoint.provider, endpoint.base_url),
-            operations=_operations(endpoint),
+            dialect=_usable_dialect(endpoint.provider, endpoint.base_url),
+            operations=_operations_of(endpoint),
             base_url=endpoint.base_url,
-            host=_host(endpoint.base_url),
+            host=_host_of_url(endpoint.base_url),
             upstream_model_id=endpoint.upstream_model_id,
             price_id=endpoint.price_id,
             price=endpoint.price.price,
@@ -175,7 +175,7 @@ def load_organization(
         for provider in Provider.objects.filter(dialect__in=_CLOUDS).only("slug", "dialect")
     }
     credentials = tuple(
-        _credential(row, clouds)
+        _make_credential(row, clouds)
         for row in ByokCredential.objects.for_organization(organization_id)
         .filter(disabled=False)
         .order_by("provider_slug", "sort_order", "created_at")
@@ -184,23 +184,23 @@ def load_organization(
         OrganizationSnapshot(
             version=version,
             catalog_version=catalog_version,
-            routes=_by_name(routes),
+            routes=_group_by_name(routes),
             credentials=credentials,
         ),
         load_rules(organization_id),
     )
 
 
-def _supported(listed: Iterable[str]) -> frozenset[str] | None:
-    """Returns what callers may ask of an endpoint by its list; of an empty one, nobody knows.
+def _parameters_of(listed: Iterable[str]) -> frozenset[str] | None:
+    """Returns the parameters that an endpoint supports; ``None`` if its list is empty.
 
-    The two names of an effort are one parameter to them.
+    An endpoint that supports one name of the reasoning effort supports both.
     """
     supported = frozenset(listed)
     return (supported if supported.isdisjoint(EFFORTS) else supported | EFFORTS) or None
 
 
-def _by_name(routes: Iterable[Route]) -> dict[str, tuple[Route, ...]]:
+def _group_by_name(routes: Iterable[Route]) -> dict[str, tuple[Route, ...]]:
     found: dict[str, list[Route]] = {}
     for route in routes:
         for name in {route.model_slug, route.model_permaslug}:
@@ -208,11 +208,11 @@ def _by_name(routes: Iterable[Route]) -> dict[str, tuple[Route, ...]]:
     return {name: tuple(group) for name, group in found.items()}
 
 
-def _credential(row: ByokCredential, clouds: Mapping[str, str]) -> Credential:
-    """Returns a credential as routing knows it; ``clouds`` are dialects by their provider."""
-    secret, host = _open(row), None
+def _make_credential(row: ByokCredential, clouds: Mapping[str, str]) -> Credential:
+    """Returns a credential for routing; ``clouds`` are the dialects of cloud providers by slug."""
+    secret, host = _reveal(row), None
     if row.provider_slug in clouds:
-        host = _named_host(clouds[row.provider_slug], secret)
+        host = _host_of_credential(clouds[row.provider_slug], secret)
         secret = None if host is None else secret
     return Credential(
         credential_id=row.pk,
@@ -222,18 +222,18 @@ def _credential(row: ByokCredential, clouds: Mapping[str, str]) -> Credential:
         is_fallback=row.is_fallback,
         is_required=row.is_required,
         is_byok_only=row.is_byok_only,
-        allowed_models=_frozen(row.allowed_models),
-        allowed_key_digests=_frozen(row.allowed_api_key_hashes),
-        allowed_hosts=_frozen(row.allowed_hosts),
+        allowed_models=_freeze(row.allowed_models),
+        allowed_key_digests=_freeze(row.allowed_api_key_hashes),
+        allowed_hosts=_freeze(row.allowed_hosts),
         host=host,
-        allowed_members=_frozen(row.allowed_user_ids),
+        allowed_members=_freeze(row.allowed_user_ids),
         declared_region=row.declared_region,
         declared_zdr=row.declared_zdr,
     )
 
 
-def _named_host(dialect: str, secret: Secret | None) -> str | None:
-    """Returns the host that a credential names; ``None`` when it names none that may be used."""
+def _host_of_credential(dialect: str, secret: Secret | None) -> str | None:
+    """Returns the host that a credential names; ``None`` if it names no valid one."""
     speaker = dialects.get(dialect)
     if speaker is None or secret is None:
         return None
@@ -243,16 +243,16 @@ def _named_host(dialect: str, secret: Secret | None) -> str | None:
         return None
 
 
-def _spoken(provider: Provider, base_url: str | None) -> str | None:
-    """Returns the dialect of an endpoint; ``None`` while it cannot be called."""
+def _usable_dialect(provider: Provider, base_url: str | None) -> str | None:
+    """Returns the dialect of an endpoint; ``None`` if the endpoint cannot be called."""
     if dialects.get(provider.dialect) is None:
         return None
     is_placed = base_url is not None or provider.dialect in _CLOUDS
     return provider.dialect if is_placed else None
 
 
-def _operations(endpoint: ModelEndpoint | PrivateEndpoint) -> frozenset[Operation]:
-    """Returns what the dialect can ask of an endpoint, and its model can answer."""
+def _operations_of(endpoint: ModelEndpoint | PrivateEndpoint) -> frozenset[Operation]:
+    """Returns the operations that both the endpoint's dialect and its model support."""
     dialect = dialects.get(endpoint.provider.dialect, endpoint.upstream_model_id)
     if dialect is None:
         return frozenset()
@@ -262,30 +262,30 @@ def _operations(endpoint: ModelEndpoint | PrivateEndpoint) -> frozenset[Operatio
     return dialect.operations
 
 
-def _host(base_url: str | None) -> str:
+def _host_of_url(base_url: str | None) -> str:
     try:
         return urlsplit(base_url or "").hostname or ""
     except ValueError:
-        return ""  # such an address is refused when it is dialled, and none but its own route
+        return ""  # the address is refused when it is called; other routes are not affected
 
 
-def _frozen(values: list[str] | None) -> frozenset[str] | None:
+def _freeze(values: list[str] | None) -> frozenset[str] | None:
     return None if values is None else frozenset(values)
 
 
-def _open_operator_secret(provider: Provider) -> Secret | None:
+def _read_operator_secret(provider: Provider) -> Secret | None:
     if not provider.has_credential:
         return None
     try:
         secret = provider.reveal_credential()
     except DecryptionFailed:
         return None
-    if provider.dialect in _CLOUDS and _named_host(provider.dialect, secret) is None:
+    if provider.dialect in _CLOUDS and _host_of_credential(provider.dialect, secret) is None:
         return None
     return secret
 
 
-def _open(credential: ByokCredential) -> Secret | None:
+def _reveal(credential: ByokCredential) -> Secret | None:
     try:
         return credential.reveal()
     except DecryptionFailed:

@@ -59,8 +59,8 @@ def test_a_grant_to_nobody_is_refused(poor: Tenant) -> None:
 
 
 def test_a_deposit_is_credited_once(poor: Tenant) -> None:
-    assert ledger.deposit(poor.organization.pk, 7, reference="deposit:1", actor="chain")
-    assert not ledger.deposit(poor.organization.pk, 7, reference="deposit:1", actor="chain")
+    assert ledger.credit_deposit(poor.organization.pk, 7, reference="deposit:1", actor="chain")
+    assert not ledger.credit_deposit(poor.organization.pk, 7, reference="deposit:1", actor="chain")
     assert balances(poor)["credits"] == (0, 7, 0)
     assert balances(poor)["deposits"] == (7, 0, 0)
 

@@ -178,7 +178,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 1), amount=amounts, reference=st.sampled_from("abcd"))
     def deposit(self, number: int, amount: int, reference: str) -> None:
-        credited = ledger.deposit(
+        credited = ledger.credit_deposit(
             self.organization(number), amount, reference=reference, actor="model"
         )
         assert credited == (reference not in self.references)

@@ -106,7 +106,7 @@ def test_a_deposit_without_its_transfer_and_the_reverse_are_told(tenant: Tenant)
         organization=tenant.organization,
     )  # fmt: skip
     assert audit.find_differences() == [f"deposit {deposit.pk}: credited without a transfer"]
-    ledger.deposit(tenant.organization.pk, 4_999, reference=deposit.reference, actor="test")
+    ledger.credit_deposit(tenant.organization.pk, 4_999, reference=deposit.reference, actor="test")
     organization_id = tenant.organization.pk
     assert audit.find_differences() == [
         f"deposit {deposit.pk}: 5000 to {organization_id}, its transfer 4999 to {organization_id}"
