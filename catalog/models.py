@@ -12,8 +12,10 @@ from django.db.models import Q
 
 from catalog.pricing import Price
 from config import secrets
+from config.audit.triggers import Audit
 from config.credentials import Secret
 from config.models import BaseModel
+from config.triggers import TRANSACTION_ID, AppendOnly, VersionBump
 
 _PRICE: dict[str, Any] = {
     "max_digits": 36,
@@ -51,6 +53,22 @@ class CatalogVersion(models.Model):
         constraints = [models.CheckConstraint(condition=Q(id=1), name="catalog_version_one_row")]
 
 
+class CatalogVersionBump(VersionBump):
+    """Sets the catalogue's version once for each transaction that changes the catalogue.
+
+    The advisory lock waits for the batches of requests that ``causeway_hold_catalog()`` lets read
+    the present version.
+    """
+
+    statement = f"""\
+IF current_setting('causeway.catalog_changed', true) IS DISTINCT FROM {TRANSACTION_ID}::text THEN
+    PERFORM set_config('causeway.catalog_changed', {TRANSACTION_ID}::text, true);
+    PERFORM pg_advisory_xact_lock(6024917533);
+    INSERT INTO catalog_catalogversion (id, version) VALUES (1, {TRANSACTION_ID})
+    ON CONFLICT (id) DO UPDATE SET version = EXCLUDED.version;
+END IF;"""  # noqa: S608 - a constant
+
+
 class Provider(BaseModel):
     """A company or platform that serves models over one dialect."""
 
@@ -78,6 +96,7 @@ class Provider(BaseModel):
 
     class Meta:
         ordering = ("slug",)
+        triggers = [CatalogVersionBump(), Audit(masked=("sealed_credential",))]
 
     def __str__(self) -> str:
         return self.name
@@ -152,6 +171,7 @@ class LanguageModel(BaseModel):
     class Meta:
         verbose_name = "model"
         ordering = ("slug",)
+        triggers = [CatalogVersionBump(), Audit()]
 
     def __str__(self) -> str:
         return self.name
@@ -193,6 +213,7 @@ class PriceVersion(models.Model):
                 name="price_not_negative",
             ),
         ]
+        triggers = [AppendOnly(), Audit()]
 
     def __str__(self) -> str:
         return f"#{self.pk}: {self.price.text('prompt')} / {self.price.text('completion')}"
@@ -258,6 +279,7 @@ class ModelEndpoint(BaseModel):
                 name="model_endpoint_unique",
             ),
         ]
+        triggers = [CatalogVersionBump(), Audit()]
 
     def __str__(self) -> str:
         return f"{self.model} at {self.provider}"

@@ -20,12 +20,13 @@ from django_otp.plugins.otp_totp.admin import TOTPDevice
 
 from accounts.models import Organization
 from config.audit import context as audit
+from config.audit.entries import AuditEntry
+from config.audit.triggers import audit_triggers
 from config.console import totp
 from config.console.actions import Message, transition
 from config.console.base import BoundedPaginator, ReadOnlyAdmin
 from config.console.formatting import label_renderer
 from config.console.unfold import display
-from config.models import AuditEntry
 
 _CHANGES: Final = {"created": "success", "changed": "info", "deleted": "danger"}
 _NAMES: Final = ("name", "username", "email", "user", "slug", "label")
@@ -95,7 +96,7 @@ class KindFilter(admin.SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         return sorted(
-            ((kind, _title(kind)) for kind in (*audit.KINDS, audit.IMPORT)),
+            ((kind, _title(kind)) for kind in (*audit_triggers(), audit.IMPORT)),
             key=lambda pair: pair[1],
         )
 

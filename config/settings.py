@@ -186,6 +186,7 @@ INSTALLED_APPS = [
     "django_otp.plugins.otp_static",
     "rest_framework",
     "django_filters",
+    "pgtrigger",
     "drf_spectacular",
     "drf_spectacular_sidecar",
     "accounts",

@@ -10,8 +10,8 @@ from typing import Any, Final
 from django.db.models import Q, QuerySet
 from django.template.loader import render_to_string
 
+from config.audit.entries import AuditEntry
 from config.console.formatting import nano_dollars
-from config.models import AuditEntry
 from endpoints.models import Attestation, PrivateEndpoint, Validation
 
 SHOWN: Final = 20

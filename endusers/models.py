@@ -9,6 +9,7 @@ from django.db import models, transaction
 
 from accounts.models import Organization
 from config.api.errors import Conflict, NotFound
+from config.audit.triggers import Audit
 from config.models import BaseModel
 
 
@@ -66,6 +67,7 @@ class EndUser(BaseModel):
             models.Index(fields=("created_at", "id"), name="end_user_latest"),
             models.Index(fields=("user", "id"), name="end_user_by_beginning"),
         ]
+        triggers = [Audit()]
 
     def __str__(self) -> str:
         return self.user

@@ -14,9 +14,11 @@ from django.utils import timezone
 from accounts.models.edits import refusal, write_fields
 from accounts.models.organizations import Organization
 from accounts.models.terms import Region
+from accounts.models.versions import RoutingVersionBump
 from accounts.models.workspaces import Workspace
 from config import secrets
 from config.api.errors import NotFound
+from config.audit.triggers import Audit
 from config.credentials import Secret
 from config.models import BaseModel
 
@@ -127,6 +129,7 @@ class ByokCredential(BaseModel):
                 condition=Q(deleted_at=None) | Q(sealed=b""), name="byok_deleted_is_wiped"
             ),
         ]
+        triggers = [RoutingVersionBump(), Audit(masked=("sealed",))]
 
     def __str__(self) -> str:
         return f"{self.provider_slug} {self.label}"

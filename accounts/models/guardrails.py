@@ -15,9 +15,11 @@ from accounts.models.keys import ApiKey
 from accounts.models.members import Member
 from accounts.models.organizations import Organization
 from accounts.models.terms import LimitReset, Region
+from accounts.models.versions import RoutingVersionBump
 from accounts.models.workspaces import Workspace, default_guardrail_id, require_workspace
 from accounts.policy import Family, Policy
 from config.api.errors import NotFound
+from config.audit.triggers import Audit
 from config.models import BaseModel
 
 
@@ -120,6 +122,7 @@ class Guardrail(BaseModel):
                 name="guardrail_budget_whole",
             ),
         ]
+        triggers = [RoutingVersionBump(), Audit()]
 
     def __str__(self) -> str:
         return self.name
@@ -254,6 +257,11 @@ class KeyAssignment(BaseModel):
 
     class Meta:
         ordering = ("created_at", "id")
+        triggers = [
+            # Deleting a member or a key deletes its assignment too, so the parent is the guardrail.
+            RoutingVersionBump(through="guardrail"),
+            Audit(organization="guardrail__organization"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.guardrail} for {self.api_key}"
@@ -272,6 +280,11 @@ class MemberAssignment(BaseModel):
 
     class Meta:
         ordering = ("created_at", "id")
+        triggers = [
+            # Deleting a member or a key deletes its assignment too, so the parent is the guardrail.
+            RoutingVersionBump(through="guardrail"),
+            Audit(organization="guardrail__organization"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.guardrail} for {self.member}"

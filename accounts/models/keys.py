@@ -18,6 +18,7 @@ from accounts.models.terms import LimitReset
 from accounts.models.workspaces import Workspace, require_workspace
 from config import secrets
 from config.api.errors import NotFound
+from config.audit.triggers import Audit
 from config.credentials import Secret
 from config.models import BaseModel
 
@@ -136,6 +137,7 @@ class ApiKey(BaseModel):
                 condition=Q(deleted_at=None) | Q(disabled=True), name="api_key_deleted_is_disabled"
             ),
         ]
+        triggers = [Audit(masked=("digest",))]
 
     def __str__(self) -> str:
         return f"{self.name} ({self.label})"

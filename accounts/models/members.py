@@ -10,6 +10,7 @@ from django.db import models
 
 from config.api.errors import NotFound
 from config.api.text import parse_uuid
+from config.audit.triggers import Audit
 from config.models import BaseModel
 
 
@@ -58,6 +59,7 @@ class Member(BaseModel):
         constraints = [
             models.UniqueConstraint(fields=("organization", "email"), name="member_email_unique")
         ]
+        triggers = [Audit()]
 
     def __str__(self) -> str:
         return self.email

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+import pgtrigger
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.db import models, transaction
@@ -12,7 +13,9 @@ from django.utils.text import slugify
 
 from accounts.models.edits import write_fields
 from accounts.policy import Policy
+from config.audit.triggers import Audit
 from config.models import BaseModel
+from config.triggers import TRANSACTION_ID, Trigger
 
 
 class OrganizationManager(models.Manager["Organization"]):
@@ -84,6 +87,18 @@ class Organization(BaseModel):
 
     class Meta:
         ordering = ("name",)
+        triggers = [
+            Trigger(
+                name="settings_changed",
+                when=pgtrigger.Before,
+                operation=pgtrigger.Update,
+                condition=pgtrigger.AnyChange(
+                    "allowed_providers", "ignored_providers", "requires_zdr", "forbids_training"
+                ),
+                func=f"NEW.routing_version := {TRANSACTION_ID};\nRETURN NEW;",
+            ),
+            Audit(organization="id", ignored=("routing_version",)),
+        ]
 
     def __str__(self) -> str:
         return self.name

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Collection
 from typing import Any, Final, Self
 
+import pgtrigger
 from django.contrib.postgres.fields import ArrayField
 from django.db import models, transaction
 from django.db.models import Q
@@ -16,7 +17,9 @@ from accounts.models.edits import refusal, write_fields
 from accounts.models.members import Member
 from accounts.models.organizations import Organization
 from accounts.models.terms import BudgetInterval
+from accounts.models.versions import RoutingVersionBump
 from config.api.errors import InvalidRequest, NotFound, Unavailable
+from config.audit.triggers import Audit
 from config.models import BaseModel
 
 WORKSPACE_SLUG: Final = re.compile("[a-z0-9]+(?:-[a-z0-9]+)*")
@@ -118,6 +121,10 @@ class Workspace(BaseModel):
                 condition=Q(io_logging_sampling_rate__gt=0, io_logging_sampling_rate__lte=1),
                 name="workspace_sampling_rate",
             ),
+        ]
+        triggers = [
+            RoutingVersionBump(operation=pgtrigger.Insert | pgtrigger.Update),
+            Audit(),
         ]
 
     def __str__(self) -> str:
@@ -292,6 +299,7 @@ class WorkspaceMember(BaseModel):
         constraints = [
             models.UniqueConstraint(fields=("workspace", "member"), name="workspace_member_unique")
         ]
+        triggers = [Audit(organization="workspace__organization")]
 
     def __str__(self) -> str:
         return f"{self.member} in {self.workspace}"
@@ -311,6 +319,10 @@ class WorkspaceBudget(BaseModel):
                 fields=("workspace", "interval"), name="workspace_budget_unique"
             ),
             models.CheckConstraint(condition=Q(limit_nano__gt=0), name="workspace_budget_positive"),
+        ]
+        triggers = [
+            RoutingVersionBump(through="workspace"),
+            Audit(organization="workspace__organization"),
         ]
 
     def __str__(self) -> str:

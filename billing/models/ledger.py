@@ -9,14 +9,17 @@ import uuid
 from datetime import date
 from typing import Self
 
+import pgtrigger
 from django.db import models, transaction
 from django.db.models import F, Q
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from accounts.models import Organization
+from accounts.models import ApiKey, Member, Organization, Workspace
 from config.api.errors import Conflict
+from config.audit.triggers import Audit
 from config.models import StatefulModel
+from config.triggers import AppendOnly, Trigger
 
 
 class AccountQuerySet(models.QuerySet["Account"]):
@@ -165,6 +168,15 @@ class Transfer(models.Model):
                 name="transfer_is_consistent",
             ),
         ]
+        triggers = [
+            AppendOnly(
+                message="a transfer is never changed, but ended once",
+                allowed="OLD.status = 'pending' AND NEW.status IN ('posted', 'voided')",
+                mutable=("status", "posted_nano", "ended_at"),
+            ),
+            # Transfers of requests are too many to audit; the condition keeps them out cheaply.
+            Audit(operation=pgtrigger.Insert, condition="NEW.kind IN ('grant', 'refund')"),
+        ]
 
     def __str__(self) -> str:
         return f"#{self.pk} {self.kind}"
@@ -216,6 +228,7 @@ class GrantRequest(StatefulModel):
                 name="grant_request_is_consistent",
             )
         ]
+        triggers = [Audit()]
 
     def __str__(self) -> str:
         return f"grant to {self.organization}"
@@ -240,6 +253,19 @@ class GrantRequest(StatefulModel):
         self.status = status
         self.decided_at, self.decided_by = timezone.now(), by
         self.save_fields("status", "decided_at", "decided_by")
+
+
+class OpenMeter(Trigger):
+    """Creates the meter of a new row."""
+
+    name = "open_meter"
+    when = pgtrigger.After
+    operation = pgtrigger.Insert
+    func = (
+        "INSERT INTO billing_meter (subject_id, organization_id)\n"
+        "VALUES (NEW.id, NEW.organization_id);\n"
+        "RETURN NULL;"
+    )
 
 
 class Meter(models.Model):
@@ -281,3 +307,48 @@ class Meter(models.Model):
 
     def __str__(self) -> str:
         return str(self.subject_id)
+
+
+class OrganizationAccounts(Organization):
+    """The trigger that creates the accounts of a new organization."""
+
+    class Meta:
+        proxy = True
+        default_permissions = ()
+        triggers = [
+            Trigger(
+                name="open_accounts",
+                when=pgtrigger.After,
+                operation=pgtrigger.Insert,
+                func="INSERT INTO billing_account (organization_id, kind)\n"
+                f"SELECT NEW.id, unnest(ARRAY{Account.Kind.values});\n"
+                "RETURN NULL;",
+            )
+        ]
+
+
+class ApiKeyMeter(ApiKey):
+    """The trigger that creates the meter of a new API key."""
+
+    class Meta:
+        proxy = True
+        default_permissions = ()
+        triggers = [OpenMeter()]
+
+
+class MemberMeter(Member):
+    """The trigger that creates the meter of a new member."""
+
+    class Meta:
+        proxy = True
+        default_permissions = ()
+        triggers = [OpenMeter()]
+
+
+class WorkspaceMeter(Workspace):
+    """The trigger that creates the meter of a new workspace."""
+
+    class Meta:
+        proxy = True
+        default_permissions = ()
+        triggers = [OpenMeter()]

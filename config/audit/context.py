@@ -1,8 +1,8 @@
-"""Tells the triggers that keep the audit log on whose behalf rows are written.
+"""Names the actor on whose behalf rows are written, for the triggers that keep the audit log.
 
-The triggers write an entry only where somebody is named, so the data plane and the background
-duties leave none. The name is told inside the transaction of each write and ends with it: a
-connection that goes back to its pool, even in the middle of a request, takes no name along.
+The triggers write entries only while there is an actor, so the data plane and background duties
+leave none. The name is set inside the transaction of each write and ends with it. A connection that
+returns to its pool in the middle of a request therefore carries no name along.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 import getpass
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
@@ -19,31 +21,18 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from psycopg.pq import TransactionStatus
 
-from config.models import AuditEntry
+from config.audit.entries import AuditEntry
 from config.server import logs
 
-# What the triggers watch, and the one kind that is written without them.
+# The kind of the entries that imports write.
 IMPORT: Final = "import"
-KINDS: Final = frozenset(
-    (
-        "accounts.apikey", "accounts.byokcredential", "accounts.guardrail",
-        "accounts.keyassignment", "accounts.member", "accounts.memberassignment",
-        "accounts.organization", "accounts.workspace", "accounts.workspacebudget",
-        "accounts.workspacemember", "auth.group", "auth.group_permissions", "auth.user",
-        "auth.user_groups", "auth.user_user_permissions", "billing.chainstate", "billing.deposit",
-        "billing.grantrequest",
-        "billing.topup", "billing.transfer", "catalog.languagemodel", "catalog.modelendpoint",
-        "catalog.priceversion", "catalog.provider", "endpoints.privateendpoint",
-        "endusers.enduser", "otp_static.staticdevice", "otp_totp.totpdevice",
-    )
-)  # fmt: skip
 MAX_LENGTH: Final = 255
 _ADMIN: Final = "admin"
 _SAFE_METHODS: Final = frozenset(("GET", "HEAD", "OPTIONS", "TRACE"))
 _ACTION: Final = re.compile(r"[a-z_]{1,64}")
-# A function that writes would have to be called by other words than these.
+# Statements that begin with these words must not write, not even through a function.
 _READS: Final = re.compile(r"[\s(]*(?:SELECT|SAVEPOINT|RELEASE|ROLLBACK|DECLARE|SHOW|SET)\b")
-_TELL: Final = (
+_SET_NAMES: Final = (
     "SELECT set_config('causeway.actor', %s, true), set_config('causeway.action', %s, true), "
     "set_config('causeway.request_id', %s, true)"
 )
@@ -51,54 +40,72 @@ _TELL: Final = (
 Execute = Callable[[Any, Any, bool, dict[str, Any]], Any]
 
 
-class _Attribution:
-    """A wrapper around a connection's statements; asks who acts only when something is written."""
+@dataclass(frozen=True, slots=True)
+class _Acting:
+    """The present actor and action, as functions: a request learns its actor only later."""
 
-    def __init__(self, actor: Callable[[], str], action: Callable[[], str]) -> None:
-        self._actor = actor
-        self._action = action
+    actor: Callable[[], str]
+    action: Callable[[], str]
 
-    def __call__(
-        self, execute: Execute, sql: Any, params: Any, many: bool, context: dict[str, Any]
-    ) -> Any:
-        if (isinstance(sql, str) and _READS.match(sql)) or not (actor := self._actor()):
-            return execute(sql, params, many, context)
-        told = (actor[:MAX_LENGTH], self._action()[:MAX_LENGTH], logs.request_id.get())
-        database = context["connection"]
-        if database.in_atomic_block:
-            execute(_TELL, told, False, context)
-            return execute(sql, params, many, context)
-        with transaction.atomic(using=database.alias):
-            execute(_TELL, told, False, context)
-            return execute(sql, params, many, context)
+
+_acting: ContextVar[_Acting | None] = ContextVar("acting", default=None)
+
+
+def _attribute_statement(
+    execute: Execute, sql: Any, params: Any, many: bool, context: dict[str, Any]
+) -> Any:
+    """Runs a statement of a connection; sets the actor in its transaction before a write."""
+    acting = _acting.get()
+    is_read = isinstance(sql, str) and _READS.match(sql)
+    if is_read or acting is None or not (actor := acting.actor()):
+        return execute(sql, params, many, context)
+    names = (actor[:MAX_LENGTH], acting.action()[:MAX_LENGTH], logs.request_id.get())
+    database = context["connection"]
+    if database.in_atomic_block:
+        execute(_SET_NAMES, names, False, context)
+        return execute(sql, params, many, context)
+    with transaction.atomic(using=database.alias):
+        execute(_SET_NAMES, names, False, context)
+        return execute(sql, params, many, context)
 
 
 @contextmanager
-def _attributed(actor: Callable[[], str], action: Callable[[], str]) -> Iterator[None]:
-    try:
-        with connection.execute_wrapper(_Attribution(actor, action)):
+def _acting_as(acting: _Acting) -> Iterator[None]:
+    with ExitStack() as stack:
+        if _attribute_statement not in connection.execute_wrappers:
+            stack.enter_context(connection.execute_wrapper(_attribute_statement))
+        if _acting.get() is not None:
+            _clear_names()
+        token = _acting.set(acting)
+        try:
             yield
-    finally:
-        # Inside a transaction of somebody else's, the name would last until its end.
-        if connection.in_atomic_block and _is_usable():
-            with connection.cursor() as cursor:
-                cursor.execute(_TELL, ("", "", ""))
+        finally:
+            _acting.reset(token)
+            _clear_names()
 
 
-def _is_usable() -> bool:
+def _clear_names() -> None:
+    """Ends the present names, which otherwise last until the end of a surrounding transaction."""
+    if not connection.in_atomic_block:
+        return
     status: TransactionStatus = connection.connection.info.transaction_status
-    return status is TransactionStatus.INTRANS
+    if status is TransactionStatus.INTRANS:
+        with connection.cursor() as cursor:
+            cursor.execute(_SET_NAMES, ("", "", ""))
 
 
-@contextmanager
-def acting_as(actor: str, action: str) -> Iterator[None]:
-    """Has this thread's writes attributed to somebody, each changed row with an entry."""
-    with _attributed(lambda: actor, lambda: action):
-        yield
+def acting_as(actor: str, action: str) -> AbstractContextManager[None]:
+    """Attributes this thread's writes to an actor; each changed row gets an audit entry."""
+    return _acting_as(_Acting(lambda: actor, lambda: action))
+
+
+def acting_as_nobody() -> AbstractContextManager[None]:
+    """Suspends audit entries of this thread's writes, for imports that write one entry."""
+    return _acting_as(_Acting(str, str))
 
 
 def command_actor(name: str) -> str:
-    """How the log names who runs a management command."""
+    """Returns the name of a management command and of its user, as the log has them."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
@@ -109,7 +116,7 @@ def command_actor(name: str) -> str:
 def record_import(
     actor: str, action: str, *, organization_id: UUID | None, counts: Mapping[str, Any]
 ) -> AuditEntry:
-    """Writes the one entry of an import, which names nobody to the triggers."""
+    """Writes the entry of an import, which runs under :func:`acting_as_nobody`."""
     return AuditEntry.objects.create(
         actor=actor[:MAX_LENGTH],
         action=action[:MAX_LENGTH],
@@ -121,7 +128,7 @@ def record_import(
 
 
 class AuditMiddleware:
-    """Attributes what a request writes to its operator or its key, which is known only later."""
+    """Attributes the writes of a request to its operator or its API key."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
         self._get_response = get_response
@@ -129,12 +136,12 @@ class AuditMiddleware:
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
         if request.method in _SAFE_METHODS:
             return self._get_response(request)
-        with _attributed(lambda: _actor_of(request), lambda: _action_of(request)):
+        with _acting_as(_Acting(lambda: _actor_of(request), lambda: _action_of(request))):
             return self._get_response(request)
 
 
 def _actor_of(request: HttpRequest) -> str:
-    """Returns who sent the request as histories name them; nobody before the key is known."""
+    """Returns the operator or the key of a request; empty before authentication."""
     user: Any = request.user
     if user is None or not user.is_authenticated:
         return ""

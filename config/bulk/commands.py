@@ -15,7 +15,7 @@ from config.audit import context as audit
 from config.bulk.files import refuse, with_progress, write_output
 from config.bulk.problems import ImportRefused
 from config.bulk.report import Report, RowListener, RowOutcome
-from config.server.health import pending_migrations
+from config.server.health import pending_migrations, unknown_migrations
 
 _SPOOLED_BYTES: Final = 1024 * 1024
 
@@ -160,9 +160,19 @@ class ExportCommand(JSONCommand):
             self.report({"exported": counts}, as_json=options["json"])
 
 
+def require_known_migrations() -> None:
+    """Refuses a database whose applied migrations this version does not have."""
+    if unknown_migrations():
+        refuse(
+            "The database was made by an unreleased version of Causeway: "
+            "remove the data directory, or point DATA_DIR or DATABASE_URL elsewhere."
+        )
+
+
 def require_migrated() -> None:
     """Refuses to start on a database that cannot be reached or lacks migrations."""
     try:
+        require_known_migrations()
         pending = pending_migrations()
     except DatabaseError as exc:
         refuse(f"The database cannot be reached: {str(exc).splitlines()[0]}")

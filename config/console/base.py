@@ -28,7 +28,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 
 from config.api.errors import GatewayError
 from config.api.text import NOT_STORABLE
-from config.audit.context import KINDS
+from config.audit.triggers import audit_triggers
 from config.console.forms import ConsoleForm
 from config.console.unfold import ModelAdmin, TextareaWidget
 
@@ -115,7 +115,10 @@ class StrictList(ModelAdmin):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
-        context = {"show_history": self.opts.label_lower in KINDS, **(extra_context or {})}
+        context = {
+            "show_history": self.opts.label_lower in audit_triggers(),
+            **(extra_context or {}),
+        }
         return super().change_view(request, object_id, form_url, context)
 
     def history_view(

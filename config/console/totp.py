@@ -19,8 +19,8 @@ from django_otp.forms import OTPAuthenticationFormMixin
 from django_otp.plugins.otp_static.models import StaticToken
 from django_otp.plugins.otp_totp.models import default_key
 
+from config.console.second_factors import BackupCodes, SecondFactor
 from config.console.unfold import AuthenticationForm, TextWidget
-from config.models import BackupCodes, SecondFactor
 from config.secrets import DecryptionFailed, digest_backup_code
 
 BACKUP_CODES: Final = 10
@@ -57,7 +57,7 @@ def read_offer(user: User, text: str) -> SecondFactor:
         raise OfferExpired from None
     if owner != user.pk:
         raise OfferExpired
-    sealed = SecondFactor.sealed(bytes.fromhex(key), user_id=user.pk)
+    sealed = SecondFactor.seal(bytes.fromhex(key), user_id=user.pk)
     return SecondFactor(user=user, name="Authenticator app", key=sealed)
 
 

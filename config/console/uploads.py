@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import base64
 import itertools
-from collections.abc import AsyncIterator, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Generator, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -17,7 +16,6 @@ from uuid import UUID
 from asgiref.sync import sync_to_async
 from django import forms
 from django.contrib import messages
-from django.contrib.auth.models import AnonymousUser
 from django.core import signing
 from django.core.exceptions import ValidationError
 from django.core.handlers.asgi import ASGIRequest
@@ -132,7 +130,7 @@ class UploadsAdmin(ConsoleAdmin):
                 rows.append((kind.replace("_", " "), row, outcome))
 
         try:
-            with _unnamed(request):
+            with audit.acting_as_nobody():
                 report = self.load(upload, by=actor_of(request), dry_run=True, on_row=on_row)
         except ImportRefused as exc:
             return self._ask(request, form, refusals=exc.problems)
@@ -167,7 +165,7 @@ class UploadsAdmin(ConsoleAdmin):
             return self._ask(request, self.upload_form(), refusals=[text])
         actor = actor_of(request)
         try:
-            with _unnamed(request), transaction.atomic():
+            with audit.acting_as_nobody(), transaction.atomic():
                 report = self.load(upload, by=actor, dry_run=False, on_row=None)
                 audit.record_import(
                     actor,
@@ -219,17 +217,6 @@ def _held(upload: Upload, *, salt: str) -> str:
 def _released(text: str, *, salt: str) -> Upload:
     name, owner, content = signing.loads(text, salt=salt, max_age=_LIFETIME)
     return Upload(name, base64.b64decode(content), None if owner is None else UUID(owner))
-
-
-@contextmanager
-def _unnamed(request: HttpRequest) -> Iterator[None]:
-    """Names nobody to the triggers of the audit log, which would write an entry for each row."""
-    user = request.user
-    request.user = AnonymousUser()
-    try:
-        yield
-    finally:
-        request.user = user
 
 
 def _counts(report: Report) -> list[tuple[str, str]]:

@@ -28,6 +28,13 @@ def pending_migrations() -> list[str]:
     return [f"{migration.app_label}.{migration.name}" for migration, _ in plan]
 
 
+def unknown_migrations() -> list[str]:
+    """Returns the applied migrations of present apps that no longer exist, as ``app.name``."""
+    loader = MigrationExecutor(connection).loader
+    unknown = loader.applied_migrations.keys() - loader.disk_migrations.keys()
+    return sorted(f"{app}.{name}" for app, name in unknown if app in loader.migrated_apps)
+
+
 def _safe(view: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
     """Lets GET and HEAD through and refuses every other method in the envelope."""
 

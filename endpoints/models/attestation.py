@@ -8,6 +8,7 @@ from django.db import models
 
 from accounts.models import Region
 from config.server import logs
+from config.triggers import AppendOnly
 
 
 class Attestation(models.Model):
@@ -25,6 +26,7 @@ class Attestation(models.Model):
 
     class Meta:
         ordering = ("-id",)
+        triggers = [AppendOnly()]
 
     def __str__(self) -> str:
         return f"ZDR {self.declared_zdr}, region {self.declared_region}"

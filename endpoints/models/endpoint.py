@@ -9,15 +9,18 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, Self
 
+import pgtrigger
 from django.db import models, transaction
 from django.db.models import Q
 from django.utils import timezone
 
 from accounts.models import Organization, Region
+from accounts.models.versions import RoutingVersionBump
 from catalog.models import LanguageModel, PriceVersion, Provider
 from catalog.pricing import Price
 from config.api.errors import GatewayError, InvalidTransition, NotFound, Unprocessable
 from config.api.idempotency import IdempotentModel, find_replay, fingerprint_of
+from config.audit.triggers import Audit
 from config.models import StatefulModel
 from endpoints.models.attestation import Attestation, next_attestation
 from endpoints.models.drafts import (
@@ -270,6 +273,14 @@ class PrivateEndpoint(IdempotentModel, StatefulModel):
                 | Q(status__in=("active", "disabled"), activated_at__isnull=False),
                 name="private_endpoint_activation_stamp",
             ),
+        ]
+        triggers = [
+            # Creating and editing drafts changes no route.
+            RoutingVersionBump(
+                operation=pgtrigger.Update,
+                condition="OLD.status <> 'draft' OR NEW.status <> 'draft'",
+            ),
+            Audit(ignored=("request_fingerprint", "watched_at")),
         ]
 
     def __str__(self) -> str:

@@ -15,7 +15,7 @@ from django.urls import reverse
 from billing import verification as audit
 from billing.models import Account, ChainState, Deposit, TopUp, Transfer
 from billing.topups.chains import Chain
-from config.models import AuditEntry
+from config.audit.entries import AuditEntry
 from tests.support import factories
 from tests.support.chains.nodes import Contract, EthTester
 from tests.support.chains.payments import ask, look

@@ -23,9 +23,9 @@ from playwright.sync_api import Page
 from accounts.models import ApiKey, Organization
 from billing.models import Account
 from config.audit import context as audit
+from config.audit.entries import AuditEntry
 from config.console import totp
 from config.local.simulator.server import Simulator
-from config.models import AuditEntry
 from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation
 from endusers.models import EndUser

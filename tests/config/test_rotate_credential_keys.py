@@ -11,8 +11,8 @@ from django.core.management import CommandError, call_command
 
 from accounts.models import ByokCredential
 from catalog.models import Provider
+from config.console.second_factors import SecondFactor
 from config.credentials import Secret
-from config.models import SecondFactor
 from config.secrets import DecryptionFailed, is_current
 from tests.support import factories
 from tests.support.factories import Tenant
@@ -54,7 +54,7 @@ def test_second_factors_move_with_the_others(db: None, settings: Any) -> None:
     user = User.objects.create_superuser("ann")
     key = random.token_bytes(20)
     device = SecondFactor.objects.create(
-        user=user, name="app", key=SecondFactor.sealed(key, user_id=user.pk), last_t=7
+        user=user, name="app", key=SecondFactor.seal(key, user_id=user.pk), last_t=7
     )
     settings.CREDENTIAL_KEYS = [random.token_bytes(32), *settings.CREDENTIAL_KEYS]
     assert rotate() == {"rotated": 1, "unchanged": 0, "failed": 0, "dry_run": False}

@@ -8,8 +8,8 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
 
+from config.audit.entries import AuditEntry
 from config.local.simulator.server import Simulator
-from config.models import AuditEntry
 from endpoints.models import PrivateEndpoint, Validation
 from tests.support import factories
 from tests.support.console import SECRET, SUBMIT, fingerprint, listing, messages_of, page

@@ -13,6 +13,7 @@ from django.utils import timezone
 from billing.topups.chains import Chain
 from billing.topups.node import Cursor
 from config.api.errors import InvalidRequest, InvalidTransition
+from config.audit.triggers import Audit
 
 _FIRST_WAIT: Final = 5.0
 _LONGEST_WAIT: Final = 300.0
@@ -51,6 +52,7 @@ class ChainState(models.Model):
                 name="chain_cursor_is_whole",
             )
         ]
+        triggers = [Audit(key="chain_id")]
 
     def __str__(self) -> str:
         return chain_name(self.chain_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from typing import ClassVar, Self
+from typing import ClassVar, Final, Self
 
 from django.db import models, transaction
 from django.db.models import Q
@@ -16,7 +16,19 @@ from billing.topups.models.chain_states import ChainState, chain_name
 from billing.topups.models.top_ups import TopUp
 from billing.topups.models.units import UnitsField, token_text
 from billing.topups.node import ChainPayment, Cursor
+from config.audit.triggers import Audit
 from config.models import StatefulModel
+from config.triggers import AppendOnly
+
+_MATCHED_OR_RESOLVED: Final = """
+    OLD.status = 'received' AND NEW.status IN ('credited', 'unmatched', 'under', 'over', 'late')
+    AND NEW.finding = NEW.status
+    AND (NEW.resolved_at, NEW.resolved_by, NEW.note)
+        IS NOT DISTINCT FROM (OLD.resolved_at, OLD.resolved_by, OLD.note)
+    OR OLD.status IN ('unmatched', 'under', 'over', 'late')
+    AND NEW.status IN ('credited', 'dismissed') AND NEW.resolved_at IS NOT NULL
+    AND (NEW.finding, NEW.top_up_id) IS NOT DISTINCT FROM (OLD.finding, OLD.top_up_id)
+"""
 
 
 class DepositQuerySet(models.QuerySet["Deposit"]):
@@ -136,6 +148,17 @@ class Deposit(StatefulModel):
             ),
             models.CheckConstraint(condition=Q(units__gt=0), name="deposit_units_positive"),
         ]
+        triggers = [
+            AppendOnly(
+                message="a deposit is never changed, but judged once and resolved once",
+                allowed=_MATCHED_OR_RESOLVED,
+                mutable=(
+                    "updated_at", "status", "finding", "top_up_id", "organization_id",
+                    "resolved_at", "resolved_by", "note",
+                ),
+            ),
+            Audit(),
+        ]  # fmt: skip
 
     def __str__(self) -> str:
         return f"{self.amount_text} on {chain_name(self.chain_id)}"

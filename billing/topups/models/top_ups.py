@@ -19,6 +19,7 @@ from billing.topups.models.chain_states import ChainState, chain_name
 from billing.topups.models.units import UnitsField, token_text
 from config.api.errors import GatewayError, InvalidRequest
 from config.api.idempotency import IdempotentModel, find_replay, fingerprint_of
+from config.audit.triggers import Audit
 from config.models import StatefulModel
 
 MAX_OPEN: Final = 5
@@ -193,6 +194,7 @@ class TopUp(IdempotentModel, StatefulModel):
                 name="top_up_confirmation_stamp",
             ),
         ]
+        triggers = [Audit(ignored=("request_fingerprint",))]
 
     def __str__(self) -> str:
         return f"{self.amount_text} on {chain_name(self.chain_id)}"

@@ -9,9 +9,9 @@ from accounts.models import (
     ByokCredential,
 )
 from catalog.models import Provider
+from config.audit.entries import AuditEntry
 from config.credentials import Secret
 from config.local.simulator.server import Simulator
-from config.models import AuditEntry
 from tests.support import factories
 from tests.support.console import SECRET, SUBMIT, fingerprint, listing, messages_of, page
 from tests.support.factories import Tenant

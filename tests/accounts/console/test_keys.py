@@ -11,7 +11,7 @@ from django.utils import timezone
 from accounts.models import (
     ApiKey,
 )
-from config.models import AuditEntry
+from config.audit.entries import AuditEntry
 from tests.support import factories
 from tests.support.console import SUBMIT, fingerprint, listing, messages_of, page
 from tests.support.factories import Tenant

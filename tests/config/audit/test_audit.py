@@ -19,8 +19,9 @@ from accounts.models import ApiKey, Member
 from billing import ledger
 from catalog.models import ModelEndpoint, PriceVersion
 from config.audit import context as audit
+from config.audit.entries import AuditEntry
+from config.audit.triggers import audit_triggers
 from config.local.simulator.server import Simulator
-from config.models import AuditEntry
 from endpoints.models import PrivateEndpoint
 from endusers.models import EndUser
 from tests.support import factories
@@ -238,12 +239,13 @@ def test_every_secret_column_is_masked(db: None) -> None:
     """A column of bytes or of a well-known name must be among a trigger's masked ones."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT encode(tgargs, 'escape') FROM pg_trigger WHERE tgname = 'audited'",
+            "SELECT tgrelid::regclass::text FROM pg_trigger WHERE tgname LIKE 'pgtrigger_audit_%'"
         )
-        triggers = [row[0].split("\\000") for row in cursor.fetchall()]
-    masked = {arguments[0]: arguments[2].split(",") for arguments in triggers}
-    assert set(masked) == audit.KINDS
-    for kind, columns in masked.items():
+        tables = {table for (table,) in cursor.fetchall()}
+    declared = audit_triggers()
+    assert tables == {apps.get_model(kind)._meta.db_table for kind in declared}
+    for kind, trigger in declared.items():
+        columns = trigger.masked
         fields = apps.get_model(kind)._meta.concrete_fields
         assert {""} | set(columns) == {""} | {
             field.column
@@ -322,7 +324,7 @@ def test_grants_and_refunds_are_audited_and_requests_are_not(tenant: Tenant) -> 
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT pg_get_triggerdef(oid) FROM pg_trigger "
-            "WHERE tgname = 'audited' AND tgrelid = 'billing_transfer'::regclass"
+            "WHERE tgname LIKE 'pgtrigger_audit_%' AND tgrelid = 'billing_transfer'::regclass"
         )
         [definition] = cursor.fetchone()
     assert "AFTER INSERT ON" in definition

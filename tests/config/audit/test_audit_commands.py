@@ -9,7 +9,7 @@ from django.core.management import call_command
 from django.db import IntegrityError, connection
 
 from catalog.models import Provider
-from config.models import AuditEntry
+from config.audit.entries import AuditEntry
 from tests.support.factories import Tenant
 
 

@@ -12,8 +12,8 @@ from django.urls import reverse
 from accounts.models import (
     ApiKey,
 )
+from config.audit.entries import AuditEntry
 from config.local.simulator.server import Simulator
-from config.models import AuditEntry
 from endpoints.models import PrivateEndpoint
 from endusers.models import EndUser
 from tests.support import factories

@@ -13,7 +13,7 @@ from django.test import Client
 from django.urls import reverse
 
 from billing.models import Transfer
-from config.models import AuditEntry
+from config.audit.entries import AuditEntry
 from endusers.models import EndUser
 from inference.models import Generation
 from tests.support import factories

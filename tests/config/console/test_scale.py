@@ -23,7 +23,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from billing.models import Transfer
-from config.models import AuditEntry
+from config.audit.entries import AuditEntry
 from endpoints.models import PrivateEndpoint
 from endusers.models import EndUser
 from inference.models import DailyUsage, Generation, HourlyUsage, Journal, UsageDay

@@ -16,8 +16,9 @@ from django_otp.oath import totp as code_at
 from django_otp.plugins.otp_static.models import StaticDevice, StaticToken
 from django_otp.plugins.otp_totp.models import TOTPDevice
 
+from config.audit.entries import AuditEntry
 from config.console import totp
-from config.models import AuditEntry, SecondFactor
+from config.console.second_factors import SecondFactor
 from config.secrets import DecryptionFailed, digest_backup_code
 
 PASSWORD = "a long enough password"

@@ -16,8 +16,8 @@ from django.urls import reverse
 
 from catalog import imports as catalogue
 from catalog.models import LanguageModel, ModelEndpoint, Provider
+from config.audit.entries import AuditEntry
 from config.console.uploads import MAX_BYTES
-from config.models import AuditEntry
 from endpoints.models import Attestation, PrivateEndpoint
 from endusers.models import EndUser
 from tests.support import factories

@@ -1,0 +1,133 @@
+"""Trigger classes that models declare in ``Meta.triggers``; django-pgtrigger migrates them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Final
+
+import pgtrigger
+from django.db import models
+from pgtrigger import compiler
+
+# The id of the present transaction as a bigint.
+TRANSACTION_ID: Final = "pg_current_xact_id()::text::bigint"
+
+
+class TriggerSql(compiler.UpsertTriggerSql):
+    """The SQL that installs a trigger, without django-pgtrigger's switch to ignore triggers.
+
+    Any session could throw that switch, and each row would pay for reading it. Migrations refer to
+    this class: a change of the template needs a new class.
+    """
+
+    def get_template(self) -> str:
+        return """
+            CREATE OR REPLACE FUNCTION {pgid}() RETURNS trigger LANGUAGE plpgsql AS $$
+            {declare}
+            BEGIN
+            {func}
+            END
+            $$;
+            DROP TRIGGER IF EXISTS {pgid} ON {table};
+            CREATE {constraint} TRIGGER {pgid} {when} {operation} ON {table}
+                {timing} {referencing} FOR EACH {level} {condition}
+                EXECUTE FUNCTION {execute};
+            COMMENT ON TRIGGER {pgid} ON {table} IS '{hash}';
+        """
+
+
+class Trigger(pgtrigger.Trigger):
+    """A trigger whose function runs exactly the declared statements."""
+
+    def render_condition(self, model: Any) -> str:
+        condition: Any = self.get_condition(model)
+        return f"WHEN ({condition.resolve(model)})" if condition else ""
+
+    def render_declare(self, model: Any) -> str:
+        declarations = [f"    {name} {type_};" for name, type_ in self.get_declare(model)]
+        return "\n".join(["DECLARE", *declarations]) if declarations else ""
+
+    def compile(self, model: Any) -> compiler.Trigger:
+        return compiler.Trigger(
+            name=self.name,
+            sql=TriggerSql(
+                pgid=self.get_pgid(model),
+                declare=self.render_declare(model),
+                func=self.render_func(model),
+                table=model._meta.db_table,
+                constraint="CONSTRAINT" if self.timing else "",
+                when=self.when,
+                operation=self.operation,
+                timing=f"DEFERRABLE INITIALLY {self.timing}" if self.timing else "",
+                condition=self.render_condition(model),
+            ),
+        )
+
+
+class AppendOnly(Trigger):
+    """Refuses to delete rows, and to update them except for one kind of update.
+
+    ``allowed`` is an SQL condition over ``OLD`` and ``NEW`` under which an update passes, as long
+    as it changes no column but the ``mutable`` ones.
+    """
+
+    when = pgtrigger.Before
+    operation = pgtrigger.Update | pgtrigger.Delete
+
+    def __init__(
+        self, *, message: str = "", allowed: str = "", mutable: Collection[str] = ()
+    ) -> None:
+        self._message = message
+        self._allowed = allowed
+        self._mutable = mutable
+        super().__init__(name="append_only")
+
+    def get_func(self, model: Any) -> str:
+        message = self._message or f"{model._meta.db_table} is append-only"
+        refusal = f"RAISE EXCEPTION '{message}' USING ERRCODE = 'restrict_violation';"
+        if not self._allowed:
+            return refusal
+        columns = [field.column for field in model._meta.concrete_fields]
+        frozen = [column for column in columns if column not in self._mutable]
+        new, old = (", ".join(f"{row}.{column}" for column in frozen) for row in ("NEW", "OLD"))
+        return (
+            f"IF TG_OP = 'UPDATE' AND ({self._allowed})\n"
+            f"   AND ({new})\n"
+            f"       IS NOT DISTINCT FROM\n"
+            f"       ({old})\n"
+            f"THEN\n"
+            f"    RETURN NEW;\n"
+            f"END IF;\n"
+            f"{refusal}"
+        )
+
+
+class VersionBump(Trigger):
+    """Runs a statement at commit that moves a version, by which processes notice a change.
+
+    At commit, so that the version's row is locked last and for an instant: transactions that lock
+    other rows too cannot deadlock over it. The version is the id of the changing transaction, so
+    two changes never share one.
+    """
+
+    when = pgtrigger.After
+    timing = pgtrigger.Deferred
+    statement = ""
+
+    def __init__(
+        self,
+        *,
+        operation: Any = pgtrigger.Insert | pgtrigger.Update | pgtrigger.Delete,
+        condition: str = "",
+    ) -> None:
+        super().__init__(
+            name="version_bump",
+            operation=operation,
+            condition=pgtrigger.Condition(condition) if condition else None,
+        )
+
+    def get_statement(self, model: type[models.Model]) -> str:
+        return self.statement
+
+    def get_func(self, model: Any) -> str:
+        return f"{self.get_statement(model)}\nRETURN NULL;"
