@@ -1,4 +1,4 @@
-"""Grants by operators: at once up to a limit, above it with the approval of a second one."""
+"""Grants by operators; above a limit a second operator must approve them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from billing import ledger
 from billing.models import GrantRequest
 
 
-def give(organization_id: uuid.UUID, amount_nano: int, *, by: str, note: str) -> bool:
-    """Grants credits, or stores the request for it; tells whether they are granted."""
+def grant_or_request(organization_id: uuid.UUID, amount_nano: int, *, by: str, note: str) -> bool:
+    """Grants credits and returns True; above the limit creates a request and returns False."""
     limit: int = settings.GRANT_APPROVAL_NANO
     if limit and amount_nano > limit:
         GrantRequest.objects.create(
@@ -23,13 +23,13 @@ def give(organization_id: uuid.UUID, amount_nano: int, *, by: str, note: str) ->
     return True
 
 
-def approve(wanted: GrantRequest, *, by: str) -> None:
-    """Grants what was asked for, once; raises what :meth:`GrantRequest.approve` raises."""
+def approve(request: GrantRequest, *, by: str) -> None:
+    """Approves a request and grants its amount; raises as :meth:`GrantRequest.approve`."""
     with transaction.atomic():
-        wanted.approve(by=by)
+        request.approve(by=by)
         ledger.grant(
-            wanted.organization_id,
-            wanted.amount_nano,
+            request.organization_id,
+            request.amount_nano,
             actor=by,
-            note=f"Asked for by {wanted.requested_by}. {wanted.note}".rstrip(),
+            note=f"Requested by {request.requested_by}. {request.note}".rstrip(),
         )

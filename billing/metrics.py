@@ -1,4 +1,4 @@
-"""What operators are alerted of: read from the database, so that every worker tells the same."""
+"""Metrics of deposits and chains, read from the database: every worker reports the same."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from billing.models import ChainState, Deposit
 
 
 class TopUpCollector(Collector):
-    """Deposits that wait for an operator, and chains that are not read.
+    """Collects the number of deposits in review and the state of each chain.
 
-    Nothing at all while the database is away: what the workers count is told all the same.
+    Collects nothing while the database is unreachable, so that other metrics are still served.
     """
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
@@ -27,16 +27,18 @@ class TopUpCollector(Collector):
             "causeway_deposits_in_review", "Deposits that wait for an operator.", value=in_review
         )
         halted = GaugeMetricFamily(
-            "causeway_chain_halted", "Whether a chain waits for an operator.", labels=("chain_id",)
+            "causeway_chain_halted",
+            "Whether reading a chain was halted until an operator resumes it.",
+            labels=("chain_id",),
         )
         failures = GaugeMetricFamily(
             "causeway_chain_failures",
-            "How often in a row a chain's node could not be read.",
+            "Consecutive failures to read a chain's node.",
             labels=("chain_id",),
         )
         block = GaugeMetricFamily(
             "causeway_chain_block",
-            "The last block of a chain whose payments are known.",
+            "The last block of a chain whose payments are stored.",
             labels=("chain_id",),
         )
         scanned = GaugeMetricFamily(

@@ -1,4 +1,4 @@
-"""What can be called: providers, language models, and the endpoints at which a model is served."""
+"""The catalogue: providers, language models, public endpoints and their prices."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PRICE: dict[str, Any] = {
 
 
 class Dialect(models.TextChoices):
-    """The wire format that a provider speaks; ``catalog.dialects`` has a module for each."""
+    """The wire format of a provider; ``catalog.dialects`` has a module for each."""
 
     OPENAI = "openai", "OpenAI"
     ANTHROPIC = "anthropic", "Anthropic Messages"
@@ -36,14 +36,14 @@ class Dialect(models.TextChoices):
 
     @property
     def url_from_credential(self) -> bool:
-        """Tells whether the deployment's URL comes from the credential, not from ``base_url``."""
+        """Whether a deployment's URL comes from the credential instead of ``base_url``."""
         return self in (Dialect.AZURE, Dialect.BEDROCK, Dialect.VERTEX)
 
 
 class CatalogVersion(models.Model):
-    """The one row by which running processes notice that the catalogue changed.
+    """The version of the catalogue, in one row; running processes compare it with their copy.
 
-    A deferred trigger writes the id of the changing transaction into it, at commit.
+    :class:`CatalogVersionBump` writes the id of the changing transaction at commit.
     """
 
     id = models.SmallIntegerField(primary_key=True, default=1)
@@ -70,7 +70,7 @@ END IF;"""  # noqa: S608 - a constant
 
 
 class Provider(BaseModel):
-    """A company or platform that serves models over one dialect."""
+    """A company or platform that serves models with one dialect."""
 
     slug = models.CharField(max_length=255, unique=True)
     name = models.CharField(max_length=255)
@@ -79,7 +79,7 @@ class Provider(BaseModel):
         max_length=2048,
         null=True,
         blank=True,
-        help_text="Empty where the URL comes from the credential.",
+        help_text="Empty when the URL comes from the credential.",
     )
     trains_on_prompts = models.BooleanField(default=False)
     retains_prompts = models.BooleanField(default=False)
@@ -89,7 +89,7 @@ class Provider(BaseModel):
     terms_of_service_url = models.URLField(max_length=2048, null=True, blank=True)
     status_page_url = models.URLField(max_length=2048, null=True, blank=True)
     is_listed = models.BooleanField(
-        default=True, help_text="Off: the provider has left the catalogue."
+        default=True, help_text="Off: the provider was removed from the catalogue."
     )
     sealed_credential = models.BinaryField(null=True, editable=False)
     credential_label = models.CharField(max_length=32, default="", editable=False)
@@ -110,15 +110,15 @@ class Provider(BaseModel):
         return f"provider|{self.pk}"
 
     def set_credential(self, secret: Secret) -> None:
-        """Stores the operator's own secret for this provider, replacing the one before."""
+        """Replaces the operator's secret for this provider."""
         self.sealed_credential = secrets.seal(secret, associated=self._associated)
         self.credential_label = secret.label
         self.save_fields("sealed_credential", "credential_label")
 
     def rewrap_credential(self) -> bool:
-        """Puts the operator's secret under the first credential key; returns whether it was not.
+        """Encrypts the secret with the first credential key; returns whether another was in use.
 
-        Raises :class:`config.secrets.DecryptionFailed` when no configured key opens it.
+        Raises :class:`config.secrets.DecryptionFailed` when no configured key decrypts it.
         """
         with transaction.atomic():
             self.refresh_from_db(from_queryset=Provider._base_manager.select_for_update())
@@ -130,7 +130,7 @@ class Provider(BaseModel):
         return True
 
     def reveal_credential(self) -> Secret:
-        """Opens the operator's secret; raises :class:`config.secrets.DecryptionFailed`."""
+        """Decrypts the operator's secret; raises :class:`config.secrets.DecryptionFailed`."""
         return secrets.unseal(bytes(self.sealed_credential or b""), associated=self._associated)
 
 
@@ -140,15 +140,15 @@ class LanguageModelQuerySet(models.QuerySet["LanguageModel"]):
 
 
 class LanguageModel(BaseModel):
-    """A model of the catalogue, whoever serves it.
+    """A language model of the catalogue, independent of its providers.
 
-    ``slug`` is the public name that requests use; ``canonical_slug`` never changes once published.
+    ``slug`` is the public name in requests; ``canonical_slug`` never changes once published.
     """
 
     slug = models.CharField(max_length=255, unique=True)
     canonical_slug = models.CharField(max_length=255, unique=True)
     name = models.CharField(max_length=255)
-    created = models.BigIntegerField(help_text="Publication, in Unix seconds.")
+    created = models.BigIntegerField(help_text="Publication time, in Unix seconds.")
     description = models.TextField(blank=True)
     context_length = models.PositiveBigIntegerField(null=True, blank=True)
     input_modalities = ArrayField(models.CharField(max_length=32))
@@ -163,7 +163,7 @@ class LanguageModel(BaseModel):
     expiration_date = models.DateField(null=True, blank=True)
     knowledge_cutoff = models.DateField(null=True, blank=True)
     is_listed = models.BooleanField(
-        default=True, help_text="Off: the model has left the catalogue."
+        default=True, help_text="Off: the model was removed from the catalogue."
     )
 
     objects = LanguageModelQuerySet.as_manager()
@@ -178,10 +178,10 @@ class LanguageModel(BaseModel):
 
 
 class PriceVersion(models.Model):
-    """A price that was in force; never changed, so that a generation can point at what it paid.
+    """A price of an endpoint; append-only, because generations point at the price they paid.
 
-    USD per token (per image of the prompt, per request) as exact decimals. ``subject_id`` is the
-    endpoint that it priced: no foreign key, because private endpoints live above the catalogue.
+    Exact decimals in USD per token, per image of the prompt, and per request. ``subject_id`` is the
+    id of a public or private endpoint; a foreign key could not refer to both.
     """
 
     id = models.BigAutoField(primary_key=True)
@@ -191,14 +191,17 @@ class PriceVersion(models.Model):
     image = models.DecimalField(**_PRICE, default=0)
     request = models.DecimalField(**_PRICE, default=0)
     cache_read = models.DecimalField(
-        **_PRICE, null=True, blank=True, help_text="Empty: cached tokens cost as prompt tokens."
+        **_PRICE,
+        null=True,
+        blank=True,
+        help_text="Empty: cached tokens cost as much as prompt tokens.",
     )
     cache_write = models.DecimalField(**_PRICE, null=True, blank=True)
     image_output = models.DecimalField(
         **_PRICE,
         null=True,
         blank=True,
-        help_text="Empty: tokens of a drawn picture cost as completion tokens.",
+        help_text="Empty: image tokens cost as much as completion tokens.",
     )
     created_at = models.DateTimeField(auto_now_add=True, editable=False)
 
@@ -220,7 +223,7 @@ class PriceVersion(models.Model):
 
     @classmethod
     def of(cls, *, subject_id: uuid.UUID, price: Price) -> Self:
-        """Returns a row, not yet stored, for a price of an endpoint."""
+        """Returns an unsaved price version for an endpoint."""
         return cls(
             subject_id=subject_id,
             prompt=price.prompt,
@@ -247,12 +250,12 @@ class PriceVersion(models.Model):
 
 class ModelEndpointQuerySet(models.QuerySet["ModelEndpoint"]):
     def routable(self) -> Self:
-        """Returns the endpoints whose model and provider are in the catalogue."""
+        """Returns the listed endpoints whose model and provider are listed too."""
         return self.filter(is_listed=True, model__is_listed=True, provider__is_listed=True)
 
 
 class ModelEndpoint(BaseModel):
-    """A model as one provider serves it publicly, at a list price."""
+    """A public endpoint: a model at a provider, with a list price."""
 
     model = models.ForeignKey(LanguageModel, on_delete=models.PROTECT, related_name="endpoints")
     provider = models.ForeignKey(Provider, on_delete=models.PROTECT, related_name="endpoints")
@@ -266,7 +269,7 @@ class ModelEndpoint(BaseModel):
     zdr = models.BooleanField("zero data retention", default=False)
     supported_parameters = ArrayField(models.CharField(max_length=64), default=list, blank=True)
     is_listed = models.BooleanField(
-        default=True, help_text="Off: the endpoint has left the catalogue."
+        default=True, help_text="Off: the endpoint was removed from the catalogue."
     )
 
     objects = ModelEndpointQuerySet.as_manager()

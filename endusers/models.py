@@ -1,4 +1,4 @@
-"""End users: the tracking strings by which an organization knows its own customers."""
+"""End users: the ids that organizations use for their own customers."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class EndUserQuerySet(models.QuerySet["EndUser"]):
 
 class EndUserManager(models.Manager.from_queryset(EndUserQuerySet)):  # type: ignore[misc]
     def register(self, *, organization_id: uuid.UUID, user: str) -> EndUser:
-        """Registers a tracking string; raises :class:`AlreadyRegistered` for one that exists.
+        """Registers an end user; raises :class:`AlreadyRegistered` when it exists.
 
-        One INSERT decides: of many at once, one wins and the constraint refuses the others.
+        The unique constraint decides between concurrent registrations.
         """
         end_user = EndUser(organization_id=organization_id, user=user)
         [stored] = self.bulk_create([end_user], ignore_conflicts=True)
@@ -45,7 +45,7 @@ class EndUserManager(models.Manager.from_queryset(EndUserQuerySet)):  # type: ig
 
 
 class EndUser(BaseModel):
-    """A registered tracking string. It creates no login, and its flag never blocks inference."""
+    """A registered end user; it has no login, and ``is_active`` never blocks inference."""
 
     organization = models.ForeignKey(
         Organization, on_delete=models.CASCADE, related_name="end_users"
@@ -73,14 +73,14 @@ class EndUser(BaseModel):
         return self.user
 
     def activate(self) -> bool:
-        """INACTIVE → ACTIVE. Returns whether that changed anything; repeating it does not."""
-        return self._mark(is_active=True)
+        """INACTIVE → ACTIVE. Returns whether anything changed."""
+        return self._set_active(is_active=True)
 
     def deactivate(self) -> bool:
-        """ACTIVE → INACTIVE. Returns whether that changed anything; the string stays taken."""
-        return self._mark(is_active=False)
+        """ACTIVE → INACTIVE. Returns whether anything changed; the id stays registered."""
+        return self._set_active(is_active=False)
 
-    def _mark(self, *, is_active: bool) -> bool:
+    def _set_active(self, *, is_active: bool) -> bool:
         with transaction.atomic():
             self.refresh_from_db(from_queryset=EndUser._base_manager.select_for_update())
             if self.is_active is is_active:

@@ -141,7 +141,7 @@ class OrganizationAdmin(ConsoleAdmin):
         nano = int(given["amount"].scaleb(9))
         amount = nano_dollars(nano)
         by = actor_of(request)
-        if grants.give(organization.pk, nano, by=by, note=given["note"]):
+        if grants.grant_or_request(organization.pk, nano, by=by, note=given["note"]):
             return messages.SUCCESS, f"{amount} granted to {organization}."
         return messages.WARNING, f"{amount} for {organization} wait for another operator."
 

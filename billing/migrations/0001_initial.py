@@ -172,7 +172,7 @@ class Migration(migrations.Migration):
                 ("requests", models.BigIntegerField(db_default=0, default=0)),
                 (
                     "minute",
-                    models.DateTimeField(help_text="The last one with a request.", null=True),
+                    models.DateTimeField(help_text="The last minute with a request.", null=True),
                 ),
                 (
                     "requests_before",
@@ -275,11 +275,13 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "amount_nano",
-                    models.BigIntegerField(help_text="In nano-USD: at most so much moves."),
+                    models.BigIntegerField(help_text="The largest amount to move, in nano-USD."),
                 ),
                 (
                     "posted_nano",
-                    models.BigIntegerField(help_text="In nano-USD: so much moved.", null=True),
+                    models.BigIntegerField(
+                        help_text="The amount that moved, in nano-USD.", null=True
+                    ),
                 ),
                 (
                     "status",

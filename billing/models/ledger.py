@@ -1,6 +1,7 @@
-"""Accounts, the append-only transfers between them, and the meters that budgets read.
+"""Accounts, the append-only transfers between them, grant requests, and the meters of budgets.
 
-All amounts are integers in nano-USD (10⁻⁹ USD). :mod:`billing.ledger` is the only writer of these.
+All amounts are integers in nano-USD (10⁻⁹ USD). Only :mod:`billing.ledger` and the statements of
+admission and settlement write accounts, transfers and meters.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ class AccountQuerySet(models.QuerySet["Account"]):
 
 
 class Account(models.Model):
-    """One side of an organization's transfers; a trigger opens all five with the organization.
+    """One side of an organization's transfers; a trigger creates all five with the organization.
 
-    Credits come from ``grants`` and ``deposits`` and go to ``usage``; what usage cost beyond all
-    credits comes from ``write_off``. So the balances of an organization add up to zero, and no row
-    is shared between organizations, which would make all of them wait for each other.
+    Credits come from ``grants`` and ``deposits`` and go to ``usage``; ``write_off`` pays for usage
+    beyond all credits. The balances of an organization therefore add up to zero. Organizations
+    share no account, because they would wait for each other's locks.
     """
 
     class Kind(models.TextChoices):
@@ -65,7 +66,7 @@ class Account(models.Model):
                 condition=Q(posted_debits__gte=0, posted_credits__gte=0, pending_debits__gte=0),
                 name="account_sums_not_negative",
             ),
-            # The last word against an overdraft, whatever any code believes.
+            # Prevents an overdraft even if all code is wrong.
             models.CheckConstraint(
                 condition=~Q(kind="credits")
                 | Q(posted_credits__gte=F("posted_debits") + F("pending_debits")),
@@ -78,12 +79,12 @@ class Account(models.Model):
 
     @property
     def balance(self) -> int:
-        """What came in less what went out; holds count as still there."""
+        """Posted credits less posted debits, holds included."""
         return self.posted_credits - self.posted_debits
 
     @property
     def available(self) -> int:
-        """What may still be promised: the balance less what is held."""
+        """The balance less the holds: the amount that new holds may use."""
         return self.balance - self.pending_debits
 
 
@@ -96,11 +97,11 @@ class TransferQuerySet(models.QuerySet["Transfer"]):
 
 
 class Transfer(models.Model):
-    """An amount that moves from one account to another; never changed, but ended once.
+    """An amount that moves from one account to another; it is ended once and never changed.
 
-    PENDING → POSTED with ``posted_nano``, at most the amount, or PENDING → VOIDED. What needs no
-    hold is stored as posted. ``reference`` names what it was for, once for each kind: a generation
-    for usage and its refund, a deposit for a deposit.
+    PENDING → POSTED with ``posted_nano``, at most the amount, or PENDING → VOIDED. A transfer
+    without a hold is created as posted. ``reference`` names the generation of a usage or refund, or
+    the deposit of a deposit; it is unique for each kind.
     """
 
     class Kind(models.TextChoices):
@@ -127,8 +128,8 @@ class Transfer(models.Model):
     kind = models.CharField(max_length=16, choices=Kind)
     debit = models.ForeignKey(Account, on_delete=models.PROTECT, related_name="+", db_index=False)
     credit = models.ForeignKey(Account, on_delete=models.PROTECT, related_name="+", db_index=False)
-    amount_nano = models.BigIntegerField(help_text="In nano-USD: at most so much moves.")
-    posted_nano = models.BigIntegerField(null=True, help_text="In nano-USD: so much moved.")
+    amount_nano = models.BigIntegerField(help_text="The largest amount to move, in nano-USD.")
+    posted_nano = models.BigIntegerField(null=True, help_text="The amount that moved, in nano-USD.")
     status = models.CharField(max_length=16, choices=Status)
     reference = models.CharField(max_length=128, null=True, db_collation="C")
     actor = models.CharField(max_length=255, default="", db_default="")
@@ -141,7 +142,7 @@ class Transfer(models.Model):
     class Meta:
         ordering = ("-id",)
         indexes = [
-            # None has what ends a transfer: that update touches no index.
+            # No index has a column that ends a transfer, so the update touches no index.
             models.Index(fields=("organization", "-id"), name="transfer_list"),
             models.Index(
                 fields=("kind", "-id"), condition=~Q(kind="usage"), name="transfer_by_kind"
@@ -183,14 +184,14 @@ class Transfer(models.Model):
 
 
 class SameOperator(Conflict):
-    """Who asks for a grant does not approve it."""
+    """An operator tried to approve their own grant request."""
 
     error_type = "same_operator"
     message = "Another operator than the one who asked for the grant must approve it."
 
 
 class GrantRequest(StatefulModel):
-    """A grant above the operators' limit, which waits for a second one of them.
+    """A grant above the limit of one operator; a second operator approves or declines it.
 
     REQUESTED → APPROVED, in the transaction of its transfer, or REQUESTED → DECLINED.
     """
@@ -234,7 +235,7 @@ class GrantRequest(StatefulModel):
         return f"grant to {self.organization}"
 
     def approve(self, *, by: str) -> None:
-        """REQUESTED → APPROVED, by another operator; raises :class:`SameOperator` for the same."""
+        """REQUESTED → APPROVED. Raises :class:`SameOperator` for the requesting operator."""
         with transaction.atomic():
             self.lock()
             self.require_status(self.Status.REQUESTED)
@@ -243,7 +244,7 @@ class GrantRequest(StatefulModel):
             self._decide(self.Status.APPROVED, by)
 
     def decline(self, *, by: str) -> None:
-        """REQUESTED → DECLINED, by anybody: who asked may take it back."""
+        """REQUESTED → DECLINED. The requesting operator may decline too."""
         with transaction.atomic():
             self.lock()
             self.require_status(self.Status.REQUESTED)
@@ -269,11 +270,11 @@ class OpenMeter(Trigger):
 
 
 class Meter(models.Model):
-    """What one key, member or workspace has used; a trigger makes it with its subject.
+    """The usage of one key, member or workspace; a trigger creates it with its subject.
 
-    ``cost…`` is what credits paid and ``byok…`` what its own credentials paid upstream: on ``day``
-    (UTC), in that day's week (from Monday) and month, and in all. What is held for requests under
-    way is apart. A period that ``day`` does not lie in has nothing yet.
+    ``cost…`` is the cost paid by credits, ``byok…`` the upstream cost of BYOK credentials: on
+    ``day`` (UTC), in the week (from Monday) and month of that day, and in total. Holds of running
+    requests are counted separately. In a period that does not contain ``day`` the usage is zero.
     """
 
     subject_id = models.UUIDField(primary_key=True, editable=False)
@@ -292,7 +293,7 @@ class Meter(models.Model):
     held_cost = models.BigIntegerField(default=0, db_default=0)
     held_byok = models.BigIntegerField(default=0, db_default=0)
     requests = models.BigIntegerField(default=0, db_default=0)
-    minute = models.DateTimeField(null=True, help_text="The last one with a request.")
+    minute = models.DateTimeField(null=True, help_text="The last minute with a request.")
     requests_before = models.BigIntegerField(
         default=0, db_default=0, help_text="Requests before that minute."
     )

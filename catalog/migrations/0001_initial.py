@@ -46,7 +46,7 @@ class Migration(migrations.Migration):
                 ("slug", models.CharField(max_length=255, unique=True)),
                 ("canonical_slug", models.CharField(max_length=255, unique=True)),
                 ("name", models.CharField(max_length=255)),
-                ("created", models.BigIntegerField(help_text="Publication, in Unix seconds.")),
+                ("created", models.BigIntegerField(help_text="Publication time, in Unix seconds.")),
                 ("description", models.TextField(blank=True)),
                 ("context_length", models.PositiveBigIntegerField(blank=True, null=True)),
                 (
@@ -89,7 +89,7 @@ class Migration(migrations.Migration):
                 (
                     "is_listed",
                     models.BooleanField(
-                        default=True, help_text="Off: the model has left the catalogue."
+                        default=True, help_text="Off: the model was removed from the catalogue."
                     ),
                 ),
             ],
@@ -128,7 +128,7 @@ class Migration(migrations.Migration):
                 (
                     "is_listed",
                     models.BooleanField(
-                        default=True, help_text="Off: the endpoint has left the catalogue."
+                        default=True, help_text="Off: the endpoint was removed from the catalogue."
                     ),
                 ),
             ],
@@ -180,7 +180,7 @@ class Migration(migrations.Migration):
                     models.DecimalField(
                         blank=True,
                         decimal_places=30,
-                        help_text="Empty: cached tokens cost as prompt tokens.",
+                        help_text="Empty: cached tokens cost as much as prompt tokens.",
                         max_digits=36,
                         null=True,
                         validators=[django.core.validators.MinValueValidator(0)],
@@ -201,7 +201,7 @@ class Migration(migrations.Migration):
                     models.DecimalField(
                         blank=True,
                         decimal_places=30,
-                        help_text="Empty: tokens of a drawn picture cost as completion tokens.",
+                        help_text="Empty: image tokens cost as much as completion tokens.",
                         max_digits=36,
                         null=True,
                         validators=[django.core.validators.MinValueValidator(0)],
@@ -244,7 +244,7 @@ class Migration(migrations.Migration):
                     "base_url",
                     models.CharField(
                         blank=True,
-                        help_text="Empty where the URL comes from the credential.",
+                        help_text="Empty when the URL comes from the credential.",
                         max_length=2048,
                         null=True,
                     ),
@@ -267,7 +267,7 @@ class Migration(migrations.Migration):
                 (
                     "is_listed",
                     models.BooleanField(
-                        default=True, help_text="Off: the provider has left the catalogue."
+                        default=True, help_text="Off: the provider was removed from the catalogue."
                     ),
                 ),
                 ("sealed_credential", models.BinaryField(null=True)),

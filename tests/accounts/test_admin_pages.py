@@ -260,7 +260,7 @@ def test_a_grant_above_the_limit_is_approved_by_another_operator(
     )  # fmt: skip
     transfer = Transfer.objects.latest("id")
     assert (transfer.actor, transfer.note) == (
-        "operator second", "Asked for by operator operator. a pilot",
+        "operator second", "Requested by operator operator. a pilot",
     )  # fmt: skip
     assert audit.find_differences() == []
 
@@ -295,7 +295,7 @@ def test_two_approvals_at_once_grant_once(
 ) -> None:
     tenant = factories.make_tenant()
     settings.GRANT_APPROVAL_NANO = 1
-    grants.give(tenant.organization.pk, 5, by="ann", note="")
+    grants.grant_or_request(tenant.organization.pk, 5, by="ann", note="")
 
     def approve(by: str) -> str:
         try:
