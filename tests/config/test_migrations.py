@@ -75,6 +75,6 @@ def test_a_database_of_an_unreleased_version_is_refused(
     refused = manage(*command, DATABASE_URL=empty_database)
     assert refused.returncode == 1
     assert refused.stderr.splitlines()[-1] == (
-        "The database was made by an unreleased version of Causeway: "
+        "CommandError: The database was made by an unreleased version of Causeway: "
         "remove the data directory, or point DATA_DIR or DATABASE_URL elsewhere."
     )

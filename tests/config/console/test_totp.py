@@ -4,16 +4,14 @@ import re
 import secrets as random
 import time
 from datetime import timedelta
-from importlib import import_module
 from typing import Any
 
 import pytest
-from django.apps import apps
 from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
 from django_otp.oath import totp as code_at
-from django_otp.plugins.otp_static.models import StaticDevice, StaticToken
+from django_otp.plugins.otp_static.models import StaticToken
 from django_otp.plugins.otp_totp.models import TOTPDevice
 
 from config.audit.entries import AuditEntry
@@ -304,28 +302,6 @@ def test_lost_credential_key_leaves_the_backup_codes(user: User, settings: Any) 
     assert not is_inside(client)
     assert log_in(client, otp_token=codes[0])["Location"] == "/admin/"
     assert is_inside(client)
-
-
-def test_migration_seals_what_stood_open(user: User) -> None:
-    device = TOTPDevice.objects.create(user=user, name="app")
-    backup = StaticDevice.objects.create(user=user, name="codes")
-    StaticToken.objects.create(device=backup, token="abcdefgh")
-    migration = import_module("config.migrations.0007_sealed_second_factors")
-
-    migration.seal(apps, None)
-    sealed = SecondFactor.objects.get()
-    assert sealed.key != device.key
-    assert sealed.bin_key == device.bin_key
-    assert log_in(Client(), otp_token=code_of(sealed))["Location"] == "/admin/"
-    [digest] = StaticToken.objects.values_list("token", flat=True)
-    assert re.fullmatch("[0-9a-f]{16}", digest)
-    assert errors(log_in(Client(), otp_token=digest)) == [
-        "The code is not valid or was already used."
-    ]
-    StaticDevice.objects.update(throttling_failure_count=0, throttling_failure_timestamp=None)
-    assert log_in(Client(), otp_token="abcdefgh")["Location"] == "/admin/"
-    migration.unseal(apps, None)
-    assert TOTPDevice.objects.get().key == device.key
 
 
 def test_stranger_does_not_see_the_page(db: None) -> None:
