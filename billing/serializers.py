@@ -54,7 +54,7 @@ class AddressField(StringField):
 
 @extend_schema_serializer(component_name="CreateCryptoTopUpRequest")
 class CreateSerializer(StrictSerializer):
-    amount = AmountField(help_text="In USD, at most two decimals.")
+    amount = AmountField(source="usd_cents", help_text="In USD, at most two decimals.")
     sender = AddressField(help_text="Who will pay: the address that owns the tokens.")
     chain_id = IntegerField(
         min_value=1, max_value=MAX_CHAIN_ID, help_text="A chain that is configured here."

@@ -12,7 +12,8 @@ from accounts.views.guardrails import GuardrailViewSet
 from accounts.views.keys import CurrentKeyViewSet, KeyViewSet
 from accounts.views.organizations import MemberViewSet, SettingsViewSet
 from accounts.views.workspaces import WorkspaceViewSet
-from billing.views import CreditsView, CryptoTopUpsView, CryptoTopUpView, metrics, pay, pay_status
+from billing.topups import pay
+from billing.views import CoinbaseChargeViewSet, CreditsViewSet, CryptoTopUpViewSet, metrics
 from catalog.views import (
     EmbeddingsModelsView,
     ModelEndpointsView,
@@ -47,9 +48,10 @@ router.register("external-users", ExternalUserViewSet, "external-user")
 
 api: list[URLPattern | URLResolver] = [
     path("key", CurrentKeyViewSet.as_view({"get": "retrieve"})),
-    path("credits", CreditsView.as_view()),
-    path("credits/crypto", CryptoTopUpsView.as_view()),
-    path("credits/crypto/<str:id>", CryptoTopUpView.as_view()),
+    path("credits", CreditsViewSet.as_view({"get": "retrieve"})),
+    path("credits/coinbase", CoinbaseChargeViewSet.as_view({"post": "create"})),
+    path("credits/crypto", CryptoTopUpViewSet.as_view({"post": "create"})),
+    path("credits/crypto/<str:id>", CryptoTopUpViewSet.as_view({"get": "retrieve"})),
     path("organization/members", MemberViewSet.as_view({"get": "list"})),
     path(
         "organization/settings",
@@ -86,8 +88,8 @@ urlpatterns = [
     path("healthz", health.alive),
     path("readyz", health.ready),
     path("metrics", metrics),
-    path("pay/<uuid:pk>", pay, name="pay"),
-    path("pay/<uuid:pk>/status", pay_status),
+    path("pay/<uuid:pk>", pay.show_page, name="pay"),
+    path("pay/<uuid:pk>/status", pay.show_status),
 ]
 
 handler400 = "config.api.handler.bad_request"

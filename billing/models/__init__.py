@@ -3,7 +3,7 @@
 from billing.models.ledger import Account, GrantRequest, Meter, SameOperator, Transfer
 from billing.topups.models.chain_states import ChainState, chain_name
 from billing.topups.models.deposits import Deposit
-from billing.topups.models.top_ups import ChainNotOffered, TooManyTopUps, TopUp
+from billing.topups.models.top_ups import ChainNotOffered, TooManyTopUps, TopUp, TopUpNotFound
 from billing.topups.models.units import UnitsField
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "SameOperator",
     "TooManyTopUps",
     "TopUp",
+    "TopUpNotFound",
     "Transfer",
     "UnitsField",
     "chain_name",

@@ -109,6 +109,7 @@ def test_document_names_every_operation(golden: dict[str, Any]) -> None:
         "POST /byok",
         "POST /chat/completions",
         "POST /completions",
+        "POST /credits/coinbase",
         "POST /credits/crypto",
         "POST /embeddings",
         "POST /end-users",

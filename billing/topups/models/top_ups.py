@@ -17,13 +17,18 @@ from accounts.models import Organization
 from billing.topups.chains import Chain, Token
 from billing.topups.models.chain_states import ChainState, chain_name
 from billing.topups.models.units import UnitsField, token_text
-from config.api.errors import GatewayError, InvalidRequest
+from config.api.errors import GatewayError, InvalidRequest, NotFound
 from config.api.idempotency import IdempotentModel, find_replay, fingerprint_of
 from config.audit.triggers import Audit
 from config.models import StatefulModel
 
 MAX_OPEN: Final = 5
 MAX_TAIL: Final = 9_999
+
+
+class TopUpNotFound(NotFound):
+    error_type = "top_up_not_found"
+    message = "The top-up does not exist."
 
 
 class TooManyTopUps(GatewayError):

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
-from uuid import uuid4
 
 import pytest
-from django.test import Client
 from django.utils import timezone
 from rest_framework.test import APIClient
 
@@ -337,67 +333,23 @@ def test_credits_are_what_came_in_and_what_was_used(
     assert inference.get("/api/v1/credits").status_code == 403
 
 
-def test_the_page_shows_what_to_pay_and_nothing_of_the_organization(
-    tenant: Tenant, chain: Chain, client: Client
+@pytest.mark.parametrize("actor", ["inference", "management"])
+@pytest.mark.parametrize("sent", ["", "{", '{"amount": 10}'])
+def test_the_coinbase_route_is_gone(actor: str, sent: str, request: pytest.FixtureRequest) -> None:
+    client: APIClient = request.getfixturevalue(actor)
+    response = client.post("/api/v1/credits/coinbase", sent, content_type="application/json")
+    assert response.status_code == 410
+    assert response.json() == {
+        "error": {
+            "code": 410,
+            "message": "POST /credits/coinbase was removed. Use POST /credits/crypto instead.",
+            "metadata": {"error_type": "gone"},
+        }
+    }
+
+
+def test_the_coinbase_route_needs_a_key_and_knows_post_only(
+    anonymous: APIClient, inference: APIClient
 ) -> None:
-    top_up = ask(tenant, chain, SENDER, by="key secret-label")
-    response = client.get(f"/pay/{top_up.pk}")
-    assert response.status_code == 200
-    text = response.content.decode()
-    uri = (
-        f"ethereum:{chain.token.contract}@{chain.chain_id}/transfer?address={RECIPIENT}"
-        f"&amp;uint256={top_up.units}"
-    )
-    for shown in (
-        top_up.amount_text.split()[0], RECIPIENT, SENDER, chain.token.contract, str(top_up.units),
-        uri,
-    ):  # fmt: skip
-        assert shown in text
-    # Without scripts the page asks for itself again.
-    assert '<noscript><meta http-equiv="refresh" content="15"></noscript>' in text
-    for hidden in ("Acme", str(tenant.organization.pk), "secret-label", chain.rpc_url):
-        assert hidden not in text
-    assert re.findall(r"<script(?![^>]*src=\"/static/)|\son\w+=|\sstyle=|<style", text) == []
-    policy = response["Content-Security-Policy"]
-    assert "default-src 'none'" in policy
-    assert "unsafe" not in policy
-    assert response["Cache-Control"] == "no-store"
-    assert response["Referrer-Policy"] == "no-referrer"
-    assert "sessionid" not in response.cookies
-    assert "csrftoken" not in response.cookies
-
-
-def test_the_page_says_its_status_to_programs(tenant: Tenant, chain: Chain, client: Client) -> None:
-    top_up = ask(tenant, chain, SENDER)
-    data = client.get(f"/pay/{top_up.pk}/status").json()
-    assert data["seconds_left"] in (3_598, 3_599, 3_600)
-    del data["seconds_left"]
-    assert data == {
-        "status": "open",
-        "said": "Waiting for the payment",
-        "confirmations": 0,
-        "is_final": False,
-    }
-    TopUp.objects.update(expires_at=timezone.now())
-    assert client.get(f"/pay/{top_up.pk}/status").json() == {
-        "status": "expired",
-        "said": "Expired: do not pay any more",
-        "confirmations": 0,
-        "seconds_left": 0,
-        "is_final": False,
-    }
-
-
-def test_an_unknown_page_is_not_found(db: None, client: Client) -> None:
-    response = client.get(f"/pay/{uuid4()}")
-    assert response.status_code == 404
-    assert b"No such payment" in response.content
-    answer = client.get(f"/pay/{uuid4()}/status")
-    assert (answer.status_code, json.loads(answer.content)["error"]["code"]) == (404, 404)
-
-
-@pytest.mark.parametrize("method", ["post", "put", "patch", "delete"])
-def test_the_page_is_only_read(tenant: Tenant, chain: Chain, method: str) -> None:
-    top_up = ask(tenant, chain, SENDER)
-    response = getattr(Client(enforce_csrf_checks=True), method)(f"/pay/{top_up.pk}")
-    assert (response.status_code, response["Allow"]) == (405, "GET, HEAD")
+    assert anonymous.post("/api/v1/credits/coinbase").status_code == 401
+    assert inference.get("/api/v1/credits/coinbase").status_code == 405

@@ -1,0 +1,104 @@
+"""The public page on which a person pays a top-up; it shows nothing of the organization."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Final
+from uuid import UUID
+
+import segno
+from csp.decorators import csp_replace
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import render
+from django.utils import timezone
+from django.utils.safestring import mark_safe
+from django.views.decorators.csrf import csrf_exempt
+
+from billing.models import TopUp, TopUpNotFound, chain_name
+from config.api.errors import MethodNotAllowed
+from config.api.handler import error_response
+
+_PAGE_POLICY: Final = {
+    "default-src": ["'none'"],
+    "style-src": ["'self'"],
+    "script-src": ["'self'"],
+    "connect-src": ["'self'"],
+    "img-src": ["'self'"],
+    "base-uri": ["'none'"],
+    "form-action": ["'none'"],
+    "frame-ancestors": ["'none'"],
+}
+_SENTENCES: Final = {
+    TopUp.Status.OPEN: "Waiting for the payment",
+    TopUp.Status.SEEN: "Payment seen, waiting until it is final",
+    TopUp.Status.CONFIRMED: "Paid and credited",
+    TopUp.Status.EXPIRED: "Expired: do not pay any more",
+    TopUp.Status.REVIEW: "Another amount came in: a person looks at it",
+}
+
+
+def _read_only_page(
+    view: Callable[[HttpRequest, UUID], HttpResponse],
+) -> Callable[..., HttpResponse]:
+    """Lets GET and HEAD through, and forbids browsers to keep the address or to send it elsewhere.
+
+    The address is the only secret of the page.
+    """
+
+    @wraps(view)
+    def respond(request: HttpRequest, pk: UUID) -> HttpResponse:
+        if request.method not in ("GET", "HEAD"):
+            return error_response(MethodNotAllowed(headers={"Allow": "GET, HEAD"}))
+        response = view(request, pk)
+        response["Cache-Control"] = "no-store"
+        response["Referrer-Policy"] = "no-referrer"
+        response["X-Robots-Tag"] = "noindex"
+        return response
+
+    policed: Any = csp_replace(_PAGE_POLICY)(respond)  # type: ignore[arg-type]
+    # The page writes nothing, and a POST must be refused as 405, not for a missing CSRF token.
+    exempt: Callable[..., HttpResponse] = csrf_exempt(policed)
+    return exempt
+
+
+@_read_only_page
+def show_page(request: HttpRequest, pk: UUID) -> HttpResponse:
+    """Shows the amount, the addresses and the QR code of one top-up."""
+    top_up = TopUp.objects.filter(pk=pk).first()
+    if top_up is None:
+        return render(request, "billing/pay_unknown.html", status=404)
+    code = segno.make(top_up.payment_uri, error="m", micro=False)
+    svg = code.svg_inline(border=4, dark="#000", light="#fff", omitsize=True, svgclass="code")
+    context = {
+        "top_up": top_up,
+        "amount": top_up.amount_text.rpartition(" ")[0],
+        "chain": chain_name(top_up.chain_id),
+        "code": mark_safe(svg),  # noqa: S308
+        **_describe_progress(top_up),
+    }
+    return render(request, "billing/pay.html", context)
+
+
+@_read_only_page
+def show_status(request: HttpRequest, pk: UUID) -> HttpResponse:
+    """Returns the progress of the payment as JSON, which the page polls."""
+    top_up = TopUp.objects.filter(pk=pk).first()
+    if top_up is None:
+        return error_response(TopUpNotFound())
+    return JsonResponse(_describe_progress(top_up))
+
+
+def _describe_progress(top_up: TopUp) -> dict[str, Any]:
+    """Returns the changing part of the page. An open top-up past its deadline counts as expired."""
+    now = timezone.now()
+    status = top_up.status
+    if status == TopUp.Status.OPEN and top_up.expires_at <= now:
+        status = TopUp.Status.EXPIRED
+    return {
+        "status": str(status),
+        "said": _SENTENCES[TopUp.Status(status)],
+        "confirmations": top_up.confirmations,
+        "seconds_left": max(int((top_up.expires_at - now).total_seconds()), 0),
+        "is_final": status == TopUp.Status.CONFIRMED,
+    }
