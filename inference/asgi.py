@@ -35,7 +35,7 @@ from inference import metrics
 from inference.admission.decide import AdmissionRequest
 from inference.admission.estimate import estimate_tokens
 from inference.exchange.gateway import CallerStuck, Gateway
-from inference.requests import schemas
+from inference.requests import parsing
 from inference.requests.messages import reply as message
 from inference.requests.messages.request import to_chat
 from inference.store import run_in_thread
@@ -92,7 +92,7 @@ class Inference:
         if connection.method != "POST":
             raise MethodNotAllowed(headers={"Allow": "POST"})
         digest = connection.digest()
-        request = schemas.parse(
+        request = parsing.parse(
             ROUTES[connection.path],
             await connection.read_body(),
             session_id=connection.header(b"x-session-id"),

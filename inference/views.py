@@ -16,7 +16,7 @@ from catalog.dialects.base import Operation
 from config.api.openapi import errors
 from config.server.regions import region_of_host
 from inference.admission.explain import explain
-from inference.requests.schemas import parse
+from inference.requests.parsing import parse
 from inference.serializers import ExplanationResponseSerializer
 
 _BODY: Final = {"application/json": {"$ref": "#/components/schemas/ChatRequest"}}

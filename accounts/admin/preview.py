@@ -23,7 +23,7 @@ from config.console.formatting import nano_dollars, render_table
 from config.console.unfold import TextWidget
 from inference.admission.explain import describe_policy, explain
 from inference.admission.governance import budgets_of
-from inference.requests.schemas import parse
+from inference.requests.parsing import parse
 
 _ANYTHING = "any"
 

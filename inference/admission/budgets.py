@@ -16,7 +16,7 @@ from billing.budgets import Budget, Reading, Scope
 from catalog.pricing import decimal_text, usd
 from config.api.errors import Forbidden, GatewayError, PaymentRequired
 from inference.admission.estimate import affordable_tokens, fee_nano, worst_case_nano
-from inference.requests.schemas import InferenceRequest
+from inference.requests.parsing import InferenceRequest
 from inference.routing.routes import Candidate
 
 # Some providers refuse a lower bound, and a shorter answer is of no use.

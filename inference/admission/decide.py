@@ -20,7 +20,7 @@ from inference.admission.budgets import AffordableCandidate, Budgets
 from inference.admission.snapshots import Snapshots
 from inference.filters.screening import Finding, Screened, screen_at_once
 from inference.models import new_generation_id
-from inference.requests.schemas import InferenceRequest
+from inference.requests.parsing import InferenceRequest
 from inference.routing.candidates import RoutingContext, Selection, require_candidates
 from inference.routing.health import HealthTable
 from inference.routing.routes import CatalogSnapshot

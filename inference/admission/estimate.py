@@ -10,7 +10,7 @@ from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Context, Decimal
 from typing import Final
 
 from catalog.pricing import NANO, Price, nano_usd
-from inference.requests.schemas import InferenceRequest
+from inference.requests.parsing import InferenceRequest
 from inference.routing.routes import Candidate, Route
 
 # For a request and an endpoint that both set no bound: more than any model produces at once.

@@ -22,7 +22,7 @@ from inference.admission.budgets import Budgets, LimitSpent
 from inference.admission.estimate import worst_case_nano
 from inference.admission.governance import BudgetRule, assignment_of, collect_budgets, limit_of
 from inference.admission.snapshots import OrganizationCopy, load_catalog, load_organization
-from inference.requests.schemas import InferenceRequest
+from inference.requests.parsing import InferenceRequest
 from inference.routing.candidates import RoutingContext, Selection, select_candidates
 from inference.routing.health import Health, HealthTable, oldest_bucket
 from inference.routing.routes import Candidate, CatalogSnapshot

@@ -20,7 +20,7 @@ from config.credentials import Secret
 from config.secrets import DecryptionFailed
 from endpoints.models import PrivateEndpoint
 from inference.admission.governance import OrganizationRules, load_rules
-from inference.requests.schemas import EFFORTS
+from inference.requests.parsing import EFFORTS
 from inference.routing.routes import CatalogSnapshot, Credential, OrganizationSnapshot, Route
 from inference.store import run_in_thread
 

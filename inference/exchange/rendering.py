@@ -12,7 +12,7 @@ from catalog.dialects.shared.reasoning import hide_reasoning
 from catalog.pricing import completion_cost, nano_usd, prompt_cost, usd
 from config.api.errors import GatewayError
 from inference.exchange.tally import Tally
-from inference.requests.schemas import InferenceRequest
+from inference.requests.parsing import InferenceRequest
 from inference.routing.routes import Candidate
 
 _OBJECTS: Final = {
@@ -64,7 +64,7 @@ class Renderer:
         """Returns the body of a whole reply, after counting it."""
         self._tally.add(reply)
         fields = reply.fields
-        if self._request.hides_reasoning:
+        if self._request.is_reasoning_hidden:
             fields["choices"] = hide_reasoning(fields["choices"])
         fields.update(self._identify(fields))
         if self._request.operation is Operation.EMBEDDINGS:
@@ -84,15 +84,15 @@ class Renderer:
         """
         if chunk.repeats:
             self._tally.add_output(chunk.output_bytes)
-            prefix, alike = self._prefix or self._encode_prefix(), chunk.repeats
-            if self._request.hides_reasoning:
-                alike = [_encode(hide_reasoning(msgspec.Raw(choices))) for choices in alike]
-            return prefix + (b"}\n\n" + prefix).join(alike) + b"}\n\n"
+            prefix, repeats = self._prefix or self._encode_prefix(), chunk.repeats
+            if self._request.is_reasoning_hidden:
+                repeats = [_encode(hide_reasoning(msgspec.Raw(choices))) for choices in repeats]
+            return prefix + (b"}\n\n" + prefix).join(repeats) + b"}\n\n"
         self._tally.add(chunk)
         if chunk.is_done:
             return b""
         fields = chunk.fields
-        if self._request.hides_reasoning and "choices" in fields:
+        if self._request.is_reasoning_hidden and "choices" in fields:
             fields["choices"] = hide_reasoning(fields["choices"])
         if "system_fingerprint" in fields and _is_null(fields["system_fingerprint"]):
             del fields["system_fingerprint"]

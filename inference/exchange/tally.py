@@ -12,7 +12,7 @@ from catalog.dialects.base import Chunk, Reply
 from catalog.dialects.shared.finish_reasons import normalize_finish_reasons
 from catalog.pricing import Usage, nano_usd, total_cost
 from inference.admission.estimate import estimate_tokens, fee_nano
-from inference.requests.schemas import InferenceRequest
+from inference.requests.parsing import InferenceRequest
 from inference.routing.routes import Candidate
 
 

@@ -30,7 +30,7 @@ from config.api.errors import (
     UpstreamUnavailable,
 )
 from config.credentials import Secret
-from inference.requests.schemas import BOUNDS, EFFORTS, InferenceRequest
+from inference.requests.parsing import BOUNDS, EFFORTS, InferenceRequest
 from inference.routing.routes import Candidate
 
 _MAX_ERROR_BYTES: Final = 1_048_576

@@ -18,7 +18,7 @@ from accounts.patterns import InvalidPattern, compiled
 from catalog.dialects.base import Operation
 from config.api.errors import Forbidden, InvalidRequest, RequestTimeout, Unavailable
 from inference.filters.pii_patterns import BUILTINS, Recogniser
-from inference.requests.schemas import InferenceRequest
+from inference.requests.parsing import InferenceRequest
 
 # What of a body becomes the model's prompt.
 _PROMPTS: Final = ("messages", "prompt", "suffix", "input")

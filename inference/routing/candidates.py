@@ -14,13 +14,9 @@ from catalog.names import ModelNotFound, split_variant
 from catalog.pricing import Price
 from catalog.visibility import Exclusion, exclusions
 from config.api.errors import Forbidden, NotFound
-from inference.requests.schemas import (
-    BOUNDS,
-    InferenceRequest,
-    MaxPrice,
-    ProviderPreferences,
-    required,
-)
+from inference.requests.parsing import BOUNDS, InferenceRequest
+from inference.requests.problems import missing_field
+from inference.requests.schemas import MaxPrice, ProviderPreferences
 from inference.routing.health import UNKNOWN, Health, subject_of
 from inference.routing.ranking import Contender, Ranking, draw_seed, is_down
 from inference.routing.routes import (
@@ -174,7 +170,7 @@ def _find_models(
     names = request.models
     if not names:
         if context.defaults.text_model is None:
-            raise required("model")
+            raise missing_field("model")
         names = (context.defaults.text_model,)
     slugs = context.snapshot.slugs
     models: list[_RequestedModel] = []

@@ -33,7 +33,8 @@ from decimal import Context, Decimal
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
-from inference.requests.schemas import InferenceRequest, Percentiles, Sorting
+from inference.requests.parsing import InferenceRequest
+from inference.requests.schemas import Percentiles, Sorting
 from inference.routing.health import Health, HealthState
 from inference.routing.routes import Candidate, Route, RoutingDefaults
 

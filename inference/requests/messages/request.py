@@ -15,8 +15,9 @@ import msgspec
 
 from config.api.errors import InvalidRequest
 from config.api.text import CONTROL_CHARACTERS
-from inference.requests import schemas
 from inference.requests.messages import thoughts
+from inference.requests.problems import explain_decode_error, field_error, missing_field
+from inference.requests.schemas import ProviderPreferences
 
 _FIELD: Final = re.compile(
     r"Object (?P<what>contains unknown|missing required) field `(?P<name>.*?)`"
@@ -186,7 +187,7 @@ class _Asked(_Shape):
     context_management: _Raws | None = None
     service_tier: Literal["auto"] | None = None
     models: Annotated[list[_Slug], msgspec.Meta(max_length=32)] | None = None
-    provider: schemas.ProviderPreferences | None = None
+    provider: ProviderPreferences | None = None
     route: str | None = None
     session_id: Annotated[str, msgspec.Meta(max_length=256)] | None = None
     trace: _Raws | None = None
@@ -430,7 +431,7 @@ def _response_format(request: _Request) -> dict[str, Any] | None:
 def _user(request: _Request) -> str | None:
     user_id = None if request.metadata is None else request.metadata.user_id
     if user_id is not None and CONTROL_CHARACTERS.search(user_id):
-        raise schemas.named("metadata.user_id", "Must not contain control characters.")
+        raise field_error("metadata.user_id", "Must not contain control characters.")
     return request.user or user_id
 
 
@@ -440,7 +441,7 @@ def _invalid(text: str) -> InvalidRequest:
         name = match["name"][:100]
         path = f"{match['path']}.{name}" if match["path"] else name
         is_unknown = match["what"] == "contains unknown"
-        return schemas.named(path, "Unknown field.") if is_unknown else schemas.required(path)
+        return field_error(path, "Unknown field.") if is_unknown else missing_field(path)
     if match := _TOOL_TYPE.fullmatch(text):
-        return schemas.named(match[1], "Only tools that the caller runs, of type 'custom'.")
-    return schemas.invalid(text)
+        return field_error(match[1], "Only tools that the caller runs, of type 'custom'.")
+    return explain_decode_error(text)

@@ -22,7 +22,7 @@ from billing.models import Account, Meter, Transfer
 from catalog.dialects.base import Operation
 from config import sql
 from inference.models import Generation
-from inference.requests import schemas
+from inference.requests import parsing
 from inference.settlement.settle import SETTLE, Settlement, encode_settlements
 from inference.settlement.sweeper import sweep
 from tests.support import factories
@@ -49,7 +49,7 @@ def two_workers(site: Site) -> Iterator[Served]:
 
 
 def hold_of(body: dict[str, Any]) -> int:
-    request = schemas.parse(Operation.CHAT, json.dumps(body).encode())
+    request = parsing.parse(Operation.CHAT, json.dumps(body).encode())
     return 1000 * (request.prompt_bound + (request.max_tokens or 0))
 
 

@@ -16,12 +16,12 @@ from catalog.dialects.base import Operation
 from catalog.pricing import Price, Usage, nano_usd, total_cost
 from config.credentials import Secret
 from inference.admission.estimate import affordable_tokens, output_bound, worst_case_nano
-from inference.requests import schemas
+from inference.requests import parsing
 from inference.routing.routes import Candidate
 from tests.support.inference.routes import route
 
 REQUEST = replace(
-    schemas.parse(Operation.CHAT, b'{"model":"a/b","messages":[{"role":"user","content":"Hi"}]}'),
+    parsing.parse(Operation.CHAT, b'{"model":"a/b","messages":[{"role":"user","content":"Hi"}]}'),
     prompt_bound=1000,
     max_tokens=500,
 )
@@ -147,7 +147,7 @@ def test_no_usage_within_the_bounds_costs_more(
 def test_a_parsed_body_has_the_bound_of_its_bytes() -> None:
     messages = [{"role": "user", "content": "Hi"}]
     body = json.dumps({"model": "a/b", "messages": messages, "max_tokens": 10}).encode()
-    request = schemas.parse(Operation.CHAT, body)
+    request = parsing.parse(Operation.CHAT, body)
     size = len(json.dumps(messages)) + len("10")
     assert request.prompt_bound == size
     served = candidate(priced("0.001", "0.01"))

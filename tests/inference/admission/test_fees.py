@@ -14,7 +14,7 @@ from catalog.dialects.base import Operation
 from catalog.pricing import usd
 from inference.admission.estimate import fee_nano
 from inference.models import Generation
-from inference.requests import schemas
+from inference.requests import parsing
 from tests.support import factories
 from tests.support.factories import Tenant
 from tests.support.inference.site import Site
@@ -35,7 +35,7 @@ def price_of_one(nano: str) -> Any:
 
 
 def bound_of(body: dict[str, Any]) -> int:
-    return schemas.parse(Operation.CHAT, json.dumps(body).encode()).prompt_bound
+    return parsing.parse(Operation.CHAT, json.dumps(body).encode()).prompt_bound
 
 
 def available(tenant: Tenant) -> int:

@@ -21,7 +21,7 @@ from catalog.dialects.base import Operation
 from catalog.models import ModelEndpoint
 from catalog.pricing import usd
 from inference.models import Generation
-from inference.requests import schemas
+from inference.requests import parsing
 from tests.support import factories
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
@@ -42,7 +42,7 @@ def spend(site: Site, key: ApiKey, **fields: Any) -> Generation:
 
 def bound_of(body: dict[str, Any]) -> int:
     """The most tokens that the prompt of a body can be; each costs a thousand nano-USD here."""
-    return schemas.parse(Operation.CHAT, json.dumps(body).encode()).prompt_bound
+    return parsing.parse(Operation.CHAT, json.dumps(body).encode()).prompt_bound
 
 
 def stamp(moment: datetime) -> str:

@@ -26,8 +26,8 @@ from config.secrets import digest_api_key
 from inference.admission.admit import AdmissionStore
 from inference.admission.decide import Admission, AdmissionRequest
 from inference.models import EndpointHealth, Generation, Journal
-from inference.requests import schemas
-from inference.requests.schemas import InferenceRequest
+from inference.requests import parsing
+from inference.requests.parsing import InferenceRequest
 from inference.routing.health import AttemptOutcome, HealthTable, subject_of
 from inference.settlement.sweeper import sweep
 from tests.support import factories
@@ -80,7 +80,7 @@ def event(content: str, **members: Any) -> bytes:
 
 
 def parsed(body: dict[str, Any], operation: Operation = Operation.CHAT) -> InferenceRequest:
-    return schemas.parse(operation, json.dumps(body).encode())
+    return parsing.parse(operation, json.dumps(body).encode())
 
 
 def available(site: Site) -> int:

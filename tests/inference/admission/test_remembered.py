@@ -27,7 +27,7 @@ from inference.admission.admit import AdmissionStore
 from inference.admission.budgets import Budgets
 from inference.admission.decide import Admission, AdmissionRequest
 from inference.models import Generation
-from inference.requests import schemas
+from inference.requests import parsing
 from inference.routing.health import HealthTable
 from inference.settlement.settle import Settlement, SettlementStore
 from inference.store import DataPlaneConnection
@@ -45,7 +45,7 @@ def admitted(site: Site, count: int, monkeypatch: pytest.MonkeyPatch, **fields: 
 
     The service that the site runs beside this has statements of its own, on a loop of its own.
     """
-    request = schemas.parse(Operation.CHAT, json.dumps(site.chat_body(**fields)).encode())
+    request = parsing.parse(Operation.CHAT, json.dumps(site.chat_body(**fields)).encode())
     digest = digest_api_key(site.tenant.api_key)
     statements: list[int] = []
     loops: list[asyncio.AbstractEventLoop] = []
@@ -102,7 +102,7 @@ def test_a_refusal_never_rests_on_memory(site: Site, monkeypatch: pytest.MonkeyP
 def test_what_was_stored_is_admitted_though_others_of_its_batch_fail(site: Site) -> None:
     site.publish()
     other = factories.make_tenant()
-    request = schemas.parse(Operation.CHAT, json.dumps(site.chat_body()).encode())
+    request = parsing.parse(Operation.CHAT, json.dumps(site.chat_body()).encode())
     entries = [
         AdmissionRequest(digest_api_key(tenant.api_key), request, "r")
         for tenant in (site.tenant, other)
@@ -172,7 +172,7 @@ def test_a_change_of_a_remembered_key_counts_from_the_next_request_on(
 def test_a_spent_budget_refuses_what_costs_nothing_in_every_worker(site: Site) -> None:
     site.publish(price=factories.make_price("0", "0"))
     ApiKey.objects.filter(name="inference").update(limit_nano=10**6)
-    request = schemas.parse(Operation.CHAT, json.dumps(site.chat_body()).encode())
+    request = parsing.parse(Operation.CHAT, json.dumps(site.chat_body()).encode())
     entry = AdmissionRequest(digest_api_key(site.tenant.api_key), request, "r")
 
     async def run() -> list[str]:

@@ -25,7 +25,7 @@ from endpoints.models import PrivateEndpoint
 from inference.admission.admit import AdmissionStore
 from inference.admission.decide import Admission, AdmissionRequest
 from inference.models import Generation
-from inference.requests import schemas
+from inference.requests import parsing
 from inference.routing.health import HealthTable
 from inference.settlement.settle import Settlement, SettlementStore
 from tests.support import factories
@@ -76,7 +76,7 @@ def test_a_workspace_opened_after_the_copy_was_made_serves_at_once(site: Site) -
 
 def test_a_request_that_cannot_be_decided_refuses_none_beside_it(site: Site) -> None:
     site.publish()
-    request = schemas.parse(Operation.CHAT, json.dumps(site.chat_body(max_tokens=5)).encode())
+    request = parsing.parse(Operation.CHAT, json.dumps(site.chat_body(max_tokens=5)).encode())
     digest = digest_api_key(site.tenant.api_key)
     # No body is read to this: it stands for whatever a decision trips over.
     unreadable: Any = "many"
@@ -216,7 +216,7 @@ def test_a_key_is_disabled_among_many_workers(site: Site) -> None:
     """Who changes keys and who admits with them have them in one order: none is given up."""
     site.publish()
     key = ApiKey.objects.get(name="inference")
-    request = schemas.parse(Operation.CHAT, json.dumps(site.chat_body(max_tokens=5)).encode())
+    request = parsing.parse(Operation.CHAT, json.dumps(site.chat_body(max_tokens=5)).encode())
     entry = AdmissionRequest(digest_api_key(site.tenant.api_key), request, "r")
     stop = False
 

@@ -14,7 +14,7 @@ from billing import ledger
 from billing.models import Account, Transfer
 from catalog.dialects.base import Operation
 from inference.models import Generation
-from inference.requests import schemas
+from inference.requests import parsing
 from tests.support import factories
 from tests.support.inference.endings import (
     CREDITS,
@@ -170,7 +170,7 @@ def test_what_exceeds_all_credits_is_written_off_in_sight(site: Site) -> None:
 def spend_beyond(site: Site) -> Generation:
     """Asks for what costs more than a tenant has: its hold and seven nano-USD."""
     body = wanted(site)
-    bound = schemas.parse(Operation.CHAT, json.dumps(body).encode()).prompt_bound
+    bound = parsing.parse(Operation.CHAT, json.dumps(body).encode()).prompt_bound
     poor = factories.make_tenant("Poor", credits_usd=0)
     ledger.grant(poor.organization.pk, 1000 * bound + 2000 * 100 + 7, actor="test")
     assert site.post(body, key=poor.api_key).status_code == 200

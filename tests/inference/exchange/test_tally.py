@@ -14,7 +14,7 @@ from catalog.pricing import Price, Usage
 from config.credentials import Secret
 from inference.exchange.tally import NO_COST, Cost, Count, Ending, Tally
 from inference.models import Generation
-from inference.requests import schemas
+from inference.requests import parsing
 from inference.routing.routes import Candidate
 from tests.support.inference.routes import route
 
@@ -26,7 +26,7 @@ PROMPT_TOKENS = 14
 def tally_of(*parts: Reply | Chunk, stream: bool = True, fee: str = "0") -> Tally:
     """The tally of a request whose answer came in these parts."""
     body = BODY % (b"true" if stream else b"false", b"x" * 40)
-    tally = Tally(schemas.parse(Operation.CHAT, body), Decimal(fee))
+    tally = Tally(parsing.parse(Operation.CHAT, body), Decimal(fee))
     for part in parts:
         tally.add(part)
     return tally
@@ -181,7 +181,7 @@ def test_the_cost_follows_the_usage_and_the_candidate() -> None:
 def test_images_of_the_request_are_part_of_the_cost() -> None:
     image: dict[str, Any] = {"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}
     body = {"model": "a/b", "messages": [{"role": "user", "content": [image, image]}]}
-    request = schemas.parse(Operation.CHAT, msgspec.json.encode(body))
+    request = parsing.parse(Operation.CHAT, msgspec.json.encode(body))
     tally = Tally(request, Decimal(0))
     pictured = candidate(prompt="0", completion="0", image="0.001")
     assert tally.price(Usage(1, 1), pictured) == Cost(2_000_000, 2_000_000)

@@ -26,7 +26,7 @@ from inference.filters.screening import (
     screen,
     screen_at_once,
 )
-from inference.requests import schemas
+from inference.requests import parsing
 from tests.support.database import snapshots
 from tests.support.governance import make_guardrail, make_member
 from tests.support.inference.site import TEXT, Site
@@ -47,9 +47,9 @@ def custom(pattern: str, action: str = "redact", label: str | None = None) -> Fi
     return filters_of(GUARDRAIL, None, [entry])
 
 
-def chat(*messages: Any, raw: str | None = None) -> schemas.InferenceRequest:
+def chat(*messages: Any, raw: str | None = None) -> parsing.InferenceRequest:
     text = json.dumps(messages, ensure_ascii=False) if raw is None else raw
-    return schemas.parse(Operation.CHAT, f'{{"messages": {text}}}'.encode())
+    return parsing.parse(Operation.CHAT, f'{{"messages": {text}}}'.encode())
 
 
 def said(text: Any, role: str = "user") -> dict[str, Any]:
@@ -322,14 +322,14 @@ def test_a_scan_of_users_alone_leaves_out_the_other_roles(role: str, is_read: bo
 
 def test_completions_and_embeddings_are_read() -> None:
     body = b'{"prompt": "a@b.io", "suffix": "c@d.io"}'
-    screened = screen(builtin("email"), schemas.parse(Operation.TEXT, body))
+    screened = screen(builtin("email"), parsing.parse(Operation.TEXT, body))
     assert (sent(screened, "prompt"), sent(screened, "suffix")) == ("[EMAIL]", "[EMAIL]")
     body = b'{"prompt": ["x", "a@b.io"]}'
-    screened = screen(builtin("email"), schemas.parse(Operation.TEXT, body))
+    screened = screen(builtin("email"), parsing.parse(Operation.TEXT, body))
     assert sent(screened, "prompt") == ["x", "[EMAIL]"]
     item = '{"content": [{"type": "text", "text": "a@b.io"}]}'
     body = f'{{"model": "m", "input": ["a@b.io", {item}]}}'.encode()
-    screened = screen(builtin("email"), schemas.parse(Operation.EMBEDDINGS, body))
+    screened = screen(builtin("email"), parsing.parse(Operation.EMBEDDINGS, body))
     assert sent(screened, "input") == [
         "[EMAIL]",
         {"content": [{"type": "text", "text": "[EMAIL]"}]},
@@ -338,7 +338,7 @@ def test_completions_and_embeddings_are_read() -> None:
 
 @pytest.mark.parametrize("prompt", ["[1, 2]", '["x", 1]', "[[1], [2]]"])
 def test_tokens_pass_no_filter_but_a_flag(prompt: str) -> None:
-    request = schemas.parse(Operation.TEXT, f'{{"prompt": {prompt}}}'.encode())
+    request = parsing.parse(Operation.TEXT, f'{{"prompt": {prompt}}}'.encode())
     for action in ("redact", "block"):
         with pytest.raises(InvalidRequest, match="cannot read tokens"):
             screen(builtin("email", action), request)

@@ -16,7 +16,7 @@ from catalog.dialects.base import Operation
 from catalog.names import ModelNotFound
 from catalog.visibility import EndpointFacts
 from config.api.errors import Forbidden, InvalidRequest
-from inference.requests import schemas
+from inference.requests import parsing, schemas
 from inference.routing.candidates import (
     NoEndpoint,
     RoutingContext,
@@ -269,7 +269,7 @@ def test_options_go_to_their_provider_alone() -> None:
     found = planned([route("a"), route("b")], options={}, order=["a", "b"])
     assert [each.options for each in found.candidates] == [None, None]
     preferences = schemas.ProviderPreferences(options={"a": mine, "nobody": {}}, order=["a"])
-    request = schemas.parse(
+    request = parsing.parse(
         Operation.CHAT, b'{"model":"a/b","messages":[{"role":"user","content":"x"}]}'
     )
     found = require_candidates(

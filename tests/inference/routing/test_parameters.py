@@ -9,7 +9,7 @@ import pytest
 
 from accounts.policy import Policy
 from catalog.dialects.base import Operation
-from inference.requests import schemas
+from inference.requests import parsing, schemas
 from inference.routing.candidates import (
     NoEndpoint,
     RoutingContext,
@@ -61,7 +61,7 @@ def test_only_the_wanted_quantizations_are_admitted() -> None:
 
 
 def test_required_parameters_exclude_who_does_not_know_them() -> None:
-    request = schemas.parse(
+    request = parsing.parse(
         Operation.CHAT,
         b'{"model": "a/b", "messages": [{"role": "user", "content": "x"}], "temperature": 1,'
         b' "logit_bias": {}, "x_unknown": 1, "provider": {"require_parameters": true}}',
@@ -113,7 +113,7 @@ def test_parameters_are_required_by_what_they_mean(
     known = None if listed is None else frozenset(listed)
     found = select_candidates(
         replace(
-            schemas.parse(Operation.CHAT, body.encode()),
+            parsing.parse(Operation.CHAT, body.encode()),
             preferences=schemas.ProviderPreferences(require_parameters=True),
         ),
         RoutingContext(
@@ -132,4 +132,4 @@ def test_parameters_are_required_by_what_they_mean(
 
 def test_a_format_of_plain_completions_is_a_parameter_like_any_other() -> None:
     body = b'{"model": "a/b", "prompt": "x", "response_format": 7, "min_p": null}'
-    assert schemas.parse(Operation.TEXT, body).needed_parameters == {"response_format"}
+    assert parsing.parse(Operation.TEXT, body).needed_parameters == {"response_format"}

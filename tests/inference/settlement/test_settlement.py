@@ -23,7 +23,7 @@ from config.server.batching import Batcher
 from inference.admission.decide import AdmissionRequest
 from inference.exchange.gateway import Gateway
 from inference.models import Generation, Journal
-from inference.requests import schemas
+from inference.requests import parsing
 from inference.settlement.settle import Settlement, SettlementStore
 from inference.settlement.sweeper import sweep
 from tests.support import factories
@@ -394,7 +394,7 @@ def test_a_caller_that_leaves_during_admission_leaves_no_pending_generation(site
             gateway.admit(
                 AdmissionRequest(
                     bearer_digest(f"Bearer {site.tenant.api_key}"),
-                    schemas.parse(Operation.CHAT, body),
+                    parsing.parse(Operation.CHAT, body),
                     "request-1",
                 )
             )

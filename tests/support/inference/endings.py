@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from billing.models import Account, Meter, Transfer
 from catalog.dialects.base import Operation
-from inference.requests import schemas
+from inference.requests import parsing
 from tests.support.inference.site import CHAT, Site
 from tests.support.ledger import assert_in_order
 
@@ -42,7 +42,7 @@ def wanted(site: Site, **fields: Any) -> dict[str, Any]:
 def assert_ended(site: Site, ending: Ending) -> None:
     row = site.settled()
     body = json.dumps(wanted(site)).encode()
-    prompt_bound = schemas.parse(Operation.CHAT, body).prompt_bound
+    prompt_bound = parsing.parse(Operation.CHAT, body).prompt_bound
     usage = None if row.prompt_tokens is None else (row.prompt_tokens, row.completion_tokens)
     assert (row.status, usage, row.is_estimated, row.error_type) == (
         ending.status,

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from catalog.dialects.base import Operation
-from inference.requests import schemas
+from inference.requests import parsing
 from inference.requests.messages import reply
 from inference.requests.messages.request import to_chat
 
@@ -19,7 +19,7 @@ def asked(content: Any = "Hi", **fields: Any) -> dict[str, Any]:
 def in_chat(content: Any = "Hi", **fields: Any) -> dict[str, Any]:
     """What a request is in chat, without what every one has."""
     body = to_chat(json.dumps(asked(content, **fields)).encode())
-    schemas.parse(Operation.CHAT, body)
+    parsing.parse(Operation.CHAT, body)
     made: dict[str, Any] = json.loads(body)
     assert (made.pop("model"), made.pop("max_tokens")) == ("acme/falcon", 50)
     return made

@@ -15,7 +15,7 @@ from catalog.dialects.base import Operation
 from catalog.pricing import Price
 from catalog.visibility import EndpointFacts
 from config.credentials import Secret
-from inference.requests import schemas
+from inference.requests import parsing, schemas
 from inference.routing.candidates import (
     NoEndpoint,
     RoutingContext,
@@ -90,7 +90,7 @@ def planned(
     **preferences: Any,
 ) -> Selection:
     """The selection of a request; ``options`` are members of the context."""
-    request = schemas.InferenceRequest(
+    request = parsing.InferenceRequest(
         operation=Operation.CHAT,
         models=("a/b",) if models is None else tuple(models),
         stream=False,

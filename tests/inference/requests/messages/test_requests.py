@@ -11,7 +11,7 @@ from catalog.dialects.anthropic import build
 from catalog.dialects.base import Call, Operation
 from config.api.errors import InvalidRequest
 from config.credentials import Secret
-from inference.requests import schemas
+from inference.requests import parsing
 from inference.requests.messages.request import to_chat
 from tests.support.inference.messages import asked, in_chat, messages_of, text
 
@@ -251,8 +251,8 @@ def test_the_preferences_are_those_of_chat() -> None:
     wanted = {"only": ["acme"], "options": {"acme": {"mood": "good"}}, "max_price": {"prompt": "1"}}
     body = to_chat(json.dumps(asked(provider=wanted)).encode())
     chat = json.dumps({**json.loads(to_chat(json.dumps(asked()).encode())), "provider": wanted})
-    found = schemas.parse(Operation.CHAT, body).preferences
-    assert found == schemas.parse(Operation.CHAT, chat.encode()).preferences
+    found = parsing.parse(Operation.CHAT, body).preferences
+    assert found == parsing.parse(Operation.CHAT, chat.encode()).preferences
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_a_request_reaches_anthropic_as_it_was(wanted: dict[str, Any]) -> None:
         **wanted,
     }
     chat = to_chat(json.dumps({"model": "acme/falcon", **sent}).encode())
-    fields = schemas.parse(Operation.CHAT, chat).fields
+    fields = parsing.parse(Operation.CHAT, chat).fields
     model = "claude-sonnet-4-5"
     made = build(
         Call(Operation.CHAT, "https://x.test/v1", model, Secret("k"), fields, is_byok=True)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from catalog.dialects.base import Operation
 from config.api.errors import InvalidRequest
-from inference.requests import schemas
+from inference.requests import parsing
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 BASES: dict[Operation, dict[str, Any]] = {
@@ -22,9 +22,9 @@ BASES: dict[Operation, dict[str, Any]] = {
 }
 
 
-def parsed(operation: Operation = Operation.CHAT, /, **fields: Any) -> schemas.InferenceRequest:
+def parsed(operation: Operation = Operation.CHAT, /, **fields: Any) -> parsing.InferenceRequest:
     body = {"model": "a/b", **BASES[operation], **fields}
-    return schemas.parse(operation, json.dumps(body).encode())
+    return parsing.parse(operation, json.dumps(body).encode())
 
 
 def refused(operation: Operation = Operation.CHAT, /, **fields: Any) -> tuple[str, str]:
@@ -222,7 +222,7 @@ def test_a_message_of_each_role_travels_as_it_is(message: dict[str, Any]) -> Non
 )
 def test_a_missing_field_is_named(operation: Operation, body: bytes, name: str) -> None:
     with pytest.raises(InvalidRequest) as error:
-        schemas.parse(operation, body)
+        parsing.parse(operation, body)
     assert error.value.message == f"{name}: This field is required."
     assert error.value.metadata == {"fields": {name: "This field is required."}}
 
@@ -252,7 +252,7 @@ def test_a_missing_field_is_named(operation: Operation, body: bytes, name: str) 
 @pytest.mark.parametrize("operation", Operation)
 def test_what_is_no_json_object_is_refused(operation: Operation, body: bytes, message: str) -> None:
     with pytest.raises(InvalidRequest) as error:
-        schemas.parse(operation, body)
+        parsing.parse(operation, body)
     assert error.value.message == message
 
 
@@ -341,7 +341,7 @@ def test_unknown_fields_travel_byte_for_byte() -> None:
     body = (
         b'{ "model":"a/b","prompt":"x", "seed": 1.0e0e, "z": 1 }'.replace(b" 1.0e0e", b"7") + b"\n"
     )
-    request = schemas.parse(Operation.TEXT, body.replace(b"1 }", b'{ "a" : 1.50 } }'))
+    request = parsing.parse(Operation.TEXT, body.replace(b"1 }", b'{ "a" : 1.50 } }'))
     assert bytes(request.fields["z"]) == b'{ "a" : 1.50 }'
     assert bytes(request.fields["seed"]) == b"7"
 
@@ -351,7 +351,7 @@ def test_of_two_members_with_one_name_the_last_counts_everywhere() -> None:
         b'{"model":"a","mod\\u0065l":"b","messages":[{"role":"user","content":"x"}],'
         b'"messages":[{"role":"assistant"}]}'
     )
-    request = schemas.parse(Operation.CHAT, body)
+    request = parsing.parse(Operation.CHAT, body)
     assert request.models == ("b",)
     assert "model" not in request.fields
     assert bytes(request.fields["messages"]) == b'[{"role":"assistant"}]'
@@ -361,7 +361,7 @@ def test_of_two_members_with_one_name_the_last_counts_everywhere() -> None:
 def test_a_message_has_one_role(other: Any) -> None:
     message = b'{"role":"user","content":"x","role":%s}' % json.dumps(other).encode()
     with pytest.raises(InvalidRequest) as error:
-        schemas.parse(Operation.CHAT, b'{"model":"a","messages":[%s]}' % message)
+        parsing.parse(Operation.CHAT, b'{"model":"a","messages":[%s]}' % message)
     assert [*error.value.metadata["fields"]] == ["messages[0].role"]
 
 
@@ -463,13 +463,13 @@ def test_a_request_may_leave_the_model_to_its_workspace() -> None:
 
 def test_the_session_of_the_body_beats_that_of_the_header() -> None:
     body = b'{"model":"a","prompt":"x"}'
-    assert schemas.parse(Operation.TEXT, body).session_id is None
-    assert schemas.parse(Operation.TEXT, body, session_id="h").session_id == "h"
+    assert parsing.parse(Operation.TEXT, body).session_id is None
+    assert parsing.parse(Operation.TEXT, body, session_id="h").session_id == "h"
     named = b'{"model":"a","prompt":"x","session_id":"b"}'
-    assert schemas.parse(Operation.TEXT, named, session_id="h").session_id == "b"
+    assert parsing.parse(Operation.TEXT, named, session_id="h").session_id == "b"
     for wrong in ("a" * 257, "a\0"):
         with pytest.raises(InvalidRequest) as error:
-            schemas.parse(Operation.TEXT, body, session_id=wrong)
+            parsing.parse(Operation.TEXT, body, session_id=wrong)
         assert [*error.value.metadata["fields"]] == ["session_id"]
 
 
@@ -497,7 +497,7 @@ def test_how_much_is_asked_for(
 
 def test_the_prompt_is_bound_by_the_bytes_that_travel_and_constants_for_other_parts() -> None:
     plain = b'[{"role":"user","content":"H\xc3\xbc"}]'
-    chat = schemas.parse(Operation.CHAT, b'{"model":"a/b","user":"x","messages":' + plain + b"}")
+    chat = parsing.parse(Operation.CHAT, b'{"model":"a/b","user":"x","messages":' + plain + b"}")
     assert chat.prompt_bound == len(plain)
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 100_000}}
     sound = {"type": "input_audio", "input_audio": {"data": "A" * 100_000, "format": "mp3"}}
@@ -528,7 +528,7 @@ def test_no_text_has_more_bytes_than_the_bound(text: str, arguments: str) -> Non
     ]
     body = msgspec.json.encode({"model": "a/b", "messages": messages})
     size = 2 * len(text.encode()) + len(arguments.encode())
-    assert schemas.parse(Operation.CHAT, body).prompt_bound > size
+    assert parsing.parse(Operation.CHAT, body).prompt_bound > size
 
 
 @pytest.mark.parametrize(
@@ -556,4 +556,4 @@ def test_an_escaped_name_of_a_tool_is_the_same_name() -> None:
         b'{"model":"a","messages":[{"role":"assistant"}],"tools":[{"type":"openrouter\\u003abash"},'
         b'{"type":"\\u0066unction"}]}'
     )
-    assert schemas.parse(Operation.CHAT, body).tools == {"openrouter:bash"}
+    assert parsing.parse(Operation.CHAT, body).tools == {"openrouter:bash"}

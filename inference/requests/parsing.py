@@ -1,0 +1,243 @@
+"""Parses inference requests once; their fields stay raw JSON on the way upstream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from catalog.dialects.base import Operation
+from config.api.errors import InvalidRequest
+from config.api.text import CONTROL_CHARACTERS
+from inference.requests.problems import explain_decode_error, field_error
+from inference.requests.schemas import (
+    SESSION_LENGTH,
+    SHAPES,
+    Body,
+    ChatRequest,
+    EmbeddingsRequest,
+    Plugin,
+    ProviderPreferences,
+    TextRequest,
+)
+from inference.requests.sizes import bound_prompt, measure_text
+
+# Fields for the gateway, which a provider would refuse or misread.
+_GATEWAY_FIELDS: Final = frozenset(
+    (
+        "model", "models", "provider", "plugins", "route", "session_id", "trace", "transforms",
+        "debug", "deferred_tools", "stop_server_tools_when", "usage", "user",
+    )
+)  # fmt: skip
+# Plugins that may be left out: they only help prompts to fit, or choose among models that are not
+# here. Any other plugin promises something about the answer that nobody here would keep.
+_IDLE_PLUGINS: Final = frozenset(
+    (
+        "auto-beta-router", "auto-router", "context-compression", "file-parser", "jev-router",
+        "pareto-router", "response-healing", "switchyard-router",
+    )
+)  # fmt: skip
+
+# The vocabulary of ``supported_parameters``.
+PARAMETERS: Final = frozenset(
+    (
+        "temperature", "top_p", "top_k", "min_p", "top_a", "frequency_penalty",
+        "presence_penalty", "repetition_penalty", "max_tokens", "max_completion_tokens",
+        "logit_bias", "logprobs", "top_logprobs", "prediction", "seed", "response_format",
+        "structured_outputs", "stop", "tools", "tool_choice", "parallel_tool_calls",
+        "include_reasoning", "reasoning", "reasoning_effort", "web_search_options", "verbosity",
+    )
+)  # fmt: skip
+# Each pair names one parameter. An endpoint gets it by the name that it knows.
+BOUNDS: Final = frozenset(("max_tokens", "max_completion_tokens"))
+EFFORTS: Final = frozenset(("reasoning", "reasoning_effort"))
+# Provider options must not change what was parsed, priced and held.
+_RESERVED: Final = _GATEWAY_FIELDS | frozenset(
+    (
+        "messages", "prompt", "input", "stream", "stream_options", "max_tokens",
+        "max_completion_tokens", "n", "best_of", "tools", "modalities",
+    )
+)  # fmt: skip
+# OpenAI's names for web search begin with ``web_search``; they all mean this tool.
+_WEB_SEARCH: Final = "openrouter:web_search"
+
+
+class _Format(msgspec.Struct):
+    type: Any = None
+
+
+_DECODERS: Final = {
+    operation: msgspec.json.Decoder(shape).decode for operation, shape in SHAPES.items()
+}
+_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_NO_PREFERENCES: Final = ProviderPreferences()
+_decode_format = msgspec.json.Decoder(_Format).decode
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceRequest:
+    """A parsed request, and the raw fields that are sent upstream.
+
+    ``models`` is empty where the caller names none. ``max_tokens`` is the most that one choice may
+    produce, ``None`` where the caller leaves it to the endpoint. ``choices`` is the number of
+    completions. ``prompt_bound`` is an upper bound of the prompt's tokens for any tokenizer, and
+    ``images`` the number of its images. ``tools`` names the tools that a server runs.
+    ``is_reasoning_hidden`` asks for an answer without the model's reasoning.
+    """
+
+    operation: Operation
+    models: tuple[str, ...]
+    stream: bool
+    user: str | None
+    preferences: ProviderPreferences
+    fields: dict[str, Any] = field(repr=False)
+    session_id: str | None = None
+    max_tokens: int | None = None
+    choices: int = 1
+    prompt_bound: int = 0
+    images: int = 0
+    tools: frozenset[str] = frozenset()
+    is_reasoning_hidden: bool = False
+
+    @property
+    def parameters(self) -> frozenset[str]:
+        """The model parameters that the request sets, which an endpoint may not know."""
+        return PARAMETERS.intersection(self.fields)
+
+    @property
+    def needed_parameters(self) -> frozenset[str]:
+        """The parameters that an endpoint must support to do everything that is asked for.
+
+        A null asks for nothing. A JSON schema needs more support than a plain JSON object.
+        """
+        needed = {name for name in self.parameters if bytes(self.fields[name]) != b"null"}
+        if "response_format" in needed and self.operation is Operation.CHAT:
+            response_format = _decode_format(self.fields["response_format"])
+            if response_format.type == "json_schema":
+                needed.add("structured_outputs")
+        return frozenset(needed)
+
+    @property
+    def prompt_bytes(self) -> int:
+        """The size of the prompt's text in bytes."""
+        return measure_text(self.operation, self.fields)
+
+
+def parse(operation: Operation, body: bytes, *, session_id: str | None = None) -> InferenceRequest:
+    """Parses a request body; raises :class:`InvalidRequest` with the name of the wrong field.
+
+    ``session_id`` is that of the request's headers; the body's own takes precedence.
+    """
+    try:
+        body.decode("utf-8")
+        request = _DECODERS[operation](body)
+        fields = _decode_fields(body)
+    except UnicodeDecodeError:
+        raise InvalidRequest("The body is not valid UTF-8.") from None
+    except msgspec.ValidationError as exc:
+        raise explain_decode_error(str(exc)) from None
+    except (msgspec.DecodeError, RecursionError):
+        raise InvalidRequest("The body is not valid JSON.") from None
+    session_id = request.session_id or session_id
+    _check_request(operation, request, fields, session_id)
+    for name in _GATEWAY_FIELDS.intersection(fields):
+        del fields[name]
+    bound, images = bound_prompt(request, fields)
+    return InferenceRequest(
+        operation=operation,
+        models=_models(request),
+        stream=bool(request.stream),
+        user=request.user or None,
+        preferences=request.provider or _NO_PREFERENCES,
+        fields=fields,
+        session_id=session_id or None,
+        max_tokens=_max_tokens(request),
+        choices=_choices(request),
+        prompt_bound=bound,
+        images=images,
+        tools=_tools(request),
+        is_reasoning_hidden=isinstance(request, ChatRequest) and _is_reasoning_hidden(request),
+    )
+
+
+def _check_request(
+    operation: Operation, request: Body, fields: dict[str, msgspec.Raw], session_id: str | None
+) -> None:
+    """Raises :class:`InvalidRequest` for a field whose value the schema cannot refuse."""
+    if session_id is not None and len(session_id) > SESSION_LENGTH:
+        raise field_error("session_id", f"Expected str of length <= {SESSION_LENGTH}.")
+    for name, text in (("user", request.user), ("session_id", session_id)):
+        if text is not None and CONTROL_CHARACTERS.search(text):
+            raise field_error(name, "Must not contain control characters.")
+    if operation is Operation.EMBEDDINGS and request.stream:
+        raise field_error("stream", "Embeddings cannot be streamed.")
+    preferences = request.provider or _NO_PREFERENCES
+    if preferences.enforce_distillable_text:
+        raise field_error(
+            "provider.enforce_distillable_text", "No endpoint here is known to allow it."
+        )
+    for slug, options in (preferences.options or {}).items():
+        for name in sorted(_RESERVED.intersection(options)):
+            raise field_error(f"provider.options.{slug}.{name}", "Set it in the body itself.")
+    if "reasoning_effort" in fields and isinstance(request, ChatRequest):
+        _check_effort(request)
+    if "plugins" in fields and not isinstance(request, EmbeddingsRequest):
+        _check_plugins(request.plugins or ())
+
+
+def _check_effort(request: ChatRequest) -> None:
+    """Raises :class:`InvalidRequest` when the two members for the effort contradict each other."""
+    effort = request.reasoning and request.reasoning.effort
+    if effort and request.reasoning_effort and effort != request.reasoning_effort:
+        raise field_error("reasoning_effort", "Contradicts reasoning.effort.")
+
+
+def _is_reasoning_hidden(request: ChatRequest) -> bool:
+    """Tells whether either member hides the reasoning; ``include_reasoning`` is the older one."""
+    excluded = request.reasoning is not None and request.reasoning.exclude is True
+    return excluded or request.include_reasoning is False
+
+
+def _check_plugins(plugins: Iterable[Plugin]) -> None:
+    """Raises :class:`InvalidRequest` for a plugin whose absence would change the answer."""
+    for index, plugin in enumerate(plugins):
+        if plugin.enabled is not False and plugin.id not in _IDLE_PLUGINS:
+            raise field_error(f"plugins[{index}].id", "This service does not run the plugin.")
+
+
+def _models(request: Body) -> tuple[str, ...]:
+    if isinstance(request, EmbeddingsRequest):
+        return (request.model,)
+    if not request.models:
+        return () if request.model is None else (request.model,)
+    return tuple(dict.fromkeys(filter(None, (request.model, *request.models))))
+
+
+def _max_tokens(request: Body) -> int | None:
+    """Returns the larger limit where both are set: a provider may heed either."""
+    if isinstance(request, ChatRequest):
+        return max(request.max_tokens or 0, request.max_completion_tokens or 0) or None
+    return request.max_tokens if isinstance(request, TextRequest) else 0
+
+
+def _choices(request: Body) -> int:
+    """Returns the number of completions for all prompts together."""
+    if isinstance(request, TextRequest):
+        prompts = 1
+        if not isinstance(request.prompt, str):
+            # A list of integers is one prompt in tokens.
+            prompts = max(1, sum(not isinstance(part, int) for part in request.prompt))
+        return max(request.n or 1, request.best_of or 1) * prompts
+    return (request.n or 1) if isinstance(request, ChatRequest) else 1
+
+
+def _tools(request: Body) -> frozenset[str]:
+    if not isinstance(request, ChatRequest) or not request.tools:
+        return frozenset()
+    # A type that is not text names no tool; the upstream refuses it.
+    names = {tool.type for tool in request.tools if isinstance(tool.type, str)}
+    if any(name.startswith("web_search") for name in names):
+        names.add(_WEB_SEARCH)
+    return frozenset(names - {"function"})

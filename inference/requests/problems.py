@@ -1,0 +1,35 @@
+"""The errors of malformed requests, each with the name of its field."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from config.api.errors import InvalidRequest
+
+# A message of msgspec: "Expected `int`, got `str` - at `$.messages[0].role`".
+_PLACE: Final = re.compile(r"(?P<what>.*?)(?: - at (?:`key` in )?`\$(?P<path>.*)`)?", re.DOTALL)
+
+
+def explain_decode_error(text: str) -> InvalidRequest:
+    """Returns the error for a message of msgspec, which names a type and a place."""
+    match = _PLACE.fullmatch(text)
+    assert match is not None
+    what = match["what"].replace("`", "")
+    path = (match["path"] or "").lstrip(".").replace("[...]", "[]")
+    missing = re.search(r"missing required field (\w+)", what)
+    if missing:
+        return missing_field(f"{path}.{missing[1]}".lstrip("."))
+    if not path:
+        return InvalidRequest(f"The body must be a JSON object. ({what})")
+    return field_error(path, f"{what}.")
+
+
+def field_error(name: str, text: str) -> InvalidRequest:
+    """Returns the error for one wrong field."""
+    return InvalidRequest(f"{name}: {text}", metadata={"fields": {name: text}})
+
+
+def missing_field(name: str) -> InvalidRequest:
+    """Returns the error for a missing field."""
+    return field_error(name, "This field is required.")
