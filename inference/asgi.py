@@ -36,7 +36,8 @@ from inference.admission.decide import AdmissionRequest
 from inference.admission.estimate import estimate_tokens
 from inference.exchange.gateway import CallerStuck, Gateway
 from inference.requests import parsing
-from inference.requests.messages import reply as message
+from inference.requests.messages.events import PING, Events
+from inference.requests.messages.reply import render_error, render_reply
 from inference.requests.messages.request import to_chat
 from inference.store import run_in_thread
 
@@ -329,11 +330,11 @@ class _Connection:
 class _MessagesConnection(_Connection):
     """Speaks Anthropic's Messages: rewrites requests to chat, and replies and events back."""
 
-    keepalive = message.PING
+    keepalive = PING
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         super().__init__(scope, receive, send)
-        self._events = message.Events(self.request_id)
+        self._events = Events(self.request_id)
 
     def digest(self) -> str:
         api_key = self._single_header(b"x-api-key", "Send one x-api-key header.")
@@ -344,12 +345,12 @@ class _MessagesConnection(_Connection):
 
     def rewrite_reply(self, reply: bytes) -> bytes:
         try:
-            return message.reply(reply)
+            return render_reply(reply)
         except InvalidReply as exc:
             raise UpstreamError(f"The upstream provider's answer is not valid: {exc}") from None
 
     def error_body(self, error: GatewayError) -> dict[str, Any]:
-        return message.error_body(error.body(), self.request_id)
+        return render_error(error.body(), self.request_id)
 
     async def deliver(self, data: bytes) -> None:
         if events := self._events.feed(data):

@@ -1,8 +1,8 @@
-"""A Messages request, read by type and written as a request of chat.
+"""Messages requests: parsed by type and rewritten as chat requests.
 
-What chat cannot say is refused by the name of its field. Only what changes no answer is left out:
-hints (``eager_input_streaming``), ``context_management``, and what blocks of an earlier answer
-carry besides (``citations``, ``caller``, reasoning without a signature).
+A field that chat cannot express is refused by name. A field is left out only when that changes no
+answer: hints (``eager_input_streaming``), ``context_management``, and members of an earlier reply's
+blocks (``citations``, ``caller``, reasoning without a signature).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 
 from config.api.errors import InvalidRequest
 from config.api.text import CONTROL_CHARACTERS
-from inference.requests.messages import thoughts
+from inference.requests.messages.reasoning import ReasoningDetail, unseal
 from inference.requests.problems import explain_decode_error, field_error, missing_field
 from inference.requests.schemas import ProviderPreferences
 
@@ -75,7 +75,7 @@ _Content = TextBlock | ImageBlock | DocumentBlock
 
 
 class ToolResultBlock(_Shape, tag="tool_result"):
-    """What a tool answered; chat has no mark for a failure, so the text must say it."""
+    """The result of a tool; chat cannot mark a failure, so the text must say it."""
 
     tool_use_id: _Name
     content: str | list[_Content] = ""
@@ -113,7 +113,7 @@ class SystemTurn(_Shape, tag_field="role", tag="system"):
 
 
 class FunctionTool(_Shape, tag="custom"):
-    """A tool that the caller runs; those that a server runs are none of the gateway's."""
+    """A tool that the caller runs; the gateway has no tools that a server runs."""
 
     name: _Name
     input_schema: _Raws
@@ -169,7 +169,7 @@ class UserMetadata(_Shape):
 _Slug = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 
 
-class _Asked(_Shape):
+class _CommonRequest(_Shape):
     model: _Slug
     messages: Annotated[list[UserTurn | AssistantTurn | SystemTurn], msgspec.Meta(min_length=1)]
     system: str | list[TextBlock] | None = None
@@ -197,14 +197,14 @@ class _Asked(_Shape):
 _Bound = Annotated[int, msgspec.Meta(ge=1, le=100_000_000)]
 
 
-class MessagesRequest(_Asked, kw_only=True):
-    """The body of ``POST /messages``: Anthropic's, and the gateway's fields of chat."""
+class MessagesRequest(_CommonRequest, kw_only=True):
+    """The body of ``POST /messages``: Anthropic's fields, and the gateway's fields of chat."""
 
     max_tokens: _Bound
 
 
-class CountTokensRequest(_Asked, kw_only=True):
-    """The body of ``POST /messages/count_tokens``: that of a message, which needs no bound."""
+class CountTokensRequest(_CommonRequest, kw_only=True):
+    """The body of ``POST /messages/count_tokens``: a message whose ``max_tokens`` is optional."""
 
     max_tokens: _Bound | None = None
 
@@ -216,9 +216,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 def to_chat(body: bytes, *, is_count: bool = False) -> bytes:
-    """Returns the chat request that says the same; ``is_count`` for one whose tokens are counted.
+    """Returns the equivalent chat request; ``is_count`` reads a request to count tokens.
 
-    Raises :class:`InvalidRequest`, which names the field that is wrong.
+    Raises :class:`InvalidRequest` with the name of the wrong field.
     """
     request: _Request
     try:
@@ -227,14 +227,14 @@ def to_chat(body: bytes, *, is_count: bool = False) -> bytes:
     except UnicodeDecodeError:
         raise InvalidRequest("The body is not valid UTF-8.") from None
     except msgspec.ValidationError as exc:
-        raise _invalid(str(exc)) from None
+        raise _explain_decode_error(str(exc)) from None
     except (msgspec.DecodeError, RecursionError):
         raise InvalidRequest("The body is not valid JSON.") from None
     fields = {
         "model": request.model,
-        "messages": _messages(request),
+        "messages": _convert_messages(request),
         "max_tokens": request.max_tokens,
-        "tools": [_tool(tool) for tool in request.tools or ()] or None,
+        "tools": [_convert_tool(tool) for tool in request.tools or ()] or None,
         **_tool_choice(request),
         "reasoning": _reasoning(request),
         "response_format": _response_format(request),
@@ -251,55 +251,55 @@ def to_chat(body: bytes, *, is_count: bool = False) -> bytes:
         "session_id": request.session_id,
         "trace": request.trace,
     }
-    return _encode(_given(**fields))
+    return _encode(_drop_none(**fields))
 
 
-def _given(**members: Any) -> dict[str, Any]:
+def _drop_none(**members: Any) -> dict[str, Any]:
     return {name: value for name, value in members.items() if value is not None}
 
 
-def _messages(request: _Request) -> list[dict[str, Any]]:
+def _convert_messages(request: _Request) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
     if request.system:
-        messages.append({"role": "system", "content": _said(request.system)})
+        messages.append({"role": "system", "content": _convert_content(request.system)})
     for turn in request.messages:
         match turn:
             case UserTurn():
-                messages += _asked(turn.content)
+                messages += _convert_user_turn(turn.content)
             case AssistantTurn():
-                messages.append(_answered(turn.content))
+                messages.append(_convert_assistant_turn(turn.content))
             case SystemTurn():
-                messages.append({"role": "system", "content": _said(turn.content)})
+                messages.append({"role": "system", "content": _convert_content(turn.content)})
     return messages
 
 
-def _asked(
+def _convert_user_turn(
     content: str | list[TextBlock | ImageBlock | DocumentBlock | ToolResultBlock],
 ) -> list[dict[str, Any]]:
-    """Returns what tools answered, which chat wants right after their calls, and then the rest."""
+    """Returns the tool results, which chat wants right after their calls, and then the rest."""
     if isinstance(content, str):
         return [{"role": "user", "content": content}]
     messages: list[dict[str, Any]] = []
     rest: list[_Content] = []
     for block in content:
         if isinstance(block, ToolResultBlock):
-            said = _said(block.content, block.cache_control)
-            messages.append({"role": "tool", "tool_call_id": block.tool_use_id, "content": said})
+            result = _convert_content(block.content, block.cache_control)
+            messages.append({"role": "tool", "tool_call_id": block.tool_use_id, "content": result})
         else:
             rest.append(block)
     if rest or not messages:
-        messages.append({"role": "user", "content": _said(rest)})
+        messages.append({"role": "user", "content": _convert_content(rest)})
     return messages
 
 
-def _answered(
+def _convert_assistant_turn(
     content: str | list[TextBlock | ToolUseBlock | ThinkingBlock | RedactedThinkingBlock],
 ) -> dict[str, Any]:
     if isinstance(content, str):
         return {"role": "assistant", "content": content}
     texts: list[TextBlock] = []
     calls: list[dict[str, Any]] = []
-    details: list[thoughts.Detail] = []
+    details: list[ReasoningDetail] = []
     for index, block in enumerate(content):
         match block:
             case TextBlock():
@@ -308,17 +308,17 @@ def _answered(
                 function = {"name": block.name, "arguments": _encode(block.input).decode()}
                 calls.append({"id": block.id, "type": "function", "function": function})
             case ThinkingBlock():
-                # What nobody signed, no provider takes back.
+                # No provider accepts reasoning without a signature.
                 if block.signature:
                     details.append(
-                        thoughts.opened(
+                        unseal(
                             block.signature, is_encrypted=False, text=block.thinking, index=index
                         )
                     )
             case RedactedThinkingBlock():
-                details.append(thoughts.opened(block.data, is_encrypted=True, index=index))
+                details.append(unseal(block.data, is_encrypted=True, index=index))
     message: dict[str, Any] = {"role": "assistant"}
-    message["content"] = _said(texts) if texts or not calls else None
+    message["content"] = _convert_content(texts) if texts or not calls else None
     if calls:
         message["tool_calls"] = calls
     if details:
@@ -326,16 +326,16 @@ def _answered(
     return message
 
 
-def _said(
+def _convert_content(
     content: str | Iterable[_Content], cache_control: _Raws | None = None
 ) -> str | list[dict[str, Any]]:
-    """Returns a message's content, as plain text where it is no more: that every server takes.
+    """Returns a message's content, as plain text where it is only that: every server accepts text.
 
-    ``cache_control`` is that of the block around it, which ends with its last part.
+    ``cache_control`` is that of the enclosing block, so it moves to the last part.
     """
     parts: list[dict[str, Any]] = []
     if not isinstance(content, str):
-        parts += map(_part, content)
+        parts += map(_convert_part, content)
     elif content:
         parts.append({"type": "text", "text": content})
     if parts and cache_control is not None:
@@ -348,42 +348,42 @@ def _said(
     return parts
 
 
-def _part(block: _Content) -> dict[str, Any]:
+def _convert_part(block: _Content) -> dict[str, Any]:
     match block:
         case TextBlock():
             part: dict[str, Any] = {"type": "text", "text": block.text}
         case ImageBlock():
-            part = {"type": "image_url", "image_url": {"url": _url(block.source)}}
+            part = {"type": "image_url", "image_url": {"url": _data_url(block.source)}}
         case DocumentBlock():
-            part = _document(block)
+            part = _convert_document(block)
     if block.cache_control is not None:
         part["cache_control"] = block.cache_control
     return part
 
 
-def _document(block: DocumentBlock) -> dict[str, Any]:
+def _convert_document(block: DocumentBlock) -> dict[str, Any]:
     source = block.source
     if isinstance(source, TextDocument):
         text = source.data if block.title is None else f"{block.title}\n\n{source.data}"
         return {"type": "text", "text": text}
     name = block.title or "document.pdf"
-    return {"type": "file", "file": {"filename": name, "file_data": _url(source)}}
+    return {"type": "file", "file": {"filename": name, "file_data": _data_url(source)}}
 
 
-def _url(source: Base64Image | Base64Document | WebSource) -> str:
+def _data_url(source: Base64Image | Base64Document | WebSource) -> str:
     if isinstance(source, WebSource):
         return source.url
     return f"data:{source.media_type};base64,{source.data}"
 
 
-def _tool(tool: FunctionTool) -> dict[str, Any]:
-    function = _given(
+def _convert_tool(tool: FunctionTool) -> dict[str, Any]:
+    function = _drop_none(
         name=tool.name,
         description=tool.description,
         parameters=tool.input_schema,
         strict=tool.strict,
     )
-    return _given(type="function", function=function, cache_control=tool.cache_control)
+    return _drop_none(type="function", function=function, cache_control=tool.cache_control)
 
 
 def _tool_choice(request: _Request) -> dict[str, Any]:
@@ -407,7 +407,9 @@ def _tool_choice(request: _Request) -> dict[str, Any]:
 
 def _reasoning(request: _Request) -> dict[str, Any] | None:
     thinking = request.thinking
-    members = _given(effort=None if request.output_config is None else request.output_config.effort)
+    members = _drop_none(
+        effort=None if request.output_config is None else request.output_config.effort
+    )
     match thinking:
         case ThinkingOn():
             members["max_tokens"] = thinking.budget_tokens
@@ -435,8 +437,8 @@ def _user(request: _Request) -> str | None:
     return request.user or user_id
 
 
-def _invalid(text: str) -> InvalidRequest:
-    """Names the field itself, where the decoder names the object around it."""
+def _explain_decode_error(text: str) -> InvalidRequest:
+    """Returns the error with the name of the field; the decoder names the object around it."""
     if match := _FIELD.fullmatch(text):
         name = match["name"][:100]
         path = f"{match['path']}.{name}" if match["path"] else name

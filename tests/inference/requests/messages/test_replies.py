@@ -11,7 +11,7 @@ from catalog.dialects import openai, vertex
 from catalog.dialects.base import Call, InvalidReply, Operation
 from config.api.errors import UpstreamError
 from config.credentials import Secret
-from inference.requests.messages import reply
+from inference.requests.messages.reply import render_reply
 from tests.support.inference.messages import (
     COUNTED,
     IDENTITY,
@@ -32,7 +32,7 @@ from tests.support.upstreams import clouds
 def answer(message: dict[str, Any], **choice: Any) -> Any:
     choice = {"index": 0, "message": message, "finish_reason": "stop", **choice}
     body = {**IDENTITY, "object": "chat.completion", "choices": [choice], "usage": USAGE}
-    return json.loads(reply.reply(json.dumps(body).encode()))
+    return json.loads(render_reply(json.dumps(body).encode()))
 
 
 def test_an_answer_is_a_message() -> None:

@@ -17,7 +17,7 @@ from django.conf import LazySettings
 from accounts.models import ApiKey
 from config.local.simulator.certificates import ensure_certificates
 from inference.models import Generation
-from inference.requests.messages import reply
+from inference.requests.messages.events import PING
 from tests.support import factories
 from tests.support.inference.messages import asked, events_of, text
 from tests.support.inference.site import Site
@@ -120,10 +120,10 @@ def test_a_quiet_stream_is_kept_alive_with_pings(site: Site, settings: LazySetti
     site.publish("sim-gated")
     chunks = send(site, content="one two", stream=True).iter_content(None)
     assert next(chunks).startswith(b"event: message_start\n")
-    assert next(chunks) == reply.PING
+    assert next(chunks) == PING
     settings.STREAM_KEEPALIVE_INTERVAL = 60
     site.upstream.release(20)
-    rest = b"".join(chunks).replace(reply.PING, b"")
+    rest = b"".join(chunks).replace(PING, b"")
     words = [
         each["delta"]["text"] for each in events_of(rest) if "index" in each and "delta" in each
     ]

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalog.dialects.base import InvalidStream
-from inference.requests.messages import reply
+from inference.requests.messages.events import Events
+from inference.requests.messages.reply import render_error
 from tests.support.inference.messages import (
     COUNTED,
     call_piece,
@@ -109,7 +110,7 @@ def test_a_stream_is_the_same_however_it_was_cut(places: list[int]) -> None:
 
 
 def test_events_leave_as_soon_as_they_can() -> None:
-    events = reply.Events("req-1")
+    events = Events("req-1")
     assert [kind["type"] for kind in events_of(events.feed(event({"content": "It "})))] == [
         "message_start",
         "content_block_start",
@@ -251,7 +252,7 @@ def test_an_event_that_is_malformed_ends_the_stream() -> None:
 def test_an_error_has_anthropics_name(status: int, kind: str) -> None:
     metadata = {"error_type": "ours", "provider_name": "Acme AI"}
     body = {"error": {"code": status, "message": "No.", "metadata": metadata}, "beside": 1}
-    assert reply.error_body(body, "req-1") == {
+    assert render_error(body, "req-1") == {
         "type": "error",
         "error": {
             "type": kind,

@@ -1,7 +1,7 @@
-"""Reasoning of earlier answers, which callers send back as they got it.
+"""Reasoning of earlier replies, which callers send back unchanged.
 
-Anthropic's blocks have room for one opaque text, its signature. The reasoning of other providers
-has more that must come back with it, so their text is a seal around all of that.
+Anthropic's blocks have one opaque text, the signature. The reasoning of other providers has more
+members that must come back with it, so the opaque text is a seal that encodes all of them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _MARK: Final = "causeway:"
 _encode = msgspec.json.Encoder().encode
 
 
-class Detail(msgspec.Struct, omit_defaults=True):
-    """A member of chat's ``reasoning_details``: text, a signature of it, or encrypted ``data``."""
+class ReasoningDetail(msgspec.Struct, omit_defaults=True):
+    """An item of chat's ``reasoning_details``: text with a signature, or encrypted ``data``."""
 
     type: str = ""
     text: str | None = None
@@ -31,23 +31,25 @@ class Detail(msgspec.Struct, omit_defaults=True):
     index: int | None = None
 
 
-_decode = msgspec.json.Decoder(Detail).decode
+_decode = msgspec.json.Decoder(ReasoningDetail).decode
 
 
-def sealed(detail: Detail) -> str:
-    """Returns the opaque text of a block: Anthropic's own, or a seal around another provider's."""
+def seal(detail: ReasoningDetail) -> str:
+    """Returns the opaque text of a block: Anthropic's own, or a seal for another provider's."""
     secret = detail.data if detail.signature is None else detail.signature
     if detail.format == ANTHROPIC_FORMAT:
         return secret or ""
-    kept = Detail(signature=detail.signature, data=detail.data, id=detail.id, format=detail.format)
+    kept = ReasoningDetail(
+        signature=detail.signature, data=detail.data, id=detail.id, format=detail.format
+    )
     return _MARK + base64.urlsafe_b64encode(_encode(kept)).decode()
 
 
-def opened(opaque: str, *, is_encrypted: bool, **members: Any) -> Detail:
-    """Returns what a block's opaque text stands for; one without our mark is Anthropic's."""
-    detail = _unsealed(opaque)
+def unseal(opaque: str, *, is_encrypted: bool, **members: Any) -> ReasoningDetail:
+    """Returns the detail in a block's opaque text; a text without our mark is Anthropic's."""
+    detail = _read_seal(opaque)
     if detail is None:
-        detail = Detail(format=ANTHROPIC_FORMAT)
+        detail = ReasoningDetail(format=ANTHROPIC_FORMAT)
         if is_encrypted:
             detail.data = opaque
         else:
@@ -56,7 +58,7 @@ def opened(opaque: str, *, is_encrypted: bool, **members: Any) -> Detail:
     return msgspec.structs.replace(detail, **members)
 
 
-def _unsealed(opaque: str) -> Detail | None:
+def _read_seal(opaque: str) -> ReasoningDetail | None:
     if not opaque.startswith(_MARK):
         return None
     try:

@@ -1,0 +1,166 @@
+"""The content blocks of a streamed message, made from the deltas of chat."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Final
+
+import msgspec
+
+from catalog.dialects.base import InvalidStream, decode_object
+from inference.requests.messages.chat import ToolCall
+from inference.requests.messages.reasoning import ReasoningDetail, seal
+from inference.requests.messages.reply import render_redacted, signature_detail, start_tool_use
+
+# The waiting deltas of a stream may have this size: far above the output of any model.
+_HELD_BYTES: Final = 16_777_216
+_BLOCK_BYTES: Final = 1_024
+_encode = msgspec.json.Encoder().encode
+
+
+class _Block:
+    """A content block of a stream, and the deltas that wait until it may begin."""
+
+    __slots__ = ("_is_checked", "arguments", "index", "is_ended", "key", "start", "waiting")
+
+    def __init__(self, index: int, key: tuple[str, Any], start: dict[str, Any]) -> None:
+        self.index = index
+        self.key = key
+        self.start = start
+        self.waiting: list[dict[str, Any]] = []
+        # All arguments of a tool call: only together do they show whether the call is complete.
+        self.arguments: list[str] = []
+        self.is_ended = False
+        self._is_checked = False
+
+    def is_complete(self) -> bool:
+        """Tells whether the block is complete, now that another block waits behind it.
+
+        The arguments of a call are decoded only once, because decoding them with every piece takes
+        quadratic time. A call that is incomplete then stays open until the end of the stream.
+        """
+        if self.start["type"] != "tool_use":
+            return True
+        if self._is_checked:
+            return False
+        self._is_checked = True
+        return decode_object("".join(self.arguments).encode()) is not None
+
+
+class Blocks:
+    """Puts text, reasoning and tool calls into blocks, of which only one is open at a time.
+
+    Chat may alternate between tool calls, so the deltas of later blocks wait until the earlier
+    blocks have ended.
+    """
+
+    __slots__ = ("_calls", "_count", "_held", "_out", "_queue")
+
+    def __init__(self, out: list[bytes]) -> None:
+        self._out = out
+        self._queue: deque[_Block] = deque()
+        self._calls: dict[int, _Block] = {}
+        self._count = 0
+        self._held = 0
+
+    def add_reasoning(self, detail: ReasoningDetail) -> None:
+        if detail.data is not None:
+            self._begin(("data", None), render_redacted(detail))
+            return
+        text = detail.text or detail.summary
+        key = ("thinking", detail.index)
+        block = self._open_block(key) if text else self._open_thinking_block()
+        if block is None:
+            block = self._begin(key, {"type": "thinking", "thinking": "", "signature": ""})
+        if text:
+            self._add(block, {"type": "thinking_delta", "thinking": text})
+        if detail.signature is not None:
+            delta = {"type": "signature_delta", "signature": seal(detail)}
+            self._add(block, delta)
+            block.is_ended = True
+
+    def add_text(self, text: str) -> None:
+        key = ("text", None)
+        block = self._open_block(key) or self._begin(key, {"type": "text", "text": ""})
+        self._add(block, {"type": "text_delta", "text": text})
+
+    def add_call(self, call: ToolCall, number: int) -> None:
+        block = self._calls.get(number)
+        if block is None or (call.id and call.id != block.start["id"]):
+            self._hold(_BLOCK_BYTES)
+            start = {**start_tool_use(call, number), "input": {}}
+            if call.signature is not None:
+                self.add_reasoning(signature_detail(call.signature, start["id"]))
+            block = self._begin(("call", number), start)
+            self._calls[number] = block
+        arguments = call.arguments
+        if arguments and not block.is_ended:
+            self._hold(len(arguments))
+            block.arguments.append(arguments)
+            self._add(block, {"type": "input_json_delta", "partial_json": arguments})
+
+    def close_all(self) -> None:
+        while self._queue:
+            self._close()
+
+    def _open_block(self, key: tuple[str, Any]) -> _Block | None:
+        """Returns the last block, if it is of this key and has not ended."""
+        block = self._queue[-1] if self._queue else None
+        return None if block is None or block.key != key or block.is_ended else block
+
+    def _open_thinking_block(self) -> _Block | None:
+        """Returns the block to which a signature without text belongs."""
+        block = self._queue[-1] if self._queue else None
+        is_open = block is not None and block.key[0] == "thinking" and not block.is_ended
+        return block if is_open else None
+
+    def _begin(self, key: tuple[str, Any], start: dict[str, Any]) -> _Block:
+        block = _Block(self._count, key, start)
+        self._count += 1
+        self._queue.append(block)
+        if block is self._queue[0]:
+            self._start(block)
+        self._advance()
+        if block is not self._queue[0]:
+            self._hold(_BLOCK_BYTES + len(start.get("data", "")))
+        return block
+
+    def _add(self, block: _Block, delta: dict[str, Any]) -> None:
+        block.waiting.append(delta)
+        if block is self._queue[0]:
+            self._flush(block)
+        else:
+            self._hold(sum(map(len, delta.values())))
+
+    def _hold(self, size: int) -> None:
+        """Counts deltas that wait; raises :class:`InvalidStream` when they are too many."""
+        self._held += size
+        if self._held > _HELD_BYTES:
+            raise InvalidStream("The tool calls of the stream are too large.")
+
+    def _advance(self) -> None:
+        while len(self._queue) > 1 and self._queue[0].is_complete():
+            self._close()
+
+    def _close(self) -> None:
+        block = self._queue.popleft()
+        block.is_ended = True
+        block.arguments.clear()
+        self._out.append(encode_event({"type": "content_block_stop", "index": block.index}))
+        if self._queue:
+            self._start(self._queue[0])
+
+    def _start(self, block: _Block) -> None:
+        started = {"type": "content_block_start", "index": block.index}
+        self._out.append(encode_event({**started, "content_block": block.start}))
+        self._flush(block)
+
+    def _flush(self, block: _Block) -> None:
+        for delta in block.waiting:
+            event = {"type": "content_block_delta", "index": block.index, "delta": delta}
+            self._out.append(encode_event(event))
+        block.waiting.clear()
+
+
+def encode_event(body: dict[str, Any]) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (body["type"].encode(), _encode(body))
