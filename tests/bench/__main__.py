@@ -1,16 +1,22 @@
-"""Measures one gateway worker beside its peers, in the same run: python -m tests.bench
+"""Measures one gateway worker beside its peers in the same run: python -m tests.bench
 
-The system under test has the first core; PostgreSQL, the load generator (Debian's ``wrk``) and the
-provider (``tests.bench.upstream``: plain HTTP) share the second. Rounds alternate between the
-systems, and medians are printed, because a shared machine drifts; every figure has its ratio to
-that of Causeway. The systems: Causeway with keys, policy, exact ledger and durable commits;
-``direct``, the provider itself, whose latency is what the load generator and the timer of the
-provider make of it: what a gateway adds is the difference;
-``floor``, the least that Python does (``tests.bench.floor``); nginx as a reverse proxy, where it is
-installed; LiteLLM's proxy and Portkey's gateway without keys, database or ledger of their own,
-installed from the package registries. Loads: plain and streamed answers at 64 connections, streams
-of 50 events from a provider that writes one after another and from one that lets each travel alone;
-and plain ones at 8 from a provider that takes 50 ms, whose latency is shown without these.
+The system under test has the first core. PostgreSQL, the load generator (Debian's ``wrk``) and the
+provider (``tests.bench.upstream``, plain HTTP) share the second. Rounds alternate between the
+systems and medians are printed, because a shared machine drifts. Every figure is printed with its
+ratio to Causeway's.
+
+Systems:
+
+* ``causeway``: keys, policy, exact ledger and durable commits;
+* ``direct``: the provider itself. Its latency comes from the load generator and the provider's
+  timer, so a gateway adds the difference to it;
+* ``floor``: the least work that a gateway in Python does (``tests.bench.floor``);
+* ``nginx``: a reverse proxy, where it is installed;
+* ``portkey`` and ``litellm``: without keys, database or ledger, installed from the registries.
+
+Loads: plain and streamed answers at 64 connections; streams of 50 events, from a provider that
+writes the events one after another and from one that sends each in a packet of its own; and plain
+answers at 8 connections from a provider that takes 50 ms, which are subtracted from the latency.
 """
 
 from __future__ import annotations
@@ -55,7 +61,7 @@ _COLUMNS: Final = ("per second", "CPU µs", "p50 ms", "p99 ms", "failed")
 
 @dataclass(frozen=True)
 class Load:
-    """What is asked of every system, by how many connections at a time."""
+    """A kind of request that every system gets, over a number of connections."""
 
     name: str
     model: str
@@ -67,14 +73,14 @@ class Load:
 LOADS: Final = (
     Load("plain", "bench-whole", 64),
     Load("stream", "bench-chunks", 64, stream=True),
-    Load("stream, events apart", "bench-apart", 64, stream=True),
+    Load("stream, single packets", "bench-packets", 64, stream=True),
     Load("plain, 50 ms upstream", "bench-slow", 8, delay_seconds=DELAY_SECONDS),
 )
 
 
 @dataclass
 class System:
-    """A running gateway: where it listens, what it wants to be sent, and the process that it is."""
+    """A running gateway: its address, the key and headers that it needs, and its process."""
 
     name: str
     url: str
@@ -93,9 +99,9 @@ def main() -> None:
     parser.add_argument(
         "--crowded",
         action="store_true",
-        help="with 100,000 organizations and 20,000 endpoints besides those that are asked",
+        help="adds 100,000 organizations and 20,000 endpoints that get no requests",
     )
-    parser.add_argument("--litellm", type=Path, help="an installed litellm, not to install one")
+    parser.add_argument("--litellm", type=Path, help="the program of an installed litellm")
     parser.add_argument("--portkey", type=Path, help="a folder with @portkey-ai/gateway installed")
     options = parser.parse_args()
     if shutil.which("wrk") is None:
@@ -121,10 +127,10 @@ def main() -> None:
                 for system in systems:
                     figures = _measure(directory, system, load, seconds=options.seconds)
                     system.figures.setdefault(load.name, []).append(figures)
-        _print(systems)
+        _print_figures(systems)
 
 
-def _print(systems: list[System]) -> None:
+def _print_figures(systems: list[System]) -> None:
     print(f"{'load':<24}{'system':<12}" + "".join(f"{name:>12}" for name in _COLUMNS), end="")
     print(f"{'rate ratio':>12}{'CPU ratio':>12}")
     for load in LOADS:
@@ -149,7 +155,7 @@ def upstream_provider() -> Iterator[str]:
     port = _free_port()
     command = [sys.executable, "-m", "tests.bench.upstream", str(port)]
     with _process(command, OTHER_CORE):
-        _await(f"http://127.0.0.1:{port}/v1/models")
+        _wait_for(f"http://127.0.0.1:{port}/v1/models")
         yield f"http://127.0.0.1:{port}/v1"
 
 
@@ -185,7 +191,7 @@ def causeway(directory: Path, upstream: str, *, crowded: bool = False) -> Iterat
     key = made["api_key"]
     command = [sys.executable, "manage.py", "serve", "--port", str(port)]
     with _process(command, SYSTEM_CORE, environment) as process:
-        _await(f"http://127.0.0.1:{port}/readyz")
+        _wait_for(f"http://127.0.0.1:{port}/readyz")
         _move_database(OTHER_CORE)
         url = f"http://127.0.0.1:{port}/api/v1/chat/completions"
         yield System("causeway", url, process.pid, key, author="bench/")
@@ -201,7 +207,7 @@ def _floor(upstream: str) -> Iterator[System]:
     port = _free_port()
     command = [sys.executable, "-m", "tests.bench.floor", str(port), upstream]
     with _process(command, SYSTEM_CORE) as process:
-        _await(f"http://127.0.0.1:{port}/")
+        _wait_for(f"http://127.0.0.1:{port}/")
         yield System("floor", f"http://127.0.0.1:{port}/v1/chat/completions", process.pid)
 
 
@@ -220,7 +226,7 @@ def _nginx(directory: Path, upstream: str) -> Iterator[System]:
         ' proxy_http_version 1.1; proxy_set_header Connection ""; proxy_buffering off; } } }\n'
     )
     with _process(["nginx", "-c", str(config)], SYSTEM_CORE) as process:
-        _await(f"http://127.0.0.1:{port}/v1/models")
+        _wait_for(f"http://127.0.0.1:{port}/v1/models")
         yield System("nginx", f"http://127.0.0.1:{port}/v1/chat/completions", process.pid)
 
 
@@ -235,7 +241,7 @@ def _portkey(directory: Path, upstream: str, folder: Path | None) -> Iterator[Sy
     program = folder / "node_modules/@portkey-ai/gateway/build/start-server.js"
     command = ["node", str(program), f"--port={port}", "--headless"]
     with _process(command, SYSTEM_CORE) as process:
-        _await(f"http://127.0.0.1:{port}/")
+        _wait_for(f"http://127.0.0.1:{port}/")
         headers = {"x-portkey-provider": "openai", "x-portkey-custom-host": upstream}
         url = f"http://127.0.0.1:{port}/v1/chat/completions"
         yield System("portkey", url, process.pid, headers=headers)
@@ -271,13 +277,13 @@ def _litellm(directory: Path, upstream: str, program: Path | None) -> Iterator[S
         "--host", "127.0.0.1", "--num_workers", "1", "--telemetry", "False",
     ]  # fmt: skip
     with _process(command, SYSTEM_CORE, {"LITELLM_LOG": "ERROR"}) as process:
-        _await(f"http://127.0.0.1:{port}/health/liveliness")
+        _wait_for(f"http://127.0.0.1:{port}/health/liveliness")
         url = f"http://127.0.0.1:{port}/v1/chat/completions"
         yield System("litellm", url, process.pid, "sk-bench")
 
 
 def _measure(directory: Path, system: System, load: Load, *, seconds: int) -> dict[str, float]:
-    """Runs the load generator once and returns the figures of the system meanwhile."""
+    """Runs the load generator once and returns the figures of the system."""
     body: dict[str, Any] = {
         "model": f"{system.author}{load.model}",
         "messages": [{"role": "user", "content": "one two three four"}],
@@ -319,7 +325,7 @@ def _measure(directory: Path, system: System, load: Load, *, seconds: int) -> di
 
 
 def _catalogue(upstream: str, others: int) -> dict[str, Any]:
-    """Returns what is asked, and so many other models with four endpoints each."""
+    """Returns the models of the loads, and ``others`` more models with four endpoints each."""
     names = {f"bench/{load.model}": load.model for load in LOADS}
     names["bench/bench-drip"] = "bench-drip"
     crowd = [f"crowd/model-{number}" for number in range(others)]
@@ -375,7 +381,7 @@ def _process(
         process.kill()
 
 
-def _await(url: str) -> None:
+def _wait_for(url: str) -> None:
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         try:
@@ -397,7 +403,7 @@ def _free_port() -> int:
 
 
 def cpu_of(pid: int) -> float:
-    """Returns the CPU seconds that a process has used, its threads included."""
+    """Returns the CPU seconds that all threads of a process have used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -410,7 +416,7 @@ def memory_of(pid: int) -> int:
 
 
 def _move_database(core: int) -> None:
-    """Puts the running PostgreSQL, which the server under test started, on the other core."""
+    """Moves the PostgreSQL that the server under test started to another core."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""Measures many slow streams at a time through one worker: python -m tests.bench.crowd
+"""Measures many slow streams through one worker at the same time: python -m tests.bench.crowd
 
-Every stream gets an event each half second for half a minute. Prints how many ended as they should,
-the memory that a stream costs, the CPU that an event costs and how late events come.
+Each stream gets an event every half second for half a minute. Prints the number of complete
+streams, the memory of a stream, the CPU time of an event and the delay of events.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ def main() -> None:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="causeway-bench-")))
         upstream = stack.enter_context(upstream_provider())
         system = stack.enter_context(causeway(directory, upstream))
-        asyncio.run(_crowd(system, options.streams))
+        asyncio.run(_measure_crowd(system, options.streams))
 
 
-async def _crowd(system: System, streams: int) -> None:
-    await _stream(system)
+async def _measure_crowd(system: System, streams: int) -> None:
+    await _read_stream(system)
     memory, cpu = memory_of(system.pid), cpu_of(system.pid)
-    tasks = [asyncio.create_task(_stream(system)) for _ in range(streams)]
+    tasks = [asyncio.create_task(_read_stream(system)) for _ in range(streams)]
     await asyncio.sleep(_HALFWAY)
     grown = memory_of(system.pid) - memory
     gaps = [gap for found in await asyncio.gather(*tasks) for gap in found]
     spent = cpu_of(system.pid) - cpu
     late = sorted(max(gap - DRIP_SECONDS, 0) * 1000 for gap in gaps)
     whole = sum(1 for task in tasks if len(task.result()) == CHUNKS)
-    print(f"streams           {streams}, of which {whole} brought every event and [DONE]")
+    print(f"streams           {streams}, {whole} complete with [DONE]")
     print(f"memory            {grown / streams / 1024:,.0f} KiB a stream, {grown / 1e6:,.0f} MB")
     print(f"CPU               {spent / max(len(gaps), 1) * 1e6:,.0f} µs an event")
     print(f"events come late  {late[len(late) // 2]:.1f} ms p50, {late[-len(late) // 100]:.1f} p99")
 
 
-async def _stream(system: System) -> list[float]:
-    """Asks for one stream and returns the seconds between its events; none for a broken one."""
+async def _read_stream(system: System) -> list[float]:
+    """Requests a stream and returns the seconds between its events; none for a broken stream."""
     address, _, path = system.url.removeprefix("http://").partition("/")
     host, _, port = address.partition(":")
     body = json.dumps(

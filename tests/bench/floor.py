@@ -1,7 +1,7 @@
-"""The least that a gateway in Python does: python -m tests.bench.floor PORT UPSTREAM
+"""The least work that a gateway in Python does: python -m tests.bench.floor PORT UPSTREAM
 
-A raw ASGI application relays bytes with aiohttp: no keys, no policy, no ledger, nothing parsed. It
-runs under the same server as the gateway, so that what the gateway adds can be read as a ratio.
+A raw ASGI application relays bytes with aiohttp. It has no keys, policy or ledger and parses
+nothing. It runs under the same server as the gateway, so the ratio shows what the gateway adds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Relay:
-    """Answers every POST with what the upstream answers to it."""
+    """Relays every POST to the upstream and its answer back."""
 
     def __init__(self, upstream: str) -> None:
         self._url = f"{upstream}/chat/completions"

@@ -1,7 +1,7 @@
 """Measures the model lists over a large catalogue, in process: python -m tests.bench.lists
 
-Prints CPU milliseconds of a request, the whole of Django's chain included and PostgreSQL not: the
-median of the rounds. ``first`` is the request that finds the catalogue changed.
+Prints the CPU milliseconds of a request, with all of Django's chain and without PostgreSQL: the
+median of the rounds. ``first`` is the first request after a change of the catalogue.
 """
 
 # ruff: noqa: E402
@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from decimal import Decimal
 
-# The database is filled with junk: never one that somebody named.
+# The database is filled with junk, so it is never one that the caller's environment names.
 os.environ.pop("DATABASE_URL", None)
 os.environ["DJANGO_SETTINGS_MODULE"] = "config.settings"
 
@@ -80,10 +80,10 @@ def main() -> None:
 
 
 def _measure(path: str, caller: str, client: APIClient, rounds: int) -> None:
-    # Whatever is written to a model makes the catalogue a new one.
+    # Any write to a model changes the version of the catalogue.
     LanguageModel.objects.filter(slug="author-0/model-0").update(description="Another.")
-    first, size = _cpu(lambda: _get(client, path))
-    times = [_cpu(lambda: _get(client, path))[0] for _ in range(rounds)]
+    first, size = _measure_cpu(lambda: _get(client, path))
+    times = [_measure_cpu(lambda: _get(client, path))[0] for _ in range(rounds)]
     print(f"{path:<44}{caller:<12}{statistics.median(times):>10.1f}{first:>10.1f}"
           f"{size / 1024:>10,.0f}")  # fmt: skip
 
@@ -94,8 +94,8 @@ def _get(client: APIClient, path: str) -> int:
     return len(response.content)
 
 
-def _cpu(call: Callable[[], int]) -> tuple[float, int]:
-    """Returns the CPU milliseconds of this process for a call, and what it returned."""
+def _measure_cpu(call: Callable[[], int]) -> tuple[float, int]:
+    """Returns the CPU milliseconds of this process for a call, and the result of the call."""
     began = time.process_time()
     result = call()
     return (time.process_time() - began) * 1000, result
@@ -154,7 +154,7 @@ def _fill() -> None:
 
 
 def _govern(tenant: Tenant) -> None:
-    """Puts the tenant under every kind of limit, and gives it private endpoints of its own."""
+    """Restricts the tenant by every kind of limit, and gives it private endpoints."""
     organization = tenant.organization
     organization.requires_zdr = True
     organization.ignored_providers = [f"provider-{number}" for number in range(0, PROVIDERS, 9)]

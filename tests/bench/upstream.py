@@ -1,12 +1,14 @@
-"""A provider that answers at once with what it has ready: python -m tests.bench.upstream PORT
+"""A provider with prepared answers: python -m tests.bench.upstream PORT
 
-The provider of ``config.local.simulator`` costs more than some gateways do, and it would have
-to share its core with PostgreSQL. This one does next to nothing: it finds where a request ends and
-writes bytes. A model whose name holds ``chunks`` is answered with a stream, each event with a call
-of its own and none of them waited for; one that holds ``apart`` with the same stream in so many
-packets, since it does something else between any two events; one that holds ``slow`` is answered
-after :data:`DELAY_SECONDS`; one that holds ``drip`` with a stream that takes :data:`DRIP_SECONDS`
-from event to event.
+The provider of ``config.local.simulator`` costs more CPU than some gateways do, and it would share
+its core with PostgreSQL. This one does next to nothing: it finds the end of a request and writes
+bytes. The name of the model selects the answer:
+
+* ``chunks``: a stream, one write call for each event, without a pause;
+* ``packets``: the same stream, each event in a packet of its own;
+* ``slow``: a whole answer after :data:`DELAY_SECONDS`;
+* ``drip``: a stream with :data:`DRIP_SECONDS` between two events;
+* any other: a whole answer at once.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _STREAM_HEAD: Final = (
 _HEAD: Final = {"id": "chatcmpl-bench", "created": 1700000000, "model": "bench"}
 
 
-def _whole() -> bytes:
+def _make_whole() -> bytes:
     choice = {
         "index": 0,
         "message": {"role": "assistant", "content": "one two three four"},
@@ -46,8 +48,8 @@ def _whole() -> bytes:
     )
 
 
-def _events() -> list[bytes]:
-    """Returns what a stream is made of: the head, then an HTTP chunk for each event."""
+def _make_events() -> list[bytes]:
+    """Returns the head of a stream, then an HTTP chunk for each event."""
     head = {**_HEAD, "object": "chat.completion.chunk"}
     events = []
     for index in range(CHUNKS):
@@ -68,8 +70,8 @@ def _events() -> list[bytes]:
     ]
 
 
-_WHOLE: Final = _whole()
-_EVENTS: Final = _events()
+_WHOLE: Final = _make_whole()
+_EVENTS: Final = _make_events()
 
 
 class Provider(asyncio.Protocol):
@@ -93,10 +95,10 @@ class Provider(asyncio.Protocol):
     def _begin(self, request: bytes) -> None:
         if b"drip" in request:
             self._answer(iter(_EVENTS), DRIP_SECONDS)
-        elif b"apart" in request:
+        elif b"packets" in request:
             self._answer(iter(_EVENTS), 0)
         elif b"chunks" in request:
-            # The transport would put them together. They fit the socket, which is empty.
+            # The transport would join the events. They fit into the empty buffer of the socket.
             descriptor = self._transport.get_extra_info("socket").fileno()
             for event in _EVENTS:
                 os.write(descriptor, event)
@@ -106,7 +108,7 @@ class Provider(asyncio.Protocol):
             self._transport.write(_WHOLE)
 
     def _answer(self, parts: Iterator[bytes], pause: float) -> None:
-        """Writes each part in a turn of the loop of its own, which makes it a packet of its own."""
+        """Writes each part in its own turn of the event loop, so that it is a packet of its own."""
         part = next(parts, None)
         if part is not None and not self._transport.is_closing():
             self._transport.write(part)

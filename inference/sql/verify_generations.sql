@@ -1,0 +1,37 @@
+-- Compares what each generation cost or holds with its transfers.
+--
+-- Returns: a sentence for each generation that differs.
+-- Locks: none.
+WITH moved AS (
+    SELECT
+        reference,
+        sum(coalesce(posted_nano, 0)) AS paid,
+        sum(CASE status WHEN 'pending' THEN amount_nano ELSE 0 END) AS held
+    FROM billing_transfer
+    WHERE kind IN ('usage', 'excess', 'write_off')
+    GROUP BY reference
+)
+
+SELECT
+    CASE
+        WHEN g.id IS NULL
+            THEN
+                format('generation %s: it has transfers and does not exist', m.reference)
+        WHEN g.status = 'pending'
+            THEN
+                format(
+                    'generation %s: holds %s, its transfers hold %s and paid %s',
+                    g.id, g.hold_nano, coalesce(m.held, 0), coalesce(m.paid, 0)
+                )
+        ELSE
+            format(
+                'generation %s: ended at a cost of %s, its transfers paid %s and hold %s',
+                g.id, g.cost_nano, coalesce(m.paid, 0), coalesce(m.held, 0)
+            )
+    END
+FROM inference_generation AS g
+FULL JOIN moved AS m ON g.id = m.reference
+WHERE
+    g.id IS NULL
+    OR coalesce(m.paid, 0) <> CASE g.status WHEN 'pending' THEN 0 ELSE g.cost_nano END
+    OR coalesce(m.held, 0) <> CASE g.status WHEN 'pending' THEN g.hold_nano ELSE 0 END

@@ -1,0 +1,34 @@
+-- Compares what each meter has counted and holds with the generations of its subject.
+--
+-- Returns: a sentence for each meter that differs.
+-- Locks: none.
+WITH used AS (
+    SELECT
+        s.subject_id,
+        sum(CASE g.status WHEN 'pending' THEN 0 ELSE g.cost_nano END) AS cost,
+        sum(CASE WHEN g.status <> 'pending' AND g.is_byok THEN g.upstream_cost_nano ELSE 0 END)
+            AS byok,
+        sum(CASE g.status WHEN 'pending' THEN g.hold_nano ELSE 0 END) AS held_cost,
+        sum(CASE g.status WHEN 'pending' THEN g.upstream_hold_nano ELSE 0 END) AS held_byok
+    FROM inference_generation AS g
+    CROSS JOIN LATERAL (VALUES (g.api_key_id), (g.workspace_id), (g.member_id)) AS s (subject_id)
+    WHERE s.subject_id IS NOT NULL
+    GROUP BY s.subject_id
+)
+
+SELECT
+    format(
+        'meter %s: cost %s, own credentials %s, held %s and %s; '
+        'its generations make %s, %s, %s and %s',
+        m.subject_id, m.cost, m.byok, m.held_cost, m.held_byok, coalesce(u.cost, 0),
+        coalesce(u.byok, 0), coalesce(u.held_cost, 0), coalesce(u.held_byok, 0)
+    )
+FROM billing_meter AS m
+LEFT JOIN used AS u ON m.subject_id = u.subject_id
+WHERE
+    (m.cost, m.byok, m.held_cost, m.held_byok)
+    <> (
+        coalesce(u.cost, 0), coalesce(u.byok, 0), coalesce(u.held_cost, 0),
+        coalesce(u.held_byok, 0)
+    )
+ORDER BY m.subject_id
