@@ -11,8 +11,9 @@ import pytest
 from openrouter import OpenRouter
 
 from config.local.simulator.server import Simulator
-from tests.support import document, factories
-from tests.support.clients import MakeOpenAI, MakeOpenRouter, Serve
+from tests.support import factories
+from tests.support.contract import document
+from tests.support.contract.clients import MakeOpenAI, MakeOpenRouter, Serve
 from tests.support.factories import Tenant
 
 

@@ -16,8 +16,9 @@ from config.credentials import Secret
 from config.local.simulator.certificates import ensure_certificates
 from config.local.simulator.server import Simulator
 from inference.models import Generation
-from tests.support import document, factories
-from tests.support.clients import Serve
+from tests.support import factories
+from tests.support.contract import document
+from tests.support.contract.clients import Serve
 from tests.support.factories import Tenant
 from tests.support.upstreams.speaking import ANSWERS, EVENTS, Upstream
 from tests.support.upstreams.tls import serving

@@ -17,7 +17,7 @@ import requests
 
 from config.local.simulator.certificates import ensure_certificates
 from tests.support import factories
-from tests.support.clients import MakeOpenAI
+from tests.support.contract.clients import MakeOpenAI
 from tests.support.factories import Tenant
 from tests.support.upstreams.tiny_model import write_tiny_model
 

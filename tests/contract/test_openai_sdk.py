@@ -8,8 +8,8 @@ from typing import Any
 import openai
 import pytest
 
-from tests.support import document
-from tests.support.clients import MakeOpenAI, Serve
+from tests.support.contract import document
+from tests.support.contract.clients import MakeOpenAI, Serve
 from tests.support.factories import Tenant
 
 MESSAGES: Any = [{"role": "user", "content": "one two three"}]

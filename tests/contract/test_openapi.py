@@ -11,8 +11,8 @@ import requests
 from django.core.management import call_command
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from tests.support import document
-from tests.support.clients import Serve
+from tests.support.contract import document
+from tests.support.contract.clients import Serve
 from tests.support.factories import Tenant
 
 UPDATE = (

@@ -11,7 +11,7 @@ from openrouter import OpenRouter, errors
 from accounts.models import ApiKey, Member
 from config.secrets import digest_api_key
 from tests.support import factories
-from tests.support.clients import MakeOpenRouter
+from tests.support.contract.clients import MakeOpenRouter
 from tests.support.factories import Tenant
 from tests.support.governance import make_key, make_member
 

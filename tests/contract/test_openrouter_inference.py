@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.clients import MakeOpenRouter, Serve
+from tests.support.contract.clients import MakeOpenRouter, Serve
 from tests.support.factories import Tenant
 
 

@@ -9,7 +9,7 @@ from django.core.cache import cache
 from openrouter import OpenRouter, errors
 
 from tests.support import factories
-from tests.support.clients import MakeOpenRouter
+from tests.support.contract.clients import MakeOpenRouter
 from tests.support.factories import Tenant
 
 PERCENTILES = {"p50": 200, "p75": 200, "p90": 200, "p99": 200}

@@ -14,7 +14,7 @@ from openrouter.generations import Generations
 from inference.models import Feedback, Generation
 from inference.reports.rollups import roll_up_usage
 from tests.support import factories
-from tests.support.clients import MakeOpenRouter, Serve
+from tests.support.contract.clients import MakeOpenRouter, Serve
 from tests.support.factories import Tenant
 
 # The SDK warns of every answer that holds a field which its own description calls deprecated.

@@ -15,7 +15,7 @@ from openrouter import OpenRouter, errors, operations
 from accounts.models import Workspace
 from config.local.simulator.server import Simulator
 from tests.support import factories
-from tests.support.clients import MakeOpenRouter, Serve
+from tests.support.contract.clients import MakeOpenRouter, Serve
 from tests.support.factories import Tenant
 
 QUESTION = [{"role": "user", "content": "one two three"}]

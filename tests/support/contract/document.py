@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from jsonschema import Draft202012Validator
 
-GOLDEN: Final = Path(__file__).resolve().parents[1] / "contract" / "openapi.json"
+GOLDEN: Final = Path(__file__).resolve().parents[2] / "contract" / "openapi.json"
 _PREFIX: Final = "/api/v1"
 
 
