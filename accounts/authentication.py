@@ -1,4 +1,4 @@
-"""From the ``Authorization`` header to a :class:`Caller`, for the control and the data plane."""
+"""Authentication by API keys, for the control plane and the data plane."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BEARER: Final = re.compile(r"(?i:bearer) ([!-+\--~]+)")
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who makes the request: a usable key and what it belongs to."""
+    """The caller of a request: a usable key, its organization and its workspace."""
 
     key_id: UUID
     key_digest: str
@@ -39,15 +39,15 @@ class Caller:
 
     @property
     def actor(self) -> str:
-        """How histories name the caller."""
+        """The name of the caller in histories and in the audit log."""
         return f"key {self.key_label}"
 
 
 def bearer_digest(authorization: str | None) -> str:
-    """Returns the digest by which a key is looked up; the only place that reads a key.
+    """Returns the digest of the key in an ``Authorization`` header.
 
-    Two headers arrive joined by a comma, which no key contains. A typo fails the checksum and
-    costs no query. Raises :class:`Unauthenticated`.
+    No other function reads a key. Servers join two headers with a comma, which no key contains. A
+    typo fails the checksum without a query. Raises :class:`Unauthenticated`.
     """
     if not authorization:
         raise Unauthenticated
@@ -58,10 +58,10 @@ def bearer_digest(authorization: str | None) -> str:
 
 
 def key_digest(authorization: str | None, api_key: str | None) -> str:
-    """Returns the digest of a key that may come as ``x-api-key``, as Anthropic's clients send it.
+    """Returns the digest of the key in ``Authorization`` or in ``x-api-key``.
 
-    Where both headers come and differ, nobody knows who shall pay: that raises
-    :class:`Unauthenticated`, as does a key that is none.
+    Anthropic's clients send the latter. Raises :class:`Unauthenticated` for an invalid key, and for
+    two different keys.
     """
     if not api_key:
         return bearer_digest(authorization)
@@ -74,9 +74,9 @@ def key_digest(authorization: str | None, api_key: str | None) -> str:
 def require_usable(
     *, disabled: bool, expires_at: datetime | None, now: datetime | None = None
 ) -> None:
-    """Raises :class:`Unauthenticated` for a key that was revoked or has expired.
+    """Raises :class:`Unauthenticated` for a disabled or expired key.
 
-    ``now`` is the time by another clock: the later one counts.
+    ``now`` is the time of another clock; the later of both times counts.
     """
     if disabled:
         raise Unauthenticated("The API key is disabled.")
@@ -88,13 +88,13 @@ def require_usable(
 
 
 def require_inference(*, is_management: bool) -> None:
-    """Raises :class:`Forbidden` for a key that manages, which may not call inference."""
+    """Raises :class:`Forbidden` for a management key."""
     if is_management:
         raise Forbidden("Management keys cannot call inference; use an inference key.")
 
 
 def usable_key(digest: str) -> ApiKey:
-    """Returns the key of a digest, as it is stored now; raises :class:`Unauthenticated`."""
+    """Loads the usable key with a digest; raises :class:`Unauthenticated`."""
     key: ApiKey | None = ApiKey.objects.filter(digest=digest).first()
     if key is None:
         raise Unauthenticated("The API key is not valid.")
@@ -103,20 +103,20 @@ def usable_key(digest: str) -> ApiKey:
 
 
 def caller_of(request: Request) -> Caller:
-    """Returns who made a request that a key permission has let through."""
+    """Returns the caller of a request that passed a key permission."""
     return cast(Caller, request.user)
 
 
 def caller_or_none(request: Request) -> Caller | None:
-    """Returns who made a request, ``None`` where it came without a key."""
+    """Returns the caller of a request, or ``None`` for a request without a key."""
     return cast("Caller | None", request.user)
 
 
 class KeyAuthentication(BaseAuthentication):
-    """Django REST Framework's door to the same keys.
+    """Authenticates requests of Django REST Framework by an API key.
 
-    Without the header there is no caller, which only :class:`Anyone` permits; a key that is sent
-    must be a good one everywhere.
+    A request without the header has no caller; only :class:`Anyone` permits it. An invalid key is
+    refused on every route.
     """
 
     def authenticate(self, request: Request) -> tuple[Caller, ApiKey] | None:
@@ -140,14 +140,14 @@ class KeyAuthentication(BaseAuthentication):
 
 
 class DenyAll(BasePermission):
-    """The default: a view that declares no key type answers nobody."""
+    """The default permission: refuses every request of a view that declares no key type."""
 
     def has_permission(self, request: Request, view: APIView) -> bool:
         return False
 
 
 class ManagementKey(BasePermission):
-    """Only a management key may call; an inference key gets 403."""
+    """Permits management keys; an inference key gets 403."""
 
     def has_permission(self, request: Request, view: APIView) -> bool:
         caller = caller_or_none(request)
@@ -157,14 +157,14 @@ class ManagementKey(BasePermission):
 
 
 class AnyKey(BasePermission):
-    """A key of either type may call."""
+    """Permits keys of both types."""
 
     def has_permission(self, request: Request, view: APIView) -> bool:
         return caller_or_none(request) is not None
 
 
 class Anyone(BasePermission):
-    """Anyone may call, with a good key or without any."""
+    """Permits requests with a usable key and requests without a key."""
 
     def has_permission(self, request: Request, view: APIView) -> bool:
         return True

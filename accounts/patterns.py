@@ -1,6 +1,6 @@
-"""Patterns that organizations write for their content filters: RE2 alone, bounded; pure.
+"""The regular expressions of content filters, in RE2 syntax and of limited size; pure.
 
-RE2 has no backtracking: a search takes time in proportion to the text, whatever the pattern is.
+RE2 does not backtrack: the time of a search is proportional to the text for every pattern.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import re2
 
 MAX_PATTERN: Final = 512
 MAX_FILTERS: Final = 100
-# What a pattern is compiled to, and what a search with it may remember.
+# The limit of a compiled pattern and of the memory of a search.
 _MAX_BYTES: Final = 512 * 1024
 
 Pattern: TypeAlias = Any
 
 
 class InvalidPattern(ValueError):
-    """The text is no pattern that is run here; says why."""
+    """The text is not an accepted pattern; the message says why."""
 
 
-def compiled(text: str) -> Pattern:
-    """Returns a pattern to search bytes of UTF-8 with; raises :class:`InvalidPattern`."""
+def compile_pattern(text: str) -> Pattern:
+    """Compiles a pattern for UTF-8 bytes; raises :class:`InvalidPattern`."""
     options = re2.Options()
     options.max_mem = _MAX_BYTES
     options.never_capture = True
@@ -33,9 +33,9 @@ def compiled(text: str) -> Pattern:
         raise InvalidPattern(_reason(exc)) from None
     except UnicodeEncodeError:
         raise InvalidPattern("Must be Unicode text.") from None
-    # It is searched for backwards too, from where a match ends to where it begins.
+    # RE2 also searches backwards, to find the start of a match.
     if pattern.reverseprogramsize < 0:
-        raise InvalidPattern("Must compile to less: repeat less, or smaller classes.")
+        raise InvalidPattern("Must be simpler: use fewer repetitions or smaller character classes.")
     if pattern.search(b"") is not None:
         raise InvalidPattern("Must not match the empty text.")
     return pattern
@@ -45,5 +45,5 @@ def _reason(exc: re2.error) -> str:
     reason = exc.args[0]
     text = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
     if "too large" in text:
-        return "Must compile to less: repeat less, or smaller classes."
+        return "Must be simpler: use fewer repetitions or smaller character classes."
     return f"Must be a pattern in the syntax of RE2: {text}."

@@ -1,4 +1,4 @@
-"""What a caller may see and use, merged from everyone who has a say into one frozen policy."""
+"""The policy of a caller: the intersection of all rules that apply to it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from config.server.regions import GLOBAL
 
 
 class RegionNotAllowed(Forbidden):
-    """A guardrail does not let requests in through this host."""
+    """A guardrail refuses requests through this host."""
 
     error_type = "region_not_allowed"
 
 
 class Family(StrEnum):
-    """Whose models zero data retention may be demanded of separately."""
+    """The model families for which zero data retention can be required separately."""
 
     ANTHROPIC = "anthropic"
     GOOGLE = "google"
@@ -28,7 +28,7 @@ class Family(StrEnum):
 
     @classmethod
     def of(cls, model_slug: str) -> Family:
-        """Returns the family of a model by the author that its slug begins with."""
+        """Returns the family of a model by the author in its slug."""
         return _FAMILIES.get(model_slug.partition("/")[0], cls.OTHER)
 
 
@@ -43,7 +43,7 @@ _FAMILIES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The limits within which an endpoint may be chosen; the empty one admits everything.
+    """The rules that an endpoint must satisfy; the empty policy permits every endpoint.
 
     Providers are named by slug or by display name, in lower case, models by public or canonical
     slug. ``only`` holds allow-lists, each of which must name the provider in either way. ``None``
@@ -51,7 +51,7 @@ class Policy:
     hosts a request may arrive, ``served_in`` those that may serve it.
 
     ``a & b`` is what both permit: allow-lists intersect or hold together, everything else adds up.
-    So it commutes, and whoever joins in can only tighten.
+    The operation commutes, and each further policy can only tighten the result.
     """
 
     only: frozenset[frozenset[str]] = frozenset()
@@ -78,7 +78,7 @@ class Policy:
         ingress_regions: Iterable[str] | None = None,
         served_in: str | None = None,
     ) -> Self:
-        """Returns the policy that lists and flags make; ``zdr=True`` is that of every family."""
+        """Returns the policy of lists and flags; ``zdr=True`` stands for every family."""
         families = Family if zdr is True else zdr or ()
         return cls(
             only=frozenset(() if only is None else (frozenset(name.lower() for name in only),)),
@@ -111,7 +111,7 @@ class Policy:
 
     @property
     def is_open(self) -> bool:
-        """Tells whether it limits nothing."""
+        """Whether the policy permits every endpoint."""
         return self == _OPEN
 
 

@@ -1,10 +1,10 @@
-"""Keys and secrets: how they are made, recognised, stored and shown.
+"""API keys and stored secrets: generation, digests, encryption.
 
-API keys are high-entropy, so a keyed digest (HMAC-SHA256) is enough to store and look them up.
-Secrets that must be read again (provider credentials) are sealed with AES-256-GCM: a random data
-key for each row, wrapped by the first of ``CREDENTIAL_KEYS``; the row's identity is associated
-data, so a ciphertext copied to another row does not open. A secret that is a short random key
-itself (an operator's second factor) is wrapped as a data key is.
+API keys have 256 random bits, so a keyed digest (HMAC-SHA256) is enough to store and find them.
+Secrets that must be read again (provider credentials) are encrypted with AES-256-GCM: each row has
+a random data key, which the first of ``CREDENTIAL_KEYS`` encrypts. The row's identity is associated
+data, so a ciphertext copied to another row cannot be decrypted. A short random key (an operator's
+second factor) is encrypted like a data key.
 """
 
 from __future__ import annotations
@@ -38,43 +38,43 @@ _WRAPPED_LENGTH: Final = 32 + 16
 
 
 class DecryptionFailed(Exception):
-    """The sealed secret cannot be opened: its key is gone, or it was altered or moved."""
+    """The secret cannot be decrypted: its key is missing, or it was altered or copied."""
 
 
 def generate_api_key(*, is_management: bool) -> Secret:
-    """Makes a key: typed prefix, 256 random bits in base 62, six characters of checksum."""
+    """Generates a key: a prefix for its type, 256 random bits in base 62, and a checksum."""
     prefix = MANAGEMENT_PREFIX if is_management else INFERENCE_PREFIX
     body = prefix + _base62(random.randbits(256), _BODY_LENGTH)
     return Secret(body + _checksum(body))
 
 
 def is_well_formed(key: str) -> bool:
-    """Tells a possible key from a typo, without a query."""
+    """Returns whether a key has a correct checksum; a typo costs no query."""
     return _KEY.fullmatch(key) is not None and hmac.compare_digest(
         _checksum(key[:-_CHECKSUM_LENGTH]), key[-_CHECKSUM_LENGTH:]
     )
 
 
 def digest_api_key(key: str) -> str:
-    """Returns what is stored of a key, 64 hexadecimal characters: the ``hash`` of the interface."""
+    """Returns the stored digest of a key, which the public API calls ``hash``."""
     return hmac.digest(_api_key_pepper(), key.encode(), "sha256").hex()
 
 
 def label_api_key(key: Secret) -> str:
-    """Returns what lists show of a key: its prefix, three characters, and the last three."""
+    """Returns the label of a key in lists: its prefix, three characters, and the last three."""
     value = key.reveal()
     return f"{value[:9]}…{value[-3:]}"
 
 
 def hash_end_user(organization_id: str, user: str) -> str:
-    """Returns the stable stand-in for an end user that travels upstream instead of the raw text."""
+    """Returns the pseudonym of an end user that upstreams receive instead of the raw id."""
     return hmac.digest(_end_user_pepper(), f"{organization_id}\0{user}".encode(), "sha256").hex()[
         :32
     ]
 
 
 def digest_backup_code(user_id: int, code: str) -> str:
-    """Returns what is stored of an operator's backup code, 16 hexadecimal characters."""
+    """Returns the stored digest of an operator's backup code, 16 hexadecimal characters."""
     return hmac.digest(_backup_code_pepper(), f"{user_id}\0{code}".encode(), "sha256").hex()[:16]
 
 
@@ -106,7 +106,7 @@ def _checksum(body: str) -> str:
 
 
 def seal(value: Secret, *, associated: str) -> bytes:
-    """Encrypts a secret under a fresh data key that the first credential key wraps.
+    """Encrypts a secret with a new data key, which the first credential key encrypts.
 
     Layout: version (1), key id (8), nonce (12), wrapped data key (48), nonce (12), ciphertext.
     """
@@ -117,7 +117,7 @@ def seal(value: Secret, *, associated: str) -> bytes:
 
 
 def unseal(blob: bytes, *, associated: str) -> Secret:
-    """Decrypts a sealed secret; raises :class:`DecryptionFailed` whatever is wrong with it."""
+    """Decrypts a secret; raises :class:`DecryptionFailed` for every kind of failure."""
     data_key, rest = _unwrap(bytes(blob), associated)
     nonce, ciphertext = rest[:_NONCE_LENGTH], rest[_NONCE_LENGTH:]
     try:
@@ -127,29 +127,29 @@ def unseal(blob: bytes, *, associated: str) -> Secret:
 
 
 def rewrap(blob: bytes, *, associated: str) -> bytes:
-    """Wraps the data key anew under the first credential key; the ciphertext stays as it is."""
+    """Encrypts the data key with the first credential key; the ciphertext stays the same."""
     data_key, rest = _unwrap(bytes(blob), associated)
     return _wrap(data_key, associated) + rest
 
 
 def seal_key(key: bytes, *, associated: str) -> str:
-    """Wraps a random key under the first credential key: 20 bytes become 76 characters."""
+    """Encrypts a random key with the first credential key; 20 bytes become 76 characters."""
     return base64.b64encode(_wrap(key, associated)).decode()
 
 
 def unseal_key(text: str, *, associated: str) -> bytes:
-    """Opens a key that :func:`seal_key` wrapped; raises :class:`DecryptionFailed`."""
-    blob = _decoded(text)
+    """Decrypts a key from :func:`seal_key`; raises :class:`DecryptionFailed`."""
+    blob = _decode(text)
     key, _ = _unwrap(blob, associated, wrapped_length=len(blob))
     return key
 
 
 def is_current_key(text: str) -> bool:
-    """Tells whether the first credential key wraps this key already."""
-    return is_current(_decoded(text))
+    """Returns whether the first credential key encrypts this key."""
+    return is_current(_decode(text))
 
 
-def _decoded(text: str) -> bytes:
+def _decode(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except ValueError:
@@ -157,7 +157,7 @@ def _decoded(text: str) -> bytes:
 
 
 def is_current(blob: bytes) -> bool:
-    """Tells whether the first credential key wraps this secret already."""
+    """Returns whether the first credential key encrypts this secret."""
     return bytes(blob)[1 : 1 + _KEY_ID_LENGTH] == _key_id(settings.CREDENTIAL_KEYS[0])
 
 

@@ -31,7 +31,7 @@ from config.console.unfold import Dialog, SelectWidget, TextWidget, display
 from config.console.uploads import Upload, UploadsAdmin
 from endpoints import imports
 from endpoints import validation as live
-from endpoints.history import SHOWN, checks_table, events
+from endpoints.history import SHOWN, events, render_checks
 from endpoints.models import (
     InvalidBaseURL,
     PrivateEndpoint,
@@ -76,7 +76,7 @@ class ChecksMixin:
 
     @display(description="Checks")
     def checks_table(self, validation: Validation) -> str:
-        return checks_table(validation)
+        return render_checks(validation)
 
 
 class ValidateDialog(Dialog):

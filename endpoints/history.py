@@ -1,4 +1,4 @@
-"""What became of a private endpoint, as one list of events made of the rows that tell of it."""
+"""The history of a private endpoint: one list of events from several tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _UPSTREAM: Final = {"upstream_model_id": "upstream model", "base_url": "base URL
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that happened: when, what, by whom; ``body`` is more of it, already rendered."""
+    """One event of the history; ``body`` is rendered HTML with details."""
 
     at: datetime
     title: str
@@ -35,7 +35,7 @@ class Event:
 
 
 def events(endpoint: PrivateEndpoint) -> list[Event]:
-    """Returns what happened, latest first; of validations and changes the last ones of each."""
+    """Returns the events, latest first; of each kind at most ``SHOWN``."""
     found = [
         *_validations(endpoint),
         *_declarations(endpoint),
@@ -43,10 +43,10 @@ def events(endpoint: PrivateEndpoint) -> list[Event]:
         *_transitions(endpoint),
     ]
     if endpoint.drifted_at is not None:
-        text = "It answers otherwise than when it was activated."
+        text = "The deployment differs from the one that was activated."
         found.append(Event(at=endpoint.drifted_at, title="drifted", kind="danger", text=text))
     found.sort(key=lambda event: event.at, reverse=True)
-    # What was declared with it is stamped a moment before.
+    # The declarations of a new endpoint are stamped a moment before the endpoint itself.
     return [*found, Event(at=endpoint.created_at, title="created", kind="info")]
 
 
@@ -65,12 +65,12 @@ def _validations(endpoint: PrivateEndpoint) -> Iterator[Event]:
             title=f"validation {outcome.label}",
             kind=_PASSED.get(outcome, "danger"),
             text=", ".join(part for part in parts if part),
-            body=checks_table(validation),
+            body=render_checks(validation),
         )
 
 
-def checks_table(validation: Validation) -> str:
-    """Returns every check of a validation as a table."""
+def render_checks(validation: Validation) -> str:
+    """Renders the checks of a validation as a table."""
     return render_to_string(
         "admin/endpoints/checks.html",
         {
@@ -82,7 +82,7 @@ def checks_table(validation: Validation) -> str:
 
 def _declarations(endpoint: PrivateEndpoint) -> Iterator[Event]:
     for stated in Attestation.objects.filter(endpoint=endpoint).order_by("-id")[:SHOWN]:
-        zdr = {None: "nothing of ZDR", True: "ZDR", False: "no ZDR"}[stated.declared_zdr]
+        zdr = {None: "ZDR not declared", True: "ZDR", False: "no ZDR"}[stated.declared_zdr]
         region = stated.declared_region
         yield Event(
             at=stated.stated_at,
@@ -94,17 +94,17 @@ def _declarations(endpoint: PrivateEndpoint) -> Iterator[Event]:
 
 
 def _edits(endpoint: PrivateEndpoint) -> Iterator[Event]:
-    """Yields the changes of the upstream; what is declared with one stands beside it."""
-    for entry in _audited(endpoint, Q(after__has_any_keys=list(_UPSTREAM))):
+    """Yields the edits of the upstream; declarations are events of their own."""
+    for entry in _audit_entries(endpoint, Q(after__has_any_keys=list(_UPSTREAM))):
         after: dict[str, Any] = entry.after or {}
         parts = [f"{label} {after[name]}" for name, label in _UPSTREAM.items() if after.get(name)]
         yield Event(at=entry.at, title="edited", kind="info", by=entry.actor, text=", ".join(parts))
 
 
-def _audited(endpoint: PrivateEndpoint, wanted: Q) -> QuerySet[AuditEntry]:
-    """Returns the last changes of some fields that the audit log has."""
+def _audit_entries(endpoint: PrivateEndpoint, condition: Q) -> QuerySet[AuditEntry]:
+    """Returns the last audit entries of the endpoint that match a condition."""
     rows = AuditEntry.objects.filter(
-        wanted,
+        condition,
         kind=PrivateEndpoint._meta.label_lower,
         object_id=str(endpoint.pk),
         before__isnull=False,
@@ -113,13 +113,13 @@ def _audited(endpoint: PrivateEndpoint, wanted: Q) -> QuerySet[AuditEntry]:
 
 
 def _transitions(endpoint: PrivateEndpoint) -> Iterator[Event]:
-    """Yields what the audit log has, and the stamps of the row for what nobody did by name."""
-    told = set()
-    for entry in _audited(endpoint, Q(after__has_key="status")):
+    """Yields the transitions in the audit log, and those that only the row's stamps record."""
+    logged = set()
+    for entry in _audit_entries(endpoint, Q(after__has_key="status")):
         after: dict[str, Any] = entry.after or {}
         title = _title(after)
         stamp = after.get(f"{title}_at")
-        told.add((title, None if stamp is None else datetime.fromisoformat(stamp)))
+        logged.add((title, None if stamp is None else datetime.fromisoformat(stamp)))
         yield Event(
             at=entry.at,
             title=title,
@@ -127,11 +127,11 @@ def _transitions(endpoint: PrivateEndpoint) -> Iterator[Event]:
             by=entry.actor,
             text=after.get("disabled_reason") or "",
         )
-    if endpoint.activated_at is not None and ("activated", endpoint.activated_at) not in told:
+    if endpoint.activated_at is not None and ("activated", endpoint.activated_at) not in logged:
         yield Event(
             at=endpoint.activated_at, title="activated", kind="success", by=endpoint.activated_by
         )
-    if endpoint.disabled_at is not None and ("disabled", endpoint.disabled_at) not in told:
+    if endpoint.disabled_at is not None and ("disabled", endpoint.disabled_at) not in logged:
         yield Event(
             at=endpoint.disabled_at,
             title="disabled",

@@ -1,4 +1,4 @@
-"""A provider credential's rotation, seen from the endpoints that depend on it."""
+"""Rotation of a provider credential, with the validations of the endpoints that use it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from endpoints.models import PrivateEndpoint, Validation
 
 
 class RotationRefused(Unprocessable):
-    """A dependent endpoint does not pass with the new secret; the old one stays."""
+    """A dependent endpoint fails its validation with the new secret; the old secret stays."""
 
     error_type = "rotation_refused"
 
 
 def dependants(credential: ByokCredential) -> QuerySet[PrivateEndpoint]:
-    """Returns the endpoints whose current validation was made with the credential."""
+    """Returns the endpoints whose current validation used the credential."""
     found: QuerySet[PrivateEndpoint] = (
         PrivateEndpoint.objects.for_organization(credential.organization_id)
         .filter(validation__credential=credential)
@@ -31,17 +31,17 @@ def dependants(credential: ByokCredential) -> QuerySet[PrivateEndpoint]:
 def rotate(
     credential: ByokCredential, secret: Secret, *, revalidate: bool = False
 ) -> list[Validation]:
-    """Replaces a credential's secret and returns the validations made with the new one.
+    """Replaces a credential's secret and returns the validations made with the new secret.
 
-    By itself that makes the validations of dependants stale. With ``revalidate`` each dependant is
-    validated with the new secret first; if all pass, secret and validations change together, and
-    otherwise :class:`RotationRefused` leaves everything as it was.
+    Without ``revalidate`` there are none, and the dependants' validations become stale. With it,
+    each dependant is validated first; if all pass, the secret and the validations change together.
+    Otherwise :class:`RotationRefused` is raised and nothing changes.
     """
     if not revalidate:
         credential.rotate(secret)
         return []
     tried: list[tuple[PrivateEndpoint, Validation]] = []
-    # Below they are locked in this order, which is that of an admission.
+    # The transaction below locks the endpoints in this order, as admission does.
     for endpoint in dependants(credential).order_by("pk"):
         current = endpoint.validation
         if current is None or current.workspace_id is None:

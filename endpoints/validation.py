@@ -1,4 +1,4 @@
-"""The live validation of a private endpoint: real calls with the dialects of the traffic."""
+"""The live validation of a private endpoint: real calls with the same dialects as its traffic."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _SEPARATORS: Final = ("-", "/", ":", "@")
 
 
 class Reason(StrEnum):
-    """Why a check failed, as the interface names it."""
+    """The reason of a failed check, as the public API names it."""
 
     DATABASE_ERROR = "database_error"
     ENDPOINT_LIMIT_REACHED = "endpoint_limit_reached"
@@ -68,7 +68,7 @@ class Reason(StrEnum):
 
 
 class _CheckFailed(Exception):
-    """Ends a validation: the named check failed, and what follows it has no meaning."""
+    """Ends a validation at a failed check that makes the later checks meaningless."""
 
     def __init__(
         self,
@@ -85,33 +85,33 @@ class _CheckFailed(Exception):
 
 @dataclass(slots=True)
 class _Run:
-    """The checks of one validation as they come in."""
+    """The results of one validation, collected while it runs."""
 
     checks: list[dict[str, Any]] = field(default_factory=list)
     outcome: Outcome = Outcome.PASSED
     usages: list[Usage] = field(default_factory=list)
     evidence: dict[str, Any] = field(default_factory=dict)
 
-    def passed(self, name: str, **details: Any) -> None:
+    def add_pass(self, name: str, **details: Any) -> None:
         self.checks.append({"name": name, "passed": True, **details})
 
-    def failed(self, name: str, reason: Reason, **details: Any) -> None:
+    def add_failure(self, name: str, reason: Reason, **details: Any) -> None:
         self.checks.append({"name": name, "passed": False, "reason": str(reason), **details})
         self.outcome = Outcome.FAILED
 
 
 def run(endpoint: PrivateEndpoint, *, workspace_id: uuid.UUID) -> Validation:
-    """Validates a draft with the workspace's credential and records the result.
+    """Validates a draft with the workspace's credential, stores the result and returns it.
 
-    Makes at most one plain and one streamed call within ``VALIDATION_TIMEOUT`` seconds, with no
-    transaction open. A failed check is a result, not an exception, and so is a result that the
-    database does not take. Raises :class:`EndpointNotFound` when the draft is deleted meanwhile.
+    Makes at most one plain and one streamed call within ``VALIDATION_TIMEOUT`` seconds, outside any
+    transaction. Failed checks and a failure to store the result are part of the result. Raises
+    :class:`EndpointNotFound` when the draft was deleted meanwhile.
     """
     validation = examine(endpoint, workspace_id=workspace_id)
     try:
         endpoint.record_validation(validation)
     except DatabaseError:
-        logger.exception("a validation was not stored")
+        logger.exception("cannot store a validation")
         validation.outcome = Outcome.BROKEN
         validation.checks.append(
             {"name": "database", "passed": False, "reason": str(Reason.DATABASE_ERROR)}
@@ -125,10 +125,10 @@ def examine(
     workspace_id: uuid.UUID,
     trial: tuple[ByokCredential, Secret] | None = None,
 ) -> Validation:
-    """Makes the calls of a validation and returns its result, not stored.
+    """Makes the calls of a validation and returns the unsaved result.
 
-    ``trial`` tries a new secret of one credential before it is put in: that credential is checked
-    and recorded, and its limits hold, whichever the workspace would use first.
+    ``trial`` is a credential with a new secret to try before it is stored; the validation uses this
+    credential even if the workspace would use another one first.
     """
     started = time.monotonic()
     validation = Validation(
@@ -163,26 +163,13 @@ def _check(
     if workspace is None:
         raise _CheckFailed("workspace", Reason.WORKSPACE_NOT_FOUND)
     validation.workspace = workspace
-    result.passed("workspace")
+    result.add_pass("workspace")
     if not endpoint.model.is_listed:
         raise _CheckFailed("model", Reason.MODEL_NOT_FOUND)
     if not endpoint.provider.is_listed:
         raise _CheckFailed("provider", Reason.PROVIDER_NOT_FOUND)
-    usable = ByokCredential.objects.usable_in(workspace, endpoint.provider.slug)
-    if trial is not None:
-        usable = usable.filter(pk=trial[0].pk)
-    credential = usable.first()
-    if credential is None:
-        raise _CheckFailed("byok_key", Reason.NO_BYOK_KEY)
-    validation.credential = credential
-    validation.credential_version = credential.version
-    try:
-        secret = credential.reveal() if trial is None else trial[1]
-    except DecryptionFailed:
-        raise _CheckFailed(
-            "byok_key", Reason.KEY_DECRYPTION_FAILED, outcome=Outcome.BROKEN
-        ) from None
-    result.passed("byok_key")
+    credential, secret = _find_credential(endpoint, workspace, trial, validation)
+    result.add_pass("byok_key")
     dialect = dialects.get(endpoint.provider.dialect, endpoint.upstream_model_id)
     policy = settings.EGRESS_POLICY
     base_url = endpoint.base_url
@@ -202,10 +189,33 @@ def _check(
         fields=_PROBE,
         is_byok=True,
     )
-    # Nobody else should wait for the connection that this thread holds while it waits outside.
+    # The calls take seconds; other threads may use the database connection meanwhile.
     if not connection.in_atomic_block:
         connection.close()
     asyncio.run(_probe(call, dialect, policy, result))
+
+
+def _find_credential(
+    endpoint: PrivateEndpoint,
+    workspace: Workspace,
+    trial: tuple[ByokCredential, Secret] | None,
+    validation: Validation,
+) -> tuple[ByokCredential, Secret]:
+    """Returns the credential to use with its secret and records it in the validation."""
+    usable = ByokCredential.objects.usable_in(workspace, endpoint.provider.slug)
+    if trial is not None:
+        usable = usable.filter(pk=trial[0].pk)
+    credential: ByokCredential | None = usable.first()
+    if credential is None:
+        raise _CheckFailed("byok_key", Reason.NO_BYOK_KEY)
+    validation.credential = credential
+    validation.credential_version = credential.version
+    try:
+        return credential, credential.reveal() if trial is None else trial[1]
+    except DecryptionFailed:
+        raise _CheckFailed(
+            "byok_key", Reason.KEY_DECRYPTION_FAILED, outcome=Outcome.BROKEN
+        ) from None
 
 
 async def _probe(call: Call, dialect: Dialect, policy: egress.EgressPolicy, result: _Run) -> None:
@@ -215,21 +225,21 @@ async def _probe(call: Call, dialect: Dialect, policy: egress.EgressPolicy, resu
             asyncio.timeout(settings.VALIDATION_TIMEOUT),
             egress.EgressClient(policy) as probe.egress_client,
         ):
-            await probe.completion()
-            await probe.stream()
+            await probe.call_plain()
+            await probe.call_streamed()
     except (egress.TimedOut, TimeoutError):
-        probe.reached()
+        probe.add_reached()
         raise _CheckFailed(
             probe.check,
             Reason.UPSTREAM_ERROR,
             outcome=Outcome.TIMED_OUT,
             upstream_message="The deployment did not answer in time.",
         ) from None
-    probe.judge()
+    probe.compare_replies()
 
 
 class _Probe:
-    """The two calls of a validation, and what they showed."""
+    """The two calls of a validation, and the models and usage that the replies reported."""
 
     def __init__(self, call: Call, dialect: Dialect, result: _Run) -> None:
         self.call = call
@@ -241,8 +251,8 @@ class _Probe:
         self.has_usage = True
         self.egress_client: egress.EgressClient
 
-    async def completion(self) -> None:
-        """Makes the plain call; raises :class:`_CheckFailed`."""
+    async def call_plain(self) -> None:
+        """Makes the call without streaming; raises :class:`_CheckFailed`."""
         response = await self._send(stream=False)
         peer = response.peer
         self.result.evidence |= {
@@ -255,10 +265,10 @@ class _Probe:
         except (InvalidReply, ProviderFailure, egress.EgressError) as exc:
             if isinstance(exc, egress.TimedOut):
                 raise
-            raise self._failed(Reason.INVALID_RESPONSE, exc) from None
+            raise self._check_failed(Reason.INVALID_RESPONSE, exc) from None
         finally:
             response.close()
-        self.result.passed("completion")
+        self.result.add_pass("completion")
         self.result.evidence |= {
             "model": None if reply.model is None else self._clean(reply.model)[:255],
             "system_fingerprint": self._fingerprint(reply),
@@ -266,7 +276,7 @@ class _Probe:
         }
         self._note(reply.model, reply.usage)
 
-    async def stream(self) -> None:
+    async def call_streamed(self) -> None:
         """Makes the streamed call and reads it to its end; raises :class:`_CheckFailed`."""
         self.check = "stream"
         started = time.monotonic()
@@ -292,27 +302,27 @@ class _Probe:
         except (InvalidStream, ProviderFailure, egress.EgressError) as exc:
             if isinstance(exc, egress.TimedOut):
                 raise
-            raise self._failed(Reason.INVALID_STREAM, exc) from None
+            raise self._check_failed(Reason.INVALID_STREAM, exc) from None
         finally:
             response.close()
-        self.result.passed("stream")
+        self.result.add_pass("stream")
         self._note(model, usage)
 
-    def judge(self) -> None:
-        """Adds the checks that compare what both calls said."""
+    def compare_replies(self) -> None:
+        """Adds the checks of the usage and the models that both replies reported."""
         if self.has_usage:
-            self.result.passed("usage")
+            self.result.add_pass("usage")
         else:
-            self.result.failed("usage", Reason.MISSING_USAGE)
-        wanted = self.call.model
-        other = next((model for model in self.models if model != wanted), None)
+            self.result.add_failure("usage", Reason.MISSING_USAGE)
+        requested = self.call.model
+        other = next((model for model in self.models if model != requested), None)
         details = {} if other is None else {"actual_model": self._clean(other)[:255]}
         if self.dialect.names_deployments or all(
-            is_same_model(wanted, model) for model in self.models
+            is_same_model(requested, model) for model in self.models
         ):
-            self.result.passed("model", **details)
+            self.result.add_pass("model", **details)
         else:
-            self.result.failed("model", Reason.MODEL_MISMATCH, **details)
+            self.result.add_failure("model", Reason.MODEL_MISMATCH, **details)
 
     def _fingerprint(self, reply: Reply) -> str | None:
         raw = reply.fields.get("system_fingerprint")
@@ -328,19 +338,19 @@ class _Probe:
             self.result.usages.append(usage)
 
     async def _send(self, *, stream: bool) -> egress.OutboundResponse:
-        """Sends the probe and returns an answer of status 200; raises :class:`_CheckFailed`."""
+        """Sends a call and returns its response of status 200; raises :class:`_CheckFailed`."""
         status, failure = 0, ProviderFailure(None)
         for _ in range(2):
             response = await self._dial(stream=stream)
             if response.status == 200:
-                self.reached()
+                self.add_reached()
                 return response
-            status, failure = await self._refusal(response)
-            # Newer models of some providers know the limit by its newer name alone.
+            status, failure = await self._read_refusal(response)
+            # Newer models of some providers accept only the newer name of the limit.
             if self.limit != "max_tokens" or "max_completion_tokens" not in (failure.message or ""):
                 break
             self.limit = "max_completion_tokens"
-        self.reached()
+        self.add_reached()
         details: dict[str, Any] = {}
         if 400 <= status <= 599:
             details["upstream_status"] = status
@@ -358,15 +368,15 @@ class _Probe:
         except egress.AddressRefused:
             raise _CheckFailed("base_url", Reason.INVALID_BASE_URL) from None
         except egress.RedirectRefused as exc:
-            self.reached()
-            raise self._failed(Reason.UPSTREAM_ERROR, exc) from None
+            self.add_reached()
+            raise self._check_failed(Reason.UPSTREAM_ERROR, exc) from None
         except egress.BadResponse as exc:
-            self.reached()
-            raise self._failed(Reason.INVALID_RESPONSE, exc) from None
+            self.add_reached()
+            raise self._check_failed(Reason.INVALID_RESPONSE, exc) from None
         except egress.EgressError as exc:
             if isinstance(exc, egress.TimedOut) and exc.phase != "connect":
                 raise
-            self.reached()
+            self.add_reached()
             raise _CheckFailed(
                 self.check,
                 Reason.UPSTREAM_ERROR,
@@ -384,7 +394,7 @@ class _Probe:
             stream=stream,
         )
 
-    async def _refusal(self, response: egress.OutboundResponse) -> tuple[int, ProviderFailure]:
+    async def _read_refusal(self, response: egress.OutboundResponse) -> tuple[int, ProviderFailure]:
         try:
             body = await response.read(limit=1_048_576)
         except egress.TimedOut:
@@ -395,12 +405,12 @@ class _Probe:
             response.close()
         return response.status, parse_error(body).clean(self.call.secret)
 
-    def reached(self) -> None:
-        """The address was one that may be dialled, whatever came of the call."""
+    def add_reached(self) -> None:
+        """Adds the passed check of the base URL: the egress policy allowed the connection."""
         if self.check == "completion" and self.result.checks[-1]["name"] != "base_url":
-            self.result.passed("base_url")
+            self.result.add_pass("base_url")
 
-    def _failed(self, reason: Reason, exc: Exception) -> _CheckFailed:
+    def _check_failed(self, reason: Reason, exc: Exception) -> _CheckFailed:
         text = exc.public if isinstance(exc, egress.EgressError) else self._clean(str(exc))
         return _CheckFailed(self.check, reason, upstream_message=text)
 
@@ -409,10 +419,10 @@ class _Probe:
 
 
 def is_same_model(requested: str, reported: str) -> bool:
-    """Tells whether a reported model is the requested one.
+    """Returns whether a reported model name means the requested one.
 
-    Equal, or one extends the other at a separator: ``gpt-4o`` and ``gpt-4o-2024-08-06``,
-    ``llama`` and ``meta/llama``.
+    The names are equal, or one extends the other at a separator: ``gpt-4o`` and
+    ``gpt-4o-2024-08-06``, or ``llama`` and ``meta/llama``.
     """
     requested, reported = requested.lower(), reported.lower()
     short, long = sorted((requested, reported), key=len)

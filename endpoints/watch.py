@@ -1,4 +1,4 @@
-"""Drift: active endpoints are validated again now and then, and compared with what they were."""
+"""The drift watch: validates active endpoints again and compares them with their activation."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation
 
 ACTOR: Final = "drift watch"
-# So many at a time, that a stop of the worker is not waited for long.
+# Small, so that a stopping worker finishes soon.
 _BATCH: Final = 20
 _COMPARED: Final = ("model", "prompt_tokens", "system_fingerprint", "certificate_key", "address")
 
 
 def watch_due() -> int:
-    """Validates the active endpoints whose turn it is; returns how many.
+    """Validates the active endpoints that are due, and returns their number.
 
-    Each once in ``WATCH_INTERVAL`` seconds (0: never), the longest unwatched first, until the last
-    24 hours have cost ``WATCH_SPEND_LIMIT`` USD by the endpoints' prices.
+    An endpoint is due ``WATCH_INTERVAL`` seconds after its last validation (0: never). The oldest
+    comes first. Watching stops when the last 24 hours have cost ``WATCH_SPEND_LIMIT`` USD.
     """
     if not settings.WATCH_INTERVAL:
         return 0
@@ -38,7 +38,7 @@ def watch_due() -> int:
     for endpoint in due:
         if spent_today() >= settings.WATCH_SPEND_LIMIT * NANO:
             break
-        # Of several runners, the one whose update counts does it.
+        # Only one of several runners updates the row and validates the endpoint.
         claimed = PrivateEndpoint.objects.filter(
             pk=endpoint.pk, watched_at=endpoint.watched_at
         ).update(watched_at=timezone.now())
@@ -49,10 +49,10 @@ def watch_due() -> int:
 
 
 def watch(endpoint: PrivateEndpoint) -> Validation | None:
-    """Validates an endpoint again with the workspace that activated it, and records any drift.
+    """Validates an endpoint in the workspace that activated it, and records any drift.
 
-    With ``WATCH_DISABLES``, an endpoint that drifted is disabled. Returns ``None`` when it was
-    deleted or left its state meanwhile.
+    ``WATCH_DISABLES`` disables an endpoint that has drifted. Returns ``None`` when the endpoint was
+    deleted or changed its state meanwhile.
     """
     baseline = endpoint.validation
     if baseline is None or baseline.workspace_id is None:
@@ -70,7 +70,7 @@ def watch(endpoint: PrivateEndpoint) -> Validation | None:
 
 
 def differences(before: dict[str, Any], now: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns what both validations showed and is not the same, as ``{name, was, is}``."""
+    """Returns the evidence that differs between two validations, as ``{name, was, is}``."""
     return [
         {"name": name, "was": before[name], "is": now[name]}
         for name in _COMPARED
@@ -79,7 +79,7 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[dict[str, A
 
 
 def spent_today() -> int:
-    """Returns what watching cost in the last 24 hours, in nano-USD."""
+    """Returns the cost of the watch in the last 24 hours, in nano-USD."""
     since = timezone.now() - timedelta(days=1)
     watched = Validation.objects.filter(purpose=Validation.Purpose.WATCH, created_at__gte=since)
     return watched.aggregate(total=Sum("cost_nano"))["total"] or 0

@@ -11,7 +11,7 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
 from accounts.models import Guardrail, KeyAssignment, LimitReset, MemberAssignment, Region
-from accounts.patterns import MAX_FILTERS, MAX_PATTERN, InvalidPattern, compiled
+from accounts.patterns import MAX_FILTERS, MAX_PATTERN, InvalidPattern, compile_pattern
 from catalog.models import LanguageModel, Provider
 from config.api.fields import (
     ChoiceField,
@@ -52,7 +52,7 @@ class _ContentFilterInput(StrictSerializer):
 
     def validate_pattern(self, pattern: str) -> str:
         try:
-            compiled(pattern)
+            compile_pattern(pattern)
         except InvalidPattern as exc:
             raise ValidationError(str(exc)) from None
         return pattern

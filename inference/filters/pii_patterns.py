@@ -10,7 +10,7 @@ import ipaddress
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from accounts.patterns import Pattern, compiled
+from accounts.patterns import Pattern, compile_pattern
 
 _DIGITS: Final = frozenset(b"0123456789")
 _PERIOD: Final = ord(".")
@@ -123,7 +123,7 @@ _ORDERS: Final = r"(?:instruction|prompt|rule|direction|directive|guideline|cont
 BUILTINS: Final[Mapping[str, tuple[Recogniser, ...]]] = {
     "email": (
         Recogniser(
-            compiled(
+            compile_pattern(
                 rf"[0-9A-Za-z{_LETTERS}_%+'-]+(?:\.[0-9A-Za-z{_LETTERS}_%+'-]+)*"
                 rf"@(?:[0-9A-Za-z{_LETTERS}](?:[0-9A-Za-z{_LETTERS}-]*[0-9A-Za-z{_LETTERS}])?\.)+"
                 rf"[A-Za-z{_LETTERS}]{{2,}}"
@@ -131,28 +131,30 @@ BUILTINS: Final[Mapping[str, tuple[Recogniser, ...]]] = {
         ),
     ),
     "phone": (
-        Recogniser(compiled(r"\+[1-9][0-9]{0,2}(?:[ ./-]?\(?[0-9]{1,4}\)?){2,6}\b"), _phone),
+        Recogniser(compile_pattern(r"\+[1-9][0-9]{0,2}(?:[ ./-]?\(?[0-9]{1,4}\)?){2,6}\b"), _phone),
         # North American numbers; without separators only as they are given out.
         Recogniser(
-            compiled(
+            compile_pattern(
                 r"(?:\([2-9][0-9]{2}\) ?|\b(?:1[ .-])?[2-9][0-9]{2}[ .-])[0-9]{3}[ .-]?[0-9]{4}\b"
                 r"|\b1?[2-9][0-9]{2}[2-9][0-9]{6}\b"
             ),
             _phone,
         ),
     ),
-    "ssn": (Recogniser(compiled(r"\b[0-9]{3}(?:-[0-9]{2}-| [0-9]{2} )[0-9]{4}\b"), _ssn),),
-    "credit-card": (Recogniser(compiled(r"[2-6](?:[ -]?[0-9]){12,18}"), _card),),
+    "ssn": (Recogniser(compile_pattern(r"\b[0-9]{3}(?:-[0-9]{2}-| [0-9]{2} )[0-9]{4}\b"), _ssn),),
+    "credit-card": (Recogniser(compile_pattern(r"[2-6](?:[ -]?[0-9]){12,18}"), _card),),
     "ip-address": (
-        Recogniser(compiled(rf"\b{_OCTET}(?:\.{_OCTET}){{3}}\b"), _ipv4),
+        Recogniser(compile_pattern(rf"\b{_OCTET}(?:\.{_OCTET}){{3}}\b"), _ipv4),
         Recogniser(
-            compiled(rf"[0-9A-Fa-f]{{0,4}}(?::[0-9A-Fa-f]{{0,4}}){{2,8}}(?:(?:\.{_OCTET}){{3}})?"),
+            compile_pattern(
+                rf"[0-9A-Fa-f]{{0,4}}(?::[0-9A-Fa-f]{{0,4}}){{2,8}}(?:(?:\.{_OCTET}){{3}})?"
+            ),
             _ipv6,
         ),
     ),
     "secrets": (
         Recogniser(
-            compiled(
+            compile_pattern(
                 r"\b(?:"
                 r"[sm]k-cw-[0-9A-Za-z]{49}"  # this gateway's own
                 r"|(?:AKIA|ASIA)[0-9A-Z]{16}"
@@ -163,26 +165,28 @@ BUILTINS: Final[Mapping[str, tuple[Recogniser, ...]]] = {
                 r")"
             )
         ),
-        Recogniser(compiled(r"\bsk[-_][0-9A-Za-z_-]{20,}"), _has_digit),
-        Recogniser(compiled(r"(?i)aws_?secret(?:_?access)?_?key\W{1,8}[0-9a-z/+]{40}")),
-        Recogniser(compiled(rf"(?s)-----BEGIN {_PRIVATE_KEY}.*?(?:-----END {_PRIVATE_KEY}|\z)")),
+        Recogniser(compile_pattern(r"\bsk[-_][0-9A-Za-z_-]{20,}"), _has_digit),
+        Recogniser(compile_pattern(r"(?i)aws_?secret(?:_?access)?_?key\W{1,8}[0-9a-z/+]{40}")),
+        Recogniser(
+            compile_pattern(rf"(?s)-----BEGIN {_PRIVATE_KEY}.*?(?:-----END {_PRIVATE_KEY}|\z)")
+        ),
     ),
     "regex-prompt-injection": (
         Recogniser(
-            compiled(
+            compile_pattern(
                 rf"(?i)\b(?:ignore|disregard|forget|override|bypass)\s+{_WORDS}"
                 r"(?:previous|prior|above|earlier|preceding|existing|initial|original|system)\s+"
                 rf"{_WORDS}{_ORDERS}\w*"
             )
         ),
         Recogniser(
-            compiled(
+            compile_pattern(
                 rf"(?i)\b(?:reveal|show|print|repeat|output|leak|display|tell)\s+{_WORDS}your\s+"
                 rf"{_WORDS}(?:system|hidden|initial|original|secret)\s+{_ORDERS}\w*"
             )
         ),
         Recogniser(
-            compiled(
+            compile_pattern(
                 r"(?i)\bdo\s+anything\s+now\b"
                 r"|\b(?:enable|enter|activate)\s+(?:developer|debug|god|jailbreak|dan)\s+mode\b"
                 rf"|\byou\s+are\s+now\s+{_WORDS}(?:jailbroken|unrestricted|unfiltered|DAN)\b"
@@ -191,6 +195,8 @@ BUILTINS: Final[Mapping[str, tuple[Recogniser, ...]]] = {
             )
         ),
         # The marks with which templates begin and end a turn.
-        Recogniser(compiled(r"<\|(?:im_start|im_end|system|endoftext)\|>|\[/?INST\]|<</?SYS>>")),
+        Recogniser(
+            compile_pattern(r"<\|(?:im_start|im_end|system|endoftext)\|>|\[/?INST\]|<</?SYS>>")
+        ),
     ),
 }

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import msgspec
 
-from accounts.patterns import InvalidPattern, compiled
+from accounts.patterns import InvalidPattern, compile_pattern
 from catalog.dialects.base import Operation
 from config.api.errors import Forbidden, InvalidRequest, RequestTimeout, Unavailable
 from inference.filters.pii_patterns import BUILTINS, Recogniser
@@ -199,7 +199,7 @@ def _read(request: InferenceRequest) -> list[str]:
 def _recognisers(pattern: str) -> tuple[Recogniser, ...]:
     # It compiled when it was written; another release of RE2 may judge otherwise.
     try:
-        return (Recogniser(compiled(pattern)),)
+        return (Recogniser(compile_pattern(pattern)),)
     except InvalidPattern:
         return ()
 

@@ -55,7 +55,7 @@ def test_the_history_has_what_operators_did_in_order(
     ]
     before = snapshots.everything()
     text = operator.get(url(endpoint)).content.decode()
-    for shown in ("nothing of ZDR, region europe", "for activation", "completion"):
+    for shown in ("ZDR not declared, region europe", "for activation", "completion"):
         assert shown in text
     assert snapshots.everything() == before
 

@@ -250,7 +250,7 @@ def test_patch_changes_what_is_named_and_nothing_else(
 
 LISTS = ("allowed_models", "ignored_models", "allowed_providers", "ignored_providers")
 BLOCK = '"action": "block"'
-TOO_LARGE = "Must compile to less: repeat less, or smaller classes."
+TOO_LARGE = "Must be simpler: use fewer repetitions or smaller character classes."
 UNRUNNABLE = {
     "(": "Must be a pattern in the syntax of RE2: missing ): (.",
     "a(?=b)": "Must be a pattern in the syntax of RE2: invalid perl operator: (?=.",
