@@ -46,12 +46,6 @@ def test_json_blocks_are_json() -> None:
 
 @pytest.mark.slow
 def test_the_commands_of_contributors_run() -> None:
+    [block] = read_blocks(PROJECT / "CONTRIBUTING.md", SHELL)
     with Reader(changes={}) as reader:
-        # The checkers do not look behind symbolic links.
-        reader.folder = PROJECT
-        blocks = read_blocks(PROJECT / "CONTRIBUTING.md", SHELL)
-        outputs = reader.run(blocks, timeout=300)
-    tests, checks = (outputs[block.line] for block in blocks)
-    assert tests.count(" passed") == 2
-    assert "All checks passed!" in checks
-    assert "0 broken." in checks
+        assert " passed, " in reader.run([block])[block.line]
