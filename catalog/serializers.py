@@ -8,7 +8,7 @@ from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
 from msgspec import Raw
 from rest_framework import serializers
 
-from catalog.lists.listing import Entry, Offer, public_pricing
+from catalog.lists.listing import Shown, public_pricing
 from catalog.lists.traffic import UNKNOWN, Figures
 from catalog.models import LanguageModel, ModelEndpoint, Provider
 from catalog.pricing import Price
@@ -58,11 +58,8 @@ class _ObjectField(serializers.JSONField):
 
 
 @extend_schema_serializer(component_name="Model")
-class ModelSerializer(serializers.Serializer[Entry]):
-    """A model as the caller sees it: with the price and limits of the first :class:`Offer`.
-
-    Needs ``offers`` in its context: an offer for each model's key.
-    """
+class ModelSerializer(serializers.Serializer[Shown]):
+    """A model, with the price and limits of the offer that it is shown with."""
 
     id = serializers.CharField(source="slug")
     canonical_slug = serializers.CharField()
@@ -81,10 +78,9 @@ class ModelSerializer(serializers.Serializer[Entry]):
     per_request_limits = _ObjectField(allow_null=True)
     supported_voices = serializers.ListField(child=serializers.CharField(), allow_null=True)
 
-    def to_representation(self, instance: Entry) -> Any:
-        # The fields document what lies rendered: a list has thousands of models.
-        offer: Offer = self.context["offers"][instance.pk]
-        return Raw(instance.head + offer.terms)
+    def to_representation(self, instance: Shown) -> Any:
+        # The fields only document the shape: a list has thousands of models, rendered in advance.
+        return Raw(instance.entry.head + instance.offer.terms)
 
 
 @extend_schema_serializer(component_name="ModelsListResponseLinks")

@@ -15,27 +15,23 @@ from accounts.views.workspaces import WorkspaceViewSet
 from billing.topups import pay
 from billing.views import CoinbaseChargeViewSet, CreditsViewSet, CryptoTopUpViewSet, metrics
 from catalog.views import (
-    EmbeddingsModelsView,
-    ModelEndpointsView,
-    ModelsCountView,
-    ModelsView,
-    ModelView,
-    ProvidersView,
-    UserModelsView,
-    ZdrEndpointsView,
+    EmbeddingsModelViewSet,
+    ModelsCountViewSet,
+    ModelViewSet,
+    ProviderViewSet,
+    UserModelViewSet,
+    ZdrEndpointViewSet,
 )
 from config.server import health
 from endpoints.views import PrivateEndpointViewSet
 from endusers.views import EndUserViewSet, ExternalUserViewSet
 from inference.reports.views import (
-    ActivityView,
-    AnalyticsMetaView,
-    AnalyticsQueryView,
-    FeedbackView,
-    GenerationContentView,
-    GenerationView,
+    ActivityViewSet,
+    AnalyticsViewSet,
+    FeedbackViewSet,
+    GenerationViewSet,
 )
-from inference.views import ExplainView
+from inference.views import ExplanationViewSet
 
 router = SimpleRouter(trailing_slash=False)
 router.register("private-endpoints", PrivateEndpointViewSet, "private-endpoint")
@@ -57,22 +53,22 @@ api: list[URLPattern | URLResolver] = [
         "organization/settings",
         SettingsViewSet.as_view({"get": "retrieve", "patch": "partial_update"}),
     ),
-    path("models", ModelsView.as_view()),
-    path("models/count", ModelsCountView.as_view()),
-    path("models/user", UserModelsView.as_view()),
+    path("models", ModelViewSet.as_view({"get": "list"})),
+    path("models/count", ModelsCountViewSet.as_view({"get": "list"})),
+    path("models/user", UserModelViewSet.as_view({"get": "list"})),
     # A slug may have slashes of its own.
-    path("models/<str:author>/<path:slug>/endpoints", ModelEndpointsView.as_view()),
-    path("model/<str:author>/<path:slug>", ModelView.as_view()),
-    path("embeddings/models", EmbeddingsModelsView.as_view()),
-    path("endpoints/zdr", ZdrEndpointsView.as_view()),
-    path("providers", ProvidersView.as_view()),
-    path("routing/explain", ExplainView.as_view()),
-    path("generation", GenerationView.as_view()),
-    path("generation/content", GenerationContentView.as_view()),
-    path("generation/feedback", FeedbackView.as_view()),
-    path("activity", ActivityView.as_view()),
-    path("analytics/meta", AnalyticsMetaView.as_view()),
-    path("analytics/query", AnalyticsQueryView.as_view()),
+    path("models/<str:author>/<path:slug>/endpoints", ModelViewSet.as_view({"get": "endpoints"})),
+    path("model/<str:author>/<path:slug>", ModelViewSet.as_view({"get": "retrieve"})),
+    path("embeddings/models", EmbeddingsModelViewSet.as_view({"get": "list"})),
+    path("endpoints/zdr", ZdrEndpointViewSet.as_view({"get": "list"})),
+    path("providers", ProviderViewSet.as_view({"get": "list"})),
+    path("routing/explain", ExplanationViewSet.as_view({"post": "create"})),
+    path("generation", GenerationViewSet.as_view({"get": "retrieve"})),
+    path("generation/content", GenerationViewSet.as_view({"get": "content"})),
+    path("generation/feedback", FeedbackViewSet.as_view({"post": "create"})),
+    path("activity", ActivityViewSet.as_view({"get": "list"})),
+    path("analytics/meta", AnalyticsViewSet.as_view({"get": "meta"})),
+    path("analytics/query", AnalyticsViewSet.as_view({"post": "query"})),
     path("openapi.json", SpectacularJSONAPIView.as_view(), name="openapi"),
     path("", include(router.urls)),
 ]

@@ -1,4 +1,4 @@
-"""What is asked of the router without sending anything."""
+"""The explanation of routing decisions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django.conf import settings
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
+from rest_framework.viewsets import ViewSet
 
 from accounts.authentication import AnyKey
 from accounts.models import ApiKey
@@ -22,8 +22,8 @@ from inference.serializers import ExplanationResponseSerializer
 _BODY: Final = {"application/json": {"$ref": "#/components/schemas/ChatRequest"}}
 
 
-class ExplainView(APIView):
-    """Where a request would go."""
+class ExplanationViewSet(ViewSet):
+    """Explains how a request would be routed."""
 
     permission_classes = [AnyKey]
     schema_tag = "routing"
@@ -31,15 +31,15 @@ class ExplainView(APIView):
     @extend_schema(
         operation_id="explainRouting",
         request=_BODY,
-        responses=ExplanationResponseSerializer,
+        responses={200: ExplanationResponseSerializer},
         extensions=errors(404),
     )
-    def post(self, request: Request) -> Response:
-        """Tells where a chat completion would go, what it may cost, and what else is left out why.
+    def create(self, request: Request) -> Response:
+        """Explains the route of a chat completion: candidates, costs and excluded endpoints.
 
         The body is that of a chat completion. Nothing is sent, held or stored. Without a
-        `session_id` every request draws anew among healthy endpoints; the order shown is then the
-        likeliest one.
+        `session_id` the router chooses at random among healthy endpoints for every request; the
+        order shown is then the most probable one.
         """
         key = cast(ApiKey, request.auth)
         wanted = parse(Operation.CHAT, request.body, session_id=request.headers.get("X-Session-Id"))

@@ -1,20 +1,27 @@
-"""The query parameters of the model lists: what they mean, how they are read and documented."""
+"""The query parameters of the model lists, and the conditions on models that they set."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
-from decimal import Decimal
-from typing import Final
+from typing import Any, Final
 
+from django.core.exceptions import ValidationError
 from django.utils import timezone
-from drf_spectacular.utils import OpenApiParameter
-from rest_framework.exceptions import ValidationError
-from rest_framework.request import Request
 
 from accounts.models import Region
 from catalog.lists.listing import SORTS, Entry, Range, Wanted
-from config.api.params import query_choice, query_decimal, query_integer, query_list, query_text
+from catalog.models import LanguageModel
+from config.api.filters import (
+    ChoiceFilter,
+    DecimalFilter,
+    IntegerFilter,
+    ListFilter,
+    StrictFilter,
+    StrictFilterSet,
+    TextFilter,
+)
+from config.api.params import TextParameter
 
 OUTPUT_MODALITIES: Final = (
     "text", "image", "embeddings", "audio", "video", "rerank", "speech", "transcription",
@@ -25,155 +32,158 @@ CATEGORIES: Final = (
     "translation", "legal", "finance", "health", "trivia", "academia",
 )  # fmt: skip
 REGIONS: Final = {"eu": Region.EUROPE, "us": Region.US}
-_BENCHMARKS: Final = ("intelligence_index", "coding_index", "agentic_index")
-_TOOL_SUCCESS: Final = "tool_success_rate"
 _MOST_DAYS: Final = 100_000
 _PER_MILLION: Final = -6
-_NOT_RECORDED: Final = "The catalogue does not record this, so a list so filtered is empty."
+_NOT_RECORDED: Final = "The catalogue does not record this, so the filtered list is empty."
+_UNRECORDED: Final = (
+    "category", "distillable", "min_intelligence_index", "max_intelligence_index",
+    "min_coding_index", "max_coding_index", "min_agentic_index", "max_agentic_index",
+    "min_tool_success_rate", "max_tool_success_rate",
+)  # fmt: skip
 
 Condition = Callable[[Entry], bool]
 
 
-def _bounds(name: str, kind: type, what: str) -> tuple[OpenApiParameter, OpenApiParameter]:
-    return (
-        OpenApiParameter(f"min_{name}", kind, description=f"At least: {what}"),
-        OpenApiParameter(f"max_{name}", kind, description=f"At most: {what}"),
+class _FamilyParameter(TextParameter):
+    """A text that is not empty."""
+
+    def parse(self, text: str) -> str:
+        if not text:
+            raise ValidationError("Must not be empty.")
+        return super().parse(text)
+
+
+class FamilyFilter(StrictFilter):
+    field_class = _FamilyParameter
+
+
+class OutputFilters(StrictFilterSet):
+    """The filter that every list of models has."""
+
+    output_modalities = ListFilter(
+        words=(*OUTPUT_MODALITIES, "all"),
+        help_text=f"A comma list of {', '.join(OUTPUT_MODALITIES)}, or `all`. Default `text`.",
+    )
+
+    class Meta:
+        model = LanguageModel
+        fields = ()
+
+
+class SortedFilters(OutputFilters):
+    """The filter and the order of a caller's own models."""
+
+    sort = ChoiceFilter(
+        choices=SORTS,
+        help_text=(
+            "Newest first when absent. Models that cannot be ranked go last: models without "
+            "traffic, and, as the catalogue records no benchmarks, all models in an order by one."
+        ),
     )
 
 
-OUTPUT_MODALITIES_PARAMETER: Final = OpenApiParameter(
-    "output_modalities",
-    str,
-    description=f"A comma list of {', '.join(OUTPUT_MODALITIES)}, or `all`. Default `text`.",
-)
-SORT_PARAMETER: Final = OpenApiParameter(
-    "sort",
-    str,
-    enum=SORTS,
-    description=(
-        "Newest first when absent. What cannot be ranked goes last: models without traffic, and, "
-        "as the catalogue records no benchmarks, all models in an order by one."
-    ),
-)
-FILTER_PARAMETERS: Final = (
-    OUTPUT_MODALITIES_PARAMETER,
-    OpenApiParameter(
-        "input_modalities",
-        str,
-        description=f"A comma list of {', '.join(INPUT_MODALITIES)}; a model must take all of it.",
-    ),
-    OpenApiParameter("q", str, description="Part of the name or the slug, in any case."),
-    OpenApiParameter(
-        "supported_parameters", str, description="A comma list; a model must support all of it."
-    ),
-    OpenApiParameter("context", int, description="The least context length, in tokens."),
-    *_bounds("price", float, "the prompt price, in USD per million tokens."),
-    *_bounds("output_price", float, "the completion price, in USD per million tokens."),
-    OpenApiParameter(
-        "arch", str, description="A model family, by the beginning of its tokenizer's name."
-    ),
-    OpenApiParameter("model_authors", str, description="A comma list of author slugs."),
-    OpenApiParameter(
-        "providers",
-        str,
-        description="A comma list of provider slugs or names; one must serve the model, and where "
+class ModelFilters(SortedFilters):
+    """Every filter of the public list."""
+
+    input_modalities = ListFilter(
+        words=INPUT_MODALITIES,
+        help_text=f"A comma list of {', '.join(INPUT_MODALITIES)}; a model must accept all of it.",
+    )
+    q = TextFilter(help_text="Part of the name or the slug, in any case.")
+    supported_parameters = ListFilter(help_text="A comma list; a model must support all of it.")
+    context = IntegerFilter(help_text="The smallest context length, in tokens.")
+    min_price = DecimalFilter(help_text="At least: the prompt price, in USD per million tokens.")
+    max_price = DecimalFilter(help_text="At most: the prompt price, in USD per million tokens.")
+    min_output_price = DecimalFilter(
+        help_text="At least: the completion price, in USD per million tokens."
+    )
+    max_output_price = DecimalFilter(
+        help_text="At most: the completion price, in USD per million tokens."
+    )
+    arch = FamilyFilter(help_text="A model family, by the beginning of its tokenizer's name.")
+    model_authors = ListFilter(help_text="A comma list of author slugs.")
+    providers = ListFilter(
+        help_text="A comma list of provider slugs or names; one must serve the model, and where "
         "`zdr` or `region` is sent, under those terms.",
-    ),
-    OpenApiParameter(
-        "zdr", str, enum=("true",), description="Only models with an endpoint that keeps no data."
-    ),
-    OpenApiParameter(
-        "region", str, enum=tuple(REGIONS), description="Only models with an endpoint there."
-    ),
-    *_bounds("age_days", int, "whole days since the model was published."),
-    OpenApiParameter("category", str, enum=CATEGORIES, description=_NOT_RECORDED),
-    OpenApiParameter("distillable", str, enum=("true", "false"), description=_NOT_RECORDED),
-    *(parameter for name in _BENCHMARKS for parameter in _bounds(name, float, _NOT_RECORDED)),
-    *_bounds(_TOOL_SUCCESS, float, _NOT_RECORDED),
-)
-
-
-def wanted_models(request: Request) -> Wanted:
-    """Reads every filter of the public list; 400 for one that is malformed."""
-    unknown = [
-        query_choice(request, "category", CATEGORIES),
-        query_choice(request, "distillable", ("true", "false")),
-        *_range(request, *_BENCHMARKS),
-        *_range(request, _TOOL_SUCCESS, maximum=1),
-    ]
-    region = query_choice(request, "region", REGIONS)
-    providers = query_list(request, "providers")
-    return Wanted(
-        models=(*_conditions(request), *output_modalities(request)),
-        providers=None if providers is None else frozenset(map(str.lower, providers)),
-        zdr=query_choice(request, "zdr", ("true",)) is not None,
-        region=None if region is None else REGIONS[region],
-        prompt_price=Range(*_range(request, "price")).scaled(_PER_MILLION),
-        completion_price=Range(*_range(request, "output_price")).scaled(_PER_MILLION),
-        is_unknown=any(value is not None for value in unknown),
     )
+    zdr = ChoiceFilter(
+        choices=("true",), help_text="Only models with an endpoint that keeps no data."
+    )
+    region = ChoiceFilter(
+        choices=tuple(REGIONS), help_text="Only models with an endpoint in this region."
+    )
+    min_age_days = IntegerFilter(
+        maximum=_MOST_DAYS, help_text="At least: whole days since the model was published."
+    )
+    max_age_days = IntegerFilter(
+        maximum=_MOST_DAYS, help_text="At most: whole days since the model was published."
+    )
+    category = ChoiceFilter(choices=CATEGORIES, help_text=_NOT_RECORDED)
+    distillable = ChoiceFilter(choices=("true", "false"), help_text=_NOT_RECORDED)
+    min_intelligence_index = DecimalFilter(help_text=f"At least: {_NOT_RECORDED}")
+    max_intelligence_index = DecimalFilter(help_text=f"At most: {_NOT_RECORDED}")
+    min_coding_index = DecimalFilter(help_text=f"At least: {_NOT_RECORDED}")
+    max_coding_index = DecimalFilter(help_text=f"At most: {_NOT_RECORDED}")
+    min_agentic_index = DecimalFilter(help_text=f"At least: {_NOT_RECORDED}")
+    max_agentic_index = DecimalFilter(help_text=f"At most: {_NOT_RECORDED}")
+    min_tool_success_rate = DecimalFilter(maximum=1, help_text=f"At least: {_NOT_RECORDED}")
+    max_tool_success_rate = DecimalFilter(maximum=1, help_text=f"At most: {_NOT_RECORDED}")
 
 
-def output_modalities(request: Request) -> tuple[Condition, ...]:
-    """Reads the wanted output modalities, any of which will do; without them, text."""
-    names = query_list(request, "output_modalities", choices=(*OUTPUT_MODALITIES, "all"))
-    if names is not None and "all" in names:
-        return ()
-    return (makes_any_of(("text",) if names is None else names),)
+def criteria_of(values: Mapping[str, Any]) -> Wanted:
+    """Returns the criteria that the values of a filter set describe.
 
-
-def sort_order(request: Request) -> str | None:
-    sort: str | None = query_choice(request, "sort", SORTS)
-    return sort
+    A filter that the set does not have counts as absent.
+    """
+    get = values.get
+    providers, region = get("providers"), get("region")
+    return Wanted(
+        models=tuple(_conditions(values)),
+        providers=None if providers is None else frozenset(map(str.lower, providers)),
+        zdr=get("zdr") is not None,
+        region=None if region is None else REGIONS[region],
+        prompt_price=Range(get("min_price"), get("max_price")).scaled(_PER_MILLION),
+        completion_price=Range(get("min_output_price"), get("max_output_price")).scaled(
+            _PER_MILLION
+        ),
+        is_unknown=any(get(name) is not None for name in _UNRECORDED),
+    )
 
 
 def makes_any_of(names: Iterable[str]) -> Condition:
-    """Returns the condition that a model makes one of these modalities."""
+    """Returns the condition that a model produces at least one of these modalities."""
     wanted = frozenset(names)
     return lambda entry: not wanted.isdisjoint(entry.output_modalities)
 
 
-def _conditions(request: Request) -> list[Condition]:
-    """Reads the conditions on what a model is, whoever serves it."""
-    found: list[Condition] = []
-    if (text := query_text(request, "q")) is not None:
+def _conditions(values: Mapping[str, Any]) -> Iterable[Condition]:
+    """Yields the conditions on a model itself, without regard to its endpoints."""
+    get = values.get
+    modalities = get("output_modalities") or ("text",)
+    if "all" not in modalities:
+        yield makes_any_of(modalities)
+    if (text := get("q")) is not None:
         part = text.casefold()
-        found.append(lambda entry: part in entry.folded_texts)
-    if (parameters := query_list(request, "supported_parameters")) is not None:
-        found.append(lambda entry: entry.supported_parameters.issuperset(parameters))
-    modalities = query_list(request, "input_modalities", choices=INPUT_MODALITIES)
-    if modalities is not None:
-        found.append(lambda entry: entry.input_modalities.issuperset(modalities))
-    if (names := query_list(request, "model_authors")) is not None:
+        yield lambda entry: part in entry.folded_texts
+    if (parameters := get("supported_parameters")) is not None:
+        yield lambda entry: entry.supported_parameters.issuperset(parameters)
+    if (inputs := get("input_modalities")) is not None:
+        yield lambda entry: entry.input_modalities.issuperset(inputs)
+    if (names := get("model_authors")) is not None:
         authors = tuple(f"{name.casefold()}/" for name in names)
-        found.append(lambda entry: entry.folded_slug.startswith(authors))
-    if (arch := query_text(request, "arch")) is not None:
-        if not arch:
-            raise ValidationError({"arch": ["Must not be empty."]})
-        beginning = arch.casefold()
-        found.append(lambda entry: entry.folded_tokenizer.startswith(beginning))
-    if (least := query_integer(request, "context", minimum=0)) is not None:
-        found.append(
-            lambda entry: entry.context_length is not None and entry.context_length >= least
-        )
-    days = query_integer(request, "min_age_days", minimum=0, maximum=_MOST_DAYS)
-    if days is not None:
+        yield lambda entry: entry.folded_slug.startswith(authors)
+    if (family := get("arch")) is not None:
+        beginning = family.casefold()
+        yield lambda entry: entry.folded_tokenizer.startswith(beginning)
+    if (least := get("context")) is not None:
+        yield lambda entry: entry.context_length is not None and entry.context_length >= least
+    if (days := get("min_age_days")) is not None:
         latest = _days_ago(days)
-        found.append(lambda entry: entry.created <= latest)
-    days = query_integer(request, "max_age_days", minimum=0, maximum=_MOST_DAYS)
-    if days is not None:
+        yield lambda entry: entry.created <= latest
+    if (days := get("max_age_days")) is not None:
         earliest = _days_ago(days)
-        found.append(lambda entry: entry.created >= earliest)
-    return found
+        yield lambda entry: entry.created >= earliest
 
 
 def _days_ago(number: int) -> int:
     return int((timezone.now() - timedelta(days=number)).timestamp())
-
-
-def _range(request: Request, *names: str, maximum: int | None = None) -> Iterable[Decimal | None]:
-    return [
-        query_decimal(request, f"{side}_{name}", maximum=maximum)
-        for name in names
-        for side in ("min", "max")
-    ]

@@ -27,10 +27,6 @@ class ErrorSerializer(serializers.Serializer[Any]):
     error = ErrorDetailSerializer()
 
 
-PAGE_PARAMETERS: Final = (
-    OpenApiParameter("offset", int, description="Records to skip; at least 0."),
-    OpenApiParameter("limit", int, description="Records to return at most."),
-)
 _COMMON_ERRORS: Final = ("401", "403", "500", "503")
 
 

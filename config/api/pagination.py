@@ -18,7 +18,7 @@ class OffsetPagination(LimitOffsetPagination):
     default_limit = 50
     max_limit = 100
 
-    def get_limit(self, request: Request) -> int | None:
+    def get_limit(self, request: Request) -> int:
         limit: int | None = read_parameter(
             request, "limit", IntegerParameter(minimum=1, maximum=self.max_limit)
         )

@@ -154,36 +154,3 @@ def read_parameter(request: Request, name: str, parameter: QueryParameter) -> An
         return parameter.clean(request.query_params.get(name))
     except django.ValidationError as exc:
         raise ValidationError({name: exc.messages}) from None
-
-
-def query_integer(request: Request, name: str, *, minimum: int, maximum: int | None = None) -> Any:
-    return read_parameter(request, name, IntegerParameter(minimum=minimum, maximum=maximum))
-
-
-def query_text(request: Request, name: str) -> Any:
-    return read_parameter(request, name, TextParameter())
-
-
-def query_choice(request: Request, name: str, choices: Collection[str]) -> Any:
-    return read_parameter(request, name, ChoiceParameter(choices=choices))
-
-
-def query_list(request: Request, name: str, *, choices: Collection[str] | None = None) -> Any:
-    return read_parameter(request, name, ListParameter(words=choices))
-
-
-def query_decimal(request: Request, name: str, *, maximum: int | None = None) -> Any:
-    return read_parameter(request, name, DecimalParameter(maximum=maximum))
-
-
-def query_uuid(request: Request, name: str) -> Any:
-    return read_parameter(request, name, UUIDParameter())
-
-
-def next_link(request: Request, *, offset: int, limit: int, total_count: int) -> str | None:
-    """Returns the absolute URL of the page that follows, or ``None`` on the last one."""
-    if offset + limit >= total_count:
-        return None
-    query = request.query_params.copy()
-    query["offset"], query["limit"] = str(offset + limit), str(limit)
-    return request.build_absolute_uri(f"{request.path}?{query.urlencode()}")

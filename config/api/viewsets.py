@@ -50,7 +50,10 @@ class OrganizationViewSet(GenericViewSet[Any]):
 
         Filters of the list do not apply: a row that the list leaves out can still be read.
         """
-        text = self.kwargs[self.lookup_url_kwarg or self.lookup_field]
+        return self.find(self.kwargs[self.lookup_url_kwarg or self.lookup_field])
+
+    def find(self, text: str) -> Any:
+        """Returns the row with this identifier; raises :attr:`not_found`."""
         value = parse_uuid(text) if self.lookup_field == "pk" else text
         found = None
         if not NOT_STORABLE.search(text):

@@ -1,4 +1,4 @@
-"""What became of requests: one generation, activity by day, and analytics."""
+"""Reports on requests: single generations, activity by day, and analytics."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from datetime import date, timedelta
 from typing import Any, Final
 from uuid import UUID
 
+from django.core.exceptions import ValidationError as InvalidParameter
 from django.db import close_old_connections
+from django.db.models import QuerySet
 from django.utils import timezone
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 from rest_framework.exceptions import ValidationError
+from rest_framework.mixins import ListModelMixin
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
-from accounts.authentication import AnyKey, ManagementKey, caller_of
+from accounts.authentication import AnyKey, ManagementKey
 from accounts.models import (
     ApiKey,
     ApiKeyNotFound,
@@ -27,9 +29,18 @@ from accounts.models import (
     WorkspaceNotFound,
 )
 from config.api.errors import NotFound
+from config.api.filters import (
+    ChoiceFilter,
+    StrictFilter,
+    StrictFilterSet,
+    TrackingFilter,
+    UUIDFilter,
+)
 from config.api.openapi import ErrorSerializer, errors
-from config.api.params import query_choice, query_uuid
+from config.api.pagination import WholeList
+from config.api.params import QueryParameter
 from config.api.text import NOT_STORABLE
+from config.api.viewsets import OrganizationViewSet
 from inference.models import Feedback, Generation
 from inference.reports.activity import ACTIVITY_DAYS, Activity, completed_days, permaslugs
 from inference.reports.analytics import DIMENSIONS, METRICS, OPERATORS, Granularity, Query
@@ -46,15 +57,15 @@ from inference.reports.serializers import (
     QuerySerializer,
 )
 
-_GENERATION_ID: Final = re.compile("[!-~]{1,48}")
-_DIGEST: Final = re.compile("[0-9a-f]{64}")
 _DATE: Final = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _GROUPS: Final = {"workspace": "workspace_id", "end_user": "end_user"}
 _DEFAULT_RANGE: Final = timedelta(days=30)
-# An answer leaves some milliseconds before its settlement is stored; both in seconds.
+# A caller has its reply some milliseconds before the settlement is stored. In seconds.
 _PATIENCE: Final = 2.0
 _PAUSE: Final = 0.03
-_ID: Final = OpenApiParameter("id", str, required=True, description="Of a generation, `gen-…`.")
+_ID: Final = OpenApiParameter(
+    "id", str, required=True, description="The id of a generation, `gen-…`."
+)
 
 
 class GenerationNotFound(NotFound):
@@ -71,11 +82,23 @@ class ContentNotStored(NotFound):
     message = "This service never stores prompts and completions: there is no content to show."
 
 
-class GenerationView(APIView):
-    """One generation of the organization, whichever of its keys asks."""
+class GenerationViewSet(OrganizationViewSet):
+    """The generations of the organization; any of its keys may read all of them."""
 
     permission_classes = [AnyKey]
+    queryset = Generation.objects.all()
+    serializer_class = GenerationSerializer
+    lookup_field = "id"
+    not_found = GenerationNotFound
     schema_tag = "generations"
+
+    def get_object(self) -> Generation:
+        """Returns the generation that the query parameter ``id`` names."""
+        text = self.request.query_params.get("id")
+        if text is None:
+            raise ValidationError({"id": ["Is required."]})
+        generation: Generation = self.find(text)
+        return generation
 
     @extend_schema(
         operation_id="getGeneration",
@@ -83,23 +106,16 @@ class GenerationView(APIView):
         responses=GenerationResponseSerializer,
         extensions=errors(400, 404),
     )
-    def get(self, request: Request) -> Response:
-        """Shows what a request used, cost and took, and everyone who was tried for it.
+    def retrieve(self, request: Request) -> Response:
+        """Shows the usage, cost and timing of a request, and every endpoint that was tried.
 
-        One that is under way is waited for, for two seconds; then the answer is 404.
+        Waits up to two seconds for a generation that is still running, then responds with 404.
         """
-        generation = _ended_generation(request, _wanted(request))
+        generation = self._wait_until_ended()
         tried = {UUID(attempt["endpoint_id"]) for attempt in generation.attempts}
         names = {str(endpoint_id): name for endpoint_id, name in permaslugs(tried).items()}
         data = GenerationSerializer(generation, context={"permaslugs": names}).data
         return Response({"data": data})
-
-
-class GenerationContentView(APIView):
-    """What was said, which is never stored."""
-
-    permission_classes = [AnyKey]
-    schema_tag = "generations"
 
     @extend_schema(
         operation_id="listGenerationContent",
@@ -111,16 +127,32 @@ class GenerationContentView(APIView):
         },
         extensions=errors(400),
     )
-    def get(self, request: Request) -> Response:
-        """Answers 404, for this service never stores prompts and completions."""
-        _generation(request, _wanted(request))
+    def content(self, request: Request) -> Response:
+        """Responds with 404, because this service never stores prompts and completions."""
+        self.get_object()
         raise ContentNotStored
 
+    def _wait_until_ended(self) -> Generation:
+        """Returns the generation once it has ended; raises :class:`GenerationUnderWay`.
 
-class FeedbackView(APIView):
-    """What callers say of generations."""
+        Holds no connection to the database while it waits.
+        """
+        deadline = time.monotonic() + _PATIENCE
+        while (found := self.get_object()).status == Generation.Status.PENDING:
+            if time.monotonic() >= deadline:
+                raise GenerationUnderWay
+            close_old_connections()
+            time.sleep(_PAUSE)
+        return found
+
+
+class FeedbackViewSet(OrganizationViewSet):
+    """Feedback on generations."""
 
     permission_classes = [ManagementKey]
+    queryset = Generation.objects.all()
+    lookup_field = "id"
+    not_found = GenerationNotFound
     schema_tag = "generations"
 
     @extend_schema(
@@ -129,77 +161,112 @@ class FeedbackView(APIView):
         responses={200: FeedbackResponseSerializer},
         extensions=errors(404, 409),
     )
-    def post(self, request: Request) -> Response:
-        """Stores what was wrong with a generation, once in each category."""
-        body = FeedbackSerializer(data=request.data)
-        body.is_valid(raise_exception=True)
-        fields = body.validated_data
+    def create(self, request: Request) -> Response:
+        """Stores feedback on a generation, once in each category."""
+        fields = self.read_body(FeedbackSerializer)
         Feedback.objects.submit(
-            _generation(request, fields["generation_id"]),
+            self.find(fields["generation_id"]),
             category=fields["category"],
             comment=fields.get("comment", ""),
-            by=caller_of(request).actor,
+            by=self.actor,
         )
         return Response({"data": {"success": True}})
 
 
-class ActivityView(APIView):
-    """What was used, day by day."""
+class _DayParameter(QueryParameter):
+    """One of the days of the report."""
+
+    schema = {"type": "string", "format": "date"}
+
+    def parse(self, text: str) -> date:
+        for day in completed_days():
+            if text == day.isoformat():
+                return day
+        if not _DATE.fullmatch(text):
+            raise InvalidParameter("Must be a date such as 2030-01-31.")
+        raise InvalidParameter(f"Must be one of the last {ACTIVITY_DAYS} completed days.")
+
+
+class _HashParameter(QueryParameter):
+    """Any text; a text that is no hash names no key."""
+
+    def parse(self, text: str) -> str:
+        return text
+
+
+class DayFilter(StrictFilter):
+    field_class = _DayParameter
+
+
+class HashFilter(StrictFilter):
+    field_class = _HashParameter
+
+
+class ActivityFilters(StrictFilterSet):
+    date = DayFilter(help_text="Only this UTC day, of those days.")
+    api_key_hash = HashFilter(help_text="Only this key.")
+    user_id = UUIDFilter(help_text="Only keys that this member created.")
+    workspace_id = UUIDFilter()
+    end_user = TrackingFilter(help_text="Extension: only this tracking string.")
+    group_by = ChoiceFilter(
+        choices=tuple(_GROUPS), help_text="Splits rows further; `end_user` is an extension."
+    )
+
+    class Meta:
+        model = Generation
+        fields = ()
+
+
+class ActivityViewSet(ListModelMixin, OrganizationViewSet):
+    """The usage of the organization, day by day."""
 
     permission_classes = [ManagementKey]
+    queryset = Generation.objects.all()
+    serializer_class = ActivitySerializer
+    filterset_class = ActivityFilters
+    pagination_class = WholeList
     schema_tag = "analytics"
 
     @extend_schema(
         operation_id="getUserActivity",
-        parameters=[
-            OpenApiParameter("date", date, description="Only this UTC day, of those days."),
-            OpenApiParameter("api_key_hash", str, description="Only this key."),
-            OpenApiParameter("user_id", UUID, description="Only keys that this member made."),
-            OpenApiParameter("workspace_id", UUID),
-            OpenApiParameter("end_user", str, description="Extension: only this tracking string."),
-            OpenApiParameter(
-                "group_by",
-                str,
-                enum=list(_GROUPS),
-                description="Splits rows further; `end_user` is an extension.",
-            ),
-        ],
         responses=ActivityResponseSerializer,
         extensions=errors(400, 404),
     )
-    def get(self, request: Request) -> Response:
+    def list(self, request: Request) -> Response:
         """Sums the last 30 completed UTC days: a row for each date, model and endpoint."""
-        group_by = query_choice(request, "group_by", _GROUPS)
-        wanted = Activity(
-            organization_id=caller_of(request).organization_id,
-            days=_days(request),
-            api_key_id=_api_key_id(request),
-            member_id=_member_id(request),
-            workspace_id=_workspace_id(request),
-            end_user=_end_user(request),
-            group_by=None if group_by is None else _GROUPS[group_by],
+        values = ActivityFilters.read(request)
+        # The usage of deleted keys and workspaces is still reported.
+        owned = {"organization": self.organization_id}
+        activity = Activity(
+            organization_id=self.organization_id,
+            days=completed_days() if values["date"] is None else [values["date"]],
+            api_key_id=_find_pk(
+                ApiKey.objects.filter(**owned), "digest", values["api_key_hash"], ApiKeyNotFound
+            ),
+            member_id=_find_pk(
+                Member.objects.filter(**owned), "pk", values["user_id"], MemberNotFound
+            ),
+            workspace_id=_find_pk(
+                Workspace.objects.filter(**owned), "pk", values["workspace_id"], WorkspaceNotFound
+            ),
+            end_user=values["end_user"],
+            group_by=_GROUPS.get(values["group_by"]),
         )
-        rows: Any = wanted.rows()
-        return Response({"data": ActivitySerializer(rows, many=True).data})
+        return self.respond_with_page(activity.rows())
 
 
-class AnalyticsMetaView(APIView):
-    """The words of which questions are made."""
+class AnalyticsViewSet(OrganizationViewSet):
+    """Queries over generations."""
 
     permission_classes = [ManagementKey]
+    queryset = Generation.objects.all()
+    serializer_class = AnswerSerializer
     schema_tag = "analytics"
 
     @extend_schema(operation_id="getAnalyticsMeta", responses=MetaResponseSerializer)
-    def get(self, request: Request) -> Response:
+    def meta(self, request: Request) -> Response:
         """Lists the metrics, dimensions, granularities and operators of `POST /analytics/query`."""
         return Response({"data": _META})
-
-
-class AnalyticsQueryView(APIView):
-    """Questions over generations."""
-
-    permission_classes = [ManagementKey]
-    schema_tag = "analytics"
 
     @extend_schema(
         operation_id="queryAnalytics",
@@ -207,16 +274,15 @@ class AnalyticsQueryView(APIView):
         responses={200: AnswerResponseSerializer},
         extensions=errors(408),
     )
-    def post(self, request: Request) -> Response:
+    def query(self, request: Request) -> Response:
         """Measures the generations that have ended, by dimensions and over time.
 
-        A dimension's values are what its filters take: an API key's hash, the ids of workspaces,
-        members and endpoints, names for all else. A filter on a metric drops rows of the result.
+        The filters of a dimension take its values: an API key's hash; the ids of workspaces,
+        members and endpoints; the names of everything else. A filter on a metric removes rows from
+        the result.
         """
-        body = QuerySerializer(data=request.data)
-        body.is_valid(raise_exception=True)
-        answer = _query(caller_of(request).organization_id, body.validated_data).run()
-        return Response({"data": AnswerSerializer(answer).data})
+        query = _build_query(self.organization_id, self.read_body(QuerySerializer))
+        return self.respond(query.run())
 
 
 _META: Final = {
@@ -239,86 +305,21 @@ _META: Final = {
 }
 
 
-def _wanted(request: Request) -> str:
-    wanted: str | None = request.query_params.get("id")
-    if wanted is None:
-        raise ValidationError({"id": ["Is required."]})
-    return wanted
-
-
-def _generation(request: Request, wanted: str) -> Generation:
-    """Loads a generation of the caller's organization; anything else does not exist."""
-    rows = Generation.objects.for_organization(caller_of(request).organization_id)
-    found = rows.filter(pk=wanted).first() if _GENERATION_ID.fullmatch(wanted) else None
-    if found is None:
-        raise GenerationNotFound
-    return found
-
-
-def _ended_generation(request: Request, wanted: str) -> Generation:
-    """Loads a generation once it has ended; raises :class:`GenerationUnderWay` if that is not soon.
-
-    Nobody's connection to the database is kept meanwhile.
-    """
-    deadline = time.monotonic() + _PATIENCE
-    while (found := _generation(request, wanted)).status == Generation.Status.PENDING:
-        if time.monotonic() >= deadline:
-            raise GenerationUnderWay
-        close_old_connections()
-        time.sleep(_PAUSE)
-    return found
-
-
-def _days(request: Request) -> list[date]:
-    days = completed_days()
-    text = request.query_params.get("date")
-    if text is None:
-        return days
-    for day in days:
-        if text == day.isoformat():
-            return [day]
-    if not _DATE.fullmatch(text):
-        raise ValidationError({"date": ["Must be a date such as 2030-01-31."]})
-    raise ValidationError({"date": [f"Must be one of the last {ACTIVITY_DAYS} completed days."]})
-
-
-def _api_key_id(request: Request) -> UUID | None:
-    """Finds a key of the organization by its hash; what a deleted one used stays used."""
-    digest = request.query_params.get("api_key_hash")
-    if digest is None:
+def _find_pk(
+    rows: QuerySet[Any], column: str, value: str | UUID | None, not_found: type[NotFound]
+) -> UUID | None:
+    """Returns the primary key of the row with a value, ``None`` for no value."""
+    if value is None:
         return None
-    keys = ApiKey.objects.filter(organization=caller_of(request).organization_id)
-    found: ApiKey | None = keys.filter(digest=digest).first() if _DIGEST.fullmatch(digest) else None
-    if found is None:
-        raise ApiKeyNotFound
-    return found.pk
+    if NOT_STORABLE.search(str(value)):
+        raise not_found
+    pk: UUID | None = rows.filter(**{column: value}).values_list("pk", flat=True).first()
+    if pk is None:
+        raise not_found
+    return pk
 
 
-def _member_id(request: Request) -> UUID | None:
-    wanted: UUID | None = query_uuid(request, "user_id")
-    members = Member.objects.for_organization(caller_of(request).organization_id)
-    if wanted is not None and not members.filter(pk=wanted).exists():
-        raise MemberNotFound
-    return wanted
-
-
-def _workspace_id(request: Request) -> UUID | None:
-    """Finds a workspace of the organization, a deleted one too."""
-    wanted: UUID | None = query_uuid(request, "workspace_id")
-    workspaces = Workspace.objects.filter(organization=caller_of(request).organization_id)
-    if wanted is not None and not workspaces.filter(pk=wanted).exists():
-        raise WorkspaceNotFound
-    return wanted
-
-
-def _end_user(request: Request) -> str | None:
-    user: str | None = request.query_params.get("end_user")
-    if user is not None and NOT_STORABLE.search(user):
-        raise ValidationError({"end_user": ["Must not contain NUL."]})
-    return user
-
-
-def _query(organization_id: UUID, body: Mapping[str, Any]) -> Query:
+def _build_query(organization_id: UUID, body: Mapping[str, Any]) -> Query:
     now = timezone.now()
     span = body.get("time_range", {"start": now - _DEFAULT_RANGE, "end": now})
     order = body.get("order_by", {})

@@ -16,7 +16,7 @@ from billing.models import Account, Transfer
 from config.secrets import digest_api_key
 from inference.models import Generation
 from inference.routing.health import AttemptOutcome, HealthTable
-from inference.views import ExplainView
+from inference.views import ExplanationViewSet
 from tests.support import factories
 from tests.support.inference.health import exchange
 from tests.support.inference.site import Site
@@ -32,7 +32,7 @@ def asked(site: Site, *, key: str | None = None, host: str = "testserver", **bod
         content_type="application/json",
         headers={"Authorization": f"Bearer {key or site.tenant.api_key}", "Host": host},
     )
-    return ExplainView.as_view()(request)
+    return ExplanationViewSet.as_view({"post": "create"})(request)
 
 
 def explained(site: Site, **body: Any) -> dict[str, Any]:
