@@ -22,7 +22,7 @@ class Scope(StrEnum):
     KEY_LIMIT = "key_limit"
 
 
-class Metered(Protocol):
+class MeterAmounts(Protocol):
     """The part of a meter that a budget needs: a :class:`billing.models.Meter`, or a reading."""
 
     @property
@@ -37,7 +37,7 @@ class Metered(Protocol):
     def held_byok(self) -> int: ...
 
 
-class Reading(NamedTuple):
+class MeterReading(NamedTuple):
     """A meter as the data plane reads it: columns of :class:`billing.models.Meter`."""
 
     subject_id: UUID
@@ -73,11 +73,11 @@ class Budget:
     budget_id: UUID | None = None
     guardrail_id: UUID | None = None
 
-    def spent(self, meter: Metered, today: date) -> int:
+    def spent_nano(self, meter: MeterAmounts, today: date) -> int:
         """Returns the spending since the last reset, without what is held for running requests."""
-        return spent(meter, self.reset, today, byok=self.include_byok)
+        return spent_nano(meter, self.reset, today, byok=self.include_byok)
 
-    def held(self, meter: Metered) -> int:
+    def held_nano(self, meter: MeterAmounts) -> int:
         """Returns what is held for running requests."""
         return meter.held_cost + (meter.held_byok if self.include_byok else 0)
 
@@ -85,7 +85,7 @@ class Budget:
         return None if self.reset is None else self.reset.ends_at(now)
 
 
-def spent(meter: Metered, reset: LimitReset | None, today: date, *, byok: bool) -> int:
+def spent_nano(meter: MeterAmounts, reset: LimitReset | None, today: date, *, byok: bool) -> int:
     """Returns the spending since the last reset: credits, and own credentials if ``byok``."""
     suffix = ""
     if reset is not None:

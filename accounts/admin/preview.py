@@ -92,8 +92,8 @@ def _budgets(key: ApiKey) -> str:
         rows.append(
             (
                 str(budget.scope).replace("_", " "),
-                nano_dollars(budget.spent(meter, now.date())),
-                nano_dollars(budget.held(meter)),
+                nano_dollars(budget.spent_nano(meter, now.date())),
+                nano_dollars(budget.held_nano(meter)),
                 nano_dollars(budget.limit_nano),
                 "never" if resets_at is None else f"{resets_at:%Y-%m-%d\xa0%H:%M}\xa0UTC",
             )

@@ -11,7 +11,7 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
 from accounts.models import ApiKey, LimitReset, Region, policy_of
-from billing.budgets import Budget, spent
+from billing.budgets import Budget, spent_nano
 from billing.models import Meter
 from catalog.pricing import usd
 from config.api.fields import (
@@ -254,7 +254,7 @@ def _describe_limit(key: ApiKey, meter: Meter) -> dict[str, Any]:
     """Returns a key's limit, the rest of it and the key's usage, in USD."""
     today = timezone.now().astimezone(UTC).date()
     limit = limit_of(key)
-    rest = None if limit is None else usd(limit.limit_nano - limit.spent(meter, today))
+    rest = None if limit is None else usd(limit.limit_nano - limit.spent_nano(meter, today))
     return {
         "limit": None if limit is None else usd(limit.limit_nano),
         "limit_remaining": rest,
@@ -269,23 +269,23 @@ def _describe_usage(meter: Meter, today: date) -> dict[str, float]:
     used: dict[str, float] = {}
     for reset in (None, *LimitReset):
         suffix = "" if reset is None else f"_{reset}"
-        cost = spent(meter, reset, today, byok=False)
+        cost = spent_nano(meter, reset, today, byok=False)
         used[f"usage{suffix}"] = usd(cost)
-        used[f"byok_usage{suffix}"] = usd(spent(meter, reset, today, byok=True) - cost)
+        used[f"byok_usage{suffix}"] = usd(spent_nano(meter, reset, today, byok=True) - cost)
     return used
 
 
 def _describe_budget(budget: Budget, meter: Meter) -> dict[str, Any]:
     now = timezone.now().astimezone(UTC)
-    spent_nano = budget.spent(meter, now.date())
+    spending = budget.spent_nano(meter, now.date())
     return {
         "scope": budget.scope.value,
         "budget_id": budget.budget_id,
         "guardrail_id": budget.guardrail_id,
         "include_byok": budget.include_byok,
         "limit_usd": usd(budget.limit_nano),
-        "spend_usd": usd(spent_nano),
-        "remaining_usd": usd(budget.limit_nano - spent_nano),
+        "spend_usd": usd(spending),
+        "remaining_usd": usd(budget.limit_nano - spending),
         "reset_interval": budget.reset,
         "resets_at": budget.resets_at(now),
     }

@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 
 from accounts.policy import Policy
-from billing.budgets import Budget, Reading
+from billing.budgets import Budget, MeterReading
 from config.api.errors import Unavailable
 from config.sql import load_statement
 from inference.admission.budgets import Budgets
@@ -65,7 +65,7 @@ class KeyReading(msgspec.Struct, frozen=True):
     """What was read for a key: its authority, its meters, and the database's time of the read."""
 
     authority: Authority
-    meters: Mapping[UUID, Reading]
+    meters: Mapping[UUID, MeterReading]
     read_at: datetime
 
 
@@ -108,12 +108,12 @@ class AuthorityReader:
         """Reads and remembers the authority and the meters of every key that exists."""
         rows = await self._connection.execute(READ_AUTHORITY, [list(digests)])
         authorities = {digest: Authority(*columns) for digest, *columns in rows}
-        meters: dict[UUID, Reading] = {}
+        meters: dict[UUID, MeterReading] = {}
         read_at = datetime.now(UTC)
         subjects = {subject for each in authorities.values() for subject in each.subjects}
         if subjects:
             for now, *columns in await self._connection.execute(READ_METERS, [list(subjects)]):
-                meter = Reading(*columns)
+                meter = MeterReading(*columns)
                 meters[meter.subject_id], read_at = meter, now.astimezone(UTC)
         for digest in digests:
             self._remembered.pop(digest, None)

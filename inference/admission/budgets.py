@@ -12,7 +12,7 @@ from uuid import UUID
 
 import msgspec
 
-from billing.budgets import Budget, Reading, Scope
+from billing.budgets import Budget, MeterReading, Scope
 from catalog.pricing import decimal_text, usd
 from config.api.errors import Forbidden, GatewayError, PaymentRequired
 from inference.admission.estimate import affordable_tokens, fee_nano, worst_case_nano
@@ -85,7 +85,7 @@ class Budgets:
     """
 
     balances: dict[UUID, int]
-    readings: Mapping[UUID, Reading]
+    readings: Mapping[UUID, MeterReading]
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
     is_current: bool = True
     taken: dict[UUID, tuple[int, int]] = field(default_factory=dict)
@@ -111,7 +111,7 @@ class Budgets:
         """Raises :class:`LimitSpent` for the first budget that is spent."""
         today = self.now.date()
         for budget in budgets:
-            spent = budget.spent(self.readings[budget.subject_id], today)
+            spent = budget.spent_nano(self.readings[budget.subject_id], today)
             if spent >= budget.limit_nano:
                 raise LimitSpent(
                     _describe_spent(budget, self.now), metadata={"budget": self.describe(budget)}
@@ -168,8 +168,8 @@ class Budgets:
         return {
             "scope": budget.scope.value,
             "limit_usd": usd(budget.limit_nano),
-            "spend_usd": usd(budget.spent(meter, self.now.date())),
-            "held_usd": usd(budget.held(meter)),
+            "spend_usd": usd(budget.spent_nano(meter, self.now.date())),
+            "held_usd": usd(budget.held_nano(meter)),
             "resets_at": None if resets_at is None else _format_stamp(resets_at),
         }
 
@@ -233,7 +233,12 @@ class Budgets:
         """Returns the nano-USD that a budget has left after the holds of the batch."""
         meter = self.readings[budget.subject_id]
         cost, byok = self.taken.get(budget.subject_id, (0, 0))
-        left = budget.limit_nano - budget.spent(meter, self.now.date()) - budget.held(meter) - cost
+        left = (
+            budget.limit_nano
+            - budget.spent_nano(meter, self.now.date())
+            - budget.held_nano(meter)
+            - cost
+        )
         return left - byok if budget.include_byok else left
 
     def _set_ceiling(self, budget: Budget, hold_nano: int) -> None:
@@ -254,7 +259,7 @@ class Budgets:
     def _set_spent_ceiling(self, budget: Budget) -> None:
         """Lowers the ceiling of a budget that the hold does not count against, to its end."""
         meter = self.readings[budget.subject_id]
-        left = budget.limit_nano - budget.spent(meter, self.now.date()) - 1
+        left = budget.limit_nano - budget.spent_nano(meter, self.now.date()) - 1
         ceiling = self._ceiling_of(budget.subject_id)
         if budget.include_byok:
             ceiling.spent_total = min(ceiling.spent_total, meter.cost + meter.byok + left)

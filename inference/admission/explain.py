@@ -12,7 +12,7 @@ from django.db import connection
 
 from accounts.models import ApiKey, guardrails_of
 from accounts.policy import Policy, require_ingress_region
-from billing.budgets import Reading
+from billing.budgets import MeterReading
 from billing.models import Account, Meter
 from catalog.models import CatalogVersion, Provider
 from catalog.pricing import usd
@@ -108,7 +108,7 @@ def _find_refusal(
     meters = Meter.objects.filter(subject_id__in=[budget.subject_id for budget in budgets])
     available = Budgets(
         balances={key.organization_id: account.available},
-        readings={row[0]: Reading(*row) for row in meters.values_list(*Reading._fields)},
+        readings={row[0]: MeterReading(*row) for row in meters.values_list(*MeterReading._fields)},
     )
     try:
         available.require_unspent(budgets)

@@ -12,7 +12,8 @@ Systems:
   timer, so a gateway adds the difference to it;
 * ``floor``: the least work that a gateway in Python does (``tests.bench.floor``);
 * ``nginx``: a reverse proxy, where it is installed;
-* ``portkey`` and ``litellm``: without keys, database or ledger, installed from the registries.
+* ``tensorzero``, ``portkey`` and ``litellm``: without keys, database or ledger, installed from the
+  package registries.
 
 Loads: plain and streamed answers at 64 connections; streams of 50 events, from a provider that
 writes the events one after another and from one that sends each in a packet of its own; and plain
@@ -56,6 +57,17 @@ Organization.objects.bulk_create(
     (Organization(name=f"Crowd {n}", slug=f"crowd-{n}") for n in range(100_000)), batch_size=5_000
 )
 """
+# Starts TensorZero with a configuration file, and writes its address to another file.
+_TENSORZERO: Final = """
+import pathlib, sys, time
+from tensorzero.tensorzero import _start_http_gateway
+gateway = _start_http_gateway(config_file=sys.argv[1], clickhouse_url=None, postgres_url=None,
+                              valkey_url=None, async_setup=False)
+pathlib.Path(sys.argv[2]).write_text(gateway.base_url)
+while True:
+    time.sleep(60)
+"""
+_PEERS: Final = "direct,floor,nginx,tensorzero,portkey,litellm"
 _COLUMNS: Final = ("per second", "CPU µs", "p50 ms", "p99 ms", "failed")
 
 
@@ -95,7 +107,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--peers", default="direct,floor,nginx,portkey,litellm", metavar="NAMES")
+    parser.add_argument("--peers", default=_PEERS, metavar="NAMES")
     parser.add_argument(
         "--crowded",
         action="store_true",
@@ -115,6 +127,7 @@ def main() -> None:
             "direct": _direct(upstream),
             "floor": _floor(upstream),
             "nginx": _nginx(directory, upstream),
+            "tensorzero": _tensorzero(directory, upstream),
             "portkey": _portkey(directory, upstream, options.portkey),
             "litellm": _litellm(directory, upstream, options.litellm),
         }
@@ -231,6 +244,27 @@ def _nginx(directory: Path, upstream: str) -> Iterator[System]:
 
 
 @contextlib.contextmanager
+def _tensorzero(directory: Path, upstream: str) -> Iterator[System]:
+    python = _install(directory / "tensorzero", "tensorzero")
+    config, address = directory / "tensorzero.toml", directory / "tensorzero.url"
+    config.write_text(
+        "[gateway]\nobservability.enabled = false\n"
+        + "".join(
+            f'[models.{load.model}]\nrouting = ["bench"]\n[models.{load.model}.providers.bench]\n'
+            f'type = "openai"\nmodel_name = "{load.model}"\napi_base = "{upstream}/"\n'
+            'api_key_location = "none"\n'
+            for load in LOADS
+        )
+    )
+    command = [str(python), "-c", _TENSORZERO, str(config), str(address)]
+    with _process(command, SYSTEM_CORE) as process:
+        while not address.exists() and process.poll() is None:
+            time.sleep(0.2)
+        url = f"{address.read_text()}/chat/completions"
+        yield System("tensorzero", url, process.pid, author="tensorzero::model_name::")
+
+
+@contextlib.contextmanager
 def _portkey(directory: Path, upstream: str, folder: Path | None) -> Iterator[System]:
     port = _free_port()
     if folder is None:
@@ -251,14 +285,7 @@ def _portkey(directory: Path, upstream: str, folder: Path | None) -> Iterator[Sy
 def _litellm(directory: Path, upstream: str, program: Path | None) -> Iterator[System]:
     port = _free_port()
     if program is None:
-        venv = directory / "litellm"
-        subprocess.run([sys.executable, "-m", "uv", "venv", "--quiet", str(venv)], check=True)
-        subprocess.run(
-            [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", str(venv),
-             "litellm[proxy]"],
-            check=True,
-        )  # fmt: skip
-        program = venv / "bin" / "litellm"
+        program = _install(directory / "litellm", "litellm[proxy]").with_name("litellm")
     config = directory / "litellm.yaml"
     models = [
         {
@@ -280,6 +307,17 @@ def _litellm(directory: Path, upstream: str, program: Path | None) -> Iterator[S
         _wait_for(f"http://127.0.0.1:{port}/health/liveliness")
         url = f"http://127.0.0.1:{port}/v1/chat/completions"
         yield System("litellm", url, process.pid, "sk-bench")
+
+
+def _install(venv: Path, package: str) -> Path:
+    """Installs a package into an environment of its own, and returns its Python."""
+    subprocess.run([sys.executable, "-m", "uv", "venv", "--quiet", str(venv)], check=True)
+    python = venv / "bin" / "python"
+    subprocess.run(
+        [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", str(python), package],
+        check=True,
+    )
+    return python
 
 
 def _measure(directory: Path, system: System, load: Load, *, seconds: int) -> dict[str, float]:

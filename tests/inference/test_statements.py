@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 from django.db import connection
 
-from billing.budgets import Reading
+from billing.budgets import MeterReading
 from config import sql
 from inference.admission.authority import READ_AUTHORITY, READ_METERS, Authority
 from inference.admission.budgets import Ceiling
@@ -78,7 +78,7 @@ def test_the_columns_of_a_batch_are_the_fields_of_its_struct(
     ("statement", "leading", "fields"),
     [
         (READ_AUTHORITY, "digest", list(Authority.__struct_fields__)),
-        (READ_METERS, "read_at", list(Reading._fields)),
+        (READ_METERS, "read_at", list(MeterReading._fields)),
     ],
 )
 def test_a_row_that_is_read_has_the_fields_of_its_struct(

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accounts.models import ApiKey, Guardrail, LimitReset
-from billing.budgets import Budget, Reading, Scope
+from billing.budgets import Budget, MeterReading, Scope
 from billing.models import Meter
 from catalog.dialects.base import Operation
 from config.api.errors import GatewayError, Unavailable
@@ -219,7 +219,7 @@ def test_an_expired_key_is_refused_by_the_clock_of_the_database_too(
     assert len(site.dialled()) == 1
 
 
-def settled(meter: Reading, today: date, cost: int, hold: int) -> Reading:
+def settled(meter: MeterReading, today: date, cost: int, hold: int) -> MeterReading:
     """Moves a meter as a settlement does."""
     day = max(meter.day, today)
     starts = {
@@ -236,7 +236,7 @@ def settled(meter: Reading, today: date, cost: int, hold: int) -> Reading:
     )
 
 
-def requested(meter: Reading, now: datetime, hold: int) -> Reading:
+def requested(meter: MeterReading, now: datetime, hold: int) -> MeterReading:
     """Moves a meter as an admission does."""
     minute = now.replace(second=0, microsecond=0)
     if meter.minute is not None:
@@ -270,7 +270,7 @@ def test_an_old_reading_permits_nothing_that_a_new_one_refuses(
     pace: int,
 ) -> None:
     now = datetime(2026, 1, 30, 23, 58, 50, tzinfo=UTC)
-    meter = Reading(SUBJECT, now.date(), *[0] * 10, 0, None, 0)
+    meter = MeterReading(SUBJECT, now.date(), *[0] * 10, 0, None, 0)
     held: list[int] = []
 
     def happen(events: list[tuple[str, int, int]]) -> None:
@@ -285,7 +285,7 @@ def test_an_old_reading_permits_nothing_that_a_new_one_refuses(
                 taken = held.pop(0)
                 meter = settled(meter, now.date(), amount, taken)
 
-    def decided(reading: Reading, at: datetime) -> Budgets | None:
+    def decided(reading: MeterReading, at: datetime) -> Budgets | None:
         budgets = Budgets({ORGANIZATION: 10**9}, {SUBJECT: reading}, now=at)
         budget = Budget(Scope.API_KEY, SUBJECT, LIMIT, reset, include_byok=False)
         try:
@@ -293,7 +293,7 @@ def test_an_old_reading_permits_nothing_that_a_new_one_refuses(
             budgets.require_unspent([budget])
         except GatewayError:
             return None
-        left = LIMIT - budget.spent(reading, at.date()) - budget.held(reading)
+        left = LIMIT - budget.spent_nano(reading, at.date()) - budget.held_nano(reading)
         if hold and left < hold:
             return None
         budgets.take(ORGANIZATION, [SUBJECT], [budget], credits_nano=hold, upstream_nano=0)
