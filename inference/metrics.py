@@ -9,7 +9,7 @@ from typing import Final
 from prometheus_client import Counter, Histogram
 
 from catalog.pricing import Usage
-from inference.filters.screening import Finding
+from inference.filters.definitions import Finding
 
 _GENERATIONS: Final = Counter(
     "causeway_generations_total", "Generations settled.", ("operation", "status")

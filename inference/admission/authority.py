@@ -18,7 +18,7 @@ from config.sql import load_statement
 from inference.admission.budgets import Budgets
 from inference.admission.governance import WorkspaceRules, collect_budgets, make_key_limit
 from inference.admission.snapshots import Snapshots
-from inference.filters.screening import Filters
+from inference.filters.definitions import Filters
 from inference.routing.routes import OrganizationSnapshot
 from inference.store import DataPlaneConnection
 

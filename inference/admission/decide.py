@@ -18,7 +18,8 @@ from config.secrets import hash_end_user
 from inference.admission.authority import Authority, GovernedKey
 from inference.admission.budgets import AffordableCandidate, Budgets
 from inference.admission.snapshots import Snapshots
-from inference.filters.screening import Finding, Screened, screen_at_once
+from inference.filters.definitions import Finding
+from inference.filters.screening import Screened, screen_at_once
 from inference.models import new_generation_id
 from inference.requests.parsing import InferenceRequest
 from inference.routing.candidates import RoutingContext, Selection, require_candidates

@@ -20,7 +20,7 @@ from accounts.models import (
 )
 from accounts.policy import Policy
 from billing.budgets import Budget, Scope
-from inference.filters.screening import Filters, filters_of
+from inference.filters.definitions import Filters, build_filters
 from inference.routing.routes import NO_DEFAULTS, RoutingDefaults
 
 _PERIODS: Final = {interval: place for place, interval in enumerate(BudgetInterval.values)}
@@ -235,7 +235,7 @@ def _read_guardrail(guardrail: Guardrail) -> GuardrailRules:
         limit_nano=guardrail.limit_nano,
         reset=None if guardrail.reset_interval is None else LimitReset(guardrail.reset_interval),
         include_byok=guardrail.include_byok_in_budgets,
-        filters=filters_of(
+        filters=build_filters(
             guardrail.pk, guardrail.content_filter_builtins, guardrail.content_filters
         ),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from inference.filters.screening import Finding
+from inference.filters.definitions import Finding
 from inference.routing.candidates import Selection
 
 

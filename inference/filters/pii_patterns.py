@@ -1,7 +1,7 @@
-"""What the builtin content filters recognise; pure.
+"""The patterns of the builtin content filters; pure.
 
-A recogniser is a pattern of RE2 and, where a pattern alone says too little, a check of what it
-found. RE2 cannot look around a match, so a check also looks at the bytes beside it.
+A recogniser is an RE2 pattern and, where the pattern is too broad, a check of each match. RE2 has
+no lookaround, so the check also reads the bytes beside the match.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ _CARD_LENGTHS: Final = range(13, 20)
 
 
 class Recogniser(NamedTuple):
-    """A pattern, and what tells where a match ends: 0 where it is none after all."""
+    """A pattern, and a check that returns the real end of a match, 0 when it is no match."""
 
     pattern: Pattern
     check: Callable[[bytes, int, int], int] | None = None
 
-    def spans(self, text: bytes) -> Iterator[tuple[int, int] | None]:
-        """Yields where the text matches, and ``None`` after each search that found nothing real.
+    def find_spans(self, text: bytes) -> Iterator[tuple[int, int] | None]:
+        """Yields the start and end of each match, and ``None`` for each refused match.
 
-        So whoever iterates can stop a search that goes on for too long.
+        The ``None`` lets the caller stop a search that takes too long.
         """
         position = 0
-        # Past the end a search would find the empty text there again and again.
+        # At the end of the text a search would match the empty text forever.
         while position < len(text) and (match := self.pattern.search(text, position)):
             start, end = match.span()
             if self.check is not None:
@@ -42,22 +42,22 @@ class Recogniser(NamedTuple):
                 position = start + 1
 
 
-def _phone(text: bytes, start: int, end: int) -> int:
+def _check_phone(text: bytes, start: int, end: int) -> int:
     count = sum(byte in _DIGITS for byte in text[start:end])
     return end if 8 <= count <= 15 and not _follows_digit(text, start) else 0
 
 
-def _ssn(text: bytes, start: int, end: int) -> int:
-    """Refuses the numbers that were never given out."""
+def _check_ssn(text: bytes, start: int, end: int) -> int:
+    """Refuses numbers that the administration never assigns."""
     area, group, serial = text[start : start + 3], text[start + 4 : start + 6], text[end - 4 : end]
     is_given = area not in (b"000", b"666") and area < b"900" and group != b"00"
     return end if is_given and serial != b"0000" else 0
 
 
-def _card(text: bytes, start: int, end: int) -> int:
-    """Returns the end of the longest number here whose last digit checks, after Luhn.
+def _check_card(text: bytes, start: int, end: int) -> int:
+    """Returns the end of the longest number in the match with a valid Luhn check digit.
 
-    Further digits may stand close by, a date or a code: a number ends at the end of a group.
+    A date or a code may follow the number, so a number ends only where no digit follows.
     """
     if _follows_digit(text, start):
         return 0
@@ -74,15 +74,15 @@ def _is_luhn(digits: list[int]) -> bool:
     return (sum(digits[::-2]) + sum(doubled)) % 10 == 0
 
 
-def _ipv4(text: bytes, start: int, end: int) -> int:
-    """Refuses a part of a longer row of numbers, such as a version."""
+def _check_ipv4(text: bytes, start: int, end: int) -> int:
+    """Refuses a part of a longer sequence of numbers, such as a version."""
     is_part = start >= 2 and text[start - 1] == _PERIOD and text[start - 2] in _DIGITS
     goes_on = text[end : end + 1] == b"." and _precedes_digit(text, end + 1)
     return 0 if is_part or goes_on else end
 
 
-def _ipv6(text: bytes, start: int, end: int) -> int:
-    """Refuses what no library takes for an address, and what names in a program look like."""
+def _check_ipv6(text: bytes, start: int, end: int) -> int:
+    """Refuses invalid addresses, and matches without a digit, such as ``std::`` in a program."""
     before = text[start - 1 : start]
     if before == b":" or before.isalnum() or text[end : end + 1].isalnum():
         return 0
@@ -96,8 +96,8 @@ def _ipv6(text: bytes, start: int, end: int) -> int:
     return start + len(found) if any(byte in _DIGITS for byte in found) else 0
 
 
-def _has_digit(text: bytes, start: int, end: int) -> int:
-    """Refuses a long name of words: a random key without a single digit is rarer than those."""
+def _check_digit(text: bytes, start: int, end: int) -> int:
+    """Refuses names without a digit: words are more common than random keys without one."""
     return end if any(byte in _DIGITS for byte in text[start:end]) else 0
 
 
@@ -109,8 +109,8 @@ def _precedes_digit(text: bytes, end: int) -> bool:
     return end < len(text) and text[end] in _DIGITS
 
 
-# Letters beyond ASCII: everything but spaces, punctuation and signs of those blocks. The classes
-# that Unicode itself defines make a search many times as slow.
+# Letters beyond ASCII: all characters except the spaces, punctuation and symbols of these blocks.
+# Unicode's own character classes make a search many times slower.
 _LETTERS: Final = (
     r"\x{C0}-\x{1FFF}\x{2070}-\x{2FFF}\x{3040}-\x{FEFE}\x{FF10}-\x{FF19}\x{FF21}-\x{FF3A}"
     r"\x{FF41}-\x{FF5A}\x{FF66}-\x{10FFFF}"
@@ -131,32 +131,36 @@ BUILTINS: Final[Mapping[str, tuple[Recogniser, ...]]] = {
         ),
     ),
     "phone": (
-        Recogniser(compile_pattern(r"\+[1-9][0-9]{0,2}(?:[ ./-]?\(?[0-9]{1,4}\)?){2,6}\b"), _phone),
-        # North American numbers; without separators only as they are given out.
+        Recogniser(
+            compile_pattern(r"\+[1-9][0-9]{0,2}(?:[ ./-]?\(?[0-9]{1,4}\)?){2,6}\b"), _check_phone
+        ),
+        # North American numbers; without separators only numbers that can be assigned.
         Recogniser(
             compile_pattern(
                 r"(?:\([2-9][0-9]{2}\) ?|\b(?:1[ .-])?[2-9][0-9]{2}[ .-])[0-9]{3}[ .-]?[0-9]{4}\b"
                 r"|\b1?[2-9][0-9]{2}[2-9][0-9]{6}\b"
             ),
-            _phone,
+            _check_phone,
         ),
     ),
-    "ssn": (Recogniser(compile_pattern(r"\b[0-9]{3}(?:-[0-9]{2}-| [0-9]{2} )[0-9]{4}\b"), _ssn),),
-    "credit-card": (Recogniser(compile_pattern(r"[2-6](?:[ -]?[0-9]){12,18}"), _card),),
+    "ssn": (
+        Recogniser(compile_pattern(r"\b[0-9]{3}(?:-[0-9]{2}-| [0-9]{2} )[0-9]{4}\b"), _check_ssn),
+    ),
+    "credit-card": (Recogniser(compile_pattern(r"[2-6](?:[ -]?[0-9]){12,18}"), _check_card),),
     "ip-address": (
-        Recogniser(compile_pattern(rf"\b{_OCTET}(?:\.{_OCTET}){{3}}\b"), _ipv4),
+        Recogniser(compile_pattern(rf"\b{_OCTET}(?:\.{_OCTET}){{3}}\b"), _check_ipv4),
         Recogniser(
             compile_pattern(
                 rf"[0-9A-Fa-f]{{0,4}}(?::[0-9A-Fa-f]{{0,4}}){{2,8}}(?:(?:\.{_OCTET}){{3}})?"
             ),
-            _ipv6,
+            _check_ipv6,
         ),
     ),
     "secrets": (
         Recogniser(
             compile_pattern(
                 r"\b(?:"
-                r"[sm]k-cw-[0-9A-Za-z]{49}"  # this gateway's own
+                r"[sm]k-cw-[0-9A-Za-z]{49}"  # this gateway's own keys
                 r"|(?:AKIA|ASIA)[0-9A-Z]{16}"
                 r"|gh[oprsu]_[0-9A-Za-z]{36,}|github_pat_[0-9A-Za-z_]{22,}"
                 r"|AIza[0-9A-Za-z_-]{35}|ya29\.[0-9A-Za-z_-]{20,}"
@@ -165,7 +169,7 @@ BUILTINS: Final[Mapping[str, tuple[Recogniser, ...]]] = {
                 r")"
             )
         ),
-        Recogniser(compile_pattern(r"\bsk[-_][0-9A-Za-z_-]{20,}"), _has_digit),
+        Recogniser(compile_pattern(r"\bsk[-_][0-9A-Za-z_-]{20,}"), _check_digit),
         Recogniser(compile_pattern(r"(?i)aws_?secret(?:_?access)?_?key\W{1,8}[0-9a-z/+]{40}")),
         Recogniser(
             compile_pattern(rf"(?s)-----BEGIN {_PRIVATE_KEY}.*?(?:-----END {_PRIVATE_KEY}|\z)")
@@ -194,7 +198,7 @@ BUILTINS: Final[Mapping[str, tuple[Recogniser, ...]]] = {
                 r"(?:restriction|rule|limit|guideline|filter)\w*"
             )
         ),
-        # The marks with which templates begin and end a turn.
+        # The tokens with which chat templates begin and end a turn.
         Recogniser(
             compile_pattern(r"<\|(?:im_start|im_end|system|endoftext)\|>|\[/?INST\]|<</?SYS>>")
         ),

@@ -14,15 +14,13 @@ from accounts.serializers.guardrails import BUILTIN_LABELS
 from catalog.dialects.base import Operation
 from config.api.errors import InvalidRequest
 from config.secrets import generate_api_key
+from inference.filters.definitions import Filters, Finding, build_filters
 from inference.filters.pii_patterns import BUILTINS
 from inference.filters.screening import (
     ContentBlocked,
-    Filters,
-    Finding,
     Screened,
     TooSlow,
     Unscreened,
-    filters_of,
     screen,
     screen_at_once,
 )
@@ -39,12 +37,12 @@ PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIB\n-----END RSA PRIVATE KEY-----"
 
 def builtin(slug: str, action: str = "redact", **fields: Any) -> Filters:
     entry = {"slug": slug, "action": action, "label": BUILTIN_LABELS[slug], **fields}
-    return filters_of(GUARDRAIL, [entry], None)
+    return build_filters(GUARDRAIL, [entry], None)
 
 
 def custom(pattern: str, action: str = "redact", label: str | None = None) -> Filters:
     entry = {"pattern": pattern, "action": action, "label": label}
-    return filters_of(GUARDRAIL, None, [entry])
+    return build_filters(GUARDRAIL, None, [entry])
 
 
 def chat(*messages: Any, raw: str | None = None) -> parsing.InferenceRequest:
@@ -220,7 +218,7 @@ def test_a_block_names_the_filter_and_never_the_text() -> None:
     assert caught.value.body() == {
         "error": {
             "code": 403,
-            "message": "A guardrail blocks what the prompt holds: PASSWORD.",
+            "message": "A guardrail blocks this content in the prompt: PASSWORD.",
             "metadata": {
                 "error_type": "content_policy_violation",
                 "guardrail_id": str(GUARDRAIL),
@@ -373,9 +371,9 @@ def test_the_bound_of_the_prompt_grows_with_it_and_never_shrinks() -> None:
 
 
 def test_a_filter_that_runs_no_more_lets_nothing_through() -> None:
-    unknown = filters_of(GUARDRAIL, [{"slug": "address", "action": "flag", "label": "A"}], None)
+    unknown = build_filters(GUARDRAIL, [{"slug": "address", "action": "flag", "label": "A"}], None)
     for filters in (custom("(", "flag"), unknown):
-        with pytest.raises(ContentBlocked, match="can be run no more"):
+        with pytest.raises(ContentBlocked, match="cannot run any more"):
             screen(filters, chat(said("x")))
 
 
@@ -384,7 +382,9 @@ def test_a_filter_that_runs_no_more_lets_nothing_through() -> None:
 )
 def test_a_pattern_that_backtracking_never_ends_finds_nothing_in_much_text(pattern: str) -> None:
     request = chat(said("a" * 100_000 + "b!"))
-    filters = filters_of(GUARDRAIL, None, [{"pattern": pattern, "action": "block", "label": None}])
+    filters = build_filters(
+        GUARDRAIL, None, [{"pattern": pattern, "action": "block", "label": None}]
+    )
     assert screen(filters, request).findings == ()
 
 

@@ -1,0 +1,95 @@
+"""The content filters of guardrails: their patterns and their actions; pure.
+
+Every filter reads the prompt as the caller sent it. A text that one filter replaces is not hidden
+from the next, so adding a guardrail never loosens another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import UUID
+
+from accounts.patterns import InvalidPattern, compile_pattern
+from inference.filters.pii_patterns import BUILTINS, Recogniser
+
+_CUSTOM: Final = "custom"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The match of one filter: ``count`` texts of the prompt, and the filter's action."""
+
+    guardrail_id: UUID
+    action: str
+    label: str
+    kind: str
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """One filter of a guardrail; ``kind`` is the slug of a builtin filter, or ``custom``.
+
+    A filter without recognisers cannot run any more, so it blocks every prompt.
+    """
+
+    guardrail_id: UUID
+    action: str
+    label: str
+    kind: str
+    pattern: str | None = None
+    is_of_users_only: bool = False
+    recognisers: tuple[Recogniser, ...] = field(default=(), compare=False, repr=False)
+
+    def find_spans(self, text: bytes) -> Iterator[tuple[int, int] | None]:
+        """Yields the matches of every recogniser, as :meth:`Recogniser.find_spans` does."""
+        for recogniser in self.recognisers:
+            yield from recogniser.find_spans(text)
+
+    def report(self, count: int = 1) -> Finding:
+        return Finding(self.guardrail_id, self.action, self.label, self.kind, count)
+
+
+Filters = tuple[Filter, ...]
+
+
+def build_filters(
+    guardrail_id: UUID,
+    builtins: Iterable[Mapping[str, Any]] | None,
+    custom: Iterable[Mapping[str, Any]] | None,
+) -> Filters:
+    """Returns the filters of a guardrail from its row, the builtin filters first."""
+    return (
+        *(
+            Filter(
+                guardrail_id,
+                entry["action"],
+                entry["label"],
+                entry["slug"],
+                is_of_users_only=entry.get("scan_scope") == "user_only",
+                recognisers=BUILTINS.get(entry["slug"], ()),
+            )
+            for entry in builtins or ()
+        ),
+        *(
+            Filter(
+                guardrail_id,
+                entry["action"],
+                entry["label"] or "REDACTED",
+                _CUSTOM,
+                entry["pattern"],
+                recognisers=_compile_recognisers(entry["pattern"]),
+            )
+            for entry in custom or ()
+        ),
+    )
+
+
+def _compile_recognisers(pattern: str) -> tuple[Recogniser, ...]:
+    # The pattern compiled when it was stored, but another release of RE2 may refuse it.
+    try:
+        return (Recogniser(compile_pattern(pattern)),)
+    except InvalidPattern:
+        return ()
