@@ -1,4 +1,4 @@
-"""Natural batching: work that waits together is done together, and an idle service never waits."""
+"""Natural batching: items that arrive during one flush share the next, and none wait when idle."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Result = TypeVar("Result")
 
 
 class Batcher(Generic[Item, Result]):
-    """Collects items while one flush runs, and gives the next flush all that gathered.
+    """Collects items while one flush runs, and passes all of them to the next flush.
 
-    With ``pause`` each flush waits so many seconds first: for work that nobody waits for.
-    ``flush`` gets the items in order and returns as many results; an exception in place of a result
-    is raised to that item's waiter alone, and one raised by ``flush`` to all of its batch.
+    ``pause`` delays each flush by this many seconds, for items that nobody waits for. ``flush``
+    gets the items in order and returns one result for each. An exception in place of a result is
+    raised to the waiter of that item; an exception that ``flush`` raises goes to the whole batch.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Batcher(Generic[Item, Result]):
         return future
 
     async def drain(self) -> None:
-        """Waits until nothing is queued or under way."""
+        """Waits until no item is queued and no flush is running."""
         while self._worker is not None:
             await asyncio.shield(self._worker)
 
@@ -61,7 +61,7 @@ class Batcher(Generic[Item, Result]):
     async def _flush_batch(self, batch: list[tuple[Item, asyncio.Future[Result]]]) -> None:
         try:
             results = await self._flush([item for item, _ in batch])
-        except Exception as exc:  # handed to every waiter, which is where it belongs
+        except Exception as exc:  # every waiter of the batch raises it
             results = [exc] * len(batch)
         for (_, future), result in zip(batch, results, strict=True):
             if future.done():

@@ -1,4 +1,4 @@
-"""What a supervisor asks: is the process alive, can it work, what has it counted."""
+"""The probes of a supervisor: liveness, readiness and metrics."""
 
 from __future__ import annotations
 
@@ -35,22 +35,24 @@ def unknown_migrations() -> list[str]:
     return sorted(f"{app}.{name}" for app, name in unknown if app in loader.migrated_apps)
 
 
-def _safe(view: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
-    """Lets GET and HEAD through and refuses every other method in the envelope."""
+def _read_only(
+    view: Callable[[HttpRequest], HttpResponse],
+) -> Callable[[HttpRequest], HttpResponse]:
+    """Returns the view for GET and HEAD; every other method is refused in the envelope."""
 
     @wraps(view)
-    def checked(request: HttpRequest) -> HttpResponse:
+    def serve(request: HttpRequest) -> HttpResponse:
         if request.method not in ("GET", "HEAD"):
             return error_response(MethodNotAllowed(headers={"Allow": "GET, HEAD"}))
         return view(request)
 
-    return checked
+    return serve
 
 
 class ProbeMiddleware:
-    """Answers the supervisor's routes before everything else.
+    """Serves the supervisor's routes before any other middleware.
 
-    A probe calls an address, not one of ``ALLOWED_HOSTS``, and has neither session nor form.
+    A probe calls an IP address, which is not in ``ALLOWED_HOSTS``, without a session.
     """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
@@ -63,14 +65,14 @@ class ProbeMiddleware:
         return self._get_response(request)
 
 
-@_safe
+@_read_only
 def alive(request: HttpRequest) -> HttpResponse:
     return JsonResponse({"status": "ok"})
 
 
-@_safe
+@_read_only
 def ready(request: HttpRequest) -> HttpResponse:
-    """200 when the database answers and has every migration, else 503 with the reason."""
+    """Returns 200 when the database has every migration, else 503 with the reason."""
     try:
         pending = pending_migrations()
     except DatabaseError:
@@ -82,7 +84,7 @@ def ready(request: HttpRequest) -> HttpResponse:
     return JsonResponse({"status": "ok"})
 
 
-@_safe
+@_read_only
 def metrics(request: HttpRequest) -> HttpResponse:
     """Prometheus' text format; with several workers, the sum over all of them."""
     registry = REGISTRY

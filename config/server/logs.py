@@ -1,4 +1,4 @@
-"""Log records that carry the request and generation they belong to, and never a secret."""
+"""Log records with the ids of their request and generation, and with every secret masked."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _CALLER_ID: Final = re.compile(r"[A-Za-z0-9._\-]{1,64}")
 
 
 def mask(text: str) -> str:
-    """Replaces what looks like a key or a bearer token."""
+    """Masks every key and bearer token in a text."""
     return _SECRETS.sub("********", text)
 
 
 def new_request_id(offered: str | None) -> str:
-    """Returns the caller's request id when it is harmless, else a fresh one."""
+    """Returns the caller's request id when it is well formed, else a random one."""
     if offered and _CALLER_ID.fullmatch(offered):
         return offered
     return secrets.token_hex(8)
 
 
 class ContextFilter(logging.Filter):
-    """Adds the ids of the work at hand to each record."""
+    """Adds the ids of the current request and generation to each record."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         record.request_id = request_id.get()
@@ -44,7 +44,7 @@ class ContextFilter(logging.Filter):
 
 
 class TextFormatter(logging.Formatter):
-    """One readable line for a person at a terminal."""
+    """Formats records as one readable line for a terminal."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
@@ -60,7 +60,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JSONFormatter(logging.Formatter):
-    """One JSON object a line, for a log collector."""
+    """Formats records as one JSON object a line, for a log collector."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry = {
@@ -74,12 +74,12 @@ class JSONFormatter(logging.Formatter):
                 entry[name] = value
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
-        # Masked before they are quoted: a mask may take the backslash that escapes a quote.
+        # Masking comes before quoting, because a mask could remove the backslash of a quote.
         return json.dumps({name: mask(value) for name, value in entry.items()}, ensure_ascii=False)
 
 
 class RequestIdMiddleware:
-    """Gives each request of the control plane an id, in its log records and in its response."""
+    """Gives each request of the control plane an id, for its log records and its response."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
         self.get_response = get_response

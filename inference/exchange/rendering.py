@@ -38,7 +38,7 @@ def encode_event(fields: dict[str, Any]) -> bytes:
 
 
 class Renderer:
-    """Puts our identity, usage and cost into what the upstream sends."""
+    """Adds our identity, usage and cost to the reply or events of the upstream."""
 
     __slots__ = (
         "_candidate", "_generation_id", "_identity", "_last_fields", "_prefix", "_request",
@@ -52,7 +52,7 @@ class Renderer:
         self._generation_id = generation_id
         self._candidate = candidate
         self._tally = tally
-        # The members that say who answers, the same in every event of a stream.
+        # The identity of the answer, the same in every event of a stream.
         self._identity: dict[str, Any] = {}
         # The members of the last event, and its encoding up to the choices.
         self._last_fields: dict[str, Any] = {}
@@ -107,7 +107,7 @@ class Renderer:
         return encode_event(fields)
 
     def render_usage_event(self, metadata: dict[str, Any]) -> bytes:
-        """Returns the last event before the end mark: the usage and what it costs."""
+        """Returns the last event before the end mark: the usage and its cost."""
         return encode_event(
             {
                 **self._usage_fields,
@@ -135,7 +135,7 @@ class Renderer:
         return self._prefix
 
     def _identify(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """Returns the members that say who answers: our id, the caller's model, the provider."""
+        """Returns the identity of the answer: our id, the caller's model name, the provider."""
         return {
             "id": self._generation_id,
             "object": _OBJECTS[self._request.operation, self._request.stream],

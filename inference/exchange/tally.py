@@ -1,4 +1,4 @@
-"""What a generation used, what it costs, and whether it is charged; pure."""
+"""The usage of a generation, its cost, and whether it is charged; pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Count(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """What credits pay and what the price makes of the usage, in nano-USD."""
+    """The amount that credits pay, and the cost at the provider's price, in nano-USD."""
 
     credits_nano: int
     upstream_nano: int
@@ -62,7 +62,7 @@ class Tally:
         self.native_finish_reason: str | None = None
         self.upstream_id: str | None = None
         self.upstream_model: str | None = None
-        # Whether the usage came after the finish reason, and alone, with no choice beside it.
+        # Whether the usage came after the finish reason, and also in a chunk without choices.
         self._is_final = False
         self._is_last = False
         self._prompt_tokens: int | None = None
@@ -92,7 +92,7 @@ class Tally:
         self._is_final = self._is_last = False
 
     def _add_usage(self, part: Reply | Chunk, usage: Usage) -> None:
-        """Keeps the latest usage, or after the finish reason the first one that comes alone.
+        """Keeps the latest usage, or the first after the finish reason in a chunk without choices.
 
         A usage beside a choice may cover only that choice or the output so far, so a larger one may
         replace it.

@@ -122,7 +122,7 @@ def _build_call(
 def _bound_name(operation: Operation, supported: frozenset[str] | None) -> str:
     """Returns the name of the output bound: the older, unless the endpoint lists only the newer.
 
-    Text completions know only the older name, whatever the endpoint lists for chats.
+    Text completions know only the older name, even where the endpoint lists the newer for chats.
     """
     if operation is Operation.TEXT:
         return "max_tokens"

@@ -1,4 +1,4 @@
-"""What routing knows: endpoints, credentials, and the candidates that they make together; pure."""
+"""Endpoints, credentials, and the candidates that they make together; pure."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class _Block:
 
 
 class Blocks:
-    """Puts text, reasoning and tool calls into blocks, of which only one is open at a time.
+    """Puts text, reasoning and tool calls into blocks; only one block is open at a time.
 
     Chat may alternate between tool calls, so the deltas of later blocks wait until the earlier
     blocks have ended.
