@@ -45,13 +45,14 @@ _FAMILIES: Final = {
 class Policy:
     """The rules that an endpoint must satisfy; the empty policy permits every endpoint.
 
-    Providers are named by slug or by display name, in lower case, models by public or canonical
-    slug. ``only`` holds allow-lists, each of which must name the provider in either way. ``None``
-    in place of another allow-list means any. ``ingress_regions`` are the regions through whose
-    hosts a request may arrive, ``served_in`` those that may serve it.
+    Providers are named by slug or by display name, in lower case; models by public or canonical
+    slug. Every allow-list in ``only`` must name the provider. For the other allow-lists ``None``
+    means any. A request must arrive through a host of ``ingress_regions`` and be served in one of
+    ``served_in``.
 
-    ``a & b`` is what both permit: allow-lists intersect or hold together, everything else adds up.
-    The operation commutes, and each further policy can only tighten the result.
+    ``a & b`` permits what both permit: ``only`` collects the allow-lists of both, other allow-lists
+    intersect, and everything else is united. The operation commutes, and each further policy can
+    only tighten the result.
     """
 
     only: frozenset[frozenset[str]] = frozenset()

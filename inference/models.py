@@ -1,4 +1,4 @@
-"""Generations: one row for each inference request that was admitted."""
+"""Generations, one for each admitted inference request, with their journals, feedback and usage."""
 
 from __future__ import annotations
 
@@ -28,12 +28,11 @@ class GenerationQuerySet(models.QuerySet["Generation"]):
 
 
 class Generation(models.Model):
-    """What was asked, where it went, what it used and what it cost; never the text itself.
+    """One admitted request: its caller, endpoint, usage and cost; never its text.
 
-    Written by the data plane's ``admission`` and ``settlement``: the row and its price
-    are stored before anything is sent, and reach exactly one terminal status afterwards. No index
-    has what settlement changes, so that its update touches none; :class:`Journal` finds those that
-    are pending.
+    Admission stores the row and its price before anything is sent; settlement gives it exactly one
+    terminal status. No index has a column that settlement writes, so its update touches no index.
+    :class:`Journal` finds the pending rows.
     """
 
     class Status(models.TextChoices):
@@ -56,19 +55,22 @@ class Generation(models.Model):
         null=True,
         related_name="+",
         db_index=False,
-        help_text="Who made the key, when it was used.",
+        help_text="The creator of the key at the time of the request.",
     )
     end_user = models.CharField(max_length=512, null=True, db_collation="C")
     session_id = models.CharField(max_length=256, null=True)
     region = models.CharField(
-        max_length=16, default="global", db_default="global", help_text="Of the host called."
+        max_length=16,
+        default="global",
+        db_default="global",
+        help_text="The region of the host that was called.",
     )
     http_referer = models.CharField(max_length=512, null=True)
     app_title = models.CharField(max_length=255, null=True)
     user_agent = models.CharField(max_length=255, null=True)
     operation = models.CharField(max_length=32)
     streamed = models.BooleanField()
-    model = models.CharField(max_length=255, help_text="The slug that the caller asked for.")
+    model = models.CharField(max_length=255, help_text="The slug in the request.")
     private_endpoint = models.ForeignKey(
         PrivateEndpoint, on_delete=models.PROTECT, null=True, related_name="+", db_index=False
     )
@@ -82,7 +84,7 @@ class Generation(models.Model):
         null=True,
         related_name="+",
         db_index=False,
-        help_text="What was declared of the private endpoint when the request was sent.",
+        help_text="The private endpoint's attestation when the request was sent.",
     )
     price = models.ForeignKey(
         PriceVersion, on_delete=models.PROTECT, related_name="+", db_index=False
@@ -96,14 +98,18 @@ class Generation(models.Model):
     reasoning_tokens = models.BigIntegerField(null=True)
     is_estimated = models.BooleanField(default=False, help_text="The upstream reported no usage.")
     hold_nano = models.BigIntegerField(
-        default=0, db_default=0, help_text="What credits paid at most, in nano-USD."
+        default=0, db_default=0, help_text="The hold on credits, in nano-USD."
     )
     upstream_hold_nano = models.BigIntegerField(
-        default=0, db_default=0, help_text="What own credentials paid at most, in nano-USD."
+        default=0,
+        db_default=0,
+        help_text="The upper bound of the cost paid by BYOK credentials, in nano-USD.",
     )
-    cost_nano = models.BigIntegerField(default=0, help_text="What credits pay, in nano-USD.")
+    cost_nano = models.BigIntegerField(
+        default=0, help_text="The cost paid by credits, in nano-USD."
+    )
     upstream_cost_nano = models.BigIntegerField(
-        default=0, help_text="What the pinned price makes of the usage, in nano-USD."
+        default=0, help_text="The cost of the usage at the pinned price, in nano-USD."
     )
     finish_reason = models.CharField(max_length=64, null=True)
     native_finish_reason = models.CharField(max_length=64, null=True)
@@ -112,7 +118,7 @@ class Generation(models.Model):
     error_type = models.CharField(max_length=64, null=True)
     attempts = models.JSONField(default=list)
     created_at = models.DateTimeField()
-    latency_ms = models.PositiveIntegerField(null=True, help_text="To the first event.")
+    latency_ms = models.PositiveIntegerField(null=True, help_text="Time to the first event.")
     duration_ms = models.PositiveIntegerField(null=True)
     request_id = models.CharField(max_length=64, default="")
 
@@ -145,18 +151,18 @@ class Generation(models.Model):
 
 
 class Journal(models.Model):
-    """The pulse of a generation under way, so that a killed process leaves nothing unbilled.
+    """The progress of a running generation, by which the sweeper bills it after a crash.
 
-    Every pending generation has one, stored and deleted with its hold. The worker that serves it
-    writes at least every second how far it has come, from its second second on.
+    Every pending generation has a journal, created and deleted with its hold. After the first
+    second the serving worker updates it at least once a second.
     """
 
     generation = models.OneToOneField(
         Generation, on_delete=models.CASCADE, primary_key=True, related_name="journal"
     )
-    prompt_tokens = models.BigIntegerField(help_text="As estimated.")
-    completion_tokens = models.BigIntegerField(help_text="Delivered so far, as estimated.")
-    images = models.IntegerField(default=0, db_default=0, help_text="In the prompt.")
+    prompt_tokens = models.BigIntegerField(help_text="Estimated.")
+    completion_tokens = models.BigIntegerField(help_text="Delivered so far, estimated.")
+    images = models.IntegerField(default=0, db_default=0, help_text="Images in the prompt.")
     beat_at = models.DateTimeField()
 
     def __str__(self) -> str:
@@ -164,16 +170,16 @@ class Journal(models.Model):
 
 
 class EndpointHealth(models.Model):
-    """Five seconds of one endpoint, as all workers saw them; a ring of twelve slots.
+    """The health of one endpoint in five seconds, from all workers; a ring of twelve slots.
 
-    ``endpoint_id`` names no endpoint, but what :func:`subject_of` makes of it and
-    a credential, in the rows of an organization's own credential.
+    ``endpoint_id`` is the id of an endpoint, or for a BYOK credential the result of
+    :func:`inference.routing.health.subject_of` for the endpoint and the credential.
     """
 
     pk = models.CompositePrimaryKey("endpoint_id", "slot")
     endpoint_id = models.UUIDField()
     slot = models.SmallIntegerField()
-    bucket = models.BigIntegerField(help_text="Unix time in five seconds.")
+    bucket = models.BigIntegerField(help_text="Unix time divided by five seconds.")
     successes = models.IntegerField()
     failures = models.IntegerField()
     latencies = ArrayField(models.IntegerField(), help_text="In milliseconds.")
@@ -191,7 +197,7 @@ class FeedbackGiven(Conflict):
 
 class FeedbackManager(models.Manager["Feedback"]):
     def submit(self, generation: Generation, *, category: str, comment: str, by: str) -> Feedback:
-        """Stores an opinion; raises :class:`FeedbackGiven` when there is one of the category."""
+        """Stores feedback; raises :class:`FeedbackGiven` when the category already has some."""
         feedback, is_new = self.get_or_create(
             generation=generation,
             category=category,
@@ -203,7 +209,7 @@ class FeedbackManager(models.Manager["Feedback"]):
 
 
 class Feedback(models.Model):
-    """What a caller says was wrong with a generation; once in each category."""
+    """A caller's complaint about a generation, at most one in each category."""
 
     class Category(models.TextChoices):
         LATENCY = "latency", "latency"
@@ -236,9 +242,9 @@ class Feedback(models.Model):
 
 
 class UsageDay(models.Model):
-    """A UTC day whose generations have all ended and are summed in :class:`DailyUsage`.
+    """A UTC day whose generations have all ended; :class:`DailyUsage` contains their sums.
 
-    Such a day never changes again. Deleting its row makes the day be summed anew.
+    Such a day never changes. Deleting its row lets the day be summed again.
     """
 
     day = models.DateField(primary_key=True)
@@ -249,10 +255,10 @@ class UsageDay(models.Model):
 
 
 class DailyUsage(models.Model):
-    """What one key used of one model at one endpoint on one day.
+    """The usage of one key, model and endpoint on one day.
 
-    Every generation counts in two rows: in one of ``by_end_user``, and in one for all end users
-    together, because those are far fewer.
+    Every generation counts in two rows: one with ``by_end_user``, and one for all end users, of
+    which there are far fewer.
     """
 
     organization = models.ForeignKey(
@@ -260,7 +266,7 @@ class DailyUsage(models.Model):
     )
     day = models.ForeignKey(UsageDay, on_delete=models.CASCADE, related_name="+", db_column="day")
     by_end_user = models.BooleanField()
-    # Copies of what the generations point at, so that no key is checked a million times.
+    # Plain ids: foreign keys would be checked for each of millions of rows.
     workspace_id = models.UUIDField()
     api_key_id = models.UUIDField()
     member_id = models.UUIDField(null=True)
@@ -273,8 +279,10 @@ class DailyUsage(models.Model):
     completion_tokens = models.BigIntegerField()
     cached_tokens = models.BigIntegerField()
     reasoning_tokens = models.BigIntegerField()
-    cost_nano = models.BigIntegerField(help_text="What credits paid, in nano-USD.")
-    byok_nano = models.BigIntegerField(help_text="What own credentials paid, in nano-USD.")
+    cost_nano = models.BigIntegerField(help_text="The cost paid by credits, in nano-USD.")
+    byok_nano = models.BigIntegerField(
+        help_text="The upstream cost of BYOK credentials, in nano-USD."
+    )
 
     class Meta:
         indexes = [
@@ -303,19 +311,21 @@ class DailyUsage(models.Model):
 
 
 class HourlyUsage(models.Model):
-    """What all generations of one UTC hour come to, once it is over and none is under way.
+    """The sums of all generations of one UTC hour, after the hour and its generations have ended.
 
-    Hours follow each other without a gap, also those in which nothing was asked for.
+    Hours without requests have rows too, so there are no gaps.
     """
 
     hour = models.DateTimeField(primary_key=True)
     requests = models.BigIntegerField()
     failed = models.BigIntegerField()
-    tokens = models.BigIntegerField(help_text="Of prompts and completions.")
-    cost_nano = models.BigIntegerField(help_text="What credits paid, in nano-USD.")
-    upstream_nano = models.BigIntegerField(help_text="What the usage was worth, in nano-USD.")
-    latency_ms = models.BigIntegerField(help_text="To the first events, added up.")
-    timed = models.BigIntegerField(help_text="How many generations had a first event.")
+    tokens = models.BigIntegerField(help_text="Prompt and completion tokens.")
+    cost_nano = models.BigIntegerField(help_text="The cost paid by credits, in nano-USD.")
+    upstream_nano = models.BigIntegerField(
+        help_text="The cost of the usage at pinned prices, in nano-USD."
+    )
+    latency_ms = models.BigIntegerField(help_text="The sum of the times to the first event.")
+    timed = models.BigIntegerField(help_text="The number of generations with a first event.")
 
     def __str__(self) -> str:
         return f"{self.hour:%Y-%m-%d %H}:00"

@@ -31,7 +31,7 @@ class Migration(migrations.Migration):
                 ),
                 ("endpoint_id", models.UUIDField()),
                 ("slot", models.SmallIntegerField()),
-                ("bucket", models.BigIntegerField(help_text="Unix time in five seconds.")),
+                ("bucket", models.BigIntegerField(help_text="Unix time divided by five seconds.")),
                 ("successes", models.IntegerField()),
                 ("failures", models.IntegerField()),
                 (
@@ -60,7 +60,7 @@ class Migration(migrations.Migration):
                     models.CharField(
                         db_default="global",
                         default="global",
-                        help_text="Of the host called.",
+                        help_text="The region of the host that was called.",
                         max_length=16,
                     ),
                 ),
@@ -71,9 +71,7 @@ class Migration(migrations.Migration):
                 ("streamed", models.BooleanField()),
                 (
                     "model",
-                    models.CharField(
-                        help_text="The slug that the caller asked for.", max_length=255
-                    ),
+                    models.CharField(help_text="The slug in the request.", max_length=255),
                 ),
                 ("provider_name", models.CharField(max_length=255)),
                 ("is_byok", models.BooleanField()),
@@ -102,7 +100,7 @@ class Migration(migrations.Migration):
                 (
                     "hold_nano",
                     models.BigIntegerField(
-                        db_default=0, default=0, help_text="What credits paid at most, in nano-USD."
+                        db_default=0, default=0, help_text="The hold on credits, in nano-USD."
                     ),
                 ),
                 (
@@ -110,18 +108,20 @@ class Migration(migrations.Migration):
                     models.BigIntegerField(
                         db_default=0,
                         default=0,
-                        help_text="What own credentials paid at most, in nano-USD.",
+                        help_text="The upper bound of the cost paid by BYOK credentials, in nano-USD.",
                     ),
                 ),
                 (
                     "cost_nano",
-                    models.BigIntegerField(default=0, help_text="What credits pay, in nano-USD."),
+                    models.BigIntegerField(
+                        default=0, help_text="The cost paid by credits, in nano-USD."
+                    ),
                 ),
                 (
                     "upstream_cost_nano",
                     models.BigIntegerField(
                         default=0,
-                        help_text="What the pinned price makes of the usage, in nano-USD.",
+                        help_text="The cost of the usage at the pinned price, in nano-USD.",
                     ),
                 ),
                 ("finish_reason", models.CharField(max_length=64, null=True)),
@@ -133,7 +133,7 @@ class Migration(migrations.Migration):
                 ("created_at", models.DateTimeField()),
                 (
                     "latency_ms",
-                    models.PositiveIntegerField(help_text="To the first event.", null=True),
+                    models.PositiveIntegerField(help_text="Time to the first event.", null=True),
                 ),
                 ("duration_ms", models.PositiveIntegerField(null=True)),
                 ("request_id", models.CharField(default="", max_length=64)),
@@ -150,7 +150,7 @@ class Migration(migrations.Migration):
                     "attestation",
                     models.ForeignKey(
                         db_index=False,
-                        help_text="What was declared of the private endpoint when the request was sent.",
+                        help_text="The private endpoint's attestation when the request was sent.",
                         null=True,
                         on_delete=django.db.models.deletion.PROTECT,
                         related_name="+",
@@ -161,7 +161,7 @@ class Migration(migrations.Migration):
                     "member",
                     models.ForeignKey(
                         db_index=False,
-                        help_text="Who made the key, when it was used.",
+                        help_text="The creator of the key at the time of the request.",
                         null=True,
                         on_delete=django.db.models.deletion.PROTECT,
                         related_name="+",
@@ -226,16 +226,26 @@ class Migration(migrations.Migration):
                 ("hour", models.DateTimeField(primary_key=True, serialize=False)),
                 ("requests", models.BigIntegerField()),
                 ("failed", models.BigIntegerField()),
-                ("tokens", models.BigIntegerField(help_text="Of prompts and completions.")),
-                ("cost_nano", models.BigIntegerField(help_text="What credits paid, in nano-USD.")),
+                ("tokens", models.BigIntegerField(help_text="Prompt and completion tokens.")),
+                (
+                    "cost_nano",
+                    models.BigIntegerField(help_text="The cost paid by credits, in nano-USD."),
+                ),
                 (
                     "upstream_nano",
-                    models.BigIntegerField(help_text="What the usage was worth, in nano-USD."),
+                    models.BigIntegerField(
+                        help_text="The cost of the usage at pinned prices, in nano-USD."
+                    ),
                 ),
-                ("latency_ms", models.BigIntegerField(help_text="To the first events, added up.")),
+                (
+                    "latency_ms",
+                    models.BigIntegerField(help_text="The sum of the times to the first event."),
+                ),
                 (
                     "timed",
-                    models.BigIntegerField(help_text="How many generations had a first event."),
+                    models.BigIntegerField(
+                        help_text="The number of generations with a first event."
+                    ),
                 ),
             ],
         ),
@@ -259,14 +269,14 @@ class Migration(migrations.Migration):
                         to="inference.generation",
                     ),
                 ),
-                ("prompt_tokens", models.BigIntegerField(help_text="As estimated.")),
+                ("prompt_tokens", models.BigIntegerField(help_text="Estimated.")),
                 (
                     "completion_tokens",
-                    models.BigIntegerField(help_text="Delivered so far, as estimated."),
+                    models.BigIntegerField(help_text="Delivered so far, estimated."),
                 ),
                 (
                     "images",
-                    models.IntegerField(db_default=0, default=0, help_text="In the prompt."),
+                    models.IntegerField(db_default=0, default=0, help_text="Images in the prompt."),
                 ),
                 ("beat_at", models.DateTimeField()),
             ],
@@ -335,10 +345,15 @@ class Migration(migrations.Migration):
                 ("completion_tokens", models.BigIntegerField()),
                 ("cached_tokens", models.BigIntegerField()),
                 ("reasoning_tokens", models.BigIntegerField()),
-                ("cost_nano", models.BigIntegerField(help_text="What credits paid, in nano-USD.")),
+                (
+                    "cost_nano",
+                    models.BigIntegerField(help_text="The cost paid by credits, in nano-USD."),
+                ),
                 (
                     "byok_nano",
-                    models.BigIntegerField(help_text="What own credentials paid, in nano-USD."),
+                    models.BigIntegerField(
+                        help_text="The upstream cost of BYOK credentials, in nano-USD."
+                    ),
                 ),
                 (
                     "organization",

@@ -109,7 +109,7 @@ def test_the_empty_policy_admits_everything(endpoint: EndpointFacts) -> None:
 
 
 @given(policies, policies)
-def test_entrances_are_those_that_both_leave(one: Policy, two: Policy) -> None:
+def test_ingress_regions_intersect(one: Policy, two: Policy) -> None:
     for region in REGIONS:
         left = [
             policy.ingress_regions is None or region in policy.ingress_regions

@@ -150,7 +150,7 @@ class Deposit(StatefulModel):
         ]
         triggers = [
             AppendOnly(
-                message="a deposit is never changed, but judged once and resolved once",
+                message="a deposit is never changed, but matched once and resolved once",
                 allowed=_MATCHED_OR_RESOLVED,
                 mutable=(
                     "updated_at", "status", "finding", "top_up_id", "organization_id",

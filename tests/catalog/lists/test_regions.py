@@ -228,7 +228,7 @@ def test_the_refusal_says_where_to_come_in(management: APIClient, tenant: Tenant
     assert management.get(USER, HTTP_HOST=PLAIN).status_code == 200
 
 
-def test_guardrails_that_share_no_entrance_let_nobody_in(
+def test_guardrails_without_a_common_ingress_region_refuse_everyone(
     management: APIClient, tenant: Tenant
 ) -> None:
     let_in(tenant, "europe")
