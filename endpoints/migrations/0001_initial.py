@@ -101,7 +101,7 @@ class Migration(migrations.Migration):
                     "drifted_at",
                     models.DateTimeField(
                         editable=False,
-                        help_text="When the drift watch first found a different deployment.",
+                        help_text="When the watch first found a difference.",
                         null=True,
                     ),
                 ),

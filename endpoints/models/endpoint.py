@@ -242,9 +242,7 @@ class PrivateEndpoint(IdempotentModel, StatefulModel):
         null=True, editable=False, help_text="When the drift watch last validated the deployment."
     )
     drifted_at = models.DateTimeField(
-        null=True,
-        editable=False,
-        help_text="When the drift watch first found a different deployment.",
+        null=True, editable=False, help_text="When the watch first found a difference."
     )
 
     objects = PrivateEndpointManager()
@@ -441,10 +439,8 @@ class PrivateEndpoint(IdempotentModel, StatefulModel):
             self.require_status(self.Status.ACTIVE, self.Status.DISABLED)
             validation.save(force_insert=True)
             self.watched_at = timezone.now()
-            if not validation.shows_drift:
-                self.drifted_at = None
-            elif self.drifted_at is None:
-                self.drifted_at = self.watched_at
+            since = self.drifted_at or self.watched_at
+            self.drifted_at = since if validation.shows_drift else None
             self.save_fields("watched_at", "drifted_at")
 
     def lock_present(self) -> None:

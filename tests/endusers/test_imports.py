@@ -451,7 +451,7 @@ def test_a_plan_is_printed_when_its_transaction_is_over(
     monkeypatch.setattr(commands, "_SPOOLED_BYTES", 64)
     tenant = factories.make_tenant()
     file = tmp_path / "users.jsonl"
-    users = [f"line\nbreak {number} ключ" for number in range(50)]
+    users = [f"line\u2028break {number} ключ" for number in range(50)]
     file.write_text("".join(json.dumps({"user": user}) + "\n" for user in users))
     err = Reader()
     call_command(
