@@ -55,7 +55,7 @@ class AddressField(StringField):
 @extend_schema_serializer(component_name="CreateCryptoTopUpRequest")
 class CreateSerializer(StrictSerializer):
     amount = AmountField(source="usd_cents", help_text="In USD, at most two decimals.")
-    sender = AddressField(help_text="Who will pay: the address that owns the tokens.")
+    sender = AddressField(help_text="The address of the payer, which owns the tokens.")
     chain_id = IntegerField(
         min_value=1, max_value=MAX_CHAIN_ID, help_text="A chain that is configured here."
     )
@@ -67,9 +67,9 @@ class CallDataSerializer(serializers.Serializer[Any]):
     id = serializers.CharField(help_text="The top-up's id as 16 bytes in hexadecimal digits.")
     operator = serializers.CharField(help_text="The same as `recipient`.")
     prefix = serializers.CharField(help_text="Always 0x: nothing is signed.")
-    recipient = serializers.CharField(help_text="Whom to transfer the tokens to.")
+    recipient = serializers.CharField(help_text="The address to which the tokens are transferred.")
     recipient_amount = serializers.CharField(
-        help_text="Exactly so many base units of the token; the last digits tell this payment."
+        help_text="The exact amount in base units; its last digits identify the payment."
     )
     recipient_currency = serializers.CharField(help_text="The token's contract.")
     refund_destination = serializers.CharField(help_text="The same as `sender`.")
@@ -94,7 +94,7 @@ class Web3DataSerializer(serializers.Serializer[Any]):
 
 
 class TopUpSerializer(serializers.Serializer[Any]):
-    """A payment that is asked for."""
+    """A requested payment."""
 
     id = serializers.UUIDField()
     created_at = serializers.DateTimeField()
@@ -103,15 +103,15 @@ class TopUpSerializer(serializers.Serializer[Any]):
 
 
 class TopUpStatusSerializer(TopUpSerializer):
-    """A payment that is asked for, and what became of it."""
+    """A requested payment and its status."""
 
     status = serializers.ChoiceField(choices=TopUp.Status.choices)
     confirmations = serializers.IntegerField(
-        help_text="Blocks that hold the payment, its own included; 0 before it is mined."
+        help_text="Number of blocks since the payment, its own included; 0 before it is mined."
     )
     transaction_hash = serializers.SerializerMethodField()
     credited_at = serializers.DateTimeField(source="confirmed_at", allow_null=True)
-    amount = serializers.SerializerMethodField(help_text="In USD, as it was asked for.")
+    amount = serializers.SerializerMethodField(help_text="The requested amount, in USD.")
     payment_url = serializers.SerializerMethodField(
         help_text="A page for the person who pays; it needs no key."
     )
@@ -133,7 +133,7 @@ TopUpStatusResponseSerializer = envelope("CryptoTopUpResponse", data=TopUpStatus
 
 class CreditsSerializer(serializers.Serializer[Any]):
     total_credits = serializers.FloatField(help_text="All credits so far, in USD.")
-    total_usage = serializers.FloatField(help_text="What was used of them, in USD.")
+    total_usage = serializers.FloatField(help_text="The used part of the credits, in USD.")
 
 
 CreditsResponseSerializer = envelope("GetCreditsResponse", data=CreditsSerializer())

@@ -1,4 +1,4 @@
-"""The shapes of models in lists."""
+"""The shapes of models, public endpoints and providers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
 from msgspec import Raw
 from rest_framework import serializers
 
-from catalog.lists.listing import Shown, public_pricing
+from catalog.lists.listing import ListedModel, public_pricing
 from catalog.lists.traffic import UNKNOWN, Figures
 from catalog.models import LanguageModel, ModelEndpoint, Provider
 from catalog.pricing import Price
@@ -54,11 +54,11 @@ class _LinksSerializer(serializers.Serializer[Any]):
 
 @extend_schema_field({"type": "object"})
 class _ObjectField(serializers.JSONField):
-    """A JSON object as it is stored, or null."""
+    """A stored JSON object, or null."""
 
 
 @extend_schema_serializer(component_name="Model")
-class ModelSerializer(serializers.Serializer[Shown]):
+class ModelSerializer(serializers.Serializer[ListedModel]):
     """A model, with the price and limits of the offer that it is shown with."""
 
     id = serializers.CharField(source="slug")
@@ -78,9 +78,9 @@ class ModelSerializer(serializers.Serializer[Shown]):
     per_request_limits = _ObjectField(allow_null=True)
     supported_voices = serializers.ListField(child=serializers.CharField(), allow_null=True)
 
-    def to_representation(self, instance: Shown) -> Any:
+    def to_representation(self, instance: ListedModel) -> Any:
         # The fields only document the shape: a list has thousands of models, rendered in advance.
-        return Raw(instance.entry.head + instance.offer.terms)
+        return Raw(instance.model.head + instance.offer.terms)
 
 
 @extend_schema_serializer(component_name="ModelsListResponseLinks")
@@ -129,12 +129,11 @@ class _NativeToolSerializer(serializers.Serializer[Any]):
 
 @extend_schema_serializer(component_name="PublicEndpoint")
 class PublicEndpointSerializer(serializers.Serializer[ModelEndpoint]):
-    """A public endpoint of the catalogue, with its recent past.
+    """A public endpoint of the catalogue, with its recent figures.
 
-    Latency, throughput and uptime are null without a key and where there was too little traffic.
-    What the catalogue does not record reads as absent: no native tools, no service tier, no
-    implicit caching, no diarization. `tag` is the name that `provider.only` and `provider.order` of
-    an inference request take.
+    Latency, throughput and uptime are null for callers without a key and without enough traffic.
+    The catalogue does not record native tools, service tier, implicit caching and diarization, so
+    these are absent. `provider.only` and `provider.order` of an inference request accept `tag`.
     """
 
     name = serializers.SerializerMethodField()
@@ -153,14 +152,14 @@ class PublicEndpointSerializer(serializers.Serializer[ModelEndpoint]):
     supports_implicit_caching = serializers.SerializerMethodField()
     supports_diarization = serializers.SerializerMethodField()
     native_tools = serializers.SerializerMethodField()
-    latency_last_30m = serializers.SerializerMethodField(help_text="Milliseconds, of streams.")
+    latency_last_30m = serializers.SerializerMethodField(help_text="Milliseconds; streams only.")
     throughput_last_30m = serializers.SerializerMethodField(help_text="Tokens per second.")
     uptime_last_5m = serializers.SerializerMethodField(help_text="Percent.")
     uptime_last_30m = serializers.SerializerMethodField(help_text="Percent.")
     uptime_last_1d = serializers.SerializerMethodField(help_text="Percent.")
 
     def _figures(self, endpoint: ModelEndpoint) -> Figures:
-        """Returns what the context's ``figures`` have of the endpoint."""
+        """Returns the figures of the endpoint from the context."""
         figures: Figures = self.context["figures"].get(endpoint.pk, UNKNOWN)
         return figures
 
@@ -180,7 +179,7 @@ class PublicEndpointSerializer(serializers.Serializer[ModelEndpoint]):
     def get_supports_tool_choice(self, endpoint: ModelEndpoint) -> Any:
         is_chosen = "tool_choice" in endpoint.supported_parameters
         return {
-            # Tools that are sent without a choice are the model's to use.
+            # Without a tool choice, the model decides whether to use the tools.
             "auto": is_chosen or "tools" in endpoint.supported_parameters,
             "function": is_chosen,
             "none": is_chosen,
@@ -253,7 +252,7 @@ ModelEndpointsResponseSerializer = envelope(
 
 @extend_schema_serializer(component_name="ListProvidersData")
 class ProviderSerializer(serializers.Serializer[Provider]):
-    """What anyone may know of a provider."""
+    """The public attributes of a provider."""
 
     name = serializers.CharField()
     slug = serializers.CharField()

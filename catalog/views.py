@@ -22,7 +22,7 @@ from accounts.models import ApiKey, policy_of
 from accounts.policy import Policy, require_ingress_region
 from catalog.lists import traffic
 from catalog.lists.filters import ModelFilters, OutputFilters, SortedFilters, criteria_of
-from catalog.lists.listing import Shelf, Shown, Sight, resolve
+from catalog.lists.listing import CatalogueCache, ListedModel, VisibleCatalogue, find_model
 from catalog.lists.pages import CataloguePagination, render
 from catalog.models import LanguageModel, ModelEndpoint, Provider
 from catalog.names import ModelNotFound
@@ -43,7 +43,7 @@ from config.api.openapi import errors
 from config.api.pagination import WholeList
 from config.server.regions import region_of_host
 
-Models = Sequence[Shown]
+Models = Sequence[ListedModel]
 
 
 class _CatalogueViewSet(GenericViewSet[Any]):
@@ -56,18 +56,18 @@ class _CatalogueViewSet(GenericViewSet[Any]):
     filterset_class: ClassVar[type[StrictFilterSet] | None] = None
     pagination_class: type[BasePagination] | None = CataloguePagination
     schema_tag = "models"
-    shelf: ClassVar = Shelf()
+    cache: ClassVar = CatalogueCache()
 
     @property
     def region(self) -> str | None:
         """The region of the host name that the request came through."""
         return region_of_host(self.request.get_host(), settings.REGION_HOSTS)
 
-    def public_sight(self) -> Sight:
+    def load_public_catalogue(self) -> VisibleCatalogue:
         """Returns the part of the catalogue that is open to everybody through this host."""
-        return Sight(self.shelf.catalogue(), Policy.of(served_in=self.region))
+        return VisibleCatalogue(self.cache.load(), Policy.of(served_in=self.region))
 
-    def callers_sight(self) -> Sight:
+    def load_callers_catalogue(self) -> VisibleCatalogue:
         """Returns the part of the catalogue that the caller's key may use through this host.
 
         Raises :class:`accounts.policy.RegionNotAllowed`.
@@ -75,16 +75,18 @@ class _CatalogueViewSet(GenericViewSet[Any]):
         key = cast(ApiKey, self.request.auth)
         policy = policy_of(key)
         require_ingress_region(policy, self.region)
-        return Sight(
-            self.shelf.catalogue(),
+        return VisibleCatalogue(
+            self.cache.load(),
             policy & Policy.of(served_in=self.region),
             organization_id=key.organization_id,
         )
 
-    def select(self, load_sight: Callable[[], Sight], filters: type[StrictFilterSet]) -> Models:
-        """Returns the models of a sight that match the request's filters, in its order."""
+    def select(
+        self, load: Callable[[], VisibleCatalogue], filters: type[StrictFilterSet]
+    ) -> Models:
+        """Returns the models of a catalogue that match the request's filters, in order."""
         values = filters.read(self.request)
-        return load_sight().select(criteria_of(values), sort=values.get("sort"))
+        return load().select(criteria_of(values), sort=values.get("sort"))
 
     def respond_with_page(self, models: Models) -> HttpResponse:
         rows: Any = self.paginate_queryset(models)
@@ -104,16 +106,16 @@ class ModelViewSet(_CatalogueViewSet):
         """
         key = cast("ApiKey | None", request.auth)
         is_filtered = key is not None and key.organization.is_filtered_model_catalog_enabled
-        load_sight = self.callers_sight if is_filtered else self.public_sight
-        return self.respond_with_page(self.select(load_sight, ModelFilters))
+        load = self.load_callers_catalogue if is_filtered else self.load_public_catalogue
+        return self.respond_with_page(self.select(load, ModelFilters))
 
     @extend_schema(
         operation_id="getModel", responses=ModelResponseSerializer, extensions=errors(404)
     )
     def retrieve(self, request: Request, author: str, slug: str) -> HttpResponse:
         """Shows a publicly served model by its public or canonical slug; a variant is ignored."""
-        model = resolve(author, slug)
-        shown = self.public_sight().find(model.pk)
+        model = find_model(author, slug)
+        shown = self.load_public_catalogue().find(model.pk)
         if shown is None:
             raise ModelNotFound(f"Nobody serves {model.slug!r} publicly.")
         [data] = self.get_serializer([shown], many=True).data
@@ -126,7 +128,7 @@ class ModelViewSet(_CatalogueViewSet):
     )
     def endpoints(self, request: Request, author: str, slug: str) -> Response:
         """Lists a model's public endpoints, the cheapest first; latency and uptime need a key."""
-        model = resolve(author, slug)
+        model = find_model(author, slug)
         endpoints = _endpoints_in(self.region).filter(model=model).order_by("price__prompt", "pk")
         context = {"endpoints": endpoints, "figures": _figures_for(request)}
         return Response({"data": ModelEndpointsSerializer(model, context=context).data})
@@ -143,7 +145,9 @@ class ModelsCountViewSet(_CatalogueViewSet):
     )
     def list(self, request: Request) -> Response:
         """Counts the publicly served models."""
-        return Response({"data": {"count": len(self.select(self.public_sight, OutputFilters))}})
+        return Response(
+            {"data": {"count": len(self.select(self.load_public_catalogue, OutputFilters))}}
+        )
 
 
 class EmbeddingsModelViewSet(_CatalogueViewSet):
@@ -159,7 +163,7 @@ class EmbeddingsModelViewSet(_CatalogueViewSet):
     def list(self, request: Request) -> HttpResponse:
         """Lists the publicly served embedding models; without paging, all of them."""
         criteria = criteria_of({"output_modalities": ["embeddings"]})
-        return self.respond_with_page(self.public_sight().select(criteria))
+        return self.respond_with_page(self.load_public_catalogue().select(criteria))
 
 
 class UserModelViewSet(_CatalogueViewSet):
@@ -173,7 +177,7 @@ class UserModelViewSet(_CatalogueViewSet):
     )
     def list(self, request: Request) -> HttpResponse:
         """Lists the models that the caller may use; without paging, all of them."""
-        return self.respond_with_page(self.select(self.callers_sight, SortedFilters))
+        return self.respond_with_page(self.select(self.load_callers_catalogue, SortedFilters))
 
 
 class ZdrEndpointViewSet(_CatalogueViewSet):

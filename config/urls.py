@@ -1,4 +1,4 @@
-"""Every route of the service; the two inference routes are beside it, in ``inference.asgi``."""
+"""The routes of the control plane; ``inference.asgi`` has those of the data plane."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ api: list[URLPattern | URLResolver] = [
     path("models", ModelViewSet.as_view({"get": "list"})),
     path("models/count", ModelsCountViewSet.as_view({"get": "list"})),
     path("models/user", UserModelViewSet.as_view({"get": "list"})),
-    # A slug may have slashes of its own.
+    # A slug may contain slashes.
     path("models/<str:author>/<path:slug>/endpoints", ModelViewSet.as_view({"get": "endpoints"})),
     path("model/<str:author>/<path:slug>", ModelViewSet.as_view({"get": "retrieve"})),
     path("embeddings/models", EmbeddingsModelViewSet.as_view({"get": "list"})),

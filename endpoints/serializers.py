@@ -1,4 +1,4 @@
-"""The shapes of private endpoints: three views of a row, and the requests that change one."""
+"""The shapes of private endpoints in responses and in requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DECIMAL_SHAPE: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 
 
 class RateField(StringField):
-    """USD per token as a decimal string: digits, optionally a dot and digits."""
+    """USD per token as a decimal string, such as 0.0000005."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(max_length=64, min_length=1, **kwargs)
@@ -38,10 +38,10 @@ class RateField(StringField):
 
 @extend_schema_serializer(component_name="PrivateEndpointPricing")
 class PricingSerializer(StrictSerializer):
-    """Negotiated rates; the cache rates are optional extras.
+    """Negotiated rates; the cache rates are optional.
 
-    One that is left out on creation is to the prompt rate as the provider's public one is, if it
-    has one; else cached tokens cost as prompt tokens.
+    On creation, an absent cache rate is derived from the prompt rate, in the proportion of the
+    provider's public rates. Without a public cache rate, cached tokens cost the prompt rate.
     """
 
     prompt = RateField()
@@ -97,7 +97,7 @@ class UpdatePricingSerializer(StrictSerializer):
 
 @extend_schema_serializer(component_name="PrivateEndpointSummary")
 class SummarySerializer(serializers.Serializer[PrivateEndpoint]):
-    """What lists show."""
+    """An endpoint in a list."""
 
     id = serializers.UUIDField()
     status = serializers.ChoiceField(choices=PrivateEndpoint.Status.choices)
@@ -110,7 +110,7 @@ class SummarySerializer(serializers.Serializer[PrivateEndpoint]):
 
 @extend_schema_serializer(component_name="ManagedPrivateEndpoint")
 class ManagedSerializer(SummarySerializer):
-    """What create, activate, enable and disable answer."""
+    """An endpoint after create, activate, enable or disable."""
 
     declared_zdr = serializers.BooleanField(allow_null=True)
     declared_region = serializers.ChoiceField(choices=Region.choices, allow_null=True)
@@ -118,7 +118,7 @@ class ManagedSerializer(SummarySerializer):
 
 @extend_schema_serializer(component_name="PrivateEndpoint")
 class FullSerializer(serializers.Serializer[PrivateEndpoint]):
-    """What get, patch and put pricing answer; the one view without ``created_at``."""
+    """An endpoint with its configuration and price; the only shape without ``created_at``."""
 
     id = serializers.UUIDField()
     status = serializers.ChoiceField(choices=PrivateEndpoint.Status.choices)

@@ -21,7 +21,7 @@ class CreateSerializer(StrictSerializer):
 
 @extend_schema_serializer(component_name="CreateExternalUserRequest")
 class CreateExternalSerializer(StrictSerializer):
-    user = TrackingField(help_text="No NUL, no white space at either end.")
+    user = TrackingField(help_text="No NUL; no white space at the beginning or the end.")
 
 
 @extend_schema_serializer(component_name="UpdateEndUserRequest")
@@ -43,5 +43,5 @@ EndUserResponseSerializer = envelope("EndUserResponse", data=EndUserSerializer()
 EndUserListSerializer = envelope(
     "ListEndUsersResponse",
     data=EndUserSerializer(many=True),
-    total_count=serializers.IntegerField(help_text="Matches before paging."),
+    total_count=serializers.IntegerField(help_text="Number of matches on all pages."),
 )

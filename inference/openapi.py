@@ -1,4 +1,4 @@
-"""The inference routes in the OpenAPI document; their request shapes are the parser's own types."""
+"""Documents the inference routes in OpenAPI, with the parser's own types as request shapes."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _SUMMARIES: Final = {
     "chat/completions": "Sends a chat completion to the best endpoint that the caller may use.",
     "completions": "Sends a text completion to the best endpoint that the caller may use.",
     "embeddings": "Sends texts to the best endpoint that the caller may use, for their embeddings.",
-    "messages": "Sends a message of Anthropic's to the best endpoint that the caller may use.",
-    "messages/count_tokens": "Estimates how many tokens the prompt of a message is.",
+    "messages": "Sends an Anthropic message to the best endpoint that the caller may use.",
+    "messages/count_tokens": "Estimates the number of tokens in the prompt of a message.",
 }
-# Of each operation: its name, its tag, the shape of its answer and that of an event.
+# The name of each operation, its tag, the shape of its response and the shape of an event.
 _NAMES: Final = {
     "chat/completions": (
         "createChatCompletion", "chat-completions", "ChatResult", "ChatStreamChunk",
@@ -51,17 +51,17 @@ _STREAM: Final = (
     "first event is one chunk with `error` and `finish_reason: error`, which ends the stream."
 )
 _MESSAGES: Final = (
-    "The key may come as `x-api-key` instead. Any model answers: the request is one of chat in "
-    "other words, and what chat cannot say is refused. `context_management` has no effect. With "
-    "`stream`, Anthropic's events; a failure after the first is an event `error`, which ends the "
-    "stream."
+    "The key may also be sent as `x-api-key`. Every model can be used: the request becomes a "
+    "chat completion, and a field without a translation is refused. `context_management` has no "
+    "effect. With `stream`, the response is Anthropic's events; a failure after the first event is "
+    "an `error` event, which ends the stream."
 )
 
 
 def document_inference_routes(
     result: dict[str, Any], generator: Any, request: Any, public: bool
 ) -> dict[str, Any]:
-    """Adds the data plane's operations, which Django never routes, to the document."""
+    """Adds the operations of the data plane, which Django does not route, to the document."""
     requests: dict[str, type[msgspec.Struct]] = {
         **{path: SHAPES[operation] for path, operation in ROUTES.items()},
         MESSAGES: MessagesRequest,
@@ -87,7 +87,7 @@ def _operation(name: str, request: str) -> dict[str, Any]:
         content["text/event-stream"] = {"schema": _reference(chunk)}
     is_messages = tag == "anthropic-messages"
     stream = _MESSAGES if is_messages else _STREAM
-    # What sends nothing has no generation.
+    # An operation that sends nothing upstream creates no generation.
     has_generation = name != COUNT_TOKENS.removeprefix(_PREFIX)
     identifier = {
         "description": "Our identifier of this generation.",
@@ -137,7 +137,7 @@ def _renamed(shape: Any) -> Any:
 
 
 def _object(required: dict[str, Any], optional: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Returns the shape of an object that also carries whatever else the upstream sent."""
+    """Returns the shape of an object that may also have other fields of the upstream."""
     return {
         "type": "object",
         "properties": {**required, **(optional or {})},
@@ -163,7 +163,7 @@ _RESPONSES: Final = {
     "CompletionUsage": _object(
         {"prompt_tokens": _INTEGER, "completion_tokens": _INTEGER, "total_tokens": _INTEGER},
         {
-            "cost": {"type": "number", "description": "What credits pay, in USD."},
+            "cost": {"type": "number", "description": "The cost to the credits, in USD."},
             "is_byok": {
                 "type": "boolean",
                 "description": "The organization's own credential paid the provider.",
@@ -241,14 +241,14 @@ _RESPONSES: Final = {
     ),
     "MessagesUsage": _object(
         {
-            "input_tokens": {"type": "integer", "description": "Without those of the cache."},
+            "input_tokens": {"type": "integer", "description": "Without the tokens of the cache."},
             "cache_creation_input_tokens": _INTEGER,
             "cache_read_input_tokens": _INTEGER,
             "output_tokens": _INTEGER,
         },
         {
             "output_tokens_details": _OBJECT,
-            "cost": {"type": "number", "description": "What credits pay, in USD."},
+            "cost": {"type": "number", "description": "The cost to the credits, in USD."},
             "is_byok": _BOOLEAN,
             "cost_details": _OBJECT,
         },
@@ -267,7 +267,12 @@ _RESPONSES: Final = {
         {"provider": _PROVIDER},
     ),
     "MessagesCount": _object(
-        {"input_tokens": {"type": "integer", "description": "By size, at four bytes a token."}}
+        {
+            "input_tokens": {
+                "type": "integer",
+                "description": "Estimated by size, at four bytes per token.",
+            }
+        }
     ),
     "MessagesStreamEvent": _object(
         {
@@ -305,7 +310,7 @@ _RESPONSES: Final = {
                         {
                             "error_code": {
                                 "type": "string",
-                                "description": "What other routes call `error_type`.",
+                                "description": "The `error_type` of other routes.",
                             }
                         }
                     ),

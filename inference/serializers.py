@@ -1,4 +1,4 @@
-"""The shapes of the views that are not hot."""
+"""The shapes of routing explanations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _PriceSerializer(serializers.Serializer[Any]):
 
 class _HealthSerializer(serializers.Serializer[Any]):
     state = serializers.ChoiceField([state.value for state in HealthState])
-    failure_share = serializers.FloatField(help_text="Of the last minute.")
+    failure_share = serializers.FloatField(help_text="Share of failures in the last minute.")
     latency = serializers.DictField(
         child=serializers.FloatField(), allow_null=True, help_text="Percentiles, in milliseconds."
     )
@@ -29,7 +29,7 @@ class _HealthSerializer(serializers.Serializer[Any]):
 
 
 class _CandidateSerializer(serializers.Serializer[Any]):
-    order = serializers.IntegerField(help_text="From 1, the first to be tried.")
+    order = serializers.IntegerField(help_text="From 1, the candidate that is tried first.")
     provider = serializers.CharField()
     endpoint_id = serializers.UUIDField()
     private = serializers.BooleanField()
@@ -53,20 +53,21 @@ class _PolicySerializer(serializers.Serializer[Any]):
     allowed_models = serializers.ListField(child=serializers.CharField(), allow_null=True)
     ignored_models = serializers.ListField(child=serializers.CharField())
     zdr = serializers.ListField(
-        child=serializers.CharField(), help_text="Families of models that must not retain data."
+        child=serializers.CharField(),
+        help_text="Model families whose endpoints must not retain data.",
     )
     data_collection = serializers.ChoiceField(["allow", "deny"])
     served_in = serializers.ListField(child=serializers.CharField(), allow_null=True)
 
 
 class ExplanationSerializer(serializers.Serializer[Any]):
-    """Where a request would go, and why nowhere else."""
+    """The route of a request, and the reasons why other endpoints are excluded."""
 
     model = serializers.CharField(help_text="The model that would be tried first.")
     candidates = _CandidateSerializer(many=True)
     excluded = _ExcludedSerializer(many=True)
     budget = serializers.DictField(
-        allow_null=True, help_text="What would refuse the request: a budget, or the balance."
+        allow_null=True, help_text="The budget or the balance that would refuse the request."
     )
     policy = _PolicySerializer()
 

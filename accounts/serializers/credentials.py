@@ -20,7 +20,7 @@ from config.credentials import MAX_CREDENTIAL_LENGTH, NotACredential, Secret, pa
 
 @extend_schema_field({"type": "string", "writeOnly": True, "maxLength": MAX_CREDENTIAL_LENGTH})
 class SecretField(serializers.Field[Secret, str, str, Any]):
-    """A provider's secret: one bare key, or the text of one JSON object; never shown again."""
+    """A provider's secret: a bare key, or the text of a JSON object. No response contains it."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(write_only=True, **kwargs)
@@ -90,7 +90,7 @@ class _ByokFields(StrictSerializer):
         return attrs
 
     def provider_of(self, attrs: dict[str, Any]) -> Provider | None:
-        """Returns the provider whose rules a new secret has to follow."""
+        """Returns the provider that defines the format of a new secret."""
         raise NotImplementedError
 
 
@@ -118,12 +118,12 @@ class CreateByokSerializer(_ByokFields):
 
 @extend_schema_serializer(component_name="UpdateBYOKKeyRequest")
 class UpdateByokSerializer(_ByokFields):
-    """What is left out stays as it is; `null` clears."""
+    """An absent field stays unchanged; `null` clears a field."""
 
     key = SecretField(required=False)
 
     def provider_of(self, attrs: dict[str, Any]) -> Provider | None:
-        # A provider that left the catalogue does not keep anybody from rotating.
+        # A secret can be rotated even after its provider left the catalogue.
         return Provider.objects.filter(slug=self.context["provider_slug"]).first()
 
 

@@ -62,11 +62,11 @@ class _ContentFilterInput(StrictSerializer):
 class _BuiltinInput(StrictSerializer):
     action = ChoiceField(choices=_ACTIONS)
     slug = ChoiceField(choices=(*BUILTIN_LABELS, *_UNRECOGNISABLE))
-    label = StringField(required=False, help_text="Ignored: the system gives it.")  # type: ignore[assignment]
+    label = StringField(required=False, help_text="Ignored: the system sets it.")  # type: ignore[assignment]
     scan_scope = ChoiceField(
         choices=("user_only", "all_messages"),
         required=False,
-        help_text="Of `regex-prompt-injection` alone; ignored elsewhere.",
+        help_text="Only for `regex-prompt-injection`; ignored for other slugs.",
     )
 
     def validate_slug(self, slug: str) -> str:
@@ -76,7 +76,7 @@ class _BuiltinInput(StrictSerializer):
 
 
 class _GuardrailFields(StrictSerializer):
-    """What a guardrail is created with and may be changed in later."""
+    """The fields that both creation and update accept."""
 
     description = StringField(
         max_length=_MAX_DESCRIPTION, required=False, allow_null=True, allow_blank=True
@@ -91,12 +91,12 @@ class _GuardrailFields(StrictSerializer):
         required=False,
         allow_null=True,
         allow_empty=False,
-        help_text="Through whose hosts governed requests must arrive; null for any.",
+        help_text="Requests must arrive through the hosts of these regions; null for any host.",
     )
     enforce_zdr = FlagField(
         required=False,
         allow_null=True,
-        help_text="Deprecated: copied into those of `enforce_zdr_*` that are not sent.",
+        help_text="Deprecated: copied into every `enforce_zdr_*` field that is not sent.",
     )
     enforce_zdr_anthropic = FlagField(required=False, allow_null=True)
     enforce_zdr_google = FlagField(required=False, allow_null=True)
@@ -118,7 +118,7 @@ class _GuardrailFields(StrictSerializer):
         source="limit_nano",
         required=False,
         allow_null=True,
-        help_text="What each key, or each member, may spend; goes together with `reset_interval`.",
+        help_text="The spending limit of each key or member; requires `reset_interval`.",
     )
     reset_interval = ChoiceField(choices=LimitReset.choices, required=False, allow_null=True)
     include_byok_in_budgets = FlagField(required=False)
@@ -167,7 +167,7 @@ class _GuardrailFields(StrictSerializer):
 
 
 def canonical_models(names: Iterable[str] | None) -> list[str] | None:
-    """Returns the canonical slugs of models, each once; refuses a name that no model has."""
+    """Returns the canonical slugs of models without duplicates; refuses an unknown name."""
     if names is None:
         return None
     wanted = list(names)
@@ -180,7 +180,7 @@ def canonical_models(names: Iterable[str] | None) -> list[str] | None:
 
 
 def known_providers(names: Iterable[str] | None) -> list[str] | None:
-    """Returns the slugs of providers, each once; refuses one that no provider has."""
+    """Returns the slugs of providers without duplicates; refuses an unknown slug."""
     if names is None:
         return None
     wanted = list(dict.fromkeys(names))
@@ -200,13 +200,14 @@ def _refuse_unknown(what: str, wanted: list[str], found: Iterable[str]) -> None:
 class CreateGuardrailSerializer(_GuardrailFields):
     name = StringField(min_length=1)
     workspace_id = UUIDField(
-        required=False, help_text="Only files it; the default workspace if absent."
+        required=False,
+        help_text="The workspace whose list shows it; the default workspace if absent.",
     )
 
 
 @extend_schema_serializer(component_name="UpdateGuardrailRequest")
 class UpdateGuardrailSerializer(_GuardrailFields):
-    """What is left out stays as it is; `null` removes, and lists are replaced whole."""
+    """An absent field stays unchanged; `null` clears a field, and a list replaces the old list."""
 
     name = StringField(required=False, min_length=1)
 
@@ -291,7 +292,9 @@ class MemberIdsSerializer(StrictSerializer):
 
 AssignedSerializer = envelope(
     "BulkAssignResponse",
-    assigned_count=serializers.IntegerField(help_text="How many had another guardrail or none."),
+    assigned_count=serializers.IntegerField(
+        help_text="Number of those that had another guardrail or none."
+    ),
 )
 
 

@@ -36,14 +36,14 @@ class _KeyLimitFields(StrictSerializer):
         choices=LimitReset.choices,
         required=False,
         allow_null=True,
-        help_text="When spending counts from zero again, at midnight UTC; null for never.",
+        help_text="The interval after which spending is reset, at midnight UTC; null for never.",
     )
     include_byok_in_limit = FlagField(required=False)
 
 
 @extend_schema_serializer(component_name="CreateKeyExternal")
 class _ExternalSerializer(StrictSerializer):
-    """Whose key it is. Every key is made here: an `api_key` brought along is refused."""
+    """The external owner of a key. This service generates every key; `api_key` is refused."""
 
     user = TrackingField()
 
@@ -57,7 +57,7 @@ class CreateKeySerializer(_KeyLimitFields):
     creator_user_id = UUIDField(
         required=False,
         allow_null=True,
-        help_text="The member who makes it, and under whose guardrail it falls.",
+        help_text="The member who creates the key; the member's guardrail applies to it.",
     )
 
     def validate_expires_at(self, moment: datetime | None) -> datetime | None:
@@ -72,11 +72,13 @@ class CreateKeySerializer(_KeyLimitFields):
 
 @extend_schema_serializer(component_name="UpdateKeysRequest")
 class UpdateKeySerializer(_KeyLimitFields):
-    """What is left out stays as it is."""
+    """An absent field stays unchanged."""
 
     name = StringField(required=False, min_length=1)
     disabled = FlagField(required=False)
-    workspace_id = UUIDField(required=False, help_text="Moves the key; its value stays.")
+    workspace_id = UUIDField(
+        required=False, help_text="Moves the key to another workspace; the secret stays the same."
+    )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if not attrs:
@@ -158,7 +160,7 @@ KeyListSerializer = envelope("ListKeysResponse", data=KeySerializer(many=True))
 CreatedKeySerializer = envelope(
     "CreateKeysResponse",
     data=KeySerializer(),
-    key=serializers.CharField(help_text="The key itself, this once."),
+    key=serializers.CharField(help_text="The key itself; no other response contains it."),
 )
 
 
@@ -198,7 +200,9 @@ class CurrentKeySerializer(_UsageSerializer):
     workspace_id = serializers.UUIDField(allow_null=True)
     creator_user_id = serializers.CharField(allow_null=True)
     is_management_key = serializers.BooleanField()
-    is_provisioning_key = serializers.BooleanField(help_text="Deprecated mirror.")
+    is_provisioning_key = serializers.BooleanField(
+        help_text="Deprecated: equals `is_management_key`."
+    )
     is_free_tier = serializers.BooleanField()
     expires_at = serializers.DateTimeField(allow_null=True)
     limit = serializers.FloatField(allow_null=True)

@@ -36,7 +36,7 @@ MemberListSerializer = envelope(
 @extend_schema_serializer(component_name="UpdateOrganizationSettingsRequest")
 class UpdateSettingsSerializer(StrictSerializer):
     is_filtered_model_catalog_enabled = FlagField(
-        help_text="The model lists show the organization's keys only what they may use."
+        help_text="Model lists show the organization's keys only the models that they may use."
     )
 
 

@@ -70,7 +70,7 @@ class _WorkspaceFields(StrictSerializer):
         max_length=_MAX_LIST,
         required=False,
         allow_null=True,
-        help_text="Requests that name one are refused; an empty list or null clears it.",
+        help_text="Requests that name one of these are refused; an empty list or null clears it.",
     )
     io_logging_api_key_ids = serializers.ListField(
         child=IntegerField(min_value=0, max_value=_MAX_BIGINT),
@@ -102,7 +102,7 @@ class CreateWorkspaceSerializer(_WorkspaceFields):
 
 @extend_schema_serializer(component_name="UpdateWorkspaceRequest")
 class UpdateWorkspaceSerializer(_WorkspaceFields):
-    """What is left out stays as it is; `null` clears."""
+    """An absent field stays unchanged; `null` clears a field."""
 
     name = StringField(required=False, min_length=1)
     slug = StringField(max_length=64, required=False)
@@ -111,7 +111,7 @@ class UpdateWorkspaceSerializer(_WorkspaceFields):
 @extend_schema_serializer(component_name="Workspace")
 class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
     default_guardrail_id = serializers.UUIDField(
-        help_text="Governs the whole workspace; it comes into being when it is first changed."
+        help_text="Applies to the whole workspace; the first change creates it."
     )
     default_provider_sort = serializers.CharField(allow_null=True)
     io_logging_sampling_rate = serializers.FloatField()
@@ -181,7 +181,7 @@ WorkspaceMemberListSerializer = envelope(
 AddedMembersSerializer = envelope(
     "BulkAddWorkspaceMembersResponse",
     data=WorkspaceMemberSerializer(many=True),
-    added_count=serializers.IntegerField(help_text="How many were not members before."),
+    added_count=serializers.IntegerField(help_text="Number of those that were not members before."),
 )
 
 
@@ -194,7 +194,7 @@ RemovedMembersSerializer = envelope(
 class SetBudgetSerializer(StrictSerializer):
     limit_usd = DollarsField(source="limit_nano", help_text="USD; more than 0.")
     include_byok_in_budgets = FlagField(
-        required=False, help_text="Of the whole workspace, whatever the interval."
+        required=False, help_text="Applies to all budgets of the workspace."
     )
 
     def validate_limit_usd(self, limit_nano: int) -> int:

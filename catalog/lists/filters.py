@@ -10,7 +10,7 @@ from django.core.exceptions import ValidationError
 from django.utils import timezone
 
 from accounts.models import Region
-from catalog.lists.listing import SORTS, Entry, Range, Wanted
+from catalog.lists.listing import SORTS, CatalogueModel, Criteria, Range
 from catalog.models import LanguageModel
 from config.api.filters import (
     ChoiceFilter,
@@ -41,7 +41,7 @@ _UNRECORDED: Final = (
     "min_tool_success_rate", "max_tool_success_rate",
 )  # fmt: skip
 
-Condition = Callable[[Entry], bool]
+Condition = Callable[[CatalogueModel], bool]
 
 
 class _FamilyParameter(TextParameter):
@@ -130,20 +130,20 @@ class ModelFilters(SortedFilters):
     max_tool_success_rate = DecimalFilter(maximum=1, help_text=f"At most: {_NOT_RECORDED}")
 
 
-def criteria_of(values: Mapping[str, Any]) -> Wanted:
+def criteria_of(values: Mapping[str, Any]) -> Criteria:
     """Returns the criteria that the values of a filter set describe.
 
     A filter that the set does not have counts as absent.
     """
     get = values.get
     providers, region = get("providers"), get("region")
-    return Wanted(
+    return Criteria(
         models=tuple(_conditions(values)),
         providers=None if providers is None else frozenset(map(str.lower, providers)),
         zdr=get("zdr") is not None,
         region=None if region is None else REGIONS[region],
-        prompt_price=Range(get("min_price"), get("max_price")).scaled(_PER_MILLION),
-        completion_price=Range(get("min_output_price"), get("max_output_price")).scaled(
+        prompt_price=Range(get("min_price"), get("max_price")).scale(_PER_MILLION),
+        completion_price=Range(get("min_output_price"), get("max_output_price")).scale(
             _PER_MILLION
         ),
         is_unknown=any(get(name) is not None for name in _UNRECORDED),
@@ -153,7 +153,7 @@ def criteria_of(values: Mapping[str, Any]) -> Wanted:
 def makes_any_of(names: Iterable[str]) -> Condition:
     """Returns the condition that a model produces at least one of these modalities."""
     wanted = frozenset(names)
-    return lambda entry: not wanted.isdisjoint(entry.output_modalities)
+    return lambda model: not wanted.isdisjoint(model.output_modalities)
 
 
 def _conditions(values: Mapping[str, Any]) -> Iterable[Condition]:
@@ -164,25 +164,25 @@ def _conditions(values: Mapping[str, Any]) -> Iterable[Condition]:
         yield makes_any_of(modalities)
     if (text := get("q")) is not None:
         part = text.casefold()
-        yield lambda entry: part in entry.folded_texts
+        yield lambda model: part in model.folded_texts
     if (parameters := get("supported_parameters")) is not None:
-        yield lambda entry: entry.supported_parameters.issuperset(parameters)
+        yield lambda model: model.supported_parameters.issuperset(parameters)
     if (inputs := get("input_modalities")) is not None:
-        yield lambda entry: entry.input_modalities.issuperset(inputs)
+        yield lambda model: model.input_modalities.issuperset(inputs)
     if (names := get("model_authors")) is not None:
         authors = tuple(f"{name.casefold()}/" for name in names)
-        yield lambda entry: entry.folded_slug.startswith(authors)
+        yield lambda model: model.folded_slug.startswith(authors)
     if (family := get("arch")) is not None:
         beginning = family.casefold()
-        yield lambda entry: entry.folded_tokenizer.startswith(beginning)
+        yield lambda model: model.folded_tokenizer.startswith(beginning)
     if (least := get("context")) is not None:
-        yield lambda entry: entry.context_length is not None and entry.context_length >= least
+        yield lambda model: model.context_length is not None and model.context_length >= least
     if (days := get("min_age_days")) is not None:
         latest = _days_ago(days)
-        yield lambda entry: entry.created <= latest
+        yield lambda model: model.created <= latest
     if (days := get("max_age_days")) is not None:
         earliest = _days_ago(days)
-        yield lambda entry: entry.created >= earliest
+        yield lambda model: model.created >= earliest
 
 
 def _days_ago(number: int) -> int:

@@ -1,7 +1,7 @@
-"""Which models a list shows, in which order, and what it says of each.
+"""Selects, sorts and renders the models of a list.
 
-Lists are made from one copy of the public catalogue that a process keeps (:class:`Shelf`), indexed
-for what filters ask and already rendered, because thousands of models are shown at once.
+A process keeps one copy of the public catalogue (:class:`CatalogueCache`). Its models are indexed
+for the filters and rendered in advance, because a list shows thousands of them.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ _EXACT: Final = Context(prec=80)
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What one endpoint offers for a model; ``kind`` is the place of its kind among the kinds.
+    """The price and limits of a model at one endpoint.
 
-    ``cost`` ranks it as the mean of its two prices does: it is their sum, as an integer because
-    thousands are compared. ``terms`` is the rendered end of a model that is shown with this offer.
+    ``kind`` is an index into the kinds of endpoints. ``cost`` is the sum of both prices, which
+    ranks like their mean; an integer, because thousands are compared. ``terms`` is the rendered
+    end of a model that is listed with this offer.
     """
 
     endpoint_id: UUID
@@ -57,11 +58,11 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A listed model, with what filters ask of it and its public offers, the cheapest first.
+class CatalogueModel:
+    """A model with the attributes that filters compare, and its public offers, cheapest first.
 
-    Texts are folded for comparison without case. ``head`` is what is true of the model whoever
-    serves it, rendered: a JSON object that the ``terms`` of an :class:`Offer` close.
+    Texts are case-folded. ``head`` is the rendered part of the model that no endpoint changes: the
+    beginning of a JSON object, which the ``terms`` of an :class:`Offer` complete.
     """
 
     pk: UUID
@@ -82,34 +83,34 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """The public catalogue as of a version: its models, newest first, and kinds of endpoints."""
+    """One version of the public catalogue: its models, newest first, and the kinds of endpoints."""
 
     version: int
-    entries: Mapping[UUID, Entry]
+    models: Mapping[UUID, CatalogueModel]
     kinds: tuple[EndpointFacts, ...]
 
 
-class Shelf:
+class CatalogueCache:
     """Keeps one copy of the public catalogue for a whole process.
 
-    The copy is used only while its version is the one in PostgreSQL, which every request reads, so
-    that a change shows on the next request in every worker.
+    Every request reads the version in PostgreSQL and reloads an older copy, so a change is visible
+    on the next request in every worker.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept = Catalogue(version=-1, entries={}, kinds=())
+        self._kept = Catalogue(version=-1, models={}, kinds=())
 
-    def catalogue(self) -> Catalogue:
-        """Returns the catalogue as it is now: with one query, and three more after a change."""
+    def load(self) -> Catalogue:
+        """Returns the current catalogue, with one query; after a change, with four."""
         if connection.in_atomic_block:
-            # The transaction sees changes of its own, whose version moves only when it commits.
+            # The transaction sees its own changes, whose version changes only at its commit.
             return _load(-1)
         kept = self._kept
         if kept.version == _version():
             return kept
-        # One thread loads what all wait for. Whoever waited reads the version again: an older one
-        # would put the copy that is there now away.
+        # One thread loads while the others wait. They read the version again, because an older
+        # version would discard the new copy.
         with self._lock:
             if self._kept.version != (version := _version()):
                 self._kept = _load(version)
@@ -121,8 +122,8 @@ def _version() -> int:
 
 
 def _load(version: int) -> Catalogue:
-    # The version was read before these rows: newer rows under an older version are loaded again
-    # at the next request, older rows under a newer version cannot happen.
+    # The version is read before the rows. Newer rows under an older version are loaded again at
+    # the next request; older rows under a newer version cannot occur.
     kinds: dict[EndpointFacts, int] = {}
     offers: dict[UUID, list[Offer]] = {}
     rows = (
@@ -142,21 +143,23 @@ def _load(version: int) -> Catalogue:
             provider, display, zdr, trains, slug, permaslug, region, price.is_free
         )
         place = kinds.setdefault(facts.kind, len(kinds))
-        offer = _offer(pk, place, price, context, limit, is_moderated=moderated)
+        offer = _build_offer(pk, place, price, context, limit, is_moderated=moderated)
         offers.setdefault(model_id, []).append(offer)
-    models = LanguageModel.objects.listed().order_by("-created", "slug")
-    entries = {model.pk: _entry(model, offers.get(model.pk, ())) for model in models}
-    return Catalogue(version=version, entries=entries, kinds=tuple(kinds))
+    models = {
+        model.pk: _build_model(model, offers.get(model.pk, ()))
+        for model in LanguageModel.objects.listed().order_by("-created", "slug")
+    }
+    return Catalogue(version=version, models=models, kinds=tuple(kinds))
 
 
-def _entry(model: LanguageModel, offers: Iterable[Offer]) -> Entry:
-    return Entry(
+def _build_model(model: LanguageModel, offers: Iterable[Offer]) -> CatalogueModel:
+    return CatalogueModel(
         pk=model.pk,
         slug=model.slug,
         permaslug=model.canonical_slug,
         names=frozenset((model.slug, model.canonical_slug)),
         folded_slug=model.slug.casefold(),
-        # Nothing that is looked for holds a control character.
+        # A search text contains no control character, so it cannot match across the line break.
         folded_texts=f"{model.name}\n{model.slug}".casefold(),
         folded_tokenizer=(model.tokenizer or "").casefold(),
         created=model.created,
@@ -164,14 +167,14 @@ def _entry(model: LanguageModel, offers: Iterable[Offer]) -> Entry:
         input_modalities=frozenset(model.input_modalities),
         output_modalities=frozenset(model.output_modalities),
         supported_parameters=frozenset(model.supported_parameters),
-        head=_head(model),
+        head=_render_head(model),
         offers=tuple(offers),
     )
 
 
-def _head(model: LanguageModel) -> bytes:
-    """Renders what is true of a model whoever serves it: a JSON object, not yet closed."""
-    shown = {
+def _render_head(model: LanguageModel) -> bytes:
+    """Renders the part of a model that no endpoint changes: a JSON object without its end."""
+    rendered = {
         "id": model.slug,
         "canonical_slug": model.canonical_slug,
         "name": model.name,
@@ -182,7 +185,7 @@ def _head(model: LanguageModel) -> bytes:
             "input_modalities": model.input_modalities,
             "output_modalities": model.output_modalities,
             "modality": model.modality,
-            # Public clients refuse null here, and have this name for what is not known.
+            # Public clients refuse null here; they call an unknown tokenizer Other.
             "tokenizer": model.tokenizer or "Other",
             "instruct_type": model.instruct_type,
         },
@@ -194,10 +197,10 @@ def _head(model: LanguageModel) -> bytes:
         "per_request_limits": model.per_request_limits,
         "supported_voices": model.supported_voices,
     }
-    return msgspec.json.encode(shown)[:-1]
+    return msgspec.json.encode(rendered)[:-1]
 
 
-def _offer(
+def _build_offer(
     endpoint_id: UUID,
     kind: int,
     price: Price,
@@ -206,8 +209,8 @@ def _offer(
     *,
     is_moderated: bool = False,
 ) -> Offer:
-    """Returns an offer with the rest of a model rendered, which is its offer's."""
-    shown = {
+    """Returns an offer; renders the end of a model that is listed with it."""
+    rendered = {
         "pricing": public_pricing(price),
         "top_provider": {
             "context_length": context_length,
@@ -221,12 +224,12 @@ def _offer(
         prompt=price.prompt,
         completion=price.completion,
         cost=int(_EXACT.add(price.prompt, price.completion).scaleb(_PRICE_DECIMALS, _EXACT)),
-        terms=b"," + msgspec.json.encode(shown)[1:],
+        terms=b"," + msgspec.json.encode(rendered)[1:],
     )
 
 
 def public_pricing(price: Price) -> dict[str, str]:
-    """Returns a price as the public lists say it: USD per unit, as decimal strings."""
+    """Returns a price in the format of the public lists: USD per unit, as decimal strings."""
     rates = {
         "prompt": price.text("prompt"),
         "completion": price.text("completion"),
@@ -244,7 +247,7 @@ def public_pricing(price: Price) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A closed interval of decimals, open where it has no bound."""
+    """An interval of decimals that includes its bounds; ``None`` is no bound."""
 
     minimum: Decimal | None = None
     maximum: Decimal | None = None
@@ -258,8 +261,8 @@ class Range:
             self.maximum is None or value <= self.maximum
         )
 
-    def scaled(self, exponent: int) -> Range:
-        """Returns the interval whose bounds are these, times a power of ten, exactly."""
+    def scale(self, exponent: int) -> Range:
+        """Returns the interval with both bounds multiplied by a power of ten, exactly."""
         return Range(
             *(
                 None if bound is None else bound.scaleb(exponent, context=_EXACT)
@@ -269,14 +272,14 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a caller looks for: conditions on a model, on one of its endpoints, on its price.
+class Criteria:
+    """The criteria of a search: conditions on a model, on one of its endpoints, on its price.
 
-    Prices are in USD per token. ``is_unknown`` asks for what the catalogue does not record, so
-    nothing is known to match.
+    Prices are in USD per token. ``is_unknown`` marks a criterion that the catalogue does not
+    record, so no model matches.
     """
 
-    models: tuple[Callable[[Entry], bool], ...] = ()
+    models: tuple[Callable[[CatalogueModel], bool], ...] = ()
     providers: frozenset[str] | None = None
     zdr: bool = False
     region: str | None = None
@@ -284,8 +287,8 @@ class Wanted:
     completion_price: Range = Range()
     is_unknown: bool = False
 
-    def suits(self, kind: EndpointFacts) -> bool:
-        """Tells whether an endpoint of this kind has everything that is asked of one endpoint."""
+    def is_met_by(self, kind: EndpointFacts) -> bool:
+        """Tells whether an endpoint of this kind meets all criteria of an endpoint."""
         names = {kind.provider_slug.lower(), kind.provider_name.lower()}
         return (
             (self.providers is None or not self.providers.isdisjoint(names))
@@ -294,24 +297,24 @@ class Wanted:
         )
 
 
-class Shown(NamedTuple):
-    """A model and the offer that it is shown with."""
+class ListedModel(NamedTuple):
+    """A model and the offer that it is listed with."""
 
-    entry: Entry
+    model: CatalogueModel
     offer: Offer
 
 
-class Sight:
-    """The catalogue as one policy leaves it, with the private endpoints of an organization if any.
+class VisibleCatalogue:
+    """The part of the catalogue that a policy admits, with an organization's private endpoints.
 
-    A model is shown with the cheapest public offer, and only without any with the organization's
-    own, because a list shows list prices.
+    A list shows list prices, so a model is listed with its cheapest public offer; with a private
+    offer only if it has no public one.
     """
 
     def __init__(
         self, catalogue: Catalogue, policy: Policy, *, organization_id: UUID | None = None
     ) -> None:
-        self._entries = catalogue.entries
+        self._models = catalogue.models
         self._policy = policy
         self._kinds = list(catalogue.kinds)
         self._own: dict[str, list[Offer]] = {}
@@ -319,61 +322,61 @@ class Sight:
             self._read_own(organization_id)
         self._admitted = admitted_kinds(self._kinds, policy)
 
-    def find(self, model_id: UUID) -> Shown | None:
-        """Returns a model with its offer; ``None`` where the policy leaves none."""
-        entry = self._entries.get(model_id)
-        if entry is None or not admits_model(entry.names, self._policy):
+    def find(self, model_id: UUID) -> ListedModel | None:
+        """Returns a model with its offer, ``None`` if the policy admits none."""
+        model = self._models.get(model_id)
+        if model is None or not admits_model(model.names, self._policy):
             return None
-        offer = _first(self._offers(entry), self._admitted)
-        return None if offer is None else Shown(entry, offer)
+        offer = _find_offer(self._offers(model), self._admitted)
+        return None if offer is None else ListedModel(model, offer)
 
-    def select(self, wanted: Wanted, *, sort: str | None = None) -> list[Shown]:
-        """Returns the models that are served and wanted, in order.
+    def select(self, criteria: Criteria, *, sort: str | None = None) -> list[ListedModel]:
+        """Returns the models that are served and meet the criteria, in order.
 
-        Without ``sort``, newest first. What cannot be ranked goes last, in that same order: a model
-        without traffic or context length, and, since the catalogue records no benchmarks, every
-        model in an order by one. Popularity, throughput and latency are those of public endpoints.
+        Without ``sort``, newest first. Models that cannot be ranked go last, newest first: those
+        without traffic or context length, and all models in an order by a benchmark, because the
+        catalogue records none. Popularity, throughput and latency are those of public endpoints.
         """
-        found = [] if wanted.is_unknown else self._served(wanted)
-        if not (price := wanted.prompt_price).is_open:
-            found = [shown for shown in found if price.admits(shown.offer.prompt)]
-        if not (price := wanted.completion_price).is_open:
-            found = [shown for shown in found if price.admits(shown.offer.completion)]
-        if (order := self._order(sort)) is None:
+        found = [] if criteria.is_unknown else self._find_served(criteria)
+        if not (price := criteria.prompt_price).is_open:
+            found = [listed for listed in found if price.admits(listed.offer.prompt)]
+        if not (price := criteria.completion_price).is_open:
+            found = [listed for listed in found if price.admits(listed.offer.completion)]
+        if (order := self._make_ranking(sort)) is None:
             return found
         rank, is_descending = order
-        ranks = [(rank(shown), shown) for shown in found]
+        ranks = [(rank(listed), listed) for listed in found]
         ranked = [pair for pair in ranks if pair[0] is not None]
         ranked.sort(key=itemgetter(0), reverse=is_descending)
-        last = [shown for value, shown in ranks if value is None]
-        return [*(shown for _, shown in ranked), *last]
+        last = [listed for value, listed in ranks if value is None]
+        return [*(listed for _, listed in ranked), *last]
 
-    def _served(self, wanted: Wanted) -> list[Shown]:
-        """Returns the models that one admitted endpoint has everything of that is asked of one."""
-        entries: Iterable[Entry] = self._entries.values()
+    def _find_served(self, criteria: Criteria) -> list[ListedModel]:
+        """Returns the models of which one admitted endpoint meets all criteria of an endpoint."""
+        models: Iterable[CatalogueModel] = self._models.values()
         if self._policy.models is not None or self._policy.ignored_models:
-            entries = [entry for entry in entries if admits_model(entry.names, self._policy)]
-        for condition in wanted.models:
-            entries = [entry for entry in entries if condition(entry)]
+            models = [model for model in models if admits_model(model.names, self._policy)]
+        for condition in criteria.models:
+            models = [model for model in models if condition(model)]
         admitted = self._admitted
-        suiting = frozenset(place for place in admitted if wanted.suits(self._kinds[place]))
-        is_narrower = suiting != admitted
+        matching = frozenset(place for place in admitted if criteria.is_met_by(self._kinds[place]))
+        is_narrower = matching != admitted
         found = []
-        for entry in entries:
-            offers = self._offers(entry)
-            offer = _first(offers, admitted)
-            if offer is None or (is_narrower and _first(offers, suiting) is None):
+        for model in models:
+            offers = self._offers(model)
+            offer = _find_offer(offers, admitted)
+            if offer is None or (is_narrower and _find_offer(offers, matching) is None):
                 continue
-            found.append(Shown(entry, offer))
+            found.append(ListedModel(model, offer))
         return found
 
-    def _offers(self, entry: Entry) -> Sequence[Offer]:
-        """Returns every offer for a model, admitted or not: the public ones, then its own."""
-        own = self._own.get(entry.slug)
-        return entry.offers if own is None else (*entry.offers, *own)
+    def _offers(self, model: CatalogueModel) -> Sequence[Offer]:
+        """Returns every offer for a model, admitted or not, public ones first."""
+        own = self._own.get(model.slug)
+        return model.offers if own is None else (*model.offers, *own)
 
     def _read_own(self, organization_id: UUID) -> None:
-        """Reads the organization's active endpoints, each judged by its own declarations."""
+        """Reads the organization's active endpoints; the policy applies to their declarations."""
         rows = (
             PrivateEndpoint.objects.for_organization(organization_id)
             .routable()
@@ -383,48 +386,50 @@ class Sight:
             )
         )  # fmt: skip
         for model_id, pk, provider, display, zdr, region, *rates in rows:
-            entry = self._entries.get(model_id)
-            if entry is None:
+            model = self._models.get(model_id)
+            if model is None:
                 continue
             facts = EndpointFacts(
-                provider, display, bool(zdr), False, entry.slug, entry.permaslug, region
+                provider, display, bool(zdr), False, model.slug, model.permaslug, region
             )
-            offer = _offer(pk, len(self._kinds), Price(*rates), entry.context_length)
+            offer = _build_offer(pk, len(self._kinds), Price(*rates), model.context_length)
             self._kinds.append(facts.kind)
-            self._own.setdefault(entry.slug, []).append(offer)
+            self._own.setdefault(model.slug, []).append(offer)
 
-    def _order(self, sort: str | None) -> tuple[Callable[[Shown], Any], bool] | None:
-        """Returns a model's rank, ``None`` for last, and whether the highest is first.
+    def _make_ranking(self, sort: str | None) -> tuple[Callable[[ListedModel], Any], bool] | None:
+        """Returns a function that ranks a model, and whether the highest rank is first.
 
-        Returns nothing for the order as it is.
+        A rank of ``None`` goes last. Returns ``None`` when the order stays as it is.
         """
         match sort:
             case "pricing-low-to-high":
-                return lambda shown: shown.offer.cost, False
+                return lambda listed: listed.offer.cost, False
             case "pricing-high-to-low":
-                return lambda shown: shown.offer.cost, True
+                return lambda listed: listed.offer.cost, True
             case "context-high-to-low":
-                return lambda shown: shown.entry.context_length, True
+                return lambda listed: listed.model.context_length, True
             case "most-popular" | "top-weekly":
                 tokens = traffic.tokens_last_week()
-                return lambda shown: tokens.get(shown.entry.pk), True
+                return lambda listed: tokens.get(listed.model.pk), True
             case "throughput-high-to-low":
-                medians = self._medians("throughput")
-                return lambda shown: max(medians(shown), default=None), True
+                medians = self._make_medians("throughput")
+                return lambda listed: max(medians(listed), default=None), True
             case "latency-low-to-high":
-                medians = self._medians("latency")
-                return lambda shown: min(medians(shown), default=None), False
+                medians = self._make_medians("latency")
+                return lambda listed: min(medians(listed), default=None), False
             case _:
                 return None
 
-    def _medians(self, measure: Literal["latency", "throughput"]) -> Callable[[Shown], list[float]]:
-        """Returns how to get the medians of a model's endpoints, of those that have one."""
+    def _make_medians(
+        self, measure: Literal["latency", "throughput"]
+    ) -> Callable[[ListedModel], list[float]]:
+        """Returns a function that collects the medians of a model's admitted endpoints."""
         figures = traffic.figures()
 
-        def medians(shown: Shown) -> list[float]:
+        def medians(listed: ListedModel) -> list[float]:
             return [
                 percentiles["p50"]
-                for offer in self._offers(shown.entry)
+                for offer in self._offers(listed.model)
                 if offer.kind in self._admitted
                 and (found := figures.get(offer.endpoint_id)) is not None
                 and (percentiles := getattr(found, measure)) is not None
@@ -433,21 +438,21 @@ class Sight:
         return medians
 
 
-def _first(offers: Sequence[Offer], kinds: Set[int]) -> Offer | None:
+def _find_offer(offers: Sequence[Offer], kinds: Set[int]) -> Offer | None:
     for offer in offers:
         if offer.kind in kinds:
             return offer
     return None
 
 
-def resolve(author: str, slug: str) -> LanguageModel:
+def find_model(author: str, slug: str) -> LanguageModel:
     """Returns the model that a public or canonical slug names, with or without a variant suffix.
 
-    A model whose own name ends like a variant comes first. Raises :class:`ModelNotFound`.
+    A model whose own name ends like a variant takes precedence. Raises :class:`ModelNotFound`.
     """
     name = f"{author}/{slug}"
     names = list(dict.fromkeys((name, split_variant(name)[0])))
-    # PostgreSQL has no NUL in text, and no name has any other control character.
+    # PostgreSQL stores no NUL, and no name contains another control character.
     if not CONTROL_CHARACTERS.search(name):
         found = LanguageModel.objects.listed().filter(
             Q(slug__in=names) | Q(canonical_slug__in=names)

@@ -1,7 +1,8 @@
-"""How public endpoints did lately, by what their generations recorded; of all organizations.
+"""The recent latency, throughput, uptime and popularity of public endpoints.
 
-Anyone may ask for a list in this order, so what is read here is kept for ``KEPT_SECONDS``: a crowd
-of callers costs one query a minute in each worker.
+The figures come from the generations of all organizations. Anyone may request a list in their
+order, so they are cached for ``KEPT_SECONDS``: any number of callers costs one query a minute in
+each worker.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from inference.models import Generation
 KEPT_SECONDS: Final = 60
 _PERCENTILES: Final = ("p50", "p75", "p90", "p99")
 
-# The last attempt's own time is what counts: a fallback does not answer for those before it. Time
-# to the first token is known of streams alone. A caller's mistake, a rate limit and a tenant's own
-# credential say nothing about an endpoint.
+# Only the last attempt's own time counts, because earlier attempts went to other endpoints. Only
+# streams have a time to the first token. A caller's mistake, a rate limit and a refused own
+# credential are no failures of the endpoint.
 _FIGURES: Final = """
 WITH recent AS MATERIALIZED (
     SELECT model_endpoint_id, created_at, status, streamed, completion_tokens, attempts,
@@ -70,7 +71,7 @@ FROM speed FULL JOIN uptime USING (endpoint_id)
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One endpoint's recent past; ``None`` where there was no traffic to tell it by.
+    """One endpoint's recent figures; ``None`` where there was too little traffic.
 
     ``latency`` (milliseconds to the first token, of streams) and ``throughput`` (completion tokens
     per second of the whole call) are percentiles of the last 30 minutes. Uptimes are the share, in
@@ -93,7 +94,7 @@ def figures() -> dict[UUID, Figures]:
 
 
 def tokens_last_week() -> dict[UUID, int]:
-    """Returns how many tokens the public endpoints of each model processed in seven days."""
+    """Returns the number of tokens that public endpoints processed in seven days, by model."""
     return cache.get_or_set("traffic.tokens", _tokens, KEPT_SECONDS) or {}
 
 
@@ -110,7 +111,9 @@ def _figures() -> dict[UUID, Figures]:
     with connection.cursor() as cursor:
         cursor.execute(_FIGURES, values)
         return {
-            endpoint_id: Figures(_named(latency), _named(throughput), *map(_number, uptimes))
+            endpoint_id: Figures(
+                _name_percentiles(latency), _name_percentiles(throughput), *map(_round, uptimes)
+            )
             for endpoint_id, latency, throughput, *uptimes in cursor.fetchall()
         }
 
@@ -127,19 +130,20 @@ def _tokens() -> dict[UUID, int]:
 
 
 def _first_id(since: datetime) -> str:
-    """Returns what no generation since then sorts before: an identifier begins with its second.
+    """Returns a lower bound of the ids of generations since a moment.
 
-    The primary key so serves as an index by time; the minute is for clocks that disagree.
+    An id begins with its second, so the primary key serves as an index by time. One minute is
+    subtracted for clocks that differ.
     """
     return f"gen-{int(since.timestamp()) - 60}"
 
 
-def _named(values: list[float] | None) -> dict[str, float] | None:
-    """Names percentiles; without anything to rank PostgreSQL answers none, or as many nulls."""
+def _name_percentiles(values: list[float] | None) -> dict[str, float] | None:
+    """Names percentiles. Without rows PostgreSQL returns null, or a list of nulls."""
     if values is None or None in values:
         return None
     return {name: round(float(value), 3) for name, value in zip(_PERCENTILES, values, strict=True)}
 
 
-def _number(value: object) -> float | None:
+def _round(value: object) -> float | None:
     return None if value is None else round(float(str(value)), 3)

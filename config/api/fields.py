@@ -1,4 +1,4 @@
-"""Strict serializer fields: a value is accepted exactly as JSON spells it, or refused by name."""
+"""Strict serializer fields, which convert nothing: a value of another type is refused by name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MONEY: Final = Context(prec=40)
 
 
 class StrictSerializer(serializers.Serializer[Any]):
-    """A shape that refuses the fields it does not know, by name."""
+    """A shape that refuses unknown fields by name."""
 
     def to_internal_value(self, data: Any) -> Any:
         if not isinstance(data, Mapping):
@@ -36,7 +36,7 @@ class StrictSerializer(serializers.Serializer[Any]):
 
 
 class StringField(serializers.CharField):
-    """A JSON string as it is: not trimmed, not converted, without control characters."""
+    """A JSON string without control characters, neither trimmed nor converted."""
 
     default_error_messages = {"invalid": "Must be a string."}
 
@@ -54,7 +54,7 @@ class StringField(serializers.CharField):
 
 
 class TrackingField(StringField):
-    """A tracking string of the wider rule: any Unicode text without NUL, no white space around."""
+    """A tracking string: any text without NUL and without white space at its ends."""
 
     def __init__(self, **kwargs: Any) -> None:
         kwargs.setdefault("min_length", 1)
@@ -83,7 +83,7 @@ class FlagField(serializers.BooleanField):
 
 
 class ChoiceField(serializers.ChoiceField):
-    """One string of a closed list."""
+    """A string of a closed list."""
 
     def to_internal_value(self, data: Any) -> Any:
         if not isinstance(data, str) or data not in self.choices:
@@ -92,7 +92,7 @@ class ChoiceField(serializers.ChoiceField):
 
 
 class UUIDField(serializers.UUIDField):
-    """A UUID in its usual spelling, and in no other that Python would accept."""
+    """A UUID in its usual spelling; Python would accept others."""
 
     default_error_messages = {"invalid": "Must be a UUID."}
 
@@ -116,7 +116,7 @@ class IntegerField(serializers.IntegerField):
 
 @extend_schema_field({"type": "number", "minimum": 0, "maximum": _MAX_DOLLARS})
 class DollarsField(serializers.Field[int, Any, float, Any]):
-    """A JSON number of USD, not negative, as integer nano-USD: exact, or refused."""
+    """A JSON number of USD, at least 0, as integer nano-USD; refused unless it is exact."""
 
     def to_internal_value(self, data: Any) -> int:
         if not isinstance(data, int | Decimal) or isinstance(data, bool):
@@ -133,7 +133,7 @@ class DollarsField(serializers.Field[int, Any, float, Any]):
 
 
 class InstantField(serializers.DateTimeField):
-    """An ISO 8601 moment with its seconds and its offset from UTC, and in no shorter spelling."""
+    """An ISO 8601 moment; seconds and the offset from UTC are required."""
 
     def to_internal_value(self, value: Any) -> datetime:
         if not isinstance(value, str) or not _INSTANT.fullmatch(value):

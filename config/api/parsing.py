@@ -1,4 +1,4 @@
-"""How request bodies are read and responses are written: strict JSON, and nothing else."""
+"""Parses request bodies and renders responses, in strict JSON only."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ MAX_DEPTH: Final = 32
 
 
 class JSONRenderer(renderers.JSONRenderer):
-    """JSON and nothing else; ``Accept`` decides only whether JSON is allowed at all."""
+    """Renders JSON; a request whose ``Accept`` excludes JSON is refused."""
 
     ensure_ascii = False
 
 
 class StrictJSONParser(BaseParser):
-    """Reads one JSON object in UTF-8: no duplicate key, no NaN, no needless depth.
+    """Parses one JSON object in UTF-8; refuses duplicate keys, NaN and deep nesting.
 
     Raises ``ParseError`` (400) for what is malformed and :class:`PayloadTooLarge` (413).
     Numbers with a fraction arrive as :class:`~decimal.Decimal`, so that money keeps its digits.

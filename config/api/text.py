@@ -1,4 +1,4 @@
-"""The spellings that the API accepts in texts; pure, so that parsers of any room can use it."""
+"""The characters and spellings that the API accepts in texts; pure, for parsers everywhere."""
 
 from __future__ import annotations
 

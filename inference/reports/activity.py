@@ -1,6 +1,6 @@
-"""What an organization used, day by day: from sums where a day is final, else from generations.
+"""The usage of an organization by day: from stored sums for final days, else from generations.
 
-A generation counts for the UTC day on which it was admitted, and from when it has ended.
+A generation counts once it has ended, for the UTC day on which it was admitted.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _TOKENS: Final = ("prompt_tokens", "completion_tokens", "cached_tokens", "reason
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """Which activity is asked for; what is ``None`` does not narrow it.
+    """A query for activity; an attribute of ``None`` is no filter.
 
-    ``group_by`` names a column by which rows are split further: ``workspace_id`` or ``end_user``.
+    ``group_by`` splits rows by a further column, ``workspace_id`` or ``end_user``.
     """
 
     organization_id: UUID
@@ -42,7 +42,7 @@ class Activity:
     group_by: str | None = None
 
     def rows(self) -> list[dict[str, Any]]:
-        """Returns a row for each date, model and endpoint that was used, the latest date first.
+        """Returns a row for each date, model and endpoint with usage, the latest date first.
 
         Amounts are integers of nano-USD.
         """
@@ -50,7 +50,7 @@ class Activity:
         found = [*self._summed(rolled), *self._live(set(self.days) - rolled)]
         names = permaslugs({row["endpoint_id"] for row in found})
         for row in found:
-            # Sums outlive endpoints.
+            # The endpoint of a stored sum may have been deleted.
             row["model_permaslug"] = names.get(row["endpoint_id"], row["model"])
         found.sort(key=self._order)
         found.sort(key=lambda row: row["date"], reverse=True)
@@ -100,7 +100,7 @@ class Activity:
         }
         key = _KEY if self.group_by is None else (*_KEY, self.group_by)
         sums |= {name: Coalesce(Sum(name), 0) for name in _TOKENS}
-        # Sums stand apart from the columns that they add up, whose names they would take.
+        # A prefix keeps the names of the sums apart from the names of their columns.
         named = {f"sum_{name}": expression for name, expression in sums.items()}
         for row in rows.filter(**wanted).order_by().values(*key).annotate(**named):
             yield {name: row[name] for name in key} | {
@@ -113,13 +113,13 @@ class Activity:
 
 
 def completed_days() -> list[date]:
-    """Returns the UTC days that activity tells of, the latest first: today is not over."""
+    """Returns the UTC days of the report, the latest first; today is not complete."""
     today = timezone.now().astimezone(UTC).date()
     return [today - number * _DAY for number in range(1, ACTIVITY_DAYS + 1)]
 
 
 def permaslugs(endpoint_ids: Collection[UUID]) -> dict[UUID, str]:
-    """Returns the permanent name of the model that each endpoint serves, public or private."""
+    """Returns the canonical slug of the model of each endpoint, public or private."""
     named: dict[UUID, str] = {}
     kinds: tuple[Any, ...] = (ModelEndpoint, PrivateEndpoint)
     for kind in kinds:
@@ -129,7 +129,7 @@ def permaslugs(endpoint_ids: Collection[UUID]) -> dict[UUID, str]:
 
 
 def _spans(days: Collection[date]) -> Iterator[tuple[datetime, datetime]]:
-    """Joins days that follow each other, for one look into the index instead of many."""
+    """Joins consecutive days, so that each range needs one index scan."""
     begin: date | None = None
     for day in sorted(days):
         if begin is None:

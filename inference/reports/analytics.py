@@ -1,7 +1,7 @@
-"""Questions over the settled generations of an organization: metrics, by dimensions, over time.
+"""Queries over the generations of an organization: metrics by dimensions, over time.
 
-Every query is the ORM's, over expressions that stand here; what a caller sends chooses among them
-and becomes parameters.
+The ORM builds every query from the expressions of this module. A caller's values select among them
+or become parameters; they never become SQL.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _MONEY: Final = Decimal(10**9)
 
 
 class Granularity(StrEnum):
-    """How long a bucket of time is; weeks begin on Monday, all at midnight UTC."""
+    """The length of a time bucket, in UTC; weeks begin on Monday."""
 
     MINUTE = "minute"
     HOUR = "hour"
@@ -56,7 +56,7 @@ class Granularity(StrEnum):
 
 
 class _Percentile(Aggregate):
-    """A percentile of what is not null, between two values where it falls between them."""
+    """A percentile of the values that are not null, interpolated between two values."""
 
     function = "percentile_cont"
     template = "%(function)s(%(share)s) WITHIN GROUP (ORDER BY %(expressions)s)"
@@ -68,11 +68,11 @@ class _Percentile(Aggregate):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """Something measured of a group of generations.
+    """A measure of a group of generations.
 
     ``display_format`` is the contract's: a ``percent`` is a share from 0 to 1, a ``latency`` is in
-    milliseconds, a ``throughput`` in tokens per second, a ``currency`` in USD. A rate is averaged,
-    never summed, and is null where there is nothing to tell it by.
+    milliseconds, a ``throughput`` in tokens per second, a ``currency`` in USD. A rate is an
+    average, not a sum, and is null for a group without data.
     """
 
     label: str
@@ -80,7 +80,7 @@ class Metric:
     expression: Any
     is_rate: bool = False
 
-    def shown(self, value: Any) -> int | float | None:
+    def render(self, value: Any) -> int | float | None:
         if value is None:
             return None
         if self.display_format == "currency":
@@ -88,13 +88,13 @@ class Metric:
         return round(float(value), 6) if self.is_rate else int(value)
 
     def bound(self, value: Decimal) -> Decimal:
-        """Returns a number of a filter in the unit in which the metric is stored."""
+        """Converts a number of a filter to the unit in which the metric is stored."""
         return value * _MONEY if self.display_format == "currency" else value
 
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """Something by which generations are told apart; its values are what filters take too."""
+    """An attribute that groups generations; filters compare with its values."""
 
     label: str
     expression: Any
@@ -193,7 +193,7 @@ DIMENSIONS: Final[Mapping[str, Dimension]] = {
     "error_type": Dimension("Error", F("error_type")),
 }
 
-# What each operator compares with; dimensions are names, so only metrics have an order.
+# The kind of value of each operator. Only metrics are ordered, because dimensions are names.
 OPERATORS: Final[Mapping[str, Literal["scalar", "array"]]] = {
     "eq": "scalar",
     "neq": "scalar",
@@ -210,9 +210,9 @@ METRIC_OPERATORS: Final = ("eq", "neq", "gt", "gte", "lt", "lte")
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A condition on a dimension, by a list of its values, or on a metric, by one number.
+    """A condition on a dimension, with one value or a list, or on a metric, with one number.
 
-    ``include_unset`` lets rows through whose dimension has no value; no other filter does.
+    ``include_unset`` also keeps rows whose dimension has no value; other filters drop them.
     """
 
     field: str
@@ -223,7 +223,7 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A question; every name in it is one of this module's."""
+    """A query; its names are keys of this module's metrics and dimensions."""
 
     organization_id: UUID
     start: datetime
@@ -238,7 +238,7 @@ class Query:
     group_limit: int | None = None
 
     def run(self) -> Answer:
-        """Asks; raises :class:`RequestTimeout` for what takes longer than ten seconds."""
+        """Runs the query; raises :class:`RequestTimeout` after ten seconds."""
         started = time.monotonic()
         try:
             with transaction.atomic(), connection.cursor() as cursor:
@@ -251,7 +251,7 @@ class Query:
                 raise RequestTimeout from None
             raise
         return Answer(
-            rows=[self._shown(row) for row in found[: self.limit]],
+            rows=[self._render_row(row) for row in found[: self.limit]],
             is_truncated=len(found) > self.limit,
             query_time_ms=round((time.monotonic() - started) * 1000, 3),
         )
@@ -262,7 +262,7 @@ class Query:
             .exclude(status=Generation.Status.PENDING)
             .filter(created_at__gte=self.start, created_at__lt=self.end)
         )
-        # Prefixed, so that none meets a column of the same name.
+        # The prefix avoids a conflict with a column of the same name.
         asked = {*self.dimensions, *(item.field for item in self.filters)}
         rows = rows.annotate(
             **{f"by_{name}": DIMENSIONS[name].expression for name in asked & DIMENSIONS.keys()}
@@ -275,7 +275,7 @@ class Query:
             rows = rows.annotate(by_date=Trunc("created_at", self.granularity.value))
             group.insert(0, "by_date")
         if not group:
-            # Without anything to group by, all of them are one group.
+            # Without a dimension or granularity, all rows form one group.
             rows = rows.annotate(by_nothing=Value(1))
         rows = rows.order_by().values(*(group or ["by_nothing"]))
         measured = {*self.metrics, *(item.field for item in self.filters), self.order_by}
@@ -311,7 +311,7 @@ class Query:
             )
         return order
 
-    def _shown(self, row: Mapping[str, Any]) -> dict[str, Any]:
+    def _render_row(self, row: Mapping[str, Any]) -> dict[str, Any]:
         shown: dict[str, Any] = {}
         if self.granularity is not None:
             shown["date"] = row["by_date"].strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -319,13 +319,13 @@ class Query:
             value = row[f"by_{name}"]
             shown[name] = str(value) if isinstance(value, UUID) else value
         for name in self.metrics:
-            shown[name] = METRICS[name].shown(row[f"of_{name}"])
+            shown[name] = METRICS[name].render(row[f"of_{name}"])
         return shown
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The rows of a query, at most as many as its limit."""
+    """The rows of a query, up to its limit."""
 
     rows: list[dict[str, Any]]
     is_truncated: bool
@@ -333,7 +333,7 @@ class Answer:
 
 
 def _condition(item: Filter) -> Q:
-    """Returns the condition of a filter on a dimension; SQL's own rule keeps unset values out."""
+    """Returns the condition of a filter on a dimension; rows without a value do not match."""
     name = f"by_{item.field}"
     values = item.value if isinstance(item.value, list) else [item.value]
     if item.field == "model":
@@ -346,7 +346,7 @@ def _condition(item: Filter) -> Q:
 
 
 def _slugs(names: Sequence[str]) -> list[str]:
-    """Returns the public names of models that are named by either of their two names."""
+    """Returns the public slugs of models that are named by public or canonical slugs."""
     renamed = dict(
         LanguageModel.objects.filter(canonical_slug__in=names).values_list("canonical_slug", "slug")
     )

@@ -1,4 +1,4 @@
-"""Sums up the hours that are over, for the console's first page."""
+"""Stores the sums of completed hours for the console's first page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.utils import timezone
 from inference.models import HourlyUsage
 
 HOUR: Final = timedelta(hours=1)
-# A generation's id has the second in which it was made, its stamp is a moment older or younger.
+# The second in a generation's id and its stamp may differ slightly.
 _SLACK: Final = timedelta(hours=1)
 
 SUMS: Final = """
@@ -22,7 +22,7 @@ SUMS: Final = """
     coalesce(sum(latency_ms), 0) AS latency_ms, count(latency_ms) AS timed
 """
 
-# The primary key is the one index that is in the order of time.
+# Only the index of the primary key is in the order of time.
 _ROLL_UP: Final = """
 WITH summed AS (
     SELECT date_trunc('hour', created_at, 'UTC') AS hour, {sums}
@@ -47,31 +47,31 @@ _FIRST: Final = "SELECT created_at FROM inference_generation ORDER BY id LIMIT 1
 
 
 def first_id(moment: datetime) -> str:
-    """Returns what the ids of all generations since a moment come after."""
+    """Returns a lower bound of the ids of all generations since a moment."""
     return f"gen-{int((moment - _SLACK).timestamp())}"
 
 
 def hour_of(moment: datetime) -> datetime:
-    """Returns the beginning of the hour that holds a moment."""
+    """Returns the beginning of a moment's hour."""
     return moment.replace(minute=0, second=0, microsecond=0)
 
 
 def summed_until() -> datetime | None:
-    """Returns the end of the last hour that is summed."""
+    """Returns the end of the last hour with stored sums."""
     last = HourlyUsage.objects.order_by("-hour").values_list("hour", flat=True).first()
     return None if last is None else last + HOUR
 
 
 def roll_up_hours() -> int:
-    """Sums every hour that is over up to the first with a generation under way; returns how many.
+    """Sums the completed hours before the first running generation; returns the number of hours.
 
-    Any number may run at once.
+    Several processes may run it at once.
     """
     begin = summed_until() or _moment(_FIRST)
     if begin is None:
         return 0
     begin = hour_of(begin)
-    # The hour that ended just now may still get a row from a slow clock.
+    # A host with a slow clock may still add a row to the last hour.
     end = hour_of(timezone.now() - _SLACK)
     pending = _moment(_OLDEST_PENDING)
     if pending is not None:

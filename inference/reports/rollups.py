@@ -1,4 +1,4 @@
-"""Sums up the days that are over, once for good, so that reports need not read generations."""
+"""Stores the sums of completed days once, so that reports need not read their generations."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from accounts.models import Organization
 from inference.models import Generation, UsageDay
 
 _DAY: Final = timedelta(days=1)
-# A generation is stored a moment after its stamp was taken, by a clock that may be wrong.
+# A generation is stored after its stamp is taken, and the clock of its host may be wrong.
 _GRACE: Final = timedelta(hours=1)
 
-# One snapshot for all of it. A generation ends once and then stays as it is, and a day that is over
-# gets no more of them: so what is summed when none is pending is final.
+# The whole statement reads one snapshot. A generation that has ended never changes, and a completed
+# day gets no new ones, so the sums are final once no generation of the day is pending.
 _ROLL_UP: Final = """
 WITH opened AS (
     INSERT INTO inference_usageday (day, rolled_up_at)
@@ -59,9 +59,9 @@ def midnight(day: date) -> datetime:
 
 
 def roll_up_usage(now: datetime | None = None) -> int:
-    """Rolls up every day that is over and has no generation under way; returns how many.
+    """Rolls up every completed day without a running generation; returns the number of days.
 
-    Until then reports read the day's generations themselves. Any number may run at once.
+    Reports read the generations of the other days themselves. Several processes may run it at once.
     """
     return sum(_roll_up(day) for day in _due(now or timezone.now()))
 
@@ -78,7 +78,7 @@ def _due(now: datetime) -> Iterator[date]:
 
 
 def _first_day() -> date | None:
-    """Returns the day of the very first generation, by one look into the index for each owner."""
+    """Returns the day of the first generation, with one index lookup for each organization."""
     own = Generation.objects.filter(organization=OuterRef("pk")).order_by("created_at")
     first: datetime | None = Organization.objects.annotate(
         first=Subquery(own.values("created_at")[:1])

@@ -48,7 +48,7 @@ _SCALAR: Final = {"oneOf": [{"type": "string"}, {"type": "number"}]}
 
 @extend_schema_serializer(component_name="ProviderResponse")
 class _ProviderResponseSerializer(serializers.Serializer[Any]):
-    """One attempt; the failed ones are those that a fallback followed."""
+    """One attempt. Every attempt but the last failed."""
 
     status = serializers.IntegerField(allow_null=True)
     endpoint_id = serializers.CharField(required=False)
@@ -59,7 +59,7 @@ class _ProviderResponseSerializer(serializers.Serializer[Any]):
 
 
 class _Absent(serializers.SerializerMethodField):
-    """What this service has nothing to say of: always null."""
+    """A field that this service does not support: always null."""
 
     def __init__(self) -> None:
         super().__init__(method_name="absent")
@@ -82,10 +82,10 @@ class _AbsentText(_Absent):
 
 @extend_schema_serializer(component_name="GenerationResponseData")
 class GenerationSerializer(serializers.Serializer[Generation]):
-    """What became of one request that has ended, never its text.
+    """The result of a request that has ended, without its text.
 
-    Amounts are in USD, times in milliseconds; what nobody knows is null. Needs ``permaslugs`` in
-    its context: of the endpoints it tried.
+    Amounts are in USD, times in milliseconds; an unknown value is null. The context must contain
+    ``permaslugs``, the models of the tried endpoints.
     """
 
     api_type = serializers.SerializerMethodField()
@@ -114,7 +114,7 @@ class GenerationSerializer(serializers.Serializer[Generation]):
     num_media_completion = _AbsentInteger()
     num_media_prompt = _AbsentInteger()
     num_search_results = _AbsentInteger()
-    origin = serializers.SerializerMethodField(help_text="Of the referer, or empty.")
+    origin = serializers.SerializerMethodField(help_text="The origin of the referer, or empty.")
     preset_id = _AbsentText()
     provider_name = serializers.CharField(allow_null=True)
     provider_responses = serializers.SerializerMethodField()
@@ -123,10 +123,10 @@ class GenerationSerializer(serializers.Serializer[Generation]):
     streamed = serializers.BooleanField(allow_null=True)
     tokens_completion = serializers.IntegerField(source="completion_tokens", allow_null=True)
     tokens_prompt = serializers.IntegerField(source="prompt_tokens", allow_null=True)
-    total_cost = serializers.SerializerMethodField(help_text="What credits paid.")
+    total_cost = serializers.SerializerMethodField(help_text="The amount that credits paid.")
     upstream_id = serializers.CharField(allow_null=True)
     upstream_inference_cost = serializers.SerializerMethodField(
-        help_text="What the price of the endpoint made of the usage, whoever paid it."
+        help_text="The cost of the usage at the endpoint's price, whether or not credits paid it."
     )
     usage = serializers.SerializerMethodField(help_text="Equals `total_cost`.")
     user_agent = serializers.CharField(allow_null=True)
@@ -173,7 +173,7 @@ class GenerationSerializer(serializers.Serializer[Generation]):
             "latency": attempt["latency_ms"],
             "provider_name": attempt["provider"],
         }
-        # An endpoint may have left the catalogue; null is refused where a field is only optional.
+        # The endpoint may be gone from the catalogue, and clients refuse null in an optional field.
         if name := self.context["permaslugs"].get(attempt["endpoint_id"]):
             shown["model_permaslug"] = name
         return shown
@@ -183,7 +183,7 @@ GenerationResponseSerializer = envelope("GenerationResponse", data=GenerationSer
 
 
 class _CommentField(StringField):
-    """Free text of several lines."""
+    """A text that may have several lines."""
 
     def to_internal_value(self, data: Any) -> str:
         if not isinstance(data, str):
@@ -212,9 +212,9 @@ FeedbackResponseSerializer = envelope(
 
 @extend_schema_serializer(component_name="ActivityItem")
 class ActivitySerializer(serializers.Serializer[dict[str, Any]]):
-    """What was used of one model at one endpoint on one UTC day; amounts in USD."""
+    """The usage of one model at one endpoint on one UTC day; amounts are in USD."""
 
-    byok_usage_inference = serializers.SerializerMethodField(help_text="Own credentials' spend.")
+    byok_usage_inference = serializers.SerializerMethodField(help_text="Spent by own credentials.")
     cached_tokens = serializers.IntegerField()
     completion_tokens = serializers.IntegerField()
     date = serializers.DateField()
@@ -227,13 +227,13 @@ class ActivitySerializer(serializers.Serializer[dict[str, Any]]):
     requests = serializers.IntegerField()
     usage = serializers.SerializerMethodField(help_text="Credits spent.")
     workspace_id = serializers.CharField(
-        required=False, help_text="With `group_by=workspace` alone."
+        required=False, help_text="Only with `group_by=workspace`."
     )
     external_user = serializers.CharField(
         source="end_user",
         required=False,
         allow_null=True,
-        help_text="With `group_by=end_user` alone, an extension.",
+        help_text="Only with `group_by=end_user`, an extension.",
     )
 
     def to_representation(self, instance: dict[str, Any]) -> Any:
@@ -291,7 +291,7 @@ MetaResponseSerializer = envelope("GetAnalyticsMetaResponse", data=MetaSerialize
 
 @extend_schema_field({"oneOf": [*_SCALAR["oneOf"], {"type": "array", "items": _SCALAR}]})
 class _ValueField(serializers.Field[Any, Any, Any, Any]):
-    """A string, a number, or a list of them; the filter decides which."""
+    """A string, a number or a list of them, as the operator of the filter requires."""
 
     def to_internal_value(self, data: Any) -> Any:
         if isinstance(data, list):
@@ -324,7 +324,8 @@ class _FilterSerializer(StrictSerializer):
     operator = ChoiceField(choices=list(OPERATORS))
     value = _ValueField()
     include_unset = FlagField(
-        required=False, help_text="With `in` and `not_in` on a dimension: rows without one too."
+        required=False,
+        help_text="With `in` and `not_in` on a dimension: also rows without a value.",
     )
 
     def validate(self, attrs: dict[str, Any]) -> Any:
@@ -353,7 +354,7 @@ def _taken(operator: str) -> str:
 
 @extend_schema_serializer(component_name="AnalyticsOrderBy")
 class _OrderSerializer(StrictSerializer):
-    """By a requested metric or dimension, `request_count`, or `date` where there is one."""
+    """Sorts by a requested metric or dimension, `request_count`, or `date` with a granularity."""
 
     direction = ChoiceField(choices=["asc", "desc"])
     field = StringField()
@@ -363,7 +364,7 @@ class _OrderSerializer(StrictSerializer):
 class _TimeRangeSerializer(StrictSerializer):
     """At most 366 days."""
 
-    end = InstantField(help_text="Not itself part of it.")
+    end = InstantField(help_text="Exclusive.")
     start = InstantField()
 
     def validate(self, attrs: dict[str, Any]) -> Any:
@@ -376,7 +377,7 @@ class _TimeRangeSerializer(StrictSerializer):
 
 @extend_schema_serializer(component_name="QueryAnalyticsRequestBody")
 class QuerySerializer(StrictSerializer):
-    """A question. `GET /analytics/meta` tells the names; without a range, the last 30 days."""
+    """A query. `GET /analytics/meta` lists the names; the default range is the last 30 days."""
 
     metrics = serializers.ListField(
         child=ChoiceField(choices=list(METRICS)), allow_empty=False, max_length=len(METRICS)
@@ -390,7 +391,7 @@ class QuerySerializer(StrictSerializer):
         required=False,
         min_value=1,
         max_value=_MAX_LIMIT,
-        help_text="Rows of each combination of dimensions at most.",
+        help_text="The largest number of rows for each combination of dimensions.",
     )
     limit = IntegerField(required=False, default=DEFAULT_LIMIT, min_value=1, max_value=_MAX_LIMIT)
     order_by = _OrderSerializer(required=False)
@@ -427,14 +428,14 @@ def _distinct(names: Collection[str]) -> list[str]:
 
 
 def _origin(referer: str) -> str:
-    """Returns scheme and authority of a URL; nothing of what is none."""
+    """Returns the scheme and the host of a URL, an empty text for anything else."""
     if CONTROL_CHARACTERS.search(referer):
         return ""
     try:
         parts = urlsplit(referer)
     except ValueError:
         return ""
-    # Whoever puts a name and a password into a URL does not mean them to be shown.
+    # A name and a password in the URL must not be shown.
     host = parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{host}" if parts.scheme and host else ""
 
@@ -448,7 +449,7 @@ class _MetadataSerializer(serializers.Serializer[Any]):
 
 @extend_schema_serializer(component_name="AnalyticsResult")
 class AnswerSerializer(serializers.Serializer[Answer]):
-    """Rows with a member for each metric and dimension, and `date` where there is a granularity."""
+    """Rows with a member for each metric and dimension, and `date` with a granularity."""
 
     data = serializers.ListField(child=serializers.DictField())  # type: ignore[assignment]
     metadata = _MetadataSerializer()

@@ -28,7 +28,7 @@ from accounts.models import (
     policy_of,
 )
 from accounts.policy import Family, Policy
-from catalog.lists.listing import Shelf
+from catalog.lists.listing import CatalogueCache
 from catalog.models import LanguageModel, ModelEndpoint, PriceVersion
 from catalog.visibility import EndpointFacts, exclusions
 from endpoints.models import PrivateEndpoint
@@ -497,10 +497,10 @@ def test_threads_that_find_a_change_together_load_it_once(
     together: Callable[..., list[Any]],
 ) -> None:
     make_models(3)
-    shelf = Shelf()
-    copies = together(*[shelf.catalogue] * 4)
-    assert [len(copy.entries) for copy in copies] == [3, 3, 3, 3]
-    assert {id(copy) for copy in copies} == {id(shelf.catalogue())}
+    cache = CatalogueCache()
+    copies = together(*[cache.load] * 4)
+    assert [len(copy.models) for copy in copies] == [3, 3, 3, 3]
+    assert {id(copy) for copy in copies} == {id(cache.load())}
 
 
 _PROVIDERS = ("north", "south", "east", "west")
