@@ -42,7 +42,7 @@ from tests.support.browser import (
     press,
     submit_dialog,
 )
-from tests.support.console import SECOND_FACTOR, SECRET, STATUSES, listing, urls
+from tests.support.console import SECOND_FACTOR, SECRET, expected_status, listing, urls
 from tests.support.console import page as change_page
 from tests.support.factories import Tenant
 
@@ -301,9 +301,7 @@ def test_every_page_fits_a_phone_and_tells_no_secret(
     told = {"upstream_status": 404, "upstream_message": "x" * 512, "actual_model": "y" * 255}
     Validation.objects.update(outcome="failed", checks=[failed | told])
     paths = [
-        path
-        for name, path in urls(world)
-        if name not in NO_PAGES and STATUSES.get(name, 200) == 200
+        path for name, path in urls(world) if name not in NO_PAGES and expected_status(name) == 200
     ]
     hidden = (SECRET, SECOND_FACTOR, tenant.api_key, tenant.management_key)
     wide, telling = [], []

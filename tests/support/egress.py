@@ -18,6 +18,8 @@ from tests.support.upstreams.tls import Server
 KEY = "sk-canary-0123456789"
 HEADERS = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
 STRICT = EgressPolicy()
+# Seconds for an answer that comes: a busy machine may take long. Tests of lateness ask for less.
+PATIENCE = 20.0
 Answer = tuple[int, Mapping[str, str], bytes]
 Client = Callable[..., Answer]
 
@@ -44,24 +46,31 @@ def through_async_client(
     request: OutboundRequest,
     policy: EgressPolicy,
     resolve: Callable[[str, int], Sequence[str]] = to_loopback,
+    patience: float = PATIENCE,
 ) -> Answer:
-    return asyncio.run(answered(request, policy, resolve))
+    return asyncio.run(answered(request, policy, resolve, patience))
 
 
 def through_uvloop_client(
     request: OutboundRequest,
     policy: EgressPolicy,
     resolve: Callable[[str, int], Sequence[str]] = to_loopback,
+    patience: float = PATIENCE,
 ) -> Answer:
     """What `serve` runs on, whose transports are not those of the standard library."""
-    return uvloop.run(answered(request, policy, resolve))
+    return uvloop.run(answered(request, policy, resolve, patience))
 
 
 async def answered(
-    request: OutboundRequest, policy: EgressPolicy, resolve: Callable[[str, int], Sequence[str]]
+    request: OutboundRequest,
+    policy: EgressPolicy,
+    resolve: Callable[[str, int], Sequence[str]],
+    patience: float,
 ) -> Answer:
     async with EgressClient(policy, resolve=asynchronous(resolve)) as egress_client:
-        response = await egress_client.send(request, first_byte_timeout=0.5, idle_timeout=0.5)
+        response = await egress_client.send(
+            request, first_byte_timeout=patience, idle_timeout=patience
+        )
         return response.status, response.headers, await response.read()
 
 
@@ -69,8 +78,9 @@ def through_fetch(
     request: OutboundRequest,
     policy: EgressPolicy,
     resolve: Callable[[str, int], Sequence[str]] = to_loopback,
+    patience: float = PATIENCE,
 ) -> Answer:
-    return fetch(request, policy, 1.0, resolve=resolve)
+    return fetch(request, policy, patience, resolve=resolve)
 
 
 def post(url: str, body: bytes = b"{}", headers: Mapping[str, str] = HEADERS) -> OutboundRequest:

@@ -261,7 +261,7 @@ class Simulator:
     def open_connections(self) -> int:
         return len(self._open)
 
-    def wait_until(self, condition: Callable[[], bool], timeout: float = 5.0) -> bool:
+    def wait_until(self, condition: Callable[[], bool], timeout: float = 30.0) -> bool:
         """Blocks until the condition holds, and returns False after the timeout."""
         with self._news:
             return self._news.wait_for(condition, timeout)

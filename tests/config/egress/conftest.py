@@ -29,7 +29,7 @@ def policy(authority: Authority) -> EgressPolicy:
     return EgressPolicy(
         allowed_networks=(ip_network("127.0.0.1/32"),),
         ca_bundle=authority.bundle,
-        connect_timeout=0.5,
+        connect_timeout=10,
         max_response_bytes=1_000_000,
     )
 

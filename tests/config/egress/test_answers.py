@@ -165,7 +165,7 @@ async def twice(policy: EgressPolicy, url: str) -> list[bytes]:
     async with through(policy) as egress_client:
         bodies = []
         for _ in range(2):
-            response = await egress_client.send(post(url), first_byte_timeout=1, idle_timeout=1)
+            response = await egress_client.send(post(url), first_byte_timeout=20, idle_timeout=20)
             bodies.append(await response.read())
             await asyncio.sleep(0.2)
         return bodies
@@ -212,10 +212,10 @@ def test_an_answer_that_nobody_reads_spoils_nobody_elses(policy: EgressPolicy) -
 
     async def run(url: str) -> bytes:
         async with through(policy) as egress_client:
-            response = await egress_client.send(post(url), first_byte_timeout=1, idle_timeout=1)
+            response = await egress_client.send(post(url), first_byte_timeout=20, idle_timeout=20)
             await asyncio.sleep(0.2)
             response.close()
-            response = await egress_client.send(post(url), first_byte_timeout=1, idle_timeout=1)
+            response = await egress_client.send(post(url), first_byte_timeout=20, idle_timeout=20)
             return await response.read()
 
     body = b"x" * 100_000
@@ -275,7 +275,7 @@ def test_an_upstream_that_ends_late_keeps_its_connection_and_its_reader_free(
         async with through(policy) as egress_client:
             for path, connections in (("/late", 1), ("/late", 1), ("/never", 1), ("/late", 2)):
                 request = post(f"{base}{path}")
-                response = await egress_client.send(request, first_byte_timeout=1, idle_timeout=1)
+                response = await egress_client.send(request, first_byte_timeout=20, idle_timeout=20)
                 assert await response.readany() == b"hello"
                 response.close(linger=0.2)
                 assert await response.readany() == b""

@@ -92,7 +92,7 @@ def test_the_platform_resolver_is_judged_too(client: Client, canary: socket.sock
 
 async def send_with_platform_resolver(url: str) -> None:
     async with EgressClient(STRICT) as egress_client:
-        await egress_client.send(post(url), first_byte_timeout=1, idle_timeout=1)
+        await egress_client.send(post(url), first_byte_timeout=20, idle_timeout=20)
 
 
 def test_plain_http_reaches_an_allowed_network(client: Client, policy: EgressPolicy) -> None:
@@ -159,10 +159,10 @@ def test_one_client_judges_a_name_again_for_a_new_connection(
 
     async def run(url: str) -> None:
         async with EgressClient(policy, resolve=resolve, dns_cache_seconds=0) as egress_client:
-            response = await egress_client.send(post(url), first_byte_timeout=1, idle_timeout=1)
+            response = await egress_client.send(post(url), first_byte_timeout=20, idle_timeout=20)
             await response.read()
             with pytest.raises(AddressRefused):
-                await egress_client.send(post(url), first_byte_timeout=1, idle_timeout=1)
+                await egress_client.send(post(url), first_byte_timeout=20, idle_timeout=20)
 
     with serving(answering(headers=("Connection: close",)), context) as server:
         asyncio.run(run(upstream(server)))
@@ -181,6 +181,7 @@ def test_a_name_without_an_address_fails_to_connect(client: Client) -> None:
 
 
 def test_a_resolver_that_hangs_fails_to_connect(policy: EgressPolicy) -> None:
+    policy = replace(policy, connect_timeout=0.5)
     released = threading.Event()
 
     async def hang(host: str, port: int) -> list[str]:
@@ -274,7 +275,7 @@ def test_a_name_is_looked_up_once_for_all_who_wait(
         return [] if len(asked) == 1 else ["127.0.0.1"]
 
     async def one(egress_client: EgressClient, url: str) -> bytes:
-        response = await egress_client.send(post(url), first_byte_timeout=1, idle_timeout=1)
+        response = await egress_client.send(post(url), first_byte_timeout=20, idle_timeout=20)
         return await response.read()
 
     async def run(url: str) -> None:
@@ -304,7 +305,7 @@ def test_a_lookup_that_hangs_takes_one_thread_and_the_last_answer_serves(
         return ["127.0.0.1"]
 
     async def one(egress_client: EgressClient, url: str) -> bytes:
-        response = await egress_client.send(post(url), first_byte_timeout=1, idle_timeout=1)
+        response = await egress_client.send(post(url), first_byte_timeout=20, idle_timeout=20)
         return await response.read()
 
     async def run(url: str) -> None:

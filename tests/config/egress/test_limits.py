@@ -52,7 +52,7 @@ def test_a_late_answer_times_out(
     client_phase: str,
 ) -> None:
     with serving(script, context) as server, pytest.raises(TimedOut) as caught:
-        client(post(upstream(server)), policy)
+        client(post(upstream(server)), policy, patience=0.5)
     assert caught.value.phase == (client_phase if client is not through_fetch else "total")
     assert caught.value.public == "The upstream did not answer in time."
 
@@ -72,14 +72,15 @@ def test_fetch_ends_a_dripping_body_at_its_deadline(
         started = time.monotonic()
         with pytest.raises(TimedOut) as caught:
             fetch(post(upstream(server)), policy, 0.5, resolve=to_loopback)
-        assert round(time.monotonic() - started, 0) in (0, 1)
+        # The body would have dripped for ten seconds.
+        assert time.monotonic() - started < 9
     assert caught.value.phase == "total"
 
 
 def test_a_caller_can_end_a_dripping_body(policy: EgressPolicy, context: ssl.SSLContext) -> None:
     async def run(url: str) -> None:
         async with through(policy) as egress_client:
-            response = await egress_client.send(post(url), first_byte_timeout=1, idle_timeout=1)
+            response = await egress_client.send(post(url), first_byte_timeout=20, idle_timeout=20)
             try:
                 async with asyncio.timeout(0.3):
                     await response.read()
@@ -100,7 +101,7 @@ def pausing(line: socket.socket, head: bytes, body: bytes) -> bool:
 def test_a_body_that_stops_times_out_as_idle(policy: EgressPolicy, context: ssl.SSLContext) -> None:
     async def run(url: str) -> bytes:
         async with through(policy) as egress_client:
-            response = await egress_client.send(post(url), first_byte_timeout=5, idle_timeout=0.3)
+            response = await egress_client.send(post(url), first_byte_timeout=20, idle_timeout=0.3)
             first = await response.readany()
             # The time a caller spends elsewhere is not the upstream's.
             await asyncio.sleep(0.4)
@@ -117,7 +118,7 @@ def test_a_handshake_that_never_comes_times_out_as_connecting(policy: EgressPoli
     async def run(url: str) -> None:
         async with through(policy) as egress_client:
             await egress_client.send(
-                post(url), first_byte_timeout=5, idle_timeout=5, connect_timeout=0.3
+                post(url), first_byte_timeout=20, idle_timeout=20, connect_timeout=0.3
             )
 
     with socket.create_server(("127.0.0.1", 0)) as mute:
@@ -169,7 +170,7 @@ def test_an_endless_body_is_too_large(
 def test_read_has_a_limit_of_its_own(policy: EgressPolicy, context: ssl.SSLContext) -> None:
     async def run(url: str, limit: int) -> bytes:
         async with through(policy) as egress_client:
-            response = await egress_client.send(post(url), first_byte_timeout=1, idle_timeout=1)
+            response = await egress_client.send(post(url), first_byte_timeout=20, idle_timeout=20)
             return await response.read(limit)
 
     with serving(answering(b"x" * 1000), context) as server:

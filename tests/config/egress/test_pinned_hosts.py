@@ -34,7 +34,7 @@ def through_async_client(url: str, policy: EgressPolicy) -> bytes:
     async def run() -> bytes:
         async with EgressClient(policy, resolve=nowhere_later) as egress_client:
             request = OutboundRequest("POST", url, {})
-            answer = await egress_client.send(request, first_byte_timeout=1, idle_timeout=1)
+            answer = await egress_client.send(request, first_byte_timeout=20, idle_timeout=20)
             return await answer.read()
 
     return asyncio.run(run())

@@ -45,7 +45,9 @@ def test_cookies_are_not_kept(policy: EgressPolicy, context: ssl.SSLContext) -> 
     async def run(url: str) -> None:
         async with through(policy) as egress_client:
             for _ in range(2):
-                response = await egress_client.send(post(url), first_byte_timeout=1, idle_timeout=1)
+                response = await egress_client.send(
+                    post(url), first_byte_timeout=20, idle_timeout=20
+                )
                 await response.read()
 
     with serving(answering(headers=("Set-Cookie: a=b",)), context) as server:

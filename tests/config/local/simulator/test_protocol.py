@@ -55,7 +55,8 @@ def test_a_client_that_leaves_is_noticed(simulator: Simulator, model: str) -> No
     assert simulator.wait_until(lambda: request.client_closed_at is not None)
     assert request.finished_at is None
     assert request.client_closed_at is not None
-    assert left <= request.client_closed_at < left + 1
+    # Before the slow behaviour would have written again.
+    assert left <= request.client_closed_at < left + 50
 
 
 def test_an_endless_answer_waits_for_its_reader(simulator: Simulator) -> None:

@@ -142,7 +142,7 @@ def test_a_caller_that_leaves_ends_the_upstream(site: Site) -> None:
             if b" one" in seen or b" said" in seen:
                 break
     [request] = site.dialled()
-    assert site.upstream.wait_until(lambda: request.client_closed_at is not None, 2)
+    assert site.upstream.wait_until(lambda: request.client_closed_at is not None)
     assert site.settled().status == "cancelled"
 
 
