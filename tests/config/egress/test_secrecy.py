@@ -14,6 +14,7 @@ from config.egress import (
     EgressPolicy,
     UnsendableRequest,
 )
+from tests.support.egress import PATIENCE
 from tests.support.egress import KEY, Client, assert_untouched, post, silent, through, upstream
 from tests.support.upstreams.tls import answering, sending, serving
 
@@ -84,9 +85,9 @@ def test_a_header_that_cannot_be_sent_is_not_sent(
 def test_an_error_holds_no_credential(
     client: Client, policy: EgressPolicy, context: ssl.SSLContext, answer: bytes | None
 ) -> None:
-    script = silent if answer is None else sending(answer)
+    script, patience = (silent, 0.5) if answer is None else (sending(answer), PATIENCE)
     with serving(script, context) as server, pytest.raises(EgressError) as caught:
-        client(post(upstream(server), f'{{"key":"{KEY}"}}'.encode()), policy)
+        client(post(upstream(server), f'{{"key":"{KEY}"}}'.encode()), policy, patience=patience)
     assert_no_secret(caught.value)
 
 
