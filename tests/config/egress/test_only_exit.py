@@ -18,7 +18,11 @@ CLIENTS = {
 
 
 # Beside the egress_client: what runs next to the gateway in demo and tests.
-EXEMPT = {"config/local/postgres.py", "config/local/simulator/server.py"}
+EXEMPT = {
+    "config/local/postgres.py",
+    "config/local/simulator/protocol.py",
+    "config/local/simulator/server.py",
+}
 APPS = ("accounts", "billing", "catalog", "config", "endpoints", "endusers", "inference")
 
 

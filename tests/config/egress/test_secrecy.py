@@ -14,8 +14,16 @@ from config.egress import (
     EgressPolicy,
     UnsendableRequest,
 )
-from tests.support.egress import PATIENCE
-from tests.support.egress import KEY, Client, assert_untouched, post, silent, through, upstream
+from tests.support.egress import (
+    KEY,
+    PATIENCE,
+    Client,
+    assert_untouched,
+    post,
+    silent,
+    through,
+    upstream,
+)
 from tests.support.upstreams.tls import answering, sending, serving
 
 
