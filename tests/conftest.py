@@ -1,4 +1,4 @@
-"""Who takes part in the tests: tenants, clients, a simulated upstream and the service itself."""
+"""Fixtures that all rooms share: tenants, clients, a simulated upstream and the service."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.support.upstreams.clouds import Clouds, Gate
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begins with the modules that have slow tests, so that none of them is left for the end."""
+    """Runs modules with slow tests first, so that no worker starts one at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
 
@@ -54,7 +54,7 @@ def _shortcuts() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def simulator() -> Iterator[Simulator]:
-    """A simulated upstream over TLS, shared; tests that read its records call ``clear`` first."""
+    """One simulated upstream over TLS; tests that read its records call ``clear`` first."""
     certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
     with Simulator(certificates).run_in_thread() as running:
         yield running
@@ -79,19 +79,19 @@ def clouds(_clouds: Simulator) -> Simulator:
 
 @pytest.fixture
 def tenant(db: None) -> Tenant:
-    """An organization with its keys."""
+    """Creates an organization with its keys."""
     return factories.make_tenant()
 
 
 @pytest.fixture
 def world(tenant: Tenant) -> dict[str, Any]:
-    """A row of every kind that has a page of the console, by the model's label."""
+    """Returns a row of every model that has a page of the console, by the model's label."""
     return console.make_world(tenant)
 
 
 @pytest.fixture
 def operator(db: None) -> Client:
-    """A browser of an operator who may do everything."""
+    """Returns a browser that is signed in as a superuser."""
     client = Client()
     client.force_login(User.objects.create_superuser("operator"))
     return client
@@ -99,7 +99,7 @@ def operator(db: None) -> Client:
 
 @pytest.fixture
 def viewer(db: None) -> Client:
-    """A browser of an operator who may look at everything and touch nothing."""
+    """Returns a browser of an operator who may view everything and change nothing."""
     user = User.objects.create_user("viewer", is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename__startswith="view_"))
     client = Client()
@@ -148,18 +148,17 @@ def _running_server(django_db_setup: None, django_db_blocker: Any) -> Iterator[s
 
 @pytest.fixture
 def server(transactional_db: None, _running_server: str) -> Iterator[str]:
-    """The whole service on a real socket, over the test's database; its address."""
+    """Returns the address of the service, which runs in this process on the test's database."""
     yield _running_server
-    # The tables are emptied while the service may still store how the last requests ended: of two
-    # that wait for each other, PostgreSQL ends the one that looks first, and the service tries
-    # again.
+    # The tables are emptied while the service may still settle the last requests. In a deadlock,
+    # PostgreSQL ends the session whose timeout passes first: the service's, which tries again.
     with connection.cursor() as cursor:
         cursor.execute("SET deadlock_timeout = '1min'")
 
 
 @pytest.fixture
 def together() -> Callable[..., list[Any]]:
-    """Runs the calls in as many threads, let go at the same moment; returns their results."""
+    """Runs each call in its own thread, all at the same moment, and returns their results."""
 
     def run(*calls: Callable[[], Any]) -> list[Any]:
         barrier = threading.Barrier(len(calls))
@@ -179,7 +178,7 @@ def together() -> Callable[..., list[Any]]:
 
 @pytest.fixture
 def eventually() -> Callable[[Callable[[], bool]], None]:
-    """Waits for what happens just after an answer, a settlement for instance; fails after 30 s."""
+    """Waits for an effect that follows a response, such as a settlement; fails after 30 s."""
 
     def wait(condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 30

@@ -47,7 +47,7 @@ def anvil() -> Iterator[Anvil]:
 
 @pytest.fixture
 def offer(settings: Any) -> Iterator[Callable[[Chain], Chain]]:
-    """Configures a chain for the test and, at its end, lets the ledger be checked."""
+    """Configures a chain for the test, and checks the ledger at the end of the test."""
 
     def configure(chain: Chain) -> Chain:
         settings.CHAINS = {**settings.CHAINS, chain.chain_id: chain}

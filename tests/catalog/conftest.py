@@ -1,4 +1,4 @@
-"""What the tests of the catalogue share."""
+"""Fixtures of the tests of the catalogue."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.support.catalogue import DAY, publish
 
 @pytest.fixture(autouse=True)
 def _nothing_kept() -> None:
-    """Figures of traffic are kept for a minute, which outlives a test's database."""
+    """Clears the cache: figures of traffic stay in it for a minute, longer than a test."""
     cache.clear()
 
 
 @pytest.fixture
 def catalogue(db: None) -> None:
-    """Four models that differ in whatever a filter looks at."""
+    """Publishes four models that differ in every column that a filter reads."""
     now = int(timezone.now().timestamp())
     north = factories.make_provider("north", name="North Star", dialect="openai")
     publish(

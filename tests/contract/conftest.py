@@ -1,4 +1,4 @@
-"""Clients that other people wrote; every answer that they get must be a documented one."""
+"""Public SDKs as clients. Each response that they receive must fit the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def openai_client(server: str) -> Iterator[MakeOpenAI]:
 
 @pytest.fixture
 def serve(tenant: Tenant, simulator: Simulator) -> Serve:
-    """Puts a model in the catalogue that the simulator answers in the way named, and names it.
+    """Publishes a model that the simulator answers with the named behaviour; returns its slug.
 
-    The tenant calls it with a credential of its own, so it costs no credits.
+    The tenant calls the model with its own credential, so a call costs no credits.
     """
 
     def put(behaviour: str) -> str:

@@ -1,4 +1,4 @@
-"""A deployment that a tenant may register: provider, model, credential and upstream."""
+"""Everything that a tenant needs to create an endpoint: provider, model, credential, upstream."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def credential(tenant: Tenant, provider: Provider) -> ByokCredential:
 
 @pytest.fixture
 def upstream(simulator: Simulator) -> Simulator:
-    """The simulated upstream, with nothing in its records and nothing under way.
+    """Returns the simulated upstream without records and without running requests.
 
     Connections may be open: the service under test keeps some alive.
     """
@@ -51,7 +51,7 @@ def upstream(simulator: Simulator) -> Simulator:
 
 @pytest.fixture
 def request_body(model: LanguageModel, provider: Provider) -> dict[str, Any]:
-    """A create request with its required fields alone."""
+    """Returns a create request that has the required fields only."""
     return {
         "model_permaslug": model.canonical_slug,
         "provider_slug": provider.slug,

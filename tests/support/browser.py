@@ -36,7 +36,7 @@ _ARGUMENTS: Final = (
 
 @contextmanager
 def page_of(server: str, *, width: int = 1440, **options: Any) -> Iterator[tuple[Page, list[str]]]:
-    """Opens a browser; gives its page, and what it complained of or fetched from elsewhere.
+    """Opens a browser; yields its page and a list of console errors and requests to other hosts.
 
     The database cannot be used inside: the driver runs an event loop in this thread.
     """

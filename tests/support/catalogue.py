@@ -27,7 +27,7 @@ def ids(client: APIClient, query: str = "", route: str = ROUTE) -> list[str]:
 def publish(
     slug: str, prompt: str = "0.000001", completion: str = "0.000002", **fields: Any
 ) -> ModelEndpoint:
-    """Serves a model publicly, at a provider of its own; ``endpoint_…`` are the endpoint's."""
+    """Publishes a model with its own provider; fields ``endpoint_…`` belong to the endpoint."""
     own = {
         name.removeprefix("endpoint_"): fields.pop(name)
         for name in list(fields)
@@ -41,7 +41,7 @@ def publish(
 
 
 def publish_privately(tenant: Tenant, slug: str, **fields: Any) -> Any:
-    """Serves a model by a private endpoint alone."""
+    """Creates a model that only a private endpoint serves."""
     provider = factories.make_provider()
     endpoint = factories.make_draft(tenant, factories.make_model(slug, **fields), provider)
     factories.make_validation(endpoint, factories.make_credential(tenant, provider))
@@ -50,9 +50,9 @@ def publish_privately(tenant: Tenant, slug: str, **fields: Any) -> Any:
 
 
 def spend(tenant: Tenant, endpoint: ModelEndpoint, **fields: Any) -> None:
-    """A generation of 100 + 50 tokens at the endpoint: a stream of a second, 200 ms to its start.
+    """Stores a generation of 100 + 50 tokens: a stream of one second that began after 200 ms.
 
-    The key ``attempt`` changes what is recorded of its only attempt.
+    The argument ``attempt`` changes the record of its only attempt.
     """
     attempt = {
         "provider": endpoint.provider.name,

@@ -95,7 +95,7 @@ def expected_status(name: str) -> int:
 
 
 def make_world(tenant: Tenant) -> dict[str, Any]:
-    """A row of every kind that has a page; secrets are the canary."""
+    """Creates a row of every model that has a page; each secret is ``SECRET``."""
     model, provider = factories.make_model(), factories.make_provider()
     provider.set_credential(Secret(SECRET))
     credential = factories.make_credential(tenant, provider, SECRET)
@@ -170,9 +170,9 @@ def listing(model: type[Any], verb: str = "changelist") -> str:
 
 
 def fingerprint() -> dict[str, Any]:
-    """Every version of every row of every table: even a write of the same values shows.
+    """Returns the version of every row, so that even a write of the same values shows.
 
-    What a service that other tests had may still tell of its endpoints' health is none of it.
+    Leaves out endpoint health, which the running service of other tests may still write.
     """
     found = {}
     with connection.cursor() as cursor:
@@ -217,7 +217,7 @@ def urls(world: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def change(client: Client, row: Any, form: dict[str, str]) -> Any:
-    """Sends the form of a page, with what its read-only tables send along."""
+    """Submits the form of a page with the hidden fields of its read-only tables."""
     formsets = [shown.formset for shown in client.get(page(row)).context["inline_admin_formsets"]]
     counts = {
         f"{formset.prefix}-{name}": str(count)

@@ -57,7 +57,7 @@ def through_uvloop_client(
     resolve: Callable[[str, int], Sequence[str]] = to_loopback,
     patience: float = PATIENCE,
 ) -> Answer:
-    """What `serve` runs on, whose transports are not those of the standard library."""
+    """Sends through uvloop, as `serve` does; its transports differ from the standard library's."""
     return uvloop.run(answered(request, policy, resolve, patience))
 
 

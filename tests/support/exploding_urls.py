@@ -1,4 +1,4 @@
-"""Routes that fail, for the proof of what a caller sees then."""
+"""Routes that fail, to prove which errors a caller sees."""
 
 from __future__ import annotations
 

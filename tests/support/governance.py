@@ -1,4 +1,4 @@
-"""What the tests of workspaces, guardrails and members start from."""
+"""Rows and requests for the tests of workspaces, guardrails and members."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def stamp(moment: datetime) -> str:
 
 
 def missing(what: str) -> dict[str, Any]:
-    """The answer for what does not exist, or is another organization's."""
+    """Returns the error for an object that does not exist or belongs to another organization."""
     return {
         "error": {
             "code": 404,
@@ -59,6 +59,6 @@ def missing(what: str) -> dict[str, Any]:
 
 
 def refused(response: Any) -> tuple[int, set[str]]:
-    """The status of a refusal, and the fields that it names."""
+    """Returns the status of a refusal and the fields that its error names."""
     fields = response.json()["error"]["metadata"].get("fields", {})
     return response.status_code, {name.partition(".")[0].partition("[")[0] for name in fields}

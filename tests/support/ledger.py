@@ -1,4 +1,4 @@
-"""Whether the books are in order: everything recomputed from transfers and generations."""
+"""Recomputes the ledger from transfers and generations and compares it with the stored figures."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _BEYOND_THE_AUDIT: Final = (_HOLDS, _CHARGES, _METERS, _JOURNALS)
 
 
 def differences() -> list[object]:
-    """Everything that contradicts the promises of the ledger."""
+    """Returns each contradiction to the rules of the ledger."""
     # Deposits of tests have no chain behind them.
     found: list[object] = [
         text

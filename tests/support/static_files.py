@@ -1,4 +1,4 @@
-"""The static files are looked for once, not again for every test client."""
+"""Searches the static files once for all test clients."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from whitenoise.middleware import WhiteNoiseMiddleware
 
 
 def share_static_files(patch: Any) -> None:
-    """Keeps what the first WhiteNoise middleware finds; each client builds a middleware anew."""
+    """Lets every WhiteNoise middleware use the files that the first one found."""
     search = WhiteNoiseMiddleware.add_files_from_finders
     found: dict[str, dict[str, Any]] = {}
 

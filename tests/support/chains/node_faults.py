@@ -32,7 +32,7 @@ STRANGER = "0x" + "11" * 20
 
 
 class Watcher:
-    """Keeps what a scan tells as its user must: each batch together with its cursor."""
+    """Stores the results of a scan as the product does: each batch together with its cursor."""
 
     def __init__(self, chain: Chain, **options: Any) -> None:
         options = {"calls_per_second": 100_000, **options}
@@ -53,7 +53,7 @@ class Watcher:
 
 
 def watching(contract: Contract, front: Front | None = None, **options: Any) -> Watcher:
-    """Returns a watcher that begins after what the chain holds now."""
+    """Returns a watcher that begins after the present head of the chain."""
     confirmations = options.pop("confirmations", "finalized")
     url = front.url if front else ""
     watcher = Watcher(chain_of(contract, url=url, confirmations=confirmations), **options)
@@ -385,7 +385,7 @@ def limited_to(blocks: int) -> Fault:
 
 
 def failing_after(receipts: int, response: bytes) -> Fault:
-    """Returns a fault that lets so many receipts through and then none."""
+    """Returns a fault that lets a number of receipts through and then none."""
     left = itertools.count()
 
     def spoil(calls: Answers, answers: Answers) -> Answers | bytes:

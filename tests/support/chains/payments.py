@@ -1,4 +1,4 @@
-"""Top-ups are asked for, and chains are watched."""
+"""Requests top-ups and watches chains."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def node_of(chain: Chain) -> Node:
 
 
 def look(chain: Chain) -> int:
-    """Watches once, whatever a failure before wished to wait."""
+    """Watches the chain once, even if an earlier failure asks for a pause."""
     ChainState.objects.update(retry_at=None)
     return watch_chain(chain, node_of(chain))
 

@@ -1,4 +1,4 @@
-"""What the watcher's tests ask for and look up."""
+"""Queries of the watcher's tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def mine(node: Anvil, blocks: int) -> None:
 
 
 def found() -> list[tuple[str, int]]:
-    """What came in, as it was judged, in the order of the chain."""
+    """Returns the status and the units of each deposit, in the order of the chain."""
     rows = Deposit.objects.order_by("block_number", "tx_hash", "ordinal")
     return [(deposit.status, deposit.units) for deposit in rows]
 

@@ -1,4 +1,4 @@
-"""The golden OpenAPI document, and whether an answer is one that it describes."""
+"""Checks responses against the golden OpenAPI document."""
 
 from __future__ import annotations
 

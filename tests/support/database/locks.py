@@ -1,4 +1,4 @@
-"""Who waits for whom."""
+"""Locks that sessions wait for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from django.db import connection
 
 
 def waiting() -> int:
-    """How many sessions of this database wait for a row."""
+    """Returns the number of sessions of this database that wait for a row."""
     with connection.cursor() as cursor:
         # Within a transaction the view would stay as it was first seen.
         cursor.execute("SELECT pg_stat_clear_snapshot()")

@@ -38,7 +38,7 @@ def body(
     is_byok: bool = False,
     **fields: Any,
 ) -> Any:
-    """The body of the request that these fields become, where ``most`` is the endpoint's bound."""
+    """Returns the provider's request body; ``most`` is the endpoint's token limit."""
     dialect = dialects.get(kind)
     assert dialect is not None
     call = Call(

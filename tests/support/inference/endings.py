@@ -22,7 +22,7 @@ CREDITS = 1_000 * 10**9
 
 @dataclass(frozen=True)
 class Ending:
-    """How a generation should stand in the books; amounts in nano-USD."""
+    """Stores the expected end of a generation in the ledger; amounts in nano-USD."""
 
     status: str
     usage: tuple[int, int] | None
@@ -31,7 +31,7 @@ class Ending:
 
     @property
     def cost(self) -> int:
-        """A prompt token costs a thousand, one of the answer two thousand."""
+        """Returns 1,000 nano-USD for each prompt token and 2,000 for each completion token."""
         return 0 if self.usage is None else 1000 * self.usage[0] + 2000 * self.usage[1]
 
 

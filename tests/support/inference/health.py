@@ -1,4 +1,4 @@
-"""An exchange whose attempts end as a test says."""
+"""Exchanges measurements between a worker's health table and the database."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ def asked(content: Any = "Hi", **fields: Any) -> dict[str, Any]:
 
 
 def in_chat(content: Any = "Hi", **fields: Any) -> dict[str, Any]:
-    """What a request is in chat, without what every one has."""
+    """Returns the chat request of a Messages request, without the fields that all requests have."""
     body = to_chat(json.dumps(asked(content, **fields)).encode())
     parsing.parse(Operation.CHAT, body)
     made: dict[str, Any] = json.loads(body)

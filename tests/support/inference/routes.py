@@ -141,7 +141,7 @@ def refused(**case: Any) -> list[dict[str, Any]]:
 
 
 def reasons(found: Selection) -> dict[str, list[str]]:
-    """Why each provider is left out."""
+    """Returns the reason for which each provider is excluded."""
     return {each.route.facts.provider_slug: each.reasons for each in found.excluded}
 
 
@@ -165,7 +165,7 @@ def routes_of(draw: st.DrawFn) -> list[Route]:
 
 
 def subjects(of: Route) -> list[uuid.UUID]:
-    """Under what the outcomes at a route may be kept: the operator's, and its own credential's."""
+    """Returns the subjects of a route's health: with the operator's credential and with its own."""
     own = credential(of.facts.provider_slug)
     return [of.endpoint_id, subject_of(of.endpoint_id, own.credential_id)]
 

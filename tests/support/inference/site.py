@@ -26,7 +26,7 @@ TENANT_SECRET = "test-credential-0123456789"
 
 @dataclass
 class Site:
-    """A service with one tenant, one provider and one model that is not served by anyone yet."""
+    """A service with one tenant, one provider, and one model without an endpoint."""
 
     server: str
     upstream: Simulator
@@ -80,7 +80,7 @@ class Site:
         return {"model": self.model.slug, "messages": messages, **fields}
 
     def settled(self) -> Generation:
-        """The one generation there is, once it is settled."""
+        """Returns the only generation after its settlement."""
         self.eventually(lambda: not Generation.objects.filter(status="pending").exists())
         return Generation.objects.get()
 

@@ -1,4 +1,4 @@
-"""Recorded exchanges with providers, and how a dialect is fed with them."""
+"""Recorded exchanges with providers, and the bytes of their streams."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ CHAT = "/v1/chat/completions"
 
 @dataclass
 class Answer:
-    """What came over the wire: the body without its chunks, and how it ended."""
+    """Stores a response: its decoded body and how it ended."""
 
     raw: bytes
     ending: str

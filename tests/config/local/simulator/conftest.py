@@ -1,4 +1,4 @@
-"""A simulator of its own for each test."""
+"""One simulator for each module; every test finds it without records."""
 
 from collections.abc import Iterator
 
