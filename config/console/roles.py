@@ -61,7 +61,7 @@ def rights_of(role: str) -> Iterator[tuple[str, str]]:
             yield label, verb
 
 
-def establish(registry: Any = apps) -> None:
+def create_roles(registry: Any = apps) -> None:
     """Makes the roles, and gives them the rights that they lack; takes none away.
 
     Runs inside a migration, when Django has not stored the permissions of any model yet: they are

@@ -5,8 +5,8 @@ from django.db import migrations
 from config.console import roles
 
 
-def create_roles(apps, schema_editor):
-    roles.establish(apps)
+def create(apps, schema_editor):
+    roles.create_roles(apps)
 
 
 class Migration(migrations.Migration):
@@ -22,4 +22,4 @@ class Migration(migrations.Migration):
         ("inference", "0001_initial"),
     ]
 
-    operations = [migrations.RunPython(create_roles, migrations.RunPython.noop)]
+    operations = [migrations.RunPython(create, migrations.RunPython.noop)]

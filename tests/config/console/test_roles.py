@@ -98,7 +98,7 @@ WRITES = {
 
 
 def client_of(role: str) -> Client:
-    roles.establish()
+    roles.create_roles()
     user = User.objects.create_user(f"user of {role}", is_staff=True)
     user.groups.add(Group.objects.get(name=role))
     client = Client()
@@ -107,9 +107,9 @@ def client_of(role: str) -> Client:
 
 
 def test_roles_are_made_by_the_migrations(db: None) -> None:
-    roles.establish()
+    roles.create_roles()
     before = fingerprint()
-    roles.establish()
+    roles.create_roles()
 
     assert fingerprint() == before
     assert set(Group.objects.values_list("name", flat=True)) == EVERYBODY
@@ -125,7 +125,7 @@ def test_roles_are_made_by_the_migrations(db: None) -> None:
 
 def test_permissions_are_those_that_django_makes(db: None) -> None:
     """None of ours stands beside one of Django's, and none is misspelt."""
-    roles.establish()
+    roles.create_roles()
     for label in {label for role in EVERYBODY for label, _ in roles.rights_of(role)}:
         model = apps.get_model(label)
         found = Permission.objects.filter(
@@ -146,11 +146,11 @@ def test_every_page_is_in_the_roles() -> None:
 
 
 def test_rights_that_an_operator_gave_stay(db: None) -> None:
-    roles.establish()
+    roles.create_roles()
     group = Group.objects.get(name=READ_ONLY)
     group.permissions.add(Permission.objects.get(codename="add_organization"))
 
-    roles.establish()
+    roles.create_roles()
 
     assert group.permissions.filter(codename="add_organization").exists()
 
