@@ -130,7 +130,7 @@ def tenant_of_threads(transactional_db: None) -> Tenant:
 
 
 def limited(scope: str, limit: int) -> list[str]:
-    """Two keys of a new tenant of which one, or both together, may spend so much."""
+    """Makes two keys of a new tenant with a limit on one of them, or on both together."""
     tenant = factories.make_tenant(scope)
     workspace = tenant.workspace
     member = Member.objects.create(organization=tenant.organization, email="a@example.com")

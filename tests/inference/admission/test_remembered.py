@@ -1,4 +1,4 @@
-"""What a worker remembers of keys and meters: it spares statements, and never permits more."""
+"""The readings that a worker remembers: they save statements and never permit more."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ LIMIT = 12
 
 
 def admitted(site: Site, count: int, monkeypatch: pytest.MonkeyPatch, **fields: Any) -> list[int]:
-    """Admits so many batches of one request; how many statements each of them took.
+    """Admits ``count`` batches of one request; returns the number of statements of each.
 
-    The service that the site runs beside this has statements of its own, on a loop of its own.
+    Statements of the site's own service, which runs on another event loop, are not counted.
     """
     request = parsing.parse(Operation.CHAT, json.dumps(site.chat_body(**fields)).encode())
     digest = digest_api_key(site.tenant.api_key)

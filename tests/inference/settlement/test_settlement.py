@@ -218,7 +218,7 @@ def test_a_cost_beyond_all_range_keeps_none_of_its_neighbours(
 
 @contextmanager
 def database_away() -> Iterator[None]:
-    """Ends the data plane's connections and lets nobody connect anew."""
+    """Ends the data plane's connections and refuses new ones."""
     name = connection.settings_dict["NAME"]
     parameters = {**connection.get_connection_params(), "dbname": "postgres"}
     wanted = {
