@@ -17,13 +17,27 @@ LARGE_BYTES: Final = 4 << 20
 
 
 def replace_flush(patch: Any) -> None:
-    """Lets transactional tests end with ``empty_tables`` in place of the command ``flush``."""
-    patch.setattr(TransactionTestCase, "_fixture_teardown", _tear_down)
+    """Lets transactional tests end with ``empty_tables`` in place of the command ``flush``.
+
+    Only a superuser may change the role of a session. The user of a database that the environment
+    names may be none: then the command stays.
+    """
+    flush = TransactionTestCase._fixture_teardown
+
+    def tear_down(test: Any) -> None:
+        if not is_superuser(connections["default"]):
+            flush(test)
+            return
+        for name in test._databases_names(include_mirrors=False):
+            empty_tables(connections[name])
+
+    patch.setattr(TransactionTestCase, "_fixture_teardown", tear_down)
 
 
-def _tear_down(test: Any) -> None:
-    for name in test._databases_names(include_mirrors=False):
-        empty_tables(connections[name])
+def is_superuser(connection: BaseDatabaseWrapper) -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT current_setting('is_superuser')")
+        return bool(cursor.fetchone() == ("on",))
 
 
 def empty_tables(connection: BaseDatabaseWrapper) -> None:

@@ -356,7 +356,7 @@ def test_a_stream_is_as_promised(simulator: Simulator, model: str) -> None:
 
 @pytest.mark.parametrize("model", SILENT)
 def test_silence_is_as_promised(simulator: Simulator, model: str) -> None:
-    answer = ask(simulator, model, stream=True, timeout=0.3)
+    answer = ask(simulator, model, stream=True, timeout=1)
     assert answer.ending == "silence"
     assert SILENT[model](answer), answer
 
