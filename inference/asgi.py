@@ -67,7 +67,7 @@ class Inference:
         self._gateway = gateway
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one request; every error leaves in the one envelope."""
+        """Serves one request, and answers every error in the format of its interface."""
         connection = _CONNECTIONS.get(scope["path"], _Connection)(scope, receive, send)
         token = logs.request_id.set(connection.request_id)
         try:
@@ -200,7 +200,7 @@ class _Connection:
         return error.body()
 
     def watch_caller(self) -> _Watch:
-        """Returns a context that is cancelled when the caller disconnects."""
+        """Returns a context manager that cancels its body when the caller disconnects."""
         return _Watch(self)
 
     async def respond(
@@ -250,16 +250,17 @@ class _Connection:
             )
             self._keep_alive()
         self._last_sent = time.monotonic()
-        # No comments meanwhile: they would queue behind events that a slow caller does not read.
+        # No comments are sent meanwhile: they would queue behind events that a slow caller has not
+        # read.
         self._is_sending = True
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
         self._is_sending = False
 
-    # An exchange renders events in the format of chat, so there is nothing to rewrite.
+    # An exchange renders events in the format of chat, so this class need not rewrite them.
     deliver = send_events
 
     async def end_events(self) -> None:
-        """Ends a stream; raises :class:`CallerStuck` when its last events are never read."""
+        """Ends a stream; raises :class:`CallerStuck` if the caller does not read its end."""
         self.stop_comments()
         try:
             async with asyncio.timeout(settings.HOLD_TIMEOUT):
@@ -375,9 +376,9 @@ _CONNECTIONS: Final[dict[str, type[_Connection]]] = {
 
 
 class _Watch:
-    """Runs the work of a request, and raises :class:`ClientGone` when its caller disconnects.
+    """Cancels the work of a request when its caller disconnects, and raises :class:`ClientGone`.
 
-    A cancellation by anybody else passes through.
+    A cancellation with another cause passes through.
     """
 
     def __init__(self, connection: _Connection) -> None:

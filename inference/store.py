@@ -1,6 +1,6 @@
 """The data plane's own connections to PostgreSQL: asynchronous, prepared, without the ORM.
 
-asyncpg, because psycopg spends five times as much of the event loop's time on a statement.
+They use asyncpg, because psycopg spends five times as much of the event loop's time on a statement.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from config.api.errors import Unavailable
 
 Loaded = TypeVar("Loaded")
 
-# The options that asyncpg reads from a URL as libpq does. The others of libpq say how a connection
-# behaves rather than where it goes.
+# The options of libpq that asyncpg reads from a URL too. The other options of libpq only tune the
+# connection, and are ignored.
 _URL_OPTIONS: Final[tuple[str, ...]] = (
     "passfile", "service", "options", "sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl",
     "sslpassword", "ssl_min_protocol_version", "ssl_max_protocol_version", "target_session_attrs",
@@ -28,7 +28,7 @@ _URL_OPTIONS: Final[tuple[str, ...]] = (
 # The statements are few and always the same, so planning each execution costs more than running it.
 # All of them find rows by key. A plan for small tables may prefer a scan, which is wrong as soon as
 # the tables grow.
-# The server's timeout is shorter than ours: a statement that we gave up must not be done later.
+# The server's timeout is shorter than ours, so that a statement that we gave up does not run later.
 _OPTIONS: Final = (
     "-c plan_cache_mode=force_generic_plan -c jit=off "
     "-c enable_seqscan=off -c enable_bitmapscan=off -c statement_timeout=4500"
@@ -36,7 +36,7 @@ _OPTIONS: Final = (
 _STATEMENT_SECONDS: Final = 5.0
 _CONNECT_SECONDS: Final = 3.0
 
-# PostgreSQL is not there, is not ready, or cancelled the statement in favour of another one.
+# PostgreSQL is unreachable or not ready, or it cancelled the statement for another one.
 _AWAY: Final = (
     asyncpg.PostgresConnectionError,
     asyncpg.OperatorInterventionError,
@@ -56,9 +56,9 @@ class Rejected(Exception):
 
 
 class DataPlaneConnection:
-    """One connection, opened when it is needed and opened again when it broke.
+    """A connection that opens when it is needed, and again after it broke.
 
-    Each statement commits by itself. Not for concurrent use: each store has its own.
+    Each statement is a transaction. Not for concurrent use: each store has its own.
     """
 
     def __init__(self) -> None:
@@ -68,8 +68,8 @@ class DataPlaneConnection:
         """Runs one statement and returns its rows, if it has any.
 
         Raises :class:`Unavailable` when the database cannot be reached; a statement that was
-        running when the connection broke may or may not have been done. Raises :class:`Rejected`
-        for a statement that was not done and would be rejected again.
+        running when the connection broke may or may not have committed. Raises :class:`Rejected`
+        for a statement that changed nothing and would be rejected again.
         """
         for attempt in (1, 2):
             fresh = self._connection is None

@@ -50,7 +50,7 @@ class _Target:
     authority: str
 
     def head(self, request: OutboundRequest) -> bytes:
-        """Returns the request connected_socket and the headers, which were checked before."""
+        """Returns the request line and the headers, which were checked before."""
         headers = {**rules.DEFAULT_HEADERS, **request.headers}
         lines = [f"{request.method} {self.path} HTTP/1.1\r\nHost: {self.authority}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]

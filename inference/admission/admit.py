@@ -1,4 +1,4 @@
-"""Admission: requests are decided and stored in batches before any of them is sent."""
+"""Admission: decides about requests and stores them, in batches, before any of them is sent."""
 
 from __future__ import annotations
 
@@ -25,27 +25,29 @@ logger = logging.getLogger(__name__)
 ADMIT: Final = load_statement("inference", "admit")
 REPIN: Final = load_statement("inference", "repin")
 
-# Something that changes at every try is no accident; the caller may try again.
+# Other writers may change the data of a request between reading and storing. After this many tries
+# the request is refused with status 503.
 _TRIES: Final = 8
 _encode = msgspec.json.Encoder().encode
 
-# A decision of a batch: ``None`` means that the request must be decided again.
+# The decision about one request; ``None`` means that the request must be decided again.
 Decision = Admission | BaseException | None
-Decided = Mapping[int, tuple[AdmissionRequest, Admission]]
+# The admissions of a batch, by the index of their request.
+AdmittedByIndex = Mapping[int, tuple[AdmissionRequest, Admission]]
 
 
 class AdmissionStore:
-    """Admits batches with one statement, which stores only decisions that still hold.
+    """Admits batches of requests; one statement stores those decisions that are still valid.
 
-    A decision rests on what was read before. Two more statements read the authority and the meters
-    of keys that the worker has not seen, and of keys whose remembered readings would refuse or
-    bound a request.
+    The first try decides by readings that the worker remembers. Two more statements read authority
+    and meters again when the worker does not know a key, or when a remembered reading would refuse
+    or bound a request.
     """
 
     def __init__(self, health: HealthTable) -> None:
         self._health = health
         self._connection = DataPlaneConnection()
-        # Fallback is rare. It has a connection of its own, so that it never waits for a batch.
+        # Repinning is rare. It has a connection of its own, so that it never waits for a batch.
         self._repin_connection = DataPlaneConnection()
         self._repin_lock = asyncio.Lock()
         self._snapshots = Snapshots()
@@ -58,9 +60,9 @@ class AdmissionStore:
     async def admit(self, batch: list[AdmissionRequest]) -> Sequence[Admission | BaseException]:
         """Returns an admission, or the error that refuses it, for each request in order.
 
-        The statement that stores compares keys, balances, budgets and every version that routing
-        depends on. A revocation, a spent budget or a disabled endpoint therefore takes effect on
-        the next request. A request whose readings have changed is read and decided again.
+        ``admit.sql`` checks keys, balances, budgets and every version that routing depends on once
+        more. A revocation, a spent budget or a disabled endpoint therefore takes effect on the
+        next request. A request whose data has changed is read and decided again.
         """
         results: list[Admission | BaseException] = [Unavailable() for _ in batch]
         waiting = list(range(len(batch)))
@@ -118,7 +120,10 @@ class AdmissionStore:
     async def _try_admit(
         self, batch: list[AdmissionRequest], *, may_recall: bool, is_last: bool
     ) -> list[Decision]:
-        """Reads or recalls, decides, and stores once; returns ``None`` for what held no more."""
+        """Reads or recalls, decides, and stores once.
+
+        Returns ``None`` for a request whose decision was not valid any more.
+        """
         digests = {entry.key_digest for entry in batch}
         readings = self._authority.recall(digests) if may_recall else None
         is_current = readings is None
@@ -138,9 +143,9 @@ class AdmissionStore:
         try:
             stored |= await self._store(list(admitted.values()), budgets)
         except Rejected:
-            # A row that one of them refers to was deleted a moment ago. Or its account was paid
-            # into: PostgreSQL checks a row's constraints before it sees that its statement has
-            # locked a newer version of the row. Only that request is decided again.
+            # A row that one admission refers to has just been deleted. Or its account has just
+            # received a payment: PostgreSQL checks a row's constraints before it sees that its
+            # statement has locked a newer version of the row. Only that request is decided again.
             refusals = await self._store_each(admitted, budgets, stored, is_last=is_last)
             for index, error in refusals.items():
                 decisions[index] = error
@@ -175,14 +180,14 @@ class AdmissionStore:
         except GatewayError as exc:
             return exc if budgets.is_current else None
         except Exception:
-            # A defect that one request meets must not refuse the requests beside it.
+            # A bug that one request triggers must not refuse the rest of the batch.
             logger.exception("a request cannot be decided")
             return GatewayError()
 
     async def _store(
         self, admitted: Sequence[tuple[AdmissionRequest, Admission]], budgets: Budgets
     ) -> set[str]:
-        """Stores the generations whose decision still holds, and returns their ids."""
+        """Stores the generations whose decision is still valid, and returns their ids."""
         if not admitted:
             return set()
         rows = await self._connection.execute(
@@ -195,15 +200,15 @@ class AdmissionStore:
         return {row[0] for row in rows}
 
     async def _store_each(
-        self, admitted: Decided, budgets: Budgets, stored: set[str], *, is_last: bool
+        self, admitted: AdmittedByIndex, budgets: Budgets, stored: set[str], *, is_last: bool
     ) -> dict[int, GatewayError]:
         """Stores admissions one by one; adds their ids to ``stored`` and returns the refusals."""
         refusals: dict[int, GatewayError] = {}
         unavailable: Unavailable | None = None
         for index, (entry, admission) in admitted.items():
             if unavailable is not None:
-                # Callers whose admission is stored must not wait for a time-out of each of the
-                # others.
+                # Each further try would cost one time-out, and the callers whose admission is
+                # stored would wait for all of them.
                 refusals[index] = unavailable
                 continue
             try:

@@ -30,10 +30,11 @@ _REMEMBERED: Final = 5_000
 
 
 class Authority(msgspec.Struct, frozen=True):
-    """What PostgreSQL said that a key may do: a row of ``read_authority.sql``.
+    """The rights, limits and versions of an API key: a row of ``read_authority.sql``.
 
-    It holds while its versions do. The key's row has a version of its own; assigning a guardrail
-    moves the organization's. ``available_nano`` holds for a moment only.
+    It is valid until one of its versions moves. A change of the key's row moves ``key_version``;
+    an assignment of a guardrail moves ``routing_version``. ``available_nano`` is the balance at
+    the time of the read, and no version covers it.
     """
 
     key_id: UUID
@@ -62,7 +63,7 @@ class Authority(msgspec.Struct, frozen=True):
 
 
 class KeyReading(msgspec.Struct, frozen=True):
-    """What was read for a key: its authority, its meters, and the database's time of the read."""
+    """The authority and the meters of a key, and the database's time at which they were read."""
 
     authority: Authority
     meters: Mapping[UUID, MeterReading]
@@ -82,7 +83,7 @@ class GovernedKey:
 
 
 class AuthorityReader:
-    """Reads what keys may do, with one statement for the keys and another one for their meters."""
+    """Reads the authority of keys with one statement, and their meters with another one."""
 
     def __init__(self, connection: DataPlaneConnection, snapshots: Snapshots) -> None:
         self._connection = connection
@@ -90,7 +91,10 @@ class AuthorityReader:
         self._remembered: OrderedDict[str, KeyReading] = OrderedDict()
 
     def recall(self, digests: Collection[str]) -> dict[str, KeyReading] | None:
-        """Returns what was read for these keys before; ``None`` unless all of it can be used."""
+        """Returns the remembered readings of these keys; ``None`` if one of them is unusable.
+
+        A reading is usable while the worker has the snapshots of its versions.
+        """
         readings: dict[str, KeyReading] = {}
         for digest in digests:
             reading = self._remembered.get(digest)
@@ -137,7 +141,7 @@ class AuthorityReader:
         )
         workspace = copy.rules.workspaces.get(authority.workspace_id)
         if workspace is None:
-            # The workspace is a moment younger than the copy: the next try has both.
+            # The workspace was created after the copy was loaded; a retry loads a newer copy.
             raise Unavailable
         rules = copy.rules.for_key(
             authority.workspace_id, authority.member_guardrail_id, authority.key_guardrail_id
@@ -167,8 +171,8 @@ class AuthorityReader:
 def build_budgets(readings: Collection[KeyReading], *, is_current: bool) -> Budgets:
     """Returns the balances and meters that were read for a batch.
 
-    The time is that of the latest reading. By that time an older reading may belong to a period
-    that has ended, so whatever was spent since counts against the next period.
+    The time is that of the latest reading. An older reading may then belong to a period that has
+    ended; spending after that reading counts against the next period.
     """
     return Budgets(
         balances={

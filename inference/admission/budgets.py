@@ -1,4 +1,4 @@
-"""Whether the balance and the budgets of a key can pay the worst case of a request; pure."""
+"""Decides whether balance and budgets of a key can pay the worst case of a request; pure."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ class AffordableCandidate(msgspec.Struct, frozen=True):
 
 
 class Ceiling(msgspec.Struct):
-    """The highest values that a meter may have for a decision to hold: a row of ``admit.sql``.
+    """The highest values of a meter with which a decision is valid: a parameter of ``admit.sql``.
 
-    ``cost`` counts credits, ``total`` credits with own credentials, both with what is held for
-    running requests; ``spent`` and ``spent_total`` count the same without it.
+    ``cost`` counts credits, ``total`` credits and own credentials; both include the holds of
+    running requests. ``spent`` and ``spent_total`` count the same without the holds.
     """
 
     subject_id: UUID
@@ -79,9 +79,13 @@ class Ceiling(msgspec.Struct):
 class Budgets:
     """The balances and meters of a batch, from which every admission takes its hold.
 
-    Spending by other workers since the reading is found when the batch is stored. A ceiling is the
-    end of a budget, so an older reading gives the same ceiling or a lower one. Budgets that are not
-    current may refuse nothing and bound nothing. ``now`` is the database's time.
+    ``admit.sql`` compares the meters with the ceilings, and so finds what other workers have spent
+    since the reading. A ceiling is the value of a meter at which a budget is used up, so an older
+    reading gives the same ceiling or a lower one.
+
+    ``is_current`` is false for remembered readings, which must not refuse or bound a request.
+    ``now`` is the database's time. ``taken`` is the nano-USD that the holds of the batch take from
+    credits and from own credentials, by the subject of the meter.
     """
 
     balances: dict[UUID, int]
@@ -221,11 +225,14 @@ class Budgets:
     def _highest_price(
         nano: int, candidate: Candidate, fee_percent: Decimal, budget: Budget | None = None
     ) -> int:
-        """Returns the highest price for which an amount suffices, by what the budget counts."""
+        """Returns the highest price that an amount of the balance or of ``budget`` can pay.
+
+        An own credential pays the price itself, so the amount pays the fee, or the fee and the
+        price if the budget includes own credentials.
+        """
         if not candidate.is_byok:
             return nano
         if budget is not None and budget.include_byok:
-            # The budget counts the price and the fee.
             return _price_for_fee(nano, fee_percent + _HUNDRED)
         return _price_for_fee(nano, fee_percent)
 
@@ -257,7 +264,7 @@ class Budgets:
             ceiling.cost = min(ceiling.cost, used + left)
 
     def _set_spent_ceiling(self, budget: Budget) -> None:
-        """Lowers the ceiling of a budget that the hold does not count against, to its end."""
+        """Lowers the ceiling of a budget that does not count the hold, so that it stays unspent."""
         meter = self.readings[budget.subject_id]
         left = budget.limit_nano - budget.spent_nano(meter, self.now.date()) - 1
         ceiling = self._ceiling_of(budget.subject_id)
@@ -314,7 +321,7 @@ class Budgets:
 
 
 def _price_for_fee(nano: int, percent: Decimal) -> int:
-    """Returns the highest price of which ``percent`` can be paid with an amount."""
+    """Returns the highest price of which ``percent`` is at most ``nano``."""
     return _UNLIMITED if not percent else int(Decimal(max(nano, 0)) * _HUNDRED / percent)
 
 

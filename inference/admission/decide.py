@@ -1,4 +1,4 @@
-"""The decision about one request: whether it may be sent, to which candidates, and for how much."""
+"""Decides about one request: whether it may be sent, to which candidates, and for how much."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from inference.routing.routes import CatalogSnapshot
 
 
 class AdmissionRequest(msgspec.Struct, frozen=True):
-    """A request that waits for admission; ``region`` is that of the host that it was sent to."""
+    """A request that waits for admission; ``region`` is the region of the host that received it."""
 
     key_digest: str
     request: InferenceRequest
@@ -42,7 +42,7 @@ class AdmissionRequest(msgspec.Struct, frozen=True):
 
 
 class Admission(msgspec.Struct):
-    """An admitted request: its generation and hold are stored, its first price is pinned.
+    """An admitted request, whose generation, hold and first price are stored.
 
     ``request`` is the request after the content filters, which is what may be sent.
     ``candidates`` are the selected candidates that can be paid, in order; the hold is the highest
@@ -72,7 +72,7 @@ async def decide(
     snapshots: Snapshots,
     health: HealthTable,
 ) -> Admission:
-    """Returns the admission of a request, which is not stored yet, and takes its hold.
+    """Returns the admission of a request, not stored yet, and takes its hold from ``budgets``.
 
     Raises the :class:`GatewayError` that refuses the request, :class:`StaleReading` when budgets
     that are not current would bound it, and ``Unscreened`` when its filters must run in a thread.
@@ -91,7 +91,8 @@ async def decide(
         settings.BYOK_FEE_PERCENT,
     )
     hold_nano = max(item.credits_nano for item in candidates)
-    # One candidate pays, so both kinds of money together cost at most what the dearest one does.
+    # Only one candidate is charged, so both holds together cover the dearest candidate, not the sum
+    # of the highest credits and the highest upstream cost.
     most_nano = max(item.credits_nano + item.upstream_nano for item in candidates)
     admission = Admission(
         generation_id=new_generation_id(),
@@ -121,7 +122,7 @@ async def decide(
 
 
 def _require_permission(entry: AdmissionRequest, key: GovernedKey, budgets: Budgets) -> None:
-    """Raises the error that refuses any request of the key at this moment."""
+    """Raises an error if the key may not send any request now."""
     authority = key.authority
     require_usable(disabled=authority.disabled, expires_at=authority.expires_at, now=budgets.now)
     require_inference(is_management=authority.is_management)
@@ -134,7 +135,7 @@ def _require_permission(entry: AdmissionRequest, key: GovernedKey, budgets: Budg
 def _screen(
     entry: AdmissionRequest, key: GovernedKey
 ) -> tuple[InferenceRequest, Sequence[Finding]]:
-    """Returns the request as the content filters leave it, and their findings."""
+    """Returns the request after its content filters, and their findings."""
     if not key.filters:
         return entry.request, ()
     screened = entry.screened

@@ -36,8 +36,8 @@ _RATES: Final[tuple[Literal["prompt", "completion", "request", "image"], ...]] =
 def explain(key: ApiKey, request: InferenceRequest, *, region: str | None) -> dict[str, Any]:
     """Returns the candidates in order, the excluded endpoints with reasons, and a budget refusal.
 
-    Reads what is stored, as a worker would read it a moment later, and changes nothing. Raises the
-    error that would refuse the request itself.
+    Reads the database instead of a worker's copies, and changes nothing. Raises the error that
+    would refuse the request itself.
     """
     snapshot, copy = _load_snapshots(key)
     rules = copy.rules.for_key(key.workspace_id, *assignment_of(guardrails_of(key)))
@@ -71,7 +71,7 @@ def explain(key: ApiKey, request: InferenceRequest, *, region: str | None) -> di
 
 
 def describe_policy(policy: Policy) -> dict[str, Any]:
-    """Describes what organization, guardrails and region permit together."""
+    """Describes the policy that results from organization, guardrails and region."""
     return {
         "allowed_providers": _sort_names(_intersect_providers(policy.only)),
         "ignored_providers": sorted(policy.ignore),
@@ -84,14 +84,14 @@ def describe_policy(policy: Policy) -> dict[str, Any]:
 
 
 def _load_snapshots(key: ApiKey) -> tuple[CatalogSnapshot, OrganizationCopy]:
-    """Loads what routing needs; a worker's own copies belong to the thread of its event loop."""
+    """Loads catalogue and organization; only the event loop may use the worker's own copies."""
     version = CatalogVersion.objects.values_list("version", flat=True).first() or 0
     copy = load_organization(key.organization_id, key.organization.routing_version, version)
     return load_catalog(version), copy
 
 
 def _read_health() -> HealthTable:
-    """Returns the health that all workers share; a probe that is due is left to them."""
+    """Returns the health that all workers share, in a new table, so that no probe is reserved."""
     table, now = HealthTable(), time.time()
     with connection.cursor() as cursor:
         sql.execute(cursor, READ_HEALTH, [oldest_bucket(now)])

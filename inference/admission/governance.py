@@ -1,4 +1,4 @@
-"""The rules that an organization set for its keys, as the data plane keeps them in memory."""
+"""An organization's rules for its keys, in the form in which the data plane keeps them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class BudgetRule:
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceRules:
-    """The rules of one workspace, and the defaults for what its requests leave out."""
+    """The rules of one workspace, and the defaults for fields that its requests omit."""
 
     default_guardrail_id: UUID
     budgets: tuple[BudgetRule, ...] = ()
@@ -114,7 +114,7 @@ class OrganizationRules:
         member_guardrail_id: UUID | None,
         key_guardrail_id: UUID | None,
     ) -> KeyRules:
-        """Returns the rules of a key by its workspace, its creator's guardrail and its own."""
+        """Returns the rules of a key: those of its workspace, its creator and itself, merged."""
         key = (workspace_id, member_guardrail_id, key_guardrail_id)
         rules = self._merged.get(key)
         if rules is None:
@@ -134,7 +134,7 @@ class OrganizationRules:
             (member, (Scope.MEMBER,)),
             (key, (Scope.API_KEY,)),
         ):
-            # An assignment may name a guardrail that is a moment younger than this copy.
+            # An assignment may name a guardrail that was created after this copy was loaded.
             guardrail = None if guardrail_id is None else self.guardrails.get(guardrail_id)
             if guardrail is not None:
                 policy &= guardrail.policy
@@ -162,7 +162,7 @@ def collect_budgets(
 def make_key_limit(
     key_id: UUID, limit_nano: int | None, reset: str | None, *, include_byok: bool
 ) -> Budget | None:
-    """Returns the limit of a key as a budget; ``None`` for a key without one."""
+    """Returns the budget of a key's own limit, from its columns; ``None`` without a limit."""
     if limit_nano is None:
         return None
     period = None if reset is None else LimitReset(reset)
@@ -170,14 +170,14 @@ def make_key_limit(
 
 
 def limit_of(key: ApiKey) -> Budget | None:
-    """Returns the key's own limit as a budget; ``None`` for a key without one."""
+    """Returns the budget of the key's own limit; ``None`` without a limit."""
     return make_key_limit(
         key.pk, key.limit_nano, key.limit_reset, include_byok=key.include_byok_in_limit
     )
 
 
 def budgets_of(key: ApiKey) -> tuple[Budget, ...]:
-    """Returns the budgets of a key in the order in which they are enforced, its own limit last."""
+    """Reads the guardrails and budgets of a key, and returns what :func:`collect_budgets` does."""
     guardrails = guardrails_of(key)
     organization = OrganizationRules(
         policy=key.organization.policy,

@@ -62,8 +62,8 @@ class Snapshots:
         """Returns the catalogue at this version, and loads it if the copy has another one."""
         if self._catalog.version != version:
             self._catalog = await run_in_thread(load_catalog, version)
-            # The copy lives long and has no cycles, so the collector need not walk it again. Young
-            # garbage is collected first: freezing would keep it for ever.
+            # The copy lives long and has no cycles, so the garbage collector need not visit it
+            # again. Recent garbage is collected first, because freezing would keep it for ever.
             gc.collect(1)
             gc.freeze()
         return self._catalog

@@ -1,4 +1,4 @@
-"""The attempts of one generation: candidates tried in order until one begins to answer."""
+"""Tries the candidates of one generation in order until one begins to answer."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class Stream:
 class Attempts:
     """Tries the candidates of an admission, and records how each attempt went.
 
-    ``candidate`` is that of the latest attempt. ``is_accepted`` tells whether its upstream answered
-    with status 200. ``records`` are the attempts as the generation stores them.
+    ``candidate`` is the candidate of the latest attempt. ``is_accepted`` tells whether its upstream
+    has answered with status 200. ``records`` are the attempts as the generation stores them.
     """
 
     def __init__(
@@ -78,8 +78,8 @@ class Attempts:
         self._repin = repin
         self._probe = admission.probe
         self._started = time.monotonic()
-        # The sweeper takes a generation for dead after this moment, so nothing may outlast it: not
-        # even an upstream that sends a byte now and then.
+        # No attempt may last longer, not even if the upstream sends a byte now and then: later the
+        # sweeper ends the generation.
         self._deadline = self._started + settings.HOLD_TIMEOUT
 
     @property
@@ -119,7 +119,7 @@ class Attempts:
                 self._record(started_ms, self.latency_ms, None)
                 self.report(None, self.latency_ms - started_ms)
                 return begun
-        raise AssertionError("an admission has candidates")
+        raise AssertionError("the admission has no candidates")
 
     async def fetch_reply(self, item: AffordableCandidate, dialect: Dialect) -> Reply:
         """Sends the request and returns the whole reply."""
@@ -139,7 +139,8 @@ class Attempts:
             parser = dialect.stream_parser(operation, self._request.choices)
             try:
                 if response.headers.get("Content-Type", "").startswith("application/json"):
-                    # Some providers report an error this way; its message says more than ours.
+                    # Some providers send an error with status 200. The parser raises it with the
+                    # provider's message, which says more than the one below.
                     dialect.parse_reply(operation, await response.read())
                     raise InvalidStream("The answer to a streamed request is not a stream.")
                 while data := await response.readany():
@@ -150,8 +151,8 @@ class Attempts:
                 parser.finish()
                 raise InvalidStream("The stream has no events.")
             except BaseException:
-                # Nothing has reached the caller, not even chunks that came before a fault in the
-                # same bytes, so the next candidate can still begin from the start.
+                # The caller has received nothing, not even chunks that precede a fault in the same
+                # bytes, so the next candidate can answer from the start.
                 response.close()
                 raise
 
@@ -188,7 +189,7 @@ class Attempts:
             self._health.measure(candidate.measured_subject, latency_ms, now=now)
 
     def report_speed(self, completion_tokens: int) -> None:
-        """Records in the health table how fast a stream came, from its first event on."""
+        """Records the throughput of a stream after its first event in the health table."""
         if self.latency_ms is None or not completion_tokens:
             return
         seconds = max(self.elapsed_ms - self.latency_ms, 1) / 1000
@@ -205,7 +206,7 @@ class Attempts:
             self._probe = None
 
     def metadata(self) -> dict[str, Any]:
-        """Returns how the request was routed, if its caller asked for that."""
+        """Returns the members that describe the routing; none unless the caller asked for them."""
         admission = self._admission
         if not admission.is_metadata_wanted:
             return {}

@@ -1,4 +1,7 @@
-"""One request from admission to settlement: the heart of the data plane, on one page."""
+"""Runs a request from admission to settlement.
+
+:class:`Gateway` has the state of a worker, :class:`Exchange` the state of one request.
+"""
 
 from __future__ import annotations
 
@@ -35,21 +38,22 @@ logger = logging.getLogger(__name__)
 _JOURNALLED_BYTES: Final = 256 * BYTES_PER_TOKEN
 # A generation without output is journalled only after its first second.
 _YOUNG_MS: Final = 1000
-# How long a finished stream may take to end properly, so that its connection can be kept.
+# How long a finished stream may take to send the end of its HTTP body, so that its connection can
+# be kept.
 _LINGER_SECONDS: Final = 0.05
 # How long a caller may take to receive the event of a failure.
 _LAST_EVENT_SECONDS: Final = 5.0
 # How many long prompts a worker screens with content filters at a time.
 _SCREENING_THREADS: Final = 2
-# How long a settlement waits for others to share its statement. Until it is stored the hold stands,
-# and the journal knows the delivered output.
+# How long a settlement waits for others to share its statement. If the process dies meanwhile, the
+# sweeper settles by the hold and the journal.
 _SETTLING_SECONDS: Final = 0.01
-# How long a stopping worker waits for the database to take its last settlements.
+# How long a stopping worker waits until its last settlements are stored.
 _DRAIN_SECONDS: Final = 15.0
 
 
 class CallerStuck(Exception):
-    """The caller has taken no data for longer than any exchange may last; it counts as gone."""
+    """The caller does not read its stream, and is treated as disconnected."""
 
 
 class Gateway:
@@ -76,7 +80,7 @@ class Gateway:
     async def close(self) -> None:
         """Waits until everything delivered is settled, then closes the connections.
 
-        When the database stays away for fifteen seconds, the sweeper settles the rest.
+        If the database is unavailable for fifteen seconds, the sweeper settles the rest.
         """
         try:
             async with asyncio.timeout(_DRAIN_SECONDS):
@@ -112,8 +116,8 @@ class Gateway:
     def settle(self, exchange: Exchange, settlement: Settlement) -> None:
         """Queues a settlement; it is stored even when nobody waits for it."""
         stored = self._settlements.submit(settlement)
-        # The heartbeat continues until it is stored, so that the sweeper does not take the
-        # generation for dead while the database is away.
+        # The heartbeat continues until it is stored, so that the sweeper does not end the
+        # generation after an outage of the database.
         stored.add_done_callback(lambda _: self._running.discard(exchange))
 
     def journal_now(self) -> None:
@@ -131,15 +135,15 @@ class Gateway:
     async def _submit(self, request: AdmissionRequest) -> Admission:
         """Queues a request for admission.
 
-        A prompt that takes long to screen is refused by its batch, screened in a thread, and queued
-        again with the result.
+        The batch refuses a prompt that takes long to screen with :class:`Unscreened`. It is then
+        screened in a thread and queued again with the result.
         """
         while True:
             admitted = self._admissions.submit(request)
             try:
                 return await asyncio.shield(admitted)
             except asyncio.CancelledError:
-                # The batch goes on and may store a generation, which somebody has to settle.
+                # The batch continues and may store the generation, which must then be settled.
                 admitted.add_done_callback(self._settle_cancelled)
                 raise
             except Unscreened as exc:
@@ -154,7 +158,7 @@ class Gateway:
 
 
 class Exchange:
-    """One admitted request: its attempts, its reply and, exactly once, its settlement."""
+    """Serves one admitted request, and settles it exactly once."""
 
     def __init__(self, gateway: Gateway, admission: Admission) -> None:
         self.generation_id = admission.generation_id
@@ -204,8 +208,8 @@ class Exchange:
                 async with asyncio.timeout(attempts.seconds_left):
                     await self._relay(stream, renderer, deliver)
             except FAILURES as exc:
-                # An interface may refuse the events by an error of its own. A delivery itself ends
-                # only by the time limit.
+                # ``deliver`` may raise an error of its own when its format cannot express an event.
+                # A timeout during a delivery means that the caller does not read.
                 if self._is_delivering and isinstance(exc, TimeoutError):
                     raise CallerStuck from None
                 error = translated = upstream.translate(exc, attempts.candidate.secret)
@@ -223,7 +227,7 @@ class Exchange:
     async def _relay(
         self, stream: Stream, renderer: Renderer, deliver: Callable[[bytes], Awaitable[None]]
     ) -> None:
-        """Delivers the events of every read from the upstream, up to the end mark."""
+        """Reads the upstream up to its end mark, and delivers the events of each read together."""
         chunks = stream.first_chunks
         fault: Exception | None = None
         while True:
@@ -249,14 +253,14 @@ class Exchange:
             self._attempts.report_speed(self._tally.usage.completion)
         self._is_delivering = True
         await deliver(renderer.render_usage_event(self._attempts.metadata()) + DONE)
-        # The caller has received everything: leaving from now on is no cancellation.
+        # The caller has received everything, so a later disconnect is not a cancellation.
         self.settle()
         stream.response.close(linger=_LINGER_SECONDS)
 
     async def _deliver_last(
         self, deliver: Callable[[bytes], Awaitable[None]], event: bytes
     ) -> None:
-        """Delivers the error event, for which a caller has five seconds."""
+        """Delivers the error event; raises :class:`CallerStuck` after five seconds."""
         try:
             async with asyncio.timeout(_LAST_EVENT_SECONDS):
                 await deliver(event)
@@ -264,7 +268,7 @@ class Exchange:
             raise CallerStuck from None
 
     def settle(self, error: BaseException | None = None) -> None:
-        """Settles the generation: the first call decides, the others do nothing."""
+        """Settles the generation; every call after the first does nothing."""
         if self._is_settled:
             return
         self._is_settled = True

@@ -1,4 +1,4 @@
-"""The account of how a request was routed, for callers who ask for it; pure."""
+"""Describes how a request was routed, for callers who ask for it; pure."""
 
 from __future__ import annotations
 
@@ -63,7 +63,11 @@ def routing_metadata(
 
 
 def _name_strategy(selection: Selection, model: str | None) -> str:
-    """Names how the model was found: ``direct``, ``free`` only, or a ``fallback`` model."""
+    """Returns how the model was chosen.
+
+    ``fallback``: the last attempt was not at the first model. ``free``: the name ended with
+    ``:free``. ``direct``: any other request.
+    """
     if model is not None and model != selection.model:
         return "fallback"
     is_free = selection.requested != selection.model and selection.requested.endswith(":free")

@@ -1,4 +1,4 @@
-"""The reply and the events of a generation as its caller gets them."""
+"""Renders the reply and the events of a generation for its caller."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def encode_event(fields: dict[str, Any]) -> bytes:
 
 
 class Renderer:
-    """Adds our identity, usage and cost to the reply or events of the upstream."""
+    """Adds the gateway's id, usage and cost to the reply or the events of the upstream."""
 
     __slots__ = (
         "_candidate", "_generation_id", "_identity", "_last_fields", "_prefix", "_request",
@@ -52,12 +52,12 @@ class Renderer:
         self._generation_id = generation_id
         self._candidate = candidate
         self._tally = tally
-        # The identity of the answer, the same in every event of a stream.
+        # The members of :meth:`_identify`, the same in every event of a stream.
         self._identity: dict[str, Any] = {}
         # The members of the last event, and its encoding up to the choices.
         self._last_fields: dict[str, Any] = {}
         self._prefix: bytes | None = None
-        # The members that came with the usage, for our own usage event.
+        # The members beside the upstream's usage, for the gateway's own usage event.
         self._usage_fields: dict[str, Any] = {}
 
     def render_reply(self, reply: Reply, metadata: dict[str, Any]) -> bytes:
@@ -135,7 +135,7 @@ class Renderer:
         return self._prefix
 
     def _identify(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """Returns the identity of the answer: our id, the caller's model name, the provider."""
+        """Returns the members that identify the answer: the generation's id, model and provider."""
         return {
             "id": self._generation_id,
             "object": _OBJECTS[self._request.operation, self._request.stream],
@@ -145,7 +145,7 @@ class Renderer:
         }
 
     def _usage_body(self) -> dict[str, Any]:
-        """Returns the upstream's usage with the cost, or an estimate where it counted none."""
+        """Returns the usage with its cost: the upstream's usage, or an estimate without one."""
         candidate, tally = self._candidate, self._tally
         usage = tally.count().usage
         cost = tally.price(None if tally.is_blank(usage) else usage, candidate)
@@ -167,7 +167,7 @@ class Renderer:
 
 
 def _decode_usage(raw: Any) -> dict[str, Any]:
-    """Decodes the upstream's usage; one that is malformed in a detail is left out."""
+    """Decodes the upstream's usage object; returns an empty one if it is malformed."""
     try:
         body = {} if raw is None else _without_nulls(msgspec.json.decode(raw))
     except (msgspec.DecodeError, RecursionError):

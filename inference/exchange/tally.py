@@ -62,7 +62,8 @@ class Tally:
         self.native_finish_reason: str | None = None
         self.upstream_id: str | None = None
         self.upstream_model: str | None = None
-        # Whether the usage came after the finish reason, and also in a chunk without choices.
+        # ``_is_final``: the usage came after the finish reason. ``_is_last``: it also came in a
+        # chunk without choices, so no later usage replaces it.
         self._is_final = False
         self._is_last = False
         self._prompt_tokens: int | None = None
@@ -87,7 +88,7 @@ class Tally:
             self._add_usage(part, part.usage)
 
     def add_output(self, output_bytes: int) -> None:
-        """Counts output without usage; a usage that came before it no longer covers everything."""
+        """Counts output without usage; an earlier usage does not cover all output any more."""
         self.output_bytes += output_bytes
         self._is_final = self._is_last = False
 
@@ -109,15 +110,15 @@ class Tally:
     def estimate(self) -> Usage:
         """Estimates the usage from the sizes of prompt and output."""
         if self._prompt_tokens is None:
-            # Kept, because sizing a long prompt takes time and every heartbeat asks for it.
+            # Remembered, because measuring a long prompt takes time and every heartbeat needs it.
             self._prompt_tokens = estimate_tokens(self._request.prompt_bytes)
         return Usage(prompt=self._prompt_tokens, completion=estimate_tokens(self.output_bytes))
 
     def count(self) -> Count:
         """Returns the usage so far.
 
-        A usage that came before the end of the output may be short, so the estimate of the
-        completion replaces its own where that is larger.
+        A usage that came before the end of the output may be too low. Its completion tokens are
+        then replaced by their estimate if that is higher.
         """
         usage = self.usage
         if usage is not None and self._is_final:
@@ -130,14 +131,14 @@ class Tally:
         return Count(replace(usage, completion=estimate.completion), True)
 
     def is_blank(self, usage: Usage) -> bool:
-        """Tells whether the answer has no output and no good reason for that."""
+        """Tells whether the answer is empty without a finish reason, or with the reason "error"."""
         return not usage.completion and self.finish_reason in (None, "error")
 
     def price(self, usage: Usage | None, candidate: Candidate) -> Cost:
         """Returns the cost of a usage at the candidate's price; ``None`` costs nothing."""
         if usage is None:
             return NO_COST
-        # The last event of a stream and its settlement ask for the same cost.
+        # Remembered, because the last event of a stream and its settlement need the same cost.
         if self._costed != (usage, candidate):
             priced = usage
             if self._request.images:

@@ -40,7 +40,7 @@ _SECONDS: Final = re.compile(r"[0-9]{1,6}")
 
 
 class RequestUntranslatable(UpstreamRefused):
-    """The provider's wire format cannot express the request; another candidate's may."""
+    """The provider's wire format cannot express the request; that of another candidate may."""
 
     retryable = True
 
@@ -88,12 +88,12 @@ def _build_call(
         for name in EFFORTS - options.keys():
             fields.pop(name, None)
     if (known := route.supported_parameters) is not None:
-        # Some providers refuse parameters that they do not know, even without effect. The output
-        # bound is never left out, because the hold rests on it.
+        # Some providers refuse unknown parameters, even those without effect. The output bound is
+        # never left out, because the hold is computed from it.
         for name in request.parameters - known - BOUNDS:
             fields.pop(name, None)
         if request.max_tokens and BOUNDS & fields.keys() and not BOUNDS & fields.keys() <= known:
-            # The endpoint must heed the bound, so it is sent by a name that the endpoint knows.
+            # The endpoint must apply the bound, so it is sent under a name that the endpoint lists.
             max_tokens = request.max_tokens
     if request.operation is Operation.TEXT:
         fields.pop("max_completion_tokens", None)
@@ -120,9 +120,10 @@ def _build_call(
 
 
 def _bound_name(operation: Operation, supported: frozenset[str] | None) -> str:
-    """Returns the name of the output bound: the older, unless the endpoint lists only the newer.
+    """Returns ``max_tokens``, or ``max_completion_tokens`` if the endpoint lists only that name.
 
-    Text completions know only the older name, even where the endpoint lists the newer for chats.
+    For text completions it is always ``max_tokens``: a listed ``max_completion_tokens`` holds for
+    chats.
     """
     if operation is Operation.TEXT:
         return "max_tokens"
@@ -131,7 +132,7 @@ def _bound_name(operation: Operation, supported: frozenset[str] | None) -> str:
 
 
 def translate(exc: Exception, secret: Secret) -> GatewayError:
-    """Returns the error of our tree for one of the egress client or of a dialect."""
+    """Maps an error of the egress client or of a dialect to our tree of errors."""
     match exc:
         case GatewayError():
             return exc

@@ -18,7 +18,7 @@ _CARD_LENGTHS: Final = range(13, 20)
 
 
 class Recogniser(NamedTuple):
-    """A pattern, and a check that returns the real end of a match, 0 when it is no match."""
+    """A pattern, and a check that returns the real end of a match, or 0 to refuse the match."""
 
     pattern: Pattern
     check: Callable[[bytes, int, int], int] | None = None
@@ -48,7 +48,7 @@ def _check_phone(text: bytes, start: int, end: int) -> int:
 
 
 def _check_ssn(text: bytes, start: int, end: int) -> int:
-    """Refuses numbers that the administration never assigns."""
+    """Refuses numbers that the Social Security Administration never assigns."""
     area, group, serial = text[start : start + 3], text[start + 4 : start + 6], text[end - 4 : end]
     is_given = area not in (b"000", b"666") and area < b"900" and group != b"00"
     return end if is_given and serial != b"0000" else 0

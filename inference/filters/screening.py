@@ -29,7 +29,7 @@ _OTHER_ROLES: Final = frozenset(("system", "developer", "assistant", "tool"))
 _NUMBERS: Final = frozenset((b"-", *(b"%d" % digit for digit in range(10))))
 _MAX_DEPTH: Final = 32
 _MAX_REDACTIONS: Final = 100_000
-# Handing so little text to a thread would take longer than screening it.
+# Up to this size and time a prompt is screened on the event loop; a thread would take longer.
 _AT_ONCE_BYTES: Final = 64 * 1024
 _AT_ONCE_SECONDS: Final = 0.005
 _SECONDS: Final = 10.0
@@ -107,7 +107,7 @@ def screen(filters: Filters, request: InferenceRequest, *, seconds: float = _SEC
     except msgspec.DecodeError:
         raise InvalidRequest("The body is not valid JSON.") from None
     if changed:
-        # The bound counts bytes of JSON, so growth is added; a shorter text leaves it as it was.
+        # The bound counts bytes of JSON, so a longer text raises it; a shorter one changes nothing.
         request = replace(
             request,
             fields={**request.fields, **changed},

@@ -24,15 +24,15 @@ from inference.requests.schemas import (
 )
 from inference.requests.sizes import bound_prompt, measure_text
 
-# Fields for the gateway, which a provider would refuse or misread.
+# Fields that the gateway reads and does not send, because a provider would refuse or misread them.
 _GATEWAY_FIELDS: Final = frozenset(
     (
         "model", "models", "provider", "plugins", "route", "session_id", "trace", "transforms",
         "debug", "deferred_tools", "stop_server_tools_when", "usage", "user",
     )
 )  # fmt: skip
-# Plugins that may be left out: they only help prompts to fit, or choose among models that are not
-# here. Any other plugin promises something about the answer that nobody here would keep.
+# Plugins that are ignored: they only shorten or repair texts, or choose among models that this
+# gateway does not offer. Any other plugin would change the answer, so it is refused.
 _IDLE_PLUGINS: Final = frozenset(
     (
         "auto-beta-router", "auto-router", "context-compression", "file-parser", "jev-router",
@@ -50,7 +50,7 @@ PARAMETERS: Final = frozenset(
         "include_reasoning", "reasoning", "reasoning_effort", "web_search_options", "verbosity",
     )
 )  # fmt: skip
-# Each pair names one parameter. An endpoint gets it by the name that it knows.
+# Each pair names one parameter. It is sent under a name that the endpoint supports.
 BOUNDS: Final = frozenset(("max_tokens", "max_completion_tokens"))
 EFFORTS: Final = frozenset(("reasoning", "reasoning_effort"))
 # Provider options must not change what was parsed, priced and held.
@@ -80,8 +80,8 @@ _decode_format = msgspec.json.Decoder(_Format).decode
 class InferenceRequest:
     """A parsed request, and the raw fields that are sent upstream.
 
-    ``models`` is empty where the caller names none. ``max_tokens`` is the most that one choice may
-    produce, ``None`` where the caller leaves it to the endpoint. ``choices`` is the number of
+    ``models`` is empty if the caller names none. ``max_tokens`` is the most that one choice may
+    produce, ``None`` if the caller leaves it to the endpoint. ``choices`` is the number of
     completions. ``prompt_bound`` is an upper bound of the prompt's tokens for any tokenizer, and
     ``images`` the number of its images. ``tools`` names the tools that a server runs.
     ``is_reasoning_hidden`` asks for an answer without the model's reasoning.
@@ -108,9 +108,9 @@ class InferenceRequest:
 
     @property
     def needed_parameters(self) -> frozenset[str]:
-        """The parameters that an endpoint must support to do everything that is asked for.
+        """The parameters that an endpoint must support to serve the whole request.
 
-        A null asks for nothing. A JSON schema needs more support than a plain JSON object.
+        A null parameter needs no support. A JSON schema also needs ``structured_outputs``.
         """
         needed = {name for name in self.parameters if bytes(self.fields[name]) != b"null"}
         if "response_format" in needed and self.operation is Operation.CHAT:
@@ -128,7 +128,7 @@ class InferenceRequest:
 def parse(operation: Operation, body: bytes, *, session_id: str | None = None) -> InferenceRequest:
     """Parses a request body; raises :class:`InvalidRequest` with the name of the wrong field.
 
-    ``session_id`` is that of the request's headers; the body's own takes precedence.
+    ``session_id`` comes from a header of the request; one in the body takes precedence.
     """
     try:
         body.decode("utf-8")
@@ -216,7 +216,7 @@ def _models(request: Body) -> tuple[str, ...]:
 
 
 def _max_tokens(request: Body) -> int | None:
-    """Returns the larger limit where both are set: a provider may heed either."""
+    """Returns the larger limit if both are set, because a provider may apply either one."""
     if isinstance(request, ChatRequest):
         return max(request.max_tokens or 0, request.max_completion_tokens or 0) or None
     return request.max_tokens if isinstance(request, TextRequest) else 0

@@ -1,4 +1,4 @@
-"""The size of a prompt: an upper bound of its tokens, and its text for an estimate."""
+"""Measures prompts: an upper bound of their tokens, and the size of their text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OTHER_PART_BYTES: Final = 4096
 # recording or a film, because their encoded size says little about their tokens.
 _IMAGE_TOKENS: Final = 36_864
 _OTHER_PART_TOKENS: Final = 131_072
-# Providers add text of their own that explains the tools to the model.
+# Providers add text to the prompt that explains the tools to the model.
 _TOOLS_TOKENS: Final = 1_024
 # The members of a part that hold encoded media; any other member may be read as text.
 _MEDIA: Final = frozenset(

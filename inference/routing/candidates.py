@@ -1,4 +1,7 @@
-"""The endpoints that may serve a request, in order of trial, and why the others may not; pure."""
+"""Selects the endpoints that may serve a request, in order of trial; pure.
+
+Every excluded endpoint has the reasons of its exclusion.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ _MILLION: Final = Decimal(1_000_000)
 
 
 class Unusable(StrEnum):
-    """Why a request cannot use an endpoint that the policy admits."""
+    """A reason why a request cannot use an endpoint that the policy allows."""
 
     MAX_PRICE = "max_price"
     QUANTIZATION = "quantizations"
@@ -48,7 +51,7 @@ class Unusable(StrEnum):
 
 
 class NoEndpoint(NotFound):
-    """The model exists, and no endpoint of it may serve this request."""
+    """The model exists, but none of its endpoints may serve this request."""
 
     error_type = "no_endpoint"
 
@@ -90,12 +93,12 @@ def unknown_health(subject: uuid.UUID) -> Health:
 
 @dataclass(frozen=True, slots=True)
 class RoutingContext:
-    """Everything but the request that decides where it may go.
+    """The data, besides the request, by which routing decides.
 
-    ``member_id`` is the member who made the key. ``organization_id`` keeps the sessions of
-    different organizations apart; the workspace does where it is ``None``. ``health_of`` returns
-    the health of a subject. ``seed`` makes the draw between endpoints; ``None`` prefers the
-    cheapest.
+    ``own`` has the organization's endpoints and credentials. ``member_id`` is the member who made
+    the key. Sessions belong to ``organization_id``, or to the workspace if that is ``None``.
+    ``health_of`` returns the health of a subject. ``seed`` is the random number of the weighted
+    draw between endpoints; with ``None`` the cheapest endpoint comes first.
     """
 
     snapshot: CatalogSnapshot
@@ -129,8 +132,8 @@ def require_candidates(request: InferenceRequest, context: RoutingContext) -> Se
 def select_candidates(request: InferenceRequest, context: RoutingContext) -> Selection:
     """Returns the candidates of a request in order, and every other endpoint with its reasons.
 
-    The module ``ranking`` describes the order. Without fallbacks only the first endpoint is left,
-    which is one that ``order`` names if ``order`` names any.
+    The module ``ranking`` describes the order. Without fallbacks only the first candidate remains;
+    if the request has an ``order``, it must name that candidate's provider.
 
     Raises :class:`InvalidRequest` when neither the request nor its workspace names a model,
     :class:`Forbidden` for a tool that the workspace has disabled, and :class:`ModelNotFound` when
@@ -149,7 +152,7 @@ def select_candidates(request: InferenceRequest, context: RoutingContext) -> Sel
 
 
 class _RequestedModel(NamedTuple):
-    """A model that the request names: its slug, and the variant that its name ends with."""
+    """A model that the request names: its slug, and the variant at the end of the name."""
 
     slug: str
     variant: str | None
@@ -166,7 +169,10 @@ def _require_enabled_tools(request: InferenceRequest, disabled_tools: frozenset[
 def _find_models(
     request: InferenceRequest, context: RoutingContext
 ) -> tuple[str, list[_RequestedModel]]:
-    """Returns the first model name of the request, and its models that exist, at least one."""
+    """Returns the first model name of the request, and those of its models that exist.
+
+    Raises :class:`InvalidRequest` without a name, and :class:`ModelNotFound` if no model exists.
+    """
     names = request.models
     if not names:
         if context.defaults.text_model is None:
@@ -225,8 +231,8 @@ class _Search:
                 context.workspace_id, context.key_digest, context.member_id
             ):
                 self._credentials.setdefault(credential.provider_slug, []).append(credential)
-        # Models that only an own credential may pay for, because a private endpoint of theirs can
-        # serve the request with a credential that is required.
+        # Models whose public endpoints may not be called with the operator's credential: a private
+        # endpoint of the model can serve the request, and a credential for it is required.
         self._closed_models: set[str] = set()
         self._candidates: dict[uuid.UUID, list[Candidate]] = {}
         self._excluded: dict[uuid.UUID, ExcludedEndpoint] = {}
@@ -288,8 +294,9 @@ class _Search:
 
         Own credentials come first, then the operator's, unless ``is_closed``, then own fallback
         credentials. Health does not decide who pays: it only orders the credentials of a group.
-        The policy judges route and credential together. ``reasons`` are the requirements that the
-        route does not meet with any credential; when this returns nothing, it adds the others.
+        The policy judges route and credential together. ``reasons`` contains the requirements that
+        the route does not meet with any credential. If the result is empty, the reasons that depend
+        on the credentials are added to it.
         """
         of_route = () if self._is_open else exclusions(route.facts, self._policy)
         options = self._options.get(route.facts.provider_slug)
@@ -304,8 +311,9 @@ class _Search:
                 continue
             has_credential = True
             facts = credential.facts_of(route)
-            if why := of_route if facts is route.facts else exclusions(facts, self._policy):
-                objections.update(dict.fromkeys(why))
+            refusals = of_route if facts is route.facts else exclusions(facts, self._policy)
+            if refusals:
+                objections.update(dict.fromkeys(refusals))
             else:
                 group = fallback if credential.is_fallback else preferred
                 subject = subject_of(route.endpoint_id, credential.credential_id)

@@ -25,9 +25,9 @@ from config.api.errors import GatewayError, UpstreamError, UpstreamRateLimited, 
 BUCKET_SECONDS: Final = 5
 _SLOTS: Final = 12
 WINDOW_SECONDS: Final = BUCKET_SECONDS * _SLOTS
-# A bucket keeps this many samples of a kind, the first ones, so that a crowd costs no more.
+# A bucket keeps the first samples of each kind, so that more requests need no more memory.
 _SAMPLES: Final = 32
-# With fewer outcomes than this the share of failures decides nothing.
+# With fewer outcomes than this, the share of failures is ignored.
 _MINIMUM: Final = 5
 _OPEN_SHARE: Final = 0.5
 _DEGRADED_SHARE: Final = 0.1
@@ -38,13 +38,13 @@ _PROBE_SECONDS: Final = 60.0
 # How long a rate limit holds without a Retry-After.
 _RATE_LIMIT_SECONDS: Final = 5.0
 # Health is computed at most this often, and immediately after a failure.
-_FIGURES_SECONDS: Final = 0.25
-# A worker remembers at most this many subjects that do well or have no recent outcome.
+_REFRESH_SECONDS: Final = 0.25
+# A worker remembers at most this many subjects without failures or without recent outcomes.
 _REMEMBERED: Final = 10_000
 # How long a worker remembers an open circuit that no request probes.
 _OPEN_SECONDS: Final = 900.0
-# The upstream statuses by which a credential is refused. Only its owner can mend that, and trying
-# it costs little, so they say nothing about the endpoint.
+# The upstream statuses that refuse an own credential. They do not count as failures of the subject:
+# only the owner can repair the credential, and another try costs little.
 _UNAUTHORIZED: Final = (401, 402, 403)
 _SHARES: Final = (("p50", 0.5), ("p75", 0.75), ("p90", 0.9), ("p99", 0.99))
 
@@ -104,9 +104,9 @@ def subject_of(endpoint_id: uuid.UUID, credential_id: uuid.UUID) -> uuid.UUID:
 def classify_attempt(
     error: GatewayError | None, *, has_own_credential: bool
 ) -> AttemptOutcome | None:
-    """Returns the outcome of an attempt; ``None`` where it says nothing about its subject.
+    """Returns the outcome of an attempt; ``None`` if it does not count for its subject.
 
-    A caller's mistake says nothing, and neither does the refusal of an own credential.
+    A refused request is the caller's mistake, and a refused own credential is its owner's.
     """
     match error:
         case None:
@@ -194,7 +194,7 @@ class _Record:
 class HealthTable:
     """The health of every subject that any worker has called lately, as one worker knows it.
 
-    ``now`` is Unix time, because the workers share it. Not safe for several threads.
+    ``now`` is Unix time, because the workers share it. The table is not thread-safe.
     """
 
     def __init__(self) -> None:
@@ -211,9 +211,9 @@ class HealthTable:
     ) -> None:
         """Counts the outcome of an attempt; a success counts when its reply begins.
 
-        ``retry_after`` is the wait in seconds that a rate limit asked for. There is no bound on the
-        number of own credentials, so at most 10,000 that do well are remembered, and other workers
-        learn of one only when it fails.
+        ``retry_after`` is the wait in seconds that a rate limit asked for. The number of own
+        credentials is not bounded, so at most 10,000 of them are remembered while they succeed, and
+        other workers learn of one only when it fails.
         """
         is_well = has_own_credential and outcome is AttemptOutcome.SUCCESS
         if is_well and subject not in self._records and len(self._records) >= _REMEMBERED:
@@ -231,7 +231,7 @@ class HealthTable:
         else:
             record.computed_at = -math.inf
             if outcome is AttemptOutcome.RATE_LIMITED:
-                # A wait beyond the window would outlive the bucket that explains it.
+                # The bucket stores the wait, so it cannot last longer than the window.
                 wait = _RATE_LIMIT_SECONDS if retry_after is None else retry_after
                 bucket.retry_at = max(bucket.retry_at, now + min(wait, WINDOW_SECONDS))
             else:
@@ -262,7 +262,7 @@ class HealthTable:
         record = self._records.get(subject)
         if record is None:
             return UNKNOWN
-        if not 0 <= now - record.computed_at < _FIGURES_SECONDS:
+        if not 0 <= now - record.computed_at < _REFRESH_SECONDS:
             _compute(record, now)
         return record.health
 

@@ -82,8 +82,8 @@ def is_down(health: Health, *, may_fall_back: bool) -> bool:
 def _tier(health: Health, *, may_fall_back: bool) -> int:
     """Returns the tier of an endpoint's health, 0 for the best.
 
-    A failed probe goes unnoticed when the request falls back to another candidate. Without
-    fallbacks nobody should pay for a probe, so a half-open endpoint counts as down.
+    After a failed probe a request falls back to another candidate. Without fallbacks the failed
+    probe would fail the request, so a half-open endpoint counts as down.
     """
     if health.state is HealthState.HALF_OPEN and not may_fall_back:
         return _DOWN

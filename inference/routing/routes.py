@@ -90,8 +90,8 @@ class Route:
     """A public endpoint of the catalogue or an organization's private endpoint.
 
     ``secret`` is the operator's credential; ``None`` for private endpoints and where the operator
-    has none. ``dialect`` is ``None`` when this release does not speak it, or when nothing says
-    where the endpoint is. Without a ``base_url`` the credential names the host.
+    has none. ``dialect`` is ``None`` when this release does not speak it, or when the endpoint has
+    no address. Without a ``base_url`` the credential names the host.
     ``listed_parameters`` are the endpoint's own list, if it has one. ``supported_parameters``
     are that list, with both names of the reasoning effort where it has either.
     """
@@ -138,9 +138,9 @@ class Candidate:
 
     @property
     def measured_subject(self) -> uuid.UUID:
-        """The id under which latency and throughput are kept: the endpoint's, for every payer.
+        """The id under which latency and throughput are kept: that of the endpoint, for all payers.
 
-        A credential that names the host makes an endpoint of its own.
+        If the credential names the host, it is the id of endpoint and credential together.
         """
         is_elsewhere = self.is_byok and self.route.base_url is None
         return self.subject if is_elsewhere else self.route.endpoint_id
@@ -178,7 +178,7 @@ class OrganizationSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class RoutingDefaults:
-    """The settings of a workspace that hold where a request is silent."""
+    """The settings of a workspace for fields that a request omits."""
 
     text_model: str | None = None
     provider_sort: str | None = None

@@ -1,7 +1,7 @@
 """The heartbeat of a worker: it journals running generations and shares the health of endpoints.
 
-Journals bound what a killed process leaves unbilled. Shared health spares a worker from finding out
-by itself what another one has seen.
+Journals bound the output that a killed process leaves unbilled. By shared health a worker learns of
+failures that another worker has seen.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Heartbeat:
     def __init__(
         self, collect_progress: Callable[[bool], Sequence[Progress]], health: HealthTable
     ) -> None:
-        """Stores where progress comes from.
+        """Stores the source of progress.
 
         ``collect_progress(is_urgent)`` returns the progress of all running generations, or only of
         those that have delivered much since they were journalled.

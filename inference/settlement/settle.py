@@ -1,4 +1,4 @@
-"""Settlement: the outcomes of generations are stored in batches, each of them once."""
+"""Settlement: stores the outcomes of generations in batches, each outcome once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Settlement(msgspec.Struct, frozen=True):
-    """The end of one generation; a second one for the same generation changes nothing."""
+    """The outcome of one generation; a second settlement of the generation changes nothing."""
 
     generation_id: str
     status: str
@@ -54,7 +54,7 @@ class Settlement(msgspec.Struct, frozen=True):
 
 
 class SettlementRow(msgspec.Struct, frozen=True):
-    """A settlement as ``settle.sql`` takes it: the columns of its batch, in order."""
+    """A row of the batch of ``settle.sql``; the fields are its columns, in order."""
 
     id: str
     status: str
@@ -77,7 +77,7 @@ class SettlementRow(msgspec.Struct, frozen=True):
 
 
 class SettlementStore:
-    """Stores batches with one statement, and keeps trying while the database is away."""
+    """Stores batches with one statement, and retries while the database is unavailable."""
 
     def __init__(self) -> None:
         self._connection = DataPlaneConnection()
@@ -101,8 +101,8 @@ class SettlementStore:
     async def _store_alone(self, item: Settlement) -> None:
         """Stores one settlement; drops the upstream's texts if it cannot be stored with them.
 
-        It is tried twice unchanged. PostgreSQL checks a row's constraints before it sees that its
-        statement has locked a newer version, in which a payment may have come meanwhile.
+        It is tried twice unchanged: PostgreSQL checks a row's constraints before it sees that its
+        statement has locked a newer version, which a payment may have changed.
         """
         problem: Exception | None = None
         for candidate in (item, item, item.without_upstream_texts()):

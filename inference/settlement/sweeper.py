@@ -32,8 +32,8 @@ _UNCHARGEABLE: Final = "unchargeable"
 def sweep() -> int:
     """Ends the generations whose lease has run out, and returns their number.
 
-    PENDING → FAILED. Tokens that were journalled are charged, as estimated; a generation without
-    output is not charged. The lease is measured by the database's clock, as the journals are.
+    PENDING → FAILED. The estimated tokens of the journal are charged; a generation without output
+    is not charged. Leases and journals are measured by the database's clock.
     """
     swept = 0
     while count := _sweep_batch():
@@ -71,10 +71,10 @@ def _end(settlements: Sequence[Settlement]) -> int:
 
 
 def _end_alone(item: Settlement) -> int:
-    """Stores one settlement; if its cost fits no column, ends the generation without charging it.
+    """Stores one settlement; if its cost is out of range, ends the generation without a charge.
 
-    It is tried twice unchanged. PostgreSQL checks a row's constraints before it sees that its
-    statement has locked a newer version, in which a payment may have come meanwhile.
+    It is tried twice unchanged: PostgreSQL checks a row's constraints before it sees that its
+    statement has locked a newer version, which a payment may have changed.
     """
     free = Settlement(item.generation_id, item.status, error_type=_UNCHARGEABLE)
     problem: Exception | None = None

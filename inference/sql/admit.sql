@@ -1,16 +1,16 @@
 -- Stores a batch of admitted requests: the pending generations, their holds and their journals.
 --
--- Admission decided on what it had read before. A row is stored only if that is still true: the
--- same version of its key, its organization and the catalogue, and a balance and meters that cover
--- the whole batch. Any other row is left out, and the caller decides it again.
+-- Admission decided by earlier readings. A row is stored only if they are still valid: its key, its
+-- organization and the catalogue have the same version, and balance and meters cover the whole
+-- batch. Any other row is left out, and the caller decides it again.
 --
 -- Parameters: $1 json, an array of `GenerationRow`;
 --             $2 json, an array of `Ceiling`: the highest values that a meter may have before this
---             batch. `cost` and `total` count credits, and credits with own credentials, both with
---             what is held for running requests; `spent` and `spent_total` count the same without
---             it; `requests` counts requests.
--- Returns: the ids of the stored generations. An id that was there already belongs to an earlier
---          try of this statement whose answer was lost, because ids are random.
+--             batch. `cost` counts credits, `total` credits and own credentials; both include the
+--             holds of running requests. `spent` and `spent_total` count the same without the
+--             holds; `requests` counts requests.
+-- Returns: the ids of the stored generations. An id that existed before was stored by an earlier
+--          try of this statement whose result was lost: ids are random.
 --
 -- Lock order: credits accounts by id, API keys by id, private endpoints by id, organizations by id,
 --             the catalogue's version, meters by subject.

@@ -1,5 +1,4 @@
--- Reads meters, and the time by the database's clock: days and minutes begin by that clock on
--- every host.
+-- Reads meters, and the time of the database, by which days and minutes begin on every host.
 --
 -- Parameters: $1 uuid[], the subjects of the meters: keys, workspaces and members.
 -- Returns: one row for each meter found; the columns after the time are those of `Reading`.

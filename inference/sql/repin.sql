@@ -1,5 +1,5 @@
--- Moves a pending generation, and the price that it will pay, to its next candidate before that is
--- called. The hold stays as it is: it covers every candidate.
+-- Moves a pending generation, and the price that it will pay, to its next candidate before the
+-- candidate is called. The hold does not change: it covers every candidate.
 --
 -- Parameters: $1 text, the generation; $2 uuid, its organization; $3 uuid, its API key;
 --             $4 uuid, $5 uuid, the private or the catalogue endpoint of the candidate;

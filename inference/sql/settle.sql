@@ -1,5 +1,5 @@
--- Ends a batch of generations: stores their outcomes, ends their holds, moves what they cost
--- between accounts and counts it on the meters.
+-- Ends a batch of generations: stores their outcomes, ends their holds, moves their costs between
+-- accounts and counts them on the meters.
 --
 -- A generation ends once. A row whose generation has ended already, for instance because the
 -- sweeper took its worker for dead, changes nothing.

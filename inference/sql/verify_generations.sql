@@ -1,4 +1,4 @@
--- Compares what each generation cost or holds with its transfers.
+-- Compares the cost or the hold of each generation with its transfers.
 --
 -- Returns: a sentence for each generation that differs.
 -- Locks: none.

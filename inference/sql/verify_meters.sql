@@ -1,4 +1,4 @@
--- Compares what each meter has counted and holds with the generations of its subject.
+-- Compares the counts and the holds of each meter with the generations of its subject.
 --
 -- Returns: a sentence for each meter that differs.
 -- Locks: none.

@@ -9,7 +9,7 @@ import msgspec
 
 from catalog.dialects.base import InvalidStream, decode_object
 from inference.requests.messages.chat import ToolCall
-from inference.requests.messages.reasoning import ReasoningDetail, seal
+from inference.requests.messages.reasoning import ReasoningDetail, encode_opaque
 from inference.requests.messages.reply import render_redacted, signature_detail, start_tool_use
 
 # The waiting deltas of a stream may have this size: far above the output of any model.
@@ -28,7 +28,7 @@ class _Block:
         self.key = key
         self.start = start
         self.waiting: list[dict[str, Any]] = []
-        # All arguments of a tool call: only together do they show whether the call is complete.
+        # All pieces of a tool call's arguments, because only the whole shows if it is complete.
         self.arguments: list[str] = []
         self.is_ended = False
         self._is_checked = False
@@ -75,7 +75,7 @@ class Blocks:
         if text:
             self._add(block, {"type": "thinking_delta", "thinking": text})
         if detail.signature is not None:
-            delta = {"type": "signature_delta", "signature": seal(detail)}
+            delta = {"type": "signature_delta", "signature": encode_opaque(detail)}
             self._add(block, delta)
             block.is_ended = True
 
@@ -104,7 +104,7 @@ class Blocks:
             self._close()
 
     def _open_block(self, key: tuple[str, Any]) -> _Block | None:
-        """Returns the last block, if it is of this key and has not ended."""
+        """Returns the last block if it has this key and has not ended."""
         block = self._queue[-1] if self._queue else None
         return None if block is None or block.key != key or block.is_ended else block
 

@@ -1,4 +1,4 @@
-"""The members of chat's replies and chunks that a message is made of."""
+"""The members of chat replies and chunks from which a message is rendered."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ToolCall(msgspec.Struct):
 
     @property
     def signature(self) -> str | None:
-        """The signature that Google's OpenAI-compatible servers want back with the call."""
+        """The signature that Google's OpenAI-compatible servers expect back with the call."""
         found = self.extra_content
         for name in ("google", "thought_signature"):
             found = found.get(name) if isinstance(found, dict) else None
@@ -58,7 +58,7 @@ class ChatMessage(msgspec.Struct):
 
     @property
     def details(self) -> list[ReasoningDetail]:
-        """The reasoning in parts; some servers send only one text."""
+        """The reasoning in parts; a server's single text becomes one part."""
         given = self.reasoning_details
         details = list(_read_details(given)) if isinstance(given, list) else []
         if any(detail.text or detail.summary for detail in details):

@@ -1,4 +1,4 @@
-"""Streams of chat as the events of a message."""
+"""Converts streams of chat to the events of Anthropic's Messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from inference.requests.messages.reply import (
 
 PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
 
-# Far above the size of any event that a dialect accepts: these events are our own.
+# The gateway renders these events itself; no dialect accepts events of nearly this size.
 _EVENT_BYTES: Final = 67_108_864
 _NO_USAGE: Final = {
     "input_tokens": 0,
@@ -39,7 +39,7 @@ _NO_USAGE: Final = {
 
 
 class Events:
-    """Turns the events of one chat stream into those of a message; reads may cut them anywhere."""
+    """Converts the events of one chat stream to those of a message."""
 
     __slots__ = (
         "_blocks", "_choice", "_decoder", "_has_calls", "_has_failed", "_has_started", "_out",
@@ -57,7 +57,10 @@ class Events:
         self._request_id = request_id
 
     def feed(self, data: bytes) -> bytes:
-        """Returns the events that these bytes complete; raises :class:`InvalidStream`."""
+        """Returns the events that these bytes complete; raises :class:`InvalidStream`.
+
+        The bytes may end in the middle of an event.
+        """
         try:
             for event in self._decoder.feed(data):
                 self._read(event)

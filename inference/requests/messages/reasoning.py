@@ -1,7 +1,8 @@
-"""Reasoning of earlier replies, which callers send back unchanged.
+"""Encodes the reasoning of replies into texts that callers send back unchanged, and decodes them.
 
-Anthropic's blocks have one opaque text, the signature. The reasoning of other providers has more
-members that must come back with it, so the opaque text is a seal that encodes all of them.
+A block of Anthropic's has one opaque text: its signature, or its encrypted data. The reasoning of
+other providers has more members that must come back with it, so its opaque text is our mark and the
+base64 of all these members.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class ReasoningDetail(msgspec.Struct, omit_defaults=True):
 _decode = msgspec.json.Decoder(ReasoningDetail).decode
 
 
-def seal(detail: ReasoningDetail) -> str:
-    """Returns the opaque text of a block: Anthropic's own, or a seal for another provider's."""
+def encode_opaque(detail: ReasoningDetail) -> str:
+    """Returns the opaque text of a block: Anthropic's own text, or the marked encoding."""
     secret = detail.data if detail.signature is None else detail.signature
     if detail.format == ANTHROPIC_FORMAT:
         return secret or ""
@@ -45,9 +46,12 @@ def seal(detail: ReasoningDetail) -> str:
     return _MARK + base64.urlsafe_b64encode(_encode(kept)).decode()
 
 
-def unseal(opaque: str, *, is_encrypted: bool, **members: Any) -> ReasoningDetail:
-    """Returns the detail in a block's opaque text; a text without our mark is Anthropic's."""
-    detail = _read_seal(opaque)
+def decode_opaque(opaque: str, *, is_encrypted: bool, **members: Any) -> ReasoningDetail:
+    """Returns the detail of a block's opaque text; a text without our mark is Anthropic's own.
+
+    ``members`` are the other members of the block.
+    """
+    detail = _decode_marked(opaque)
     if detail is None:
         detail = ReasoningDetail(format=ANTHROPIC_FORMAT)
         if is_encrypted:
@@ -58,7 +62,7 @@ def unseal(opaque: str, *, is_encrypted: bool, **members: Any) -> ReasoningDetai
     return msgspec.structs.replace(detail, **members)
 
 
-def _read_seal(opaque: str) -> ReasoningDetail | None:
+def _decode_marked(opaque: str) -> ReasoningDetail | None:
     if not opaque.startswith(_MARK):
         return None
     try:

@@ -22,7 +22,7 @@ from inference.requests.messages.chat import (
     ToolCall,
     decode_chat,
 )
-from inference.requests.messages.reasoning import ReasoningDetail, seal
+from inference.requests.messages.reasoning import ReasoningDetail, encode_opaque
 
 _STOPS: Final = {
     "stop": "end_turn",
@@ -79,13 +79,13 @@ def render_reply(body: bytes) -> bytes:
 
 
 def render_error(body: Mapping[str, Any], request_id: str) -> dict[str, Any]:
-    """Returns our error envelope in Anthropic's format; members beside the error stay there."""
+    """Returns our error envelope in Anthropic's format, with its members beside ``error``."""
     beside = {name: value for name, value in body.items() if name != "error"}
     return {**render_chat_error(msgspec.convert(body["error"], ChatError), request_id), **beside}
 
 
 def describe_failure(choice: Choice) -> UpstreamError:
-    """Returns the error of a choice that ended in one; a message cannot express that."""
+    """Returns the error for a choice that ended in one; a message cannot express such an end."""
     native = choice.native_finish_reason
     return UpstreamError(
         "The upstream provider ended the answer with an error.",
@@ -94,7 +94,7 @@ def describe_failure(choice: Choice) -> UpstreamError:
 
 
 def render_chat_error(error: ChatError, request_id: str) -> dict[str, Any]:
-    """Renders an error; Anthropic's ``details`` hold our symbolic name and metadata."""
+    """Renders an error; Anthropic's ``details`` contain our ``error_type`` and metadata."""
     kind = "api_error" if error.code >= 500 else "invalid_request_error"
     metadata = dict(error.metadata)
     return {
@@ -175,12 +175,12 @@ def _render_reasoning(chat_message: ChatMessage) -> Iterator[dict[str, Any]]:
         yield {
             "type": "thinking",
             "thinking": detail.text or detail.summary or "",
-            "signature": "" if detail.signature is None else seal(detail),
+            "signature": "" if detail.signature is None else encode_opaque(detail),
         }
 
 
 def render_redacted(detail: ReasoningDetail) -> dict[str, Any]:
-    return {"type": "redacted_thinking", "data": seal(detail)}
+    return {"type": "redacted_thinking", "data": encode_opaque(detail)}
 
 
 def signature_detail(signature: str, call_id: str) -> ReasoningDetail:

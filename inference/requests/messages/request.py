@@ -15,7 +15,7 @@ import msgspec
 
 from config.api.errors import InvalidRequest
 from config.api.text import CONTROL_CHARACTERS
-from inference.requests.messages.reasoning import ReasoningDetail, unseal
+from inference.requests.messages.reasoning import ReasoningDetail, decode_opaque
 from inference.requests.problems import explain_decode_error, field_error, missing_field
 from inference.requests.schemas import ProviderPreferences
 
@@ -311,12 +311,12 @@ def _convert_assistant_turn(
                 # No provider accepts reasoning without a signature.
                 if block.signature:
                     details.append(
-                        unseal(
+                        decode_opaque(
                             block.signature, is_encrypted=False, text=block.thinking, index=index
                         )
                     )
             case RedactedThinkingBlock():
-                details.append(unseal(block.data, is_encrypted=True, index=index))
+                details.append(decode_opaque(block.data, is_encrypted=True, index=index))
     message: dict[str, Any] = {"role": "assistant"}
     message["content"] = _convert_content(texts) if texts or not calls else None
     if calls:
