@@ -1,4 +1,4 @@
-"""Validates and activates a draft in one step, as a creation with ``activate`` asks."""
+"""Validates and activates a draft in one step, for a creation with ``activate``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STATUSES: Final = {Validation.Outcome.UNREACHABLE: 502, Validation.Outcome.BROK
 
 
 class NotActivated(GatewayError):
-    """The draft was kept, and it is not active; carries the draft and its validation."""
+    """The draft could not be activated and was kept; carries the draft and its validation."""
 
     def __init__(
         self, status: int, message: str, endpoint: PrivateEndpoint, result: Validation
@@ -34,7 +34,7 @@ class NotActivated(GatewayError):
         self.validation = result
 
     def body(self) -> dict[str, Any]:
-        """Returns the envelope of specification 7.2, whose error has no metadata."""
+        """Returns the error envelope without metadata, as specification 7.2 demands."""
         body = super().body()
         del body["error"]["metadata"]
         return body

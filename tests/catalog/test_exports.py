@@ -330,5 +330,5 @@ def test_an_address_that_is_not_allowed_is_never_dialled(
 def test_a_catalogue_comes_from_one_place(db: None, arguments: tuple[str, ...]) -> None:
     with pytest.raises(CommandError) as caught:
         run("import_catalog", *arguments)
-    message = "Name a FILE or --from-url URL, one of the two."
+    message = "Name either a FILE or --from-url URL."
     assert (caught.value.returncode, str(caught.value)) == (2, message)
