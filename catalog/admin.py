@@ -14,8 +14,9 @@ from django.utils.html import format_html, format_html_join
 
 from catalog import dialects, imports
 from catalog.dialects.shared.credentials import InvalidCredential
-from catalog.models import Dialect, LanguageModel, ModelEndpoint, PriceVersion, Provider
+from catalog.models import DialectName, LanguageModel, ModelEndpoint, PriceVersion, Provider
 from catalog.pricing import RATES, Price
+from catalog.rows import LATEST
 from config.bulk.report import Report, RowListener
 from config.console.base import BoundedPaginator, ReadOnlyAdmin
 from config.console.formatting import dollars, per_million
@@ -64,7 +65,7 @@ class ProviderForm(ConsoleForm):
         if "dialect" not in cleaned or "base_url" not in cleaned:
             return cleaned
         base_url = cleaned["base_url"]
-        if Dialect(cleaned["dialect"]).url_from_credential:
+        if DialectName(cleaned["dialect"]).has_url_in_credential:
             if base_url is not None:
                 self.add_error("base_url", "This dialect takes its URL from the credential.")
         elif base_url is None:
@@ -114,9 +115,9 @@ class ProviderAdmin(CatalogueAdmin):
     )
     readonly_fields = ("credential", "id", "created_at", "updated_at")
 
-    @display(description="Dialect", ordering="dialect", label=True)
+    @display(description="DialectName", ordering="dialect", label=True)
     def wire(self, provider: Provider) -> str:
-        return Dialect(provider.dialect).label
+        return DialectName(provider.dialect).label
 
     @display(description="Prompts", label=True)
     def prompts(self, provider: Provider) -> list[str]:
@@ -144,7 +145,7 @@ class ProviderAdmin(CatalogueAdmin):
 class LanguageModelForm(ConsoleForm):
     def clean_created(self) -> int:
         created: int = self.cleaned_data["created"]
-        if not 0 <= created <= imports.LATEST:
+        if not 0 <= created <= LATEST:
             raise ValidationError("Must be in seconds, not milliseconds.")
         return created
 
@@ -188,7 +189,7 @@ class LanguageModelAdmin(CatalogueAdmin):
     def published(self, model: LanguageModel) -> str:
         if not model.created:
             return ""
-        if not 0 < model.created <= imports.LATEST:
+        if not 0 < model.created <= LATEST:
             return f"{model.created}, which is no time in seconds"
         return f"{datetime.fromtimestamp(model.created, UTC):%Y-%m-%d}"
 

@@ -24,7 +24,7 @@ _PRICE: dict[str, Any] = {
 }
 
 
-class Dialect(models.TextChoices):
+class DialectName(models.TextChoices):
     """The wire format of a provider; ``catalog.dialects`` has a module for each."""
 
     OPENAI = "openai", "OpenAI"
@@ -35,9 +35,9 @@ class Dialect(models.TextChoices):
     VERTEX = "vertex", "Google Vertex AI"
 
     @property
-    def url_from_credential(self) -> bool:
+    def has_url_in_credential(self) -> bool:
         """Whether a deployment's URL comes from the credential instead of ``base_url``."""
-        return self in (Dialect.AZURE, Dialect.BEDROCK, Dialect.VERTEX)
+        return self in (DialectName.AZURE, DialectName.BEDROCK, DialectName.VERTEX)
 
 
 class CatalogVersion(models.Model):
@@ -74,7 +74,7 @@ class Provider(BaseModel):
 
     slug = models.CharField(max_length=255, unique=True)
     name = models.CharField(max_length=255)
-    dialect = models.CharField(max_length=16, choices=Dialect)
+    dialect = models.CharField(max_length=16, choices=DialectName)
     base_url = models.CharField(
         max_length=2048,
         null=True,

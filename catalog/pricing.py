@@ -1,4 +1,4 @@
-"""From a price and a usage to a cost: exact decimals in, integer nano-USD out, rounded once."""
+"""Computes costs from prices and usages: exact decimals, rounded once to integer nano-USD."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import msgspec
 
 NANO: Final = 1_000_000_000
 _ZERO: Final = Decimal(0)
-# 36 digits of price times 19 digits of tokens must not be rounded on the way.
+# The product of 36 digits of price and 19 digits of tokens must not be rounded.
 _EXACT: Final = Context(prec=80)
-# The finest rate that is stored.
+# The smallest step of a stored rate.
 _FINEST: Final = Decimal("1e-30")
 
 
@@ -20,9 +20,9 @@ _FINEST: Final = Decimal("1e-30")
 class Price:
     """USD per prompt token, completion token, image of the prompt and request.
 
-    ``cache_read`` and ``cache_write`` price prompt tokens that a provider read from or wrote to its
-    cache, ``image_output`` completion tokens that are a picture; ``None`` means that they cost as
-    any other token.
+    ``cache_read`` and ``cache_write`` are the rates of prompt tokens that the provider read from or
+    wrote to its cache; ``image_output`` is the rate of completion tokens of an image. ``None``
+    means the rate of other tokens.
     """
 
     prompt: Decimal
@@ -35,7 +35,7 @@ class Price:
 
     @property
     def is_free(self) -> bool:
-        """Tells whether nothing that a request may use costs anything."""
+        """Returns whether every part of a request is free."""
         return not (
             self.prompt or self.completion or self.image or self.request or self.image_output
         )
@@ -49,10 +49,11 @@ RATES: Final = tuple(field.name for field in fields(Price))
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What a generation used, in tokens.
+    """The usage of a generation, in tokens.
 
-    ``cached`` and ``cache_write`` are part of ``prompt``, ``reasoning`` and ``image_output`` (what
-    was drawn) of ``completion``; ``images`` counts the prompt's.
+    ``cached`` and ``cache_write`` are parts of ``prompt``; ``reasoning`` and ``image_output`` (the
+    tokens of generated images) are parts of ``completion``. ``images`` is the number of images in
+    the prompt.
     """
 
     prompt: int
@@ -65,19 +66,19 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 def decimal_text(value: Decimal) -> str:
-    """Returns plain decimal digits: ``0.0000005``, never ``5E-7``; ``1.50`` becomes ``1.5``."""
+    """Returns plain decimal digits: ``0.0000005``, not ``5E-7``; ``1.5`` for ``1.50``."""
     text = format(value, "f")
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def proportional(rate: Decimal, *, base: Decimal, new_base: Decimal) -> Decimal:
-    """Returns what is to ``new_base`` as ``rate`` is to ``base``, rounded to what can be stored."""
+def scale_rate(rate: Decimal, *, base: Decimal, new_base: Decimal) -> Decimal:
+    """Returns ``rate * new_base / base``, rounded to the smallest step of a stored rate."""
     exact = _EXACT.divide(_EXACT.multiply(rate, new_base), base)
     return exact.quantize(_FINEST, ROUND_HALF_EVEN, _EXACT)
 
 
 def prompt_parts(price: Price, usage: Usage) -> tuple[tuple[int, Decimal], ...]:
-    """Returns tokens and rate of the prompt's parts: plain, read from a cache, written to one."""
+    """Returns tokens and rate of each part of the prompt: uncached, cache reads, cache writes."""
     cached = min(usage.cached, usage.prompt)
     written = min(usage.cache_write, usage.prompt - cached)
     return (
@@ -88,7 +89,7 @@ def prompt_parts(price: Price, usage: Usage) -> tuple[tuple[int, Decimal], ...]:
 
 
 def prompt_cost(price: Price, usage: Usage) -> Decimal:
-    """Returns the exact USD cost of the prompt, cached tokens at their own rates."""
+    """Returns the exact cost of the prompt in USD, with cached tokens at their own rates."""
     total = _ZERO
     for tokens, rate in prompt_parts(price, usage):
         if tokens:
@@ -97,29 +98,29 @@ def prompt_cost(price: Price, usage: Usage) -> Decimal:
 
 
 def completion_cost(price: Price, usage: Usage) -> Decimal:
-    """Returns the exact USD cost of the completion, of which pictures have their own rate."""
+    """Returns the exact cost of the completion in USD, with image tokens at their own rate."""
     if price.image_output is None or not usage.image_output:
         return _EXACT.multiply(price.completion, Decimal(usage.completion))
-    drawn = min(usage.image_output, usage.completion)
+    image_tokens = min(usage.image_output, usage.completion)
     return _EXACT.add(
-        _EXACT.multiply(price.completion, Decimal(usage.completion - drawn)),
-        _EXACT.multiply(price.image_output, Decimal(drawn)),
+        _EXACT.multiply(price.completion, Decimal(usage.completion - image_tokens)),
+        _EXACT.multiply(price.image_output, Decimal(image_tokens)),
     )
 
 
 def total_cost(price: Price, usage: Usage) -> Decimal:
-    """Returns the exact USD cost of a generation."""
+    """Returns the exact cost of a generation in USD."""
     total = _EXACT.add(prompt_cost(price, usage), completion_cost(price, usage))
     total = _EXACT.add(total, _EXACT.multiply(price.image, Decimal(usage.images)))
     return _EXACT.add(total, price.request)
 
 
 def nano_usd(amount: Decimal, *, round_up: bool = False) -> int:
-    """Rounds USD to integer nano-USD: half to even, or up for a bound such as a hold."""
+    """Returns USD as integer nano-USD, rounded half to even, or up for a bound such as a hold."""
     rounding = ROUND_CEILING if round_up else ROUND_HALF_EVEN
     return int(_EXACT.multiply(amount, Decimal(NANO)).to_integral_value(rounding))
 
 
 def usd(nano: int) -> float:
-    """Renders nano-USD as a JSON number of USD, at the edge only; sums stay integers."""
+    """Returns nano-USD as a JSON number of USD; only for responses, because sums stay integers."""
     return nano / NANO

@@ -1,4 +1,4 @@
-"""Whether a policy admits an endpoint, and every reason why not; the lists and the router ask."""
+"""Decides which endpoints a policy admits, and for which reasons it excludes the others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from accounts.policy import Family, Policy
 
 
 class Exclusion(StrEnum):
-    """Why an endpoint is not admitted; ``excluded_by`` in answers."""
+    """The reason why a policy excludes an endpoint; ``excluded_by`` in responses."""
 
     PROVIDER_NOT_ALLOWED = "provider_not_allowed"
     PROVIDER_IGNORED = "provider_ignored"
@@ -23,9 +23,9 @@ class Exclusion(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EndpointFacts:
-    """What a policy judges an endpoint by.
+    """The facts about an endpoint that a policy depends on.
 
-    ``region`` is ``None`` where nothing is declared, which is served nowhere in particular.
+    ``region`` is ``None`` when the endpoint declares no region; then no regional policy admits it.
     """
 
     provider_slug: str
@@ -39,15 +39,15 @@ class EndpointFacts:
 
     @property
     def kind(self) -> EndpointFacts:
-        """What is left of the facts when any model of the same family will do.
+        """Returns the facts that all endpoints alike share: with the family instead of the model.
 
-        A catalogue has thousands of endpoints and few kinds of them.
+        A catalogue has thousands of endpoints but few kinds, so a policy is applied to kinds.
         """
         return replace(self, model_slug=f"{Family.of(self.model_slug)}/", model_permaslug="")
 
 
 def exclusions(facts: EndpointFacts, policy: Policy) -> tuple[Exclusion, ...]:
-    """Returns every reason for which the policy excludes an endpoint; empty means admitted."""
+    """Returns every reason why the policy excludes an endpoint; none when it admits it."""
     if policy.is_open:
         return ()
     names = {facts.provider_slug.lower(), facts.provider_name.lower()}
@@ -73,16 +73,16 @@ def exclusions(facts: EndpointFacts, policy: Policy) -> tuple[Exclusion, ...]:
 
 
 def admits_model(names: frozenset[str], policy: Policy) -> bool:
-    """Tells whether the policy admits a model of these names, at whatever endpoint."""
+    """Returns whether the policy admits a model with these names, at any endpoint."""
     return (
         policy.models is None or not policy.models.isdisjoint(names)
     ) and policy.ignored_models.isdisjoint(names)
 
 
 def admitted_kinds(kinds: Iterable[EndpointFacts], policy: Policy) -> frozenset[int]:
-    """Returns the places of the kinds that the policy admits, of a model that it admits.
+    """Returns the indexes of the kinds that the policy admits, regardless of the model.
 
-    Both together are what :func:`exclusions` says of each endpoint, once for all that are alike.
+    Together with :func:`admits_model` this equals :func:`exclusions` for every single endpoint.
     """
     of_any_model = replace(policy, models=None, ignored_models=frozenset())
     return frozenset(

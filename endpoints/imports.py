@@ -24,8 +24,8 @@ import msgspec
 from django.db import transaction
 
 from accounts.models import Organization
-from catalog.imports import DECIMAL
 from catalog.pricing import Price, decimal_text
+from catalog.rows import DECIMAL
 from config.api.errors import GatewayError
 from config.api.text import CONTROL_CHARACTERS
 from config.bulk.problems import ImportRefused, Problems

@@ -10,9 +10,9 @@ from typing import Final
 
 from django.conf import settings
 
-from catalog.models import Dialect, LanguageModel, ModelEndpoint, Provider
+from catalog.models import DialectName, LanguageModel, ModelEndpoint, Provider
 from catalog.names import ModelNotFound
-from catalog.pricing import Price, decimal_text, proportional
+from catalog.pricing import Price, decimal_text, scale_rate
 from config.api.errors import GatewayError, NotFound, Unprocessable
 from config.api.idempotency import fingerprint_of
 from config.egress.addresses import InvalidURL, parse_base_url
@@ -106,7 +106,7 @@ def require_base_url(base_url: str | None, provider: Provider) -> None:
 
 
 def _refusal_of_base_url(base_url: str | None, provider: Provider) -> InvalidBaseURL | None:
-    if Dialect(provider.dialect).url_from_credential:
+    if DialectName(provider.dialect).has_url_in_credential:
         if base_url is None:
             return None
         return InvalidBaseURL(
@@ -143,7 +143,7 @@ def with_cache_rates(price: Price, public: Sequence[ModelEndpoint], provider: Pr
         rate = getattr(listed, name)
         if rate is None or not listed.prompt or getattr(price, name) is not None:
             continue
-        rates[name] = proportional(rate, base=listed.prompt, new_base=price.prompt)
+        rates[name] = scale_rate(rate, base=listed.prompt, new_base=price.prompt)
         if rates[name] >= _RATE_BOUND:
             raise Unprocessable(
                 f"pricing.{name}: the rate derived from the provider's public price must be below "

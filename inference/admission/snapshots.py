@@ -14,7 +14,7 @@ from accounts.models import ByokCredential
 from catalog import dialects
 from catalog.dialects.base import Operation
 from catalog.dialects.shared.credentials import InvalidCredential
-from catalog.models import Dialect, LanguageModel, ModelEndpoint, Provider
+from catalog.models import DialectName, LanguageModel, ModelEndpoint, Provider
 from catalog.visibility import EndpointFacts
 from config.credentials import Secret
 from config.secrets import DecryptionFailed
@@ -27,7 +27,9 @@ from inference.store import run_in_thread
 _ORGANIZATIONS: Final = 10_000
 # The modalities of a chat or text completion.
 _COMPLETED: Final = frozenset(("text", "image", "audio"))
-_CLOUDS: Final = frozenset(str(dialect.value) for dialect in Dialect if dialect.url_from_credential)
+_CLOUDS: Final = frozenset(
+    str(dialect.value) for dialect in DialectName if dialect.has_url_in_credential
+)
 
 
 @dataclass(frozen=True, slots=True)

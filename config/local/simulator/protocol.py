@@ -6,11 +6,11 @@ shorter than announced, resets, characters cut in half, one byte a second.
 
 from __future__ import annotations
 
-import http.client
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from http import HTTPStatus
 from typing import Any
 
 WRITE_BYTES = 64 * 1024
@@ -84,13 +84,14 @@ def http_response(
 
 
 def response_head(status: int, length: int, content_type: str, more: str = "") -> bytes:
-    phrase = http.client.responses.get(status, "Unusual")
+    phrase = _PHRASES.get(status, "Unusual")
     return (
         f"HTTP/1.1 {status} {phrase}\r\ncontent-type: {content_type}\r\n"
         f"x-request-id: req_{ID_PLACEHOLDER}\r\n{more}content-length: {length}\r\n\r\n"
     ).encode()
 
 
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
 STREAM_HEAD = (
     "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncache-control: no-cache\r\n"
     f"x-request-id: req_{ID_PLACEHOLDER}\r\ntransfer-encoding: chunked\r\n\r\n"

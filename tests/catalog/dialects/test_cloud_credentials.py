@@ -17,7 +17,7 @@ from catalog import dialects
 from catalog.dialects.base import clean_message
 from catalog.dialects.shared import credentials
 from catalog.dialects.shared.credentials import AZURE_SUFFIXES, InvalidCredential
-from catalog.models import Dialect
+from catalog.models import DialectName
 from config.credentials import Secret
 from tests.support import factories
 from tests.support.database import snapshots
@@ -33,8 +33,10 @@ def secret(members: Any) -> Secret:
     return Secret(members if isinstance(members, str) else json.dumps(members))
 
 
-@pytest.mark.parametrize("dialect", [dialect for dialect in Dialect if dialect.url_from_credential])
-def test_every_cloud_has_a_dialect_that_needs_no_base_url(dialect: Dialect) -> None:
+@pytest.mark.parametrize(
+    "dialect", [dialect for dialect in DialectName if dialect.has_url_in_credential]
+)
+def test_every_cloud_has_a_dialect_that_needs_no_base_url(dialect: DialectName) -> None:
     members = {"azure": clouds.azure, "bedrock": clouds.bedrock, "vertex": clouds.vertex}[dialect]()
     speaker = dialects.get(dialect.value)
     assert speaker is not None

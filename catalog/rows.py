@@ -1,0 +1,290 @@
+"""The rows of the catalogue file: their shapes, their checks, and their values in the models."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import date
+from decimal import Decimal
+from typing import Annotated, Any, Final
+
+import msgspec
+from django.conf import settings
+
+from catalog.models import DialectName, LanguageModel, ModelEndpoint, Provider
+from catalog.pricing import Price, decimal_text
+from config.api.text import NOT_STORABLE
+from config.egress.addresses import EgressPolicy, InvalidURL, parse_base_url
+
+# In seconds, in the year 5138. A time of today in milliseconds is greater, and is refused.
+LATEST: Final = 10**11
+DECIMAL: Final = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,30})?")
+
+# Without control characters, which the console refuses too.
+_PLAIN: Final = r"^[^\x00-\x1f\x7f-\x9f]*\Z"
+_PATH: Final = r"^[^/\s\x00-\x1f\x7f-\x9f]+/[^\s\x00-\x1f\x7f-\x9f]+\Z"
+_ADDRESS: Final = r"^https?://[^\s\x00-\x1f\x7f-\x9f]+\Z"
+
+_Text = Annotated[str, msgspec.Meta(min_length=1, max_length=255, pattern=_PLAIN)]
+_Word = Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern=_PLAIN)]
+_Modality = Annotated[str, msgspec.Meta(min_length=1, max_length=32, pattern=_PLAIN)]
+_Code = Annotated[str, msgspec.Meta(min_length=1, max_length=16, pattern=_PLAIN)]
+_Path = Annotated[str, msgspec.Meta(pattern=_PATH, max_length=255)]
+_Count = Annotated[int, msgspec.Meta(ge=1, le=10**15)]
+_Country = Annotated[str, msgspec.Meta(pattern=r"^[A-Z]{2}\Z")]
+_URL = Annotated[str, msgspec.Meta(pattern=_ADDRESS, max_length=2048)]
+_DECIMAL_TEXT = Annotated[str, msgspec.Meta(max_length=64)]
+
+
+class _DataPolicy(msgspec.Struct, forbid_unknown_fields=True):
+    training: bool
+    retains_prompts: bool
+
+
+class ProviderRow(msgspec.Struct, forbid_unknown_fields=True):
+    slug: _Text
+    name: _Text
+    dialect: _Text
+    base_url: Annotated[str, msgspec.Meta(min_length=1, max_length=2048)] | None
+    data_policy: _DataPolicy
+    datacenters: list[_Country] | None = None
+    headquarters: _Country | None = None
+    privacy_policy_url: _URL | None = None
+    terms_of_service_url: _URL | None = None
+    status_page_url: _URL | None = None
+
+
+class _Architecture(msgspec.Struct, forbid_unknown_fields=True):
+    input_modalities: list[_Modality]
+    output_modalities: list[_Modality]
+    modality: _Text | None
+    tokenizer: _Word | None = None
+    instruct_type: _Word | None = None
+
+
+class ModelRow(msgspec.Struct, forbid_unknown_fields=True):
+    id: _Path
+    canonical_slug: _Path
+    name: _Text
+    created: Annotated[int, msgspec.Meta(ge=0, le=LATEST)]
+    context_length: _Count | None
+    architecture: _Architecture
+    description: Annotated[str, msgspec.Meta(pattern=r"^[^\x00]*\Z")] = ""
+    supported_parameters: list[_Word] = []
+    default_parameters: dict[str, Any] | None = None
+    expiration_date: date | None = None
+    knowledge_cutoff: date | None = None
+    supported_voices: list[_Text] | None = None
+    per_request_limits: dict[str, Any] | None = None
+
+
+class _Pricing(msgspec.Struct, forbid_unknown_fields=True):
+    prompt: _DECIMAL_TEXT
+    completion: _DECIMAL_TEXT
+    image: _DECIMAL_TEXT = "0"
+    request: _DECIMAL_TEXT = "0"
+    input_cache_read: _DECIMAL_TEXT | None = None
+    input_cache_write: _DECIMAL_TEXT | None = None
+    image_output: _DECIMAL_TEXT | None = None
+
+
+class EndpointRow(msgspec.Struct, forbid_unknown_fields=True):
+    model: _Text
+    provider: _Text
+    upstream_model_id: _Text
+    pricing: _Pricing
+    context_length: _Count | None = None
+    max_completion_tokens: _Count | None = None
+    quantization: _Code | None = None
+    is_moderated: bool = False
+    region: _Code = "global"
+    zdr: bool = False
+    supported_parameters: list[_Word] = []
+
+
+def endpoint_key(row: EndpointRow) -> tuple[str, str, str, str]:
+    return row.model, row.provider, row.upstream_model_id, row.region
+
+
+def find_provider_problems(row: ProviderRow, policy: EgressPolicy) -> list[str]:
+    if row.dialect not in DialectName.values:
+        return [f"dialect {row.dialect!r} is none of {', '.join(DialectName.values)}"]
+    if DialectName(row.dialect).has_url_in_credential:
+        if row.base_url is not None:
+            return ["base_url must be null: this dialect takes its URL from the credential"]
+        return []
+    if row.base_url is None:
+        return ["base_url is required for this dialect"]
+    try:
+        parse_base_url(row.base_url, policy=policy, require_https=False)
+    except InvalidURL as exc:
+        return [f"base_url: {exc}"]
+    return []
+
+
+def find_model_problems(row: ModelRow) -> list[str]:
+    return [
+        f"{name}: must not contain NUL"
+        for name in ("default_parameters", "per_request_limits")
+        if any(NOT_STORABLE.search(text) for text in _iter_texts(getattr(row, name)))
+    ]
+
+
+def _iter_texts(value: Any) -> Iterator[str]:
+    """Yields the strings of a JSON value, including the names of members."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for pair in value.items():
+            yield from _iter_texts(pair)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _iter_texts(item)
+
+
+def find_endpoint_problems(row: EndpointRow) -> list[str]:
+    return [
+        f"pricing.{name}: must be a decimal such as 0.0000005, below 1000000"
+        for name in row.pricing.__struct_fields__
+        if (text := getattr(row.pricing, name)) is not None and not DECIMAL.fullmatch(text)
+    ]
+
+
+def provider_values(row: ProviderRow) -> dict[str, Any]:
+    base_url = row.base_url
+    if base_url is not None:
+        policy = settings.EGRESS_POLICY
+        base_url = parse_base_url(base_url, policy=policy, require_https=False).text
+    return {
+        "slug": row.slug,
+        "name": row.name,
+        "dialect": row.dialect,
+        "base_url": base_url,
+        "trains_on_prompts": row.data_policy.training,
+        "retains_prompts": row.data_policy.retains_prompts,
+        "datacenters": row.datacenters or [],
+        "headquarters": row.headquarters,
+        "privacy_policy_url": row.privacy_policy_url,
+        "terms_of_service_url": row.terms_of_service_url,
+        "status_page_url": row.status_page_url,
+        "is_listed": True,
+    }
+
+
+def endpoint_values(row: EndpointRow) -> dict[str, Any]:
+    return {
+        "context_length": row.context_length,
+        "max_completion_tokens": row.max_completion_tokens,
+        "quantization": row.quantization,
+        "is_moderated": row.is_moderated,
+        "zdr": row.zdr,
+        "supported_parameters": row.supported_parameters,
+        "is_listed": True,
+    }
+
+
+def model_values(row: ModelRow) -> dict[str, Any]:
+    return {
+        "slug": row.id,
+        "canonical_slug": row.canonical_slug,
+        "name": row.name,
+        "created": row.created,
+        "description": row.description,
+        "context_length": row.context_length,
+        "input_modalities": row.architecture.input_modalities,
+        "output_modalities": row.architecture.output_modalities,
+        "modality": row.architecture.modality,
+        "tokenizer": row.architecture.tokenizer,
+        "instruct_type": row.architecture.instruct_type,
+        "supported_parameters": row.supported_parameters,
+        "default_parameters": row.default_parameters,
+        "per_request_limits": row.per_request_limits,
+        "supported_voices": row.supported_voices,
+        "expiration_date": row.expiration_date,
+        "knowledge_cutoff": row.knowledge_cutoff,
+        "is_listed": True,
+    }
+
+
+def parse_price(pricing: _Pricing) -> Price:
+    def optional(text: str | None) -> Decimal | None:
+        return None if text is None else Decimal(text)
+
+    return Price(
+        prompt=Decimal(pricing.prompt),
+        completion=Decimal(pricing.completion),
+        image=Decimal(pricing.image),
+        request=Decimal(pricing.request),
+        cache_read=optional(pricing.input_cache_read),
+        cache_write=optional(pricing.input_cache_write),
+        image_output=optional(pricing.image_output),
+    )
+
+
+def provider_row(provider: Provider) -> ProviderRow:
+    return ProviderRow(
+        slug=provider.slug,
+        name=provider.name,
+        dialect=provider.dialect,
+        base_url=provider.base_url,
+        data_policy=_DataPolicy(
+            training=provider.trains_on_prompts, retains_prompts=provider.retains_prompts
+        ),
+        datacenters=provider.datacenters,
+        headquarters=provider.headquarters,
+        privacy_policy_url=provider.privacy_policy_url,
+        terms_of_service_url=provider.terms_of_service_url,
+        status_page_url=provider.status_page_url,
+    )
+
+
+def model_row(model: LanguageModel) -> ModelRow:
+    return ModelRow(
+        id=model.slug,
+        canonical_slug=model.canonical_slug,
+        name=model.name,
+        created=model.created,
+        description=model.description,
+        context_length=model.context_length,
+        architecture=_Architecture(
+            input_modalities=model.input_modalities,
+            output_modalities=model.output_modalities,
+            modality=model.modality,
+            tokenizer=model.tokenizer,
+            instruct_type=model.instruct_type,
+        ),
+        supported_parameters=model.supported_parameters,
+        default_parameters=model.default_parameters,
+        expiration_date=model.expiration_date,
+        knowledge_cutoff=model.knowledge_cutoff,
+        supported_voices=model.supported_voices,
+        per_request_limits=model.per_request_limits,
+    )
+
+
+def endpoint_row(endpoint: ModelEndpoint) -> EndpointRow:
+    return EndpointRow(
+        model=endpoint.model.canonical_slug,
+        provider=endpoint.provider.slug,
+        upstream_model_id=endpoint.upstream_model_id,
+        pricing=_pricing_of(endpoint.price.price),
+        context_length=endpoint.context_length,
+        max_completion_tokens=endpoint.max_completion_tokens,
+        quantization=endpoint.quantization,
+        is_moderated=endpoint.is_moderated,
+        region=endpoint.region,
+        zdr=endpoint.zdr,
+        supported_parameters=endpoint.supported_parameters,
+    )
+
+
+def _pricing_of(price: Price) -> _Pricing:
+    return _Pricing(
+        prompt=decimal_text(price.prompt),
+        completion=decimal_text(price.completion),
+        image=decimal_text(price.image),
+        request=decimal_text(price.request),
+        input_cache_read=None if price.cache_read is None else decimal_text(price.cache_read),
+        input_cache_write=None if price.cache_write is None else decimal_text(price.cache_write),
+        image_output=None if price.image_output is None else decimal_text(price.image_output),
+    )
