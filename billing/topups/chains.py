@@ -1,6 +1,7 @@
-"""Reads which chains, tokens and addresses the operator takes payments with; pure.
+"""Parses the operator's chains, tokens and recipients of payments; pure.
 
-Addresses are kept in one form, the checksummed one (EIP-55), so that texts can be compared.
+Addresses are always stored in their checksummed form (EIP-55), so that they can be compared as
+texts.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Literal
 
 from config.egress.addresses import EgressPolicy, InvalidURL, parse_target
 
-# The node is the operator's own choice, so any scheme and any address.
+# The operator chooses the node, so its URL may have any scheme and address.
 ANYWHERE = (ip_network("0.0.0.0/0"), ip_network("::/0"))
 Confirmations = Literal["finalized", "safe"] | int
 
@@ -29,7 +30,7 @@ _SYMBOL = re.compile(r"[A-Za-z0-9.$₮]{1,16}")
 
 def checksummed(address: bytes) -> str:
     """Returns the EIP-55 text of the 20 bytes of an address."""
-    # Five megabytes that only those need who take payments.
+    # Imported here, because it costs five megabytes that only top-ups need.
     from Crypto.Hash import keccak
 
     text = address.hex()
@@ -41,9 +42,9 @@ def checksummed(address: bytes) -> str:
 
 
 def parse_address(text: str) -> str:
-    """Returns the checksummed form of an EVM address that someone typed. Raises `ValueError`.
+    """Returns the checksummed form of an EVM address that a person typed. Raises `ValueError`.
 
-    One case throughout carries no checksum; mixed case must satisfy it.
+    An address in a single case has no checksum; one in mixed case must satisfy it.
     """
     if not _ADDRESS.fullmatch(text):
         raise ValueError("an address is 0x and 40 hexadecimal digits")
@@ -56,28 +57,28 @@ def parse_address(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """Is an ERC-20 contract whose whole token is worth one US dollar."""
+    """An ERC-20 contract; one whole token is worth one US dollar."""
 
     contract: str
     decimals: int
     symbol: str
 
     def units_of(self, usd_cents: int) -> int:
-        """Returns the token's base units of so many cents; exact, as decimals are at least 6."""
+        """Returns an amount in cents as base units; exact, because decimals are at least 6."""
         units_per_cent: int = 10 ** (self.decimals - 2)
         return usd_cents * units_per_cent
 
     def nano_usd_of(self, units: int) -> int:
-        """Returns what base units are worth; where a unit is finer than 10⁻⁹ USD, rounds down."""
+        """Returns base units as nano-USD; a unit smaller than 10⁻⁹ USD is rounded down."""
         units_per_usd: int = 10**self.decimals
         return units * 10**9 // units_per_usd
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Is a chain that payments are taken on; the node's URL may carry a secret.
+    """A chain that accepts payments; the node's URL may contain a secret.
 
-    `former` are the tokens and recipients of an earlier configuration that somebody may still pay.
+    `former` holds the tokens and recipients of earlier configurations that may still be paid.
     """
 
     chain_id: int
@@ -89,13 +90,13 @@ class Chain:
 
     @property
     def tokens(self) -> dict[str, Token]:
-        """The tokens that are taken, by contract."""
+        """Returns the accepted tokens by contract."""
         former = {token.contract: token for token, _ in self.former}
         return {**former, self.token.contract: self.token}
 
     @property
     def recipients(self) -> list[str]:
-        """The addresses that are paid to."""
+        """Returns the addresses that receive payments."""
         return list(dict.fromkeys([self.recipient, *(recipient for _, recipient in self.former)]))
 
     @property
@@ -106,14 +107,14 @@ class Chain:
 def parse_chains(
     *, rpc_urls: str, tokens: str, recipients: str, confirmations: str
 ) -> dict[int, Chain]:
-    """Parses the four comma lists of `CHAIN_ID=…`; the first says which chains there are.
+    """Parses the four comma-separated lists of `CHAIN_ID=…`; `rpc_urls` defines the chains.
 
     Raises `ValueError` with the name of the variable, and never with a URL.
     """
-    urls = dict(_items("CHAIN_RPC_URLS", rpc_urls))
-    contracts = _of_listed("CHAIN_TOKENS", tokens, urls)
-    owners = _of_listed("TOP_UP_RECIPIENTS", recipients, urls)
-    depths = _of_listed("CHAIN_CONFIRMATIONS", confirmations, urls)
+    urls = dict(_parse_items("CHAIN_RPC_URLS", rpc_urls))
+    contracts = _parse_known_chains("CHAIN_TOKENS", tokens, urls)
+    owners = _parse_known_chains("TOP_UP_RECIPIENTS", recipients, urls)
+    depths = _parse_known_chains("CHAIN_CONFIRMATIONS", confirmations, urls)
     chains = {}
     for chain_id, url in urls.items():
         for name, given in (("CHAIN_TOKENS", contracts), ("TOP_UP_RECIPIENTS", owners)):
@@ -121,7 +122,7 @@ def parse_chains(
                 raise ValueError(f"{name} lacks chain {chain_id} of CHAIN_RPC_URLS")
         _check_url(chain_id, url)
         token = _parse_token(chain_id, contracts[chain_id])
-        recipient = _parse_owned("TOP_UP_RECIPIENTS", chain_id, owners[chain_id])
+        recipient = _parse_nonzero_address("TOP_UP_RECIPIENTS", chain_id, owners[chain_id])
         if recipient == token.contract:
             raise ValueError(
                 f"TOP_UP_RECIPIENTS: the recipient of chain {chain_id} is the token's contract, "
@@ -132,7 +133,7 @@ def parse_chains(
     return chains
 
 
-def _items(name: str, text: str) -> Iterator[tuple[int, str]]:
+def _parse_items(name: str, text: str) -> Iterator[tuple[int, str]]:
     seen = set()
     for item in text.split(",") if text.strip() else ():
         number, _, value = item.strip().partition("=")
@@ -144,8 +145,8 @@ def _items(name: str, text: str) -> Iterator[tuple[int, str]]:
         yield int(number), value
 
 
-def _of_listed(name: str, text: str, listed: Mapping[int, str]) -> dict[int, str]:
-    found = dict(_items(name, text))
+def _parse_known_chains(name: str, text: str, listed: Mapping[int, str]) -> dict[int, str]:
+    found = dict(_parse_items(name, text))
     for chain_id in found:
         if chain_id not in listed:
             raise ValueError(f"{name} gives chain {chain_id}, which CHAIN_RPC_URLS lacks")
@@ -159,7 +160,7 @@ def _check_url(chain_id: int, url: str) -> None:
         raise ValueError(f"CHAIN_RPC_URLS: chain {chain_id}: {exc}") from None
 
 
-def _parse_owned(name: str, chain_id: int, text: str) -> str:
+def _parse_nonzero_address(name: str, chain_id: int, text: str) -> str:
     try:
         address = parse_address(text)
     except ValueError as exc:
@@ -174,10 +175,10 @@ def _parse_token(chain_id: int, text: str) -> Token:
     if len(parts) != 3 or not _COUNT.fullmatch(parts[1]) or not _SYMBOL.fullmatch(parts[2]):
         raise ValueError(f"CHAIN_TOKENS: chain {chain_id}: expected CONTRACT:DECIMALS:SYMBOL")
     contract, decimals, symbol = parts
-    # A payment is told by the digits below its cents, so there must be some.
+    # The digits below the cents identify a payment, so the token needs such digits.
     if not 6 <= int(decimals) <= 36:
         raise ValueError(f"CHAIN_TOKENS: chain {chain_id}: the decimals must be from 6 to 36")
-    return Token(_parse_owned("CHAIN_TOKENS", chain_id, contract), int(decimals), symbol)
+    return Token(_parse_nonzero_address("CHAIN_TOKENS", chain_id, contract), int(decimals), symbol)
 
 
 def _parse_depth(chain_id: int, text: str) -> Confirmations:
