@@ -55,7 +55,7 @@ LARGE_FOLDERS: Final = {
     "config/console": "Each entry is one thing that all admins share.",
 }
 IMPORTS_IN_FUNCTIONS: Final = {
-    "billing/topups/chains.py:checksummed": (
+    "billing/topups/chains.py:checksum_address": (
         "The library takes five megabytes, and only installations that accept payments need it."
     ),
 }

@@ -166,7 +166,7 @@ class ChainStateAdmin(ReadOnlyAdmin):
         if chain is None:
             raise Unprocessable("The chain is not configured.")
         try:
-            block = Node(chain, settings.EGRESS_POLICY).block(form.cleaned_data["block"])
+            block = Node(chain, settings.EGRESS_POLICY).read_block(form.cleaned_data["block"])
         except ChainError as exc:
             raise Unavailable(str(exc)) from None
         begin(Cursor(block.number, block.hash), by=actor_of(request))

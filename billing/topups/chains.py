@@ -28,7 +28,7 @@ _COUNT = re.compile(r"0|[1-9][0-9]{0,5}")
 _SYMBOL = re.compile(r"[A-Za-z0-9.$₮]{1,16}")
 
 
-def checksummed(address: bytes) -> str:
+def checksum_address(address: bytes) -> str:
     """Returns the EIP-55 text of the 20 bytes of an address."""
     # Imported here, because it costs five megabytes that only top-ups need.
     from Crypto.Hash import keccak
@@ -49,7 +49,7 @@ def parse_address(text: str) -> str:
     if not _ADDRESS.fullmatch(text):
         raise ValueError("an address is 0x and 40 hexadecimal digits")
     digits = text[2:]
-    address = checksummed(bytes.fromhex(digits))
+    address = checksum_address(bytes.fromhex(digits))
     if digits not in (digits.lower(), digits.upper()) and text != address:
         raise ValueError("the checksum of the address is wrong")
     return address

@@ -70,7 +70,7 @@ def credit(deposit: Deposit, organization_id: uuid.UUID, *, by: str, note: str =
     with transaction.atomic():
         deposit.lock()
         deposit.resolve(organization_id=organization_id, by=by, note=note)
-        top_up = _locked_top_up(deposit)
+        top_up = _lock_top_up(deposit)
         if top_up is not None and top_up.organization_id == organization_id:
             top_up.confirm(tx_hash=deposit.tx_hash, block_number=deposit.block_number)
         ledger.credit_deposit(
@@ -84,7 +84,7 @@ def dismiss(deposit: Deposit, *, by: str, note: str) -> None:
     with transaction.atomic():
         deposit.lock()
         deposit.resolve(organization_id=None, by=by, note=note)
-        _close_review_when_done(_locked_top_up(deposit))
+        _close_review_when_done(_lock_top_up(deposit))
 
 
 def matching_top_ups(deposit: Deposit) -> QuerySet[TopUp]:
@@ -125,7 +125,7 @@ def _are_of_several_organizations(top_ups: list[TopUp]) -> bool:
     return len({top_up.organization_id for top_up in top_ups}) > 1
 
 
-def _locked_top_up(deposit: Deposit) -> TopUp | None:
+def _lock_top_up(deposit: Deposit) -> TopUp | None:
     """Returns the deposit's top-up, locked, or ``None`` when it has none in review."""
     found: TopUp | None = (
         TopUp.objects.filter(pk=deposit.top_up_id, status=TopUp.Status.REVIEW)

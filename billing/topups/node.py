@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from billing.topups.chains import Chain, checksummed
+from billing.topups.chains import Chain, checksum_address
 from billing.topups.rpc import (
     Address,
     ChainContradiction,
@@ -206,14 +206,14 @@ class Node:
         even if the next block cannot be read. Once the monotonic clock is past `until`, no further
         block of a batch is begun. Raises `ChainError`.
         """
-        head = self.confirmed_head()
+        head = self.read_confirmed_head()
         if cursor is None:
             yield [], Cursor(head.number, head.hash)
             return
         if head.number < cursor.number:
             raise ChainContradiction("The node has gone back behind a block that it confirmed.")
         if head.number == cursor.number and head.hash != cursor.hash:
-            raise _reorganized(cursor)
+            raise _reorganization_error(cursor)
         while cursor.number < head.number:
             end = min(cursor.number + self.span, head.number)
             try:
@@ -239,7 +239,7 @@ class Node:
         They are not checked against receipts, and may be gone at the next call. Raises
         `ChainError`.
         """
-        latest = self._tagged_block("latest").number
+        latest = self._read_tagged_block("latest").number
         payments: list[UnconfirmedPayment] = []
         known = cursor.number
         while known < latest:
@@ -255,20 +255,20 @@ class Node:
             known = end
         return payments, latest
 
-    def confirmed_head(self) -> Block:
+    def read_confirmed_head(self) -> Block:
         """Returns the last block that counts as confirmed, after a check of the chain id."""
         depth = self.chain.confirmations
         if isinstance(depth, int):
-            latest = self._tagged_block("latest")
-            return self.block(max(latest.number - depth, 0))
-        return self._tagged_block(depth)
+            latest = self._read_tagged_block("latest")
+            return self.read_block(max(latest.number - depth, 0))
+        return self._read_tagged_block(depth)
 
-    def block(self, number: int) -> Block:
+    def read_block(self, number: int) -> Block:
         """Returns the block of that number. Raises `ChainContradiction` when there is none."""
         (answer,) = self._rpc.call(("eth_getBlockByNumber", [hex(number), False]))
         return _parse_block(answer, number)
 
-    def _tagged_block(self, tag: Literal["latest", "finalized", "safe"]) -> Block:
+    def _read_tagged_block(self, tag: Literal["latest", "finalized", "safe"]) -> Block:
         chain_id, answer = self._rpc.call(
             ("eth_chainId", []), ("eth_getBlockByNumber", [tag, False])
         )
@@ -278,7 +278,7 @@ class Node:
         block: _Block | None = decode(answer, _Block | None)
         if block is None:
             raise ChainUnavailable(f"The node knows no {tag} block yet.")
-        return _checked_block(block)
+        return _to_block(block)
 
     def _narrow_span(self, asked: int) -> None:
         # The refusal of a single block does not depend on the size of the range.
@@ -298,7 +298,7 @@ class Node:
             ("eth_getBlockByNumber", [hex(end), False]),
         )
         if _parse_block(before, cursor.number).hash != cursor.hash:
-            raise _reorganized(cursor)
+            raise _reorganization_error(cursor)
         last = _parse_block(after, end)
         logs: dict[tuple[str, int], _Log] = {}
         for log in wanted.parse_logs(found):
@@ -406,10 +406,10 @@ def _parse_block(result: msgspec.Raw, number: int) -> Block:
         raise ChainContradiction(f"The node lacks block {number}.")
     if int(found.number, 16) != number:
         raise ChainContradiction("The node gives another block than was asked for.")
-    return _checked_block(found)
+    return _to_block(found)
 
 
-def _checked_block(block: _Block) -> Block:
+def _to_block(block: _Block) -> Block:
     try:
         mined_at = datetime.fromtimestamp(int(block.timestamp, 16), UTC)
     except (OverflowError, ValueError, OSError):
@@ -433,7 +433,7 @@ def _block_number(log: _Log) -> int:
 
 def _address(text: str) -> str:
     """Returns the checksummed address in the last 20 bytes of an address or a topic."""
-    return checksummed(bytes.fromhex(text[-40:]))
+    return checksum_address(bytes.fromhex(text[-40:]))
 
 
 def _one_or_many(values: list[str]) -> str | list[str]:
@@ -444,5 +444,5 @@ def _topic(address: str) -> str:
     return "0x" + address[2:].lower().rjust(64, "0")
 
 
-def _reorganized(cursor: Cursor) -> Reorganized:
+def _reorganization_error(cursor: Cursor) -> Reorganized:
     return Reorganized(f"Block {cursor.number} was replaced after its payments were read.")

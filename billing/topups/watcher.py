@@ -73,7 +73,7 @@ def watch_chain(chain: Chain, node: Node) -> int:
         done += match_received_deposits(chain.chain_id)
         latest = None
         if is_read and state.cursor is not None:
-            release_amounts(chain.chain_id, node.block(state.cursor.number).mined_at)
+            release_amounts(chain.chain_id, node.read_block(state.cursor.number).mined_at)
             latest = mark_unconfirmed(chain, node, state)
         state.record_success(latest, is_read=is_read, span=node.span)
     except Reorganized as exc:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from billing.topups.chains import Chain, Token, checksummed, parse_address, parse_chains
+from billing.topups.chains import Chain, Token, checksum_address, parse_address, parse_chains
 
 USDC = "0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02913"
 OWNER = "0xd8dA6BF26964aF9D7eEd9e03E53415D37aA96045"
@@ -34,7 +34,7 @@ def test_an_address_is_read_in_three_spellings(address: str) -> None:
     assert parse_address(address) == address
     assert parse_address("0x" + digits.lower()) == address
     assert parse_address("0x" + digits.upper()) == address
-    assert checksummed(bytes.fromhex(digits)) == address
+    assert checksum_address(bytes.fromhex(digits)) == address
 
 
 @pytest.mark.parametrize(

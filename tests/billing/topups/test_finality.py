@@ -124,7 +124,7 @@ def test_a_reorganization_after_finality_halts_the_chain_until_an_operator_resum
     assert (status(second), credited(tenant)) == ("open", [first.units * 1_000])
 
     assert begin.cursor is not None
-    block = node_of(chain).block(begin.cursor.number)
+    block = node_of(chain).read_block(begin.cursor.number)
     state.resume(Cursor(block.number, block.hash), by="operator test")
     look(chain)
     assert (status(first), status(second)) == ("confirmed", "confirmed")
@@ -174,7 +174,7 @@ def test_reading_again_skips_no_block_and_is_no_resuming(chain: Chain, token: Co
         state.read_again(Cursor(state.cursor.number + 1, "0x" + "0" * 64), by="operator test")
     token.pay(7)
     ((payments, cursor),) = node_of(chain).scan(reading.cursor)
-    block = node_of(chain).block(state.cursor.number - 1)
+    block = node_of(chain).read_block(state.cursor.number - 1)
     state.read_again(Cursor(block.number, block.hash), by="operator test")
     # Who reads meanwhile moves nothing.
     assert Deposit.objects.store_batch(reading, chain, payments, cursor) is False

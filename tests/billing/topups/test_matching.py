@@ -157,7 +157,7 @@ def test_what_is_asked_for_after_a_payment_does_not_claim_it(
 ) -> None:
     monkeypatch.setattr("billing.topups.models.top_ups.MAX_TAIL", 1)
     token.pay(units)
-    mined_at = node_of(chain).confirmed_head().mined_at
+    mined_at = node_of(chain).read_confirmed_head().mined_at
     ask(tenant, chain, token.payers[0])
     TopUp.objects.update(created_at=mined_at + timedelta(seconds=seconds))
     look(chain)

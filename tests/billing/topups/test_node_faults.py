@@ -112,21 +112,21 @@ def test_a_head_that_changes_during_a_scan_is_not_believed(token: Contract, fron
 def test_another_block_than_was_asked_for_is_not_believed(token: Contract, front: Front) -> None:
     node = Node(chain_of(token, url=front.url), EgressPolicy())
     front.fault = of("eth_getBlockByNumber", changed(number="0x2"))
-    assert node.block(2).number == 2
+    assert node.read_block(2).number == 2
     with pytest.raises(ChainContradiction, match=r"^The node gives another block than was asked"):
-        node.block(1)
+        node.read_block(1)
 
 
 def test_a_clock_that_is_less_than_a_day_ahead_is_believed(token: Contract, front: Front) -> None:
     node = Node(chain_of(token, url=front.url), EgressPolicy())
     moment = in_days(0.9)
     front.fault = of("eth_getBlockByNumber", changed(timestamp=hex(moment)))
-    assert node.block(1).mined_at == datetime.fromtimestamp(moment, UTC)
+    assert node.read_block(1).mined_at == datetime.fromtimestamp(moment, UTC)
 
 
 def test_a_missing_block_is_said(token: Contract) -> None:
     with pytest.raises(ChainContradiction, match=r"^The node lacks block 1000000\.$"):
-        Node(chain_of(token), EgressPolicy()).block(1_000_000)
+        Node(chain_of(token), EgressPolicy()).read_block(1_000_000)
 
 
 @pytest.mark.parametrize(

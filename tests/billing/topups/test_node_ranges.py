@@ -60,7 +60,7 @@ def test_calls_keep_their_pace(
     assert len(front.calls) == 9
     assert slept == [0.5, 0.5, 0.75]
     now += 100
-    node.block(1)
+    node.read_block(1)
     assert slept == [0.5, 0.5, 0.75]
 
 
