@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from catalog.models import Dialect
+from catalog.models import DialectName
 from catalog.visibility import Exclusion
 from config.local.bootstrap import PROJECT
 from inference.routing.candidates import Unusable
@@ -34,7 +34,7 @@ def test_every_dialect_is_listed() -> None:
     modules = {path.stem for path in (PROJECT / "catalog" / "dialects").glob("[a-z]*.py")}
     listed = {cell.strip("`") for cell in first_cells("dialects.md") if cell.startswith("`")}
     assert listed == modules - {"base"}
-    assert listed >= {*Dialect.values}
+    assert listed >= {*DialectName.values}
 
 
 def test_every_word_has_one_meaning() -> None:
