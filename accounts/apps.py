@@ -1,6 +1,34 @@
-from django.apps import AppConfig
+from typing import ClassVar
+
+from config.apps import INTERNAL, CausewayApp, ModelDeclaration, Role, Section
 
 
-class AccountsConfig(AppConfig):
+class AccountsConfig(CausewayApp):
+    default = True
     name = "accounts"
     verbose_name = "Accounts"
+    section = Section("Customers", position=1)
+    tenant = "accounts.organization"
+    models_declared: ClassVar = {
+        "organization": ModelDeclaration("domain", title_columns=("name", "slug")),
+        "workspace": ModelDeclaration(
+            "workspaces",
+            permissions={Role.SUPPORT: ("add", "change")},
+            title_columns=("name", "slug"),
+        ),
+        "workspacebudget": ModelDeclaration(),
+        "workspacemember": INTERNAL,
+        "member": ModelDeclaration(
+            "person", permissions={Role.SUPPORT: ("add", "change")}, title_columns=("email",)
+        ),
+        # Support adds no keys: a key spends the organization's credits.
+        "apikey": ModelDeclaration(
+            "key", permissions={Role.SUPPORT: ("change",)}, title_columns=("name", "label")
+        ),
+        "byokcredential": ModelDeclaration("encrypted", title_columns=("name", "label")),
+        "guardrail": ModelDeclaration(
+            "policy", permissions={Role.SUPPORT: ("add", "change", "delete")}
+        ),
+        "keyassignment": ModelDeclaration(),
+        "memberassignment": ModelDeclaration(),
+    }

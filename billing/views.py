@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
-from prometheus_client import CollectorRegistry, generate_latest
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.serializers import Serializer
 from rest_framework.viewsets import ViewSet
 
 from accounts.authentication import AnyKey, ManagementKey
-from billing.metrics import TopUpCollector
 from billing.models import Account, TopUp, TopUpNotFound
 from billing.serializers import (
     CreateSerializer,
@@ -29,7 +26,6 @@ from config.api.errors import Gone
 from config.api.idempotency import idempotency_key_of
 from config.api.openapi import ErrorSerializer, errors
 from config.api.viewsets import OrganizationViewSet
-from config.server import health
 
 
 class CreditsViewSet(OrganizationViewSet):
@@ -121,13 +117,3 @@ class CoinbaseChargeViewSet(ViewSet):
     def create(self, request: Request) -> Response:
         """Responds with 410. Use `POST /credits/crypto` instead."""
         raise Gone("POST /credits/coinbase was removed. Use POST /credits/crypto instead.")
-
-
-def metrics(request: HttpRequest) -> HttpResponse:
-    """The probe's metrics, and beside them what the database knows of chains and deposits."""
-    response = health.metrics(request)
-    if response.status_code == 200:
-        registry = CollectorRegistry()
-        registry.register(TopUpCollector())
-        response.content += generate_latest(registry)
-    return response

@@ -1,6 +1,17 @@
-from django.apps import AppConfig
+from typing import ClassVar
+
+from config.apps import INTERNAL, CausewayApp, ModelDeclaration, Role, Section
 
 
-class CatalogConfig(AppConfig):
+class CatalogConfig(CausewayApp):
+    default = True
     name = "catalog"
     verbose_name = "Catalogue"
+    section = Section("Catalogue", position=3)
+    models_declared: ClassVar = {
+        "provider": ModelDeclaration("cloud", title_columns=("name", "slug")),
+        "languagemodel": ModelDeclaration("neurology", title_columns=("name", "slug")),
+        "modelendpoint": ModelDeclaration("hub", permissions={Role.FINANCE: ("change",)}),
+        "priceversion": ModelDeclaration("sell"),
+        "catalogversion": INTERNAL,
+    }

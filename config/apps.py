@@ -1,15 +1,132 @@
-from django.apps import AppConfig
-from django.contrib.admin.apps import AdminConfig
+"""Declarations that the floor collects from every app at start.
+
+The floor names no app. An app's ``apps.py`` subclasses :class:`CausewayApp` and declares there the
+section of the console, how operators meet each of its models, and its metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from typing import ClassVar, Final
+
+from django.apps import AppConfig, apps
+
+VERBS: Final = ("add", "change", "delete")
+"""Django's permissions for a model beyond ``view``."""
 
 
-class FloorConfig(AppConfig):
-    """Makes the project package's commands, templates and few tables known to Django."""
+class Role(StrEnum):
+    """The groups of operators that ``migrate`` creates."""
+
+    READ_ONLY = "Read-only"
+    SUPPORT = "Support"
+    FINANCE = "Finance"
+    ADMINISTRATOR = "Administrator"
+
+
+class Audience(Enum):
+    """Who may view the rows of a model in the console."""
+
+    OPERATORS = "operators"
+    ADMINISTRATORS = "administrators"
+    NOBODY = "nobody"
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section of the console's sidebar; apps with the same title share one."""
+
+    title: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDeclaration:
+    """How operators meet the rows of a model.
+
+    ``icon`` is the Material symbol of the model's page in the sidebar. ``permissions`` are the
+    verbs that a role has beyond viewing; an administrator has every verb. ``title_columns`` are
+    the columns whose values name a row in the audit log.
+    """
+
+    icon: str = "database"
+    audience: Audience = Audience.OPERATORS
+    permissions: Mapping[Role, tuple[str, ...]] = field(default_factory=dict)
+    title_columns: tuple[str, ...] = ("name",)
+
+    def verbs_of(self, role: Role) -> tuple[str, ...]:
+        """Returns the permissions of a role, ``view`` first."""
+        if self.audience is Audience.NOBODY:
+            return ()
+        if role is Role.ADMINISTRATOR:
+            return ("view", *VERBS)
+        if self.audience is Audience.ADMINISTRATORS:
+            return ()
+        return ("view", *self.permissions.get(role, ()))
+
+
+INTERNAL: Final = ModelDeclaration(audience=Audience.NOBODY)
+"""Declares a model that operators never meet, such as a counter or a link between two models."""
+
+
+class CausewayApp(AppConfig):
+    """An app that declares what the floor collects.
+
+    A key of ``models_declared`` is the name of a model of the app, or the full label of a model of
+    an installed package. ``collectors`` are dotted paths of Prometheus collectors. ``tenant`` is
+    the full label of the model whose rows own the rows of the others; one app declares it.
+    """
+
+    section: ClassVar[Section]
+    models_declared: ClassVar[Mapping[str, ModelDeclaration]] = {}
+    collectors: ClassVar[tuple[str, ...]] = ()
+    tenant: ClassVar[str] = ""
+
+    def declarations(self) -> Iterator[tuple[str, ModelDeclaration]]:
+        """Yields the full label and the declaration of each declared model."""
+        for name, declaration in self.models_declared.items():
+            yield (name if "." in name else f"{self.label}.{name}"), declaration
+
+
+class FloorConfig(CausewayApp):
+    """Declares the tables of the project package and of the packages that it installs."""
 
     name = "config"
     verbose_name = "Causeway"
+    section = Section("Operators", position=6)
+    models_declared: ClassVar = {
+        "auth.user": ModelDeclaration(
+            "badge", Audience.ADMINISTRATORS, title_columns=("username", "email")
+        ),
+        "auth.group": ModelDeclaration("groups", Audience.ADMINISTRATORS),
+        "otp_totp.totpdevice": ModelDeclaration("phonelink_lock", Audience.ADMINISTRATORS),
+        "auditentry": ModelDeclaration("history"),
+        "lease": INTERNAL,
+        "admin.logentry": INTERNAL,
+        "auth.permission": INTERNAL,
+        "auth.group_permissions": INTERNAL,
+        "auth.user_groups": INTERNAL,
+        "auth.user_user_permissions": INTERNAL,
+        "contenttypes.contenttype": INTERNAL,
+        "otp_static.staticdevice": INTERNAL,
+        "otp_static.statictoken": INTERNAL,
+        "sessions.session": INTERNAL,
+    }
 
 
-class ConsoleConfig(AdminConfig):
-    """Django's admin with a site of our own."""
+def declaring_apps() -> list[CausewayApp]:
+    """Returns the installed apps that declare something, in the order of ``INSTALLED_APPS``."""
+    return [app for app in apps.get_app_configs() if isinstance(app, CausewayApp)]
 
-    default_site = "config.console.site.ConsoleSite"
+
+def declarations() -> dict[str, ModelDeclaration]:
+    """Returns the declaration of every declared model by its full label."""
+    return {label: found for app in declaring_apps() for label, found in app.declarations()}
+
+
+def tenant_label() -> str:
+    """Returns the full label of the model whose rows own the rows of the others."""
+    [label] = filter(None, (app.tenant for app in declaring_apps()))
+    return label

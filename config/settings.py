@@ -173,11 +173,11 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 INSTALLED_APPS = [
     "config.apps.FloorConfig",
     "unfold.apps.BasicAppConfig",
-    "config.apps.ConsoleConfig",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
     "django.contrib.messages",
+    "config.console.apps.ConsoleConfig",
     "whitenoise.runserver_nostatic",
     "django.contrib.staticfiles",
     "csp",

@@ -13,7 +13,7 @@ from accounts.views.keys import CurrentKeyViewSet, KeyViewSet
 from accounts.views.organizations import MemberViewSet, SettingsViewSet
 from accounts.views.workspaces import WorkspaceViewSet
 from billing.topups import pay
-from billing.views import CoinbaseChargeViewSet, CreditsViewSet, CryptoTopUpViewSet, metrics
+from billing.views import CoinbaseChargeViewSet, CreditsViewSet, CryptoTopUpViewSet
 from catalog.views import (
     EmbeddingsModelViewSet,
     ModelsCountViewSet,
@@ -23,6 +23,7 @@ from catalog.views import (
     ZdrEndpointViewSet,
 )
 from config.server import health
+from config.server.metrics import metrics
 from endpoints.views import PrivateEndpointViewSet
 from endusers.views import EndUserViewSet, ExternalUserViewSet
 from inference.reports.views import (

@@ -1,6 +1,17 @@
-from django.apps import AppConfig
+from typing import ClassVar
+
+from config.apps import CausewayApp, ModelDeclaration, Role, Section
 
 
-class EndpointsConfig(AppConfig):
+class EndpointsConfig(CausewayApp):
+    default = True
     name = "endpoints"
     verbose_name = "Private endpoints"
+    section = Section("Endpoints", position=2)
+    models_declared: ClassVar = {
+        "privateendpoint": ModelDeclaration(
+            "dns", permissions={Role.SUPPORT: ("add", "change", "delete")}
+        ),
+        "validation": ModelDeclaration("fact_check"),
+        "attestation": ModelDeclaration(),
+    }

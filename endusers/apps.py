@@ -1,6 +1,15 @@
-from django.apps import AppConfig
+from typing import ClassVar
+
+from config.apps import CausewayApp, ModelDeclaration, Role, Section
 
 
-class EndUsersConfig(AppConfig):
+class EndUsersConfig(CausewayApp):
+    default = True
     name = "endusers"
     verbose_name = "End users"
+    section = Section("Customers", position=1)
+    models_declared: ClassVar = {
+        "enduser": ModelDeclaration(
+            "group", permissions={Role.SUPPORT: ("add", "change")}, title_columns=("user",)
+        ),
+    }

@@ -1,6 +1,19 @@
-from django.apps import AppConfig
+from typing import ClassVar
+
+from config.apps import INTERNAL, CausewayApp, ModelDeclaration, Section
 
 
-class InferenceConfig(AppConfig):
+class InferenceConfig(CausewayApp):
+    default = True
     name = "inference"
     verbose_name = "Inference"
+    section = Section("Traffic", position=4)
+    models_declared: ClassVar = {
+        "generation": ModelDeclaration("bolt"),
+        "feedback": ModelDeclaration("feedback"),
+        "journal": INTERNAL,
+        "endpointhealth": INTERNAL,
+        "usageday": INTERNAL,
+        "dailyusage": INTERNAL,
+        "hourlyusage": INTERNAL,
+    }

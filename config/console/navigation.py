@@ -2,60 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from django.contrib import admin
 from django.http import HttpRequest
 from django.utils.text import slugify
 
-SECTIONS: Final[tuple[tuple[str, dict[str, str]], ...]] = (
-    (
-        "Customers",
-        {
-            "accounts.organization": "domain",
-            "accounts.workspace": "workspaces",
-            "accounts.member": "person",
-            "accounts.apikey": "key",
-            "accounts.byokcredential": "encrypted",
-            "accounts.guardrail": "policy",
-            "endusers.enduser": "group",
-        },
-    ),
-    (
-        "Endpoints",
-        {"endpoints.privateendpoint": "dns", "endpoints.validation": "fact_check"},
-    ),
-    (
-        "Catalogue",
-        {
-            "catalog.provider": "cloud",
-            "catalog.languagemodel": "neurology",
-            "catalog.modelendpoint": "hub",
-            "catalog.priceversion": "sell",
-        },
-    ),
-    ("Traffic", {"inference.generation": "bolt", "inference.feedback": "feedback"}),
-    (
-        "Money",
-        {
-            "billing.account": "account_balance",
-            "billing.transfer": "receipt_long",
-            "billing.grantrequest": "approval_delegation",
-            "billing.topup": "add_card",
-            "billing.deposit": "savings",
-            "billing.chainstate": "link",
-        },
-    ),
-    (
-        "Operators",
-        {
-            "auth.user": "badge",
-            "auth.group": "groups",
-            "otp_totp.totpdevice": "phonelink_lock",
-            "config.auditentry": "history",
-        },
-    ),
-)
+from config.apps import declaring_apps
 
 
 def build_sidebar(request: HttpRequest) -> list[dict[str, Any]]:
@@ -91,15 +44,19 @@ def group_by_section(request: HttpRequest, context: dict[str, Any]) -> dict[str,
 
 
 def _sections(request: HttpRequest) -> list[tuple[str, list[tuple[dict[str, Any], str]]]]:
-    left = {
+    """Returns the sections in their order, each with the pages and icons that it shows."""
+    pages = {
         model["model"]._meta.label_lower: model
         for application in admin.site.get_app_list(request)
         for model in application["models"]
         if model["admin_url"]
     }
-    sections = [
-        (title, [(left.pop(label), icon) for label, icon in entries.items() if label in left])
-        for title, entries in SECTIONS
-    ]
-    sections.append(("Other", [(model, "database") for model in left.values()]))
-    return [(title, entries) for title, entries in sections if entries]
+    sections: dict[str, list[tuple[dict[str, Any], str]]] = {}
+    for app in sorted(declaring_apps(), key=lambda app: app.section.position):
+        shown = sections.setdefault(app.section.title, [])
+        shown += [
+            (pages[label], declaration.icon)
+            for label, declaration in app.declarations()
+            if label in pages
+        ]
+    return [(title, entries) for title, entries in sections.items() if entries]

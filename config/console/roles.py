@@ -1,84 +1,45 @@
-"""The roles that operators may have: groups of Django's, made by migrations.
-
-Rights are named here as text, because the floor knows no application.
-"""
+"""The operators' roles: groups of Django's whose permissions the apps declare."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Any
 
-from django.apps import apps
+from django.apps import apps as global_apps
+from django.apps.registry import Apps
+from django.db import DEFAULT_DB_ALIAS
 
-READ_ONLY: Final = "Read-only"
-SUPPORT: Final = "Support"
-FINANCE: Final = "Finance"
-ADMINISTRATOR: Final = "Administrator"
-
-# What everybody may see: all that has a page, but for the operators themselves.
-_SEEN: Final = (
-    "accounts.organization", "accounts.workspace", "accounts.workspacebudget", "accounts.member",
-    "accounts.apikey", "accounts.byokcredential", "accounts.guardrail", "accounts.keyassignment",
-    "accounts.memberassignment", "endusers.enduser", "endpoints.privateendpoint",
-    "endpoints.validation", "endpoints.attestation", "catalog.provider", "catalog.languagemodel",
-    "catalog.modelendpoint", "catalog.priceversion", "inference.generation", "inference.feedback",
-    "billing.account", "billing.transfer", "billing.grantrequest", "billing.topup",
-    "billing.deposit", "billing.chainstate", "config.auditentry",
-)  # fmt: skip
-_OPERATORS: Final = ("auth.user", "auth.group", "otp_totp.totpdevice")
-_VERBS: Final = ("add", "change", "delete")
-
-ROLES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
-    READ_ONLY: {},
-    # Customers' day-to-day: no secret, no price, no money, and no new key, which would be money.
-    SUPPORT: {
-        "accounts.workspace": ("add", "change"),
-        "accounts.member": ("add", "change"),
-        "accounts.apikey": ("change",),
-        "accounts.guardrail": ("add", "change", "delete"),
-        "endusers.enduser": ("add", "change"),
-        "endpoints.privateendpoint": ("add", "change", "delete"),
-    },
-    FINANCE: {
-        "billing.transfer": ("add",),
-        "billing.deposit": ("change",),
-        "billing.chainstate": ("change",),
-        "catalog.modelendpoint": ("change",),
-    },
-    ADMINISTRATOR: {
-        **dict.fromkeys(_SEEN, _VERBS),
-        **dict.fromkeys(_OPERATORS, ("view", *_VERBS)),
-    },
-}
+from config.apps import Role, declarations
 
 
-def rights_of(role: str) -> Iterator[tuple[str, str]]:
-    """Yields the label of a model and a verb for everything that a role may do."""
-    for label in _SEEN:
-        yield label, "view"
-    for label, verbs in ROLES[role].items():
-        for verb in verbs:
-            yield label, verb
+def permissions_of(role: Role) -> Iterator[tuple[str, str]]:
+    """Yields the app and the codename of each permission of a role."""
+    for label, declaration in declarations().items():
+        app, model = label.split(".")
+        for verb in declaration.verbs_of(role):
+            yield app, f"{verb}_{model}"
 
 
-def create_roles(registry: Any = apps) -> None:
-    """Makes the roles, and gives them the rights that they lack; takes none away.
+def update_roles(*, using: str = DEFAULT_DB_ALIAS, apps: Apps = global_apps, **_: Any) -> None:
+    """Creates the roles and adds the permissions that they lack; removes none.
 
-    Runs inside a migration, when Django has not stored the permissions of any model yet: they are
-    stored here as Django would store them, which finds them then.
+    Runs at the end of every ``migrate``. A permission that an operator added to a role stays; one
+    that an operator removed comes back. ``apps`` has the models as far as they are migrated.
     """
-    group_of = registry.get_model("auth", "Group")._default_manager
-    permission_of = registry.get_model("auth", "Permission")._default_manager
-    kind_of = registry.get_model("contenttypes", "ContentType")._default_manager
-    for role in ROLES:
-        group, _ = group_of.get_or_create(name=role)
-        rights = []
-        for label, verb in rights_of(role):
-            app, model = label.split(".")
-            kind, _ = kind_of.get_or_create(app_label=app, model=model)
-            name = f"Can {verb} {apps.get_model(label)._meta.verbose_name_raw}"
-            right, _ = permission_of.get_or_create(
-                content_type=kind, codename=f"{verb}_{model}", defaults={"name": name}
-            )
-            rights.append(right)
-        group.permissions.add(*rights)
+    try:
+        Group: Any = apps.get_model("auth", "Group")
+        Permission: Any = apps.get_model("auth", "Permission")
+    except LookupError:
+        return
+    groups = Group.objects.using(using)
+    groups.bulk_create([Group(name=role) for role in Role], ignore_conflicts=True)
+    rows = Permission.objects.using(using).values_list("content_type__app_label", "codename", "pk")
+    stored = {(app, codename): key for app, codename, key in rows}
+    link = Group.permissions.through
+    links = [
+        link(group_id=group.pk, permission_id=stored[permission])
+        for group in groups.filter(name__in=list(Role))
+        for permission in permissions_of(Role(group.name))
+        if permission in stored
+    ]
+    link._default_manager.using(using).bulk_create(links, ignore_conflicts=True)

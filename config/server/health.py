@@ -1,8 +1,7 @@
-"""The probes of a supervisor: liveness, readiness and metrics."""
+"""The probes of a supervisor: liveness and readiness."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import wraps
 from typing import Final
@@ -12,8 +11,6 @@ from django.db.migrations.executor import MigrationExecutor
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.http.response import HttpResponseBase
 from django.urls import resolve
-from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
-from prometheus_client.multiprocess import MultiProcessCollector
 
 from config.api.errors import MethodNotAllowed
 from config.api.handler import error_response
@@ -35,7 +32,7 @@ def unknown_migrations() -> list[str]:
     return sorted(f"{app}.{name}" for app, name in unknown if app in loader.migrated_apps)
 
 
-def _read_only(
+def read_only(
     view: Callable[[HttpRequest], HttpResponse],
 ) -> Callable[[HttpRequest], HttpResponse]:
     """Returns the view for GET and HEAD; every other method is refused in the envelope."""
@@ -65,12 +62,12 @@ class ProbeMiddleware:
         return self._get_response(request)
 
 
-@_read_only
+@read_only
 def alive(request: HttpRequest) -> HttpResponse:
     return JsonResponse({"status": "ok"})
 
 
-@_read_only
+@read_only
 def ready(request: HttpRequest) -> HttpResponse:
     """Returns 200 when the database has every migration, else 503 with the reason."""
     try:
@@ -82,13 +79,3 @@ def ready(request: HttpRequest) -> HttpResponse:
             {"status": "unavailable", "reason": "migrations", "pending": pending}, status=503
         )
     return JsonResponse({"status": "ok"})
-
-
-@_read_only
-def metrics(request: HttpRequest) -> HttpResponse:
-    """Prometheus' text format; with several workers, the sum over all of them."""
-    registry = REGISTRY
-    if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
-        registry = CollectorRegistry()
-        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-    return HttpResponse(generate_latest(registry), content_type=CONTENT_TYPE_LATEST)

@@ -7,17 +7,18 @@ import pytest
 from django.apps import apps
 from django.contrib import admin
 from django.contrib.auth.models import Group, Permission, User
+from django.core.management import call_command
 from django.db import connection, transaction
 from django.test import Client
 from django.urls import reverse
 
 from catalog.models import ModelEndpoint
+from config.apps import Audience, Role, declarations
 from config.console import roles
-from config.console.roles import ADMINISTRATOR, FINANCE, READ_ONLY, SUPPORT
 from tests.support import factories
 from tests.support.console import STATUSES, SUBMIT, fingerprint, urls
 
-EVERYBODY = {READ_ONLY, SUPPORT, FINANCE, ADMINISTRATOR}
+EVERYBODY = set(Role)
 # Only an administrator sees other operators; these pages are everybody's own.
 OWN = {"index", "logout", "login", "password_change", "password_change_done", "jsi18n",
        "two_factor", "search", "app_list", "autocomplete", "view_on_site", ""}  # fmt: skip
@@ -25,7 +26,7 @@ OF_OPERATORS = ("auth_user", "auth_group", "otp_totp_totpdevice")
 # Who may send what; everything else that is not anybody's own is refused to all.
 WRITES = {
     **{
-        name: {ADMINISTRATOR}
+        name: {Role.ADMINISTRATOR}
         for name in (
             "accounts_organization_add",
             "accounts_organization_change",
@@ -53,7 +54,7 @@ WRITES = {
         )
     },
     **{
-        name: {SUPPORT, ADMINISTRATOR}
+        name: {Role.SUPPORT, Role.ADMINISTRATOR}
         for name in (
             "accounts_workspace_add",
             "accounts_workspace_change",
@@ -81,7 +82,7 @@ WRITES = {
         )
     },
     **{
-        name: {FINANCE, ADMINISTRATOR}
+        name: {Role.FINANCE, Role.ADMINISTRATOR}
         for name in (
             "accounts_organization_grant",
             "inference_generation_refund",
@@ -98,7 +99,7 @@ WRITES = {
 
 
 def client_of(role: str) -> Client:
-    roles.create_roles()
+    roles.update_roles()
     user = User.objects.create_user(f"user of {role}", is_staff=True)
     user.groups.add(Group.objects.get(name=role))
     client = Client()
@@ -106,10 +107,10 @@ def client_of(role: str) -> Client:
     return client
 
 
-def test_roles_are_made_by_the_migrations(db: None) -> None:
-    roles.create_roles()
+def test_roles_have_their_permissions(db: None) -> None:
+    roles.update_roles()
     before = fingerprint()
-    roles.create_roles()
+    roles.update_roles()
 
     assert fingerprint() == before
     assert set(Group.objects.values_list("name", flat=True)) == EVERYBODY
@@ -119,14 +120,17 @@ def test_roles_are_made_by_the_migrations(db: None) -> None:
             for right in Group.objects.get(name=role).permissions.select_related("content_type")
         }
         assert held == {
-            (label, f"{verb}_{label.split('.')[1]}") for label, verb in roles.rights_of(role)
+            (f"{app}.{codename.partition('_')[2]}", codename)
+            for app, codename in roles.permissions_of(role)
         }
 
 
 def test_permissions_are_those_that_django_makes(db: None) -> None:
     """None of ours stands beside one of Django's, and none is misspelt."""
-    roles.create_roles()
-    for label in {label for role in EVERYBODY for label, _ in roles.rights_of(role)}:
+    roles.update_roles()
+    for label, declaration in declarations().items():
+        if declaration.audience is Audience.NOBODY:
+            continue
         model = apps.get_model(label)
         found = Permission.objects.filter(
             content_type__app_label=model._meta.app_label,
@@ -138,19 +142,25 @@ def test_permissions_are_those_that_django_makes(db: None) -> None:
         }
 
 
-def test_every_page_is_in_the_roles() -> None:
-    """Whoever adds a page says who may see it, and runs the roles in another migration."""
-    seen = {label for label, verb in roles.rights_of(ADMINISTRATOR) if verb == "view"}
+def test_every_model_is_declared() -> None:
+    """A new model names its audience in its app's ``apps.py``, or is declared INTERNAL."""
+    models = {model._meta.label_lower for model in apps.get_models(include_auto_created=True)}
+    proxies = {model._meta.label_lower for model in apps.get_models() if model._meta.proxy}
 
-    assert {model._meta.label_lower for model in admin.site._registry} <= seen
+    assert declarations().keys() == models - proxies
+
+
+def test_every_page_has_an_audience() -> None:
+    for model in admin.site._registry:
+        assert declarations()[model._meta.label_lower].audience is not Audience.NOBODY
 
 
 def test_rights_that_an_operator_gave_stay(db: None) -> None:
-    roles.create_roles()
-    group = Group.objects.get(name=READ_ONLY)
+    roles.update_roles()
+    group = Group.objects.get(name=Role.READ_ONLY)
     group.permissions.add(Permission.objects.get(codename="add_organization"))
 
-    roles.create_roles()
+    roles.update_roles()
 
     assert group.permissions.filter(codename="add_organization").exists()
 
@@ -166,11 +176,11 @@ def test_role_sees_its_pages(world: dict[str, Any], role: str) -> None:
             # The list of an application of which one sees nothing is not found.
             if (
                 name == "app_list"
-                and role != ADMINISTRATOR
+                and role != Role.ADMINISTRATOR
                 and re.search("/(auth|otp_totp)/", path)
             ):
                 expected = 404
-        elif name.startswith(OF_OPERATORS) and role != ADMINISTRATOR:
+        elif name.startswith(OF_OPERATORS) and role != Role.ADMINISTRATOR:
             expected = 403
         elif STATUSES.get(name) is not None:
             expected = STATUSES[name]
@@ -199,12 +209,25 @@ def test_role_sends_what_it_may(world: dict[str, Any], role: str) -> None:
             transaction.set_rollback(True)
         may = role in WRITES.get(name, set())
         if name.endswith(("_changelist", "_history", "_export_file")):
-            may = role == ADMINISTRATOR or not name.startswith(OF_OPERATORS)
+            may = role == Role.ADMINISTRATOR or not name.startswith(OF_OPERATORS)
         if (status != 403) != may:
             wrong.append((name, status))
 
     assert wrong == []
     assert fingerprint() == before
+
+
+@pytest.mark.django_db(transaction=True)
+def test_migrate_makes_the_roles() -> None:
+    Group.objects.all().delete()
+    call_command("migrate", verbosity=0)
+
+    assert set(Group.objects.values_list("name", flat=True)) == EVERYBODY
+    for role in EVERYBODY:
+        held = Group.objects.get(name=role).permissions.values_list(
+            "content_type__app_label", "codename"
+        )
+        assert set(held) == set(roles.permissions_of(role))
 
 
 def test_every_write_is_in_the_table(world: dict[str, Any]) -> None:
@@ -214,7 +237,7 @@ def test_every_write_is_in_the_table(world: dict[str, Any]) -> None:
     assert connection.in_atomic_block
 
 
-@pytest.mark.parametrize("role", [FINANCE, ADMINISTRATOR])
+@pytest.mark.parametrize("role", [Role.FINANCE, Role.ADMINISTRATOR])
 def test_finance_changes_the_rates_of_an_endpoint_alone(db: None, role: str) -> None:
     endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
     endpoint.is_moderated = True
@@ -227,4 +250,6 @@ def test_finance_changes_the_rates_of_an_endpoint_alone(db: None, role: str) -> 
     found = ModelEndpoint.objects.select_related("price").get()
     assert found.price.price.text("prompt") == "0.25"
     stated = (found.is_listed, found.is_moderated, found.zdr, found.quantization)
-    assert stated == ((True, True, False, None) if role == FINANCE else (False, False, True, "fp8"))
+    assert stated == (
+        (True, True, False, None) if role == Role.FINANCE else (False, False, True, "fp8")
+    )

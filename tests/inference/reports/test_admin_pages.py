@@ -114,8 +114,8 @@ def test_the_page_breaks_the_cost_down(operator: Client, tenant: Tenant) -> None
         ("Prompt, read from cache", "400", "$0.0000001", "$0.00004"),
         ("Completion, 20 of it reasoning", "50", "$0.000002", "$0.0001"),
         ("Request", "1", "$0.001", "$0.001"),
-        ("1", "Acme AI", "own credential", "429", "rate_limit_exceeded", "12 ms"),
-        ("2", "Beta", "credits", "200", "served it", "345 ms"),
+        ("1", "Acme AI", "BYOK", "429", "rate_limit_exceeded", "12 ms"),
+        ("2", "Beta", "credits", "200", "served", "345 ms"),
         ("usage beyond its hold", "posted", "$0.00174", "$0.00174", "", ""),
     ):
         assert cells(row) in text

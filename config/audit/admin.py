@@ -1,4 +1,4 @@
-"""The operator's pages for what belongs to no application: second factors and the audit log."""
+"""The page of the audit log."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.apps import apps
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.contrib.admin.utils import quote
 from django.db import connection
 from django.db.models import OuterRef, Q, QuerySet, Subquery
@@ -15,24 +15,21 @@ from django.http import HttpRequest
 from django.template.loader import render_to_string
 from django.urls import NoReverseMatch, reverse
 from django.utils.html import format_html
-from django_otp.plugins.otp_static.admin import StaticDevice
-from django_otp.plugins.otp_totp.admin import TOTPDevice
 
-from accounts.models import Organization
+from config.apps import ModelDeclaration, declarations, tenant_label
 from config.audit import context as audit
 from config.audit.entries import AuditEntry
 from config.audit.triggers import audit_triggers
-from config.console import totp
-from config.console.actions import Message, transition
 from config.console.base import BoundedPaginator, ReadOnlyAdmin
 from config.console.formatting import label_renderer
 from config.console.unfold import display
 
 _CHANGES: Final = {"created": "success", "changed": "info", "deleted": "danger"}
-_NAMES: Final = ("name", "username", "email", "user", "slug", "label")
-_SHOWN: Final = 4
-_ACTORS: Final = 100
-# Each step looks up the next name in the index, however many entries there are of each.
+# The list names at most this many changed columns, and a search matches at most this many actors.
+_MAX_COLUMNS: Final = 4
+_MAX_ACTORS: Final = 100
+# Each step looks up the next actor in the index: the cost depends on the number of actors, not on
+# the number of entries.
 _ACTORS_LIKE: Final = """
 WITH RECURSIVE actors AS (
     (SELECT actor FROM config_auditentry ORDER BY actor LIMIT 1)
@@ -44,59 +41,16 @@ WITH RECURSIVE actors AS (
 SELECT actor FROM actors WHERE strpos(lower(actor), lower(%s)) > 0 LIMIT %s
 """
 
-# The package's own pages, which the imports above register, show keys and codes.
-admin.site.unregister([TOTPDevice, StaticDevice])
-
-
-@admin.register(TOTPDevice)
-class SecondFactorAdmin(ReadOnlyAdmin):
-    """Who has set up two-factor login, to take it away from who has lost it."""
-
-    list_display = ("user", "created_at", "last_used_at")
-    list_select_related = ("user",)
-    search_fields = ("user__username",)
-    uuid_search_fields = ()
-    ordering = ("user__username",)
-    fieldsets = ((None, {"fields": ("user", "codes", ("created_at", "last_used_at"))}),)
-    readonly_fields = ("codes",)
-    actions_detail = ("remove",)
-
-    @display(description="Backup codes")
-    def codes(self, device: Any) -> str:
-        return f"{totp.codes_left(device.user)} left"
-
-    def has_remove_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.has_perm("otp_totp.delete_totpdevice")
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """It goes with its operator, who is deleted on a page of their own."""
-        match = request.resolver_match
-        is_of_operator = match is not None and str(match.url_name).startswith("auth_user_")
-        return is_of_operator and self.has_remove_permission(request)
-
-    @transition(
-        description="Remove",
-        question="The operator logs in with the password alone, and has to set up a new app where "
-        "one is required.",
-        submit="Remove the second factor",
-        permission="remove",
-        icon="phonelink_erase",
-        danger=True,
-    )
-    def remove(self, request: HttpRequest, device: Any, form: Any) -> Message:
-        totp.remove(device.user)
-        return messages.SUCCESS, f"The second factor of {device.user} is removed."
-
 
 class KindFilter(admin.SimpleListFilter):
-    """The kinds of rows that the triggers watch; asking the log itself would read all of it."""
+    """Filters by model; lists all audited models, because a DISTINCT would read the whole log."""
 
     title = "kind"
     parameter_name = "kind"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         return sorted(
-            ((kind, _title(kind)) for kind in (*audit_triggers(), audit.IMPORT)),
+            ((kind, _kind_title(kind)) for kind in (*audit_triggers(), audit.IMPORT)),
             key=lambda pair: pair[1],
         )
 
@@ -107,13 +61,13 @@ class KindFilter(admin.SimpleListFilter):
 
 @admin.register(AuditEntry)
 class AuditEntryAdmin(ReadOnlyAdmin):
-    """Who changed what, newest first."""
+    """Shows every recorded change, newest first."""
 
     list_display = ("at", "actor", "change", "what", "columns", "organization", "action")
     list_display_links = ("at",)
     list_filter = (KindFilter, "at")
     search_fields = ("actor", "=object_id")
-    search_help_text = "An actor, or the id of an object or an organization, or its name."
+    search_help_text = "An actor, the ID of an object, or the ID or name of an organization."
     uuid_search_fields = ("organization_id",)
     # The history of a row links to its entries.
     linked_lookups = ("object_id__exact",)
@@ -132,19 +86,20 @@ class AuditEntryAdmin(ReadOnlyAdmin):
     def change(self, entry: AuditEntry) -> str:
         return entry.change
 
-    @display(description="What")
+    @display(description="Object")
     def what(self, entry: AuditEntry) -> str:
         columns = {**(entry.before or {}), **(entry.after or {})}
-        names = (str(columns[name]) for name in _NAMES if columns.get(name))
-        return f"{_title(entry.kind)} {next(names, entry.object_id[:8])}".rstrip()
+        declaration = declarations().get(entry.kind, ModelDeclaration())
+        titles = (str(columns[name]) for name in declaration.title_columns if columns.get(name))
+        return f"{_kind_title(entry.kind)} {next(titles, entry.object_id[:8])}".rstrip()
 
     @display(description="Columns")
     def columns(self, entry: AuditEntry) -> str:
         if entry.before is None or entry.after is None:
             return ""
         names = sorted(entry.after)
-        more = len(names) - _SHOWN
-        return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+        more = len(names) - _MAX_COLUMNS
+        return ", ".join(names[:_MAX_COLUMNS]) + (f" and {more} more" if more > 0 else "")
 
     @display(description="Organization")
     def organization(self, entry: AuditEntry) -> str:
@@ -153,7 +108,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
         name: str | None = getattr(entry, "organization_name", None)
         return name or str(entry.organization_id)
 
-    @display(description="Object")
+    @display(description="Object ID")
     def object(self, entry: AuditEntry) -> str:
         name = f"admin:{entry.kind.replace('.', '_')}_change"
         try:
@@ -166,7 +121,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
     def diff(self, entry: AuditEntry) -> str:
         before, after = entry.before or {}, entry.after or {}
         rows = [
-            (name, _shown(before.get(name)), _shown(after.get(name)))
+            (name, _format(before.get(name)), _format(after.get(name)))
             for name in sorted({**before, **after})
         ]
         return render_to_string(
@@ -174,7 +129,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
         )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        names = Organization.objects.filter(pk=OuterRef("organization_id")).values("name")
+        names = _tenants().filter(pk=OuterRef("organization_id")).values("name")
         rows: QuerySet[Any] = super().get_queryset(request)
         named: QuerySet[Any] = rows.annotate(organization_name=Subquery(names))
         return named
@@ -186,29 +141,37 @@ class AuditEntryAdmin(ReadOnlyAdmin):
         if not term:
             return queryset, False
         try:
-            wanted = UUID(term)
+            key = UUID(term)
         except ValueError:
-            owners = Organization.objects.filter(name__icontains=term).values_list("pk", flat=True)
+            owners = _tenants().filter(name__icontains=term).values_list("pk", flat=True)
             return queryset.filter(
                 Q(actor__in=_actors_like(term))
                 | Q(object_id=term)
                 | Q(organization_id__in=list(owners))
             ), False
-        return queryset.filter(Q(object_id=str(wanted)) | Q(organization_id=wanted)), False
+        return queryset.filter(Q(object_id=str(key)) | Q(organization_id=key)), False
+
+
+def _tenants() -> QuerySet[Any]:
+    """Returns the rows that own the rows of the others."""
+    rows: QuerySet[Any] = apps.get_model(tenant_label())._default_manager.all()
+    return rows
 
 
 def _actors_like(term: str) -> list[str]:
     """Returns the first actors whose names contain a text."""
     with connection.cursor() as cursor:
-        cursor.execute(_ACTORS_LIKE, [term, _ACTORS])
+        cursor.execute(_ACTORS_LIKE, [term, _MAX_ACTORS])
         return [actor for (actor,) in cursor.fetchall()]
 
 
-def _title(kind: str) -> str:
+def _kind_title(kind: str) -> str:
+    """Returns the name of a kind of row, which is the label of a model or ``import``."""
     return kind if kind == audit.IMPORT else str(apps.get_model(kind)._meta.verbose_name)
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
+    """Formats the value of a column; text as it is, anything else as JSON."""
     if value is None or isinstance(value, str):
         return value or ""
     return json.dumps(value, ensure_ascii=False)

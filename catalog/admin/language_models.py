@@ -1,0 +1,72 @@
+"""The page of models."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from django.contrib import admin
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest
+
+from catalog import imports
+from catalog.admin.uploads import CatalogueAdmin
+from catalog.models import LanguageModel
+from config.console.forms import ConsoleForm
+from config.console.unfold import display
+
+
+class LanguageModelForm(ConsoleForm):
+    def clean_created(self) -> int:
+        created: int = self.cleaned_data["created"]
+        if not 0 <= created <= imports.LATEST:
+            raise ValidationError("Must be a Unix time in seconds, not in milliseconds.")
+        return created
+
+
+@admin.register(LanguageModel)
+class LanguageModelAdmin(CatalogueAdmin):
+    """Lists the models, each with its public names and abilities."""
+
+    form = LanguageModelForm
+    list_display = ("name", "slug", "modality", "context", "published", "listing")
+    list_filter = ("is_listed",)
+    search_fields = ("name", "slug", "canonical_slug")
+    fieldsets = (
+        (None, {"fields": ("name", ("slug", "canonical_slug"), "description", "is_listed")}),
+        (
+            "Abilities",
+            {
+                "fields": (
+                    ("context_length", "tokenizer"),
+                    ("input_modalities", "output_modalities"),
+                    ("modality", "instruct_type"),
+                    "supported_parameters",
+                    "supported_voices",
+                )
+            },
+        ),
+        ("Defaults", {"fields": ("default_parameters", "per_request_limits")}),
+        (
+            "Dates",
+            {"fields": (("created", "published"), ("knowledge_cutoff", "expiration_date"))},
+        ),
+        ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
+    )
+    readonly_fields = ("published", "id", "created_at", "updated_at")
+
+    @display(description="Context", ordering="context_length")
+    def context(self, model: LanguageModel) -> str:
+        return "" if model.context_length is None else f"{model.context_length:,}"
+
+    @display(description="Published", ordering="created")
+    def published(self, model: LanguageModel) -> str:
+        if not model.created:
+            return ""
+        if not 0 < model.created <= imports.LATEST:
+            return f"{model.created} (not a time in seconds)"
+        return f"{datetime.fromtimestamp(model.created, UTC):%Y-%m-%d}"
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        # A published canonical slug never changes.
+        return (*self.readonly_fields, "canonical_slug") if obj else self.readonly_fields

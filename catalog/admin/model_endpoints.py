@@ -1,0 +1,154 @@
+"""The page of public endpoints: which provider serves which model, and at which price."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django.contrib import admin
+from django.http import HttpRequest
+from django.utils.html import format_html_join
+
+from catalog.admin.uploads import CatalogueAdmin
+from catalog.models import ModelEndpoint, PriceVersion
+from catalog.pricing import RATES, Price
+from config.console.formatting import dollars, per_million
+from config.console.forms import ConsoleForm, RateField
+from config.console.unfold import display
+
+# The columns that describe an endpoint. Finance may change its rates, but not these.
+_TERMS: Final = (
+    "is_listed",
+    "context_length", "max_completion_tokens", "quantization", "supported_parameters",
+    "is_moderated", "zdr",
+)  # fmt: skip
+
+
+class ModelEndpointForm(ConsoleForm):
+    """Takes an endpoint with its rates; changed rates become a new price version."""
+
+    prompt = RateField(label="Prompt", help_text="USD per token.")
+    completion = RateField(label="Completion", help_text="USD per token.")
+    image = RateField(label="Image", initial=0, help_text="USD per image in a prompt.")
+    request = RateField(label="Request", initial=0, help_text="USD per request.")
+    cache_read = RateField(
+        label="Cache read",
+        required=False,
+        help_text="USD per token. Empty means the prompt rate.",
+    )
+    cache_write = RateField(
+        label="Cache write",
+        required=False,
+        help_text="USD per token. Empty means the prompt rate.",
+    )
+    image_output = RateField(
+        label="Generated image",
+        required=False,
+        help_text="USD per token. Empty means the completion rate.",
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if not self.instance._state.adding:
+            for name in RATES:
+                self.initial[name] = getattr(self.instance.price, name)
+
+    @property
+    def price(self) -> Price:
+        return Price(**{name: self.cleaned_data[name] for name in RATES})
+
+
+@admin.register(ModelEndpoint)
+class ModelEndpointAdmin(CatalogueAdmin):
+    """Lists the public endpoints: models as providers serve them, at their list price."""
+
+    form = ModelEndpointForm
+    list_display = (
+        "model", "provider", "upstream_model_id", "region", "prompt_price", "completion_price",
+        "promises", "listing",
+    )  # fmt: skip
+    list_select_related = ("model", "provider", "price")
+    list_filter = ("is_listed", "provider", "region", "zdr")
+    search_fields = ("model__name", "model__slug", "provider__name", "upstream_model_id")
+    uuid_search_fields = ("id", "model_id", "provider_id")
+    autocomplete_fields = ("model", "provider")
+    fieldsets = (
+        (None, {"fields": (("model", "provider"), ("upstream_model_id", "region"), "is_listed")}),
+        (
+            "List price",
+            {
+                "fields": (
+                    ("prompt", "completion"),
+                    ("image", "request"),
+                    ("cache_read", "cache_write"),
+                    "image_output",
+                ),
+                "description": "A change creates a new price version. Earlier generations keep "
+                "their price.",
+            },
+        ),
+        (
+            "Limits",
+            {
+                "fields": (
+                    ("context_length", "max_completion_tokens"),
+                    "quantization",
+                    "supported_parameters",
+                    ("is_moderated", "zdr"),
+                )
+            },
+        ),
+        ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
+    )
+    readonly_fields = ("rates", "id", "created_at", "updated_at")
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Replaces the rate fields by their text for an operator who may only view."""
+        fieldsets = super().get_fieldsets(request, obj)
+        if obj is None or self.has_change_permission(request, obj):
+            return fieldsets
+        return [
+            (title, {"fields": ("rates",)} if title == "List price" else options)
+            for title, options in fieldsets
+        ]
+
+    @display(description="Rates")
+    def rates(self, endpoint: ModelEndpoint) -> str:
+        rows = (
+            (name.replace("_", " "), dollars(rate))
+            for name in RATES
+            if (rate := getattr(endpoint.price, name)) is not None
+        )
+        return format_html_join("", "<div>{}: {}</div>", rows)
+
+    @display(description="Data", label=True)
+    def promises(self, endpoint: ModelEndpoint) -> list[str]:
+        return ["ZDR"] if endpoint.zdr else []
+
+    @display(description="Prompt / M")
+    def prompt_price(self, endpoint: ModelEndpoint) -> str | None:
+        return per_million(endpoint.price.prompt)
+
+    @display(description="Completion / M")
+    def completion_price(self, endpoint: ModelEndpoint) -> str | None:
+        return per_million(endpoint.price.completion)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        if obj is None:
+            return self.readonly_fields
+        fixed = (*self.readonly_fields, "model", "provider", "upstream_model_id", "region")
+        if request.user.has_perm("catalog.change_provider"):
+            return fixed
+        return (*fixed, *_TERMS)
+
+    def create(self, request: HttpRequest, obj: Any, form: Any) -> ModelEndpoint:
+        obj.price = PriceVersion.of(subject_id=obj.pk, price=form.price)
+        obj.price.save()
+        obj.save(force_insert=True)
+        return obj  # type: ignore[no-any-return]
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        super().save_model(request, obj, form, change)
+        if change and obj.price.price != form.price:
+            obj.price = PriceVersion.of(subject_id=obj.pk, price=form.price)
+            obj.price.save()
+            obj.save_fields("price")

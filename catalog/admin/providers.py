@@ -1,0 +1,103 @@
+"""The page of providers and their credentials."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.contrib import admin
+from django.http import HttpRequest
+
+from catalog import dialects
+from catalog.admin.uploads import CatalogueAdmin
+from catalog.dialects.shared.credentials import InvalidCredential
+from catalog.models import Dialect, Provider
+from config.console.forms import ConsoleForm, SecretField
+from config.console.unfold import display
+from config.egress.addresses import InvalidURL, parse_base_url
+
+
+class ProviderForm(ConsoleForm):
+    secret = SecretField(
+        required=False,
+        label="New credential",
+        help_text="Your own secret at this provider. Leave it empty to keep the stored one. It is "
+        "never shown.",
+    )
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean()
+        if "dialect" not in cleaned or "base_url" not in cleaned:
+            return cleaned
+        base_url = cleaned["base_url"]
+        if Dialect(cleaned["dialect"]).url_from_credential:
+            if base_url is not None:
+                self.add_error("base_url", "Must be empty: the credential contains it.")
+        elif base_url is None:
+            self.add_error("base_url", "This dialect needs a base URL.")
+        else:
+            try:
+                policy = settings.EGRESS_POLICY
+                cleaned["base_url"] = parse_base_url(
+                    base_url, policy=policy, require_https=False
+                ).text
+            except InvalidURL as exc:
+                self.add_error("base_url", str(exc))
+        if cleaned.get("secret") is not None:
+            try:
+                dialects.check_credential(cleaned["dialect"], cleaned["secret"])
+            except InvalidCredential as exc:
+                self.add_error("secret", str(exc))
+        return cleaned
+
+
+@admin.register(Provider)
+class ProviderAdmin(CatalogueAdmin):
+    """Lists the providers; an import of the catalogue writes the same rows."""
+
+    form = ProviderForm
+    list_display = (
+        "name", "slug", "dialect_name", "base_url", "credential", "prompts", "listing",
+    )  # fmt: skip
+    list_filter = ("is_listed", "dialect", "trains_on_prompts", "retains_prompts")
+    search_fields = ("name", "slug")
+    fieldsets = (
+        (None, {"fields": (("name", "slug"), "dialect", "base_url", "is_listed")}),
+        ("Credential", {"fields": ("credential", "secret")}),
+        ("Data policy", {"fields": (("trains_on_prompts", "retains_prompts"),)}),
+        (
+            "About",
+            {
+                "fields": (
+                    ("headquarters", "datacenters"),
+                    "privacy_policy_url",
+                    "terms_of_service_url",
+                    "status_page_url",
+                )
+            },
+        ),
+        ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
+    )
+    readonly_fields = ("credential", "id", "created_at", "updated_at")
+
+    @display(description="Dialect", ordering="dialect", label=True)
+    def dialect_name(self, provider: Provider) -> str:
+        return Dialect(provider.dialect).label
+
+    @display(description="Prompts", label=True)
+    def prompts(self, provider: Provider) -> list[str]:
+        uses = {"trained on": provider.trains_on_prompts, "retained": provider.retains_prompts}
+        return [use for use, holds in uses.items() if holds]
+
+    @display(description="Credential", label={"none": "warning"})
+    def credential(self, provider: Provider) -> str:
+        return provider.credential_label if provider.has_credential else "none"
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        # Credentials and routes refer to a provider by its slug.
+        return (*self.readonly_fields, "slug") if obj else self.readonly_fields
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        super().save_model(request, obj, form, change)
+        if form.cleaned_data["secret"] is not None:
+            obj.set_credential(form.cleaned_data["secret"])

@@ -1,0 +1,143 @@
+"""The transitions of a private endpoint, one by one on its page and in bulk on the list."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django.contrib import messages
+from django.http import HttpRequest
+
+from config.console.actions import Message, bulk_action, transition
+from config.console.base import ConsoleAdmin, actor_of
+from endpoints import validation as live
+from endpoints.admin.forms import DisableDialog, EditDialog, ValidateDialog
+from endpoints.models import PrivateEndpoint
+
+Status = PrivateEndpoint.Status
+_BY_STATUS: Final[dict[str, set[str]]] = {
+    Status.DRAFT: {"edit", "validate", "activate", "remove"},
+    Status.ACTIVE: {"disable", "remove"},
+    Status.DISABLED: {"enable", "remove"},
+}
+_EDITED: Final = ("upstream_model_id", "base_url", "declared_region", "declared_zdr")
+
+
+class PrivateEndpointActions(ConsoleAdmin):
+    """Calls the model's transitions; the model refuses those that the status does not allow."""
+
+    actions = ("activate_selected", "disable_selected", "enable_selected", "remove_selected")
+    actions_detail = ("edit", "validate", "activate", "disable", "enable", "remove")
+
+    def has_operate_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("endpoints.change_privateendpoint")
+
+    def has_remove_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("endpoints.delete_privateendpoint")
+
+    def get_actions_detail(self, request: HttpRequest, object_id: Any) -> Any:
+        """Returns the actions that the status allows; the model checks it again under a lock."""
+        actions = super().get_actions_detail(request, object_id)  # type: ignore[misc]
+        endpoint = self.get_object(request, str(object_id))
+        names = set() if endpoint is None else _BY_STATUS[endpoint.status]
+        prefix = f"{self.opts.app_label}_{self.opts.model_name}_"
+        return [action for action in actions if action.action_name.removeprefix(prefix) in names]
+
+    @transition(
+        description="Edit",
+        question="A changed draft must be validated again before it can be activated.",
+        submit="Save the draft",
+        permission="operate",
+        icon="edit",
+        form=EditDialog,
+    )
+    def edit(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
+        endpoint.edit(by=actor_of(request), **{name: form.cleaned_data[name] for name in _EDITED})
+        return messages.SUCCESS, "The draft is saved."
+
+    @transition(
+        description="Validate",
+        question="Sends a plain and a streamed request with the BYOK credential of a workspace.",
+        submit="Validate now",
+        permission="operate",
+        icon="fact_check",
+        form=ValidateDialog,
+    )
+    def validate(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
+        endpoint.require_status(Status.DRAFT)
+        result = live.run(endpoint, workspace_id=form.cleaned_data["workspace"].pk)
+        if result.passed:
+            return messages.SUCCESS, "The validation passed."
+        check = next(check for check in result.checks if not check["passed"])
+        return messages.WARNING, f"The validation failed: {check['name']} ({check['reason']})."
+
+    @transition(
+        description="Activate",
+        question="Requests of the organization are routed to this endpoint from now on.",
+        submit="Activate",
+        permission="operate",
+        icon="play_arrow",
+    )
+    def activate(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
+        endpoint.activate(by=actor_of(request))
+        return messages.SUCCESS, "The endpoint is active."
+
+    @transition(
+        description="Disable",
+        question="No request is routed to this endpoint from now on.",
+        submit="Disable",
+        permission="operate",
+        icon="pause",
+        form=DisableDialog,
+    )
+    def disable(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
+        endpoint.disable(by=actor_of(request), reason=form.cleaned_data["reason"])
+        return messages.SUCCESS, "The endpoint is disabled."
+
+    @transition(
+        description="Enable",
+        question="Requests of the organization are routed to this endpoint again.",
+        submit="Enable",
+        permission="operate",
+        icon="play_arrow",
+    )
+    def enable(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
+        endpoint.enable(by=actor_of(request))
+        return messages.SUCCESS, "The endpoint is active again."
+
+    @transition(
+        description="Delete",
+        question="The endpoint disappears from every list and no request is routed to it. Its "
+        "generations stay. This cannot be undone.",
+        submit="Delete the endpoint",
+        permission="remove",
+        icon="delete",
+        danger=True,
+    )
+    def remove(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
+        endpoint.remove(by=actor_of(request))
+        return messages.SUCCESS, f"{endpoint} is deleted."
+
+    @bulk_action(description="Activate", question="Activate these endpoints?", permission="operate")
+    def activate_selected(self, request: HttpRequest, endpoint: PrivateEndpoint) -> None:
+        endpoint.activate(by=actor_of(request))
+
+    @bulk_action(
+        description="Disable",
+        question="Disable these endpoints? No request is routed to them from now on.",
+        permission="operate",
+    )
+    def disable_selected(self, request: HttpRequest, endpoint: PrivateEndpoint) -> None:
+        endpoint.disable(by=actor_of(request))
+
+    @bulk_action(description="Enable", question="Enable these endpoints?", permission="operate")
+    def enable_selected(self, request: HttpRequest, endpoint: PrivateEndpoint) -> None:
+        endpoint.enable(by=actor_of(request))
+
+    @bulk_action(
+        description="Delete",
+        question="Delete these endpoints? They disappear from every list and no request is "
+        "routed to them. This cannot be undone.",
+        permission="remove",
+    )
+    def remove_selected(self, request: HttpRequest, endpoint: PrivateEndpoint) -> None:
+        endpoint.remove(by=actor_of(request))

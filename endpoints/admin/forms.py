@@ -1,0 +1,138 @@
+"""The forms and dialogs of private endpoints."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any, Final
+
+from django import forms
+
+from accounts.models import Region, Workspace
+from catalog.pricing import Price
+from config.console.forms import ConsoleForm, NoteField, RateField
+from config.console.unfold import Dialog, SelectWidget, TextWidget
+from endpoints.models import (
+    InvalidBaseURL,
+    PrivateEndpoint,
+    canonical_base_url,
+    require_base_url,
+)
+
+RATES: Final = ("prompt", "completion", "cache_read", "cache_write")
+
+
+class ValidateDialog(Dialog):
+    """Asks for the workspace whose credential the live calls use."""
+
+    workspace = forms.ModelChoiceField(
+        queryset=Workspace.objects.none(), widget=SelectWidget(), empty_label=None
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        field: Any = self.fields["workspace"]
+        try:
+            endpoint_id = uuid.UUID(self.object_id)
+        except ValueError:
+            return
+        rows = Workspace.objects.filter(organization__private_endpoints=endpoint_id)
+        field.queryset = rows.order_by("-is_default", "name")
+        field.label_from_instance = lambda workspace: workspace.name
+
+
+class EditDialog(Dialog):
+    """Shows a draft's upstream and declarations for editing."""
+
+    upstream_model_id = forms.CharField(
+        label="Upstream model ID", max_length=255, widget=TextWidget()
+    )
+    base_url = forms.CharField(
+        label="Base URL",
+        max_length=2048,
+        required=False,
+        empty_value=None,
+        widget=TextWidget(attrs={"inputmode": "url"}),
+        help_text="An HTTPS address that ends with the version. Leave it empty if the credential "
+        "contains it.",
+    )
+    declared_region = forms.TypedChoiceField(
+        choices=(("", "Not declared"), *Region.choices),
+        required=False,
+        empty_value=None,
+        widget=SelectWidget(),
+    )
+    declared_zdr = forms.TypedChoiceField(
+        label="Declared ZDR",
+        choices=(("", "Not declared"), ("true", "Yes"), ("false", "No")),
+        coerce=lambda text: text == "true",
+        required=False,
+        empty_value=None,
+        widget=SelectWidget(),
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        rows = PrivateEndpoint.objects.filter(deleted_at=None).select_related("provider")
+        try:
+            self._endpoint = rows.filter(pk=uuid.UUID(self.object_id)).first()
+        except ValueError:
+            self._endpoint = None
+        if self._endpoint is not None:
+            zdr = {None: "", True: "true", False: "false"}[self._endpoint.declared_zdr]
+            self.initial = {
+                name: getattr(self._endpoint, name)
+                for name in ("upstream_model_id", "base_url", "declared_region")
+            } | {"declared_zdr": zdr}
+
+    def clean_base_url(self) -> str | None:
+        text: str | None = self.cleaned_data["base_url"]
+        if self._endpoint is None:
+            return text
+        try:
+            base_url = canonical_base_url(text)
+            require_base_url(base_url, self._endpoint.provider)
+        except InvalidBaseURL as exc:
+            raise forms.ValidationError(exc.message) from None
+        return base_url
+
+
+class DisableDialog(Dialog):
+    """Asks for an optional reason."""
+
+    reason = NoteField(
+        required=False, max_length=255, help_text="Appears in the endpoint's history."
+    )
+
+
+class PrivateEndpointForm(ConsoleForm):
+    """Takes a new draft; without rates the draft has the public list price."""
+
+    refusal_fields = {
+        "invalid_base_url": "base_url",
+        "model_not_found": "model",
+        "provider_not_found": "provider",
+        "endpoint_limit_reached": "organization",
+    }
+
+    class Meta:
+        labels = {"upstream_model_id": "Upstream model ID", "base_url": "Base URL"}
+
+    prompt = RateField(required=False, help_text="USD per token.")
+    completion = RateField(required=False, help_text="USD per token.")
+    cache_read = RateField(required=False, help_text="USD per token.")
+    cache_write = RateField(required=False, help_text="USD per token.")
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean()
+        given = {name for name in RATES if cleaned.get(name) is not None}
+        for name in ("prompt", "completion"):
+            if given and name not in given and name not in self.errors:
+                self.add_error(
+                    name, "A negotiated price needs a prompt rate and a completion rate."
+                )
+        return cleaned
+
+    @property
+    def negotiated(self) -> Price | None:
+        rates = {name: self.cleaned_data[name] for name in RATES}
+        return None if rates["prompt"] is None else Price(**rates)

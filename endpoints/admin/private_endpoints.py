@@ -1,0 +1,151 @@
+"""The page of private endpoints."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest
+
+from accounts.admin.uploads import OrganizationExportForm, OrganizationUploadForm
+from catalog.models import LanguageModel
+from config.api.text import parse_uuid
+from config.bulk.report import Report, RowListener
+from config.bulk.rows import read_lines
+from config.console.base import BoundedPaginator, actor_of
+from config.console.uploads import Upload, UploadsAdmin
+from endpoints import imports
+from endpoints.admin.actions import PrivateEndpointActions
+from endpoints.admin.columns import PrivateEndpointColumns
+from endpoints.admin.forms import PrivateEndpointForm
+from endpoints.models import PrivateEndpoint
+
+
+@admin.register(PrivateEndpoint)
+class PrivateEndpointAdmin(PrivateEndpointColumns, PrivateEndpointActions, UploadsAdmin):
+    """Lists the endpoints of organizations; only the actions change an endpoint's status."""
+
+    form = PrivateEndpointForm
+    list_display = (
+        "model", "provider_name", "state", "validated", "validated_ago", "drift", "organization",
+        "region", "zdr", "price_text",
+    )  # fmt: skip
+    list_select_related = ("organization", "model", "provider", "price", "validation")
+    list_filter = ("status", "declared_region", "provider")
+    linked_lookups = (*UploadsAdmin.linked_lookups, "drifted_at__isnull")
+    search_fields = ("model__name", "model__slug", "provider_name", "upstream_model_id")
+    uuid_search_fields = ("id", "organization_id")
+    paginator = BoundedPaginator
+    ordering = ("-created_at", "-id")
+    autocomplete_fields = ("organization", "model", "provider")
+    empty_hint = (
+        "Add an endpoint or import a file. Then open the endpoint, validate it and activate it."
+    )
+    upload_form = OrganizationUploadForm
+    upload_help = (
+        'A file in JSON Lines: each line is a create request without "activate". A new endpoint '
+        "becomes a draft, which you then validate and activate. A line may name an endpoint that "
+        "was ever activated only if it changes nothing."
+    )
+    export_form = OrganizationExportForm
+    add_fieldsets = (
+        (
+            None,
+            {
+                "fields": (
+                    "organization", ("model", "provider"), "upstream_model_id", "base_url",
+                ),
+                "description": "A new endpoint is a draft: validate it with a live call, then "
+                "activate it. The base URL is an HTTPS address that ends with the version, such as "
+                "https://llm.example.com/v1. Leave it empty if the credential contains it.",
+            },
+        ),
+        ("Declarations", {"fields": (("declared_region", "declared_zdr"),)}),
+        (
+            "Negotiated price",
+            {
+                "fields": (("prompt", "completion"), ("cache_read", "cache_write")),
+                "description": "Leave all four empty to charge the public list price.",
+            },
+        ),
+    )  # fmt: skip
+    fieldsets = (
+        (
+            None,
+            {"fields": (("state", "validated", "drift"), ("model", "provider"), "organization")},
+        ),
+        ("Upstream", {"fields": ("base_url", "upstream_model_id")}),
+        ("Declarations", {"fields": (("declared_region", "declared_zdr"),)}),
+        ("Price", {"fields": ("rates",)}),
+        ("History", {"fields": ("history",)}),
+        (
+            "Record",
+            {
+                "classes": ["collapse"],
+                "fields": (
+                    ("activated_at", "activated_by"),
+                    ("disabled_at", "disabled_by"),
+                    "disabled_reason",
+                    ("watched_at", "drifted_at"),
+                    ("created_at", "updated_at"),
+                    "id",
+                    "idempotency_key",
+                ),
+            },
+        ),
+    )
+    readonly_fields = (
+        "state", "validated", "drift", "rates", "history", "activated_at", "activated_by",
+        "disabled_at", "disabled_by", "disabled_reason", "watched_at", "drifted_at", "created_at",
+        "updated_at", "id", "idempotency_key",
+    )  # fmt: skip
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        return super().get_queryset(request).filter(deleted_at=None)
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """Searches model names in the table of models, which has far fewer rows than this one."""
+        if parse_uuid(search_term.strip()) is not None:
+            return super().get_search_results(request, queryset, search_term)
+        for word in search_term.split():
+            models = LanguageModel.objects.filter(Q(name__icontains=word) | Q(slug__icontains=word))
+            queryset = queryset.filter(
+                Q(model__in=list(models.values_list("pk", flat=True)))
+                | Q(provider_name__icontains=word)
+                | Q(upstream_model_id__icontains=word)
+            )
+        return queryset, False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def create(self, request: HttpRequest, obj: Any, form: Any) -> PrivateEndpoint:
+        endpoint, _ = PrivateEndpoint.objects.create_draft(
+            organization_id=obj.organization_id,
+            model_permaslug=obj.model.canonical_slug,
+            provider_slug=obj.provider.slug,
+            upstream_model_id=obj.upstream_model_id,
+            base_url=obj.base_url,
+            declared_region=obj.declared_region,
+            declared_zdr=obj.declared_zdr,
+            price=form.negotiated,
+            by=actor_of(request),
+        )
+        return endpoint
+
+    def load(self, upload: Upload, *, by: str, dry_run: bool, on_row: RowListener | None) -> Report:
+        assert upload.organization_id is not None
+        lines = read_lines(io.BytesIO(upload.content))
+        return imports.apply(upload.organization_id, lines, by=by, dry_run=dry_run, on_row=on_row)
+
+    def export(self, given: dict[str, Any]) -> tuple[str, Iterable[bytes]]:
+        return "private-endpoints.jsonl", imports.export(given["organization"].pk)
+
+    def response_post_save_add(self, request: HttpRequest, obj: Any) -> Any:
+        # The next step, the validation, is on the draft's page.
+        return self.redirect(request, self.url_of(request, obj))

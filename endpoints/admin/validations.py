@@ -1,0 +1,78 @@
+"""The page of live validations."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from django.contrib import admin
+
+from config.console.base import BoundedPaginator, ReadOnlyAdmin
+from config.console.formatting import label_renderer, nano_dollars
+from config.console.unfold import display
+from endpoints.history import render_checks
+from endpoints.models import Validation
+
+OUTCOMES: Final = {
+    "passed": "success",
+    "failed": "danger",
+    "unreachable": "danger",
+    "timed out": "warning",
+    "broken": "danger",
+}
+
+
+@admin.register(Validation)
+class ValidationAdmin(ReadOnlyAdmin):
+    """Lists the live validations of all endpoints, latest first."""
+
+    list_display = (
+        "created_at", "result", "purpose", "endpoint_name", "organization", "cost", "duration",
+    )  # fmt: skip
+    list_select_related = ("endpoint__model", "endpoint__organization")
+    list_filter = ("outcome", "purpose")
+    search_fields = ("endpoint__upstream_model_id",)
+    uuid_search_fields = ("id", "endpoint_id")
+    paginator = BoundedPaginator
+    ordering = ("-created_at", "-id")
+    sortable_by = ()
+    fieldsets = (
+        (None, {"fields": (("result", "purpose", "cost", "duration"), "endpoint")}),
+        ("Credential", {"fields": (("workspace", "credential", "credential_version"),)}),
+        ("Checks", {"fields": ("checks_table",)}),
+        ("Evidence", {"fields": ("evidence", "changes")}),
+        (
+            "Record",
+            {
+                "classes": ["collapse"],
+                "fields": ("id", "configuration", ("created_at", "updated_at")),
+            },
+        ),
+    )
+    readonly_fields = (
+        "result", "cost", "duration", "checks_table", "id", "created_at", "updated_at",
+    )  # fmt: skip
+    readonly_preprocess_fields = {"result": label_renderer(OUTCOMES)}
+
+    @display(description="Endpoint")
+    def endpoint_name(self, validation: Validation) -> str:
+        return str(validation.endpoint)
+
+    @display(description="Organization")
+    def organization(self, validation: Validation) -> str:
+        return validation.endpoint.organization.name
+
+    @display(description="Outcome", ordering="outcome", label=OUTCOMES)
+    def result(self, validation: Validation) -> str:
+        return str(Validation.Outcome(validation.outcome).label)
+
+    @display(description="Cost")
+    def cost(self, validation: Validation) -> str:
+        return nano_dollars(validation.cost_nano)
+
+    @display(description="Duration")
+    def duration(self, validation: Validation) -> str:
+        return f"{validation.duration_ms} ms"
+
+    @display(description="Checks")
+    def checks_table(self, validation: Validation) -> str:
+        return render_checks(validation)

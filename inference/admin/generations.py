@@ -1,0 +1,195 @@
+"""The page of generations."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Final
+
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils import timezone
+
+from billing import ledger
+from billing.models import Transfer
+from config.console.actions import Message, transition
+from config.console.base import BoundedPaginator, ReadOnlyAdmin, StatusFilter, actor_of
+from config.console.formatting import nano_dollars
+from config.console.forms import ConsoleForm, NoteField
+from config.console.unfold import Dialog
+from inference.admin.columns import GenerationColumns
+from inference.admin.search import find_generations
+from inference.models import Generation, Journal
+from inference.reports.hours import first_id
+
+_SINCE: Final = {
+    "hour": ("The last hour", timedelta(hours=1)),
+    "day": ("The last 24 hours", timedelta(days=1)),
+    "week": ("The last 7 days", timedelta(days=7)),
+}
+
+
+class SinceFilter(admin.SimpleListFilter):
+    """Filters by the time in the ID, which is a range of the primary key."""
+
+    title = "time"
+    parameter_name = "since"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(name, text) for name, (text, _) in _SINCE.items()]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        found = _SINCE.get(self.value() or "")
+        if found is None:
+            return queryset
+        return queryset.filter(id__gte=first_id(timezone.now() - found[1]))
+
+
+class RefundDialog(Dialog):
+    """Asks for the reason."""
+
+    note = NoteField(help_text="The reason. The ledger stores it.")
+
+
+class GenerationForm(ConsoleForm):
+    """Names the columns of the read-only page; it is never submitted."""
+
+    class Meta:
+        labels = {
+            "id": "ID",
+            "request_id": "Request ID",
+            "api_key": "API key",
+            "session_id": "Session ID",
+            "http_referer": "HTTP referer",
+            "provider_name": "Provider",
+            "is_byok": "BYOK",
+            "upstream_id": "Upstream ID",
+            "is_estimated": "Estimated",
+            "latency_ms": "Latency, ms",
+            "duration_ms": "Duration, ms",
+        }
+        help_texts = {"is_estimated": "The upstream reported no usage."}
+
+
+class GenerationStatusFilter(StatusFilter):
+    statuses = Generation.Status
+
+    def narrow_to_pending(self, rows: QuerySet[Any]) -> QuerySet[Any]:
+        return rows.filter(pk__in=Journal.objects.values("pk"))
+
+
+@admin.register(Generation)
+class GenerationAdmin(GenerationColumns, ReadOnlyAdmin):
+    """Lists the generations, newest first by the time in their IDs."""
+
+    form = GenerationForm
+    list_display = (
+        "created_at", "id", "state", "organization", "model", "provider_name", "tokens", "cost",
+        "latency",
+    )  # fmt: skip
+    list_display_links = ("created_at", "id")
+    list_select_related = ("organization",)
+    list_filter = (SinceFilter, GenerationStatusFilter, "is_byok", "streamed")
+    linked_lookups = (*ReadOnlyAdmin.linked_lookups, "model__exact", "end_user__exact")
+    search_fields = ("id__startswith",)
+    search_help_text = (
+        "The beginning of a generation's ID; the label, hash or ID of a key; an end user; the ID, "
+        "slug or name of an organization; or a time in UTC such as 2026-01-31 14:05."
+    )
+    paginator = BoundedPaginator
+    # Only the primary key has an index in the order of time, and the table grows without end.
+    ordering = ("-id",)
+    sortable_by = ()
+    actions_detail = ("refund",)
+    empty_hint = "Send a request to /api/v1/chat/completions with an API key."
+    fieldsets = (
+        (None, {"fields": (("id", "state"), ("operation", "streamed"), ("model", "request_id"))}),
+        (
+            "Caller",
+            {
+                "fields": (
+                    ("organization", "workspace"),
+                    ("api_key", "member"),
+                    ("end_user", "session_id"),
+                    ("region", "http_referer"),
+                    ("app_title", "user_agent"),
+                )
+            },
+        ),
+        (
+            "Route",
+            {
+                "fields": (
+                    ("provider_name", "is_byok"),
+                    ("private_endpoint", "model_endpoint"),
+                    ("upstream_model", "upstream_id"),
+                    "attestation",
+                    "attempts_table",
+                )
+            },
+        ),
+        ("Cost", {"fields": (("cost", "upstream_cost", "is_estimated"), "breakdown", "money")}),
+        (
+            "Result",
+            {
+                "fields": (
+                    ("finish_reason", "native_finish_reason", "error_type"),
+                    ("latency_ms", "duration_ms"),
+                    "created_at",
+                )
+            },
+        ),
+    )
+    readonly_fields = ("state", "cost", "upstream_cost", "attempts_table", "breakdown", "money")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows: QuerySet[Any] = super().get_queryset(request)
+        match = request.resolver_match
+        if match is None or str(match.url_name).endswith("_changelist"):
+            return rows
+        # The detail page shows all of these by name.
+        return rows.select_related(
+            "organization", "workspace__organization", "api_key", "member", "price", "attestation",
+            "private_endpoint__model", "model_endpoint__model", "model_endpoint__provider",
+        )  # fmt: skip
+
+    def get_ordering(self, request: HttpRequest) -> Any:
+        """Orders by the index of the organization or the key when the list is narrowed to one."""
+        is_narrowed = any(name.startswith(("organization", "api_key")) for name in request.GET)
+        return ("-created_at",) if is_narrowed else self.ordering
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """Chooses the search by the shape of the term."""
+        term = search_term.strip()
+        return (find_generations(queryset, term) if term else queryset), False
+
+    def has_refund_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("billing.add_transfer")
+
+    def get_actions_detail(self, request: HttpRequest, object_id: Any) -> Any:
+        """Offers a refund of a paid generation once; the ledger checks it again under a lock."""
+        kinds = set(
+            Transfer.objects.filter(
+                reference=str(object_id), status=Transfer.Status.POSTED
+            ).values_list("kind", flat=True)
+        )
+        if Transfer.Kind.REFUND in kinds or not kinds & {Transfer.Kind.USAGE, Transfer.Kind.EXCESS}:
+            return []
+        return super().get_actions_detail(request, object_id)  # type: ignore[misc]
+
+    @transition(
+        description="Refund",
+        question="The organization gets back all credits that it paid for this generation. Its "
+        "budgets still count the generation.",
+        submit="Refund",
+        permission="refund",
+        icon="undo",
+        form=RefundDialog,
+    )
+    def refund(self, request: HttpRequest, generation: Generation, form: Any) -> Message:
+        transfer = ledger.refund(
+            generation.pk, actor=actor_of(request), note=form.cleaned_data["note"]
+        )
+        return messages.SUCCESS, f"{nano_dollars(transfer.amount_nano)} refunded."
