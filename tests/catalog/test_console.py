@@ -38,7 +38,9 @@ def test_change_provider_needs_the_address_that_its_dialect_needs(
 
     response = operator.post(page(provider), {"name": "X", "dialect": "openai", "base_url": ""})
 
-    assert response.context["adminform"].form.errors == {"base_url": ["This dialect needs one."]}
+    assert response.context["adminform"].form.errors == {
+        "base_url": ["This dialect needs a base URL."]
+    }
 
 
 @pytest.mark.parametrize("created", ["-1", "100000000001", "1767225600000"])
@@ -47,7 +49,7 @@ def test_model_is_published_in_seconds(operator: Client, db: None, created: str)
     before = fingerprint()
     response = change(operator, model, {"created": created})
     errors = response.context["adminform"].form.errors
-    assert errors["created"] == ["Must be in seconds, not milliseconds."]
+    assert errors["created"] == ["Must be a Unix time in seconds, not in milliseconds."]
     assert fingerprint() == before
 
 
@@ -55,8 +57,8 @@ def test_models_are_listed_whatever_their_time(operator: Client, db: None) -> No
     model = factories.make_model()
     for created, shown in (
         (10**11, "5138-11-16"),
-        (1767225600000, "1767225600000, which is no time in seconds"),
-        (-(10**15), "-1000000000000000, which is no time in seconds"),
+        (1767225600000, "1767225600000 (not a time in seconds)"),
+        (-(10**15), "-1000000000000000 (not a time in seconds)"),
     ):
         LanguageModel.objects.filter(pk=model.pk).update(created=created)
         for path in (listing(LanguageModel), page(model)):
