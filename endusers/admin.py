@@ -1,4 +1,4 @@
-"""The operator's page for end users."""
+"""The console's page for end users."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class EndUserForm(ConsoleForm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if "user" in self.fields:
-            # A tracking string is taken as it is: its spaces are part of it.
+            # A tracking string is stored as it is, with its leading and trailing spaces.
             self.fields["user"].strip = False  # type: ignore[attr-defined]
 
     def clean(self) -> dict[str, Any]:
@@ -60,25 +60,24 @@ class EndUserExportForm(OrganizationExportForm):
 
 @admin.register(EndUser)
 class EndUserAdmin(UploadsAdmin):
-    """Tracking strings; the flag says what the organization thinks, and blocks nothing."""
+    """Lists the end users; an inactive end user's requests are still served."""
 
     form = EndUserForm
     list_display = ("user", "organization", "state", "created_at")
     list_select_related = ("organization",)
     list_filter = ("is_active",)
     search_fields = ("user__startswith",)
-    search_help_text = "How the tracking string begins, or the id of an organization."
+    search_help_text = "The beginning of a tracking string, or the ID of an organization."
     paginator = BoundedPaginator
     ordering = ("-created_at", "-id")
     sortable_by = ()
     autocomplete_fields = ("organization",)
     actions = ("activate_selected", "deactivate_selected")
-    empty_hint = "Add an end user, import a file of them, or have a management key register them."
+    empty_hint = "Add an end user, import a file, or register end users with a management key."
     upload_form = OrganizationUploadForm
-    upload_help = (
-        "CSV with the header user or user,is_active, or JSON lines with these members. Unknown end "
-        "users are registered; known ones get the flag of their row, if it has one."
-    )
+    upload_help = "A CSV file with the header user or user,is_active, or a file in JSON Lines "
+    "with these members. New end users are registered. Known end users get the is_active of "
+    "their row, if it has one."
     export_form = EndUserExportForm
     add_fieldsets = ((None, {"fields": ("organization", "user")}),)
     fieldsets = (
@@ -96,20 +95,20 @@ class EndUserAdmin(UploadsAdmin):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """Finds by what the term looks like, so that each search is one range of one index."""
+        """Chooses the search by the shape of the term, so that it reads one range of one index."""
         term = search_term.strip()
         if not term:
             return queryset, False
-        wanted = parse_uuid(term)
-        if wanted is None:
-            # In the order of the index: a whole string comes first.
+        key = parse_uuid(term)
+        if key is None:
+            # In the order of the index, which puts an exact match first.
             return queryset.filter(user__startswith=term).order_by("user", "id"), False
-        if Organization.objects.filter(pk=wanted).exists():
-            return queryset.filter(organization_id=wanted), False
-        return queryset.filter(Q(pk=wanted) | Q(user=term)), False
+        if Organization.objects.filter(pk=key).exists():
+            return queryset.filter(organization_id=key), False
+        return queryset.filter(Q(pk=key) | Q(user=term)), False
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> Any:
-        """Loads an end user together with what it used, which its page alone shows."""
+        """Returns an end user with its activity, which only its page shows."""
         found = super().get_object(request, object_id, from_field)
         if found is not None:
             found.activity = Activity(
@@ -121,7 +120,7 @@ class EndUserAdmin(UploadsAdmin):
 
     @display(description="Last used on")
     def last_used(self, end_user: Any) -> str:
-        return str(end_user.activity[0]["date"]) if end_user.activity else "not in this time"
+        return str(end_user.activity[0]["date"]) if end_user.activity else "not in these days"
 
     @display(description="Requests")
     def requests(self, end_user: Any) -> str:
@@ -135,7 +134,7 @@ class EndUserAdmin(UploadsAdmin):
     def spend(self, end_user: Any) -> str:
         return nano_dollars(_total(end_user, "cost_nano"))
 
-    @display(description="Paid by own credentials")
+    @display(description="BYOK usage")
     def byok_spend(self, end_user: Any) -> str:
         return nano_dollars(_total(end_user, "byok_nano"))
 
@@ -179,7 +178,7 @@ class EndUserAdmin(UploadsAdmin):
 
     @bulk_action(
         description="Mark as inactive",
-        question="Mark these end users inactive? Their requests are served as before.",
+        question="Mark these end users inactive? Their requests are still served.",
         permission="change",
     )
     def deactivate_selected(self, request: HttpRequest, end_user: EndUser) -> None:

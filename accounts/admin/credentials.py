@@ -1,4 +1,4 @@
-"""The pages of organizations' own credentials at providers."""
+"""The page of BYOK credentials: organizations' own secrets at providers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from endpoints import rotation
 
 
 class ByokForm(ConsoleForm):
-    """What may be changed of a stored credential; its secret is replaced by a rotation."""
+    """Takes the editable columns of a credential; a rotation replaces the secret."""
 
     class Meta:
         labels = {
@@ -40,20 +40,22 @@ class ByokForm(ConsoleForm):
         if cleaned.get("is_fallback") and cleaned.get("is_byok_only"):
             self.add_error("is_fallback", "Cannot be combined with is_byok_only.")
         if any(not HOST_NAME.fullmatch(host) for host in cleaned.get("allowed_hosts") or ()):
-            self.add_error("allowed_hosts", "Must be lower-case host names without port or path.")
+            self.add_error(
+                "allowed_hosts", "Each entry must be a lower-case host name without port or path."
+            )
         organization = cleaned.get("owner") or getattr(self.instance, "organization", None)
         hashes = self._added(cleaned, "allowed_api_key_hashes")
         if hashes and organization is not None:
             own = ApiKey.objects.for_organization(organization.pk).filter(digest__in=hashes)
             if own.count() != len(hashes):
                 self.add_error(
-                    "allowed_api_key_hashes", "Names a key that is not the organization's."
+                    "allowed_api_key_hashes", "One of the keys does not belong to the organization."
                 )
         self._check_members(organization, self._added(cleaned, "allowed_user_ids"))
         return cleaned
 
     def _added(self, cleaned: dict[str, Any], name: str) -> set[str]:
-        """Returns what a list did not have: a key that it has may have been revoked since."""
+        """Returns the new entries of a list; the old ones may name a key that was since revoked."""
         return set(cleaned.get(name) or ()) - set(self.initial.get(name) or ())
 
     def _check_members(self, organization: Organization | None, texts: set[str]) -> None:
@@ -61,11 +63,13 @@ class ByokForm(ConsoleForm):
         if members and organization is not None:
             people = Member.objects.for_organization(organization.pk)
             if people.filter(pk__in=list(filter(None, members))).count() != len(members):
-                self.add_error("allowed_user_ids", "Names a member who is not the organization's.")
+                self.add_error(
+                    "allowed_user_ids", "One of the members does not belong to the organization."
+                )
 
 
 class ByokAddForm(ByokForm):
-    # Not "organization": Django refuses the name of a field that the model calls not editable.
+    # It cannot be called "organization": Django refuses a field that the model marks not editable.
     owner = forms.ModelChoiceField(
         label="Organization",
         queryset=Organization.objects.all(),
@@ -75,14 +79,17 @@ class ByokAddForm(ByokForm):
         queryset=Provider.objects.filter(is_listed=True), widget=SelectWidget()
     )
     secret = SecretField(
-        help_text="One bare key, or one JSON object where the provider needs more; never shown."
+        help_text="An API key, or a JSON object if the provider needs several values. It is "
+        "never shown again."
     )
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean()
         workspace, organization = cleaned.get("workspace"), cleaned.get("owner")
         if workspace and organization and workspace.organization_id != organization.pk:
-            self.add_error("workspace", ValidationError("Belongs to another organization."))
+            self.add_error(
+                "workspace", ValidationError("The workspace belongs to another organization.")
+            )
         if cleaned.get("secret") and cleaned.get("provider"):
             try:
                 dialects.check_credential(cleaned["provider"].dialect, cleaned["secret"])
@@ -92,13 +99,14 @@ class ByokAddForm(ByokForm):
 
 
 class RotateDialog(Dialog):
-    """Asks for the new secret, and whether to try it first."""
+    """Asks for the new secret and whether to test it before it replaces the old one."""
 
     secret = SecretField(label="New secret", help_text="It is never shown again.")
     revalidate = forms.BooleanField(
         required=False,
-        label="Try it on the dependent endpoints first",
-        help_text="Nothing changes unless all of them pass; they stay validated.",
+        label="Validate the dependent endpoints first",
+        help_text="Replaces the secret only if every endpoint that uses it passes with the new "
+        "one. The endpoints then stay validated.",
     )
 
 
@@ -113,7 +121,7 @@ _BYOK_DECLARED: Final = ("declared_region", "declared_zdr")
 
 @admin.register(ByokCredential)
 class ByokCredentialAdmin(ConsoleAdmin):
-    """Organizations' own credentials at providers; a secret goes in and never comes out."""
+    """Lists the credentials of organizations; a secret can be written and never read."""
 
     form = ByokForm
     list_display = (
@@ -129,14 +137,26 @@ class ByokCredentialAdmin(ConsoleAdmin):
     add_fieldsets = (
         (None, {"fields": ("owner", "workspace", "provider", "secret", "name")}),
         ("Use", {"fields": _BYOK_FLAGS}),
-        ("Limits", {"fields": _BYOK_LIMITS, "description": "Comma lists; empty: no limit."}),
+        (
+            "Limits",
+            {
+                "fields": _BYOK_LIMITS,
+                "description": "Separate entries by commas. An empty list does not limit.",
+            },
+        ),
         ("Declarations", {"fields": _BYOK_DECLARED}),
     )
     fieldsets = (
         (None, {"fields": ("name", ("label", "version"), "dependants")}),
-        ("Place", {"fields": ("organization", "workspace", "provider_slug", "sort_order")}),
+        ("Scope", {"fields": ("organization", "workspace", "provider_slug", "sort_order")}),
         ("Use", {"fields": _BYOK_FLAGS}),
-        ("Limits", {"fields": _BYOK_LIMITS, "description": "Comma lists; empty: no limit."}),
+        (
+            "Limits",
+            {
+                "fields": _BYOK_LIMITS,
+                "description": "Separate entries by commas. An empty list does not limit.",
+            },
+        ),
         ("Declarations", {"fields": _BYOK_DECLARED}),
         ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
     )
@@ -155,7 +175,7 @@ class ByokCredentialAdmin(ConsoleAdmin):
 
     @display(description="Workspace", ordering="workspace__name")
     def scope(self, credential: ByokCredential) -> str:
-        return credential.workspace.name if credential.workspace else "every workspace"
+        return credential.workspace.name if credential.workspace else "all workspaces"
 
     def get_queryset(self, request: HttpRequest) -> Any:
         return super().get_queryset(request).filter(deleted_at=None)
@@ -163,7 +183,7 @@ class ByokCredentialAdmin(ConsoleAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         if obj is None:
             return self.readonly_fields
-        # What the ciphertext is bound to cannot move from under it.
+        # The ciphertext is bound to these columns; a change would make it undecryptable.
         return (*self.readonly_fields, "organization", "workspace", "provider_slug")
 
     def get_form(
@@ -190,7 +210,7 @@ class ByokCredentialAdmin(ConsoleAdmin):
 
     @transition(
         description="Delete",
-        question="The secret is wiped, and nothing is sent with it any more. It cannot be undone.",
+        question="The secret is erased and no request uses it any more. This cannot be undone.",
         submit="Delete the credential",
         permission="remove",
         icon="delete",
@@ -205,7 +225,7 @@ class ByokCredentialAdmin(ConsoleAdmin):
 
     @transition(
         description="Rotate",
-        question="Replaces the secret. Validations made with the old one become stale.",
+        question="Replaces the secret. Validations with the old secret become stale.",
         submit="Replace the secret",
         permission="rotate",
         icon="autorenew",
@@ -219,8 +239,11 @@ class ByokCredentialAdmin(ConsoleAdmin):
                 dialects.check_credential(provider.dialect, secret)
             except InvalidCredential as exc:
                 return messages.ERROR, f"{exc} Nothing was changed."
-        made = rotation.rotate(credential, secret, revalidate=form.cleaned_data["revalidate"])
-        return messages.SUCCESS, f"The secret is replaced; {len(made)} endpoints passed with it."
+        validated = rotation.rotate(credential, secret, revalidate=form.cleaned_data["revalidate"])
+        return (
+            messages.SUCCESS,
+            f"The secret is replaced. Endpoints validated with it: {len(validated)}.",
+        )
 
     @display(description="Dependent endpoints")
     def dependants(self, credential: ByokCredential) -> str:

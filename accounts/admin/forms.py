@@ -1,4 +1,4 @@
-"""What the forms of several pages ask for alike: names of the catalogue, and dollars."""
+"""Form fields for models and providers of the catalogue and for amounts of USD."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from config.console.unfold import TextWidget
 
 
 class CatalogueForm(ConsoleForm):
-    """A form whose lists name models and providers of the catalogue."""
+    """Checks that its lists name models and providers of the catalogue."""
 
     catalogue_fields: dict[str, Callable[[Any], Any]] = {
         "allowed_models": canonical_models,
@@ -36,7 +36,7 @@ class CatalogueForm(ConsoleForm):
 
 
 class DollarsField(forms.DecimalField):
-    """USD, to the nano-USD."""
+    """Takes an amount of USD with at most nine decimals."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(
@@ -49,4 +49,5 @@ class DollarsField(forms.DecimalField):
 
 
 def nano_of(dollars: Decimal | None) -> int | None:
+    """Returns USD as nano-USD."""
     return None if dollars is None else int(dollars.scaleb(9))

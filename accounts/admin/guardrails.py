@@ -1,4 +1,4 @@
-"""The pages of guardrails and of whom they are assigned to."""
+"""The page of guardrails and of their assignments to keys and members."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from config.console.unfold import Dialog, SelectWidget, TabularInline, TextareaW
 
 
 class GuardrailForm(CatalogueForm):
-    """What a guardrail limits; its content filters are written through the API alone."""
+    """Takes the limits of a guardrail; content filters can be written through the API only."""
 
-    limit = DollarsField(required=False, label="Budget, USD", help_text="Per key or member.")
+    limit = DollarsField(required=False, label="Budget in USD", help_text="For each key or member.")
 
     class Meta:
         labels = {"enforce_zdr": "Enforce ZDR (deprecated)"}
@@ -42,10 +42,10 @@ class GuardrailForm(CatalogueForm):
 
     @property
     def changes(self) -> dict[str, Any]:
-        """The fields of the model that the form changes.
+        """The changed fields of the model.
 
-        With ``enforce_zdr``, also the families that the form has at yes or no, changed or not:
-        what is named is not overwritten.
+        A change of ``enforce_zdr`` sets every family that is not named. So it also names the
+        families that the form has at yes or no, although they did not change.
         """
         named = {name: self.cleaned_data[name] for name in self.changed_data}
         if "enforce_zdr" in named:
@@ -80,28 +80,30 @@ class MemberAssignmentInline(ReadOnlyInline, TabularInline):
 
 
 class _SubjectsDialog(Dialog):
-    """Asks of whom, and whether they get the guardrail or lose it."""
+    """Asks whether to assign or to remove the guardrail."""
 
     verb = forms.ChoiceField(
-        choices=(("assign", "Assign"), ("unassign", "Take away")),
+        choices=(("assign", "Assign"), ("unassign", "Remove")),
         widget=SelectWidget(),
-        label="What to do",
+        label="Operation",
     )
 
 
 class KeysDialog(_SubjectsDialog):
     keys = forms.CharField(
-        label="Hashes of API keys",
+        label="API key hashes",
         widget=TextareaWidget(attrs={"rows": 4}),
-        help_text="Separated by white space. A key has one guardrail: any other is replaced.",
+        help_text="Separate them by spaces or lines. A new guardrail replaces the current one of "
+        "a key.",
     )
 
 
 class MembersDialog(_SubjectsDialog):
     members = forms.CharField(
-        label="Addresses of members",
+        label="Email addresses of members",
         widget=TextareaWidget(attrs={"rows": 4}),
-        help_text="Separated by white space. A member has one guardrail: any other is replaced.",
+        help_text="Separate them by spaces or lines. A new guardrail replaces the current one of "
+        "a member.",
     )
 
 
@@ -119,10 +121,10 @@ _GUARDRAIL_SWITCHES: Final = (
 
 @admin.register(Guardrail)
 class GuardrailAdmin(ConsoleAdmin):
-    """What limits the keys and members that it is assigned to, or a whole workspace."""
+    """Lists the guardrails; one limits its keys and members, or a whole workspace."""
 
     form = GuardrailForm
-    list_display = ("name", "organization", "workspace_name", "holds_for", "budget", "created_at")
+    list_display = ("name", "organization", "workspace_name", "applies_to", "budget", "created_at")
     list_select_related = ("organization", "workspace")
     search_fields = ("name", "organization__name")
     uuid_search_fields = ("id", "organization_id", "workspace_id")
@@ -130,19 +132,25 @@ class GuardrailAdmin(ConsoleAdmin):
     inlines = (KeyAssignmentInline, MemberAssignmentInline)
     actions_detail = ("assign_keys", "assign_members", "remove")
     _limits = (
-        ("Lists", {"fields": _GUARDRAIL_LISTS, "description": "Comma lists; empty: no limit."}),
+        (
+            "Lists",
+            {
+                "fields": _GUARDRAIL_LISTS,
+                "description": "Separate entries by commas. An empty list does not limit.",
+            },
+        ),
         ("Switches", {"fields": _GUARDRAIL_SWITCHES}),
         ("Budget", {"fields": (("limit", "reset_interval"), "include_byok_in_budgets")}),
     )
     add_fieldsets = ((None, {"fields": ("workspace", "name", "description")}), *_limits)
     fieldsets: ClassVar[Any] = (
-        (None, {"fields": ("name", "description", ("organization", "workspace", "holds_for"))}),
+        (None, {"fields": ("name", "description", ("organization", "workspace", "applies_to"))}),
         *_limits,
         ("Content filters", {"fields": ("content_filters", "content_filter_builtins")}),
         ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
     )
     readonly_fields = (
-        "organization", "holds_for", "content_filters", "content_filter_builtins", "id",
+        "organization", "applies_to", "content_filters", "content_filter_builtins", "id",
         "created_at", "updated_at",
     )  # fmt: skip
 
@@ -150,11 +158,11 @@ class GuardrailAdmin(ConsoleAdmin):
     def workspace_name(self, guardrail: Guardrail) -> str | None:
         return guardrail.workspace.name if guardrail.workspace else None
 
-    @display(description="Holds for")
-    def holds_for(self, guardrail: Guardrail) -> str:
+    @display(description="Applies to")
+    def applies_to(self, guardrail: Guardrail) -> str:
         workspace = guardrail.workspace
         is_default = workspace is not None and workspace.default_guardrail_id == guardrail.pk
-        return "its whole workspace" if is_default else "those assigned"
+        return "the whole workspace" if is_default else "assigned keys and members"
 
     @display(description="Budget")
     def budget(self, guardrail: Guardrail) -> str | None:
@@ -194,49 +202,52 @@ class GuardrailAdmin(ConsoleAdmin):
 
     @transition(
         description="Keys",
-        question="The guardrail holds for these inference keys, from their next request on.",
-        submit="Do so",
+        question="Assigns the guardrail to inference keys, or removes it from them. It takes "
+        "effect with their next request.",
+        submit="Apply",
         permission="assign",
         icon="key",
         form=KeysDialog,
     )
     def assign_keys(self, request: HttpRequest, guardrail: Guardrail, form: Any) -> Message:
-        wanted = set(form.cleaned_data["keys"].split())
+        hashes = set(form.cleaned_data["keys"].split())
         rows = ApiKey.objects.for_organization(guardrail.organization_id).for_inference()
-        keys = list(rows.filter(digest__in=wanted))
-        if len(keys) != len(wanted):
-            raise ApiKeyNotFound("One of them is no inference key of the organization.")
+        keys = list(rows.filter(digest__in=hashes))
+        if len(keys) != len(hashes):
+            raise ApiKeyNotFound("One of the hashes is not an inference key of the organization.")
         if form.cleaned_data["verb"] == "assign":
             changed = guardrail.assign_keys(keys, by=actor_of(request))
-            return messages.SUCCESS, f"{changed} keys have got the guardrail."
-        return messages.SUCCESS, f"{guardrail.unassign_keys(keys)} keys have lost the guardrail."
+            return messages.SUCCESS, f"Assigned to {changed} keys."
+        return messages.SUCCESS, f"Removed from {guardrail.unassign_keys(keys)} keys."
 
     @transition(
         description="Members",
-        question="The guardrail holds for every key that these members made.",
-        submit="Do so",
+        question="Assigns the guardrail to members, or removes it from them. It applies to every "
+        "key that a member created.",
+        submit="Apply",
         permission="assign",
         icon="group",
         form=MembersDialog,
     )
     def assign_members(self, request: HttpRequest, guardrail: Guardrail, form: Any) -> Message:
-        wanted = set(form.cleaned_data["members"].split())
+        addresses = set(form.cleaned_data["members"].split())
         rows = Member.objects.for_organization(guardrail.organization_id)
-        members = list(rows.filter(email__in=wanted))
-        if len(members) != len(wanted):
-            raise MemberNotFound("One of them is no member of the organization.")
+        members = list(rows.filter(email__in=addresses))
+        if len(members) != len(addresses):
+            raise MemberNotFound("One of the addresses is not a member of the organization.")
         if form.cleaned_data["verb"] == "assign":
             changed = guardrail.assign_members(members, by=actor_of(request))
-            return messages.SUCCESS, f"{changed} members have got the guardrail."
-        lost = guardrail.unassign_members(members)
-        return messages.SUCCESS, f"{lost} members have lost the guardrail."
+            return messages.SUCCESS, f"Assigned to {changed} members."
+        removed = guardrail.unassign_members(members)
+        return messages.SUCCESS, f"Removed from {removed} members."
 
     def has_remove_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm("accounts.delete_guardrail")
 
     @transition(
         description="Delete",
-        question="It goes with its assignments: what it governed is governed no more.",
+        question="The guardrail and its assignments are deleted and limit nothing any more. This "
+        "cannot be undone.",
         submit="Delete the guardrail",
         permission="remove",
         icon="delete",
@@ -244,6 +255,6 @@ class GuardrailAdmin(ConsoleAdmin):
     )
     def remove(self, request: HttpRequest, guardrail: Guardrail, form: Any) -> Message:
         text = f"{guardrail} is deleted."
-        # The page looks for the row afterwards, by the key that a deleted instance loses.
+        # Deletes another instance: the page needs the key of this one, which deletion clears.
         Guardrail.objects.get(pk=guardrail.pk).remove()
         return messages.SUCCESS, text

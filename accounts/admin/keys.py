@@ -1,4 +1,4 @@
-"""The pages of API keys, one of which shows a new key once."""
+"""The page of API keys, which shows a new key once."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ class ApiKeyForm(ConsoleForm):
         cleaned = super().clean()
         workspace, creator = cleaned.get("workspace"), cleaned.get("creator")
         if workspace and creator and workspace.organization_id != creator.organization_id:
-            self.add_error("creator", "Belongs to another organization.")
+            self.add_error("creator", "The creator belongs to another organization.")
         return cleaned
 
 
 @admin.register(ApiKey)
 class ApiKeyAdmin(ConsoleAdmin):
-    """Bearer keys; the key itself is on the page that answers its creation, and nowhere else."""
+    """Lists the API keys; only the response to its creation shows a key."""
 
     list_display = (
         "name", "label", "kind", "status", "organization", "workspace_name", "expires_at",
@@ -74,7 +74,7 @@ class ApiKeyAdmin(ConsoleAdmin):
     autocomplete_fields = ("workspace", "creator")
     actions = ("revoke_selected",)
     actions_detail = ("revoke",)
-    empty_hint = "Add a key: choose its workspace, and copy what is shown once."
+    empty_hint = "Add a key: choose its workspace, then copy the key, which is shown only once."
     change_form_outer_after_template = "admin/accounts/apikey/preview.html"
     add_fieldsets = (
         (None, {"fields": ("workspace", "name", "is_management", "expires_at", "creator")}),
@@ -155,14 +155,14 @@ class ApiKeyAdmin(ConsoleAdmin):
             expires_at=obj.expires_at,
             creator=obj.creator,
         )
-        # The answer to this very request is the only page that has it; see response_add.
+        # Only the response to this request shows it; see response_add.
         obj.issued_secret = secret
         return key
 
     def response_add(
         self, request: HttpRequest, obj: Any, post_url_continue: str | None = None
     ) -> HttpResponse:
-        # A message would put the secret into a cookie or a session row, and a redirect needs one.
+        # A redirect would need a message, which stores the secret in a cookie or a session.
         secret: Secret = obj.__dict__.pop("issued_secret")
         context = {
             **self.admin_site.each_context(request),
@@ -182,7 +182,7 @@ class ApiKeyAdmin(ConsoleAdmin):
 
     @transition(
         description="Revoke",
-        question="Every request with this key is refused from now on. It cannot be undone.",
+        question="Every request with this key is refused from now on. This cannot be undone.",
         submit="Revoke the key",
         permission="revoke",
         icon="key_off",
@@ -191,11 +191,12 @@ class ApiKeyAdmin(ConsoleAdmin):
     def revoke(self, request: HttpRequest, key: ApiKey, form: Any) -> Message:
         if key.revoke():
             return messages.SUCCESS, "The key is revoked."
-        return messages.INFO, "The key was revoked already."
+        return messages.INFO, "The key is already revoked."
 
     @bulk_action(
         description="Revoke",
-        question="Revoke these keys? Every request with them is refused from now on.",
+        question="Revoke these keys? Every request with them is refused from now on. This cannot "
+        "be undone.",
         permission="revoke",
     )
     def revoke_selected(self, request: HttpRequest, key: ApiKey) -> None:

@@ -1,4 +1,4 @@
-"""The pages of operators, who enter the console, and of what groups of them may do."""
+"""The pages of operators and of their groups, which are the roles."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ admin.site.unregister([User, Group])
 
 @admin.register(User)
 class OperatorAdmin(StrictList, DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg]
-    """People who may enter the console."""
+    """Lists the people who may log in to the console."""
 
     if not TYPE_CHECKING:
         form = UserChangeForm
@@ -33,4 +33,4 @@ class OperatorAdmin(StrictList, DjangoUserAdmin, ModelAdmin):  # type: ignore[ty
 
 @admin.register(Group)
 class OperatorGroupAdmin(StrictList, DjangoGroupAdmin, ModelAdmin):
-    """Permissions that operators share."""
+    """Lists the groups; an operator has the permissions of every group."""

@@ -1,4 +1,4 @@
-"""The pages of organizations and of their members."""
+"""The page of organizations, with their credits and links to their rows."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from django.http import HttpRequest
 from django.urls import reverse
 
 from accounts.admin.forms import CatalogueForm, DollarsField
-from accounts.models import Member, Organization, Workspace
+from accounts.models import Organization, Workspace
 from billing import grants
 from billing.models import Account
 from config.api.text import parse_uuid
 from config.console.actions import Message, transition
 from config.console.base import ConsoleAdmin, ReadOnlyInline, actor_of
 from config.console.formatting import nano_dollars
-from config.console.forms import ConsoleForm, NoteField
+from config.console.forms import NoteField
 from config.console.unfold import Dialog, TabularInline, display
 
 
@@ -36,20 +36,21 @@ class WorkspaceInline(ReadOnlyInline, TabularInline):
 
 
 class GrantDialog(Dialog):
-    """Asks how much an organization gets, and why."""
+    """Asks for the amount and the reason of a grant."""
 
-    amount = DollarsField(label="USD", help_text="With at most nine decimals.")
-    note = NoteField(required=False, help_text="Why; the ledger keeps it.")
+    amount = DollarsField(label="Amount in USD", help_text="At most nine decimals.")
+    note = NoteField(required=False, help_text="The reason. The ledger stores it.")
 
     def clean_amount(self) -> Decimal:
         amount: Decimal = self.cleaned_data["amount"]
         if not amount:
-            raise ValidationError("Must be more than 0.")
+            raise ValidationError("Must be greater than 0.")
         return amount
 
 
-# What an organization has, by the permission that shows it.
-_THEIRS: Final = {
+# The lists that an organization's page links to, by the model that the operator must be allowed
+# to view.
+_LINKED: Final = {
     "billing.transfer": "Ledger",
     "billing.grantrequest": "Grant requests",
     "billing.topup": "Top-ups",
@@ -66,7 +67,7 @@ _THEIRS: Final = {
 
 @admin.register(Organization)
 class OrganizationAdmin(ConsoleAdmin):
-    """The parties that own keys, endpoints and end users."""
+    """Lists the organizations, which own keys, endpoints and end users."""
 
     form = CatalogueForm
     list_display = ("name", "slug", "limit", "created_at")
@@ -74,7 +75,9 @@ class OrganizationAdmin(ConsoleAdmin):
     ordering = ("name",)
     inlines = (WorkspaceInline,)
     actions_detail = ("grant",)
-    empty_hint = "Add an organization; it gets a default workspace, and then keys and credits."
+    empty_hint = (
+        "Add an organization. It gets a default workspace; then add keys and grant credits."
+    )
     change_form_outer_before_template = "admin/accounts/organization/summary.html"
     add_fieldsets = ((None, {"fields": ("name", "endpoint_limit")}),)
     fieldsets = (
@@ -82,7 +85,8 @@ class OrganizationAdmin(ConsoleAdmin):
         (
             "Preferences",
             {
-                "description": "They hold for every key. Comma lists of slugs; empty: no limit.",
+                "description": "They apply to every key. Separate slugs by commas. An empty list "
+                "does not limit.",
                 "fields": (
                     "is_filtered_model_catalog_enabled",
                     ("requires_zdr", "forbids_training"),
@@ -129,25 +133,27 @@ class OrganizationAdmin(ConsoleAdmin):
 
     @transition(
         description="Grant credits",
-        question="The organization can spend them at once, or as soon as another operator approves "
-        "an amount above the limit. It cannot be undone.",
+        question="The organization can spend the credits at once. An amount above the limit "
+        "waits until another operator approves it. This cannot be undone.",
         submit="Grant the credits",
         permission="grant",
         icon="add_card",
         form=GrantDialog,
     )
     def grant(self, request: HttpRequest, organization: Organization, form: Any) -> Message:
-        given = form.cleaned_data
-        nano = int(given["amount"].scaleb(9))
+        nano = int(form.cleaned_data["amount"].scaleb(9))
         amount = nano_dollars(nano)
         by = actor_of(request)
-        if grants.grant_or_request(organization.pk, nano, by=by, note=given["note"]):
+        if grants.grant_or_request(organization.pk, nano, by=by, note=form.cleaned_data["note"]):
             return messages.SUCCESS, f"{amount} granted to {organization}."
-        return messages.WARNING, f"{amount} for {organization} wait for another operator."
+        return (
+            messages.WARNING,
+            f"{amount} for {organization} waits for the approval of another operator.",
+        )
 
 
 def _summary(request: HttpRequest, organization_id: UUID | None) -> dict[str, Any] | None:
-    """Returns what heads an organization's page: its credits, and the ways to what is theirs."""
+    """Returns the head of an organization's page: its credits, and links to its rows."""
     if organization_id is None:
         return None
     cards: list[tuple[str, str, str]] = []
@@ -157,53 +163,21 @@ def _summary(request: HttpRequest, organization_id: UUID | None) -> dict[str, An
         }
         if not accounts:
             return None
-        purse = accounts[Account.Kind.CREDITS]
-        # What usage cost beyond all credits was not spent; a write-off's balance is negative.
+        paid = accounts[Account.Kind.CREDITS]
+        # The balance of the write-offs is negative. Usage that was written off was not spent.
         written_off = -accounts[Account.Kind.WRITE_OFF].balance
         spent = accounts[Account.Kind.USAGE].balance - written_off
-        lost = f"{nano_dollars(written_off)} more is written off" if written_off else ""
+        note = f"{nano_dollars(written_off)} more was written off" if written_off else ""
         cards = [
-            ("Balance", nano_dollars(purse.balance), "granted and paid, less spent"),
-            ("Available", nano_dollars(purse.available), "for new requests"),
-            ("Held", nano_dollars(purse.pending_debits), "for requests under way"),
-            ("Spent", nano_dollars(spent), lost),
+            ("Balance", nano_dollars(paid.balance), "all credits minus spending"),
+            ("Available", nano_dollars(paid.available), "for new requests"),
+            ("Held", nano_dollars(paid.pending_debits), "for running requests"),
+            ("Spent", nano_dollars(spent), note),
         ]
     links = []
-    for label, title in _THEIRS.items():
+    for label, title in _LINKED.items():
         app, model = label.split(".")
         if request.user.has_perm(f"{app}.view_{model}"):
             url = reverse(f"admin:{app}_{model}_changelist")
             links.append((title, f"{url}?organization__id__exact={organization_id}"))
     return {"cards": cards, "links": links}
-
-
-class MemberForm(ConsoleForm):
-    def clean(self) -> dict[str, Any]:
-        cleaned = super().clean()
-        # Django looks for no other with the address where the organization is not on the form.
-        organization_id = getattr(cleaned.get("organization"), "pk", self.instance.organization_id)
-        others = Member.objects.filter(organization_id=organization_id).exclude(pk=self.instance.pk)
-        if "email" in cleaned and others.filter(email=cleaned["email"]).exists():
-            self.add_error("email", "Another member of the organization has it.")
-        return cleaned
-
-
-@admin.register(Member)
-class MemberAdmin(ConsoleAdmin):
-    """The people of organizations; none of them is a login."""
-
-    form = MemberForm
-    list_display = ("email", "organization", "first_name", "last_name", "role", "created_at")
-    list_select_related = ("organization",)
-    list_filter = ("role",)
-    search_fields = ("email", "last_name", "organization__name")
-    uuid_search_fields = ("id", "organization_id")
-    autocomplete_fields = ("organization",)
-    fieldsets = (
-        (None, {"fields": ("organization", "email", ("first_name", "last_name"), "role")}),
-        ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
-    )
-    readonly_fields = ("id", "created_at", "updated_at")
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        return (*self.readonly_fields, "organization") if obj else self.readonly_fields

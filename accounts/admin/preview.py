@@ -1,6 +1,6 @@
-"""What an operator is shown of a caller: its policy, its budgets, and where its requests would go.
+"""The preview on an API key's page: its policy, its budgets and the route of a request.
 
-Everything here reads; nothing is sent, held or stored.
+It only reads: no request is sent, no credits are held, nothing is stored.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ANYTHING = "any"
 
 
 class ModelForm(forms.Form):
-    """Asks for which model."""
+    """Asks for the model of the previewed request."""
 
     model = forms.CharField(
         max_length=255,
@@ -40,9 +40,9 @@ class ModelForm(forms.Form):
     )
 
 
-def preview(key: ApiKey, asked: QueryDict, *, region: str | None) -> dict[str, Any]:
-    """Returns the tables of a key's page; ``asked`` may name a ``model``."""
-    form = ModelForm(asked if "model" in asked else None)
+def preview(key: ApiKey, query: QueryDict, *, region: str | None) -> dict[str, Any]:
+    """Returns the tables of a key's page; ``query`` may name a ``model``."""
+    form = ModelForm(query if "model" in query else None)
     shown: dict[str, Any] = {
         "form": form,
         "policy": _policy(describe_policy(policy_of(key))),
@@ -60,7 +60,7 @@ def preview(key: ApiKey, asked: QueryDict, *, region: str | None) -> dict[str, A
         **shown,
         "candidates": _candidates(found["candidates"]),
         "excluded": _excluded(found["excluded"]),
-        "budget": _refused_by(found["budget"]),
+        "budget": _name_budget(found["budget"]),
     }
 
 
@@ -98,8 +98,10 @@ def _budgets(key: ApiKey) -> str:
                 "never" if resets_at is None else f"{resets_at:%Y-%m-%d\xa0%H:%M}\xa0UTC",
             )
         )
-    headers = ("Budget of", "Spent", "Held", "Limit", "Begins anew")
-    return render_table(headers, rows, empty="No budget limits this key: the balance alone does.")
+    headers = ("Budget of", "Spent", "Held", "Limit", "Resets at")
+    return render_table(
+        headers, rows, empty="No budget limits this key, only the balance of the organization."
+    )
 
 
 def _candidates(found: list[dict[str, Any]]) -> str:
@@ -109,13 +111,15 @@ def _candidates(found: list[dict[str, Any]]) -> str:
             one["provider"],
             "private" if one["private"] else "public",
             one["model"],
-            "own credential" if one["is_byok"] else "credits",
+            "BYOK" if one["is_byok"] else "credits",
             one["health"]["state"],
         )
         for one in found
     )
     headers = ("Order", "Provider", "Endpoint", "Model", "Paid by", "Health")
-    return render_table(headers, rows, empty="No endpoint is left: such a request is refused.")
+    return render_table(
+        headers, rows, empty="No endpoint can serve the request, so that it is refused."
+    )
 
 
 def _excluded(found: list[dict[str, Any]]) -> str:
@@ -129,11 +133,11 @@ def _excluded(found: list[dict[str, Any]]) -> str:
         for one in found
     )
     return render_table(
-        ("Left out", "Endpoint", "Model", "Why"), rows, empty="Nothing is left out."
+        ("Excluded provider", "Endpoint", "Model", "Reason"), rows, empty="No endpoint is excluded."
     )
 
 
-def _refused_by(budget: dict[str, Any] | None) -> str:
+def _name_budget(budget: dict[str, Any] | None) -> str:
     if budget is None:
         return ""
     return f"by the {str(budget['scope']).replace('_', ' ')}"

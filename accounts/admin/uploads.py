@@ -1,4 +1,4 @@
-"""The forms of files that have the rows of one organization."""
+"""The upload and download forms for files with the rows of one organization."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class OrganizationField(forms.CharField):
         super().__init__(
             max_length=64,
             label="Organization",
-            help_text="Its slug, or its id.",
+            help_text="The slug or the ID.",
             widget=TextWidget(attrs={"spellcheck": "false", "autocapitalize": "none"}),
         )
 
@@ -34,18 +34,18 @@ class OrganizationField(forms.CharField):
         )
         found = rows.first()
         if found is None:
-            raise ValidationError("There is no such organization.")
+            raise ValidationError("No organization has this slug or ID.")
         return found
 
 
 class OrganizationUploadForm(UploadForm):
-    """Asks for a file, and whose it is."""
+    """Asks for a file and for the organization that owns its rows."""
 
     organization = OrganizationField()
     field_order = ("organization", "file")
 
 
 class OrganizationExportForm(ExportForm):
-    """Asks whose rows are exported."""
+    """Asks for the organization whose rows are exported."""
 
     organization = OrganizationField()

@@ -1,4 +1,4 @@
-"""The pages of workspaces and their budgets."""
+"""The page of workspaces and their budgets."""
 
 from __future__ import annotations
 
@@ -30,23 +30,25 @@ class BudgetInline(ReadOnlyInline, TabularInline):
 
 
 class BudgetDialog(Dialog):
-    """Asks how much, and for how long."""
+    """Asks for the interval and the amount of a budget."""
 
     interval = forms.ChoiceField(choices=BudgetInterval.choices, widget=SelectWidget())
-    limit = DollarsField(required=False, label="USD", help_text="Empty takes the budget away.")
+    limit = DollarsField(
+        required=False, label="Amount in USD", help_text="Leave it empty to remove the budget."
+    )
 
 
 class WorkspaceForm(ConsoleForm):
     def clean_slug(self) -> str:
         slug: str = self.cleaned_data["slug"]
         if not WORKSPACE_SLUG.fullmatch(slug):
-            raise ValidationError("Must be lower-case letters and digits, with single hyphens.")
+            raise ValidationError("Must consist of lower-case letters, digits and single hyphens.")
         return slug
 
 
 @admin.register(Workspace)
 class WorkspaceAdmin(ConsoleAdmin):
-    """The parts of organizations."""
+    """Lists the workspaces of organizations."""
 
     form = WorkspaceForm
     inlines = (BudgetInline,)
@@ -66,7 +68,7 @@ class WorkspaceAdmin(ConsoleAdmin):
     readonly_fields = ("id", "is_default", "created_at", "updated_at")
 
     def get_queryset(self, request: HttpRequest) -> Any:
-        # An autocomplete shows a workspace with its organization's name.
+        # An autocomplete names each workspace with its organization.
         rows = super().get_queryset(request).filter(deleted_at=None)
         return rows.select_related("organization")
 
@@ -97,7 +99,8 @@ class WorkspaceAdmin(ConsoleAdmin):
 
     @transition(
         description="Budget",
-        question="What the whole workspace may spend, less than in every longer interval.",
+        question="Limits the spending of the whole workspace in an interval. It must be less "
+        "than the budget of every longer interval.",
         submit="Set the budget",
         permission="budget",
         icon="savings",
@@ -108,9 +111,11 @@ class WorkspaceAdmin(ConsoleAdmin):
         nano = nano_of(form.cleaned_data["limit"])
         if nano is None:
             had = workspace.lift_budget(interval)
-            said = f"The {interval} budget is gone." if had else f"There was no {interval} budget."
-            return messages.SUCCESS if had else messages.INFO, said
+            text = (
+                f"The {interval} budget is removed." if had else f"There is no {interval} budget."
+            )
+            return messages.SUCCESS if had else messages.INFO, text
         if nano == 0:
-            return messages.ERROR, "A budget must be more than 0. Nothing was changed."
+            return messages.ERROR, "A budget must be greater than 0. Nothing was changed."
         workspace.set_budget(interval, limit_nano=nano)
         return messages.SUCCESS, f"The {interval} budget is {nano_dollars(nano)}."

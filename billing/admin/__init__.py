@@ -1,4 +1,4 @@
-"""The operator's pages for the ledger, top-ups, deposits and the chains that they are read from."""
+"""The console's pages for the ledger, top-ups, deposits and chains."""
 
 from billing.admin.chains import ChainStateAdmin
 from billing.admin.ledger import AccountAdmin, GrantRequestAdmin, TransferAdmin

@@ -10,7 +10,7 @@ from django.conf import settings
 from django.contrib import admin, messages
 from django.http import HttpRequest
 
-from billing.admin.cells import wrapped
+from billing.admin.cells import breakable
 from billing.models import ChainState, Deposit, TopUp
 from billing.topups.node import Cursor, Node
 from billing.topups.rpc import ChainError
@@ -28,12 +28,13 @@ _RESCAN: Final = 1_000
 
 
 class BlockDialog(Dialog):
-    """Asks from which block on the payments are read again."""
+    """Asks for the block after which payments are read again."""
 
     block = forms.IntegerField(
         min_value=0,
         widget=TextWidget(attrs={"inputmode": "numeric"}),
-        help_text="Payments after this block are read again; known ones are not counted twice.",
+        help_text="Payments after this block are read again. Known payments are not credited "
+        "twice.",
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -46,7 +47,7 @@ class BlockDialog(Dialog):
 
 @admin.register(ChainState)
 class ChainStateAdmin(ReadOnlyAdmin):
-    """How far each chain is read, and what is in the way."""
+    """Lists the chains, how far each is read, and its last failure."""
 
     list_display = (
         "chain", "state", "number", "latest_number", "waiting", "scanned_at", "failure",
@@ -56,7 +57,7 @@ class ChainStateAdmin(ReadOnlyAdmin):
     actions_detail = ("resume", "read_again")
     fieldsets = (
         (None, {"fields": (("chain", "state"), ("number", "latest_number"), "hash_of_block")}),
-        ("Taken", {"fields": ("token", "recipient", "former", "confirmations")}),
+        ("Accepted payments", {"fields": ("token", "recipient", "former", "confirmations")}),
         (
             "Reading",
             {
@@ -92,30 +93,30 @@ class ChainStateAdmin(ReadOnlyAdmin):
 
     @display(description="Block hash")
     def hash_of_block(self, state: ChainState) -> str:
-        return wrapped(state.block_hash or "")
+        return breakable(state.block_hash or "")
 
-    @display(description="In review")
+    @display(description="Deposits under review")
     def waiting(self, state: ChainState) -> str:
         return str(Deposit.objects.in_review().filter(chain_id=state.chain_id).count())
 
     @display(description="Token")
     def token(self, state: ChainState) -> str:
         chain = settings.CHAINS.get(state.chain_id)
-        return "" if chain is None else wrapped(f"{chain.token.symbol} {chain.token.contract}")
+        return "" if chain is None else breakable(f"{chain.token.symbol} {chain.token.contract}")
 
     @display(description="Recipient")
     def recipient(self, state: ChainState) -> str:
         chain = settings.CHAINS.get(state.chain_id)
-        return "" if chain is None else wrapped(chain.recipient)
+        return "" if chain is None else breakable(chain.recipient)
 
-    @display(description="Before, and still payable")
+    @display(description="Former tokens and recipients")
     def former(self, state: ChainState) -> str:
-        """Tells what top-ups wait for that the settings no longer name."""
+        """Returns the payees of open top-ups that the settings no longer name."""
         chain = settings.CHAINS.get(state.chain_id)
         if chain is None:
             return ""
         payees = TopUp.objects.former_payees(chain)
-        return wrapped(
+        return breakable(
             ", ".join(f"{token.symbol} {token.contract} to {to}" for token, to in payees)
         )
 
@@ -128,7 +129,8 @@ class ChainStateAdmin(ReadOnlyAdmin):
         return request.user.has_perm("billing.change_chainstate")
 
     def get_actions_detail(self, request: HttpRequest, object_id: Any) -> Any:
-        """Offers what fits the chain's state; the model decides once more."""
+        """Returns the action that fits the chain's state; the model checks it again under a "
+        "lock."""
         state = self.get_object(request, str(object_id))
         if state is None or state.number is None:
             return []
@@ -138,36 +140,37 @@ class ChainStateAdmin(ReadOnlyAdmin):
 
     @transition(
         description="Resume",
-        question="Look first at what was credited from the blocks that were replaced.",
+        question="First check the payments that were credited from the replaced blocks.",
         submit="Resume",
         permission="resume",
         icon="play_arrow",
         form=BlockDialog,
     )
     def resume(self, request: HttpRequest, state: ChainState, form: Any) -> Message:
-        return self._go_back(request, state, form, state.resume)
+        return self._restart(request, state, form, state.resume)
 
     @transition(
         description="Read again",
-        question="For a payment that is in the chain and was not read, as nodes may leave one out.",
+        question="Use this for a payment that is on the chain but was not read, because a node "
+        "left it out of its answer.",
         submit="Read again",
         permission="resume",
         icon="replay",
         form=BlockDialog,
     )
     def read_again(self, request: HttpRequest, state: ChainState, form: Any) -> Message:
-        return self._go_back(request, state, form, state.read_again)
+        return self._restart(request, state, form, state.read_again)
 
-    def _go_back(
-        self, request: HttpRequest, state: ChainState, form: Any, begin: Callable[..., None]
+    def _restart(
+        self, request: HttpRequest, state: ChainState, form: Any, restart: Callable[..., None]
     ) -> Message:
-        """Begins anew at the block that was typed, as the node tells it."""
+        """Moves the cursor to the block of the form, with the hash that the node reports."""
         chain = settings.CHAINS.get(state.chain_id)
         if chain is None:
-            raise Unprocessable("The chain is not configured.")
+            raise Unprocessable("The chain is not in the settings.")
         try:
             block = Node(chain, settings.EGRESS_POLICY).read_block(form.cleaned_data["block"])
         except ChainError as exc:
             raise Unavailable(str(exc)) from None
-        begin(Cursor(block.number, block.hash), by=actor_of(request))
-        return messages.SUCCESS, f"{state} is read again from block {block.number}."
+        restart(Cursor(block.number, block.hash), by=actor_of(request))
+        return messages.SUCCESS, f"{state} is read again after block {block.number}."

@@ -1,4 +1,4 @@
-"""The pages of the ledger: accounts, transfers and the grants that wait for approval."""
+"""The pages of the ledger: accounts, transfers and grant requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _GRANTS: Final = {"requested": "info", "approved": "success", "declined": "warni
 
 @admin.register(Account)
 class AccountAdmin(ReadOnlyAdmin):
-    """What each organization has and had, by kind; the ledger alone writes it."""
+    """Lists the accounts of organizations by kind; only the ledger writes them."""
 
     list_display = ("organization", "kind", "balance", "available", "held", "debits", "credits")
     list_display_links = ("organization", "kind")
@@ -47,8 +47,8 @@ class AccountAdmin(ReadOnlyAdmin):
 
     @display(description="Available")
     def available(self, account: Account) -> str:
-        is_purse = account.kind == Account.Kind.CREDITS
-        return nano_dollars(account.available) if is_purse else ""
+        is_credits = account.kind == Account.Kind.CREDITS
+        return nano_dollars(account.available) if is_credits else ""
 
     @display(description="Held")
     def held(self, account: Account) -> str:
@@ -64,7 +64,7 @@ class AccountAdmin(ReadOnlyAdmin):
 
 
 class TransferStatusFilter(StatusFilter):
-    """Holds are those of generations under way."""
+    """Finds pending transfers through the running generations, whose holds they are."""
 
     statuses = Transfer.Status
 
@@ -74,7 +74,7 @@ class TransferStatusFilter(StatusFilter):
 
 @admin.register(Transfer)
 class TransferAdmin(ReadOnlyAdmin):
-    """Every amount that moved or is held, latest first."""
+    """Lists the transfers, posted, pending and voided, latest first."""
 
     list_display = (
         "created_at", "id", "kind", "state", "organization", "amount", "posted", "reference",
@@ -84,15 +84,15 @@ class TransferAdmin(ReadOnlyAdmin):
     list_select_related = ("organization",)
     list_filter = ("kind", TransferStatusFilter)
     search_fields = ("reference__exact",)
-    search_help_text = "A reference, such as a generation's id, or the id of an organization."
+    search_help_text = "A reference, such as the ID of a generation, or the ID of an organization."
     uuid_search_fields = ("organization_id",)
     paginator = BoundedPaginator
-    # The table grows without end, and only the primary key is in the order of time.
+    # Only the primary key has an index in the order of time, and the table grows without end.
     ordering = ("-id",)
     sortable_by = ()
     fieldsets = (
         (None, {"fields": (("id", "kind", "state"), ("amount", "posted"), "organization")}),
-        ("Between", {"fields": (("debit", "credit"),)}),
+        ("Accounts", {"fields": (("debit", "credit"),)}),
         ("Reason", {"fields": (("reference", "actor"), "note", ("created_at", "ended_at"))}),
     )
     readonly_fields = (
@@ -105,33 +105,32 @@ class TransferAdmin(ReadOnlyAdmin):
     def state(self, transfer: Transfer) -> str:
         return str(transfer.status)
 
-    @display(description="At most")
+    @display(description="Amount")
     def amount(self, transfer: Transfer) -> str:
         return nano_dollars(transfer.amount_nano)
 
-    @display(description="Moved")
+    @display(description="Posted")
     def posted(self, transfer: Transfer) -> str:
         return "" if transfer.posted_nano is None else nano_dollars(transfer.posted_nano)
 
 
 @admin.register(GrantRequest)
 class GrantRequestAdmin(ReadOnlyAdmin):
-    """Grants above the limit, latest first; each waits for another operator than who asked."""
+    """Lists the grants above the limit, latest first; another operator must approve each."""
 
     list_display = ("created_at", "state", "organization", "amount", "requested_by", "decided_by")
     list_select_related = ("organization",)
     list_filter = ("status",)
     search_fields = ("organization__name",)
     uuid_search_fields = ("id", "organization_id")
-    empty_hint = (
-        "Grants above GRANT_APPROVAL_LIMIT wait here. They are asked for on an organization's page."
-    )
+    empty_hint = "A grant above GRANT_APPROVAL_LIMIT waits here for approval. Grant credits on "
+    "the page of an organization."
     ordering = ("-created_at",)
     sortable_by = ()
     actions_detail = ("approve", "decline")
     fieldsets = (
         (None, {"fields": (("state", "amount"), "organization", "note")}),
-        ("Who", {"fields": (("requested_by", "created_at"), ("decided_by", "decided_at"))}),
+        ("Operators", {"fields": (("requested_by", "created_at"), ("decided_by", "decided_at"))}),
         ("Record", {"classes": ["collapse"], "fields": ("id",)}),
     )
     readonly_fields = (
@@ -141,43 +140,43 @@ class GrantRequestAdmin(ReadOnlyAdmin):
     readonly_preprocess_fields = {"state": label_renderer(_GRANTS)}
 
     @display(description="Status", label=_GRANTS)
-    def state(self, wanted: GrantRequest) -> str:
-        return str(wanted.status)
+    def state(self, grant_request: GrantRequest) -> str:
+        return str(grant_request.status)
 
     @display(description="Amount")
-    def amount(self, wanted: GrantRequest) -> str:
-        return nano_dollars(wanted.amount_nano)
+    def amount(self, grant_request: GrantRequest) -> str:
+        return nano_dollars(grant_request.amount_nano)
 
     def has_decide_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
         return request.user.has_perm("billing.add_transfer")
 
     def get_actions_detail(self, request: HttpRequest, object_id: Any) -> Any:
-        """Offers a decision while one is due; the model decides once more."""
-        wanted = self.get_object(request, str(object_id))
-        if wanted is None or wanted.status != GrantRequest.Status.REQUESTED:
+        """Returns the actions of an undecided request; the model checks it again under a lock."""
+        grant_request = self.get_object(request, str(object_id))
+        if grant_request is None or grant_request.status != GrantRequest.Status.REQUESTED:
             return []
         return super().get_actions_detail(request, object_id)  # type: ignore[misc]
 
     @transition(
         description="Approve",
-        question="The organization can spend the credits at once. It cannot be undone.",
+        question="The organization can spend the credits at once. This cannot be undone.",
         submit="Grant the credits",
         permission="decide",
         icon="add_card",
     )
-    def approve(self, request: HttpRequest, wanted: GrantRequest, form: Any) -> Message:
-        grants.approve(wanted, by=actor_of(request))
-        amount = nano_dollars(wanted.amount_nano)
-        return messages.SUCCESS, f"{amount} granted to {wanted.organization}."
+    def approve(self, request: HttpRequest, grant_request: GrantRequest, form: Any) -> Message:
+        grants.approve(grant_request, by=actor_of(request))
+        amount = nano_dollars(grant_request.amount_nano)
+        return messages.SUCCESS, f"{amount} granted to {grant_request.organization}."
 
     @transition(
         description="Decline",
-        question="Nothing is granted. It cannot be undone, but asked for again.",
+        question="Nothing is granted. This cannot be undone, but the grant can be requested again.",
         submit="Decline the grant",
         permission="decide",
         icon="block",
         danger=True,
     )
-    def decline(self, request: HttpRequest, wanted: GrantRequest, form: Any) -> Message:
-        wanted.decline(by=actor_of(request))
+    def decline(self, request: HttpRequest, grant_request: GrantRequest, form: Any) -> Message:
+        grant_request.decline(by=actor_of(request))
         return messages.SUCCESS, "The grant is declined."

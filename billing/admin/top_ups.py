@@ -1,4 +1,4 @@
-"""The pages of top-ups and of the deposits that came in for them, or for nobody."""
+"""The pages of top-ups and of deposits, the payments that arrived."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django.utils.html import format_html_join
 from django.utils.safestring import mark_safe
 
 from accounts.models import Organization
-from billing.admin.cells import explorer, short, wrapped
+from billing.admin.cells import abbreviate, breakable, link_to_explorer
 from billing.models import Deposit, TopUp, chain_name
 from billing.topups import matching
 from config.console.actions import Message, transition
@@ -32,7 +32,7 @@ _FINDINGS: Final = {
 
 
 class PaymentMixin:
-    """How what is paid on a chain shows itself, asked for or come in."""
+    """Formats the columns that a top-up and a deposit share."""
 
     @display(description="Amount")
     def amount(self, row: TopUp | Deposit) -> str:
@@ -48,39 +48,39 @@ class PaymentMixin:
 
     @display(description="From")
     def paid_from(self, row: TopUp | Deposit) -> str:
-        return explorer(row.chain_id, "address", row.sender)
+        return link_to_explorer(row.chain_id, "address", row.sender)
 
     @display(description="To")
     def paid_to(self, row: TopUp | Deposit) -> str:
-        return explorer(row.chain_id, "address", row.recipient)
+        return link_to_explorer(row.chain_id, "address", row.recipient)
 
     @display(description="Token")
     def paid_in(self, row: TopUp | Deposit) -> str:
-        return explorer(row.chain_id, "token", row.token)
+        return link_to_explorer(row.chain_id, "token", row.token)
 
     @display(description="Transaction")
     def transaction(self, row: TopUp | Deposit) -> str:
-        return explorer(row.chain_id, "tx", row.tx_hash)
+        return link_to_explorer(row.chain_id, "tx", row.tx_hash)
 
     @display(description="From")
     def short_sender(self, row: TopUp | Deposit) -> str:
-        return short(row.sender)
+        return abbreviate(row.sender)
 
     @display(description="Transaction")
     def short_transaction(self, row: TopUp | Deposit) -> str:
-        return short(row.tx_hash)
+        return abbreviate(row.tx_hash)
 
     @display(description="Block")
     def block(self, row: TopUp | Deposit) -> str:
         return (
             ""
             if row.block_number is None
-            else explorer(row.chain_id, "block", str(row.block_number))
+            else link_to_explorer(row.chain_id, "block", str(row.block_number))
         )
 
 
 class DepositInline(PaymentMixin, ReadOnlyInline, TabularInline):
-    """What came in for a top-up, also what was not as asked."""
+    """Lists the deposits for a top-up, with those that differ from it."""
 
     model = Deposit
     fk_name = "top_up"
@@ -95,7 +95,7 @@ class DepositInline(PaymentMixin, ReadOnlyInline, TabularInline):
 
 @admin.register(TopUp)
 class TopUpAdmin(PaymentMixin, ReadOnlyAdmin):
-    """What organizations asked to pay, latest first."""
+    """Lists the payments that organizations announced, latest first."""
 
     list_display = (
         "created_at", "state", "organization", "amount", "chain", "short_sender", "expires_at",
@@ -150,15 +150,15 @@ class TopUpAdmin(PaymentMixin, ReadOnlyAdmin):
 
 
 class CreditDialog(Dialog):
-    """Asks whom a deposit belongs to."""
+    """Asks for the organization that a deposit belongs to."""
 
     organization = forms.ModelChoiceField(
         queryset=Organization.objects.all(),
         widget=TextWidget(),
         label="Organization ID",
-        error_messages={"invalid_choice": "There is no such organization."},
+        error_messages={"invalid_choice": "No organization has this ID."},
     )
-    note = NoteField(help_text="Why it is theirs.")
+    note = NoteField(help_text="The reason why it belongs to the organization.")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -171,9 +171,9 @@ class CreditDialog(Dialog):
 
 
 class DismissDialog(Dialog):
-    """Asks why nobody is credited."""
+    """Asks for the reason why no organization is credited."""
 
-    note = NoteField(help_text="What became of the money.")
+    note = NoteField(help_text="The reason, for instance that it was paid back.")
 
 
 def _deposit(object_id: str) -> Deposit | None:
@@ -186,9 +186,9 @@ def _deposit(object_id: str) -> Deposit | None:
 
 
 def _candidates(deposit: Deposit) -> str:
-    """Says what this sender was named for; anybody can name it, so it is no proof."""
+    """Lists the top-ups that name this sender; that is no proof, because anybody can name it."""
     rows = matching.matching_top_ups(deposit).select_related("organization").order_by("created_at")
-    asked = (
+    described = (
         (
             top_up.organization, top_up.organization_id, top_up.amount_text,
             f"{top_up.created_at:%Y-%m-%d %H:%M:%S}", top_up.status,
@@ -198,18 +198,18 @@ def _candidates(deposit: Deposit) -> str:
     listed = format_html_join(
         mark_safe("<br>"),
         '<span style="overflow-wrap: anywhere">{} ({}) asked for {} at {}: {}.</span>',
-        asked,
+        described,
     )
     return listed or "No top-up names this sender."
 
 
 @admin.register(Deposit)
 class DepositAdmin(PaymentMixin, ReadOnlyAdmin):
-    """What came in, latest first; what was not as asked is resolved here, once."""
+    """Lists the payments that arrived, latest first; a deviating one is resolved here, once."""
 
     list_display = (
-        "mined_at", "state", "found", "amount", "value", "chain", "short_sender", "organization",
-        "short_transaction",
+        "mined_at", "state", "finding_label", "amount", "value", "chain", "short_sender",
+        "organization", "short_transaction",
     )  # fmt: skip
     list_select_related = ("organization", "top_up")
     list_filter = ("status", "finding", "chain_id")
@@ -220,7 +220,16 @@ class DepositAdmin(PaymentMixin, ReadOnlyAdmin):
     sortable_by = ()
     actions_detail = ("credit", "dismiss")
     fieldsets = (
-        (None, {"fields": (("state", "found"), ("amount", "value"), ("organization", "top_up"))}),
+        (
+            None,
+            {
+                "fields": (
+                    ("state", "finding_label"),
+                    ("amount", "value"),
+                    ("organization", "top_up"),
+                )
+            },
+        ),
         (
             "Transaction",
             {
@@ -242,32 +251,32 @@ class DepositAdmin(PaymentMixin, ReadOnlyAdmin):
         ),
     )
     readonly_fields = (
-        "state", "found", "amount", "value", "organization", "top_up", "transaction", "ordinal",
-        "block", "mined_at", "hash_of_block", "chain", "paid_in", "paid_from", "paid_to", "units",
-        "resolved_at", "resolved_by", "note", "created_at", "updated_at", "id",
+        "state", "finding_label", "amount", "value", "organization", "top_up", "transaction",
+        "ordinal", "block", "mined_at", "hash_of_block", "chain", "paid_in", "paid_from",
+        "paid_to", "units", "resolved_at", "resolved_by", "note", "created_at", "updated_at", "id",
     )  # fmt: skip
     readonly_preprocess_fields = {
         "state": label_renderer(_FINDINGS),
-        "found": label_renderer(_FINDINGS),
+        "finding_label": label_renderer(_FINDINGS),
     }
 
     @display(description="Status", label=_FINDINGS)
     def state(self, deposit: Deposit) -> str:
         return str(deposit.status)
 
-    @display(description="Found to be", label=_FINDINGS)
-    def found(self, deposit: Deposit) -> str:
+    @display(description="Finding", label=_FINDINGS)
+    def finding_label(self, deposit: Deposit) -> str:
         return str(deposit.finding)
 
     @display(description="Block hash")
     def hash_of_block(self, deposit: Deposit) -> str:
-        return wrapped(deposit.block_hash)
+        return breakable(deposit.block_hash)
 
     def has_resolve_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
         return request.user.has_perm("billing.change_deposit")
 
     def get_actions_detail(self, request: HttpRequest, object_id: Any) -> Any:
-        """Offers a resolution of what waits for one; the model decides once more."""
+        """Returns the actions of a deposit under review; the model checks it again under a lock."""
         deposit = self.get_object(request, str(object_id))
         if deposit is None or deposit.status not in Deposit.REVIEWED:
             return []
@@ -275,7 +284,7 @@ class DepositAdmin(PaymentMixin, ReadOnlyAdmin):
 
     @transition(
         description="Credit",
-        question="The organization gets the whole value as credits. This cannot be undone.",
+        question="The organization receives the whole value as credits. This cannot be undone.",
         submit="Credit the deposit",
         permission="resolve",
         icon="add_card",
@@ -294,7 +303,7 @@ class DepositAdmin(PaymentMixin, ReadOnlyAdmin):
 
     @transition(
         description="Dismiss",
-        question="Nobody is credited, for instance because it was paid back. "
+        question="No organization is credited, for instance because the payment was paid back. "
         "This cannot be undone.",
         submit="Dismiss the deposit",
         permission="resolve",

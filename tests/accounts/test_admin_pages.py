@@ -65,7 +65,7 @@ def test_what_is_written_off_was_not_spent(operator: Client) -> None:
     cards = operator.get(url(poor)).context["summary"]["cards"]
 
     assert cards[0][:2] == ("Balance", "$0")
-    assert cards[3] == ("Spent", "$1", "$0.25 more is written off")
+    assert cards[3] == ("Spent", "$1", "$0.25 more was written off")
 
 
 def test_links_lead_to_lists_of_the_organization_alone(operator: Client, tenant: Tenant) -> None:
@@ -219,7 +219,7 @@ def asked(settings: Any, operator: Client, tenant: Tenant) -> GrantRequest:
     settings.GRANT_APPROVAL_NANO = 100 * 10**9
     form = {**SUBMIT, "amount": "100.000000001", "note": "a pilot"}
     response = operator.post(url(tenant, "grant"), form, follow=True)
-    assert said(response) == ["$100.000000001 for Acme wait for another operator."]
+    assert said(response) == ["$100.000000001 for Acme waits for the approval of another operator."]
     return GrantRequest.objects.get()
 
 

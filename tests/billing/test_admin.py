@@ -213,7 +213,7 @@ def test_a_halted_chain_is_resumed_in_a_dialog(
     assert ChainState.objects.get().halted_at == state.halted_at
 
     response = operator.post(url(state, "resume"), form, follow=True)
-    assert said(response) == [f"{state} is read again from block {begin.number}."]
+    assert said(response) == [f"{state} is read again after block {begin.number}."]
     look(chain)
     top_up.refresh_from_db()
     assert top_up.status == "confirmed"
@@ -236,7 +236,7 @@ def test_a_chain_is_read_again_in_a_dialog(operator: Client, viewer: Client, cha
     assert ChainState.objects.get().number == state.number
 
     response = operator.post(url(state, "read_again"), form, follow=True)
-    assert said(response) == [f"{state} is read again from block {state.number - 1}."]
+    assert said(response) == [f"{state} is read again after block {state.number - 1}."]
     now = ChainState.objects.get()
     assert (now.number, now.resumed_by) == (state.number - 1, "operator operator")
     assert now.cursor is not None

@@ -174,7 +174,7 @@ def test_operator_takes_a_customer_from_nothing_to_traffic(
         press(page, "Save")
         assert said(page) == "The BYOK credential “acme-ai …3210” was added successfully."
         assert rows(page) == [
-            ["acme-ai", "Own deployment", "…3210", "IN USE", "Globex", "every workspace", "-", "0"]
+            ["acme-ai", "Own deployment", "…3210", "IN USE", "Globex", "all workspaces", "-", "0"]
         ]
 
         page.goto(reverse("admin:endpoints_privateendpoint_add"))

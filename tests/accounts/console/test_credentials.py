@@ -80,7 +80,7 @@ def test_add_credential_refuses_a_workspace_of_another_organization(
     response = operator.post(listing(ByokCredential, "add"), form)
 
     assert response.context["adminform"].form.errors == {
-        "workspace": ["Belongs to another organization."]
+        "workspace": ["The workspace belongs to another organization."]
     }
 
 

@@ -134,13 +134,13 @@ def test_families_that_a_form_has_at_no_are_not_overwritten(
 def test_guardrail_is_assigned_and_taken_away(operator: Client, tenant: Tenant) -> None:
     guardrail = make_guardrail(tenant.workspace)
     key, member = make_key(tenant, "governed"), make_member(tenant.organization)
-    for verb, said in (("assign", "got"), ("unassign", "lost")):
+    for verb, said in (("assign", "Assigned to"), ("unassign", "Removed from")):
         keys = {**SUBMIT, "verb": verb, "keys": f" {key.digest}\n"}
         shown = operator.post(page(guardrail, "assign_keys"), keys, follow=True)
-        assert messages_of(shown) == [f"1 keys have {said} the guardrail."]
+        assert messages_of(shown) == [f"{said} 1 keys."]
         members = {**SUBMIT, "verb": verb, "members": member.email}
         shown = operator.post(page(guardrail, "assign_members"), members, follow=True)
-        assert messages_of(shown) == [f"1 members have {said} the guardrail."]
+        assert messages_of(shown) == [f"{said} 1 members."]
         text = shown.content.decode()
         assert ("governed" in text, member.email in text) == (verb == "assign",) * 2
         found = [

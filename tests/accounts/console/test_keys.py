@@ -70,7 +70,7 @@ def test_revoke_refuses_the_key_from_then_on(operator: Client, tenant: Tenant) -
     assert AuditEntry.objects.get(object_id=str(key.pk)).actor == "operator operator"
     assert not LogEntry.objects.exists()
     again = operator.post(page(key, "revoke"), SUBMIT, follow=True)
-    assert messages_of(again) == ["The key was revoked already."]
+    assert messages_of(again) == ["The key is already revoked."]
 
 
 def test_revoke_selected_asks_before_it_acts(operator: Client, tenant: Tenant) -> None:
@@ -112,7 +112,7 @@ def test_a_key_is_made_for_a_member_of_its_organization(operator: Client, tenant
     form = {"workspace": str(tenant.workspace.pk), "name": "Hers"}
     response = operator.post(listing(ApiKey, "add"), {**form, "creator": str(stranger.pk)})
     assert response.context["adminform"].form.errors == {
-        "creator": ["Belongs to another organization."]
+        "creator": ["The creator belongs to another organization."]
     }
 
     operator.post(listing(ApiKey, "add"), {**form, "creator": str(member.pk)})

@@ -28,7 +28,7 @@ def test_member_is_refused_the_address_of_another(operator: Client, tenant: Tena
     for path, form in ((page(ben), fields), (listing(Member, "add"), {**fields, **owner})):
         response = operator.post(path, form)
         assert response.context["adminform"].form.errors == {
-            "email": ["Another member of the organization has it."]
+            "email": ["Another member of the organization has this address."]
         }
     assert fingerprint() == before
 

@@ -1,0 +1,44 @@
+"""The page of members."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.http import HttpRequest
+
+from accounts.models import Member
+from config.console.base import ConsoleAdmin
+from config.console.forms import ConsoleForm
+
+
+class MemberForm(ConsoleForm):
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean()
+        # Django does not check the unique constraint when the organization is not on the form.
+        organization_id = getattr(cleaned.get("organization"), "pk", self.instance.organization_id)
+        others = Member.objects.filter(organization_id=organization_id).exclude(pk=self.instance.pk)
+        if "email" in cleaned and others.filter(email=cleaned["email"]).exists():
+            self.add_error("email", "Another member of the organization has this address.")
+        return cleaned
+
+
+@admin.register(Member)
+class MemberAdmin(ConsoleAdmin):
+    """Lists the members of organizations; a member cannot log in."""
+
+    form = MemberForm
+    list_display = ("email", "organization", "first_name", "last_name", "role", "created_at")
+    list_select_related = ("organization",)
+    list_filter = ("role",)
+    search_fields = ("email", "last_name", "organization__name")
+    uuid_search_fields = ("id", "organization_id")
+    autocomplete_fields = ("organization",)
+    fieldsets = (
+        (None, {"fields": ("organization", "email", ("first_name", "last_name"), "role")}),
+        ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
+    )
+    readonly_fields = ("id", "created_at", "updated_at")
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return (*self.readonly_fields, "organization") if obj else self.readonly_fields
