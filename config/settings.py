@@ -390,7 +390,7 @@ UNFOLD = {
         {"rel": "icon", "type": "image/svg+xml", "href": f"{STATIC_URL}causeway/icon.svg"}
     ],
     "BORDER_RADIUS": "6px",
-    "DASHBOARD_CALLBACK": "inference.reports.dashboard.show",
+    "DASHBOARD_CALLBACK": "inference.reports.dashboard.build_dashboard",
     "STYLES": [f"{STATIC_URL}causeway/console.css"],
     "COMMAND": {"search_models": False},
     "SIDEBAR": {

@@ -1,4 +1,4 @@
-"""Charts as SVG, drawn on the server: no script, no other host, the theme's own colours."""
+"""Charts drawn as SVG on the server, without scripts and without other hosts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _GAP: Final = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar, in the units of the drawing; ``title`` is what a pointer over it is told."""
+    """One bar in units of the drawing; ``title`` is its tooltip."""
 
     x: float
     y: float
@@ -25,7 +25,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A series over time with what stands beside it."""
+    """A series of bars with its title, sum, maximum and ends of the time axis."""
 
     title: str
     summary: str
@@ -36,10 +36,10 @@ class Chart:
     is_empty: bool
 
 
-def bars(
+def draw_bars(
     values: Sequence[int], titles: Sequence[str], *, bad: Sequence[int] | None = None
 ) -> list[Bar]:
-    """Returns bars as high as the values, with the bad share of each at its foot."""
+    """Returns one bar for each value, with its bad share drawn at the foot."""
     highest = max(values, default=0)
     if not highest:
         return []
@@ -56,5 +56,5 @@ def bars(
 
 
 def _height(value: int, highest: int) -> float:
-    """A value that is not zero is seen, however small."""
+    """Returns the height of a bar; a value above zero is always visible."""
     return round(max(HEIGHT * value / highest, 1.5), 2) if value else 0.0

@@ -1,7 +1,7 @@
-"""Bulk files on the pages of the console: shown as a plan first, applied when it is confirmed.
+"""Import and export of bulk files in the console: first a preview, then the import.
 
-Between the two the file travels in the page, signed for the operator who sent it; it is kept
-nowhere. An import is one entry of the audit log, whatever number of rows it touches.
+The server does not store the file between the two. The preview page carries it, signed for the
+operator who sent it. An import writes one entry to the audit log, whatever the number of rows.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _FILE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A file as it was sent, and whose rows it has."""
+    """An uploaded file and the organization that owns its rows."""
 
     name: str
     content: bytes
@@ -62,7 +62,7 @@ class UploadForm(forms.Form):
     def clean_file(self) -> Any:
         file = self.cleaned_data["file"]
         if file.size > MAX_BYTES:
-            raise ValidationError("The file must not be larger than 5 MiB; use the command.")
+            raise ValidationError("The file is larger than 5 MiB. Use the import command instead.")
         return file
 
     @property
@@ -73,13 +73,13 @@ class UploadForm(forms.Form):
 
 
 class ExportForm(forms.Form):
-    """Asks for what is exported, where there is a choice."""
+    """Asks for the rows to export; without fields the export starts at once."""
 
 
 class UploadsAdmin(ConsoleAdmin):
-    """A list with two more pages: to import a file, and to export one.
+    """Adds pages to a list that import and export a file.
 
-    A subclass loads a file in :meth:`load` and writes one in :meth:`export`.
+    A subclass reads a file in :meth:`load` and writes one in :meth:`export`.
     """
 
     actions_list = ("import_file", "export_file")
@@ -96,11 +96,11 @@ class UploadsAdmin(ConsoleAdmin):
         raise NotImplementedError
 
     def export(self, given: dict[str, Any]) -> tuple[str, Iterable[bytes]]:
-        """Returns the name and the parts of the file that the form asks for."""
+        """Returns the name and the parts of the exported file."""
         raise NotImplementedError
 
     def has_import_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """An import creates and changes rows of all its kinds."""
+        """Returns whether the operator may add and change rows of every imported model."""
         labels = self.written_models or (self.opts.label_lower,)
         return all(
             request.user.has_perm(f"{app}.{verb}_{model}")
@@ -117,7 +117,7 @@ class UploadsAdmin(ConsoleAdmin):
     def import_file(self, request: HttpRequest) -> HttpResponse:
         if request.method != "POST":
             return self._ask(request, self.upload_form(initial=request.GET.dict()))
-        if "held" in request.POST:
+        if "signed_upload" in request.POST:
             return self._apply(request)
         form = self.upload_form(request.POST, request.FILES)
         if not form.is_valid():
@@ -139,10 +139,10 @@ class UploadsAdmin(ConsoleAdmin):
             "Confirm the import",
             upload=upload,
             rows=rows,
-            hidden=_total(report) - len(rows),
-            counts=_counts(report),
+            hidden=_count_all(report) - len(rows),
+            counts=_count_rows(report),
             changes=sum(report.created.values()) + sum(report.updated.values()),
-            held=_held(upload, salt=self._salt(request)),
+            signed_upload=_sign_upload(upload, salt=self._salt(request)),
         )
 
     @unfold_action(
@@ -152,16 +152,16 @@ class UploadsAdmin(ConsoleAdmin):
         form = self.export_form(request.GET if "export" in request.GET else None)
         if self.export_form is ExportForm or form.is_valid():
             name, parts = self.export(getattr(form, "cleaned_data", {}))
-            return _streamed(request, name, parts)
+            return _stream_file(request, name, parts)
         if not form.is_bound:
             form.initial = request.GET.dict()
         return self._page(request, "Export file", form=form, exports=True)
 
     def _apply(self, request: HttpRequest) -> HttpResponse:
         try:
-            upload = _released(request.POST["held"], salt=self._salt(request))
+            upload = _read_upload(request.POST["signed_upload"], salt=self._salt(request))
         except signing.BadSignature:
-            text = "The plan is too old, or not yours. Nothing was changed; send the file again."
+            text = "The preview has expired or is not yours. Nothing was changed. Send it again."
             return self._ask(request, self.upload_form(), refusals=[text])
         actor = actor_of(request)
         try:
@@ -175,8 +175,8 @@ class UploadsAdmin(ConsoleAdmin):
                 )
         except ImportRefused as exc:
             return self._ask(request, self.upload_form(), refusals=exc.problems)
-        counts = "; ".join(f"{kind}: {text}" for kind, text in _counts(report))
-        self.message_user(request, f"The file is imported. {counts}.", messages.SUCCESS)
+        counts = "; ".join(f"{kind}: {text}" for kind, text in _count_rows(report))
+        self.message_user(request, f"The file was imported. {counts}.", messages.SUCCESS)
         return HttpResponseRedirect(self._list())
 
     def _ask(
@@ -208,36 +208,39 @@ class UploadsAdmin(ConsoleAdmin):
         return f"console.uploads:{self.opts.label_lower}:{request.user.pk}"
 
 
-def _held(upload: Upload, *, salt: str) -> str:
+def _sign_upload(upload: Upload, *, salt: str) -> str:
+    """Returns the upload as a signed text for a form field of the preview page."""
     owner = None if upload.organization_id is None else str(upload.organization_id)
     content = base64.b64encode(upload.content).decode()
     return signing.dumps([upload.name, owner, content], salt=salt, compress=True)
 
 
-def _released(text: str, *, salt: str) -> Upload:
+def _read_upload(text: str, *, salt: str) -> Upload:
+    """Returns a signed upload; raises ``BadSignature`` after an hour or for another salt."""
     name, owner, content = signing.loads(text, salt=salt, max_age=_LIFETIME)
     return Upload(name, base64.b64decode(content), None if owner is None else UUID(owner))
 
 
-def _counts(report: Report) -> list[tuple[str, str]]:
-    fates = {
+def _count_rows(report: Report) -> list[tuple[str, str]]:
+    """Returns a text such as ``2 new, 0 changed, 1 unchanged`` for each kind of row."""
+    counts = {
         "new": report.created, "changed": report.updated, "unchanged": report.unchanged,
     }  # fmt: skip
     return [
-        (kind.replace("_", " "), ", ".join(f"{fates[fate][kind]} {fate}" for fate in fates))
+        (kind.replace("_", " "), ", ".join(f"{rows[kind]} {word}" for word, rows in counts.items()))
         for kind in report.created
     ]
 
 
-def _total(report: Report) -> int:
+def _count_all(report: Report) -> int:
     return sum(sum(part.values()) for part in (report.created, report.updated, report.unchanged))
 
 
-def _streamed(request: HttpRequest, name: str, parts: Iterable[bytes]) -> StreamingHttpResponse:
-    """Sends a file part by part, to an asynchronous server without keeping its loop waiting."""
-    chunks = _joined(parts)
+def _stream_file(request: HttpRequest, name: str, parts: Iterable[bytes]) -> StreamingHttpResponse:
+    """Streams a file; under ASGI the parts are produced in a thread, off the event loop."""
+    chunks = _join_parts(parts)
     return StreamingHttpResponse(
-        _awaited(chunks) if isinstance(request, ASGIRequest) else chunks,
+        _iterate_async(chunks) if isinstance(request, ASGIRequest) else chunks,
         content_type="application/octet-stream",
         headers={
             "Content-Disposition": f'attachment; filename="{name}"',
@@ -246,13 +249,16 @@ def _streamed(request: HttpRequest, name: str, parts: Iterable[bytes]) -> Stream
     )
 
 
-def _joined(parts: Iterable[bytes]) -> Generator[bytes]:
+def _join_parts(parts: Iterable[bytes]) -> Generator[bytes]:
+    """Joins 500 parts at a time, because each chunk costs a thread hop."""
     rest = iter(parts)
     while chunk := b"".join(itertools.islice(rest, _CHUNK)):
         yield chunk
 
 
-async def _awaited(chunks: Generator[bytes]) -> AsyncIterator[bytes]:
+async def _iterate_async(chunks: Generator[bytes]) -> AsyncIterator[bytes]:
+    """Yields the chunks, each produced in a thread."""
+
     def step() -> bytes | None:
         return next(chunks, None)
 
@@ -260,5 +266,5 @@ async def _awaited(chunks: Generator[bytes]) -> AsyncIterator[bytes]:
         while (chunk := await sync_to_async(step)()) is not None:
             yield chunk
     finally:
-        # A transaction that is open in the generator ends in the thread where it began.
+        # Closes the generator in the thread in which its transaction began.
         await sync_to_async(chunks.close)()

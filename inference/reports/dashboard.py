@@ -1,7 +1,7 @@
-"""The console's first page: what happens, what waits for an operator, and who uses what.
+"""The console's first page: traffic, open tasks of operators, and the most used models.
 
-Traffic is read from the sums of hours and days that are over and, for what is not summed yet, from
-the generations themselves; it may be a minute old. What waits is read as it is now.
+Traffic is read from the sums of past hours and days, and from the generations that are not summed
+yet. It is cached for a minute. Open tasks are read from the database every time.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A choice of the range picker: so many hours, in bars of so many."""
+    """A choice of the range picker: its length, and the length of a bar, in hours."""
 
     name: str
     hours: int
@@ -53,7 +53,7 @@ class Range:
     pattern: str
 
     def began_at(self, now: datetime) -> datetime:
-        """Returns the beginning of the first bar; the last one is not over yet."""
+        """Returns the beginning of the first bar; the last bar ends in the future."""
         end = hour_of(now) + HOUR
         if self.step == 24:
             end = midnight(now.date()) + _DAY
@@ -72,7 +72,7 @@ RANGES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A number, and the list behind it."""
+    """A number with a link to the list of the counted rows."""
 
     title: str
     value: str
@@ -87,7 +87,7 @@ Rank = tuple[str, str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Top:
-    """A short ranking, and what to do while it is empty."""
+    """A ranking of at most five rows; ``empty`` says what to do while it has none."""
 
     title: str
     rows: Sequence[Rank]
@@ -99,8 +99,8 @@ _HOURS_LEFT: Final = (
     + SUMS
     + "FROM inference_generation WHERE id >= %s AND created_at >= %s GROUP BY 1"
 )
-# The sums of whole days, and each generation that is not in them; five of each kind. Days are read
-# from two indexes alone; what the end users cost is looked up for those five, not for all of them.
+# Adds the sums of whole days to the generations that are not summed yet; returns five of each kind.
+# The days are read from two indexes only. The cost of end users is looked up for the five busiest.
 _TOPS: Final = """
 WITH recent AS MATERIALIZED (
     SELECT organization_id, model, end_user::text, cost_nano FROM inference_generation
@@ -141,27 +141,27 @@ _Used = tuple[UUID | None, str | None, int, int]
 """An organization, a model's or an end user's name, requests, and nano-USD."""
 
 
-def show(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
-    """Gives the first page its numbers, as far as the operator may see what is behind them."""
+def build_dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
+    """Adds to the first page's context the numbers whose rows the operator may view."""
     context = group_by_section(request, context)
     chosen = RANGES.get(request.GET.get("range", ""), RANGES["24h"])
-    shown: dict[str, Any] = {
+    dashboard: dict[str, Any] = {
         "ranges": [(name, f"?range={name}", choice is chosen) for name, choice in RANGES.items()],
         "cards": [],
     }
     if request.user.has_perm("inference.view_generation"):
         traffic = _traffic(chosen)
-        shown["cards"] += traffic["cards"]
-        shown["charts"] = traffic["charts"]
-        shown["tops"] = traffic["tops"]
+        dashboard["cards"] += traffic["cards"]
+        dashboard["charts"] = traffic["charts"]
+        dashboard["tops"] = traffic["tops"]
     if request.user.has_perm("endpoints.view_privateendpoint"):
-        shown["cards"] += _endpoint_cards(timezone.now() - chosen.hours * HOUR)
+        dashboard["cards"] += _endpoint_cards(timezone.now() - chosen.hours * HOUR)
     if request.user.has_perm("billing.view_deposit"):
-        shown["cards"].append(_deposit_card())
+        dashboard["cards"].append(_deposit_card())
     if request.user.has_perm("billing.view_account"):
-        shown["alerts"] = _alerts()
-        shown["cards"].append(_alert_card(shown["alerts"]))
-    return context | {"dashboard": shown}
+        dashboard["alerts"] = _alerts()
+        dashboard["cards"].append(_alert_card(dashboard["alerts"]))
+    return context | {"dashboard": dashboard}
 
 
 def _url(name: str, **query: str) -> str:
@@ -183,9 +183,9 @@ def _endpoint_cards(since: datetime) -> Iterable[Card]:
         _url(name, status__exact="active"),
         "dns",
     )
-    yield Card("Drafts waiting", f"{drafts:,}", _url(name, status__exact="draft"), "edit_note")
+    yield Card("Drafts", f"{drafts:,}", _url(name, status__exact="draft"), "edit_note")
     yield Card(
-        "Validations failed",
+        "Failed validations",
         f"{failed:,}",
         _url("endpoints_validation", outcome__in=",".join(wrong), created_at__gte=_iso(since)),
         "fact_check",
@@ -212,8 +212,8 @@ def _deposit_card() -> Card:
 
 
 def _alerts() -> list[tuple[str, str, str]]:
-    """Returns whose credits run out: a name, what is left, and the account's page."""
-    # Without its type Django takes the difference for 32 bits, and drops the comparison.
+    """Returns the organizations with low credits: name, available credits and account page."""
+    # Without an output field Django assumes 32 bits and drops the comparison as always true.
     left = ExpressionWrapper(
         F("posted_credits") - F("posted_debits") - F("pending_debits"),
         output_field=BigIntegerField(),
@@ -234,7 +234,7 @@ def _alerts() -> list[tuple[str, str, str]]:
 def _alert_card(alerts: Sequence[Any]) -> Card:
     count = f"{len(alerts)}" if len(alerts) <= _ALERTS else f"{_ALERTS}+"
     return Card(
-        "Balance alerts",
+        "Low balances",
         count,
         "#alerts" if alerts else _url("billing_account", kind__exact="credits"),
         "account_balance_wallet",
@@ -260,7 +260,7 @@ def _traffic(chosen: Range) -> dict[str, Any]:
 
 
 def _hours(begin: datetime) -> dict[datetime, Mapping[str, int]]:
-    """Returns the sums of each hour since then that has any."""
+    """Returns the sums of each hour since ``begin`` that has generations."""
     found: dict[datetime, Mapping[str, int]] = {
         hour: dict(zip(_COLUMNS, sums, strict=True))
         for hour, *sums in HourlyUsage.objects.filter(hour__gte=begin).values_list(
@@ -291,7 +291,7 @@ def _traffic_cards(rows: Iterable[Mapping[str, int]], begin: datetime) -> list[C
             _money(sums["cost_nano"]),
             _url("billing_transfer", kind__exact="usage", created_at__gte=_iso(begin)),
             "payments",
-            f"{_money(sums['upstream_nano'])} of usage",
+            f"{_money(sums['upstream_nano'])} upstream cost",
         ),
         Card(
             "Error rate",
@@ -327,7 +327,7 @@ def _charts(
         title: str, summary: str, values: list[int], texts: list[str], top: str, **more: Any
     ) -> Chart:
         titles = [f"{start}: {text}" for start, text in zip(starts, texts, strict=True)]
-        drawn = charts.bars(values, titles, **more)
+        drawn = charts.draw_bars(values, titles, **more)
         return Chart(title, summary, top, starts[0], starts[-1], drawn, is_empty=not drawn)
 
     return [
@@ -377,31 +377,31 @@ def _tops(begin: datetime) -> list[Top]:
         Top(
             "Top organizations",
             _ranked(used["organization"], of_organization),
-            "No organization made a request yet. Create one and issue it an API key.",
+            "No organization has sent a request yet. Create one and add an API key for it.",
         ),
         Top(
             "Top end users",
             _ranked(used["end_user"], of_end_user),
-            "No request named its end user yet: callers do it in the field user.",
+            'No request has named an end user yet. Callers name it in the field "user".',
         ),
     ]
 
 
 def _most_used(begin: datetime) -> dict[str, list[_Used]]:
-    """Returns which models, organizations and end users made most requests since then.
+    """Returns the models, organizations and end users with the most requests since ``begin``.
 
-    A range of more than a day counts its first one whole, for days are what is summed.
+    A range of more than a day includes its whole first day, because the sums are of whole days.
     """
     first = begin.date()
     left = begin
     if begin < timezone.now() - _DAY:
         days = set(UsageDay.objects.filter(day__gte=first).values_list("day", flat=True))
         left = midnight(first)
-        # What is summed without a gap from the first day on need not be read again.
+        # The generations of days that are summed without a gap are not read again.
         while left.date() in days:
             left += _DAY
     used: dict[str, list[_Used]] = {"model": [], "organization": [], "end_user": []}
-    # No day lies before the first one: then nothing is read of the sums.
+    # When no day is summed, the span is empty and reads no sums.
     span = {"first": first, "until": left.date() if left > begin else first}
     with connection.cursor() as cursor:
         cursor.execute(_TOPS, {"first_id": first_id(left), "left": left, **span})
@@ -410,11 +410,11 @@ def _most_used(begin: datetime) -> dict[str, list[_Used]]:
     return used
 
 
-def _ranked(rows: Sequence[_Used], named: Callable[..., tuple[str, str]]) -> list[Rank]:
-    """Returns name, address, numbers and the length of a bar in percent, the most used first."""
+def _ranked(rows: Sequence[_Used], describe: Callable[..., tuple[str, str]]) -> list[Rank]:
+    """Returns the name, link, numbers and bar length in percent of each row, the busiest first."""
     highest = rows[0][2] if rows else 0
     return [
-        (*named(owner, name), f"{count:,} · {_money(cost)}", max(100 * count // highest, 1))
+        (*describe(owner, name), f"{count:,} · {_money(cost)}", max(100 * count // highest, 1))
         for owner, name, count, cost in rows
     ]
 
@@ -424,7 +424,7 @@ def _iso(moment: datetime) -> str:
 
 
 def _money(nano: int) -> str:
-    """Returns USD with cents from one dollar on, else with two digits that say something."""
+    """Returns USD with cents from one dollar on, else with two significant digits."""
     if nano == 0 or nano >= NANO:
         return f"${Decimal(nano).scaleb(-9).quantize(_CENT):,}"
     small = 10 ** max(len(str(nano)) - 2, 0)
@@ -432,7 +432,7 @@ def _money(nano: int) -> str:
 
 
 def _short(count: int) -> str:
-    """Returns a count as people say it: 12,345 or 1.2M."""
+    """Returns a count with commas, or from a million on in short form: 12,345 or 1.2M."""
     for size, letter in ((10**9, "G"), (10**6, "M")):
         if count >= size:
             return f"{count // (size // 10) / 10:,.1f}{letter}"

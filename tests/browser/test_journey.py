@@ -136,7 +136,7 @@ def test_operator_takes_a_customer_from_nothing_to_traffic(
         page.get_by_role("link", name="Import file").click()
         page.fill("#id_organization", "globex")
         page.set_input_files("#id_file", users)
-        press(page, "Show what would change")
+        press(page, "Preview the import")
         assert page.locator("form.cw-panel p, form.cw-panel li").all_inner_texts() == [
             "Import customers.csv? Nothing has been changed yet.",
             "end users: 2 new, 0 changed, 0 unchanged",
@@ -145,7 +145,7 @@ def test_operator_takes_a_customer_from_nothing_to_traffic(
             "customer-1", "CREATE end users", "customer-2", "CREATE end users",
         ]  # fmt: skip
         press(page, "Import")
-        assert said(page) == "The file is imported. end users: 2 new, 0 changed, 0 unchanged."
+        assert said(page) == "The file was imported. end users: 2 new, 0 changed, 0 unchanged."
         assert sorted(rows(page)) == [
             ["customer-1", "Globex", "ACTIVE"],
             ["customer-2", "Globex", "INACTIVE"],
@@ -159,9 +159,9 @@ def test_operator_takes_a_customer_from_nothing_to_traffic(
         label = f"{key[:9]}…{key[-3:]}"
         assert re.fullmatch("sk-cw-[0-9A-Za-z]{49}", key)
         assert page.get_by_text("Copy the key now.").inner_text() == (
-            "Copy the key now. It is not stored, and no page shows it again."
+            "Copy the key now. It is not stored and cannot be shown again."
         )
-        page.get_by_role("link", name="I have copied it").click()
+        page.get_by_role("link", name="I have copied the key").click()
         page.wait_for_url("**/change/")
         assert shown(page, "Label", "Type", "Status") == [label, "INFERENCE", "USABLE"]
         assert key not in page.content()

@@ -73,7 +73,7 @@ def test_the_page_says_its_status_to_programs(tenant: Tenant, chain: Chain, clie
 def test_an_unknown_page_is_not_found(db: None, client: Client) -> None:
     response = client.get(f"/pay/{uuid4()}")
     assert response.status_code == 404
-    assert b"No such payment" in response.content
+    assert b"Payment not found" in response.content
     answer = client.get(f"/pay/{uuid4()}/status")
     assert (answer.status_code, json.loads(answer.content)["error"]["code"]) == (404, 404)
 

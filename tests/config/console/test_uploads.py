@@ -43,7 +43,9 @@ def send(client: Client, page: str, name: str, content: bytes, tenant: Tenant | 
 
 
 def confirm(client: Client, page: str, planned: Any) -> Any:
-    return client.post(url(page, "import"), {"held": planned.context["held"]}, follow=True)
+    return client.post(
+        url(page, "import"), {"signed_upload": planned.context["signed_upload"]}, follow=True
+    )
 
 
 def said(response: Any) -> list[str]:
@@ -71,7 +73,7 @@ def test_end_users_are_planned_and_imported_when_confirmed(
 
     done = confirm(operator, "endusers_enduser", planned)
 
-    assert said(done) == ["The file is imported. end users: 1 new, 1 changed, 0 unchanged."]
+    assert said(done) == ["The file was imported. end users: 1 new, 1 changed, 0 unchanged."]
     assert list(EndUser.objects.order_by("user").values_list("user", "is_active")) == [
         ("ann", False), ("bob", True),
     ]  # fmt: skip
@@ -105,7 +107,7 @@ def test_refusals_name_their_lines_and_change_nothing(operator: Client, tenant: 
         "line 4: is_active must be true, false or empty",
         "line 5: the same user as line 2",
     ]
-    assert "held" not in refused.context
+    assert "signed_upload" not in refused.context
     assert snapshots.everything() == before
 
 
@@ -192,13 +194,13 @@ def test_a_plan_is_good_for_its_operator_and_its_page_alone(
     before = snapshots.everything()
 
     for client, page, held in (
-        (other, "endusers_enduser", planned.context["held"]),
-        (operator, "endpoints_privateendpoint", planned.context["held"]),
-        (operator, "endusers_enduser", planned.context["held"] + "x"),
+        (other, "endusers_enduser", planned.context["signed_upload"]),
+        (operator, "endpoints_privateendpoint", planned.context["signed_upload"]),
+        (operator, "endusers_enduser", planned.context["signed_upload"] + "x"),
         (operator, "endusers_enduser", ""),
     ):
-        refused = client.post(url(page, "import"), {"held": held})
-        assert "send the file again" in refused.context["refusals"][0]
+        refused = client.post(url(page, "import"), {"signed_upload": held})
+        assert "Send it again" in refused.context["refusals"][0]
     assert snapshots.everything() == before
 
 
@@ -243,7 +245,7 @@ def test_who_may_only_look_imports_nothing_and_may_export(viewer: Client, page: 
     before = snapshots.everything()
     assert viewer.get(url(page, "import")).status_code == 403
     assert send(viewer, page, "x", b"{}").status_code == 403
-    assert viewer.post(url(page, "import"), {"held": "x"}).status_code == 403
+    assert viewer.post(url(page, "import"), {"signed_upload": "x"}).status_code == 403
     assert snapshots.everything() == before
     actions = viewer.get(reverse(f"admin:{page}_changelist")).context["actions_list"]
     assert [action["title"] for action in actions] == ["Export file"]

@@ -202,7 +202,10 @@ def test_the_list_and_the_page_make_few_queries(operator: Client, tenant: Tenant
 
 
 def test_an_empty_list_says_what_to_do(operator: Client) -> None:
-    assert "as soon as a key is used" in operator.get(reverse(LIST)).content.decode()
+    assert (
+        "Send a request to /api/v1/chat/completions with an API key."
+        in operator.get(reverse(LIST)).content.decode()
+    )
     narrowed = operator.get(reverse(LIST), {"q": "gen-0"}).content.decode()
-    assert "Nothing matches" in narrowed
-    assert "the label, hash or id of a key" in narrowed
+    assert "No rows match" in narrowed
+    assert "the label, hash or ID of a key" in narrowed

@@ -58,16 +58,16 @@ def test_empty_home_says_what_to_do(operator: Client) -> None:
         "Revenue": "$0.00",
         "Error rate": "0.0%",
         "Active endpoints": "0",
-        "Drafts waiting": "0",
-        "Validations failed": "0",
+        "Drafts": "0",
+        "Failed validations": "0",
         "Drifted endpoints": "0",
         "Deposits under review": "0",
-        "Balance alerts": "0",
+        "Low balances": "0",
     }
     assert [chart.is_empty for chart in shown["charts"]] == [True] * 3
     text = operator.get("/admin/").content.decode()
     assert "issue it an API key" in text
-    assert text.count("Nothing in this range.") == 3
+    assert text.count("No requests in this range.") == 3
 
 
 def test_home_counts_the_range(operator: Client, tenant: Tenant) -> None:
@@ -167,11 +167,11 @@ def test_numbers_lead_to_the_lists_behind_them(operator: Client, tenant: Tenant)
         "Revenue": 0,
         "Error rate": 1,
         "Active endpoints": 0,
-        "Drafts waiting": 2,
-        "Validations failed": 0,
+        "Drafts": 2,
+        "Failed validations": 0,
         "Drifted endpoints": 1,
         "Deposits under review": 0,
-        "Balance alerts": 1,
+        "Low balances": 1,
     }
     for top in shown["tops"]:
         for _, url, numbers, _ in top.rows:
@@ -193,7 +193,7 @@ def test_alerts_name_whose_credits_run_out(operator: Client, tenant: Tenant) -> 
     [(name, left, url)] = shown["alerts"]
     assert (name, left) == ("Poor <b>", "$4.999999999")
     assert operator.get(url).context["original"].organization == poor
-    assert values(shown)["Balance alerts"] == "1"
+    assert values(shown)["Low balances"] == "1"
     assert "<b>" not in operator.get("/admin/").content.decode()
 
 
