@@ -75,9 +75,11 @@ class EndUserAdmin(UploadsAdmin):
     actions = ("activate_selected", "deactivate_selected")
     empty_hint = "Add an end user, import a file, or register end users with a management key."
     upload_form = OrganizationUploadForm
-    upload_help = "A CSV file with the header user or user,is_active, or a file in JSON Lines "
-    "with these members. New end users are registered. Known end users get the is_active of "
-    "their row, if it has one."
+    upload_help = (
+        "A CSV file with the header user or user,is_active, or a file in JSON Lines with these "
+        "members. New end users are registered. Known end users get the is_active of their row, "
+        "if it has one."
+    )
     export_form = EndUserExportForm
     add_fieldsets = ((None, {"fields": ("organization", "user")}),)
     fieldsets = (

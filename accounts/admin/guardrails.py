@@ -32,7 +32,17 @@ class GuardrailForm(CatalogueForm):
     limit = DollarsField(required=False, label="Budget in USD", help_text="For each key or member.")
 
     class Meta:
-        labels = {"enforce_zdr": "Enforce ZDR (deprecated)"}
+        labels = {
+            "enforce_zdr": "Enforce ZDR (deprecated)",
+            "enforce_zdr_anthropic": "Enforce ZDR, Anthropic",
+            "enforce_zdr_google": "Enforce ZDR, Google",
+            "enforce_zdr_openai": "Enforce ZDR, OpenAI",
+            "enforce_zdr_xai": "Enforce ZDR, xAI",
+            "enforce_zdr_other": "Enforce ZDR, others",
+            "allow_safety_retention_google": "Allow safety retention, Google",
+            "allow_safety_retention_other": "Allow safety retention, others",
+            "include_byok_in_budgets": "Include BYOK in budgets",
+        }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -112,10 +122,12 @@ _GUARDRAIL_LISTS: Final = (
     "allowed_data_regions",
 )  # fmt: skip
 _GUARDRAIL_SWITCHES: Final = (
-    ("enforce_zdr", "enforce_zdr_anthropic", "enforce_zdr_google"),
-    ("enforce_zdr_openai", "enforce_zdr_xai", "enforce_zdr_other"),
+    ("enforce_zdr", "enforce_zdr_anthropic"),
+    ("enforce_zdr_google", "enforce_zdr_openai"),
+    ("enforce_zdr_xai", "enforce_zdr_other"),
     ("allow_safety_retention_google", "allow_safety_retention_other"),
-    ("enable_free_model_publication", "enable_free_model_training", "enable_paid_model_training"),
+    ("enable_free_model_publication", "enable_free_model_training"),
+    "enable_paid_model_training",
 )  # fmt: skip
 
 
@@ -144,7 +156,7 @@ class GuardrailAdmin(ConsoleAdmin):
     )
     add_fieldsets = ((None, {"fields": ("workspace", "name", "description")}), *_limits)
     fieldsets: ClassVar[Any] = (
-        (None, {"fields": ("name", "description", ("organization", "workspace", "applies_to"))}),
+        (None, {"fields": ("name", "description", ("organization", "workspace"), "applies_to")}),
         *_limits,
         ("Content filters", {"fields": ("content_filters", "content_filter_builtins")}),
         ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),

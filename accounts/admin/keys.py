@@ -50,6 +50,9 @@ class ApiKeyStatusFilter(admin.SimpleListFilter):
 
 
 class ApiKeyForm(ConsoleForm):
+    class Meta:
+        labels = {"include_byok_in_limit": "Include BYOK in limit"}
+
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean()
         workspace, creator = cleaned.get("workspace"), cleaned.get("creator")
@@ -81,12 +84,13 @@ class ApiKeyAdmin(ConsoleAdmin):
     )
     fieldsets = (
         (None, {"fields": ("name", "expires_at")}),
-        ("Key", {"fields": (("label", "kind", "status"), ("organization", "workspace"))}),
+        ("Key", {"fields": ("label", ("kind", "status"), ("organization", "workspace"))}),
         (
             "Use",
             {
                 "fields": (
-                    ("limit", "limit_reset", "include_byok_in_limit"),
+                    ("limit", "limit_reset"),
+                    "include_byok_in_limit",
                     ("external_user", "creator"),
                 )
             },

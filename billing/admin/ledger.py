@@ -123,8 +123,10 @@ class GrantRequestAdmin(ReadOnlyAdmin):
     list_filter = ("status",)
     search_fields = ("organization__name",)
     uuid_search_fields = ("id", "organization_id")
-    empty_hint = "A grant above GRANT_APPROVAL_LIMIT waits here for approval. Grant credits on "
-    "the page of an organization."
+    empty_hint = (
+        "A grant above GRANT_APPROVAL_LIMIT waits here for approval. Grant credits on the page of "
+        "an organization."
+    )
     ordering = ("-created_at",)
     sortable_by = ()
     actions_detail = ("approve", "decline")

@@ -17,6 +17,9 @@ from config.console.unfold import display
 
 
 class LanguageModelForm(ConsoleForm):
+    class Meta:
+        labels = {"is_listed": "Listed"}
+
     def clean_created(self) -> int:
         created: int = self.cleaned_data["created"]
         if not 0 <= created <= imports.LATEST:

@@ -26,6 +26,13 @@ _TERMS: Final = (
 class ModelEndpointForm(ConsoleForm):
     """Takes an endpoint with its rates; changed rates become a new price version."""
 
+    class Meta:
+        labels = {
+            "upstream_model_id": "Upstream model ID",
+            "is_listed": "Listed",
+            "is_moderated": "Moderated",
+        }
+
     prompt = RateField(label="Prompt", help_text="USD per token.")
     completion = RateField(label="Completion", help_text="USD per token.")
     image = RateField(label="Image", initial=0, help_text="USD per image in a prompt.")

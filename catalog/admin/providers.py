@@ -18,6 +18,15 @@ from config.egress.addresses import InvalidURL, parse_base_url
 
 
 class ProviderForm(ConsoleForm):
+    class Meta:
+        labels = {
+            "base_url": "Base URL",
+            "is_listed": "Listed",
+            "privacy_policy_url": "Privacy policy URL",
+            "terms_of_service_url": "Terms of service URL",
+            "status_page_url": "Status page URL",
+        }
+
     secret = SecretField(
         required=False,
         label="New credential",

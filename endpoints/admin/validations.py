@@ -36,8 +36,8 @@ class ValidationAdmin(ReadOnlyAdmin):
     ordering = ("-created_at", "-id")
     sortable_by = ()
     fieldsets = (
-        (None, {"fields": (("result", "purpose", "cost", "duration"), "endpoint")}),
-        ("Credential", {"fields": (("workspace", "credential", "credential_version"),)}),
+        (None, {"fields": ("endpoint", ("result", "purpose"), ("cost", "duration"))}),
+        ("Credential", {"fields": ("workspace", ("credential", "credential_version"))}),
         ("Checks", {"fields": ("checks_table",)}),
         ("Evidence", {"fields": ("evidence", "changes")}),
         (

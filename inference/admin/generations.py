@@ -68,7 +68,7 @@ class GenerationForm(ConsoleForm):
             "latency_ms": "Latency, ms",
             "duration_ms": "Duration, ms",
         }
-        help_texts = {"is_estimated": "The upstream reported no usage."}
+        help_texts = {"is_estimated": "Yes if the upstream reported no usage."}
 
 
 class GenerationStatusFilter(StatusFilter):
@@ -128,7 +128,7 @@ class GenerationAdmin(GenerationColumns, ReadOnlyAdmin):
                 )
             },
         ),
-        ("Cost", {"fields": (("cost", "upstream_cost", "is_estimated"), "breakdown", "money")}),
+        ("Cost", {"fields": (("cost", "upstream_cost"), "is_estimated", "breakdown", "money")}),
         (
             "Result",
             {

@@ -30,4 +30,4 @@ def test_the_page_sums_up_what_an_end_user_used(admin_client: Client, tenant: Te
 def test_the_page_of_one_who_used_nothing_says_so(admin_client: Client, tenant: Tenant) -> None:
     known = EndUser.objects.register(organization_id=tenant.organization.pk, user="quiet")
     page = admin_client.get(reverse("admin:endusers_enduser_change", args=[known.pk]))
-    assert "not in this time" in page.content.decode()
+    assert "not in these days" in page.content.decode()

@@ -94,7 +94,7 @@ def test_a_file_that_changes_nothing_offers_nothing(operator: Client, tenant: Te
 
     assert planned.context["changes"] == 0
     text = planned.content.decode()
-    assert "it would change nothing" in text
+    assert "changes nothing: all its rows are already stored" in text
     assert ">Import</button>" not in text
 
 

@@ -66,7 +66,7 @@ def test_empty_home_says_what_to_do(operator: Client) -> None:
     }
     assert [chart.is_empty for chart in shown["charts"]] == [True] * 3
     text = operator.get("/admin/").content.decode()
-    assert "issue it an API key" in text
+    assert "add an API key for it" in text
     assert text.count("No requests in this range.") == 3
 
 
