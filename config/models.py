@@ -13,7 +13,7 @@ from config.api.errors import InvalidTransition
 
 # Django finds these models here.
 from config.audit.entries import AuditEntry as AuditEntry
-from config.console.second_factors import SecondFactor as SecondFactor
+from config.console.second_factors.models import SecondFactor as SecondFactor
 
 
 class BaseModel(models.Model):

@@ -23,5 +23,5 @@ class ConsoleConfig(AdminConfig):
     def ready(self) -> None:
         super().ready()
         # Django looks for the pages of the app "config" in a module config.admin alone.
-        autodiscover_modules("audit.admin", "console.admin", register_to=admin.site)
+        autodiscover_modules("audit.admin", "console.second_factors.admin", register_to=admin.site)
         post_migrate.connect(update_roles, sender=declaring_apps()[-1])

@@ -21,7 +21,7 @@ from django.views.decorators.csrf import csrf_protect
 from django.views.decorators.debug import sensitive_post_parameters
 
 from config.api.text import NOT_STORABLE
-from config.console import totp
+from config.console.second_factors import totp
 from config.console.unfold import AdminSite
 
 PREFIX: Final = "/admin/"

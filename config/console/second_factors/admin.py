@@ -9,9 +9,9 @@ from django.http import HttpRequest
 from django_otp.plugins.otp_static.admin import StaticDevice
 from django_otp.plugins.otp_totp.admin import TOTPDevice
 
-from config.console import totp
 from config.console.actions import Message, transition
 from config.console.base import ReadOnlyAdmin
+from config.console.second_factors import totp
 from config.console.unfold import display
 
 # The imports above register the package's own pages, which would show keys and codes.
