@@ -9,9 +9,9 @@ from django.contrib import admin
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest
 
-from catalog import imports
 from catalog.admin.uploads import CatalogueAdmin
 from catalog.models import LanguageModel
+from catalog.rows import LATEST
 from config.console.forms import ConsoleForm
 from config.console.unfold import display
 
@@ -22,7 +22,7 @@ class LanguageModelForm(ConsoleForm):
 
     def clean_created(self) -> int:
         created: int = self.cleaned_data["created"]
-        if not 0 <= created <= imports.LATEST:
+        if not 0 <= created <= LATEST:
             raise ValidationError("Must be a Unix time in seconds, not in milliseconds.")
         return created
 
@@ -66,7 +66,7 @@ class LanguageModelAdmin(CatalogueAdmin):
     def published(self, model: LanguageModel) -> str:
         if not model.created:
             return ""
-        if not 0 < model.created <= imports.LATEST:
+        if not 0 < model.created <= LATEST:
             return f"{model.created} (not a time in seconds)"
         return f"{datetime.fromtimestamp(model.created, UTC):%Y-%m-%d}"
 

@@ -11,7 +11,7 @@ from django.http import HttpRequest
 from catalog import dialects
 from catalog.admin.uploads import CatalogueAdmin
 from catalog.dialects.shared.credentials import InvalidCredential
-from catalog.models import Dialect, Provider
+from catalog.models import DialectName, Provider
 from config.console.forms import ConsoleForm, SecretField
 from config.console.unfold import display
 from config.egress.addresses import InvalidURL, parse_base_url
@@ -39,7 +39,7 @@ class ProviderForm(ConsoleForm):
         if "dialect" not in cleaned or "base_url" not in cleaned:
             return cleaned
         base_url = cleaned["base_url"]
-        if Dialect(cleaned["dialect"]).url_from_credential:
+        if DialectName(cleaned["dialect"]).has_url_in_credential:
             if base_url is not None:
                 self.add_error("base_url", "Must be empty: the credential contains it.")
         elif base_url is None:
@@ -91,7 +91,7 @@ class ProviderAdmin(CatalogueAdmin):
 
     @display(description="Dialect", ordering="dialect", label=True)
     def dialect_name(self, provider: Provider) -> str:
-        return Dialect(provider.dialect).label
+        return DialectName(provider.dialect).label
 
     @display(description="Prompts", label=True)
     def prompts(self, provider: Provider) -> list[str]:
