@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from config.api.errors import InvalidTransition
 
-# Django finds these models here.
+# Django finds the models of the app ``config`` in this module only.
 from config.audit.entries import AuditEntry as AuditEntry
 from config.console.second_factors.models import SecondFactor as SecondFactor
 

@@ -86,8 +86,11 @@ def _choice(name: str, default: str, choices: tuple[str, ...]) -> str:
     return value
 
 
-def _generated_secret(name: str, make: object) -> str:
-    """Returns a secret of embedded mode, generated once in a file that only its owner can read."""
+def _read_or_generate_secret(name: str, make: object) -> str:
+    """Returns a secret of embedded mode; the first call generates it and stores it in a file.
+
+    Only the owner can read the file.
+    """
     path = DATA_DIR / name
     DATA_DIR.mkdir(parents=True, exist_ok=True, mode=0o711)
     try:
@@ -99,11 +102,11 @@ def _generated_secret(name: str, make: object) -> str:
     return path.read_text().strip()
 
 
-def _required_secret(name: str, make: object) -> str:
+def _read_secret(name: str, make: object) -> str:
     value: str = env.str(name, default="").strip()
     if value or not (EMBEDDED or DEBUG):
         return value
-    return _generated_secret(name.lower(), make)
+    return _read_or_generate_secret(name.lower(), make)
 
 
 def _credential_keys(text: str) -> list[bytes]:
@@ -147,13 +150,13 @@ def _chains() -> dict[int, Chain]:
         raise ImproperlyConfigured(f"{exc}.") from None
 
 
-SECRET_KEY = _required_secret("SECRET_KEY", lambda: secrets.token_urlsafe(48))
+SECRET_KEY = _read_secret("SECRET_KEY", lambda: secrets.token_urlsafe(48))
 if len(SECRET_KEY) < 32:
     raise ImproperlyConfigured(
         "SECRET_KEY needs at least 32 random characters; generate one with: openssl rand -base64 48"
     )
 CREDENTIAL_KEYS = _credential_keys(
-    _required_secret("CREDENTIAL_KEYS", lambda: base64.b64encode(secrets.token_bytes(32)).decode())
+    _read_secret("CREDENTIAL_KEYS", lambda: base64.b64encode(secrets.token_bytes(32)).decode())
 )
 
 

@@ -1,7 +1,7 @@
 """Loads SQL statements from files, and executes them on connections of the ORM.
 
-Each statement stands whole in one file, ``<package>/sql/<name>.sql``, with PostgreSQL's own
-placeholders (``$1``). asyncpg takes it as it is.
+Each file ``<package>/sql/<name>.sql`` contains one statement with PostgreSQL's own placeholders
+(``$1``), which asyncpg executes unchanged.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def execute(cursor: CursorWrapper, statement: str, parameters: Sequence[Any] = (
     """Executes a loaded statement on a cursor of the ORM."""
     if parameters:
         named = {f"p{number}": value for number, value in enumerate(parameters, 1)}
-        cursor.execute(_for_psycopg(statement), named)
+        cursor.execute(_convert_placeholders(statement), named)
     else:
         cursor.execute(statement)
 
 
 @lru_cache
-def _for_psycopg(statement: str) -> str:
-    """Writes placeholders as psycopg takes them."""
+def _convert_placeholders(statement: str) -> str:
+    """Replaces the placeholders by those of psycopg."""
     return _PLACEHOLDER.sub(r"%(p\1)s", statement.replace("%", "%%"))

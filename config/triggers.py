@@ -16,8 +16,8 @@ TRANSACTION_ID: Final = "pg_current_xact_id()::text::bigint"
 class TriggerSql(compiler.UpsertTriggerSql):
     """The SQL that installs a trigger, without django-pgtrigger's switch to ignore triggers.
 
-    Any session could throw that switch, and each row would pay for reading it. Migrations refer to
-    this class: a change of the template needs a new class.
+    Any session could set that switch, and reading it would cost time for each row. Migrations refer
+    to this class, so a change of the template needs a new class.
     """
 
     def get_template(self) -> str:
@@ -103,11 +103,11 @@ class AppendOnly(Trigger):
 
 
 class VersionBump(Trigger):
-    """Runs a statement at commit that moves a version, by which processes notice a change.
+    """Runs a statement at commit that changes a version; processes compare it to notice changes.
 
-    At commit, so that the version's row is locked last and for an instant: transactions that lock
-    other rows too cannot deadlock over it. The version is the id of the changing transaction, so
-    two changes never share one.
+    The statement runs at commit, so that the row of the version is locked last and only briefly,
+    and transactions that also lock other rows cannot deadlock over it. The version is the id of the
+    changing transaction, so two changes never have the same one.
     """
 
     when = pgtrigger.After

@@ -70,7 +70,7 @@ def document_inference_routes(
     _, shapes = msgspec.json.schema_components(requests.values(), ref_template=_REFERENCE)
     components = result["components"]["schemas"]
     for name, shape in shapes.items():
-        components[name.lstrip("_")] = _renamed(shape)
+        components[name.lstrip("_")] = _make_names_public(shape)
     components.update(_RESPONSES)
     for path, shape in requests.items():
         name = path.removeprefix(_PREFIX)
@@ -124,16 +124,18 @@ def _reference(name: str) -> dict[str, str]:
     return {"$ref": _REFERENCE.format(name=name)}
 
 
-def _renamed(shape: Any) -> Any:
-    """Gives the parser's private types public names."""
+def _make_names_public(shape: Any) -> Any:
+    """Removes the leading underscore from the names of the parser's private types."""
     if isinstance(shape, dict):
         return {
-            key: value.lstrip("_") if key == "title" and isinstance(value, str) else _renamed(value)
+            key: value.lstrip("_")
+            if key == "title" and isinstance(value, str)
+            else _make_names_public(value)
             for key, value in shape.items()
         }
     if isinstance(shape, str):
         return shape.replace(_REFERENCE.format(name="_"), _REFERENCE.format(name=""))
-    return [_renamed(item) for item in shape] if isinstance(shape, list) else shape
+    return [_make_names_public(item) for item in shape] if isinstance(shape, list) else shape
 
 
 def _object(required: dict[str, Any], optional: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from config.api.params import (
 
 
 class StrictFilter(Filter):  # type: ignore[misc]
-    """Compares a column with a query parameter; an absent parameter leaves the list as it is."""
+    """Compares a column with a query parameter; an absent parameter filters nothing."""
 
     field_class: ClassVar[type[QueryParameter]]
 
@@ -78,7 +78,7 @@ class StrictFilterSet(FilterSet):  # type: ignore[misc]
 
     @classmethod
     def read(cls, request: Request) -> dict[str, Any]:
-        """Returns the values of all filters, for a list that no queryset makes; raises a 400."""
+        """Returns the values of all filters, for lists without a queryset; raises a 400."""
         filters: Self = cls(request.query_params, request=request)
         if not filters.is_valid():
             raise translate_validation(filters.errors)

@@ -118,22 +118,22 @@ def handle_exception(exc: Exception, context: Mapping[str, Any]) -> Response | N
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponseBase:
-    """Renders what Django refuses before a view runs, such as an unknown host; ``handler400``."""
+    """Renders a request that Django refuses before a view runs; set as ``handler400``."""
     return error_response(from_framework(exception) or InvalidRequest())
 
 
 def permission_denied(request: HttpRequest, exception: Exception) -> HttpResponseBase:
-    """Renders a refusal of Django's own, such as a failed CSRF check; ``handler403``."""
+    """Renders a refusal by Django, such as a failed CSRF check; set as ``handler403``."""
     return error_response(Forbidden())
 
 
 def page_not_found(request: HttpRequest, exception: Exception) -> HttpResponseBase:
-    """Renders a path without a route; ``handler404``."""
+    """Renders a path without a route; set as ``handler404``."""
     return error_response(NotFound("There is no such route."))
 
 
 def server_error(request: HttpRequest) -> HttpResponseBase:
-    """Renders an unforeseen exception: 503 for a lost database, else 500; ``handler500``."""
+    """Renders an unexpected exception: 503 for a lost database, else 500; set as ``handler500``."""
     exc = sys.exc_info()[1]
     error = from_framework(exc) if isinstance(exc, OperationalError | InterfaceError) else None
     return error_response(error or GatewayError())

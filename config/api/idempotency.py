@@ -2,7 +2,7 @@
 
 A creating method computes :func:`fingerprint_of` its arguments, takes its lock, and asks
 :func:`find_replay` before it creates a row. Each model declares a unique constraint over the owner
-and the key, which decides the race of two first requests.
+and the key, so that only one of two concurrent first requests creates a row.
 """
 
 from __future__ import annotations

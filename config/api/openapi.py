@@ -60,7 +60,7 @@ class Schema(AutoSchema):
     def _is_list_view(self, serializer: Any = None) -> bool:
         """Tells whether an operation has the filters and pages of a list.
 
-        Asked for a serializer, the answer is no: no response is a bare array.
+        With a ``serializer`` it returns ``False``, because no response is a bare array.
         """
         is_list = getattr(self.view, "action", None) == "list"
         is_nested = self.method == "GET" and getattr(self.view, "is_list", False)
@@ -78,7 +78,7 @@ class FilterSetExtension(OpenApiFilterExtension):  # type: ignore[no-untyped-cal
     """Documents the filters of a list by the schemas and help texts of its query parameters."""
 
     target_class = "django_filters.rest_framework.DjangoFilterBackend"
-    # Above drf-spectacular's own extension, which guesses a schema from the model's field.
+    # A higher priority than drf-spectacular's extension, which guesses a schema from the model.
     priority = 1
 
     def get_schema_operation_parameters(

@@ -1,4 +1,4 @@
-"""Query parameters: each is read exactly as it is spelled, or refused with a 400 that names it."""
+"""Query parameters: each value is read without conversion, or refused with a 400 that names it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NUMBER: Final = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9]{1,2
 class QueryParameter(forms.Field):
     """A query parameter. Its value is :attr:`absent` unless the parameter is sent.
 
-    A parameter that is sent empty counts as sent; Django's own fields take it for absent.
+    An empty parameter counts as sent; Django's own form fields treat it as absent.
     """
 
     schema: ClassVar[dict[str, Any]] = {"type": "string"}
@@ -69,7 +69,7 @@ class FlagParameter(QueryParameter):
 
 
 class IntegerParameter(QueryParameter):
-    """A number of digits, between two bounds."""
+    """An integer between two bounds, written in at most 18 digits without a sign."""
 
     schema = {"type": "integer"}
 
@@ -133,7 +133,7 @@ class ChoiceParameter(QueryParameter):
 
 
 class ListParameter(TextParameter):
-    """Words separated by commas, from 1 to ``MAX_LIST``; with ``words`` only these are accepted."""
+    """From 1 to ``MAX_LIST`` items separated by commas; ``words`` limits the accepted items."""
 
     def __init__(self, *, words: Collection[str] | None = None, **kwargs: Any) -> None:
         self.words = words

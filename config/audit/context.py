@@ -1,8 +1,8 @@
-"""Names the actor on whose behalf rows are written, for the triggers that keep the audit log.
+"""Tells the triggers of the audit log which actor writes a row.
 
-The triggers write entries only while there is an actor, so the data plane and background duties
-leave none. The name is set inside the transaction of each write and ends with it. A connection that
-returns to its pool in the middle of a request therefore carries no name along.
+The triggers write entries only while there is an actor, so writes of the data plane and of
+background duties are not logged. The name is set inside the transaction of each write and ends with
+it, so a connection that returns to its pool during a request keeps no name.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Execute = Callable[[Any, Any, bool, dict[str, Any]], Any]
 
 @dataclass(frozen=True, slots=True)
 class _Acting:
-    """The present actor and action, as functions: a request learns its actor only later."""
+    """The actor and the action, as functions, because a request is authenticated later."""
 
     actor: Callable[[], str]
     action: Callable[[], str]
@@ -85,7 +85,7 @@ def _acting_as(acting: _Acting) -> Iterator[None]:
 
 
 def _clear_names() -> None:
-    """Ends the present names, which otherwise last until the end of a surrounding transaction."""
+    """Clears the names, which would otherwise last until the end of a surrounding transaction."""
     if not connection.in_atomic_block:
         return
     status: TransactionStatus = connection.connection.info.transaction_status
@@ -105,7 +105,7 @@ def acting_as_nobody() -> AbstractContextManager[None]:
 
 
 def command_actor(name: str) -> str:
-    """Returns the name of a management command and of its user, as the log has them."""
+    """Returns the actor of a management command: its name and its user."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):

@@ -107,7 +107,7 @@ RETURN NULL;"""  # noqa: S608 - the parts are names of columns and tables
 
 
 def kind_of(model: Any) -> str:
-    """Returns how audit entries name a model's table, as ``app.model``."""
+    """Returns the name of a model's table in audit entries, such as ``accounts.apikey``."""
     label: str = model._meta.concrete_model._meta.label_lower
     return label
 

@@ -133,7 +133,7 @@ class ImportCommand(JSONCommand):
 
 
 class ExportCommand(JSONCommand):
-    """A command that writes a file which the import of the same name finds unchanged."""
+    """A command that writes a file; importing the file again changes nothing."""
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("file", help="where to write; - for standard output")

@@ -1,4 +1,4 @@
-"""Collects what is wrong with an imported file, each problem with its line number."""
+"""Collects the problems of an imported file, each with its line number."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class Problems:
         self._count = 0
 
     def add(self, line: int, text: str) -> None:
-        """Adds a problem; cuts what it quotes from the file and masks control characters."""
+        """Adds a problem; cuts its text at 300 characters and replaces control characters."""
         self.add_at(f"line {line}", text)
 
     def add_at(self, place: str, text: str) -> None:
-        """Adds a problem of a file that has places other than lines."""
+        """Adds a problem at a place that is not a line."""
         clean = "".join(char if char.isprintable() else "\ufffd" for char in text[:_MAX_TEXT])
         self.add_many([f"{place}: {clean}"], 1)
 
     def add_many(self, texts: Iterable[str], count: int) -> None:
-        """Adds ``count`` problems; ``texts`` must hold at least :attr:`room` of them, or all."""
+        """Adds ``count`` problems; ``texts`` needs at most :attr:`room` of their texts."""
         self._count += count
         for text in texts:
             if len(self._shown) == MAX_SHOWN:

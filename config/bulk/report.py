@@ -1,4 +1,4 @@
-"""Reports what an import did, or would do, to each row of its file."""
+"""Counts the rows that an import creates, updates or leaves unchanged."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class RowOutcome(StrEnum):
-    """What an import does with one row."""
+    """The outcome of one row of an import."""
 
     CREATE = "create"
     UPDATE = "update"

@@ -1,6 +1,7 @@
-"""Decorators for actions that change state: confirmed, sent by POST, refused by the model.
+"""Decorators for actions that change state. They ask for confirmation and run on POST only.
 
-An action of unfold runs on GET unless it opens a dialog, so that a page never uses one directly.
+An action of unfold runs on GET unless it opens a dialog, so pages use these decorators instead. A
+refusal by the model becomes an error message.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Base classes of the console's pages. They know no app.
+"""Base classes of the console's pages. They import no app.
 
 They differ from Django's admin in two ways. A model's methods write its rows, so that a refusal
 comes from the model. Every change of state is a confirmed POST; see :mod:`config.console.actions`.

@@ -118,11 +118,11 @@ _FORBIDDEN_PORTS = frozenset(
 )
 
 
-def _port_allowed(port: int) -> bool:
+def _is_port_allowed(port: int) -> bool:
     return port == 443 or (1024 <= port <= 65535 and port not in _FORBIDDEN_PORTS)
 
 
-def _carries_ipv4(address: ipaddress.IPv6Address) -> bool:
+def _has_embedded_ipv4(address: ipaddress.IPv6Address) -> bool:
     """Returns whether the address is IPv4-compatible (::a.b.c.d) or ISATAP (…:0:5efe:a.b.c.d)."""
     if address in _COMPATIBLE:
         return address != _LOOPBACK_V6
@@ -141,7 +141,7 @@ def refusal(address: str, policy: EgressPolicy, port: int, *, plain: bool = Fals
     if isinstance(ip, ipaddress.IPv6Address):
         if ip.scope_id is not None:
             return "scoped address"
-        if _carries_ipv4(ip):
+        if _has_embedded_ipv4(ip):
             return "IPv4 inside IPv6"
     for network, reason in _NEVER:
         if ip in network:
@@ -155,7 +155,7 @@ def refusal(address: str, policy: EgressPolicy, port: int, *, plain: bool = Fals
             return reason
     if ip.version == 6 and ip not in _GLOBAL_UNICAST:
         return "not global unicast"
-    if not _port_allowed(port):
+    if not _is_port_allowed(port):
         return "port"
     return "plain HTTP" if plain else None
 
@@ -220,7 +220,7 @@ def parse_base_url(text: str, *, policy: EgressPolicy, require_https: bool = Tru
     if literal:
         if refusal(host, policy, port, plain=plain):
             raise InvalidURL("the address or the port of the URL is not allowed")
-    elif not policy.allowed_networks and (plain or not _port_allowed(port)):
+    elif not policy.allowed_networks and (plain or not _is_port_allowed(port)):
         raise InvalidURL("the address or the port of the URL is not allowed")
     authority = f"[{host}]" if ":" in host else host
     if port != default:

@@ -62,8 +62,9 @@ class _Target:
 class _Resolver:
     """Resolves each name once for all callers that wait, and caches the addresses for a while.
 
-    A lookup that hangs cannot be stopped: later callers wait for the same lookup, so that it takes
-    only one thread. Meanwhile they get the last addresses, which are checked like any others.
+    A lookup that hangs cannot be stopped, so later callers wait for the same lookup, which takes
+    only one thread. After `limit` seconds they get the last known addresses, which are checked like
+    any others.
     """
 
     def __init__(self, resolve: AsyncResolve, *, limit: float, kept_seconds: float) -> None:
@@ -74,7 +75,7 @@ class _Resolver:
         self._last: dict[tuple[str, int], Sequence[str]] = {}
 
     async def addresses(self, host: str, port: int) -> Sequence[str]:
-        """Returns the addresses of a name, unchecked; none when the lookup failed."""
+        """Returns the unchecked addresses of a name; none if the lookup failed."""
         key = (host, port)
         if (lookup := self._lookups.get(key)) is None:
             lookup = self._lookups[key] = asyncio.create_task(self._look_up(host, port))

@@ -115,7 +115,7 @@ class Connection(asyncio.Protocol):
         self._lingering = self._loop.call_later(seconds, self.abort)
 
     def fail(self, problem: EgressError) -> None:
-        """Ends the exchange and the connection; the first problem is the one that is kept."""
+        """Ends the exchange and the connection; keeps only the first problem."""
         if self.problem is None and not self.is_complete:
             self.problem = problem
         self._wake()
@@ -148,7 +148,7 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserUpgrade:
             self.fail(BadResponse("interim status"))
         except httptools.HttpParserError:
-            # This also voids a response that ended in the same bytes, because its end is in doubt.
+            # A response that ended in the same bytes is not complete either: its end is in doubt.
             self.is_complete = False
             self.fail(BadResponse())
         if self._bytes_without_body > _HEAD_BYTES:
@@ -173,7 +173,8 @@ class Connection(asyncio.Protocol):
         self._is_paused = False
         self.transport.resume_reading()
         if self._set_buffer_limits is not None:
-            # After the buffered bytes, which the transport delivers in the next turn of the loop.
+            # The transport delivers its buffered bytes in the next turn of the loop; the limits are
+            # lifted after that.
             self._loop.call_soon(self._lift_buffer_limits)
 
     def _lift_buffer_limits(self) -> None:
@@ -242,7 +243,8 @@ class Connection(asyncio.Protocol):
         if self._on_end is not None:
             self._lingering.cancel()
             on_end, self._on_end = self._on_end, None
-            # Later than the parser's return, because surplus bytes in the same piece matter.
+            # Called after the parser returns: surplus bytes in the same piece make the connection
+            # unusable.
             self._loop.call_soon(on_end, self)
 
     def _ends_with_connection(self) -> bool:

@@ -32,8 +32,8 @@ from config.egress.rules import OutboundRequest
 Resolve = Callable[[str, int], Sequence[str]]
 
 
-class _Exchange:
-    """Limits one synchronous exchange: connects to allowed addresses only, and ends at a deadline.
+class _LimitedConnection:
+    """The connection of one request: goes to an allowed address only, and ends at a deadline.
 
     Socket timeouts apply to each read: a peer that sends one byte a second never reaches them. So a
     timer thread shuts the connection down. It needs a duplicate of the socket, because wrapping a
@@ -83,7 +83,7 @@ class _Exchange:
             except Exception as exc:  # the waiting thread handles it
                 future.set_exception(exc)
 
-        # A lookup of the platform cannot be interrupted, so it runs on in a daemon thread.
+        # The platform's resolver cannot be interrupted, so it continues in a daemon thread.
         threading.Thread(target=look_up, daemon=True).start()
         try:
             return future.result(min(self._policy.connect_timeout, self.remaining()))
@@ -115,9 +115,9 @@ class _Exchange:
 
 
 class _PinnedHTTP(HTTPConnection):
-    """Connects through the exchange; Host, SNI and certificate check keep the original name."""
+    """Connects to the checked address; Host, SNI and certificate check use the original name."""
 
-    exchange: _Exchange
+    exchange: _LimitedConnection
 
     def _new_conn(self) -> socket.socket:
         return self.exchange.connect()
@@ -126,7 +126,7 @@ class _PinnedHTTP(HTTPConnection):
 class _PinnedHTTPS(HTTPSConnection):
     """The same as `_PinnedHTTP` with TLS, for which urllib3 has separate classes."""
 
-    exchange: _Exchange
+    exchange: _LimitedConnection
 
     def _new_conn(self) -> socket.socket:
         return self.exchange.connect()
@@ -135,7 +135,7 @@ class _PinnedHTTPS(HTTPSConnection):
 class _PinnedAdapter(HTTPAdapter):
     """Gives requests a pool of one connection, which the exchange opens."""
 
-    def __init__(self, base: BaseURL, policy: EgressPolicy, exchange: _Exchange) -> None:
+    def __init__(self, base: BaseURL, policy: EgressPolicy, exchange: _LimitedConnection) -> None:
         super().__init__()
         attributes = {"exchange": exchange}
         self._pool: urllib3.HTTPConnectionPool
@@ -175,7 +175,7 @@ def fetch(
         if not rules.are_valid_headers(request.headers):
             raise UnsendableRequest
         base = rules.check_url(request.url, policy)
-        with _Exchange(
+        with _LimitedConnection(
             base, policy, total_timeout, resolve or rules.resolve_with_system
         ) as exchange:
             try:
@@ -203,9 +203,13 @@ def fetch(
 
 
 def _exchange_once(
-    request: OutboundRequest, adapter: _PinnedAdapter, exchange: _Exchange, policy: EgressPolicy
+    request: OutboundRequest,
+    adapter: _PinnedAdapter,
+    exchange: _LimitedConnection,
+    policy: EgressPolicy,
 ) -> tuple[int, Mapping[str, str], bytes]:
-    # The adapter without a session: no redirects, cookies, environment or .netrc to switch off.
+    # The adapter is used without a session, so there are no redirects, cookies or proxy variables,
+    # and no .netrc.
     prepared = requests.Request(
         request.method,
         request.url,

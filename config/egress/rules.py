@@ -75,7 +75,8 @@ def tls_context(ca_bundle: str | None) -> ssl.SSLContext:
 def resolve_with_system(host: str, port: int) -> list[str]:
     """Returns the addresses from the platform's resolver, which blocks."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
-    # A sockaddr has its scope id beside the address; with the scope the address is refused.
+    # The scope id of an IPv6 address is a separate member. It is appended, so that the policy
+    # refuses the address.
     return [
         f"{address[0]}%{address[3]}" if len(address) == 4 and address[3] else str(address[0])
         for _, _, _, _, address in found
@@ -83,7 +84,7 @@ def resolve_with_system(host: str, port: int) -> list[str]:
 
 
 def are_valid_headers(headers: Mapping[str, str]) -> bool:
-    """Returns whether no header can end early and begin another one."""
+    """Returns whether every header stays one header, so has neither line ends nor controls."""
     # The HTTP libraries differ in the characters that they accept: NUL, surrogates, Latin-1, UTF-8.
     names, values = "".join(headers), "".join(headers.values())
     return (

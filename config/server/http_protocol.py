@@ -24,8 +24,8 @@ class HttpProtocol(HttpToolsProtocol):
       at :data:`MAX_HEADER_BYTES` with status 431.
     * A finished response stays in memory until the caller reads it. Here a caller that reads no
       byte of it for :data:`_STUCK_SECONDS` is disconnected.
-    * When a connection with pipelined requests is lost, uvicorn tells only the last request. Here
-      the request that is being answered learns of it.
+    * When a connection with pipelined requests is lost, uvicorn notifies only the last request.
+      Here the request that is being answered is notified.
 
     The overridden methods and the attributes used are private to uvicorn, so pyproject pins its
     minor version and ``tests/config/server/test_uvicorn.py`` checks that all of them still exist.

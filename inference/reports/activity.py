@@ -47,7 +47,7 @@ class Activity:
         Amounts are integers of nano-USD.
         """
         rolled = set(UsageDay.objects.filter(day__in=self.days).values_list("day", flat=True))
-        found = [*self._summed(rolled), *self._live(set(self.days) - rolled)]
+        found = [*self._read_sums(rolled), *self._sum_generations(set(self.days) - rolled)]
         names = permaslugs({row["endpoint_id"] for row in found})
         for row in found:
             # The endpoint of a stored sum may have been deleted.
@@ -56,19 +56,19 @@ class Activity:
         found.sort(key=lambda row: row["date"], reverse=True)
         return found
 
-    def _summed(self, days: Collection[date]) -> Iterable[dict[str, Any]]:
+    def _read_sums(self, days: Collection[date]) -> Iterable[dict[str, Any]]:
         by_end_user = self.end_user is not None or self.group_by == "end_user"
         rows = DailyUsage.objects.filter(
             organization=self.organization_id, by_end_user=by_end_user, day__in=days
         ).annotate(date=F("day_id"))
-        return self._grouped(
+        return self._group(
             rows,
             requests=Sum("requests"),
             cost_nano=Sum("cost_nano"),
             byok_nano=Sum("byok_nano"),
         )
 
-    def _live(self, days: Collection[date]) -> Iterable[dict[str, Any]]:
+    def _sum_generations(self, days: Collection[date]) -> Iterable[dict[str, Any]]:
         if not days:
             return ()
         spans = Q()
@@ -85,14 +85,14 @@ class Activity:
                 ),
             )
         )
-        return self._grouped(
+        return self._group(
             rows,
             requests=Count("pk"),
             cost_nano=Sum("cost_nano"),
             byok_nano=Coalesce(Sum("upstream_cost_nano", filter=Q(is_byok=True)), 0),
         )
 
-    def _grouped(self, rows: QuerySet[Any], **sums: Any) -> Iterable[dict[str, Any]]:
+    def _group(self, rows: QuerySet[Any], **sums: Any) -> Iterable[dict[str, Any]]:
         wanted = {
             name: value
             for name in ("api_key_id", "member_id", "workspace_id", "end_user")

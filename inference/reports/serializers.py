@@ -333,9 +333,11 @@ class _FilterSerializer(StrictSerializer):
         is_metric = found.field in METRICS
         allowed = METRIC_OPERATORS if is_metric else DIMENSION_OPERATORS
         if found.operator not in allowed:
-            raise ValidationError({"operator": f"Must be of this field: {', '.join(allowed)}."})
+            raise ValidationError({"operator": f"For this field, use {', '.join(allowed)}."})
         if isinstance(found.value, list) != (OPERATORS[found.operator] == "array"):
-            raise ValidationError({"value": f"Must be {_taken(found.operator)} for this operator."})
+            raise ValidationError(
+                {"value": f"Must be {_describe_value(found.operator)} for this operator."}
+            )
         values = found.value if isinstance(found.value, list) else [found.value]
         kind, name = (Decimal, "a number") if is_metric else (str, "text")
         if not all(isinstance(value, kind) for value in values):
@@ -344,11 +346,11 @@ class _FilterSerializer(StrictSerializer):
         if is_uuid and not all(map(parse_uuid, values)):
             raise ValidationError({"value": "Must be a UUID for this field."})
         if found.include_unset and found.operator not in ("in", "not_in"):
-            raise ValidationError({"include_unset": "Goes with in and not_in alone."})
+            raise ValidationError({"include_unset": "Needs the operator in or not_in."})
         return found
 
 
-def _taken(operator: str) -> str:
+def _describe_value(operator: str) -> str:
     return "a list" if OPERATORS[operator] == "array" else "one value"
 
 
@@ -398,10 +400,10 @@ class QuerySerializer(StrictSerializer):
     time_range = _TimeRangeSerializer(required=False)
 
     def validate_metrics(self, names: list[str]) -> list[str]:
-        return _distinct(names)
+        return _require_distinct(names)
 
     def validate_dimensions(self, names: list[str]) -> list[str]:
-        return _distinct(names)
+        return _require_distinct(names)
 
     def validate(self, attrs: dict[str, Any]) -> Any:
         if (order := attrs.get("order_by")) is not None:
@@ -420,7 +422,7 @@ class QuerySerializer(StrictSerializer):
         return attrs
 
 
-def _distinct(names: Collection[str]) -> list[str]:
+def _require_distinct(names: Collection[str]) -> list[str]:
     distinct = list(dict.fromkeys(names))
     if len(distinct) != len(names):
         raise ValidationError("Must not name one twice.")

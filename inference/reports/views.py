@@ -60,9 +60,9 @@ from inference.reports.serializers import (
 _DATE: Final = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _GROUPS: Final = {"workspace": "workspace_id", "end_user": "end_user"}
 _DEFAULT_RANGE: Final = timedelta(days=30)
-# A caller has its reply some milliseconds before the settlement is stored. In seconds.
-_PATIENCE: Final = 2.0
-_PAUSE: Final = 0.03
+# A settlement is stored some milliseconds after the caller gets its reply, so a read waits for it.
+_WAIT_SECONDS: Final = 2.0
+_PAUSE_SECONDS: Final = 0.03
 _ID: Final = OpenApiParameter(
     "id", str, required=True, description="The id of a generation, `gen-…`."
 )
@@ -137,12 +137,12 @@ class GenerationViewSet(OrganizationViewSet):
 
         Holds no connection to the database while it waits.
         """
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _WAIT_SECONDS
         while (found := self.get_object()).status == Generation.Status.PENDING:
             if time.monotonic() >= deadline:
                 raise GenerationUnderWay
             close_old_connections()
-            time.sleep(_PAUSE)
+            time.sleep(_PAUSE_SECONDS)
         return found
 
 
@@ -188,7 +188,7 @@ class _DayParameter(QueryParameter):
 
 
 class _HashParameter(QueryParameter):
-    """Any text; a text that is no hash names no key."""
+    """The hash of a key; accepts any text, because the lookup answers 404 for any other text."""
 
     def parse(self, text: str) -> str:
         return text
@@ -308,7 +308,10 @@ _META: Final = {
 def _find_pk(
     rows: QuerySet[Any], column: str, value: str | UUID | None, not_found: type[NotFound]
 ) -> UUID | None:
-    """Returns the primary key of the row with a value, ``None`` for no value."""
+    """Returns the primary key of the row whose ``column`` has a value; ``None`` for no value.
+
+    Raises ``not_found`` if there is no such row.
+    """
     if value is None:
         return None
     if NOT_STORABLE.search(str(value)):

@@ -1,4 +1,4 @@
-"""Lists the behaviours of the simulated upstream, each chosen by the model's name in a request.
+"""Defines the behaviours of the simulated upstream; the model's name in a request chooses one.
 
 A parameter follows a colon or a question mark, as in ``sim-slow:0.05``; a prefix up to the last
 slash is ignored, as in ``acme/sim-slow``. A name that does not start with ``sim-`` behaves like
@@ -173,23 +173,23 @@ def _answer(reply: Reply, request: Request) -> bytes:
 
 
 @functools.lru_cache(maxsize=512)
-def _cached(stream: bool, include_usage: bool, *fields: Any) -> bytes:
+def _encode_cached(stream: bool, include_usage: bool, *fields: Any) -> bytes:
     reply = Reply(*fields)
     if stream:
         return chunked_response(to_sse(reply.events(include_usage)))
     return http_response(200, encode_json(reply.plain()))
 
 
-def _cheap(reply: Reply, request: Request) -> Script:
+def _answer_cheaply(reply: Reply, request: Request) -> Script:
     if reply.kind == "embeddings" or sum(map(len, reply.pieces)) > 10_000:
         return (_answer(reply, request),)
     fields = (reply.kind, reply.model, reply.pieces, reply.prompt_tokens, reply.finish)
     wanted = (request.stream, request.include_usage)
-    return (_cached(*wanted, *fields, reply.created),)
+    return (_encode_cached(*wanted, *fields, reply.created),)
 
 
 def _echo(request: Request) -> Script:
-    return _cheap(Reply.to(request), request)
+    return _answer_cheaply(Reply.to(request), request)
 
 
 def _status(request: Request) -> Script:
@@ -278,10 +278,10 @@ def _tool_deltas(reply: Reply, request: Request) -> list[dict[str, Any]]:
 def _chunks(request: Request) -> Script:
     reply = Reply.to(request)
     reply.pieces = tuple(f" {number}" for number in range(int(request.numbers(50)[0])))
-    return _cheap(reply, request)
+    return _answer_cheaply(reply, request)
 
 
-def _paced(request: Request, before: Step | None, between: Step) -> Script:
+def _stream_with_pauses(request: Request, before: Step | None, between: Step) -> Script:
     if before is not None:
         yield before
     if not request.stream:
@@ -297,14 +297,14 @@ def _paced(request: Request, before: Step | None, between: Step) -> Script:
 
 def _slow(request: Request) -> Script:
     first = request.numbers(0.2)[0]
-    return _paced(request, *request.numbers(first, first))
+    return _stream_with_pauses(request, *request.numbers(first, first))
 
 
-def _gated(request: Request) -> Script:
-    return _paced(request, None if request.stream else Signal.GATE, Signal.GATE)
+def _gate(request: Request) -> Script:
+    return _stream_with_pauses(request, None if request.stream else Signal.GATE, Signal.GATE)
 
 
-def _slowly(data: bytes, request: Request) -> Script:
+def _drip(data: bytes, request: Request) -> Script:
     (pause,) = request.numbers(1)
     for number, byte in enumerate(insert_request_id(data, request)):
         if number:
@@ -312,7 +312,7 @@ def _slowly(data: bytes, request: Request) -> Script:
         yield bytes([byte])
 
 
-def _endless(request: Request) -> Script:
+def _send_without_end(request: Request) -> Script:
     """Sends an answer that never ends, as fast as the client reads it."""
     if request.stream:
         yield STREAM_HEAD
@@ -405,7 +405,7 @@ BEHAVIOURS: dict[str, tuple[str, Callable[[Request], Script]]] = {
     "sim-versioned": ("reports <model>-2026-01-01",
                       _reply(model=lambda r, q: f"{r.model}-2026-01-01")),
     "sim-slow": ("waits :FIRST,BETWEEN seconds (0.2) before the first event and between", _slow),
-    "sim-gated": ("each event after the first (a plain answer: all) waits for release()", _gated),
+    "sim-gated": ("each event after the first (a plain answer: all) waits for release()", _gate),
     "sim-held": ("everything waits for one release()", lambda q: (Signal.GATE, *_echo(q))),
     # Errors.
     "sim-status": ("error :STATUS,RETRY_AFTER (500); also sim-status-429", _status),
@@ -436,7 +436,7 @@ BEHAVIOURS: dict[str, tuple[str, Callable[[Request], Script]]] = {
         lambda t, body, q: (response_head(200, len(body) + 100, t), body, Signal.CLOSE))),
     "sim-reset-body": ("half the body, then a reset", _raw(
         lambda t, body, q: (response_head(200, len(body), t), body[: len(body) // 2], *_GONE))),
-    "sim-endless": ("a body (or a stream) without end", _endless),
+    "sim-endless": ("a body (or a stream) without end", _send_without_end),
     "sim-gzip": ("a body compressed though nobody asked", _raw(lambda t, body, q: (
         http_response(200, gzip.compress(body, mtime=0), t, more="content-encoding: gzip\r\n"),))),
     "sim-no-usage": ("no usage", _reply(usage=lambda r, q: None)),
@@ -454,9 +454,9 @@ BEHAVIOURS: dict[str, tuple[str, Callable[[Request], Script]]] = {
     "sim-connect-close": ("closes before any header", lambda q: (Signal.CLOSE,)),
     "sim-stall": ("never answers", lambda q: (Signal.STALL,)),
     "sim-drip": ("a byte of the body every :SECONDS (1)", _raw(
-        lambda t, body, q: itertools.chain((response_head(200, len(body), t),), _slowly(body, q)))),
+        lambda t, body, q: itertools.chain((response_head(200, len(body), t),), _drip(body, q)))),
     "sim-drip-headers": ("a byte of everything every :SECONDS (1)", _raw(
-        lambda t, body, q: _slowly(http_response(200, body, t), q))),
+        lambda t, body, q: _drip(http_response(200, body, t), q))),
     # Streams; a plain request gets a good answer.
     "sim-no-done": ("no [DONE]", _stream(lambda e, q: to_sse(e[:-1]))),
     "sim-cut-event": ("ends inside an event", _stream(

@@ -46,7 +46,7 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self, simulator: Simulator) -> None:
         self.simulator = simulator
-        self.number = simulator._accepted()
+        self.number = simulator._count_connection()
         self.buffer = bytearray()
         self.request: Request | None = None
         self.steps: Iterator[Step] = iter(())
@@ -55,11 +55,11 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
-        self.simulator._connected(self)
+        self.simulator._add_connection(self)
 
     def data_received(self, data: bytes) -> None:
         self.buffer += data
-        self._next()
+        self._start_request()
 
     def eof_received(self) -> None:
         self._client_closed()
@@ -67,7 +67,7 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._client_closed()
         self.leaving = True
-        self.simulator._lost(self)
+        self.simulator._remove_connection(self)
 
     def pause_writing(self) -> None:
         self.paused = True
@@ -84,10 +84,10 @@ class _Connection(asyncio.Protocol):
         if self.request is not None and not self.leaving:
             self.leaving = True
             self.request.client_closed_at = time.monotonic()
-            self.simulator._changed()
+            self.simulator._notify_waiters()
             self.transport.abort()
 
-    def _next(self) -> None:
+    def _start_request(self) -> None:
         if self.request is not None or self.leaving:
             return
         try:
@@ -178,11 +178,11 @@ class _Connection(asyncio.Protocol):
         self._write(pending)
         request, self.request = self.request, None
         request.finished_at = time.monotonic()
-        self.simulator._changed()
+        self.simulator._notify_waiters()
         if request.headers.get("connection", "").lower() == "close":
             self._leave()
         elif self.buffer:
-            self.simulator.loop.call_soon(self._next)
+            self.simulator.loop.call_soon(self._start_request)
 
     def _write(self, pending: list[bytes]) -> None:
         if pending and self.request:
@@ -194,7 +194,7 @@ class _Connection(asyncio.Protocol):
         self.leaving = True
         if self.request:
             self.request.finished_at = time.monotonic()
-            self.simulator._changed()
+            self.simulator._notify_waiters()
         if abort:
             self.transport.abort()
             return
@@ -208,7 +208,7 @@ class Simulator:
 
     `keys` are the accepted API keys; by default every key that does not start with `bad`. `admit`
     replaces that check: it returns the kind of a request, or the status of a refusal.
-    `models_status` makes `GET /models` fail where chat works. `remember` bounds `requests`.
+    `models_status` is the status of `GET /models`. `remember` bounds `requests`.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -364,24 +364,24 @@ class Simulator:
         known = key in self.keys if self.keys is not None else key and not key.startswith("bad")
         return scheme.lower() == "bearer" and bool(known)
 
-    def _accepted(self) -> int:
+    def _count_connection(self) -> int:
         with self._news:
             self.connections += 1
             self._news.notify_all()
             return self.connections
 
-    def _connected(self, connection: _Connection) -> None:
+    def _add_connection(self, connection: _Connection) -> None:
         with self._news:
             self.handshakes += 1
             self._open.add(connection)
             self._news.notify_all()
 
-    def _lost(self, connection: _Connection) -> None:
+    def _remove_connection(self, connection: _Connection) -> None:
         with self._news:
             self._open.discard(connection)
             self._news.notify_all()
 
-    def _changed(self) -> None:
+    def _notify_waiters(self) -> None:
         with self._news:
             self._news.notify_all()
 

@@ -91,17 +91,17 @@ class Command(JSONCommand):
         call_command("migrate", verbosity=0, interactive=False)
         self._import_bundled_catalogue()
         state = _State.load(settings.DATA_DIR / "demo.json")
-        with self._simulated_provider(state) as simulator:
+        with self._run_provider(state) as simulator:
             tenant = _Tenant.ensure(state)
             state.save()
             _offer_simulated_model(simulator.base_url)
             _ensure_operator(state)
-            with self._server(port) as base_url:
+            with self._run_server(port) as base_url:
                 self.note("Creating, validating and activating a private endpoint …")
                 endpoint_id = _activate_endpoint(base_url, tenant, simulator.base_url, state)
                 self.note(f"Streaming a chat completion through it:\n\n> {QUESTION}\n")
                 completion = asyncio.run(self._stream(base_url, tenant.api_key))
-                self._show(port, state, tenant, endpoint_id, completion, as_json=as_json)
+                self._print_result(port, state, tenant, endpoint_id, completion, as_json=as_json)
                 if not once:
                     self.note("\nServing until Ctrl-C.")
                     signal.pause()
@@ -111,7 +111,7 @@ class Command(JSONCommand):
         imports.apply(imports.parse(path.read_bytes()))
 
     @contextmanager
-    def _simulated_provider(self, state: _State) -> Iterator[Simulator]:
+    def _run_provider(self, state: _State) -> Iterator[Simulator]:
         """Runs the provider on its last port, or on another one if that is taken."""
         certificates = ensure_certificates(settings.DATA_DIR / SIMULATOR_DIR)
         simulator = Simulator(certificates, HOST, _free_port(state.simulator_port))
@@ -120,7 +120,7 @@ class Command(JSONCommand):
             yield running
 
     @contextmanager
-    def _server(self, port: int) -> Iterator[str]:
+    def _run_server(self, port: int) -> Iterator[str]:
         """Runs ``serve`` in a separate process; yields its base URL once it is ready."""
         command = [sys.executable, str(settings.BASE_DIR / "manage.py"), "serve"]
         log = settings.DATA_DIR / "serve.log"
@@ -171,12 +171,12 @@ class Command(JSONCommand):
                 *events, buffer = buffer.split(b"\n\n")
                 for event in events:
                     if event.startswith(b"data: {"):
-                        self._take(json.loads(event[6:]), result)
+                        self._print_chunk(json.loads(event[6:]), result)
             response.close()
         self.stderr.write("")
         return result
 
-    def _take(self, chunk: dict[str, Any], result: dict[str, Any]) -> None:
+    def _print_chunk(self, chunk: dict[str, Any], result: dict[str, Any]) -> None:
         result["id"] = chunk["id"]
         result["usage"] = chunk.get("usage") or result["usage"]
         for choice in chunk["choices"]:
@@ -187,7 +187,7 @@ class Command(JSONCommand):
         if "error" in chunk:
             refuse(f"The completion failed: {chunk['error']['message']}")
 
-    def _show(
+    def _print_result(
         self,
         port: int,
         state: _State,
@@ -308,13 +308,13 @@ class _Tenant:
 
 def _offer_simulated_model(base_url: str) -> None:
     """Adds the simulated provider and its model to the catalogue, with an operator credential."""
-    imports.apply(imports.parse(json.dumps(_simulated_catalogue(base_url)).encode()))
+    imports.apply(imports.parse(json.dumps(_build_catalogue(base_url)).encode()))
     provider = Provider.objects.get(slug="simulator")
     if not provider.has_credential:
         provider.set_credential(Secret(f"simulated-{secrets.token_hex(16)}"))
 
 
-def _simulated_catalogue(base_url: str) -> dict[str, Any]:
+def _build_catalogue(base_url: str) -> dict[str, Any]:
     return {
         "providers": [
             {
@@ -453,7 +453,7 @@ def _lock(directory: Path) -> Iterator[None]:
 
 
 def _die_with_parent() -> None:
-    """Makes Linux stop the server if the demo is killed, so that no orphan keeps the port."""
+    """Makes Linux stop the server if the demo is killed, so that the server frees its port."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 

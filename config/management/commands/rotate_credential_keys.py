@@ -14,7 +14,7 @@ from config.secrets import DecryptionFailed
 
 
 class Command(JSONCommand):
-    # The secrets themselves do not change.
+    # The command changes the encryption only, so it needs no audit entries.
     is_audited = False
     help = (
         "Re-encrypts every stored secret with the first of CREDENTIAL_KEYS, one row at a time: "

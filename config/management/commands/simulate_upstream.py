@@ -15,18 +15,18 @@ from config.local.simulator.server import Simulator
 class Command(BaseCommand):
     """Serves the scripted upstream provider until it is interrupted; needs no database."""
 
-    help = "Serve a scripted OpenAI-compatible upstream, its behaviour chosen per model name."
+    help = "Serves a scripted OpenAI-compatible upstream; the model name chooses its behaviour."
     requires_system_checks = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--host", default="127.0.0.1")
-        parser.add_argument("--port", type=int, default=8443, help="0 takes a free one")
+        parser.add_argument("--port", type=int, default=8443, help="0 for a free port")
         parser.add_argument(
             "--cert-dir", type=Path, default=Path(".data/simulator"), metavar="DIR",
-            help="where the authority (DIR/ca.pem) and the certificates are made and kept",
+            help="the directory of the authority (DIR/ca.pem) and the certificates",
         )  # fmt: skip
         parser.add_argument("--http", action="store_true", help="plain HTTP, for benchmarks")
-        parser.add_argument("--list", action="store_true", help="print the behaviours and leave")
+        parser.add_argument("--list", action="store_true", help="print the behaviours and exit")
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["list"]:

@@ -32,7 +32,7 @@ _HAS_RECOVERED: Final = "SELECT now() - pg_postmaster_start_time() > make_interv
 
 @dataclass(frozen=True, slots=True)
 class Duty:
-    """A task that one runner at a time repeats; ``run`` returns the number of items it handled.
+    """A periodic task, run by one process at a time; ``run`` returns the number of handled items.
 
     A duty that waits long for other servers has ``own_thread``, so that it does not delay the
     sweeper.
@@ -45,7 +45,7 @@ class Duty:
 
 
 def _sweep_generations() -> int:
-    """Sweeps, unless PostgreSQL started so recently that no worker can have written a journal."""
+    """Sweeps, unless PostgreSQL has just started: workers must write their journals first."""
     with connection.cursor() as cursor:
         cursor.execute(_HAS_RECOVERED, [_RECOVERY_SECONDS])
         [has_recovered] = cursor.fetchone()
@@ -68,7 +68,9 @@ DUTIES: Final = (
 
 
 class Command(BaseCommand):
-    help = "Runs the background duties; of any number of runners, one does each duty at a time."
+    help = (
+        "Runs the background duties. Several may run: each duty is done by one of them at a time."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--once", action="store_true", help="run what is due, then exit")
@@ -84,7 +86,7 @@ class Command(BaseCommand):
             signal.signal(number, lambda *_: stop.set())
         logger.info("working on %s", ", ".join(duty.name for duty in DUTIES))
         threads = [
-            # Each of their steps survives a kill, so the command does not wait for them to end.
+            # These duties may be killed at any step, so the command waits for them only briefly.
             threading.Thread(target=_repeat, args=([duty], stop), name=duty.name, daemon=True)
             for duty in DUTIES
             if duty.own_thread
@@ -125,7 +127,7 @@ def _run_due(duties: Sequence[Duty]) -> bool:
         except (OperationalError, InterfaceError):
             raise
         except Exception:
-            # This is the outermost boundary: a bug in one duty must not end the others.
+            # A bug in one duty must not end the other duties.
             logger.exception("%s failed", duty.name)
             all_succeeded = False
     return all_succeeded

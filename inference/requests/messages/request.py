@@ -75,7 +75,7 @@ _Content = TextBlock | ImageBlock | DocumentBlock
 
 
 class ToolResultBlock(_Shape, tag="tool_result"):
-    """The result of a tool; chat cannot mark a failure, so the text must say it."""
+    """The result of a tool; chat has no ``is_error``, so only the text tells of a failure."""
 
     tool_use_id: _Name
     content: str | list[_Content] = ""
@@ -113,7 +113,7 @@ class SystemTurn(_Shape, tag_field="role", tag="system"):
 
 
 class FunctionTool(_Shape, tag="custom"):
-    """A tool that the caller runs; the gateway has no tools that a server runs."""
+    """A tool that the caller runs; the gateway offers no server tools here."""
 
     name: _Name
     input_schema: _Raws
@@ -276,7 +276,7 @@ def _convert_messages(request: _Request) -> list[dict[str, Any]]:
 def _convert_user_turn(
     content: str | list[TextBlock | ImageBlock | DocumentBlock | ToolResultBlock],
 ) -> list[dict[str, Any]]:
-    """Returns the tool results, which chat wants right after their calls, and then the rest."""
+    """Returns the tool results, which must directly follow their calls in chat, then the rest."""
     if isinstance(content, str):
         return [{"role": "user", "content": content}]
     messages: list[dict[str, Any]] = []
@@ -438,7 +438,7 @@ def _user(request: _Request) -> str | None:
 
 
 def _explain_decode_error(text: str) -> InvalidRequest:
-    """Returns the error with the name of the field; the decoder names the object around it."""
+    """Returns the error of a field by its full name; the decoder's path ends at its object."""
     if match := _FIELD.fullmatch(text):
         name = match["name"][:100]
         path = f"{match['path']}.{name}" if match["path"] else name
