@@ -1,4 +1,4 @@
-"""The secret of a provider, as a text that never prints itself."""
+"""Provider credentials: a secret whose text never appears in logs, and its parser."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from typing import Final
 
 MAX_CREDENTIAL_LENGTH: Final = 16_384
-# Long enough that four characters reveal nothing, and only characters that a list can show.
+# Only a key of this form has a label: four of its characters do not reveal it.
 _SHOWABLE: Final = re.compile(r"[!-~]{16,}")
 _BARE_KEY: Final = re.compile(r"[!-~]{8,4096}")
 

@@ -50,7 +50,7 @@ def open_lines(name: str, terminal: OutputWrapper) -> Iterator[Iterator[bytes]]:
 def write_output(name: str, rows: Iterable[bytes], *, header: bytes = b"") -> int:
     """Writes rows to the file of that name, or to standard output for ``-``; returns their number.
 
-    A new file is readable by its owner alone, because it may hold customers' data.
+    Only its owner can read a new file, because it may contain customers' data.
     """
     count = 0
     try:

@@ -50,6 +50,6 @@ def label_renderer(variants: dict[str, str]) -> Callable[[str], str]:
 
 
 def render_table(headers: Iterable[str], rows: Iterable[Iterable[Any]], *, empty: str = "") -> str:
-    """Renders a table; ``empty`` is the sentence that stands in a table without rows."""
+    """Renders a table; ``empty`` is the text for a table without rows."""
     context = {"headers": tuple(headers), "rows": list(rows), "empty": empty}
     return render_to_string("admin/table.html", context)

@@ -76,7 +76,7 @@ class ConsoleForm(ModelForm):
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
         for name, field in self.fields.items():
-            # An empty input of a nullable list stands for NULL (no limit), not for an empty list.
+            # An empty input of a nullable list means NULL (no limit), not an empty list.
             if isinstance(field, SimpleArrayField) and cleaned.get(name) == []:
                 cleaned[name] = None if self._meta.model._meta.get_field(name).null else []
         if self.refusal is not None:

@@ -120,8 +120,8 @@ class EgressClient:
         self._policy = policy
         self._resolver = _Resolver(
             resolve or self._resolve_in_thread,
-            # Shorter than the limit of the whole connection, so that errors distinguish a dead name
-            # server from a dead host.
+            # Shorter than the limit of the whole connection, so that errors distinguish a name
+            # server that does not answer from a host that does not.
             limit=policy.connect_timeout * 0.9,
             kept_seconds=dns_cache_seconds,
         )

@@ -126,8 +126,11 @@ class Connection(asyncio.Protocol):
         self.fail(TimedOut(phase))
 
     def abort(self) -> None:
-        """Closes at once, because the `close` of a TLS transport waits for the other side, and
-        an upstream that keeps sending would cost money."""
+        """Closes the connection at once.
+
+        The `close` of a TLS transport would wait for the other side, and an upstream that keeps
+        sending costs money.
+        """
         self.is_open = False
         self.transport.abort()
 

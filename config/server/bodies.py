@@ -14,7 +14,7 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+AsgiApplication = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class ClientGone(Exception):
@@ -37,7 +37,7 @@ async def read_body(receive: Receive) -> bytes:
             return b"".join(parts)
 
 
-def limit_bodies(application: Application) -> Application:
+def limit_bodies(application: AsgiApplication) -> AsgiApplication:
     """Returns an application that refuses request bodies over ``MAX_REQUEST_BYTES``.
 
     The refusal comes before Django writes any of the body to disk. A body of unknown length is read

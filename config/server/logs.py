@@ -74,7 +74,7 @@ class JSONFormatter(logging.Formatter):
                 entry[name] = value
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
-        # Masking comes before quoting, because a mask could remove the backslash of a quote.
+        # Values are masked before they are quoted: a mask could remove the backslash of a quote.
         return json.dumps({name: mask(value) for name, value in entry.items()}, ensure_ascii=False)
 
 

@@ -122,7 +122,7 @@ class AdmissionStore:
     ) -> list[Decision]:
         """Reads or recalls, decides, and stores once.
 
-        Returns ``None`` for a request whose decision was not valid any more.
+        Returns ``None`` for a request that must be decided again.
         """
         digests = {entry.key_digest for entry in batch}
         readings = self._authority.recall(digests) if may_recall else None

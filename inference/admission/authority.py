@@ -1,4 +1,4 @@
-"""The authority of API keys, read in batches and remembered while its versions hold."""
+"""Reads the authority of API keys in batches, and remembers it until its versions change."""
 
 from __future__ import annotations
 

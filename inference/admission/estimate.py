@@ -1,7 +1,7 @@
-"""The worst-case cost of a request, and the output that a balance affords; pure and exact.
+"""Computes the worst-case cost of a request, and the output that a balance affords; pure, exact.
 
-These are upper bounds: settlement charges what was used. Tokens that no upstream counted are
-estimated by the size of their text.
+These are upper bounds: settlement charges the actual usage. If an upstream counts no tokens, they
+are estimated by the size of their text.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from catalog.pricing import NANO, Price, nano_usd
 from inference.requests.parsing import InferenceRequest
 from inference.routing.routes import Candidate, Route
 
-# For a request and an endpoint that both set no bound: more than any model produces at once.
+# The bound if neither the request nor the endpoint sets one; no model produces as many at once.
 _OUTPUT_TOKENS: Final = 131_072
 # English text has about four bytes a token.
 BYTES_PER_TOKEN: Final = 4
@@ -68,15 +68,16 @@ def affordable_tokens(request: InferenceRequest, candidate: Candidate, available
 
 
 def _highest_output_rate(price: Price) -> Decimal:
-    """Returns the highest rate of an output token, because any of it may be an image's."""
+    """Returns the higher rate of text and image output, because any output may be an image."""
     image = price.image_output
     return price.completion if image is None or image < price.completion else image
 
 
 def _fixed_cost(request: InferenceRequest, price: Price) -> Decimal:
-    """Returns the most that everything but the output can cost, in USD.
+    """Returns the highest cost of a request without its output, in USD.
 
-    It is not known in advance which tokens a provider reads from its cache or writes to it.
+    Every prompt token counts at the highest of the rates for prompts, cache reads and cache writes,
+    because the provider's use of its cache is not known in advance.
     """
     rate = price.prompt
     if price.cache_write is not None and price.cache_write > rate:

@@ -78,8 +78,8 @@ class Attempts:
         self._repin = repin
         self._probe = admission.probe
         self._started = time.monotonic()
-        # No attempt may last longer, not even if the upstream sends a byte now and then: later the
-        # sweeper ends the generation.
+        # No attempt may run longer, even if its upstream still sends bytes, because the sweeper
+        # ends the generation then.
         self._deadline = self._started + settings.HOLD_TIMEOUT
 
     @property

@@ -45,8 +45,8 @@ _LINGER_SECONDS: Final = 0.05
 _LAST_EVENT_SECONDS: Final = 5.0
 # How many long prompts a worker screens with content filters at a time.
 _SCREENING_THREADS: Final = 2
-# How long a settlement waits for others to share its statement. If the process dies meanwhile, the
-# sweeper settles by the hold and the journal.
+# How long a settlement waits for others to share its statement. If the process ends before that,
+# the sweeper settles the generation by its journal.
 _SETTLING_SECONDS: Final = 0.01
 # How long a stopping worker waits until its last settlements are stored.
 _DRAIN_SECONDS: Final = 15.0
@@ -87,7 +87,7 @@ class Gateway:
                 await self._admissions.drain()
                 await self._settlements.drain()
         except TimeoutError:
-            logger.error("some generations are left to the sweeper: the database is away")
+            logger.error("some generations are left to the sweeper: the database is unavailable")
         self._screening.shutdown(wait=False, cancel_futures=True)
         await self._heartbeat.close()
         await self._admission.close()

@@ -34,7 +34,8 @@ from inference.requests.parsing import BOUNDS, EFFORTS, InferenceRequest
 from inference.routing.routes import Candidate
 
 _MAX_ERROR_BYTES: Final = 1_048_576
-# Fields that cost the operator money without a price, or make a promise in the operator's name.
+# Fields that cause costs that no price covers, or that store data in the operator's account. They
+# are sent with own credentials, and to endpoints that list them.
 _OPERATOR_FIELDS: Final = frozenset(("service_tier", "store"))
 _SECONDS: Final = re.compile(r"[0-9]{1,6}")
 
@@ -55,8 +56,9 @@ async def send(
 ) -> egress.OutboundResponse:
     """Sends the request and returns a response of status 200 whose body is unread.
 
-    ``user`` is the caller's end user as the upstream may know it. ``max_tokens`` bounds an answer
-    that the caller left unbounded. Raises :class:`UpstreamError`. The caller closes the response.
+    ``user`` is the pseudonym of the end user. ``max_tokens`` bounds the answer if the request does
+    not. Raises :class:`GatewayError` if the upstream fails or refuses the request. The caller
+    closes the response.
     """
     try:
         outbound = dialect.build(_build_call(candidate, request, user, max_tokens))
@@ -122,8 +124,7 @@ def _build_call(
 def _bound_name(operation: Operation, supported: frozenset[str] | None) -> str:
     """Returns ``max_tokens``, or ``max_completion_tokens`` if the endpoint lists only that name.
 
-    For text completions it is always ``max_tokens``: a listed ``max_completion_tokens`` holds for
-    chats.
+    For text completions it is always ``max_tokens``, because they have no other bound.
     """
     if operation is Operation.TEXT:
         return "max_tokens"
@@ -182,8 +183,7 @@ async def _read_refusal(response: egress.OutboundResponse, candidate: Candidate)
         return UpstreamUnavailable(message, upstream_status=status, metadata=metadata)
     if status == 529:
         return UpstreamOverloaded(message, upstream_status=status, metadata=metadata)
-    # A failed credential, or a model that is missing or fails, says nothing about the next
-    # candidate.
+    # The error concerns this candidate's credential or model, so the next candidate may succeed.
     if status in (401, 402, 403, 404, 424) or status >= 500 or status < 400:
         return UpstreamError(message, upstream_status=status, metadata=metadata)
     return UpstreamRefused(message, upstream_status=status, metadata=metadata)

@@ -209,7 +209,7 @@ METRIC_OPERATORS: Final = ("eq", "neq", "gt", "gte", "lt", "lte")
 
 
 @dataclass(frozen=True, slots=True)
-class Filter:
+class Condition:
     """A condition on a dimension, with one value or a list, or on a metric, with one number.
 
     ``include_unset`` also keeps rows whose dimension has no value; other filters drop them.
@@ -231,7 +231,7 @@ class Query:
     metrics: Sequence[str]
     dimensions: Sequence[str] = ()
     granularity: Granularity | None = None
-    filters: Sequence[Filter] = ()
+    filters: Sequence[Condition] = ()
     order_by: str | None = None
     is_descending: bool = False
     limit: int = DEFAULT_LIMIT
@@ -332,7 +332,7 @@ class Answer:
     query_time_ms: float
 
 
-def _condition(item: Filter) -> Q:
+def _condition(item: Condition) -> Q:
     """Returns the condition of a filter on a dimension; rows without a value do not match."""
     name = f"by_{item.field}"
     values = item.value if isinstance(item.value, list) else [item.value]
@@ -353,7 +353,7 @@ def _slugs(names: Sequence[str]) -> list[str]:
     return [renamed.get(name, name) for name in names]
 
 
-def _having(item: Filter) -> Q:
+def _having(item: Condition) -> Q:
     value = METRICS[item.field].bound(item.value)
     if item.operator in ("eq", "neq"):
         equal = Q(**{f"of_{item.field}": value})

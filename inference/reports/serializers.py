@@ -34,7 +34,7 @@ from inference.reports.analytics import (
     METRICS,
     OPERATORS,
     Answer,
-    Filter,
+    Condition,
     Granularity,
 )
 
@@ -329,7 +329,7 @@ class _FilterSerializer(StrictSerializer):
     )
 
     def validate(self, attrs: dict[str, Any]) -> Any:
-        found = Filter(**attrs)
+        found = Condition(**attrs)
         is_metric = found.field in METRICS
         allowed = METRIC_OPERATORS if is_metric else DIMENSION_OPERATORS
         if found.operator not in allowed:

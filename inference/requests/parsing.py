@@ -165,7 +165,7 @@ def parse(operation: Operation, body: bytes, *, session_id: str | None = None) -
 def _check_request(
     operation: Operation, request: Body, fields: dict[str, msgspec.Raw], session_id: str | None
 ) -> None:
-    """Raises :class:`InvalidRequest` for a field whose value the schema cannot refuse."""
+    """Raises :class:`InvalidRequest` for values that the schema cannot check."""
     if session_id is not None and len(session_id) > SESSION_LENGTH:
         raise field_error("session_id", f"Expected str of length <= {SESSION_LENGTH}.")
     for name, text in (("user", request.user), ("session_id", session_id)):
@@ -201,7 +201,7 @@ def _is_reasoning_hidden(request: ChatRequest) -> bool:
 
 
 def _check_plugins(plugins: Iterable[Plugin]) -> None:
-    """Raises :class:`InvalidRequest` for a plugin whose absence would change the answer."""
+    """Raises :class:`InvalidRequest` for an enabled plugin that cannot be ignored."""
     for index, plugin in enumerate(plugins):
         if plugin.enabled is not False and plugin.id not in _IDLE_PLUGINS:
             raise field_error(f"plugins[{index}].id", "This service does not run the plugin.")

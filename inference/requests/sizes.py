@@ -41,10 +41,9 @@ _decode_messages = msgspec.json.Decoder(list[_SizedMessage]).decode
 def bound_prompt(request: Body, fields: dict[str, msgspec.Raw]) -> tuple[int, int]:
     """Returns an upper bound of the prompt's tokens, and the number of its images.
 
-    A token stands for at least one byte of UTF-8, text is never shorter in JSON, and JSON's
-    punctuation outweighs the few tokens that a provider puts between messages. So the size of the
-    body is a bound, once each part that is not text counts by its own bound instead of its
-    encoding.
+    The bound is the size of the JSON in bytes: a token is at least one byte of UTF-8, JSON is never
+    shorter than its text, and its punctuation covers the few tokens that a provider adds between
+    messages. A part that is not text counts by a bound of its own instead of its size.
     """
     bound = _size(fields)
     images = 0

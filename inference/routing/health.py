@@ -35,7 +35,7 @@ _FIRST_BACKOFF: Final = 5.0
 _LONGEST_BACKOFF: Final = 60.0
 # A probe without an outcome is given up after this time, so that the next may begin.
 _PROBE_SECONDS: Final = 60.0
-# How long a rate limit holds without a Retry-After.
+# How long a rate limit lasts without a Retry-After.
 _RATE_LIMIT_SECONDS: Final = 5.0
 # Health is computed at most this often, and immediately after a failure.
 _REFRESH_SECONDS: Final = 0.25
@@ -74,8 +74,9 @@ class HealthState(StrEnum):
 class Health:
     """A subject's state, and the measures of the last minute, ``None`` where it had no traffic.
 
-    ``latency`` is in milliseconds to the first token, ``throughput`` in tokens per second. Nine of
-    ten requests were at least as good as ``p90``: for throughput that is the lower end.
+    ``latency`` is in milliseconds to the first token, ``throughput`` in tokens per second. At least
+    90 percent of the requests were as good as ``p90`` or better, so a lower throughput has a higher
+    percentile.
     """
 
     state: HealthState = HealthState.HEALTHY
@@ -192,7 +193,7 @@ class _Record:
 
 
 class HealthTable:
-    """The health of every subject that any worker has called lately, as one worker knows it.
+    """One worker's knowledge of the health of every subject that any worker called recently.
 
     ``now`` is Unix time, because the workers share it. The table is not thread-safe.
     """

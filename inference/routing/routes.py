@@ -1,4 +1,4 @@
-"""Endpoints, credentials, and the candidates that they make together; pure."""
+"""Endpoints, credentials, and the candidates that combine the two; pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Credential:
 
     ``secret`` is ``None`` when it cannot be decrypted. ``host`` is the host that the credential
     itself names, if it names one. ``declared_region`` and ``declared_zdr`` are its owner's
-    statements about the account behind it; where they are ``None``, the endpoint's own hold.
+    statements about the provider account; ``None`` means that the endpoint's facts apply.
     """
 
     credential_id: uuid.UUID

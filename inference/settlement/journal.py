@@ -1,4 +1,4 @@
-"""The heartbeat of a worker: it journals running generations and shares the health of endpoints.
+"""The heartbeat of a worker: journals running generations and shares the health of endpoints.
 
 Journals bound the output that a killed process leaves unbilled. By shared health a worker learns of
 failures that another worker has seen.
@@ -25,9 +25,9 @@ logger = logging.getLogger(__name__)
 JOURNAL: Final = load_statement("inference", "journal")
 EXCHANGE_HEALTH: Final = load_statement("inference", "exchange_health")
 
-# Tokens that are delivered between two heartbeats stay unbilled if the process dies. So a heartbeat
-# comes once a second, or sooner while a stream is fast. The pause bounds the number of statements
-# while many streams are fast.
+# Output since the last heartbeat stays unbilled if the process dies. A heartbeat therefore runs
+# once a second, and earlier when a stream has delivered much. The pause bounds the number of
+# statements when many streams are fast.
 _INTERVAL_SECONDS: Final = 1.0
 _PAUSE_SECONDS: Final = 0.05
 _encode = msgspec.json.Encoder().encode
@@ -90,7 +90,7 @@ class Heartbeat:
                     await self._exchange_health()
             except (Unavailable, Rejected) as exc:
                 # The next heartbeat writes everything that this one would have written.
-                logger.error("nothing is journalled: %s", type(exc).__name__)
+                logger.error("the heartbeat failed: %s", type(exc).__name__)
                 await asyncio.sleep(_INTERVAL_SECONDS)
 
     async def _exchange_health(self) -> None:

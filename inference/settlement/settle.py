@@ -121,7 +121,7 @@ class SettlementStore:
             try:
                 await self._connection.execute(SETTLE, [rows])
             except Unavailable:
-                logger.error("%d settlements wait for the database", len(batch))
+                logger.error("the database is unavailable: %d settlements wait", len(batch))
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LONGEST_RETRY_SECONDS)
             else:

@@ -1,4 +1,4 @@
-"""Ends the generations that a dead worker left behind, and clears old health of endpoints."""
+"""Ends the generations of workers that have stopped, and deletes old health of endpoints."""
 
 from __future__ import annotations
 

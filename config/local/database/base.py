@@ -17,7 +17,7 @@ from config.local import postgres
 
 @cache
 def start_server(data_dir: Path) -> dict[str, Any]:
-    """Starts the server of a data directory once a process; returns where it listens.
+    """Starts the server of a data directory, once in each process; returns its connection values.
 
     Raises :class:`ImproperlyConfigured` with the reason when it cannot start.
     """

@@ -124,7 +124,7 @@ def _create_pair(
         .issuer_name(issuer_name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        # One hour earlier, for clients whose clock is behind.
+        # Valid from one hour ago, for clients whose clocks are slow.
         .not_valid_before(start - datetime.timedelta(hours=1))
         .not_valid_after(start + datetime.timedelta(days=days))
         .add_extension(

@@ -1,7 +1,7 @@
 """Defines what behaviours are made of: requests, steps, and HTTP and server-sent events as bytes.
 
-The simulator writes HTTP by hand, because a library refuses to send what must be sent here: bodies
-shorter than announced, resets, characters cut in half, one byte a second.
+The simulator writes HTTP by hand, because a library refuses to send faults: bodies shorter than
+announced, resets, characters cut in half, one byte a second.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Command(BaseCommand):
                 server_header=False,
                 log_config=None,
                 timeout_keep_alive=75,
-                # A worker that starts on a busy machine is slow, not dead.
+                # A worker may start slowly on a busy machine.
                 timeout_worker_healthcheck=30,
                 # The longest time that a generation may take.
                 timeout_graceful_shutdown=settings.HOLD_TIMEOUT,

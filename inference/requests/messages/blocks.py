@@ -146,21 +146,22 @@ class Blocks:
         block = self._queue.popleft()
         block.is_ended = True
         block.arguments.clear()
-        self._out.append(encode_event({"type": "content_block_stop", "index": block.index}))
+        self._out.append(encode_message_event({"type": "content_block_stop", "index": block.index}))
         if self._queue:
             self._start(self._queue[0])
 
     def _start(self, block: _Block) -> None:
         started = {"type": "content_block_start", "index": block.index}
-        self._out.append(encode_event({**started, "content_block": block.start}))
+        self._out.append(encode_message_event({**started, "content_block": block.start}))
         self._flush(block)
 
     def _flush(self, block: _Block) -> None:
         for delta in block.waiting:
             event = {"type": "content_block_delta", "index": block.index, "delta": delta}
-            self._out.append(encode_event(event))
+            self._out.append(encode_message_event(event))
         block.waiting.clear()
 
 
-def encode_event(body: dict[str, Any]) -> bytes:
+def encode_message_event(body: dict[str, Any]) -> bytes:
+    """Encodes an event of Anthropic's format, whose name is the ``type`` of its body."""
     return b"event: %b\ndata: %b\n\n" % (body["type"].encode(), _encode(body))

@@ -8,7 +8,7 @@ import msgspec
 
 from catalog.dialects.base import InvalidStream
 from catalog.dialects.shared.sse import EventDecoder, EventTooLarge
-from inference.requests.messages.blocks import Blocks, encode_event
+from inference.requests.messages.blocks import Blocks, encode_message_event
 from inference.requests.messages.chat import (
     ChatError,
     ChatMessage,
@@ -75,7 +75,7 @@ class Events:
     def _read(self, event: bytes) -> None:
         if event == b"[DONE]":
             if not self._has_failed:
-                self._out.append(encode_event({"type": "message_stop"}))
+                self._out.append(encode_message_event({"type": "message_stop"}))
             return
         reply = decode_chat(event)
         if reply.error is not None:
@@ -84,7 +84,7 @@ class Events:
         if not self._has_started:
             self._has_started = True
             message = render_message(reply, [], (None, None), _NO_USAGE)
-            self._out.append(encode_event({"type": "message_start", "message": message}))
+            self._out.append(encode_message_event({"type": "message_start", "message": message}))
         for choice in reply.choices:
             if choice.index == 0:
                 self._add_choice(choice)
@@ -112,7 +112,7 @@ class Events:
         self._blocks.close_all()
         reason, sequence = find_stop_reason(self._choice, has_calls=self._has_calls)
         self._out.append(
-            encode_event(
+            encode_message_event(
                 {
                     "type": "message_delta",
                     "delta": {"stop_reason": reason, "stop_sequence": sequence},
@@ -127,5 +127,7 @@ class Events:
         self._has_failed = True
         body = render_chat_error(error, self._request_id)
         self._out.append(
-            encode_event({**body, **drop_empty(openrouter_metadata=reply.openrouter_metadata)})
+            encode_message_event(
+                {**body, **drop_empty(openrouter_metadata=reply.openrouter_metadata)}
+            )
         )

@@ -75,7 +75,7 @@ _Content = TextBlock | ImageBlock | DocumentBlock
 
 
 class ToolResultBlock(_Shape, tag="tool_result"):
-    """The result of a tool; chat has no ``is_error``, so only the text tells of a failure."""
+    """The result of a tool; chat cannot mark a failure, so the text must say it."""
 
     tool_use_id: _Name
     content: str | list[_Content] = ""
@@ -113,7 +113,7 @@ class SystemTurn(_Shape, tag_field="role", tag="system"):
 
 
 class FunctionTool(_Shape, tag="custom"):
-    """A tool that the caller runs; the gateway offers no server tools here."""
+    """A tool that the caller runs; the gateway has no tools that a server runs."""
 
     name: _Name
     input_schema: _Raws
@@ -329,9 +329,10 @@ def _convert_assistant_turn(
 def _convert_content(
     content: str | Iterable[_Content], cache_control: _Raws | None = None
 ) -> str | list[dict[str, Any]]:
-    """Returns a message's content, as plain text where it is only that: every server accepts text.
+    """Returns the content of a message: one text if it has only text, else a list of parts.
 
-    ``cache_control`` is that of the enclosing block, so it moves to the last part.
+    Every server accepts one text. ``cache_control`` is the enclosing block's; it moves to the last
+    part.
     """
     parts: list[dict[str, Any]] = []
     if not isinstance(content, str):
