@@ -1,7 +1,7 @@
-"""Declarations that the floor collects from every app at start.
+"""Declarations of the apps, which the project package collects at start.
 
-The floor names no app. An app's ``apps.py`` subclasses :class:`CausewayApp` and declares there the
-section of the console, how operators meet each of its models, and its metrics.
+The project package imports no app. Instead, an app's ``apps.py`` subclasses :class:`CausewayApp`
+and declares its section of the console, the permissions and icon of each model, and its metrics.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class ModelDeclaration:
-    """How operators meet the rows of a model.
+    """The icon, the viewers and the permissions of a model in the console.
 
     ``icon`` is the Material symbol of the model's page in the sidebar. ``permissions`` are the
     verbs that a role has beyond viewing; an administrator has every verb. ``title_columns`` are
@@ -68,15 +68,16 @@ class ModelDeclaration:
 
 
 INTERNAL: Final = ModelDeclaration(audience=Audience.NOBODY)
-"""Declares a model that operators never meet, such as a counter or a link between two models."""
+"""Declares a model without a page, such as a counter or a link between two models."""
 
 
 class CausewayApp(AppConfig):
-    """An app that declares what the floor collects.
+    """The configuration of an app with its declarations.
 
     A key of ``models_declared`` is the name of a model of the app, or the full label of a model of
     an installed package. ``collectors`` are dotted paths of Prometheus collectors. ``tenant`` is
-    the full label of the model whose rows own the rows of the others; one app declares it.
+    the full label of the model whose rows own the rows of other models, such as
+    ``accounts.organization``; only one app declares it.
     """
 
     section: ClassVar[Section]
@@ -117,7 +118,7 @@ class FloorConfig(CausewayApp):
 
 
 def declaring_apps() -> list[CausewayApp]:
-    """Returns the installed apps that declare something, in the order of ``INSTALLED_APPS``."""
+    """Returns the installed apps with declarations, in the order of ``INSTALLED_APPS``."""
     return [app for app in apps.get_app_configs() if isinstance(app, CausewayApp)]
 
 
@@ -127,6 +128,6 @@ def declarations() -> dict[str, ModelDeclaration]:
 
 
 def tenant_label() -> str:
-    """Returns the full label of the model whose rows own the rows of the others."""
+    """Returns the full label of the model whose rows own the rows of other models."""
     [label] = filter(None, (app.tenant for app in declaring_apps()))
     return label

@@ -153,7 +153,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
 
 
 def _tenants() -> QuerySet[Any]:
-    """Returns the rows that own the rows of the others."""
+    """Returns the rows that own the rows of other models, which are the organizations."""
     rows: QuerySet[Any] = apps.get_model(tenant_label())._default_manager.all()
     return rows
 

@@ -1,4 +1,4 @@
-"""The rows of the audit log, and the proxies that put operators under it."""
+"""The rows of the audit log, and the proxy models that record changes of operators in it."""
 
 from __future__ import annotations
 

@@ -12,9 +12,9 @@ from config.console.roles import update_roles
 
 
 class ConsoleConfig(AdminConfig):
-    """Replaces Django's admin site and connects what the console does at start.
+    """Replaces Django's admin site, registers pages, and updates the roles after each migration.
 
-    It stands behind Django's auth in ``INSTALLED_APPS``: the roles are updated when Django has
+    It must follow Django's auth in ``INSTALLED_APPS``: the roles are updated after Django has
     stored the permissions of the last app.
     """
 
@@ -22,6 +22,6 @@ class ConsoleConfig(AdminConfig):
 
     def ready(self) -> None:
         super().ready()
-        # Django looks for the pages of the app "config" in a module config.admin alone.
+        # Django looks for the pages of the app "config" only in the module config.admin.
         autodiscover_modules("audit.admin", "console.second_factors.admin", register_to=admin.site)
         post_migrate.connect(update_roles, sender=declaring_apps()[-1])

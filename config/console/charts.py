@@ -1,4 +1,4 @@
-"""Charts drawn as SVG on the server, without scripts and without other hosts."""
+"""Computes the bars of charts, which the server draws as SVG without scripts."""
 
 from __future__ import annotations
 

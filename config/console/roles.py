@@ -1,4 +1,4 @@
-"""The operators' roles: groups of Django's whose permissions the apps declare."""
+"""The operators' roles: Django groups, whose permissions the apps declare."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ only `EgressError`, with texts of our own: an HTTP library can print a bearer ke
 no library exception leaves this package, neither as text nor as a cause.
 """
 
-from config.egress.addresses import BaseURL, EgressPolicy, InvalidURL, parse_base_url, refusal
+from config.egress.addresses import BaseURL, EgressPolicy, InvalidURL, find_refusal, parse_base_url
 from config.egress.client import EgressClient, OutboundResponse, Peer
 from config.egress.errors import (
     AddressRefused,
@@ -46,6 +46,6 @@ __all__ = [
     "TooLarge",
     "UnsendableRequest",
     "fetch",
+    "find_refusal",
     "parse_base_url",
-    "refusal",
 ]

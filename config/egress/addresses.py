@@ -129,7 +129,9 @@ def _has_embedded_ipv4(address: ipaddress.IPv6Address) -> bool:
     return (int(address) >> 32) & 0xFCFFFFFF == 0x00005EFE
 
 
-def refusal(address: str, policy: EgressPolicy, port: int, *, plain: bool = False) -> str | None:
+def find_refusal(
+    address: str, policy: EgressPolicy, port: int, *, plain: bool = False
+) -> str | None:
     """Returns the reason to refuse an address and port, or `None` when they are allowed.
 
     The reason is a fixed text for logs. `plain` means a connection without TLS.
@@ -218,7 +220,7 @@ def parse_base_url(text: str, *, policy: EgressPolicy, require_https: bool = Tru
     host, literal = _parse_host(found[1])
     plain = scheme == "http"
     if literal:
-        if refusal(host, policy, port, plain=plain):
+        if find_refusal(host, policy, port, plain=plain):
             raise InvalidURL("the address or the port of the URL is not allowed")
     elif not policy.allowed_networks and (plain or not _is_port_allowed(port)):
         raise InvalidURL("the address or the port of the URL is not allowed")

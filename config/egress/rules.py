@@ -12,7 +12,7 @@ from typing import Final
 
 import certifi
 
-from config.egress.addresses import BaseURL, EgressPolicy, InvalidURL, parse_target, refusal
+from config.egress.addresses import BaseURL, EgressPolicy, InvalidURL, find_refusal, parse_target
 from config.egress.errors import (
     AddressRefused,
     BadResponse,
@@ -47,7 +47,7 @@ def check_addresses(
     if not addresses:
         raise ConnectFailed("no such name")
     for address in addresses:
-        if reason := refusal(address, policy, port, plain=plain):
+        if reason := find_refusal(address, policy, port, plain=plain):
             raise AddressRefused(reason)
     return addresses
 

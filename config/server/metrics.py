@@ -15,7 +15,7 @@ from config.server.health import read_only
 
 @read_only
 def metrics(request: HttpRequest) -> HttpResponse:
-    """Answers in Prometheus' text format.
+    """Returns all metrics in Prometheus' text format.
 
     Counters are summed over all workers. The collectors of the apps read the database, so that
     every worker answers the same.

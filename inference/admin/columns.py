@@ -22,7 +22,7 @@ _STATES: Final = {
 
 
 class GenerationColumns:
-    """Formats what the columns of a generation hold as numbers and JSON."""
+    """Formats the numbers and the JSON of a generation for its list and its page."""
 
     readonly_preprocess_fields = {"state": label_renderer(_STATES)}
 

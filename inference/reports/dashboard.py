@@ -44,7 +44,7 @@ _COLUMNS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class TimeRange:
     """A choice of the range picker: its length, and the length of a bar, in hours."""
 
     name: str
@@ -63,9 +63,9 @@ class Range:
 RANGES: Final = {
     choice.name: choice
     for choice in (
-        Range("24h", 24, 1, "%H:%M"),
-        Range("7d", 168, 6, "%b %d %H:%M"),
-        Range("30d", 720, 24, "%b %d"),
+        TimeRange("24h", 24, 1, "%H:%M"),
+        TimeRange("7d", 168, 6, "%b %d %H:%M"),
+        TimeRange("30d", 720, 24, "%b %d"),
     )
 }
 
@@ -142,7 +142,7 @@ _Used = tuple[UUID | None, str | None, int, int]
 
 
 def build_dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
-    """Adds to the first page's context the numbers whose rows the operator may view."""
+    """Adds to the first page's context the numbers of those rows that the operator may view."""
     context = group_by_section(request, context)
     chosen = RANGES.get(request.GET.get("range", ""), RANGES["24h"])
     dashboard: dict[str, Any] = {
@@ -150,7 +150,7 @@ def build_dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, 
         "cards": [],
     }
     if request.user.has_perm("inference.view_generation"):
-        traffic = _traffic(chosen)
+        traffic = _read_traffic(chosen)
         dashboard["cards"] += traffic["cards"]
         dashboard["charts"] = traffic["charts"]
         dashboard["tops"] = traffic["tops"]
@@ -159,7 +159,7 @@ def build_dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, 
     if request.user.has_perm("billing.view_deposit"):
         dashboard["cards"].append(_deposit_card())
     if request.user.has_perm("billing.view_account"):
-        dashboard["alerts"] = _alerts()
+        dashboard["alerts"] = _find_low_balances()
         dashboard["cards"].append(_alert_card(dashboard["alerts"]))
     return context | {"dashboard": dashboard}
 
@@ -211,7 +211,7 @@ def _deposit_card() -> Card:
     )
 
 
-def _alerts() -> list[tuple[str, str, str]]:
+def _find_low_balances() -> list[tuple[str, str, str]]:
     """Returns the organizations with low credits: name, available credits and account page."""
     # Without an output field Django assumes 32 bits and drops the comparison as always true.
     left = ExpressionWrapper(
@@ -243,23 +243,23 @@ def _alert_card(alerts: Sequence[Any]) -> Card:
     )
 
 
-def _traffic(chosen: Range) -> dict[str, Any]:
+def _read_traffic(chosen: TimeRange) -> dict[str, Any]:
     key = f"console:traffic:{chosen.name}"
     found: dict[str, Any] | None = cache.get(key)
     if found is None:
         now = timezone.now().astimezone(UTC)
         begin = chosen.began_at(now)
-        rows = _hours(begin)
+        rows = _read_hours(begin)
         found = {
             "cards": _traffic_cards(rows.values(), begin),
-            "charts": _charts(chosen, begin, rows),
-            "tops": _tops(begin),
+            "charts": _build_charts(chosen, begin, rows),
+            "tops": _build_tops(begin),
         }
         cache.set(key, found, _SECONDS)
     return found
 
 
-def _hours(begin: datetime) -> dict[datetime, Mapping[str, int]]:
+def _read_hours(begin: datetime) -> dict[datetime, Mapping[str, int]]:
     """Returns the sums of each hour since ``begin`` that has generations."""
     found: dict[datetime, Mapping[str, int]] = {
         hour: dict(zip(_COLUMNS, sums, strict=True))
@@ -285,13 +285,13 @@ def _traffic_cards(rows: Iterable[Mapping[str, int]], begin: datetime) -> list[C
     share = 100 * sums["failed"] / sums["requests"] if sums["requests"] else 0
     return [
         Card("Requests", f"{sums['requests']:,}", everything, "bolt"),
-        Card("Tokens", _short(sums["tokens"]), everything, "token"),
+        Card("Tokens", _format_count(sums["tokens"]), everything, "token"),
         Card(
             "Revenue",
-            _money(sums["cost_nano"]),
+            _format_usd(sums["cost_nano"]),
             _url("billing_transfer", kind__exact="usage", created_at__gte=_iso(begin)),
             "payments",
-            f"{_money(sums['upstream_nano'])} upstream cost",
+            f"{_format_usd(sums['upstream_nano'])} upstream cost",
         ),
         Card(
             "Error rate",
@@ -304,8 +304,8 @@ def _traffic_cards(rows: Iterable[Mapping[str, int]], begin: datetime) -> list[C
     ]
 
 
-def _charts(
-    chosen: Range, begin: datetime, rows: Mapping[datetime, Mapping[str, int]]
+def _build_charts(
+    chosen: TimeRange, begin: datetime, rows: Mapping[datetime, Mapping[str, int]]
 ) -> list[Chart]:
     count = chosen.hours // chosen.step
     sums = [dict.fromkeys(_COLUMNS, 0) for _ in range(count)]
@@ -339,7 +339,13 @@ def _charts(
             f"{max(requests):,}",
             bad=failed,
         ),
-        chart("Spend", _money(sum(spend)), spend, [*map(_money, spend)], _money(max(spend))),
+        chart(
+            "Spend",
+            _format_usd(sum(spend)),
+            spend,
+            [*map(_format_usd, spend)],
+            _format_usd(max(spend)),
+        ),
         chart(
             "Latency",
             f"{mean:,} ms to the first event",
@@ -350,8 +356,8 @@ def _charts(
     ]
 
 
-def _tops(begin: datetime) -> list[Top]:
-    used = _most_used(begin)
+def _build_tops(begin: datetime) -> list[Top]:
+    used = _find_most_used(begin)
     owners = {owner for rows in used.values() for owner, *_ in rows if owner}
     names: dict[UUID | None, str] = dict(
         Organization.objects.filter(pk__in=owners).values_list("pk", "name")
@@ -371,23 +377,23 @@ def _tops(begin: datetime) -> list[Top]:
     return [
         Top(
             "Top models",
-            _ranked(used["model"], of_model),
+            _rank_rows(used["model"], of_model),
             "No model was used yet. Send a request to /api/v1/chat/completions.",
         ),
         Top(
             "Top organizations",
-            _ranked(used["organization"], of_organization),
+            _rank_rows(used["organization"], of_organization),
             "No organization has sent a request yet. Create one and add an API key for it.",
         ),
         Top(
             "Top end users",
-            _ranked(used["end_user"], of_end_user),
+            _rank_rows(used["end_user"], of_end_user),
             'No request has named an end user yet. Callers name it in the field "user".',
         ),
     ]
 
 
-def _most_used(begin: datetime) -> dict[str, list[_Used]]:
+def _find_most_used(begin: datetime) -> dict[str, list[_Used]]:
     """Returns the models, organizations and end users with the most requests since ``begin``.
 
     A range of more than a day includes its whole first day, because the sums are of whole days.
@@ -410,11 +416,11 @@ def _most_used(begin: datetime) -> dict[str, list[_Used]]:
     return used
 
 
-def _ranked(rows: Sequence[_Used], describe: Callable[..., tuple[str, str]]) -> list[Rank]:
+def _rank_rows(rows: Sequence[_Used], describe: Callable[..., tuple[str, str]]) -> list[Rank]:
     """Returns the name, link, numbers and bar length in percent of each row, the busiest first."""
     highest = rows[0][2] if rows else 0
     return [
-        (*describe(owner, name), f"{count:,} · {_money(cost)}", max(100 * count // highest, 1))
+        (*describe(owner, name), f"{count:,} · {_format_usd(cost)}", max(100 * count // highest, 1))
         for owner, name, count, cost in rows
     ]
 
@@ -423,7 +429,7 @@ def _iso(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S+00:00")
 
 
-def _money(nano: int) -> str:
+def _format_usd(nano: int) -> str:
     """Returns USD with cents from one dollar on, else with two significant digits."""
     if nano == 0 or nano >= NANO:
         return f"${Decimal(nano).scaleb(-9).quantize(_CENT):,}"
@@ -431,7 +437,7 @@ def _money(nano: int) -> str:
     return nano_dollars(nano // small * small)
 
 
-def _short(count: int) -> str:
+def _format_count(count: int) -> str:
     """Returns a count with commas, or from a million on in short form: 12,345 or 1.2M."""
     for size, letter in ((10**9, "G"), (10**6, "M")):
         if count >= size:

@@ -34,7 +34,7 @@ from config.local.simulator.protocol import (
     chunked_response,
     encode_json,
     error_object,
-    error_response,
+    error_reply,
     http_chunk,
     http_response,
     insert_request_id,
@@ -55,7 +55,7 @@ def _text(content: Any) -> str:
 
 
 @dataclass(slots=True)
-class Reply:
+class ScriptedReply:
     """A good answer; a behaviour may change its fields before it is written."""
 
     kind: str
@@ -166,7 +166,7 @@ def _embed(text: str, dimensions: int, as_base64: bool) -> list[float] | str:
     return vector
 
 
-def _answer(reply: Reply, request: Request) -> bytes:
+def _answer(reply: ScriptedReply, request: Request) -> bytes:
     if request.stream:
         return chunked_response(to_sse(reply.events(request.include_usage)))
     return http_response(200, encode_json(reply.plain()))
@@ -174,13 +174,13 @@ def _answer(reply: Reply, request: Request) -> bytes:
 
 @functools.lru_cache(maxsize=512)
 def _encode_cached(stream: bool, include_usage: bool, *fields: Any) -> bytes:
-    reply = Reply(*fields)
+    reply = ScriptedReply(*fields)
     if stream:
         return chunked_response(to_sse(reply.events(include_usage)))
     return http_response(200, encode_json(reply.plain()))
 
 
-def _answer_cheaply(reply: Reply, request: Request) -> Script:
+def _answer_cheaply(reply: ScriptedReply, request: Request) -> Script:
     if reply.kind == "embeddings" or sum(map(len, reply.pieces)) > 10_000:
         return (_answer(reply, request),)
     fields = (reply.kind, reply.model, reply.pieces, reply.prompt_tokens, reply.finish)
@@ -189,20 +189,20 @@ def _answer_cheaply(reply: Reply, request: Request) -> Script:
 
 
 def _echo(request: Request) -> Script:
-    return _answer_cheaply(Reply.to(request), request)
+    return _answer_cheaply(ScriptedReply.to(request), request)
 
 
 def _status(request: Request) -> Script:
     status, retry_after = (int(number) for number in request.numbers(500, 0))
     retry_after = retry_after or (1 if status == 429 else 0)
-    yield error_response(status, f"retry-after: {retry_after}\r\n" if retry_after else "")
+    yield error_reply(status, f"retry-after: {retry_after}\r\n" if retry_after else "")
 
 
-def _reply(**changes: Callable[[Reply, Request], Any]) -> Callable[[Request], Script]:
+def _reply(**changes: Callable[[ScriptedReply, Request], Any]) -> Callable[[Request], Script]:
     """Builds a behaviour: a good answer with some fields changed, plain or streamed."""
 
     def behave(request: Request) -> Script:
-        reply = Reply.to(request)
+        reply = ScriptedReply.to(request)
         for name, change in changes.items():
             setattr(reply, name, change(reply, request))
         if "usage" not in changes:
@@ -220,7 +220,7 @@ def _stream(change: Callable[[list[bytes], Request], Script]) -> Callable[[Reque
             yield from _echo(request)
             return
         yield STREAM_HEAD
-        for step in change(Reply.to(request).events(request.include_usage), request):
+        for step in change(ScriptedReply.to(request).events(request.include_usage), request):
             yield http_chunk(step) if isinstance(step, bytes) else step
         yield b"0\r\n\r\n"
 
@@ -231,7 +231,7 @@ def _raw(make: Callable[[str, bytes, Request], Script]) -> Callable[[Request], S
     """Builds a behaviour from the content type and body of a good answer, plain or streamed."""
 
     def behave(request: Request) -> Script:
-        reply = Reply.to(request)
+        reply = ScriptedReply.to(request)
         if request.stream:
             events = to_sse(reply.events(request.include_usage))
             return make("text/event-stream", insert_request_id(b"".join(events), request), request)
@@ -249,12 +249,12 @@ def _usage(count: Any) -> Callable[[Request], Script]:
 
 def _delta(request: Request, **delta: Any) -> bytes:
     """Returns one event from the middle of a stream, with the given delta."""
-    reply = Reply.to(request)
+    reply = ScriptedReply.to(request)
     reply.deltas, reply.pieces = [delta], ()
     return to_sse(reply.events(False)[1:2])[0]
 
 
-def _tools(reply: Reply, request: Request) -> list[dict[str, Any]]:
+def _tools(reply: ScriptedReply, request: Request) -> list[dict[str, Any]]:
     tools = request.body.get("tools") or [{"function": {"name": "get_weather"}}]
     return [
         {"id": f"call_{number}", "type": "function",
@@ -264,7 +264,7 @@ def _tools(reply: Reply, request: Request) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _tool_deltas(reply: Reply, request: Request) -> list[dict[str, Any]]:
+def _tool_deltas(reply: ScriptedReply, request: Request) -> list[dict[str, Any]]:
     deltas = []
     for index, call in enumerate(_tools(reply, request)):
         function, text = call["function"], call["function"]["arguments"]
@@ -276,7 +276,7 @@ def _tool_deltas(reply: Reply, request: Request) -> list[dict[str, Any]]:
 
 
 def _chunks(request: Request) -> Script:
-    reply = Reply.to(request)
+    reply = ScriptedReply.to(request)
     reply.pieces = tuple(f" {number}" for number in range(int(request.numbers(50)[0])))
     return _answer_cheaply(reply, request)
 
@@ -288,7 +288,7 @@ def _stream_with_pauses(request: Request, before: Step | None, between: Step) ->
         yield from _echo(request)
         return
     yield STREAM_HEAD
-    for number, event in enumerate(to_sse(Reply.to(request).events(request.include_usage))):
+    for number, event in enumerate(to_sse(ScriptedReply.to(request).events(request.include_usage))):
         if number:
             yield between
         yield http_chunk(event)
@@ -317,7 +317,7 @@ def _send_without_end(request: Request) -> Script:
     if request.stream:
         yield STREAM_HEAD
         yield from itertools.repeat(http_chunk(_delta(request, content="x" * 1000)))
-    head, name, _ = encode_json(Reply.to(request).plain()).partition(b'"content":"')
+    head, name, _ = encode_json(ScriptedReply.to(request).plain()).partition(b'"content":"')
     yield STREAM_HEAD.replace(b"text/event-stream", b"application/json")
     yield http_chunk(head + name)
     yield from itertools.repeat(http_chunk(b"x" * WRITE_BYTES))
@@ -326,14 +326,14 @@ def _send_without_end(request: Request) -> Script:
 def _echo_key(request: Request) -> Script:
     status = int(request.numbers(401)[0])
     given = request.headers["authorization"]
-    yield error_response(status, message=f"Incorrect API key provided: {given}.")
+    yield error_reply(status, message=f"Incorrect API key provided: {given}.")
 
 
 def _flaky(request: Request) -> Script:
-    return (error_response(503),) if request.nth <= request.numbers(1)[0] else _echo(request)
+    return (error_reply(503),) if request.nth <= request.numbers(1)[0] else _echo(request)
 
 
-def _mirror(reply: Reply, request: Request) -> tuple[str, ...]:
+def _mirror(reply: ScriptedReply, request: Request) -> tuple[str, ...]:
     seen = {"body": request.body, "headers": request.headers, "path": request.path}
     return (json.dumps(seen, ensure_ascii=False),)
 
@@ -344,18 +344,18 @@ def _cut_character(events: list[bytes], request: Request) -> Script:
 
 
 def _usage_twice(events: list[bytes], request: Request) -> Script:
-    first, last = Reply.to(request), Reply.to(request)
+    first, last = ScriptedReply.to(request), ScriptedReply.to(request)
     last.usage = {name: 2 * count for name, count in (last.usage or {}).items()}
     return to_sse([*first.events(True)[:-1], *last.events(True)[-2:]])
 
 
 def _usage_with_choices(events: list[bytes], request: Request) -> Script:
-    reply = Reply.to(request)
+    reply = ScriptedReply.to(request)
     finish = json.loads(reply.events(False)[-2]) | {"usage": reply.usage}
     return to_sse([*reply.events(False)[:-2], encode_json(finish), b"[DONE]"])
 
 
-def _reasoning(reply: Reply, request: Request) -> dict[str, Any]:
+def _reasoning(reply: ScriptedReply, request: Request) -> dict[str, Any]:
     reply.deltas = [{"reasoning_content": "Let me"}, {"reasoning_content": " think."}]
     counts = reply.usage or {}
     return counts | {
@@ -365,13 +365,13 @@ def _reasoning(reply: Reply, request: Request) -> dict[str, Any]:
     }
 
 
-def _tokens(reply: Reply, request: Request) -> dict[str, Any]:
+def _tokens(reply: ScriptedReply, request: Request) -> dict[str, Any]:
     prompt, completion = (int(number) for number in request.numbers(1000, 500))
     total = prompt + completion
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": total}
 
 
-def _cached_tokens(reply: Reply, request: Request) -> dict[str, Any]:
+def _cached_tokens(reply: ScriptedReply, request: Request) -> dict[str, Any]:
     cached = int(request.numbers(reply.prompt_tokens)[0])
     return (reply.usage or {}) | {"prompt_tokens_details": {"cached_tokens": cached}}
 
@@ -414,10 +414,10 @@ BEHAVIOURS: dict[str, tuple[str, Callable[[Request], Script]]] = {
         http_response(int(q.numbers(302)[0]), b"", more="location: /v1/elsewhere\r\n"),)),
     "sim-echo-key": ("error :STATUS (401) that repeats the Authorization header", _echo_key),
     "sim-huge-error": ("400 with a message of 1 MB and control characters", lambda q: (
-        error_response(400, message="\x00\x1b[31m\r\n\u202e\x7f" + "A" * 1_000_000),)),
-    "sim-error-number": ("429 whose code is a number", lambda q: (error_response(429, code=429),)),
+        error_reply(400, message="\x00\x1b[31m\r\n\u202e\x7f" + "A" * 1_000_000),)),
+    "sim-error-number": ("429 whose code is a number", lambda q: (error_reply(429, code=429),)),
     "sim-error-code": ("400 whose code is a string", lambda q: (
-        error_response(400, code="context_length_exceeded"),)),
+        error_reply(400, code="context_length_exceeded"),)),
     "sim-error-string": ("500 whose error is a string", lambda q: (
         http_response(500, b'{"error":"the model crashed"}'),)),
     "sim-error-text": ("500 in plain text", lambda q: (

@@ -133,5 +133,5 @@ def error_object(status: int, **changes: Any) -> dict[str, Any]:
     return {"error": {"message": message, "type": kind, "param": None, "code": code} | changes}
 
 
-def error_response(status: int, more: str = "", **changes: Any) -> bytes:
+def error_reply(status: int, more: str = "", **changes: Any) -> bytes:
     return http_response(status, encode_json(error_object(status, **changes)), more=more)

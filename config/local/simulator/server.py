@@ -26,7 +26,7 @@ from config.local.simulator.protocol import (
     Signal,
     Step,
     encode_json,
-    error_response,
+    error_reply,
     http_response,
     insert_request_id,
 )
@@ -93,7 +93,7 @@ class _Connection(asyncio.Protocol):
         try:
             request = self._parse()
         except (ValueError, IndexError):
-            self._leave(error_response(400))
+            self._leave(error_reply(400))
             return
         if request is None:
             return
@@ -332,32 +332,32 @@ class Simulator:
         if self.admit is not None:
             admitted = self.admit(request)
             if isinstance(admitted, int):
-                return (error_response(admitted),)
+                return (error_reply(admitted),)
             request.kind = admitted
         elif not self._knows_key(request):
-            return (error_response(401),)
+            return (error_reply(401),)
         if request.method == "GET" and path == "/v1/models":
             if self.models_status != 200:
-                return (error_response(self.models_status),)
+                return (error_reply(self.models_status),)
             models = [{"id": name, "object": "model", "created": 0, "owned_by": "simulator"}
                       for name in BEHAVIOURS]  # fmt: skip
             return (http_response(200, encode_json({"object": "list", "data": models})),)
         request.kind = request.kind or _ROUTES.get(path, "")
         if not request.kind:
-            return (error_response(404, message=f"Unknown path {path}", code=None),)
+            return (error_reply(404, message=f"Unknown path {path}", code=None),)
         if request.method != "POST":
-            return (error_response(405),)
+            return (error_reply(405),)
         if not isinstance(model, str):
-            return (error_response(400),)
+            return (error_reply(400),)
         name, request.option = find_behaviour(model)
         if name not in BEHAVIOURS:
-            return (error_response(404),)
+            return (error_reply(404),)
         try:
             steps = iter(BEHAVIOURS[name][1](request))
             return itertools.chain((next(steps),), steps)
         except (ValueError, TypeError, AttributeError, KeyError, IndexError) as exc:
             # A behaviour reads its option and the body in its first step.
-            return (error_response(400, message=f"The simulator cannot use this request: {exc!r}"),)
+            return (error_reply(400, message=f"The simulator cannot use this request: {exc!r}"),)
 
     def _knows_key(self, request: Request) -> bool:
         scheme, _, key = request.headers.get("authorization", "").partition(" ")

@@ -11,8 +11,8 @@ from config.egress import (
     AddressRefused,
     EgressPolicy,
     InvalidURL,
+    find_refusal,
     parse_base_url,
-    refusal,
 )
 from tests.support.egress import STRICT, Client, assert_untouched, post
 
@@ -211,8 +211,8 @@ def test_an_address_outside_the_public_network_is_refused(
     address: str, reason: str, canary: socket.socket
 ) -> None:
     port = canary.getsockname()[1]
-    assert refusal(address, STRICT, port) == reason
-    assert refusal(address, STRICT, 443) == reason
+    assert find_refusal(address, STRICT, port) == reason
+    assert find_refusal(address, STRICT, 443) == reason
 
 
 @pytest.mark.parametrize(("address", "reason"), REFUSED)
@@ -229,26 +229,26 @@ def test_a_name_with_a_refused_address_is_not_dialled(
 @pytest.mark.parametrize("address", ["8.8.8.8", "172.32.0.1", "192.0.1.1", "2606:4700::1111"])
 def test_a_public_address_is_admitted_on_the_ports_of_the_policy(address: str) -> None:
     ports = [22, 80, 443, 444, 1023, 1024, 3306, 5432, 6379, 8443, 65535, 65536, 0]
-    admitted = [port for port in ports if refusal(address, STRICT, port) is None]
+    admitted = [port for port in ports if find_refusal(address, STRICT, port) is None]
     assert admitted == [443, 1024, 8443, 65535]
-    assert refusal(address, STRICT, 443, plain=True) == "plain HTTP"
+    assert find_refusal(address, STRICT, 443, plain=True) == "plain HTTP"
 
 
 def test_an_allowed_network_admits_its_own_addresses_alone_on_any_port() -> None:
     policy = EgressPolicy(allowed_networks=(ip_network("10.1.0.0/16"), ip_network("fd00::/64")))
-    assert refusal("10.1.2.3", policy, 22) is None
-    assert refusal("10.1.2.3", policy, 80, plain=True) is None
-    assert refusal("fd00::5", policy, 6379) is None
-    assert refusal("10.2.0.1", policy, 443) == "private"
-    assert refusal("fd00:0:0:1::5", policy, 443) == "not global unicast"
-    assert refusal("8.8.8.8", policy, 22) == "port"
-    assert refusal("8.8.8.8", policy, 443, plain=True) == "plain HTTP"
-    assert refusal("10.1.2.3", policy, 0) == "port"
+    assert find_refusal("10.1.2.3", policy, 22) is None
+    assert find_refusal("10.1.2.3", policy, 80, plain=True) is None
+    assert find_refusal("fd00::5", policy, 6379) is None
+    assert find_refusal("10.2.0.1", policy, 443) == "private"
+    assert find_refusal("fd00:0:0:1::5", policy, 443) == "not global unicast"
+    assert find_refusal("8.8.8.8", policy, 22) == "port"
+    assert find_refusal("8.8.8.8", policy, 443, plain=True) == "plain HTTP"
+    assert find_refusal("10.1.2.3", policy, 0) == "port"
 
 
 def test_allowing_everything_still_refuses_what_carries_another_address() -> None:
     policy = EgressPolicy(allowed_networks=(ip_network("0.0.0.0/0"), ip_network("::/0")))
-    still = [address for address, _ in REFUSED if refusal(address, policy, 443)]
+    still = [address for address, _ in REFUSED if find_refusal(address, policy, 443)]
     assert still == [
         "0.0.0.0",
         "0.1.2.3",

@@ -20,7 +20,7 @@ from billing import ledger
 from billing.models import Account, Meter, Transfer
 from catalog.dialects.base import Operation
 from config.api.errors import Unauthenticated
-from config.local.simulator.behaviours import BEHAVIOURS, Reply
+from config.local.simulator.behaviours import BEHAVIOURS, ScriptedReply
 from config.local.simulator.protocol import Request, Script, Signal
 from config.secrets import digest_api_key
 from inference.admission.admit import AdmissionStore
@@ -67,7 +67,7 @@ def plain(raw: bytes) -> bytes:
 
 def answer(request: Request, **changes: Any) -> dict[str, Any]:
     """A whole answer that says nothing, not even why, unless it is changed."""
-    body = Reply.to(request).plain()
+    body = ScriptedReply.to(request).plain()
     del body["usage"]
     body["choices"][0] |= {"message": {"role": "assistant", "content": ""}, "finish_reason": None}
     return body | changes
@@ -269,7 +269,7 @@ def good_for(secret: str) -> Callable[[Request], Script]:
 
     def script(request: Request) -> Script:
         if request.headers["authorization"] == f"Bearer {secret}":
-            return (plain(json.dumps(Reply.to(request).plain()).encode()),)
+            return (plain(json.dumps(ScriptedReply.to(request).plain()).encode()),)
         return (b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n",)
 
     return script
@@ -329,7 +329,7 @@ def test_a_probe_that_says_nothing_is_followed_by_the_next(
         if len(calls) <= 5:
             return (b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n",)
         if len(calls) > 6:
-            return (plain(json.dumps(Reply.to(request).plain()).encode()),)
+            return (plain(json.dumps(ScriptedReply.to(request).plain()).encode()),)
         return (
             (Signal.STALL,)
             if leaves
@@ -453,7 +453,7 @@ def test_a_number_beyond_all_range_beside_the_counts_does_no_harm(
 
     def script(request: Request) -> Script:
         if not stream:
-            body = Reply.to(request).plain()
+            body = ScriptedReply.to(request).plain()
             del body["usage"]
             return (plain(json.dumps(body).encode()[:-1] + b',"usage":' + usage + b"}"),)
         last = b'data: {"id":"x","choices":[],"usage":' + usage + b"}\n\ndata: [DONE]\n\n"
