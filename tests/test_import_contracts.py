@@ -18,7 +18,6 @@ ROOF = [
     *CONTRACTS["The roof is imported by none"]["forbidden_modules"],
     # Settings read the pure parsers of the apps; Django reads the others by name.
     "config.settings",
-    "config.admin",
     "*.apps",
     "*.migrations",
 ]
