@@ -1,8 +1,8 @@
 -- Adds a worker's outcomes and samples to the health of endpoints that all workers share, and reads
 -- the shared health.
 --
--- A row is one bucket of five seconds in a ring of twelve slots; `endpoint_id` is the subject. A row
--- that is older than the stored bucket of its slot comes too late and is dropped.
+-- A row is one bucket of five seconds in a ring of twelve slots; `endpoint_id` is the subject. A
+-- row that is older than the stored bucket of its slot comes too late and is dropped.
 --
 -- Parameters: $1 json, an array of `Bucket`; $2 bigint, the bucket before the window.
 -- Returns: the buckets of all workers within the window, the worker's own included.
