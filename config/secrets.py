@@ -171,6 +171,7 @@ def _wrap(data_key: bytes, associated: str) -> bytes:
 def _unwrap(
     blob: bytes, associated: str, *, wrapped_length: int = _WRAPPED_LENGTH
 ) -> tuple[bytes, bytes]:
+    """Decrypts the wrapped key at the start of a blob; returns the key and the rest of the blob."""
     head, key_id = blob[:1], blob[1 : 1 + _KEY_ID_LENGTH]
     start = 1 + _KEY_ID_LENGTH
     nonce = blob[start : start + _NONCE_LENGTH]

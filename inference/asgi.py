@@ -87,6 +87,7 @@ class Inference:
             logs.request_id.reset(token)
 
     async def _serve(self, connection: _Connection) -> None:
+        """Checks, admits and answers one request; settles its generation in every case."""
         host = connection.host()
         if not _is_served(host):
             raise HostNotServed

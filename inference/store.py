@@ -121,6 +121,7 @@ async def run_in_thread(read: Callable[..., Loaded], *arguments: Any) -> Loaded:
 
 
 async def _connect() -> asyncpg.Connection:
+    """Connects with the parameters of the ORM's connection; raises one of ``_AWAY``."""
     given = connection.get_connection_params()
     given["options"] = f"{given.get('options', '')} {_OPTIONS}".strip()
     url = urlencode({name: given[name] for name in _URL_OPTIONS if name in given})

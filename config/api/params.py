@@ -142,7 +142,7 @@ class ListParameter(TextParameter):
     def parse(self, text: str) -> Any:
         items = super().parse(text).split(",")
         if self.words is not None and not set(items) <= set(self.words):
-            raise django.ValidationError(f"Must be of: {', '.join(self.words)}.")
+            raise django.ValidationError(f"Must contain only {', '.join(self.words)}.")
         if "" in items or len(items) > MAX_LIST:
             raise django.ValidationError(f"Must be 1 to {MAX_LIST} items, separated by commas.")
         return items

@@ -54,6 +54,7 @@ class Audit(Trigger):
         return [("changed", f"jsonb := {row}"), ("was", "jsonb"), ("becomes", "jsonb")]
 
     def get_func(self, model: Any) -> str:
+        """Returns the body: compares the columns, masks secrets, and inserts an entry."""
         ignored = _text_array((*_ALWAYS_IGNORED, *self._ignored))
         return f"""\
 IF TG_OP = 'UPDATE' THEN

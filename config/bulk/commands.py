@@ -85,7 +85,9 @@ class ImportCommand(JSONCommand):
     is_audited = False
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--dry-run", action="store_true", help="report, and change nothing")
+        parser.add_argument(
+            "--dry-run", action="store_true", help="report without changing anything"
+        )
         parser.add_argument(
             "--plan", action="store_true", help="like --dry-run, and list the outcome of each row"
         )
@@ -136,7 +138,7 @@ class ExportCommand(JSONCommand):
     """A command that writes a file; importing the file again changes nothing."""
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("file", help="where to write; - for standard output")
+        parser.add_argument("file", help="the file to write; - for standard output")
         super().add_arguments(parser)
 
     def write(

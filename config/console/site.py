@@ -93,6 +93,7 @@ class ConsoleSite(AdminSite):
         return self._manage(request, user)
 
     def _enrol(self, request: HttpRequest, user: User) -> HttpResponse:
+        """Shows the QR code of a new key, or stores the key if the first code is right."""
         form = totp.EnrolForm(request.POST if request.method == "POST" else None)
         offer = request.POST.get("offer", "") or totp.make_offer(user)
         try:
@@ -122,6 +123,7 @@ class ConsoleSite(AdminSite):
         )
 
     def _manage(self, request: HttpRequest, user: User) -> HttpResponse:
+        """Replaces backup codes or removes the second factor, after a code was entered."""
         form = totp.CodeForm(user, request.POST if request.method == "POST" else None)
         if form.is_bound and form.is_valid():
             if request.POST.get("action") == "codes":

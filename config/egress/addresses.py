@@ -109,7 +109,7 @@ _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
 _COMPATIBLE = ipaddress.IPv6Network("::/96")
 _LOOPBACK_V6 = ipaddress.IPv6Address("::1")
 
-# Services above 1023 that never speak HTTP: a request there can only do harm.
+# Ports above 1023 of services that do not speak HTTP and that a request could harm.
 _FORBIDDEN_PORTS = frozenset(
     [1080, 1433, 1434, 1521, 1719, 1720, 1723, 1883, 2049, 2181, 3268, 3269, 3306, 3389]
     + [3659, 4045, 4190, 4369, 5060, 5061, 5222, 5269, 5432, 5672, 6379, 6566, 6697, 8883]

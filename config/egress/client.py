@@ -254,6 +254,7 @@ class EgressClient:
         raise problem
 
     async def _connect(self, scheme: str, host: str, port: int) -> Connection:
+        """Connects to the allowed address that answers first; tries them a short time apart."""
         addresses: Sequence[str]
         if (pinned := self._policy.pinned_address(host, port)) is not None:
             addresses, port = [pinned[0]], pinned[1]

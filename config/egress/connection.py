@@ -141,6 +141,7 @@ class Connection(asyncio.Protocol):
         self.is_open = True
 
     def data_received(self, data: bytes) -> None:
+        """Parses bytes of the upstream; ends the exchange if they break HTTP or a bound."""
         if self.is_complete or not self.is_open:
             # Unrequested bytes must never become the response to the next request.
             self.abort()

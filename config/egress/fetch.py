@@ -32,8 +32,8 @@ from config.egress.rules import OutboundRequest
 Resolve = Callable[[str, int], Sequence[str]]
 
 
-class _LimitedConnection:
-    """The connection of one request: goes to an allowed address only, and ends at a deadline.
+class _Connector:
+    """Opens the connection of one request, to an allowed address, and ends it at a deadline.
 
     Socket timeouts apply to each read: a peer that sends one byte a second never reaches them. So a
     timer thread shuts the connection down. It needs a duplicate of the socket, because wrapping a
@@ -75,6 +75,7 @@ class _LimitedConnection:
                     self._duplicate.shutdown(socket.SHUT_RDWR)
 
     def _resolve_name(self) -> Sequence[str]:
+        """Returns the unchecked addresses of the host, within the connect timeout."""
         future: Future[Sequence[str]] = Future()
 
         def look_up() -> None:
@@ -117,27 +118,27 @@ class _LimitedConnection:
 class _PinnedHTTP(HTTPConnection):
     """Connects to the checked address; Host, SNI and certificate check use the original name."""
 
-    exchange: _LimitedConnection
+    connector: _Connector
 
     def _new_conn(self) -> socket.socket:
-        return self.exchange.connect()
+        return self.connector.connect()
 
 
 class _PinnedHTTPS(HTTPSConnection):
     """The same as `_PinnedHTTP` with TLS, for which urllib3 has separate classes."""
 
-    exchange: _LimitedConnection
+    connector: _Connector
 
     def _new_conn(self) -> socket.socket:
-        return self.exchange.connect()
+        return self.connector.connect()
 
 
 class _PinnedAdapter(HTTPAdapter):
-    """Gives requests a pool of one connection, which the exchange opens."""
+    """Gives requests a pool of one connection, which `_Connector` opens."""
 
-    def __init__(self, base: BaseURL, policy: EgressPolicy, exchange: _LimitedConnection) -> None:
+    def __init__(self, base: BaseURL, policy: EgressPolicy, connector: _Connector) -> None:
         super().__init__()
-        attributes = {"exchange": exchange}
+        attributes = {"connector": connector}
         self._pool: urllib3.HTTPConnectionPool
         if base.scheme == "https":
             context = rules.tls_context(policy.ca_bundle)
@@ -175,12 +176,12 @@ def fetch(
         if not rules.are_valid_headers(request.headers):
             raise UnsendableRequest
         base = rules.check_url(request.url, policy)
-        with _LimitedConnection(
+        with _Connector(
             base, policy, total_timeout, resolve or rules.resolve_with_system
-        ) as exchange:
+        ) as connector:
             try:
                 return _exchange_once(
-                    request, _PinnedAdapter(base, policy, exchange), exchange, policy
+                    request, _PinnedAdapter(base, policy, connector), connector, policy
                 )
             except EgressError as exc:
                 problem = type(exc)(*exc.args)
@@ -190,7 +191,7 @@ def fetch(
                 problem = BadResponse()
             except (ValueError, TypeError):
                 problem = UnsendableRequest()
-            if exchange.is_expired:
+            if connector.is_expired:
                 problem = TimedOut("total")
     except EgressError as exc:
         problem = type(exc)(*exc.args)
@@ -205,9 +206,10 @@ def fetch(
 def _exchange_once(
     request: OutboundRequest,
     adapter: _PinnedAdapter,
-    exchange: _LimitedConnection,
+    connector: _Connector,
     policy: EgressPolicy,
 ) -> tuple[int, Mapping[str, str], bytes]:
+    """Sends the request and reads the whole response, within the deadline."""
     # The adapter is used without a session, so there are no redirects, cookies or proxy variables,
     # and no .netrc.
     prepared = requests.Request(
@@ -218,7 +220,7 @@ def _exchange_once(
     ).prepare()
     response = None
     try:
-        response = adapter.send(prepared, stream=True, timeout=exchange.remaining())
+        response = adapter.send(prepared, stream=True, timeout=connector.remaining())
         refused = rules.find_head_problem(
             response.status_code, response.headers.get("Content-Encoding")
         )
@@ -229,7 +231,7 @@ def _exchange_once(
             body += chunk
             if len(body) > policy.max_response_bytes:
                 raise TooLarge()
-        if exchange.is_expired:
+        if connector.is_expired:
             raise TimedOut("total")  # without a length, the shutdown looks like the end of the body
         return response.status_code, response.headers, bytes(body)
     finally:
@@ -239,6 +241,7 @@ def _exchange_once(
 
 
 def _map_error(exc: Exception) -> EgressError:
+    """Maps an error of a library to ours; drops its text, which may contain a key."""
     if isinstance(exc, requests.exceptions.SSLError):
         return TLSFailed()
     if isinstance(exc, requests.Timeout | urllib3.exceptions.TimeoutError):

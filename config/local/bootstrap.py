@@ -221,6 +221,7 @@ def _pip() -> list[str | Path]:
 
 
 def _run(*command: str | Path, quiet: bool = False) -> bool:
+    """Runs a command, its output on standard error; returns whether it succeeded."""
     environment = dict(os.environ)
     # These variables would make the tools install somewhere else.
     for name in (

@@ -40,9 +40,9 @@ async def read_body(receive: Receive) -> bytes:
 def limit_bodies(application: AsgiApplication) -> AsgiApplication:
     """Returns an application that refuses request bodies over ``MAX_REQUEST_BYTES``.
 
-    The refusal comes before Django writes any of the body to disk. A body of unknown length is read
-    first and then gets a ``Content-Length``, because Django REST Framework takes a body without one
-    for empty.
+    It refuses them before Django writes any of the body to disk. A body of unknown length is read
+    first and then gets a ``Content-Length``, because Django REST Framework treats a body without
+    one as empty.
     """
 
     async def serve_limited(scope: Scope, receive: Receive, send: Send) -> None:

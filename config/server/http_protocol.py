@@ -86,6 +86,7 @@ class HttpProtocol(HttpToolsProtocol):
             self.loop.call_later(_STUCK_SECONDS, self._close_if_stuck, self._unread_bytes())
 
     def _close_if_stuck(self, unread: int) -> None:
+        """Closes the connection if the caller has read nothing since ``unread`` was counted."""
         self._is_watching = False
         if self._is_lost or not self.transport.get_write_buffer_size():
             return

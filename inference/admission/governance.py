@@ -122,6 +122,7 @@ class OrganizationRules:
         return rules
 
     def _merge(self, workspace_id: UUID, member: UUID | None, key: UUID | None) -> KeyRules:
+        """Merges policies and filters; orders budget rules as they are enforced."""
         workspace = self.workspaces[workspace_id]
         policy = self.policy
         rules: list[BudgetRule | None] = []

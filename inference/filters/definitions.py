@@ -32,7 +32,7 @@ class Finding:
 class Filter:
     """One filter of a guardrail; ``kind`` is the slug of a builtin filter, or ``custom``.
 
-    A filter without recognisers cannot run any more, so it blocks every prompt.
+    A filter without recognisers blocks every prompt: this release cannot compile its pattern.
     """
 
     guardrail_id: UUID

@@ -202,6 +202,10 @@ class _Screening:
     def _screen_object(
         self, members: dict[str, Any], within: str, *, depth: int, is_data: bool = False
     ) -> bytes | None:
+        """Returns the replacement of a JSON object; ``None`` without a redaction.
+
+        ``within`` is the name of the member that holds the object.
+        """
         changed: dict[str, Any] = {}
         for name, raw in members.items():
             label = None

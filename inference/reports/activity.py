@@ -57,6 +57,7 @@ class Activity:
         return found
 
     def _read_sums(self, days: Collection[date]) -> Iterable[dict[str, Any]]:
+        """Reads the stored sums of days."""
         by_end_user = self.end_user is not None or self.group_by == "end_user"
         rows = DailyUsage.objects.filter(
             organization=self.organization_id, by_end_user=by_end_user, day__in=days
@@ -69,6 +70,7 @@ class Activity:
         )
 
     def _sum_generations(self, days: Collection[date]) -> Iterable[dict[str, Any]]:
+        """Sums the generations of days without stored sums."""
         if not days:
             return ()
         spans = Q()
@@ -93,6 +95,7 @@ class Activity:
         )
 
     def _group(self, rows: QuerySet[Any], **sums: Any) -> Iterable[dict[str, Any]]:
+        """Sums rows by the columns of the report, and applies its filters."""
         wanted = {
             name: value
             for name in ("api_key_id", "member_id", "workspace_id", "end_user")

@@ -257,6 +257,7 @@ class Query:
         )
 
     def _rows(self) -> Any:
+        """Returns the query set: filters, groups, measures, filters by metrics, then sorts."""
         rows: Any = (
             Generation.objects.for_organization(self.organization_id)
             .exclude(status=Generation.Status.PENDING)
@@ -354,6 +355,7 @@ def _slugs(names: Sequence[str]) -> list[str]:
 
 
 def _having(item: Condition) -> Q:
+    """Returns the condition of a filter on a metric."""
     value = METRICS[item.field].bound(item.value)
     if item.operator in ("eq", "neq"):
         equal = Q(**{f"of_{item.field}": value})

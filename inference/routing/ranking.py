@@ -1,4 +1,4 @@
-"""The order in which endpoints are tried; pure.
+"""Ranks the endpoints of a request in the order in which they are tried; pure.
 
 The sort key has eight members. A smaller member comes first, and a later member decides only
 between endpoints whose earlier members are equal:

@@ -73,6 +73,7 @@ class Heartbeat:
         await self._connection.close()
 
     async def _run(self) -> None:
+        """Runs a full heartbeat every second, and journals urgent progress in between."""
         while True:
             await asyncio.sleep(_PAUSE_SECONDS)
             left = self._last_full + _INTERVAL_SECONDS - time.monotonic()

@@ -99,6 +99,7 @@ def _store(settlements: Sequence[Settlement]) -> None:
 
 
 def _make_settlement(journal: Journal) -> Settlement:
+    """Returns the settlement of an abandoned generation, by the estimates of its journal."""
     generation = journal.generation
     usage, cost, upstream_cost = None, 0, 0
     if journal.completion_tokens:

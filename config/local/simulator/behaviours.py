@@ -86,6 +86,7 @@ class ScriptedReply:
 
     @classmethod
     def to(cls, request: Request) -> Self:
+        """Returns the good answer to a request, which repeats the last user message."""
         body, kind = request.body, request.kind
         created = int(time.time())
         if kind == "embeddings":
@@ -112,6 +113,7 @@ class ScriptedReply:
         return cls(kind, request.model, pieces, sum(len(t.split()) for t in texts), finish, created)
 
     def plain(self) -> dict[str, Any]:
+        """Returns the JSON body of an answer that is not streamed."""
         usage: dict[str, Any] = {} if self.usage is None else {"usage": self.usage}
         if self.kind == "embeddings":
             usage.get("usage", {}).pop("completion_tokens", None)

@@ -102,6 +102,7 @@ class _Connection(asyncio.Protocol):
         self.advance()
 
     def _parse(self) -> Request | None:
+        """Takes the next request from the buffer; returns ``None`` while bytes are missing."""
         end = self.buffer.find(b"\r\n\r\n")
         if end < 0 or len(self.buffer) > MAX_REQUEST_BYTES:
             if len(self.buffer) > WRITE_BYTES:

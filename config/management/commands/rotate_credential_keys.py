@@ -22,7 +22,9 @@ class Command(JSONCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--dry-run", action="store_true", help="report, and change nothing")
+        parser.add_argument(
+            "--dry-run", action="store_true", help="report without changing anything"
+        )
         super().add_arguments(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:

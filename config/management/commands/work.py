@@ -99,6 +99,7 @@ class Command(BaseCommand):
 
 
 def _repeat(duties: Sequence[Duty], stop: threading.Event) -> None:
+    """Runs due duties every five seconds until ``stop`` is set."""
     try:
         while not stop.is_set():
             pause = _PAUSE_SECONDS

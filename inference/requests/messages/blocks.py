@@ -64,6 +64,7 @@ class Blocks:
         self._held = 0
 
     def add_reasoning(self, detail: ReasoningDetail) -> None:
+        """Adds a part of the reasoning; a signature ends its block."""
         if detail.data is not None:
             self._begin(("data", None), render_redacted(detail))
             return
@@ -85,6 +86,7 @@ class Blocks:
         self._add(block, {"type": "text_delta", "text": text})
 
     def add_call(self, call: ToolCall, number: int) -> None:
+        """Adds a part of a tool call; the first part of each call begins a block."""
         block = self._calls.get(number)
         if block is None or (call.id and call.id != block.start["id"]):
             self._hold(_BLOCK_BYTES)

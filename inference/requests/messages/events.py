@@ -73,6 +73,7 @@ class Events:
         return events
 
     def _read(self, event: bytes) -> None:
+        """Converts one event of the chat stream."""
         if event == b"[DONE]":
             if not self._has_failed:
                 self._out.append(encode_message_event({"type": "message_stop"}))

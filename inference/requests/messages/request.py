@@ -1,8 +1,8 @@
-"""Messages requests: parsed by type and rewritten as chat requests.
+"""Parses requests of Anthropic's Messages by type, and rewrites them as chat requests.
 
-A field that chat cannot express is refused by name. A field is left out only when that changes no
-answer: hints (``eager_input_streaming``), ``context_management``, and members of an earlier reply's
-blocks (``citations``, ``caller``, reasoning without a signature).
+A field that chat cannot express is refused by name. A field is left out only if the answer does not
+depend on it: hints (``eager_input_streaming``), ``context_management``, and members of an earlier
+reply's blocks (``citations``, ``caller``, reasoning without a signature).
 """
 
 from __future__ import annotations
@@ -407,6 +407,7 @@ def _tool_choice(request: _Request) -> dict[str, Any]:
 
 
 def _reasoning(request: _Request) -> dict[str, Any] | None:
+    """Returns chat's ``reasoning`` for Anthropic's ``thinking`` and ``output_config``."""
     thinking = request.thinking
     members = _drop_none(
         effort=None if request.output_config is None else request.output_config.effort
