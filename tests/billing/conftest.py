@@ -1,4 +1,4 @@
-"""Nodes, a token and watched chains for the tests of payments."""
+"""Fixtures for the tests of payments: nodes, a token and watched chains."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def offer(settings: Any) -> Iterator[Callable[[Chain], Chain]]:
 
 @pytest.fixture
 def chain(db: None, token: Contract, offer: Callable[[Chain], Chain]) -> Chain:
-    """A watched chain of the node in this process, on which a block is final at once."""
+    """Returns a watched chain of the in-process node; its blocks are final immediately."""
     chain = offer(chain_of(token))
     look(chain)
     return chain

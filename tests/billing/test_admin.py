@@ -1,4 +1,4 @@
-"""Operators resolve what was not paid as asked, and resume a halted chain."""
+"""Tests how operators resolve deposits and resume or reread chains on the console."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SUBMIT = {"_form_submitted": "True"}
 
 @pytest.fixture
 def under(tenant: Tenant, chain: Chain, token: Contract) -> Deposit:
-    """A deposit one unit short of what its top-up asks for."""
+    """Returns a deposit that is one unit below the amount of its top-up."""
     top_up = ask(tenant, chain, token.payers[0])
     token.pay(top_up.units - 1)
     look(chain)
@@ -47,9 +47,7 @@ def said(response: Any) -> list[str]:
     return [str(message) for message in response.context["messages"]]
 
 
-def test_every_page_answers_and_nothing_can_be_written_by_hand(
-    operator: Client, under: Deposit
-) -> None:
+def test_pages_of_billing_are_read_only(operator: Client, under: Deposit) -> None:
     account, transfer = Account.objects.first(), Transfer.objects.first()
     for row in (under, TopUp.objects.get(), ChainState.objects.get(), account, transfer):
         assert row is not None
@@ -73,7 +71,7 @@ def test_pages_show_the_payment(operator: Client, under: Deposit, chain: Chain) 
     assert chain.rpc_url not in text
 
 
-def test_the_page_of_a_chain_tells_what_is_payable_that_the_settings_no_longer_name(
+def test_chain_page_shows_payable_tokens_and_recipients_removed_from_the_settings(
     operator: Client, under: Deposit, chain: Chain, offer: Callable[[Chain], Chain]
 ) -> None:
     page = url(ChainState.objects.get(), "change")
@@ -83,7 +81,7 @@ def test_the_page_of_a_chain_tells_what_is_payable_that_the_settings_no_longer_n
     assert said_of_it in operator.get(page).content.decode().replace("<wbr>", "")
 
 
-def test_a_chain_with_an_explorer_is_linked_to_it(operator: Client, under: Deposit) -> None:
+def test_deposit_page_links_to_the_explorer_of_its_chain(operator: Client, under: Deposit) -> None:
     facts = {
         field.attname: getattr(under, field.attname)
         for field in Deposit._meta.concrete_fields
@@ -100,9 +98,7 @@ def test_a_chain_with_an_explorer_is_linked_to_it(operator: Client, under: Depos
         assert f'href="https://basescan.org/{kind}/{shown}" target="_blank"' in text
 
 
-def test_a_deposit_is_credited_in_a_dialog(
-    operator: Client, tenant: Tenant, under: Deposit
-) -> None:
+def test_dialog_credits_a_deposit_once(operator: Client, tenant: Tenant, under: Deposit) -> None:
     before = snapshots.everything()
     dialog = operator.get(url(under, "credit"))
     assert dialog.status_code == 200
@@ -130,7 +126,7 @@ def test_a_deposit_is_credited_in_a_dialog(
     assert Transfer.objects.filter(kind="deposit").count() == 1
 
 
-def test_the_dialog_lists_whoever_named_the_sender_and_suggests_nobody_of_several(
+def test_dialog_lists_all_organizations_that_named_the_sender_and_preselects_none(
     operator: Client, tenant: Tenant, chain: Chain, token: Contract
 ) -> None:
     top_ups = [
@@ -158,7 +154,7 @@ def test_the_dialog_lists_whoever_named_the_sender_and_suggests_nobody_of_severa
         {"organization": "{own}", "note": "x" * 1_001},
     ],
 )
-def test_a_credit_without_an_organization_or_a_reason_is_refused(
+def test_dialog_refuses_a_credit_without_an_organization_or_a_note(
     operator: Client, tenant: Tenant, under: Deposit, form: dict[str, str]
 ) -> None:
     form = {name: text.replace("{own}", str(tenant.organization.pk)) for name, text in form.items()}
@@ -167,7 +163,7 @@ def test_a_credit_without_an_organization_or_a_reason_is_refused(
     assert snapshots.everything() == before
 
 
-def test_a_deposit_is_dismissed_in_a_dialog(operator: Client, under: Deposit) -> None:
+def test_dialog_dismisses_a_deposit(operator: Client, under: Deposit) -> None:
     response = operator.post(url(under, "dismiss"), {**SUBMIT, "note": "paid back"}, follow=True)
     assert said(response) == ["The deposit is dismissed."]
     under.refresh_from_db()
@@ -176,7 +172,7 @@ def test_a_deposit_is_dismissed_in_a_dialog(operator: Client, under: Deposit) ->
 
 
 @pytest.mark.parametrize("action", ["credit", "dismiss"])
-def test_who_may_only_look_resolves_nothing(
+def test_viewer_may_not_resolve_a_deposit(
     viewer: Client, tenant: Tenant, under: Deposit, action: str
 ) -> None:
     before = snapshots.everything()
@@ -186,7 +182,7 @@ def test_who_may_only_look_resolves_nothing(
     assert viewer.get(url(under, "change")).status_code == 200
 
 
-def test_a_halted_chain_is_resumed_in_a_dialog(
+def test_dialog_resumes_a_halted_chain(
     operator: Client, viewer: Client, tenant: Tenant, evm: EthTester, chain: Chain, token: Contract
 ) -> None:
     begin = ChainState.objects.get().cursor
@@ -221,7 +217,7 @@ def test_a_halted_chain_is_resumed_in_a_dialog(
     assert said(again) == [f"{state} is not halted."]
 
 
-def test_a_chain_is_read_again_in_a_dialog(operator: Client, viewer: Client, chain: Chain) -> None:
+def test_dialog_rereads_a_chain(operator: Client, viewer: Client, chain: Chain) -> None:
     state = ChainState.objects.get()
     assert state.number is not None
     page = url(state, "change")
@@ -247,7 +243,7 @@ def test_a_chain_is_read_again_in_a_dialog(operator: Client, viewer: Client, cha
     assert said(again) == [f"{state} is halted; resume it."]
 
 
-def test_lists_need_as_many_queries_for_many_rows_as_for_one(
+def test_lists_run_a_constant_number_of_queries(
     operator: Client, tenant: Tenant, chain: Chain, token: Contract
 ) -> None:
     counts = []

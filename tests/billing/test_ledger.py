@@ -1,4 +1,4 @@
-"""Transfers between accounts: exact, once, never changed and never overdrawn."""
+"""Tests transfers between accounts: exact amounts, single credits, no changes, no overdraft."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def poor() -> Tenant:
     return factories.make_tenant("Poor", credits_usd=0)
 
 
-def test_an_organization_begins_with_its_accounts_and_meters(poor: Tenant) -> None:
+def test_a_new_organization_has_accounts_and_meters(poor: Tenant) -> None:
     assert balances(poor) == dict.fromkeys(
         ("credits", "usage", "grants", "deposits", "write_off"), (0, 0, 0)
     )
@@ -35,7 +35,7 @@ def test_an_organization_begins_with_its_accounts_and_meters(poor: Tenant) -> No
     }
 
 
-def test_a_grant_moves_credits(poor: Tenant) -> None:
+def test_grant_moves_credits(poor: Tenant) -> None:
     transfer = ledger.grant(poor.organization.pk, 1_500_000_001, actor="ops", note="welcome")
     assert (transfer.kind, transfer.status) == ("grant", "posted")
     assert (transfer.amount_nano, transfer.posted_nano) == (1_500_000_001, 1_500_000_001)
@@ -46,26 +46,26 @@ def test_a_grant_moves_credits(poor: Tenant) -> None:
 
 
 @pytest.mark.parametrize("amount", [0, -1])
-def test_a_grant_of_nothing_is_refused(poor: Tenant, amount: int) -> None:
+def test_grant_refuses_an_amount_that_is_not_positive(poor: Tenant, amount: int) -> None:
     with pytest.raises(InvalidRequest):
         ledger.grant(poor.organization.pk, amount, actor="ops")
     assert not Transfer.objects.filter(organization=poor.organization).exists()
 
 
-def test_a_grant_to_nobody_is_refused(poor: Tenant) -> None:
+def test_grant_refuses_an_unknown_organization(poor: Tenant) -> None:
     with pytest.raises(NotFound):
         ledger.grant(poor.workspace.pk, 1, actor="ops")
     assert not Transfer.objects.filter(organization=poor.organization).exists()
 
 
-def test_a_deposit_is_credited_once(poor: Tenant) -> None:
+def test_credit_deposit_credits_a_reference_once(poor: Tenant) -> None:
     assert ledger.credit_deposit(poor.organization.pk, 7, reference="deposit:1", actor="chain")
     assert not ledger.credit_deposit(poor.organization.pk, 7, reference="deposit:1", actor="chain")
     assert balances(poor)["credits"] == (0, 7, 0)
     assert balances(poor)["deposits"] == (7, 0, 0)
 
 
-def test_a_refund_of_nothing_is_refused(poor: Tenant) -> None:
+def test_refund_refuses_a_generation_without_payment(poor: Tenant) -> None:
     with pytest.raises(ledger.NothingToRefund):
         ledger.refund("gen-none", actor="ops")
 
@@ -80,7 +80,7 @@ def test_a_refund_of_nothing_is_refused(poor: Tenant) -> None:
         "reference = 'gen-1'",
     ],
 )
-def test_a_posted_transfer_is_never_changed(poor: Tenant, change: str) -> None:
+def test_database_refuses_to_change_or_delete_a_posted_transfer(poor: Tenant, change: str) -> None:
     transfer = ledger.grant(poor.organization.pk, 5, actor="ops")
     with (
         pytest.raises(DatabaseError, match="never changed"),
@@ -93,7 +93,7 @@ def test_a_posted_transfer_is_never_changed(poor: Tenant, change: str) -> None:
     assert Transfer.objects.get(pk=transfer.pk).amount_nano == 5
 
 
-def test_the_database_refuses_an_overdraft(poor: Tenant) -> None:
+def test_database_refuses_an_overdraft(poor: Tenant) -> None:
     ledger.grant(poor.organization.pk, 5, actor="ops")
     credits_of = Account.objects.filter(organization=poor.organization, kind="credits")
     for change in ({"posted_debits": 6}, {"pending_debits": 6}):

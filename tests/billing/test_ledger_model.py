@@ -1,4 +1,4 @@
-"""The ledger beside a model of it: whatever is done in whatever order, both say the same."""
+"""Compares the ledger with a model of it after random sequences of operations."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ holds = st.integers(0, 300)
 
 @dataclass
 class Books:
-    """What the accounts of an organization should show."""
+    """Holds the expected balances of the accounts of an organization."""
 
     credits_in: int = 0
     credits_out: int = 0
@@ -76,7 +76,7 @@ class Books:
 
 @dataclass
 class Used:
-    """What a meter should show."""
+    """Holds the expected values of a meter."""
 
     day: date = date.min
     amounts: Counter[str] = field(default_factory=Counter)
@@ -95,7 +95,7 @@ class Used:
 
 @dataclass
 class Made:
-    """A generation as it was admitted and as it should have ended."""
+    """Holds the admitted values of a generation and its expected final values."""
 
     organization: uuid.UUID
     subjects: tuple[uuid.UUID, ...]
@@ -113,7 +113,7 @@ class Made:
 
 @dataclass(frozen=True)
 class Stage:
-    """The rows that every example starts from."""
+    """Holds the rows with which every example starts."""
 
     keys: Sequence[ApiKey]
     organizations: Sequence[uuid.UUID]
@@ -136,18 +136,18 @@ wishes = st.lists(
     min_size=1,
     max_size=4,
 )
-# How far above what a meter of the batch shows its ceilings lie.
+# The distance of a meter's ceilings above its present values; None is no ceiling.
 rooms = st.dictionaries(
     st.integers(0, 4),
     st.tuples(*[st.sampled_from([None, None, -1, 0, 1])] * 3),
     max_size=2,
 )
-# Against the hold: exactly, below it, a little above it, and beyond all credits.
+# The cost minus the hold: 0, negative, slightly positive, or above all credits.
 overs = st.just(0) | st.integers(-300, -1) | st.integers(1, 50) | st.integers(100, 3_000)
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """Grants, deposits, holds, settlements, sweeps and refunds of two organizations."""
+    """Runs grants, deposits, holds, settlements, sweeps and refunds of two organizations."""
 
     stage: Stage
 
@@ -241,7 +241,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.last is not None)
     @rule()
     def repeat_the_last_admission(self) -> None:
-        """As a lost connection makes it: what was stored is there, the rest may be stored now."""
+        """Repeats the stored rows of the last admission, as after a lost connection."""
         assert self.last is not None
         ids = {row["id"] for row in json.loads(self.last[0])} & set(self.made)
         rows = json.dumps([row for row in json.loads(self.last[0]) if row["id"] in ids])
@@ -309,7 +309,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.made)
     @rule(picks=st.lists(st.tuples(st.integers(0, 100), overs, holds), min_size=1, max_size=6))
     def settle(self, picks: list[tuple[int, int, int]]) -> None:
-        """Below the hold, at it and above it, in one batch, ended ones among them."""
+        """Settles one batch below, at and above the holds; it may include ended generations."""
         batch: dict[str, tuple[int, int]] = {}
         pending = [i for i, made in self.made.items() if made.status == "pending"]
         ids = [*pending, *[i for i in self.made if i not in pending][-2:]]
@@ -341,7 +341,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self._end({i: batch[i] for i in ended}, "completed")
 
     def _end(self, batch: dict[str, tuple[int, int]], status: str) -> None:
-        """All holds are freed before what exceeds them is paid, in the order of the ids."""
+        """Frees all holds of the batch, then charges the excess costs in the order of the ids."""
         for generation_id, (cost, upstream) in batch.items():
             made = self.made[generation_id]
             books = self.books[made.organization]
@@ -412,7 +412,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(days=st.sampled_from([1, 7, 40]))
     def time_passes(self, days: int) -> None:
-        """Meters were last moved so many days before they were."""
+        """Moves the day of each meter back by ``days``."""
         for subject, used in self.used.items():
             if used.day > date.min:
                 used.day -= timedelta(days)
@@ -496,7 +496,7 @@ def _subjects(key: ApiKey) -> tuple[uuid.UUID, ...]:
     return tuple(subject for subject in found if subject is not None)
 
 
-def test_the_ledger_does_what_its_model_says(db: None) -> None:
+def test_ledger_agrees_with_its_model(db: None) -> None:
     keys: list[ApiKey] = []
     organizations: list[uuid.UUID] = []
     for name in ("first", "second"):

@@ -1,4 +1,4 @@
-"""The states of transfers and grant requests as tables."""
+"""Tests every transition of grant requests and transfers against a table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REQUEST_TRANSITIONS: dict[str, Callable[[GrantRequest], object]] = {
     "decline as the requester": lambda request: request.decline(by="ann"),
 }
 
-# In the order of REQUEST_TRANSITIONS.
+# The columns are in the order of REQUEST_TRANSITIONS.
 REQUESTS: dict[str, tuple[Any, ...]] = {
     "requested": ("approved", SameOperator, "declined", "declined"),
     "approved": (REFUSED, REFUSED, REFUSED, REFUSED),
@@ -39,7 +39,7 @@ REQUESTS: dict[str, tuple[Any, ...]] = {
         for transition, expected in zip(REQUEST_TRANSITIONS, row, strict=True)
     ],
 )
-def test_every_transition_of_a_grant_request(
+def test_each_transition_of_a_grant_request_has_the_expected_result(
     tenant: Tenant, state: str, transition: str, expected: Any
 ) -> None:
     request = GrantRequest.objects.create(
@@ -60,7 +60,7 @@ def test_every_transition_of_a_grant_request(
 
 @pytest.mark.parametrize("after", Transfer.Status.values)
 @pytest.mark.parametrize("before", Transfer.Status.values)
-def test_the_database_ends_a_pending_transfer_once(tenant: Tenant, before: str, after: str) -> None:
+def test_database_lets_a_pending_transfer_end_once(tenant: Tenant, before: str, after: str) -> None:
     accounts = {row.kind: row for row in Account.objects.for_organization(tenant.organization.pk)}
 
     def columns(status: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The ledger is recomputed: what is in order passes, and every kind of difference is told."""
+"""Tests ``verify_ledger``, which reports each kind of difference, and ``grant_credits``."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def verify() -> tuple[int, list[str]]:
 
 @contextmanager
 def tampering(*tables: str) -> Iterator[None]:
-    """Lets rows be changed that triggers keep."""
+    """Disables the triggers that protect rows of the tables."""
     with connection.cursor() as cursor:
-        # What is judged at commit must be judged before a table is altered.
+        # PostgreSQL refuses to alter a table while deferred constraint checks are pending.
         cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
         for table in tables:
             cursor.execute(f"ALTER TABLE {table} DISABLE TRIGGER USER")
@@ -52,7 +52,7 @@ def account(tenant: Tenant, kind: str) -> Account:
 
 
 def transfer(tenant: Tenant, debit: str, credit: str, **fields: Any) -> Transfer:
-    """A transfer that no account knows of."""
+    """Stores a transfer without a change to the balances of its accounts."""
     defaults = {"amount_nano": 5, "posted_nano": 5, "status": "posted", "ended_at": timezone.now()}
     return Transfer.objects.create(
         organization=tenant.organization,
@@ -62,13 +62,13 @@ def transfer(tenant: Tenant, debit: str, credit: str, **fields: Any) -> Transfer
     )
 
 
-def test_a_ledger_in_order_has_no_differences(tenant: Tenant) -> None:
+def test_verify_ledger_finds_no_difference_in_a_correct_ledger(tenant: Tenant) -> None:
     ledger.grant(tenant.organization.pk, 7, actor="test")
     assert audit.find_differences() == []
     assert verify() == (0, [])
 
 
-def test_an_account_that_differs_from_its_transfers_is_told(tenant: Tenant) -> None:
+def test_verify_ledger_reports_an_account_that_differs_from_its_transfers(tenant: Tenant) -> None:
     purse = account(tenant, "credits")
     before = purse.posted_credits
     Account.objects.filter(pk=purse.pk).update(posted_credits=before + 1, pending_debits=2)
@@ -80,7 +80,7 @@ def test_an_account_that_differs_from_its_transfers_is_told(tenant: Tenant) -> N
     assert verify() == (1, [account_text, sum_text])
 
 
-def test_a_transfer_between_organizations_is_told(tenant: Tenant) -> None:
+def test_find_differences_reports_a_transfer_between_organizations(tenant: Tenant) -> None:
     other = factories.make_tenant("Other")
     with tampering("billing_transfer"):
         row = Transfer.objects.for_organization(tenant.organization.pk).latest("id")
@@ -90,7 +90,7 @@ def test_a_transfer_between_organizations_is_told(tenant: Tenant) -> None:
     ]
 
 
-def test_a_refund_of_more_than_was_paid_is_told(tenant: Tenant) -> None:
+def test_verify_refunds_reports_a_refund_above_the_payment(tenant: Tenant) -> None:
     transfer(tenant, "credits", "usage", kind="usage", reference="gen-1", amount_nano=9)
     transfer(
         tenant, "usage", "credits", kind="refund", reference="gen-1", amount_nano=6, posted_nano=6
@@ -98,7 +98,9 @@ def test_a_refund_of_more_than_was_paid_is_told(tenant: Tenant) -> None:
     assert audit.run_check(audit.VERIFY_REFUNDS) == ["generation gen-1: 6 refunded of 5 paid"]
 
 
-def test_a_deposit_without_its_transfer_and_the_reverse_are_told(tenant: Tenant) -> None:
+def test_find_differences_reports_a_deposit_without_its_transfer_and_the_reverse(
+    tenant: Tenant,
+) -> None:
     deposit = Deposit.objects.create(
         chain_id=1, tx_hash="0x1", ordinal=0, block_number=1, block_hash="0x2",
         mined_at=timezone.now(), token="0x3", token_symbol="T", token_decimals=6, sender="0x4",
@@ -119,7 +121,7 @@ def test_a_deposit_without_its_transfer_and_the_reverse_are_told(tenant: Tenant)
     ]
 
 
-def test_a_generation_that_did_not_pay_its_cost_is_told(tenant: Tenant) -> None:
+def test_verify_ledger_reports_a_generation_that_did_not_pay_its_cost(tenant: Tenant) -> None:
     ended = factories.make_generation(tenant, cost_nano=5)
     pending = factories.make_generation(tenant, status=Generation.Status.PENDING)
     assert verify() == (0, [])
@@ -130,11 +132,11 @@ def test_a_generation_that_did_not_pay_its_cost_is_told(tenant: Tenant) -> None:
     assert (code, len(found)) == (1, 4)
     assert f"generation {ended.pk}: ended at a cost of 6, its transfers paid 5 and hold 0" in found
     assert f"generation {pending.pk}: holds 7, its transfers hold 0 and paid 0" in found
-    # The key's and the workspace's.
+    # The meters of the key and of the workspace give this text.
     assert "cost 5, own credentials 0, held 0 and 0; its generations make 6, 0, 7 and 3" in told
 
 
-def test_transfers_of_no_generation_are_told(tenant: Tenant) -> None:
+def test_verify_ledger_reports_transfers_without_a_generation(tenant: Tenant) -> None:
     transfer(tenant, "credits", "usage", kind="usage", reference="gen-nobody")
     code, found = verify()
     assert code == 1
@@ -150,7 +152,7 @@ def test_verify_ledger_prints_a_line_for_each_difference(tenant: Tenant) -> None
     assert len(output.getvalue().splitlines()) == 2
 
 
-def test_granted_credits_are_a_transfer(tenant: Tenant) -> None:
+def test_grant_credits_posts_a_transfer(tenant: Tenant) -> None:
     before = account(tenant, "credits").balance
     output = io.StringIO()
     call_command(
@@ -169,7 +171,7 @@ def test_granted_credits_are_a_transfer(tenant: Tenant) -> None:
 @pytest.mark.parametrize(
     "amount", ["0", "0.0", "1.0000000001", "1e3", "+1", " 1", "1\n", "x", "", "1,5", "1" * 10]
 )
-def test_another_grant_is_refused(tenant: Tenant, amount: str) -> None:
+def test_grant_credits_refuses_an_invalid_amount(tenant: Tenant, amount: str) -> None:
     before = snapshots.everything()
     with pytest.raises(CommandError) as caught:
         call_command("grant_credits", str(tenant.organization.pk), amount)
@@ -178,12 +180,12 @@ def test_another_grant_is_refused(tenant: Tenant, amount: str) -> None:
 
 
 @pytest.mark.parametrize("note", ["x" * 1_001, "a\x00b"])
-def test_a_grant_with_another_note_is_refused(tenant: Tenant, note: str) -> None:
+def test_grant_credits_refuses_an_invalid_note(tenant: Tenant, note: str) -> None:
     with pytest.raises(CommandError):
         call_command("grant_credits", str(tenant.organization.pk), "1", "--note", note)
     assert Transfer.objects.filter(note=note.replace("\x00", "")).count() == 0
 
 
-def test_a_grant_to_nobody_is_refused(db: None) -> None:
+def test_grant_credits_refuses_an_unknown_organization(db: None) -> None:
     with pytest.raises(CommandError, match=r"^There is no such organization\.$"):
         call_command("grant_credits", str(uuid4()), "1")

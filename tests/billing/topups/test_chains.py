@@ -1,4 +1,4 @@
-"""Which chains, tokens and addresses payments are taken with, as the operator writes it."""
+"""Tests the settings of chains, tokens and addresses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OWNER = "0xd8dA6BF26964aF9D7eEd9e03E53415D37aA96045"
 @pytest.mark.parametrize(
     "address",
     [
-        # The examples of EIP-55 itself.
+        # These are the examples of EIP-55.
         "0x52908400098527886E0F7030069857D2E4169EE7",
         "0x8617E340B3D01FA5F11F306F4090FD50E238070D",
         "0xde709f2102306220921060314715629080e2fb77",
@@ -29,7 +29,7 @@ OWNER = "0xd8dA6BF26964aF9D7eEd9e03E53415D37aA96045"
         "0xD1220A0cf47c7B9Be7A2E6BA89F429762e7b9aDb",
     ],
 )
-def test_an_address_is_read_in_three_spellings(address: str) -> None:
+def test_parse_address_accepts_three_spellings(address: str) -> None:
     digits = address[2:]
     assert parse_address(address) == address
     assert parse_address("0x" + digits.lower()) == address
@@ -53,13 +53,13 @@ def test_an_address_is_read_in_three_spellings(address: str) -> None:
         "vitalik.eth",
     ],
 )
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_parse_address_refuses_malformed_text(text: str) -> None:
     with pytest.raises(ValueError, match=r"^an address is 0x and 40 hexadecimal digits$"):
         parse_address(text)
 
 
 @pytest.mark.parametrize("place", [4, 10, 20, 41])
-def test_mixed_case_must_satisfy_the_checksum(place: int) -> None:
+def test_parse_address_checks_the_checksum_of_mixed_case(place: int) -> None:
     letters = [place for place, letter in enumerate(USDC) if letter.isalpha() and place > 1]
     place = min(letters, key=lambda letter: abs(letter - place))
     wrong = USDC[:place] + USDC[place].swapcase() + USDC[place + 1 :]
@@ -71,7 +71,7 @@ def test_mixed_case_must_satisfy_the_checksum(place: int) -> None:
     ("decimals", "cents", "units"),
     [(6, 1, 10_000), (6, 1_234, 12_340_000), (9, 100, 10**9), (18, 1, 10**16), (36, 5, 5 * 10**34)],
 )
-def test_cents_have_a_number_of_units(decimals: int, cents: int, units: int) -> None:
+def test_units_of_converts_cents(decimals: int, cents: int, units: int) -> None:
     token = Token(USDC, decimals, "USDC")
     assert token.units_of(cents) == units
     assert token.nano_usd_of(units) == cents * 10**7
@@ -89,9 +89,7 @@ def test_cents_have_a_number_of_units(decimals: int, cents: int, units: int) -> 
         (6, 2**256 - 1, (2**256 - 1) * 1_000),
     ],
 )
-def test_a_unit_finer_than_a_nano_dollar_is_rounded_down(
-    decimals: int, units: int, nano_usd: int
-) -> None:
+def test_nano_usd_of_rounds_down(decimals: int, units: int, nano_usd: int) -> None:
     assert Token(USDC, decimals, "USDC").nano_usd_of(units) == nano_usd
 
 
@@ -106,12 +104,12 @@ def parse(
     )
 
 
-def test_nothing_written_is_no_chain() -> None:
+def test_parse_returns_no_chain_for_empty_settings() -> None:
     assert parse("", "", "", "") == {}
     assert parse(" ", "", "", "") == {}
 
 
-def test_several_chains_are_read() -> None:
+def test_parse_reads_several_chains() -> None:
     chains = parse(
         "1=https://eth.example/v2/key?a=b, 8453=http://10.0.0.5:8545,137=https://p.example,5=http://n",
         ",".join(f"{number}={USDC.lower()}:6:USDC" for number in (8453, 137, 5))
@@ -129,7 +127,7 @@ def test_several_chains_are_read() -> None:
     assert [chain.name for chain in chains.values()] == ["Ethereum", "Base", "Polygon", "Chain 5"]
 
 
-def test_a_chain_does_not_show_the_url_of_its_node() -> None:
+def test_repr_of_a_chain_hides_the_url_of_its_node() -> None:
     (chain,) = parse("8453=https://node.example/v2/secret-key").values()
     assert "secret-key" not in repr(chain)
     assert "node.example" not in repr(chain)
@@ -235,13 +233,13 @@ def test_a_chain_does_not_show_the_url_of_its_node() -> None:
         ),
     ],
 )
-def test_a_wrong_configuration_is_refused(given: dict[str, str], message: str) -> None:
+def test_parse_refuses_an_invalid_configuration(given: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         parse(**given)
     assert str(caught.value) == message
 
 
-def test_a_chain_id_may_be_as_large_as_the_column() -> None:
+def test_parse_accepts_the_largest_chain_id_of_the_column() -> None:
     (chain,) = parse(
         "9223372036854775807=http://n",
         f"9223372036854775807={USDC}:6:USDC",
@@ -250,7 +248,7 @@ def test_a_chain_id_may_be_as_large_as_the_column() -> None:
     assert chain.chain_id == 2**63 - 1
 
 
-def test_the_settings_are_read_and_wrong_ones_stop_the_start() -> None:
+def test_invalid_settings_stop_the_start() -> None:
     def load(**environment: str) -> subprocess.CompletedProcess[str]:
         code = "from config.settings import *; print(CHAINS, TOP_UP_LIFETIME, TOP_UP_GRACE)"
         return subprocess.run(

@@ -1,4 +1,4 @@
-"""What operators do with deposits, and what metrics say of them."""
+"""Tests how operators resolve deposits and which metrics count them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ from tests.support.chains.watching import Offer, credited, found, mine, status
 from tests.support.factories import Tenant
 
 
-def test_a_deposit_is_kept_as_it_was_stored(tenant: Tenant, chain: Chain, token: Contract) -> None:
+def test_database_refuses_to_change_or_delete_a_deposit(
+    tenant: Tenant, chain: Chain, token: Contract
+) -> None:
     top_up = ask(tenant, chain, token.payers[0])
     token.pay(top_up.units)
     token.pay(7)
@@ -42,7 +44,7 @@ def test_a_deposit_is_kept_as_it_was_stored(tenant: Tenant, chain: Chain, token:
             Deposit.objects.filter(pk=deposit.pk).delete()
 
 
-def test_an_operator_credits_a_deposit_once(tenant: Tenant, chain: Chain, token: Contract) -> None:
+def test_credit_credits_a_deposit_once(tenant: Tenant, chain: Chain, token: Contract) -> None:
     top_up = ask(tenant, chain, token.payers[0])
     token.pay(top_up.units - 1)
     look(chain)
@@ -63,7 +65,7 @@ def test_an_operator_credits_a_deposit_once(tenant: Tenant, chain: Chain, token:
     assert (credited(other), len(credited(tenant))) == ([], 1)
 
 
-def test_an_operator_credits_an_unmatched_deposit_to_anybody(
+def test_credit_accepts_any_organization_for_an_unmatched_deposit(
     tenant: Tenant, chain: Chain, token: Contract
 ) -> None:
     token.pay(3_000_000)
@@ -74,7 +76,7 @@ def test_an_operator_credits_an_unmatched_deposit_to_anybody(
 
 
 @pytest.mark.parametrize(("seconds", "after"), [(-1, "expired"), (60, "open")])
-def test_a_dismissed_deposit_closes_the_review_of_its_top_up(
+def test_dismiss_closes_the_review_of_a_top_up_after_its_last_deposit(
     tenant: Tenant, chain: Chain, token: Contract, seconds: int, after: str
 ) -> None:
     top_up = ask(tenant, chain, token.payers[0])
@@ -93,7 +95,7 @@ def test_a_dismissed_deposit_closes_the_review_of_its_top_up(
     assert (status(top_up), credited(tenant)) == ("confirmed", [top_up.units * 1_000])
 
 
-def test_a_deposit_worth_nothing_or_too_much_is_not_credited(
+def test_credit_refuses_an_amount_above_the_range_of_the_ledger(
     tenant: Tenant, evm: EthTester, offer: Offer
 ) -> None:
     token = deploy(evm, supply=2**256 - 1)
@@ -112,7 +114,7 @@ def test_a_deposit_worth_nothing_or_too_much_is_not_credited(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_operators_at_once_resolve_a_deposit_once(
+def test_concurrent_operators_credit_a_deposit_once(
     tenant: Tenant, chain: Chain, token: Contract, together: Callable[..., list[Any]]
 ) -> None:
     token.pay(3_000_000)
@@ -130,7 +132,7 @@ def test_operators_at_once_resolve_a_deposit_once(
     assert [amount for other in tenants for amount in credited(other)] == [3_000_000_000]
 
 
-def test_metrics_tell_of_what_waits_for_an_operator(
+def test_metrics_count_deposits_in_review_and_halted_chains(
     tenant: Tenant, anonymous: APIClient, chain: Chain, token: Contract
 ) -> None:
     token.pay(7)
@@ -154,7 +156,7 @@ def test_metrics_tell_of_what_waits_for_an_operator(
     assert told() == ["causeway_deposits_in_review 1.0", f"causeway_chain_halted{label} 1.0"]
 
 
-def test_an_error_of_the_look_ahead_is_a_failure_like_any_other(
+def test_an_error_in_unconfirmed_blocks_is_recorded_and_confirmed_payments_are_credited(
     tenant: Tenant, chain: Chain, token: Contract
 ) -> None:
     top_up = ask(tenant, chain, token.payers[0])
@@ -171,7 +173,7 @@ def test_an_error_of_the_look_ahead_is_a_failure_like_any_other(
     assert credited(tenant) == [top_up.units * 1_000]
 
 
-def test_two_chains_do_not_take_each_others_payments(
+def test_a_payment_on_another_chain_is_not_credited(
     tenant: Tenant, chain: Chain, token: Contract, anvil: Anvil, offer: Offer
 ) -> None:
     own = deploy(anvil)

@@ -1,4 +1,4 @@
-"""Payments before finality, and reorganizations."""
+"""Tests payments before finality, reorganizations and the rereading of blocks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.chains.watching import Offer, credited, found, mine, status
 from tests.support.factories import Tenant
 
 
-def test_a_payment_is_seen_before_it_is_final(
+def test_a_payment_shows_as_seen_before_it_is_final(
     tenant: Tenant, inference: APIClient, anvil: Anvil, offer: Offer
 ) -> None:
     token = deploy(anvil)
@@ -39,7 +39,7 @@ def test_a_payment_is_seen_before_it_is_final(
     ]  # fmt: skip
 
 
-def test_a_payment_that_is_taken_back_before_finality_is_not_credited(
+def test_a_payment_that_is_reverted_before_finality_is_not_credited(
     tenant: Tenant, anvil: Anvil, offer: Offer
 ) -> None:
     token = deploy(anvil)
@@ -63,7 +63,7 @@ def test_a_payment_that_is_taken_back_before_finality_is_not_credited(
 def test_a_payment_that_moves_before_finality_is_credited_once(
     tenant: Tenant, anvil: Anvil, offer: Offer
 ) -> None:
-    """The log's index in the block is another one after the reorganization."""
+    """Also changes the index of the log in its block."""
     token = deploy(anvil)
     mine(anvil, 6)
     chain = offer(chain_of(token, confirmations=4))
@@ -98,7 +98,7 @@ def test_a_payment_that_moves_before_finality_is_credited_once(
     assert (status(top_up), credited(tenant)) == ("confirmed", [top_up.units * 1_000])
 
 
-def test_a_reorganization_after_finality_halts_the_chain_until_an_operator_resumes_it(
+def test_a_reorganization_after_finality_halts_the_chain_until_it_is_resumed(
     tenant: Tenant, anvil: Anvil, offer: Offer
 ) -> None:
     token = deploy(anvil)
@@ -128,11 +128,11 @@ def test_a_reorganization_after_finality_halts_the_chain_until_an_operator_resum
     state.resume(Cursor(block.number, block.hash), by="operator test")
     look(chain)
     assert (status(first), status(second)) == ("confirmed", "confirmed")
-    # The first one is in the chain again, at another place, and was credited before.
+    # The first payment was credited before and is now in another block.
     assert credited(tenant) == [first.units * 1_000, second.units * 1_000]
 
 
-def test_resuming_skips_no_block_and_needs_a_halt(chain: Chain) -> None:
+def test_resume_refuses_to_skip_a_block_or_to_start_without_a_halt(chain: Chain) -> None:
     state = ChainState.objects.get()
     assert state.cursor is not None
     with pytest.raises(InvalidTransition):
@@ -146,7 +146,7 @@ def test_resuming_skips_no_block_and_needs_a_halt(chain: Chain) -> None:
     assert (state.halted_at, state.halt_reason, state.resumed_by) == (None, "", "operator test")
 
 
-def test_a_payment_that_a_node_left_out_is_found_when_its_blocks_are_read_again(
+def test_read_again_finds_a_payment_that_the_node_left_out(
     tenant: Tenant, token: Contract, front: Front, offer: Offer
 ) -> None:
     chain = offer(chain_of(token, url=front.url))
@@ -167,7 +167,9 @@ def test_a_payment_that_a_node_left_out_is_found_when_its_blocks_are_read_again(
     assert credited(tenant) == [first.units * 1_000, second.units * 1_000]
 
 
-def test_reading_again_skips_no_block_and_is_no_resuming(chain: Chain, token: Contract) -> None:
+def test_read_again_refuses_to_skip_a_block_or_to_resume_a_halted_chain(
+    chain: Chain, token: Contract
+) -> None:
     state, reading = ChainState.objects.get(), ChainState.objects.get()
     assert state.cursor is not None
     with pytest.raises(InvalidRequest, match=f"at most {state.cursor.number}"):
@@ -176,7 +178,7 @@ def test_reading_again_skips_no_block_and_is_no_resuming(chain: Chain, token: Co
     ((payments, cursor),) = node_of(chain).scan(reading.cursor)
     block = node_of(chain).read_block(state.cursor.number - 1)
     state.read_again(Cursor(block.number, block.hash), by="operator test")
-    # Who reads meanwhile moves nothing.
+    # A reader that started before ``read_again`` stores nothing.
     assert Deposit.objects.store_batch(reading, chain, payments, cursor) is False
     assert state.cursor is not None
     assert state.halt(state.cursor, "x") is True

@@ -1,4 +1,4 @@
-"""Which top-up a payment credits."""
+"""Tests which top-up a payment is matched with."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_an_exact_payment_is_credited_once(
 
 
 @pytest.mark.parametrize(("units", "finding"), [(-1, "under"), (+1, "over"), (-5_000_000, "under")])
-def test_another_amount_waits_for_an_operator_and_the_exact_one_still_pays(
+def test_a_wrong_amount_needs_review_and_the_exact_amount_is_still_credited(
     tenant: Tenant, chain: Chain, token: Contract, units: int, finding: str
 ) -> None:
     top_up = ask(tenant, chain, token.payers[0])
@@ -64,7 +64,7 @@ def test_another_amount_waits_for_an_operator_and_the_exact_one_still_pays(
     assert Deposit.objects.in_review().count() == 1
 
 
-def test_a_wrong_payment_is_told_of_the_nearest_top_up(
+def test_a_wrong_amount_is_matched_with_the_nearest_top_up(
     tenant: Tenant, chain: Chain, token: Contract
 ) -> None:
     small, large = (ask(tenant, chain, token.payers[0], usd_cents=cents) for cents in (100, 1_000))
@@ -75,7 +75,9 @@ def test_a_wrong_payment_is_told_of_the_nearest_top_up(
     assert (status(small), status(large)) == ("open", "review")
 
 
-def test_another_sender_pays_nothing_of_it(tenant: Tenant, chain: Chain, token: Contract) -> None:
+def test_a_payment_of_another_sender_is_unmatched(
+    tenant: Tenant, chain: Chain, token: Contract
+) -> None:
     token.pay(50_000_000, to=token.payers[1])
     top_up = ask(tenant, chain, token.payers[0])
     token.pay(top_up.units, payer=1)
@@ -84,7 +86,7 @@ def test_another_sender_pays_nothing_of_it(tenant: Tenant, chain: Chain, token: 
     assert (status(top_up), credited(tenant)) == ("open", [])
 
 
-def test_who_names_the_sender_of_another_cannot_claim_the_payment(
+def test_a_top_up_that_names_the_sender_of_another_organization_does_not_take_its_payment(
     tenant: Tenant, chain: Chain, token: Contract
 ) -> None:
     thief = factories.make_tenant("Thief")
@@ -96,10 +98,10 @@ def test_who_names_the_sender_of_another_cannot_claim_the_payment(
     assert [status(other) for other in stolen] == ["open"] * 5
 
 
-def test_another_amount_is_nobodys_where_several_organizations_name_its_sender(
+def test_a_wrong_amount_is_unmatched_when_several_organizations_name_its_sender(
     tenant: Tenant, chain: Chain, token: Contract
 ) -> None:
-    """A wallet that drops the tail pays what is nearest to whoever asked for it most often."""
+    """Pays a rounded amount that is close to top-ups of two organizations."""
     thief = factories.make_tenant("Thief")
     stolen = [ask(thief, chain, token.payers[0]) for _ in range(5)]
     top_up = ask(tenant, chain, token.payers[0])
@@ -113,7 +115,7 @@ def test_another_amount_is_nobodys_where_several_organizations_name_its_sender(
     ]
 
 
-def test_a_second_organization_counts_also_once_it_was_paid(
+def test_a_wrong_amount_is_unmatched_when_one_of_two_organizations_was_paid(
     tenant: Tenant, chain: Chain, token: Contract
 ) -> None:
     top_up = ask(tenant, chain, token.payers[0])
@@ -124,7 +126,7 @@ def test_a_second_organization_counts_also_once_it_was_paid(
     assert found() == [("credited", top_up.units), ("unmatched", 10_000_000)]
 
 
-def test_a_late_payment_is_nobodys_where_several_organizations_had_its_amount(
+def test_a_late_payment_is_unmatched_when_several_organizations_had_its_amount(
     tenant: Tenant, chain: Chain, token: Contract, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("billing.topups.models.top_ups.MAX_TAIL", 1)
@@ -146,7 +148,7 @@ def test_a_late_payment_is_nobodys_where_several_organizations_had_its_amount(
         (10_000_000, 1, "unmatched"),
     ],
 )
-def test_what_is_asked_for_after_a_payment_does_not_claim_it(
+def test_a_top_up_created_after_a_payment_does_not_take_it(
     tenant: Tenant,
     chain: Chain,
     token: Contract,
@@ -164,7 +166,7 @@ def test_what_is_asked_for_after_a_payment_does_not_claim_it(
     assert found() == [(finding, units)]
 
 
-def test_other_tokens_and_pretended_events_are_not_payments(
+def test_other_tokens_and_forged_events_are_ignored(
     tenant: Tenant, chain: Chain, evm: EthTester, token: Contract
 ) -> None:
     top_up = ask(tenant, chain, token.payers[0])
@@ -178,7 +180,7 @@ def test_other_tokens_and_pretended_events_are_not_payments(
 
 
 @pytest.mark.parametrize("changes", ["recipient", "token", "both"])
-def test_what_was_asked_for_before_a_change_of_the_settings_is_still_credited(
+def test_a_top_up_from_before_a_change_of_the_settings_is_credited(
     tenant: Tenant, anvil: Anvil, offer: Offer, changes: str
 ) -> None:
     old, new = deploy(anvil), deploy(anvil)
@@ -207,7 +209,7 @@ def test_what_was_asked_for_before_a_change_of_the_settings_is_still_credited(
     assert credited(tenant) == [top_up.units * 1_000, later.units * 1_000]
 
 
-def test_what_nobody_waits_for_any_more_is_not_read(
+def test_a_former_recipient_is_read_only_while_a_top_up_reserves_its_amount(
     tenant: Tenant, token: Contract, front: Front, offer: Offer
 ) -> None:
     chain = offer(chain_of(token, url=front.url))
@@ -224,7 +226,7 @@ def test_what_nobody_waits_for_any_more_is_not_read(
     assert [wanted["topics"][2] for (wanted,) in front.asked("eth_getLogs")] == [to, to[0]]
 
 
-def test_two_transfers_of_one_transaction_are_two_payments(
+def test_two_transfers_in_one_transaction_are_two_payments(
     tenant: Tenant, chain: Chain, token: Contract
 ) -> None:
     first, second = ask(tenant, chain, token.payers[0]), ask(tenant, chain, token.payers[0])
@@ -236,7 +238,7 @@ def test_two_transfers_of_one_transaction_are_two_payments(
     assert credited(tenant) == [first.units * 1_000, second.units * 1_000]
 
 
-def test_a_reverted_transfer_is_no_payment(
+def test_a_reverted_transfer_is_ignored(
     tenant: Tenant, chain: Chain, token: Contract, anvil: Anvil, offer: Offer
 ) -> None:
     own = deploy(anvil, supply=10)
@@ -251,7 +253,7 @@ def test_a_reverted_transfer_is_no_payment(
     assert (found(), status(top_up), credited(tenant)) == ([], "open", [])
 
 
-def test_a_payment_within_the_grace_is_credited(
+def test_a_payment_in_the_grace_period_is_credited(
     tenant: Tenant, chain: Chain, token: Contract
 ) -> None:
     top_up = ask(tenant, chain, token.payers[0])
@@ -267,7 +269,7 @@ def test_a_payment_within_the_grace_is_credited(
 
 
 @pytest.mark.parametrize("is_released", [False, True])
-def test_a_payment_beyond_the_grace_waits_for_an_operator(
+def test_a_payment_after_the_grace_period_needs_review(
     tenant: Tenant, chain: Chain, evm: EthTester, token: Contract, is_released: bool
 ) -> None:
     top_up = ask(tenant, chain, token.payers[0])
@@ -285,10 +287,10 @@ def test_a_payment_beyond_the_grace_waits_for_an_operator(
     assert credited(tenant) == []
 
 
-def test_the_last_moment_of_the_grace_is_in_time(
+def test_a_payment_at_the_end_of_the_grace_period_is_credited(
     tenant: Tenant, chain: Chain, token: Contract
 ) -> None:
-    """The moment of the block counts, not that of its confirmation."""
+    """Compares the time of the block, not the time of its confirmation."""
     top_up = ask(tenant, chain, token.payers[0])
     token.pay(top_up.units)
     ((payments, cursor),) = node_of(chain).scan(ChainState.objects.get().cursor)
@@ -299,7 +301,7 @@ def test_the_last_moment_of_the_grace_is_in_time(
     assert (status(top_up), credited(tenant)) == ("confirmed", [top_up.units * 1_000])
 
 
-def test_a_payment_made_before_its_top_up_was_asked_for_is_not_its(
+def test_a_payment_made_before_the_top_up_is_unmatched(
     tenant: Tenant, chain: Chain, token: Contract
 ) -> None:
     top_up = ask(tenant, chain, token.payers[0])
@@ -309,7 +311,7 @@ def test_a_payment_made_before_its_top_up_was_asked_for_is_not_its(
     assert (found(), credited(tenant)) == ([("unmatched", top_up.units)], [])
 
 
-def test_a_second_payment_of_the_same_waits_for_an_operator(
+def test_a_second_payment_of_the_same_amount_needs_review(
     tenant: Tenant, chain: Chain, token: Contract
 ) -> None:
     top_up = ask(tenant, chain, token.payers[0])
@@ -320,7 +322,7 @@ def test_a_second_payment_of_the_same_waits_for_an_operator(
     assert (status(top_up), credited(tenant)) == ("confirmed", [top_up.units * 1_000])
 
 
-def test_an_amount_stays_reserved_until_no_payment_of_it_can_be_in_time(
+def test_an_amount_stays_reserved_until_the_end_of_the_grace_period(
     tenant: Tenant, chain: Chain, token: Contract, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("billing.topups.models.top_ups.MAX_TAIL", 1)
@@ -339,7 +341,7 @@ def test_an_amount_stays_reserved_until_no_payment_of_it_can_be_in_time(
     assert ask(tenant, chain, token.payers[0]).units == top_up.units
 
 
-def test_nothing_is_released_before_all_that_came_in_is_judged(
+def test_release_amounts_waits_until_every_received_deposit_is_matched(
     tenant: Tenant, chain: Chain, token: Contract
 ) -> None:
     top_up = ask(tenant, chain, token.payers[0])

@@ -1,4 +1,4 @@
-"""Answers of a node that are late, short, malformed or false."""
+"""Tests late, truncated, malformed and false answers of a node."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.chains.nodes import Answers, Contract, Front, chain_of
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_loses_and_doubles_nothing(
+def test_a_fault_neither_loses_nor_duplicates_a_payment(
     name: str, token: Contract, front: Front, caplog: pytest.LogCaptureFixture
 ) -> None:
     fault, kind, message = FAULTS[name]
@@ -56,7 +56,7 @@ def test_a_fault_loses_and_doubles_nothing(
     ]
 
 
-def test_a_log_that_is_told_twice_is_one_payment(token: Contract, front: Front) -> None:
+def test_a_log_that_is_returned_twice_is_one_payment(token: Contract, front: Front) -> None:
     watcher = watching(token, front)
     token.pay_twice(6, 7)
     front.fault = of("eth_getLogs", lambda found: [*found, *found[::-1]])
@@ -72,10 +72,8 @@ def test_answers_may_come_in_any_order(token: Contract, front: Front) -> None:
     assert watcher.units() == [5]
 
 
-def test_a_node_that_lags_behind_its_own_head_is_not_believed(
-    token: Contract, front: Front
-) -> None:
-    """Behind a balancer the next node may lack the last blocks, and then finds no logs there."""
+def test_scan_refuses_a_node_that_lags_behind_its_own_head(token: Contract, front: Front) -> None:
+    """Simulates a load balancer whose next node lacks the last blocks and returns no logs."""
     watcher = watching(token, front)
     token.pay(5)
     seen = watcher.cursor
@@ -94,7 +92,7 @@ def test_a_node_that_lags_behind_its_own_head_is_not_believed(
     assert [deposit.units for deposit in watcher.look()] == [5]
 
 
-def test_a_head_that_changes_during_a_scan_is_not_believed(token: Contract, front: Front) -> None:
+def test_scan_refuses_a_head_that_changes_during_the_scan(token: Contract, front: Front) -> None:
     watcher = watching(token, front)
     token.pay(5)
 
@@ -109,7 +107,7 @@ def test_a_head_that_changes_during_a_scan_is_not_believed(token: Contract, fron
     assert watcher.deposits == []
 
 
-def test_another_block_than_was_asked_for_is_not_believed(token: Contract, front: Front) -> None:
+def test_read_block_refuses_a_block_with_another_number(token: Contract, front: Front) -> None:
     node = Node(chain_of(token, url=front.url), EgressPolicy())
     front.fault = of("eth_getBlockByNumber", changed(number="0x2"))
     assert node.read_block(2).number == 2
@@ -117,14 +115,14 @@ def test_another_block_than_was_asked_for_is_not_believed(token: Contract, front
         node.read_block(1)
 
 
-def test_a_clock_that_is_less_than_a_day_ahead_is_believed(token: Contract, front: Front) -> None:
+def test_read_block_accepts_a_time_less_than_a_day_ahead(token: Contract, front: Front) -> None:
     node = Node(chain_of(token, url=front.url), EgressPolicy())
     moment = in_days(0.9)
     front.fault = of("eth_getBlockByNumber", changed(timestamp=hex(moment)))
     assert node.read_block(1).mined_at == datetime.fromtimestamp(moment, UTC)
 
 
-def test_a_missing_block_is_said(token: Contract) -> None:
+def test_read_block_reports_a_missing_block(token: Contract) -> None:
     with pytest.raises(ChainContradiction, match=r"^The node lacks block 1000000\.$"):
         Node(chain_of(token), EgressPolicy()).read_block(1_000_000)
 
@@ -138,7 +136,7 @@ def test_a_missing_block_is_said(token: Contract) -> None:
         ("429 Too Many Requests", "9" * 1000, 3600.0),
         ("429 Too Many Requests", "Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
         ("429 Too Many Requests", "Wed, 21 Oct 2015 07:28:00 -0000", 0.0),
-        # The workers of one run must give it the same name.
+        # The date changes with time, and all test workers must see the same test name.
         pytest.param(
             "429 Too Many Requests",
             format_datetime(datetime.now(UTC) + timedelta(days=9), usegmt=True),
@@ -152,7 +150,7 @@ def test_a_missing_block_is_said(token: Contract) -> None:
         ("429 Too Many Requests", "", None),
     ],
 )
-def test_the_wish_of_a_node_to_wait_is_kept(
+def test_retry_after_of_a_node_is_read_and_limited(
     status: str, header: str, seconds: float | None, token: Contract, front: Front
 ) -> None:
     front.fault = responding(b"", status, f"Retry-After: {header}\r\n")
@@ -161,7 +159,7 @@ def test_the_wish_of_a_node_to_wait_is_kept(
     assert caught.value.retry_after == seconds
 
 
-def test_a_node_that_drips_is_given_up(token: Contract, front: Front) -> None:
+def test_scan_times_out_when_a_node_drips_its_answer(token: Contract, front: Front) -> None:
     watcher = watching(token, front, timeout=0.3)
     token.pay(5)
     front.drip = 0.01
@@ -171,7 +169,7 @@ def test_a_node_that_drips_is_given_up(token: Contract, front: Front) -> None:
     assert [deposit.units for deposit in watcher.look()] == [5]
 
 
-def test_an_oversized_answer_is_given_up(
+def test_scan_refuses_an_oversized_answer(
     token: Contract, front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rpc, "MAX_ANSWER_BYTES", 20_000)
@@ -184,7 +182,7 @@ def test_an_oversized_answer_is_given_up(
     assert [deposit.units for deposit in watcher.look()] == [5]
 
 
-def test_a_node_that_is_away_is_said(token: Contract, front: Front) -> None:
+def test_scan_reports_an_unreachable_node(token: Contract, front: Front) -> None:
     chain = chain_of(token, url="http://127.0.0.1:1/v2/node-key")
     with pytest.raises(ChainUnavailable) as caught:
         list(Node(chain, EgressPolicy()).scan(None))

@@ -1,4 +1,4 @@
-"""Payments are read from real nodes."""
+"""Tests how payments are read from real nodes."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.support.chains.node_faults import STRANGER, mine, watching
 from tests.support.chains.nodes import RECIPIENT, Anvil, Contract, EthTester, chain_of, deploy
 
 
-def test_the_topic_is_that_of_a_transfer() -> None:
+def test_topic_is_the_hash_of_the_transfer_event() -> None:
     assert "0x" + keccak(text="Transfer(address,address,uint256)").hex() == TRANSFER
 
 
-def test_a_payment_is_read_with_its_facts(evm: EthTester, token: Contract) -> None:
+def test_scan_returns_all_fields_of_a_payment(evm: EthTester, token: Contract) -> None:
     watcher = watching(token)
     tx_hash = token.pay(10_001_234)
     block = evm.rpc("eth_getBlockByNumber", "latest", False)
@@ -44,7 +44,7 @@ def test_a_payment_is_read_with_its_facts(evm: EthTester, token: Contract) -> No
     assert watcher.look() == []
 
 
-def test_without_a_cursor_the_scan_begins_at_the_confirmed_head(
+def test_scan_without_a_cursor_starts_at_the_confirmed_head(
     evm: EthTester, token: Contract
 ) -> None:
     token.pay(5)
@@ -53,14 +53,14 @@ def test_without_a_cursor_the_scan_begins_at_the_confirmed_head(
     assert list(node.scan(None)) == [([], Cursor(int(block["number"], 16), block["hash"]))]
 
 
-def test_two_payments_of_one_transaction_have_their_own_ordinals(token: Contract) -> None:
+def test_two_payments_in_one_transaction_have_different_ordinals(token: Contract) -> None:
     watcher = watching(token)
     tx_hash = token.pay_twice(7, 7)
     found = [(deposit.tx_hash, deposit.ordinal, deposit.units) for deposit in watcher.look()]
     assert found == [(tx_hash, 1, 7), (tx_hash, 3, 7)]
 
 
-def test_payments_of_one_block_are_told_apart(anvil: Anvil) -> None:
+def test_payments_in_one_block_are_distinguished_by_transaction(anvil: Anvil) -> None:
     token = deploy(anvil)
     mine(anvil, 2)
     watcher = watching(token)
@@ -76,7 +76,7 @@ def test_payments_of_one_block_are_told_apart(anvil: Anvil) -> None:
     assert len({deposit.block_hash for deposit in deposits}) == 1
 
 
-def test_what_is_no_payment_is_not_read(evm: EthTester, token: Contract) -> None:
+def test_scan_ignores_events_that_are_not_payments(evm: EthTester, token: Contract) -> None:
     watcher = watching(token)
     other = deploy(evm)
     other.pay(1)
@@ -90,7 +90,7 @@ def test_what_is_no_payment_is_not_read(evm: EthTester, token: Contract) -> None
     assert watcher.units() == [6]
 
 
-def test_the_sender_is_who_owned_the_money(token: Contract) -> None:
+def test_sender_is_the_owner_of_the_tokens_rather_than_the_spender(token: Contract) -> None:
     watcher = watching(token)
     token.send("approve(address,uint256)", token.payers[1], 9)
     token.send("transferFrom(address,address,uint256)", token.payers[0], RECIPIENT, 9, payer=1)
@@ -98,7 +98,7 @@ def test_the_sender_is_who_owned_the_money(token: Contract) -> None:
     assert (deposit.sender, deposit.units) == (token.payers[0], 9)
 
 
-def test_a_scan_that_is_given_up_goes_on_from_its_cursor(
+def test_an_interrupted_scan_continues_from_its_cursor(
     monkeypatch: pytest.MonkeyPatch, token: Contract
 ) -> None:
     monkeypatch.setattr(chain_module, "FIRST_SPAN", 1)

@@ -1,4 +1,4 @@
-"""A long range of blocks is read in parts that a node admits."""
+"""Tests how a long range of blocks is split into parts that a node accepts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tests.support.chains.nodes import (
 LATEST = ("eth_getBlockByNumber", "latest", False)
 
 
-def test_calls_keep_their_pace(
+def test_node_limits_its_calls_per_second(
     token: Contract, front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
@@ -53,9 +53,9 @@ def test_calls_keep_their_pace(
 
     monkeypatch.setattr(rpc, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
     node = Node(chain_of(token, url=front.url), EgressPolicy(), calls_per_second=4)
-    ((_, cursor),) = node.scan(None)  # two calls
+    ((_, cursor),) = node.scan(None)  # two calls in one batch
     token.pay(5)
-    ((deposits, _),) = node.scan(cursor)  # two, three, two
+    ((deposits, _),) = node.scan(cursor)  # batches of two, three and two calls
     assert [deposit.units for deposit in deposits] == [5]
     assert len(front.calls) == 9
     assert slept == [0.5, 0.5, 0.75]
@@ -64,7 +64,7 @@ def test_calls_keep_their_pace(
     assert slept == [0.5, 0.5, 0.75]
 
 
-def test_a_batch_with_too_many_transactions_is_split(
+def test_scan_splits_a_batch_with_too_many_transactions(
     token: Contract, front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chain_module, "MAX_TRANSACTIONS", 2)
@@ -81,7 +81,7 @@ def test_a_batch_with_too_many_transactions_is_split(
     ]
 
 
-def test_one_block_with_many_transactions_is_read_whole(
+def test_scan_does_not_split_one_block_with_many_transactions(
     anvil: Anvil, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chain_module, "MAX_TRANSACTIONS", 2)
@@ -96,7 +96,9 @@ def test_one_block_with_many_transactions_is_read_whole(
     assert watcher.units() == [1, 2, 3]
 
 
-def test_a_changed_chain_halts_the_scan(evm: EthTester, token: Contract) -> None:
+def test_scan_raises_reorganized_when_the_block_of_the_cursor_was_replaced(
+    evm: EthTester, token: Contract
+) -> None:
     watcher = watching(token)
     snapshot = evm.rpc("evm_snapshot")
     token.pay(5)
@@ -111,11 +113,11 @@ def test_a_changed_chain_halts_the_scan(evm: EthTester, token: Contract) -> None
         assert str(caught.value) == (
             f"Block {seen.number} was replaced after its payments were read."
         )
-        evm.rpc("evm_mine")  # also when the chain has grown beyond the cursor
+        evm.rpc("evm_mine")  # the second pass reads a longer chain
     assert (watcher.units(), watcher.cursor) == ([5], seen)
 
 
-def test_a_long_range_is_read_in_growing_parts(
+def test_scan_doubles_its_range_up_to_the_maximum(
     anvil: Anvil, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chain_module, "FIRST_SPAN", 20)
@@ -146,7 +148,7 @@ REFUSALS: dict[str, Callable[[Answers], Answers | bytes]] = {
 
 
 @pytest.mark.parametrize("refusal", REFUSALS)
-def test_a_refused_range_is_halved_until_it_goes_through(anvil: Anvil, refusal: str) -> None:
+def test_scan_halves_a_refused_range(anvil: Anvil, refusal: str) -> None:
     def limited(calls: Answers, answers: Answers) -> Answers | bytes:
         if asks_logs(calls):
             wanted = calls[1]["params"][0]
@@ -163,7 +165,7 @@ def test_a_refused_range_is_halved_until_it_goes_through(anvil: Anvil, refusal: 
         mine(anvil, 2)
         front.fault = limited
         assert [deposit.units for deposit in watcher.look()] == [1, 2]
-        # After a success twice as much is tried.
+        # Each success doubles the next range.
         assert ranges(front) == [123, 61, 30, 60, 33]
 
 
@@ -176,7 +178,7 @@ def test_a_refused_range_is_halved_until_it_goes_through(anvil: Anvil, refusal: 
         http_response(b"[]"),
     ],
 )
-def test_blocks_that_are_read_are_kept_when_the_next_one_fails(
+def test_scan_keeps_complete_blocks_when_the_next_block_fails(
     evm: EthTester, token: Contract, front: Front, response: bytes
 ) -> None:
     watcher = watching(token, front)
@@ -188,7 +190,7 @@ def test_blocks_that_are_read_are_kept_when_the_next_one_fails(
         watcher.look()
     assert watcher.units() == [1, 11, 2, 12]
     assert watcher.cursor == Cursor(int(second["number"], 16), second["hash"])
-    # None of the third block comes in part.
+    # No payment of the third block is read separately.
     with pytest.raises(ChainError):
         watcher.look()
     assert watcher.units() == [1, 11, 2, 12]
@@ -197,7 +199,7 @@ def test_blocks_that_are_read_are_kept_when_the_next_one_fails(
     assert watcher.units() == [1, 11, 2, 12, 3, 13]
 
 
-def test_a_block_that_is_read_in_part_is_not_kept(anvil: Anvil) -> None:
+def test_scan_does_not_keep_an_incomplete_block(anvil: Anvil) -> None:
     token = deploy(anvil)
     mine(anvil, 2)
     with before(anvil) as front:
@@ -216,7 +218,7 @@ def test_a_block_that_is_read_in_part_is_not_kept(anvil: Anvil) -> None:
         assert watcher.units() == [1, 2, 3]
 
 
-def test_a_scan_that_is_late_begins_no_further_block_of_a_batch(token: Contract) -> None:
+def test_scan_ends_a_batch_after_one_block_when_its_time_is_over(token: Contract) -> None:
     watcher = watching(token)
     for units in (1, 2, 3):
         token.pay(units)
@@ -226,7 +228,7 @@ def test_a_scan_that_is_late_begins_no_further_block_of_a_batch(token: Contract)
     assert [cursor.number - watcher.cursor.number for _, cursor in batches] == [1, 2, 3]
 
 
-def test_a_refused_look_ahead_is_halved_until_it_goes_through(anvil: Anvil) -> None:
+def test_read_unconfirmed_halves_a_refused_range(anvil: Anvil) -> None:
     token = deploy(anvil)
     mine(anvil, 40)
     with before(anvil) as front:
@@ -240,7 +242,7 @@ def test_a_refused_look_ahead_is_halved_until_it_goes_through(anvil: Anvil) -> N
         assert [payment.units for payment in payments] == [1, 2]
         assert latest == int(anvil.rpc("eth_blockNumber"), 16)
         assert ranges(front) == [62, 31, 15, *[7, 14] * 6, 7, 13, 6, 7]
-        # What was learned holds for what is read next.
+        # The next read starts with the span that the node accepted.
         front.calls.clear()
         watcher.node.read_unconfirmed(watcher.cursor)
         assert ranges(front)[0] == 12

@@ -1,4 +1,4 @@
-"""Confirmations and reorganizations on Anvil."""
+"""Tests confirmations and reorganizations on Anvil."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.chains.node_faults import STRANGER, mine, watching
 from tests.support.chains.nodes import RECIPIENT, Anvil, deploy
 
 
-def test_anvil_tells_the_same_facts(anvil: Anvil) -> None:
+def test_scan_reads_the_same_fields_from_anvil(anvil: Anvil) -> None:
     token = deploy(anvil)
     mine(anvil, 2)
     watcher = watching(token)
@@ -32,7 +32,7 @@ def test_anvil_tells_the_same_facts(anvil: Anvil) -> None:
         (twice, 1, 6),
         (twice, 3, 7),
     ]
-    # In the block there is a log before them.
+    # The block has one earlier log, of another transaction.
     assert [int(log["logIndex"], 16) for log in receipt["logs"]] == [1, 2, 3, 4]
     assert {(found.chain_id, found.block_hash, found.mined_at) for found in deposits} == {
         (8453, block["hash"], datetime.fromtimestamp(int(block["timestamp"], 16), UTC))
@@ -42,7 +42,7 @@ def test_anvil_tells_the_same_facts(anvil: Anvil) -> None:
 @pytest.mark.parametrize(
     ("confirmations", "depth"), [("safe", 1), ("finalized", 2), (1, 1), (7, 7)]
 )
-def test_a_payment_counts_once_it_is_confirmed(
+def test_scan_returns_a_payment_when_it_is_confirmed(
     anvil: Anvil, confirmations: Any, depth: int
 ) -> None:
     token = deploy(anvil)
@@ -56,14 +56,16 @@ def test_a_payment_counts_once_it_is_confirmed(
     assert [deposit.units for deposit in watcher.look()] == [5]
 
 
-def test_a_chain_shorter_than_its_confirmations_begins_at_its_first_block(anvil: Anvil) -> None:
+def test_cursor_starts_at_block_zero_when_the_chain_is_shorter_than_its_confirmations(
+    anvil: Anvil,
+) -> None:
     token = deploy(anvil)
     assert watching(token, confirmations=50).cursor == Cursor(
         0, anvil.rpc("eth_getBlockByNumber", "0x0", False)["hash"]
     )
 
 
-def test_a_reorganization_before_finality_moves_a_payment_and_doubles_none(anvil: Anvil) -> None:
+def test_a_payment_that_moves_before_finality_is_read_once(anvil: Anvil) -> None:
     token = deploy(anvil)
     mine(anvil, 6)
     watcher = watching(token, confirmations=4)
@@ -85,7 +87,7 @@ def test_a_reorganization_before_finality_moves_a_payment_and_doubles_none(anvil
     assert watcher.look() == []
 
 
-def test_a_reorganization_before_finality_can_take_a_payment_back(anvil: Anvil) -> None:
+def test_scan_ignores_a_payment_that_is_reverted_before_finality(anvil: Anvil) -> None:
     token = deploy(anvil)
     mine(anvil, 6)
     watcher = watching(token)
@@ -98,7 +100,7 @@ def test_a_reorganization_before_finality_can_take_a_payment_back(anvil: Anvil) 
     assert [deposit.units for deposit in watcher.look()] == [6]
 
 
-def test_a_reorganization_after_confirmation_halts_the_scan(anvil: Anvil) -> None:
+def test_scan_raises_reorganized_after_a_confirmed_payment_is_replaced(anvil: Anvil) -> None:
     token = deploy(anvil)
     mine(anvil, 6)
     watcher = watching(token, confirmations=2)
@@ -114,7 +116,7 @@ def test_a_reorganization_after_confirmation_halts_the_scan(anvil: Anvil) -> Non
     assert (watcher.units(), watcher.cursor) == ([5], seen)
 
 
-def test_a_node_that_was_set_back_is_not_believed(anvil: Anvil) -> None:
+def test_scan_refuses_a_node_whose_chain_is_shorter_than_the_cursor(anvil: Anvil) -> None:
     token = deploy(anvil)
     mine(anvil, 6)
     snapshot = anvil.rpc("evm_snapshot")
@@ -128,7 +130,7 @@ def test_a_node_that_was_set_back_is_not_believed(anvil: Anvil) -> None:
     assert watcher.units() == [5]
 
 
-def test_a_scan_crosses_a_transaction_storm_of_strangers(anvil: Anvil) -> None:
+def test_scan_reads_all_payments_among_many_transfers_to_others(anvil: Anvil) -> None:
     token = deploy(anvil)
     mine(anvil, 2)
     watcher = watching(token)

@@ -1,4 +1,4 @@
-"""The page on which a person pays a top-up."""
+"""Tests the page on which a person pays a top-up."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.factories import Tenant
 SENDER = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"
 
 
-def test_the_page_shows_what_to_pay_and_nothing_of_the_organization(
+def test_page_shows_the_payment_and_hides_the_organization(
     tenant: Tenant, chain: Chain, client: Client
 ) -> None:
     top_up = ask(tenant, chain, SENDER, by="key secret-label")
@@ -35,7 +35,7 @@ def test_the_page_shows_what_to_pay_and_nothing_of_the_organization(
         uri,
     ):  # fmt: skip
         assert shown in text
-    # Without scripts the page asks for itself again.
+    # The page reloads itself when scripts are disabled.
     assert '<noscript><meta http-equiv="refresh" content="15"></noscript>' in text
     for hidden in ("Acme", str(tenant.organization.pk), "secret-label", chain.rpc_url):
         assert hidden not in text
@@ -49,7 +49,9 @@ def test_the_page_shows_what_to_pay_and_nothing_of_the_organization(
     assert "csrftoken" not in response.cookies
 
 
-def test_the_page_says_its_status_to_programs(tenant: Tenant, chain: Chain, client: Client) -> None:
+def test_status_route_returns_the_status_as_json(
+    tenant: Tenant, chain: Chain, client: Client
+) -> None:
     top_up = ask(tenant, chain, SENDER)
     data = client.get(f"/pay/{top_up.pk}/status").json()
     assert data["seconds_left"] in (3_598, 3_599, 3_600)
@@ -70,7 +72,7 @@ def test_the_page_says_its_status_to_programs(tenant: Tenant, chain: Chain, clie
     }
 
 
-def test_an_unknown_page_is_not_found(db: None, client: Client) -> None:
+def test_unknown_page_returns_404(db: None, client: Client) -> None:
     response = client.get(f"/pay/{uuid4()}")
     assert response.status_code == 404
     assert b"Payment not found" in response.content
@@ -79,7 +81,7 @@ def test_an_unknown_page_is_not_found(db: None, client: Client) -> None:
 
 
 @pytest.mark.parametrize("method", ["post", "put", "patch", "delete"])
-def test_the_page_is_only_read(tenant: Tenant, chain: Chain, method: str) -> None:
+def test_page_allows_only_get_and_head(tenant: Tenant, chain: Chain, method: str) -> None:
     top_up = ask(tenant, chain, SENDER)
     response = getattr(Client(enforce_csrf_checks=True), method)(f"/pay/{top_up.pk}")
     assert (response.status_code, response["Allow"]) == (405, "GET, HEAD")

@@ -1,4 +1,4 @@
-"""The states of top-ups and deposits as tables."""
+"""Tests every transition of top-ups and deposits against a table."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ TOP_UP_TRANSITIONS: dict[str, Callable[[TopUp], object]] = {
     "close_review": lambda top_up: top_up.close_review(),
 }
 
-# In the order of TOP_UP_TRANSITIONS, before and after ``expires_at``.
+# The columns are in the order of TOP_UP_TRANSITIONS; one table is for the time before
+# ``expires_at``, the other for the time after it.
 TOP_UPS_BEFORE: dict[str, tuple[Any, ...]] = {
     "open": ("seen", False, "confirmed", False, "review", REFUSED),
     "seen": ("seen", "open", "confirmed", False, "review", REFUSED),
@@ -85,7 +86,7 @@ def status_of(row: TopUp | Deposit) -> str:
     ("state", "transition"),
     [cell[:2] for cell in cells(TOP_UPS_BEFORE, TOP_UP_TRANSITIONS)],
 )
-def test_every_transition_of_a_top_up(
+def test_each_transition_of_a_top_up_has_the_expected_result(
     tenant: Tenant, state: str, transition: str, is_due: bool
 ) -> None:
     table = TOP_UPS_AFTER if is_due else TOP_UPS_BEFORE
@@ -106,7 +107,7 @@ DEPOSIT_TRANSITIONS: dict[str, Callable[[Deposit, TopUp], object]] = {
     ),
 }
 
-# In the order of DEPOSIT_TRANSITIONS.
+# The columns are in the order of DEPOSIT_TRANSITIONS.
 DEPOSITS: dict[str, tuple[Any, ...]] = {
     "received": ("credited", "late", REFUSED, REFUSED),
     "credited": (REFUSED, REFUSED, REFUSED, REFUSED),
@@ -136,7 +137,7 @@ def make_deposit(tenant: Tenant, status: str) -> Deposit:
 
 
 @pytest.mark.parametrize(("state", "transition", "expected"), cells(DEPOSITS, DEPOSIT_TRANSITIONS))
-def test_every_transition_of_a_deposit(
+def test_each_transition_of_a_deposit_has_the_expected_result(
     tenant: Tenant, state: str, transition: str, expected: Any
 ) -> None:
     deposit = make_deposit(tenant, state)

@@ -1,4 +1,4 @@
-"""What a caller asks for and is told: the route, its limits, its repeats, and the page."""
+"""Tests the routes of top-ups: fields, limits, idempotency keys and races."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def error_type(response: Any) -> str:
 
 
 @pytest.mark.parametrize("actor", ["inference", "management"])
-def test_a_top_up_tells_exactly_what_to_transfer(
+def test_create_returns_the_exact_transfer(
     actor: str, request: pytest.FixtureRequest, chain: Chain, settings: Any
 ) -> None:
     client: APIClient = request.getfixturevalue(actor)
@@ -77,7 +77,7 @@ def test_a_top_up_tells_exactly_what_to_transfer(
     assert (top_up.status, top_up.amount_nano) == ("open", 12_340_000_000)
 
 
-def test_a_top_up_is_read_with_its_status(
+def test_retrieve_returns_the_status_of_a_top_up(
     tenant: Tenant, inference: APIClient, chain: Chain
 ) -> None:
     top_up = ask(tenant, chain, SENDER)
@@ -96,12 +96,14 @@ def test_a_top_up_is_read_with_its_status(
 
 
 @pytest.mark.parametrize("unknown", ["x", "0", "5f0f3c0e-0d7b-4c8a-9a53-2b7ad0f4b2b1", "../crypto"])
-def test_an_unknown_top_up_is_not_found(inference: APIClient, unknown: str) -> None:
+def test_retrieve_returns_404_for_an_unknown_top_up(inference: APIClient, unknown: str) -> None:
     response = inference.get(f"{PATH}/{unknown}")
     assert response.status_code == 404
 
 
-def test_a_top_up_of_another_organization_is_not_found(tenant: Tenant, chain: Chain) -> None:
+def test_retrieve_returns_404_for_a_top_up_of_another_organization(
+    tenant: Tenant, chain: Chain
+) -> None:
     top_up = ask(tenant, chain, SENDER)
     other = factories.client(factories.make_tenant("Other").api_key)
     response = other.get(f"{PATH}/{top_up.pk}")
@@ -115,7 +117,7 @@ def test_a_top_up_of_another_organization_is_not_found(tenant: Tenant, chain: Ch
         ("100000.00", 10_000_000), ("1e2", 10_000), ("10.100", 1_010), ("0.1e2", 1_000),
     ],
 )  # fmt: skip
-def test_an_amount_is_read_as_it_is_written(
+def test_create_reads_an_amount_without_rounding(
     inference: APIClient, chain: Chain, amount: str, cents: int
 ) -> None:
     text = f'{{"amount": {amount}, "sender": "{SENDER}", "chain_id": {chain.chain_id}}}'
@@ -133,7 +135,7 @@ def test_an_amount_is_read_as_it_is_written(
         "1.0000000000000000000000000000000000000000000000000001", "9" * 400, "",
     ],
 )  # fmt: skip
-def test_another_amount_is_refused(inference: APIClient, chain: Chain, amount: str) -> None:
+def test_create_refuses_an_invalid_amount(inference: APIClient, chain: Chain, amount: str) -> None:
     before = snapshots.everything()
     text = f'{{"amount": {amount}, "sender": "{SENDER}", "chain_id": {chain.chain_id}}}'
     assert raw(inference, text).status_code == 400
@@ -146,7 +148,7 @@ def test_another_amount_is_refused(inference: APIClient, chain: Chain, amount: s
         SENDER.lower(), "0x" + SENDER[2:].upper(), SENDER,
     ],
 )  # fmt: skip
-def test_a_sender_is_kept_in_its_checksummed_form(
+def test_create_stores_the_sender_with_its_checksum(
     inference: APIClient, chain: Chain, sender: str
 ) -> None:
     assert inference.post(PATH, body(chain, sender=sender)).status_code == 200
@@ -161,7 +163,7 @@ def test_a_sender_is_kept_in_its_checksummed_form(
         None, True, [SENDER], "0x" + "١" * 40,
     ],
 )  # fmt: skip
-def test_another_sender_is_refused(inference: APIClient, chain: Chain, sender: Any) -> None:
+def test_create_refuses_an_invalid_sender(inference: APIClient, chain: Chain, sender: Any) -> None:
     before = snapshots.everything()
     assert inference.post(PATH, body(chain, sender=sender)).status_code == 400
     assert snapshots.everything() == before
@@ -171,7 +173,7 @@ def test_another_sender_is_refused(inference: APIClient, chain: Chain, sender: A
     "chain_id",
     ["0", "-1", "2", "9223372036854775808", "1" * 50, '"{id}"', "{id}.0", "true", "null"],
 )
-def test_another_chain_is_refused(inference: APIClient, chain: Chain, chain_id: str) -> None:
+def test_create_refuses_an_invalid_chain(inference: APIClient, chain: Chain, chain_id: str) -> None:
     before = snapshots.everything()
     chain_id = chain_id.replace("{id}", str(chain.chain_id))
     response = raw(inference, f'{{"amount": 10, "sender": "{SENDER}", "chain_id": {chain_id}}}')
@@ -180,7 +182,7 @@ def test_another_chain_is_refused(inference: APIClient, chain: Chain, chain_id: 
 
 
 @pytest.mark.parametrize("name", ["amount", "sender", "chain_id"])
-def test_every_field_is_required(inference: APIClient, chain: Chain, name: str) -> None:
+def test_create_requires_every_field(inference: APIClient, chain: Chain, name: str) -> None:
     sent = body(chain)
     del sent[name]
     response = inference.post(PATH, sent)
@@ -188,20 +190,20 @@ def test_every_field_is_required(inference: APIClient, chain: Chain, name: str) 
     assert name in response.json()["error"]["message"]
 
 
-def test_an_unknown_field_is_refused(inference: APIClient, chain: Chain) -> None:
+def test_create_refuses_an_unknown_field(inference: APIClient, chain: Chain) -> None:
     response = inference.post(PATH, body(chain, token="USDT"))
     assert response.status_code == 400
     assert "token" in response.json()["error"]["message"]
     assert TopUp.objects.count() == 0
 
 
-def test_without_a_chain_it_is_said(inference: APIClient) -> None:
+def test_create_reports_missing_configuration(inference: APIClient) -> None:
     response = inference.post(PATH, {"amount": 10, "sender": SENDER, "chain_id": 1})
     assert (response.status_code, error_type(response)) == (503, "top_up_unavailable")
     assert response.json()["error"]["message"] == "Crypto top-ups are not configured here."
 
 
-def test_a_chain_that_is_not_read_yet_is_not_offered(
+def test_create_refuses_a_chain_before_its_first_scan(
     inference: APIClient, token: Contract, offer: Callable[[Chain], Chain]
 ) -> None:
     chain = offer(chain_of(token))
@@ -213,14 +215,14 @@ def test_a_chain_that_is_not_read_yet_is_not_offered(
     assert inference.post(PATH, body(chain)).status_code == 200
 
 
-def test_a_halted_chain_is_not_offered(inference: APIClient, chain: Chain) -> None:
+def test_create_refuses_a_halted_chain(inference: APIClient, chain: Chain) -> None:
     ChainState.objects.update(halted_at=timezone.now(), halt_reason="x")
     response = inference.post(PATH, body(chain))
     assert (response.status_code, error_type(response)) == (503, "top_up_unavailable")
     assert TopUp.objects.count() == 0
 
 
-def test_a_sixth_open_top_up_is_refused_until_one_expires(
+def test_create_refuses_a_sixth_open_top_up_until_one_expires(
     tenant: Tenant, inference: APIClient, chain: Chain
 ) -> None:
     top_ups = [ask(tenant, chain, SENDER, usd_cents=100 + number) for number in range(5)]
@@ -239,7 +241,7 @@ def test_a_sixth_open_top_up_is_refused_until_one_expires(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_six_top_ups_at_once_make_five(
+def test_six_concurrent_requests_create_five_top_ups(
     tenant: Tenant, chain: Chain, together: Callable[..., list[Any]]
 ) -> None:
     clients = [factories.client(tenant.api_key) for _ in range(6)]
@@ -248,7 +250,7 @@ def test_six_top_ups_at_once_make_five(
     assert TopUp.objects.count() == 5
 
 
-def test_the_same_amount_of_one_sender_is_told_apart_across_organizations(
+def test_top_ups_of_one_sender_have_different_units_across_organizations(
     chain: Chain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("billing.topups.models.top_ups.MAX_TAIL", 6)
@@ -262,7 +264,7 @@ def test_the_same_amount_of_one_sender_is_told_apart_across_organizations(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_tails_stay_apart_under_a_race(
+def test_concurrent_top_ups_of_one_sender_have_different_units(
     chain: Chain, together: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("billing.topups.models.top_ups.MAX_TAIL", 12)
@@ -271,7 +273,7 @@ def test_tails_stay_apart_under_a_race(
     assert sorted(top_up.units for top_up in asked) == [10_000_000 + tail for tail in range(1, 13)]
 
 
-def test_a_repeated_key_answers_with_the_first_top_up(
+def test_create_returns_the_first_top_up_for_a_repeated_key(
     tenant: Tenant, inference: APIClient, chain: Chain
 ) -> None:
     first = inference.post(PATH, body(chain), headers={"Idempotency-Key": "k 1"})
@@ -293,21 +295,23 @@ def test_a_repeated_key_answers_with_the_first_top_up(
 
 
 @pytest.mark.parametrize("key", ["x", "x" * 255])
-def test_a_key_of_any_allowed_length_is_kept(inference: APIClient, chain: Chain, key: str) -> None:
+def test_create_stores_a_key_of_any_allowed_length(
+    inference: APIClient, chain: Chain, key: str
+) -> None:
     response = inference.post(PATH, body(chain), headers={"Idempotency-Key": key})
     assert response.status_code == 200
     assert TopUp.objects.get().idempotency_key == key
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "é", "a\tb"])
-def test_a_malformed_key_is_refused(inference: APIClient, chain: Chain, key: str) -> None:
+def test_create_refuses_a_malformed_key(inference: APIClient, chain: Chain, key: str) -> None:
     response = inference.post(PATH, body(chain), headers={"Idempotency-Key": key})
     assert response.status_code == 400
     assert TopUp.objects.count() == 0
 
 
 @pytest.mark.django_db(transaction=True)
-def test_one_key_at_once_makes_one_top_up(
+def test_concurrent_requests_with_one_key_create_one_top_up(
     tenant: Tenant, chain: Chain, together: Callable[..., list[Any]]
 ) -> None:
     clients = [factories.client(tenant.api_key) for _ in range(16)]
@@ -321,7 +325,7 @@ def test_one_key_at_once_makes_one_top_up(
     assert {answer.json()["data"]["id"] for answer in answers} == {str(TopUp.objects.get().pk)}
 
 
-def test_credits_are_what_came_in_and_what_was_used(
+def test_credits_shows_total_credits_and_total_usage(
     tenant: Tenant, management: APIClient, inference: APIClient
 ) -> None:
     before = management.get("/api/v1/credits").json()["data"]
@@ -335,7 +339,7 @@ def test_credits_are_what_came_in_and_what_was_used(
 
 @pytest.mark.parametrize("actor", ["inference", "management"])
 @pytest.mark.parametrize("sent", ["", "{", '{"amount": 10}'])
-def test_the_coinbase_route_is_gone(actor: str, sent: str, request: pytest.FixtureRequest) -> None:
+def test_coinbase_route_returns_410(actor: str, sent: str, request: pytest.FixtureRequest) -> None:
     client: APIClient = request.getfixturevalue(actor)
     response = client.post("/api/v1/credits/coinbase", sent, content_type="application/json")
     assert response.status_code == 410
@@ -348,7 +352,7 @@ def test_the_coinbase_route_is_gone(actor: str, sent: str, request: pytest.Fixtu
     }
 
 
-def test_the_coinbase_route_needs_a_key_and_knows_post_only(
+def test_coinbase_route_requires_a_key_and_allows_only_post(
     anonymous: APIClient, inference: APIClient
 ) -> None:
     assert anonymous.post("/api/v1/credits/coinbase").status_code == 401

@@ -1,4 +1,4 @@
-"""The watcher under faults, kills and races."""
+"""Tests the watcher under faults, kills and races."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tests.support.chains.watching import Offer, credited, found, mine, status
 from tests.support.factories import Tenant
 
 
-def test_a_node_that_was_away_is_read_on_from_the_cursor(
+def test_watcher_continues_from_the_cursor_after_an_outage_of_the_node(
     tenant: Tenant, token: Contract, front: Front, offer: Offer
 ) -> None:
     chain = offer(chain_of(token, url=front.url))
@@ -52,7 +52,7 @@ def test_a_node_that_was_away_is_read_on_from_the_cursor(
     state = ChainState.objects.get()
     assert (state.failures, state.failure) == (1, "The node cannot be called: could not connect.")
     assert state.retry_at is not None
-    # Until then it is not asked at all, even though it is there again.
+    # The watcher does not call the node before that time, although the node works again.
     front.calls.clear()
     assert watcher.watch_chain(offer(chain), node_of(chain)) == 0
     assert front.calls == []
@@ -62,7 +62,7 @@ def test_a_node_that_was_away_is_read_on_from_the_cursor(
     assert credited(tenant) == [top_up.units * 1_000]
 
 
-def test_failures_wait_twice_as_long_each_time_and_as_long_as_the_node_wishes(
+def test_record_failure_doubles_the_delay_and_respects_retry_after(
     chain: Chain,
 ) -> None:
     state = ChainState.objects.get()
@@ -82,7 +82,7 @@ def test_failures_wait_twice_as_long_each_time_and_as_long_as_the_node_wishes(
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_of_the_node_loses_and_doubles_no_credit(
+def test_a_fault_of_the_node_neither_loses_nor_duplicates_a_credit(
     name: str, tenant: Tenant, token: Contract, front: Front, offer: Offer
 ) -> None:
     fault, _, message = FAULTS[name]
@@ -105,7 +105,7 @@ def test_a_fault_of_the_node_loses_and_doubles_no_credit(
     assert credited(tenant) == [top_up.units * 1_000 for top_up in top_ups]
 
 
-def test_a_node_that_fails_at_any_call_loses_and_doubles_no_credit(
+def test_a_failure_at_any_call_neither_loses_nor_duplicates_a_credit(
     tenant: Tenant, token: Contract, front: Front, offer: Offer
 ) -> None:
     chain = offer(chain_of(token, url=front.url))
@@ -130,17 +130,18 @@ def test_a_node_that_fails_at_any_call_loses_and_doubles_no_credit(
         assert credited(tenant) == paid
         if not failed:
             break
-    # The chain and its head, the logs, the receipt, the block's time; the latest block is no fault.
+    # The four calls are: chain and head, logs, receipt, time of the block. A fifth call reads
+    # the latest block; its failure is not counted.
     assert fails_at == 4
 
 
 class Killed(BaseException):
-    """What nothing catches, as nothing catches a kill."""
+    """Simulates a kill; no handler in the product catches it."""
 
 
 @contextmanager
 def killed_at(statement: int) -> Iterator[list[str]]:
-    """Kills this thread's watcher before its statement of that number."""
+    """Kills the watcher of this thread before it runs statement number ``statement``."""
     done: list[str] = []
 
     def run(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
@@ -154,7 +155,7 @@ def killed_at(statement: int) -> Iterator[list[str]]:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_watcher_killed_at_any_statement_loses_and_doubles_no_credit(
+def test_a_kill_at_any_statement_neither_loses_nor_duplicates_a_credit(
     tenant: Tenant, chain: Chain, token: Contract
 ) -> None:
     paid: list[int] = []
@@ -179,12 +180,13 @@ def test_a_watcher_killed_at_any_statement_loses_and_doubles_no_credit(
         assert Deposit.objects.count() == 2 * len(paid)
         if not is_killed:
             break
-    # Stored and none judged, one judged, all judged; and before anything was stored.
+    # Each pair counts received deposits and new credits: the kill came before the batch was
+    # stored, after it was stored, after the first match, and after the last match.
     assert seen == {(0, 0), (2, 0), (1, 1), (0, 1)}
 
 
 @pytest.mark.django_db(transaction=True)
-def test_many_watchers_at_once_make_one_credit(
+def test_concurrent_watchers_credit_each_payment_once(
     tenant: Tenant, chain: Chain, token: Contract, together: Callable[..., list[Any]]
 ) -> None:
     top_ups = [ask(tenant, chain, token.payers[0]) for _ in range(2)]
@@ -197,7 +199,7 @@ def test_many_watchers_at_once_make_one_credit(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_many_settlements_of_one_deposit_make_one_credit(
+def test_concurrent_matches_of_one_deposit_make_one_credit(
     tenant: Tenant, chain: Chain, token: Contract, together: Callable[..., list[Any]]
 ) -> None:
     top_up = ask(tenant, chain, token.payers[0])
@@ -210,7 +212,9 @@ def test_many_settlements_of_one_deposit_make_one_credit(
     assert credited(tenant) == [top_up.units * 1_000]
 
 
-def test_a_batch_of_another_watcher_is_not_stored_again(chain: Chain, token: Contract) -> None:
+def test_store_batch_refuses_a_batch_that_another_watcher_stored(
+    chain: Chain, token: Contract
+) -> None:
     token.pay(7)
     mine_state, other = ChainState.objects.get(), ChainState.objects.get()
     ((payments, cursor),) = node_of(chain).scan(mine_state.cursor)
@@ -219,7 +223,7 @@ def test_a_batch_of_another_watcher_is_not_stored_again(chain: Chain, token: Con
     assert Deposit.objects.count() == 1
 
 
-def test_a_long_way_is_read_in_several_rounds(
+def test_watcher_reads_a_long_range_in_several_rounds(
     chain: Chain, token: Contract, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chain_module, "FIRST_SPAN", 1)
@@ -230,7 +234,7 @@ def test_a_long_way_is_read_in_several_rounds(
     assert [look(chain) for _ in range(4)] == [1, 1, 1, 0]
 
 
-def test_only_a_round_that_reached_the_head_is_stamped(
+def test_scanned_at_changes_only_when_a_round_reaches_the_head(
     chain: Chain, token: Contract, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chain_module, "MAX_SPAN", 1)
@@ -246,10 +250,10 @@ def test_only_a_round_that_reached_the_head_is_stamped(
     assert stamped == [False, False, True]
 
 
-def test_many_payments_behind_a_limit_are_read_in_several_rounds(
+def test_watcher_reads_many_payments_from_a_rate_limited_node_in_several_rounds(
     tenant: Tenant, token: Contract, front: Front, offer: Offer
 ) -> None:
-    """Strangers may pay as much dust as they like; it starves nobody's payment."""
+    """Checks that small payments of strangers do not delay a payment for ever."""
     chain = offer(chain_of(token, url=front.url))
     look(chain)
     for units in range(1, 8):
@@ -263,12 +267,12 @@ def test_many_payments_behind_a_limit_are_read_in_several_rounds(
         count = look(chain)
         state = ChainState.objects.get()
         rounds.append((count, state.failures))
-    # A node that lets something through is asked again soon.
+    # A round that stored blocks restarts the count of failures, which sets the delay.
     assert rounds == [(3, 1), (3, 1), (2, 0)]
     assert (status(top_up), credited(tenant)) == ("confirmed", [top_up.units * 1_000])
 
 
-def test_a_round_that_is_over_keeps_the_blocks_that_it_read(
+def test_a_round_that_reaches_its_time_limit_keeps_the_blocks_that_it_read(
     chain: Chain, token: Contract, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watcher, "_ROUND_SECONDS", -1.0)
@@ -277,7 +281,7 @@ def test_a_round_that_is_over_keeps_the_blocks_that_it_read(
     assert [look(chain) for _ in range(4)] == [1, 1, 1, 0]
 
 
-def test_a_node_with_a_small_limit_is_looked_ahead_and_its_limit_is_kept(
+def test_watcher_reads_unconfirmed_blocks_from_a_limited_node_and_stores_its_span(
     tenant: Tenant, anvil: Anvil, offer: Offer
 ) -> None:
     token = deploy(anvil)
@@ -299,7 +303,7 @@ def test_a_node_with_a_small_limit_is_looked_ahead_and_its_limit_is_kept(
         assert ranges(front) == [16, 8, 16, 8, 16, 8, 8]
 
 
-def test_a_look_ahead_that_is_refused_is_no_failure(
+def test_a_refused_read_of_unconfirmed_blocks_is_not_a_failure(
     tenant: Tenant, anvil: Anvil, offer: Offer
 ) -> None:
     token = deploy(anvil)
@@ -314,7 +318,7 @@ def test_a_look_ahead_that_is_refused_is_no_failure(
         assert (state.failures, state.failure, state.retry_at) == (0, "", None)
 
 
-def test_a_lagging_node_takes_no_payment_out_of_sight(
+def test_a_lagging_node_does_not_reopen_a_seen_top_up(
     tenant: Tenant, anvil: Anvil, offer: Offer
 ) -> None:
     token = deploy(anvil)
@@ -338,7 +342,7 @@ def test_a_lagging_node_takes_no_payment_out_of_sight(
         assert (status(top_up), state.failures, state.span) == ("seen", 0, span)
 
 
-def test_a_chain_with_nothing_to_pay_is_not_looked_ahead(
+def test_watcher_reads_no_unconfirmed_blocks_without_a_payable_top_up(
     tenant: Tenant, token: Contract, front: Front, offer: Offer
 ) -> None:
     chain = offer(chain_of(token, url=front.url))
@@ -351,7 +355,7 @@ def test_a_chain_with_nothing_to_pay_is_not_looked_ahead(
     ]
 
 
-def test_the_duty_watches_each_chain_in_its_turn(
+def test_watch_due_chains_watches_each_chain_under_its_lease(
     tenant: Tenant, chain: Chain, token: Contract
 ) -> None:
     top_up = ask(tenant, chain, token.payers[0])
@@ -361,10 +365,10 @@ def test_the_duty_watches_each_chain_in_its_turn(
     assert credited(tenant) == [top_up.units * 1_000]
 
 
-def test_a_fault_of_one_chain_ends_no_other(
+def test_an_unexpected_error_on_one_chain_does_not_stop_the_others(
     tenant: Tenant, chain: Chain, token: Contract, offer: Offer, settings: Any
 ) -> None:
-    # It stands for whatever nobody foresaw.
+    # The missing URL stands for an unexpected error.
     broken = dataclasses.replace(chain, chain_id=5, rpc_url=cast(str, None))
     settings.CHAINS = {5: broken, **settings.CHAINS}
     top_up = ask(tenant, chain, token.payers[0])
@@ -378,7 +382,7 @@ def test_a_fault_of_one_chain_ends_no_other(
     )
 
 
-def test_a_deposit_that_cannot_be_judged_ends_no_other(
+def test_a_deposit_that_cannot_be_matched_does_not_stop_the_others(
     tenant: Tenant, chain: Chain, token: Contract
 ) -> None:
     token.pay(7)
@@ -405,7 +409,7 @@ def test_a_worker_credits_a_payment(tenant: Tenant, chain: Chain, token: Contrac
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_silent_node_keeps_no_other_duty_of_a_worker_waiting(
+def test_a_silent_node_does_not_delay_the_other_duties_of_a_worker(
     tenant: Tenant, token: Contract, front: Front, offer: Offer
 ) -> None:
     chain = offer(chain_of(token, url=front.url))
