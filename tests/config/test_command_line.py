@@ -1,4 +1,4 @@
-"""The command line as a whole: versions, wrong usage, and start errors in one sentence."""
+"""The command line: its version, wrong usage, and one-sentence startup errors."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
-def test_pyproject_command_line_schema_and_console_have_one_version(
+def test_pyproject_command_line_schema_and_console_show_the_same_version(
     operator: Client, client: Client
 ) -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]

@@ -25,7 +25,7 @@ OURS = [
 
 @pytest.fixture
 def empty_database() -> Iterator[str]:
-    """The address of a database with nothing in it, for commands to work on."""
+    """Creates an empty database and yields its URL."""
     parts = urlsplit(os.environ["DATABASE_URL"])
     name = f"migrations_{os.getpid()}"
     with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as server:
@@ -34,22 +34,22 @@ def empty_database() -> Iterator[str]:
         server.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
-def test_the_models_have_no_change_without_a_migration(db: None) -> None:
+def test_every_model_change_has_a_migration(db: None) -> None:
     call_command("makemigrations", check=True, dry_run=True, stdout=io.StringIO())
 
 
 @pytest.mark.parametrize("app", OURS)
-def test_migrations_can_be_applied_under_running_workers(
+def test_migrations_can_be_applied_while_workers_run(
     django_db_setup: None, django_db_blocker: Any, app: str
 ) -> None:
-    # Without a transaction, in which no index can be made concurrently; it only reads.
+    # No transaction: an index cannot be created concurrently in one. The linter only reads.
     with django_db_blocker.unblock():
         linter = MigrationLinter(settings.BASE_DIR, include_apps=[app], no_cache=True, quiet=["ok"])
         linter.lint_all_migrations()
     assert not linter.has_errors
 
 
-def test_migrations_go_forth_and_back(empty_database: str) -> None:
+def test_migrations_can_be_applied_and_reversed(empty_database: str) -> None:
     forth = manage("migrate", DATABASE_URL=empty_database)
     assert forth.returncode == 0, forth.stderr
     for app in ("inference", "billing", "endusers", "endpoints", "catalog", "accounts"):

@@ -34,7 +34,7 @@ def stored(tenant: Tenant) -> tuple[ByokCredential, Provider]:
     return factories.make_credential(tenant, provider, "own-credential-01234567"), provider
 
 
-def test_every_secret_moves_to_the_first_key_and_stays_the_same(
+def test_every_secret_moves_to_the_first_key_unchanged(
     stored: tuple[ByokCredential, Provider], settings: Any
 ) -> None:
     credential, provider = stored
@@ -50,7 +50,7 @@ def test_every_secret_moves_to_the_first_key_and_stays_the_same(
     assert credential.version == 1
 
 
-def test_second_factors_move_with_the_others(db: None, settings: Any) -> None:
+def test_second_factors_move_to_the_first_key(db: None, settings: Any) -> None:
     user = User.objects.create_superuser("ann")
     key = random.token_bytes(20)
     device = SecondFactor.objects.create(
@@ -81,7 +81,7 @@ def test_a_dry_run_changes_nothing(stored: tuple[ByokCredential, Provider], sett
     assert not is_current(bytes(credential.sealed))
 
 
-def test_a_lost_key_is_reported_and_the_rest_is_done(
+def test_a_lost_key_is_reported_and_other_secrets_are_rotated(
     stored: tuple[ByokCredential, Provider], tenant: Tenant, settings: Any
 ) -> None:
     credential, provider = stored

@@ -1,4 +1,4 @@
-"""``manage.py test`` hands its arguments to pytest and adds the number of workers."""
+"""``manage.py test`` passes its arguments to pytest and adds the number of workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strict bodies: what is JSON here, and what is refused before any field is looked at."""
+"""Strict parsing of JSON bodies, and refusals that happen before any field is read."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_body_is_accepted(management: APIClient, body: bytes) -> None:
     assert response.json()["data"]["user"] == json.loads(body)["user"]
 
 
-def test_the_greatest_depth_is_still_read(management: APIClient) -> None:
+def test_a_body_of_the_greatest_depth_is_read(management: APIClient) -> None:
     response = send(management, b'{"x": ' + b"[" * 31 + b"]" * 31 + b"}")
     assert response.status_code == 400
     assert response.json()["error"]["metadata"]["fields"] == {"x": "Unknown field."}
@@ -142,7 +142,9 @@ def test_another_content_type_is_refused(management: APIClient, content_type: st
     "content_type",
     ["application/json", "application/json; charset=utf-8", "Application/JSON"],
 )
-def test_json_by_any_spelling_is_accepted(management: APIClient, content_type: str) -> None:
+def test_every_spelling_of_the_json_content_type_is_accepted(
+    management: APIClient, content_type: str
+) -> None:
     assert send(management, b'{"user": "a"}', content_type).status_code == 201
 
 

@@ -1,4 +1,4 @@
-"""Every error leaves in the one envelope, whoever refused: a view, a route, Django, or a bug."""
+"""Every error has the same envelope, whether a view, the routing, Django or a bug raises it."""
 
 from __future__ import annotations
 
@@ -71,13 +71,15 @@ def test_metadata_is_added_to_the_symbolic_type() -> None:
         (InterfaceError(), 503, "server"),
     ],
 )
-def test_a_foreign_exception_becomes_ours(foreign: Exception, status: int, error_type: str) -> None:
+def test_a_framework_exception_becomes_a_causeway_error(
+    foreign: Exception, status: int, error_type: str
+) -> None:
     error = from_framework(foreign)
     assert error is not None
     assert (error.status, error.error_type) == (status, error_type)
 
 
-def test_a_bug_is_nobodys_error() -> None:
+def test_from_framework_ignores_other_exceptions() -> None:
     assert from_framework(ZeroDivisionError()) is None
 
 
@@ -138,7 +140,7 @@ def test_an_unknown_route_is_404(management: APIClient, path: str) -> None:
         ("TRACE", "/api/v1/key", {"GET", "HEAD", "OPTIONS"}),
     ],
 )
-def test_a_wrong_method_is_405_and_says_which_are_right(
+def test_a_wrong_method_is_405_and_lists_the_allowed_methods(
     management: APIClient, method: str, path: str, allowed: set[str]
 ) -> None:
     response = management.generic(method, path)
@@ -148,7 +150,7 @@ def test_a_wrong_method_is_405_and_says_which_are_right(
     assert method not in response.headers["Allow"].split(", ")
 
 
-def test_a_missing_key_comes_before_a_wrong_method(anonymous: APIClient) -> None:
+def test_a_missing_key_is_reported_before_a_wrong_method(anonymous: APIClient) -> None:
     response = anonymous.put("/api/v1/private-endpoints")
     assert response.status_code == 401
     assert response.headers["WWW-Authenticate"] == "Bearer"
@@ -201,7 +203,7 @@ def test_a_lost_database_is_503(db: None) -> None:
     )
 
 
-def test_the_handlers_of_django_answer_in_the_envelope(rf: RequestFactory) -> None:
+def test_django_error_handlers_answer_in_the_envelope(rf: RequestFactory) -> None:
     request = rf.get("/")
     for response, code in (
         (handler.bad_request(request, SuspiciousOperation()), 400),

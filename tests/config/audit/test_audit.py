@@ -46,7 +46,7 @@ def entries() -> list[tuple[Any, ...]]:
 
 
 def named() -> list[str]:
-    """Whom the connection names outside every request."""
+    """Returns the actor and the action that the database connection has set."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT coalesce(current_setting('causeway.actor', true), ''), "
@@ -60,7 +60,7 @@ def member_form(**fields: str) -> dict[str, str]:
     return {**form, **fields}
 
 
-def test_change_by_an_operator_says_what_differs(operator: Client, tenant: Tenant) -> None:
+def test_change_by_an_operator_records_the_differences(operator: Client, tenant: Tenant) -> None:
     member = make_member(tenant.organization, email="ada@example.com", first_name="Ada")
     operator.post(page(member), member_form(role="admin", last_name="Lovelace"))
 
@@ -84,7 +84,7 @@ def test_form_that_changes_nothing_leaves_no_entry(operator: Client, tenant: Ten
     assert entries() == []
 
 
-def test_bulk_action_leaves_an_entry_a_row(operator: Client, tenant: Tenant) -> None:
+def test_bulk_action_leaves_one_entry_per_row(operator: Client, tenant: Tenant) -> None:
     users = [
         EndUser.objects.register(organization_id=tenant.organization.pk, user=name)
         for name in ("ann", "bob")
@@ -102,7 +102,9 @@ def test_bulk_action_leaves_an_entry_a_row(operator: Client, tenant: Tenant) -> 
     assert {entry[3] for entry in entries()} == {str(user.pk) for user in users}
 
 
-def test_change_by_a_management_key_says_its_route(tenant: Tenant, management: APIClient) -> None:
+def test_change_by_a_management_key_records_its_route(
+    tenant: Tenant, management: APIClient
+) -> None:
     key = ApiKey.objects.get(name="inference")
     manager = ApiKey.objects.get(name="management")
     response = management.patch(
@@ -124,7 +126,9 @@ def test_change_by_a_management_key_says_its_route(tenant: Tenant, management: A
     assert (entry.request_id, entry.organization_id) == ("req-1", tenant.organization.pk)
 
 
-def test_created_and_deleted_rows_are_whole(operator: Client, tenant: Tenant) -> None:
+def test_entries_of_created_and_deleted_rows_hold_the_whole_row(
+    operator: Client, tenant: Tenant
+) -> None:
     guardrail = make_guardrail(tenant.workspace)
     member = make_member(tenant.organization)
     guardrail.assign_members([member], by="test")
@@ -153,7 +157,7 @@ def test_refused_change_leaves_no_entry(
     assert entries() == []
 
 
-def test_reading_leaves_no_entry_and_asks_for_no_name(operator: Client, tenant: Tenant) -> None:
+def test_reading_leaves_no_entry_and_sets_no_actor(operator: Client, tenant: Tenant) -> None:
     with CaptureQueriesContext(connection) as queries:
         operator.get(page(tenant.organization))
 
@@ -161,7 +165,7 @@ def test_reading_leaves_no_entry_and_asks_for_no_name(operator: Client, tenant: 
     assert entries() == []
 
 
-def test_nobody_is_named_after_a_request(
+def test_no_actor_remains_after_a_request(
     operator: Client, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     member = make_member(tenant.organization)
@@ -185,7 +189,7 @@ def _fail(*_: object) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_name_ends_with_the_transaction() -> None:
+def test_actor_is_cleared_at_the_end_of_the_transaction() -> None:
     tenant = factories.make_tenant()
     with audit.acting_as("operator ann", "test"):
         EndUser.objects.create(organization=tenant.organization, user="one")
@@ -236,7 +240,7 @@ def test_secrets_are_masked(operator: Client, tenant: Tenant) -> None:
 
 
 def test_every_secret_column_is_masked(db: None) -> None:
-    """A column of bytes or of a well-known name must be among a trigger's masked ones."""
+    """Triggers must mask every binary column and every column named digest, password or key."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT tgrelid::regclass::text FROM pg_trigger WHERE tgname LIKE 'pgtrigger_audit_%'"
@@ -332,7 +336,7 @@ def test_grants_and_refunds_are_audited_and_requests_are_not(tenant: Tenant) -> 
     assert "'refund'" in definition
 
 
-def test_log_is_never_changed(tenant: Tenant) -> None:
+def test_entries_cannot_be_updated_or_deleted(tenant: Tenant) -> None:
     entry = audit.record_import("ann", "test", organization_id=None, counts={"created": 1})
 
     for change in (
@@ -360,17 +364,17 @@ def test_import_is_one_entry(tenant: Tenant) -> None:
     assert AuditEntry.objects.count() == 1
 
 
-def test_command_is_named_by_its_user(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_is_recorded_with_its_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGNAME", "ann")
 
     assert audit.command_actor("grant_credits") == "command grant_credits by ann"
 
 
 @pytest.mark.slow
-def test_requests_side_by_side_keep_their_names(
+def test_concurrent_requests_keep_their_actors(
     server: str, simulator: Simulator, together: Callable[..., list[Any]]
 ) -> None:
-    """Each request lets go of its connection while it waits for the upstream."""
+    """Each request releases its database connection while it waits for the upstream."""
     tenants = [factories.make_tenant(f"Tenant {number}") for number in range(4)]
     model, provider = factories.make_model(), factories.make_provider()
     for tenant in tenants:
@@ -476,7 +480,7 @@ def test_history_of_a_row_is_its_audit_log(operator: Client, tenant: Tenant) -> 
     assert list(answer.context["cl"].result_list) == [changed, created]
 
 
-def test_log_is_written_by_nobody(operator: Client, tenant: Tenant) -> None:
+def test_no_operator_can_add_change_or_delete_entries(operator: Client, tenant: Tenant) -> None:
     entry, *_ = _world(tenant)
 
     assert operator.get(f"{LIST}add/").status_code == 403

@@ -29,7 +29,7 @@ from tests.support.factories import Tenant
 from tests.support.governance import make_key
 
 
-def test_a_dialog_sends_the_browser_on_in_a_header(operator: Client, tenant: Tenant) -> None:
+def test_a_dialog_redirects_the_browser_with_a_header(operator: Client, tenant: Tenant) -> None:
     endpoint = factories.make_draft(tenant, factories.make_model(), factories.make_provider())
 
     response = operator.post(page(endpoint, "activate"), SUBMIT, headers={"HX-Request": "true"})
@@ -42,7 +42,7 @@ def test_a_dialog_sends_the_browser_on_in_a_header(operator: Client, tenant: Ten
 
 
 @pytest.mark.parametrize("verb", ["validate", "activate", "disable", "enable", "remove"])
-def test_action_on_what_is_not_there_changes_nothing(
+def test_action_on_a_missing_row_changes_nothing(
     operator: Client, tenant: Tenant, verb: str
 ) -> None:
     path = reverse(f"admin:endpoints_privateendpoint_{verb}", args=["no-such-id"])
@@ -166,7 +166,7 @@ def _everybody(tenant: Tenant, count: int) -> dict[str, str]:
     }  # fmt: skip
 
 
-def test_all_rows_of_a_list_are_confirmed_without_their_keys(
+def test_confirmation_for_all_rows_of_a_list_omits_their_keys(
     operator: Client, tenant: Tenant
 ) -> None:
     form = _everybody(tenant, 1_200)
@@ -191,7 +191,7 @@ def test_all_rows_of_a_list_are_confirmed_without_their_keys(
 
 
 @pytest.mark.parametrize("change", ["appears", "leaves", "unasked"])
-def test_all_rows_of_a_list_that_has_changed_are_left_alone(
+def test_action_on_all_rows_changes_nothing_when_the_list_has_changed(
     operator: Client, tenant: Tenant, change: str
 ) -> None:
     keys = [make_key(tenant, f"late-{number}") for number in range(3)]
@@ -218,7 +218,7 @@ def test_all_rows_of_a_list_that_has_changed_are_left_alone(
 
 
 @pytest.mark.parametrize("confirmed", ["", "yes"])
-def test_too_many_rows_for_an_action_are_refused_before_any(
+def test_action_refuses_too_many_rows_before_it_changes_any(
     operator: Client, tenant: Tenant, confirmed: str
 ) -> None:
     form = _everybody(tenant, 10_001)

@@ -1,4 +1,4 @@
-"""How the lists of tables that grow are searched and narrowed: by what an index has."""
+"""Lists of growing tables: their searches and filters use indexes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def register(tenant: Tenant, *users: str) -> list[EndUser]:
 
 
 def plan_of(rows: QuerySet[Any]) -> str:
-    """How PostgreSQL finds rows when it may not read a whole table, nor sort what it found."""
+    """Returns the query plan with sequential and bitmap scans disabled."""
     with connection.cursor() as cursor:
         cursor.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off")
     return rows.explain()
@@ -42,7 +42,7 @@ def test_end_users_are_listed_latest_first(operator: Client, tenant: Tenant) -> 
     assert listed(operator, "endusers_enduser") == [second, first]
 
 
-def test_end_users_are_found_by_how_they_begin(operator: Client, tenant: Tenant) -> None:
+def test_end_users_are_found_by_their_beginning(operator: Client, tenant: Tenant) -> None:
     other = factories.make_tenant("Other")
     whole, longer, upper = register(tenant, "customer-1", "customer-12", "Customer-1")
     [same] = register(other, "customer-1")
@@ -65,14 +65,14 @@ def test_end_users_are_found_by_ids(operator: Client, tenant: Tenant) -> None:
     assert listed(operator, "endusers_enduser", q=organization_id) == [named, plain]
 
 
-def test_a_search_of_end_users_is_a_range_of_an_index(tenant: Tenant) -> None:
+def test_a_search_of_end_users_is_an_index_range_scan(tenant: Tenant) -> None:
     found = EndUser.objects.filter(user__startswith="customer-1").order_by("user", "id")
     plan = plan_of(found[:50])
     assert "Index Scan using end_user_by_beginning" in plan
     assert "Sort" not in plan
 
 
-def test_transfers_other_than_usage_are_a_range_of_an_index(tenant: Tenant) -> None:
+def test_transfers_other_than_usage_are_an_index_range_scan(tenant: Tenant) -> None:
     accounts = {account.kind: account for account in tenant.organization.accounts.all()}
     Transfer.objects.bulk_create(
         Transfer(
@@ -94,7 +94,7 @@ def test_transfers_other_than_usage_are_a_range_of_an_index(tenant: Tenant) -> N
         assert "Sort" not in plan
 
 
-def test_what_is_under_way_is_found_by_its_journal(operator: Client, tenant: Tenant) -> None:
+def test_pending_generations_are_found_by_their_journal(operator: Client, tenant: Tenant) -> None:
     factories.make_generation(tenant)
     pending = factories.make_generation(tenant, status="pending")
 
@@ -125,7 +125,9 @@ def test_holds_are_found_by_the_journals_of_their_generations(
     assert grant.kind == Transfer.Kind.GRANT
 
 
-def test_private_endpoints_are_found_by_their_words(operator: Client, tenant: Tenant) -> None:
+def test_private_endpoints_are_found_by_words_of_their_names_and_ids(
+    operator: Client, tenant: Tenant
+) -> None:
     model = factories.make_model("acme/falcon", name="Acme: Falcon")
     provider = factories.make_provider(name="North Cloud")
     found = factories.make_draft(tenant, model, provider, upstream_model_id="deployment-7")
@@ -161,7 +163,7 @@ def test_the_audit_log_is_found_by_a_part_of_the_actor(operator: Client, db: Non
         ("accounts_organization", "nothing", "\0"),
     ],
 )
-def test_a_list_refuses_the_lookups_that_no_filter_makes(
+def test_a_list_refuses_lookups_that_are_not_filters(
     operator: Client, name: str, lookup: str, value: str
 ) -> None:
     path = reverse(f"admin:{name}_changelist")
@@ -176,7 +178,7 @@ def test_a_list_refuses_a_value_that_postgresql_refuses(operator: Client) -> Non
     assert operator.get(path, beyond)["Location"] == f"{path}?e=1"
 
 
-def test_the_links_of_the_first_page_are_lookups_of_their_lists(
+def test_every_list_accepts_the_lookups_that_the_home_page_links_to(
     operator: Client, tenant: Tenant
 ) -> None:
     factories.make_generation(tenant, end_user="ada")
@@ -190,14 +192,14 @@ def test_the_links_of_the_first_page_are_lookups_of_their_lists(
     assert [operator.get(link).status_code for link in links] == [200] * len(links)
 
 
-def test_a_search_refuses_nul(operator: Client, tenant: Tenant) -> None:
+def test_searches_do_not_pass_nul_to_the_database(operator: Client, tenant: Tenant) -> None:
     field = {"app_label": "accounts", "model_name": "apikey", "field_name": "workspace"}
     answer = operator.get("/admin/autocomplete/", {**field, "term": "a\0"})
     assert answer.status_code == 400
     assert listed(operator, "accounts_workspace", q="a\0") == [tenant.workspace]
 
 
-def test_no_row_has_nul_in_its_key(operator: Client, tenant: Tenant) -> None:
+def test_encoded_nul_in_a_key_redirects_to_the_index(operator: Client, tenant: Tenant) -> None:
     for name in ("inference_generation", "config_auditentry", "auth_user"):
         listing = reverse(f"admin:{name}_changelist")
         for verb in ("change", "history"):
@@ -205,7 +207,7 @@ def test_no_row_has_nul_in_its_key(operator: Client, tenant: Tenant) -> None:
 
 
 @pytest.mark.parametrize("term", ["9999-12-31", "9999-12-31 23:59:59", "0001-01-01"])
-def test_generations_are_searched_at_both_ends_of_the_calendar(
+def test_generations_are_searched_by_the_first_and_last_dates(
     operator: Client, tenant: Tenant, term: str
 ) -> None:
     factories.make_generation(tenant)

@@ -51,7 +51,9 @@ def test_get_of_every_page_answers_and_changes_no_row(
     }
 
 
-def test_every_page_sends_a_stranger_to_the_login(db: None, world: dict[str, Any]) -> None:
+def test_every_page_redirects_anonymous_visitors_to_the_login(
+    db: None, world: dict[str, Any]
+) -> None:
     stranger = Client()
 
     for name, path in urls(world):
@@ -62,7 +64,7 @@ def test_every_page_sends_a_stranger_to_the_login(db: None, world: dict[str, Any
         assert response["Location"].startswith(("/admin/login/", path))
 
 
-def test_pages_have_a_policy_of_their_own_and_nothing_from_other_hosts(
+def test_pages_have_a_content_security_policy_and_load_nothing_from_other_hosts(
     operator: Client, world: dict[str, Any]
 ) -> None:
     for path in ("/admin/", "/admin/login/", page(world["endpoints.privateendpoint"])):
@@ -184,7 +186,7 @@ def test_list_makes_the_same_queries_for_3_rows_and_for_30(
 
 
 @pytest.mark.parametrize("label", sorted(m._meta.label for m in admin.site._registry))
-def test_search_takes_any_text(operator: Client, world: dict[str, Any], label: str) -> None:
+def test_search_accepts_any_text(operator: Client, world: dict[str, Any], label: str) -> None:
     model = apps.get_model(label)
     pk = world[model._meta.label_lower].pk
 
@@ -207,7 +209,7 @@ def test_secrets_are_on_no_page(operator: Client, world: dict[str, Any], tenant:
         assert not [secret for secret in held if secret in content]
 
 
-def test_money_is_written_out(operator: Client, tenant: Tenant) -> None:
+def test_money_is_shown_in_full(operator: Client, tenant: Tenant) -> None:
     generation = factories.make_generation(tenant, cost_nano=12_000)
 
     assert "$0.000012" in operator.get(page(generation)).content.decode()

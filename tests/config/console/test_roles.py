@@ -19,11 +19,11 @@ from tests.support import factories
 from tests.support.console import STATUSES, SUBMIT, fingerprint, urls
 
 EVERYBODY = set(Role)
-# Only an administrator sees other operators; these pages are everybody's own.
+# Every role has these pages, for navigation and for the operator's own account.
 OWN = {"index", "logout", "login", "password_change", "password_change_done", "jsi18n",
        "two_factor", "search", "app_list", "autocomplete", "view_on_site", ""}  # fmt: skip
 OF_OPERATORS = ("auth_user", "auth_group", "otp_totp_totpdevice")
-# Who may send what; everything else that is not anybody's own is refused to all.
+# The roles that may POST to each page. All other pages outside OWN refuse every role.
 WRITES = {
     **{
         name: {Role.ADMINISTRATOR}
@@ -125,8 +125,8 @@ def test_roles_have_their_permissions(db: None) -> None:
         }
 
 
-def test_permissions_are_those_that_django_makes(db: None) -> None:
-    """None of ours stands beside one of Django's, and none is misspelt."""
+def test_permissions_are_the_ones_that_django_creates(db: None) -> None:
+    """A misspelt codename or name would create a second permission beside Django's."""
     roles.update_roles()
     for label, declaration in declarations().items():
         if declaration.audience is Audience.NOBODY:
@@ -142,8 +142,8 @@ def test_permissions_are_those_that_django_makes(db: None) -> None:
         }
 
 
-def test_every_model_is_declared() -> None:
-    """A new model names its audience in its app's ``apps.py``, or is declared INTERNAL."""
+def test_every_model_declares_its_audience() -> None:
+    """A new model needs an audience in its app's ``apps.py``, or an INTERNAL declaration."""
     models = {model._meta.label_lower for model in apps.get_models(include_auto_created=True)}
     proxies = {model._meta.label_lower for model in apps.get_models() if model._meta.proxy}
 
@@ -155,7 +155,7 @@ def test_every_page_has_an_audience() -> None:
         assert declarations()[model._meta.label_lower].audience is not Audience.NOBODY
 
 
-def test_rights_that_an_operator_gave_stay(db: None) -> None:
+def test_update_keeps_permissions_that_an_operator_added(db: None) -> None:
     roles.update_roles()
     group = Group.objects.get(name=Role.READ_ONLY)
     group.permissions.add(Permission.objects.get(codename="add_organization"))
@@ -166,14 +166,14 @@ def test_rights_that_an_operator_gave_stay(db: None) -> None:
 
 
 @pytest.mark.parametrize("role", sorted(EVERYBODY))
-def test_role_sees_its_pages(world: dict[str, Any], role: str) -> None:
+def test_role_sees_only_its_pages(world: dict[str, Any], role: str) -> None:
     client = client_of(role)
     wrong = []
     for name, path in urls(world):
         status = client.get(path).status_code
         if name in OWN:
             expected = STATUSES.get(name, 200)
-            # The list of an application of which one sees nothing is not found.
+            # An operator who sees no model of an application gets 404 for its list.
             if (
                 name == "app_list"
                 and role != Role.ADMINISTRATOR
@@ -197,7 +197,7 @@ def test_role_sees_its_pages(world: dict[str, Any], role: str) -> None:
 
 
 @pytest.mark.parametrize("role", sorted(EVERYBODY))
-def test_role_sends_what_it_may(world: dict[str, Any], role: str) -> None:
+def test_role_posts_only_where_the_table_allows_it(world: dict[str, Any], role: str) -> None:
     client = client_of(role)
     before = fingerprint()
     wrong = []
@@ -218,7 +218,7 @@ def test_role_sends_what_it_may(world: dict[str, Any], role: str) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_migrate_makes_the_roles() -> None:
+def test_migrate_creates_the_roles() -> None:
     Group.objects.all().delete()
     call_command("migrate", verbosity=0)
 
@@ -230,7 +230,7 @@ def test_migrate_makes_the_roles() -> None:
         assert set(held) == set(roles.permissions_of(role))
 
 
-def test_every_write_is_in_the_table(world: dict[str, Any]) -> None:
+def test_every_page_in_the_table_exists(world: dict[str, Any]) -> None:
     names = {name for name, _ in urls(world)}
 
     assert WRITES.keys() <= names
@@ -238,7 +238,7 @@ def test_every_write_is_in_the_table(world: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("role", [Role.FINANCE, Role.ADMINISTRATOR])
-def test_finance_changes_the_rates_of_an_endpoint_alone(db: None, role: str) -> None:
+def test_finance_changes_only_the_rates_of_an_endpoint(db: None, role: str) -> None:
     endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
     endpoint.is_moderated = True
     endpoint.save_fields("is_moderated")

@@ -1,4 +1,4 @@
-"""The console over a filled database: what its pages ask for, and whether the books are right."""
+"""The console over a filled database: the queries of its pages, and the ledger."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.bench.fill import filling
 from tests.support import ledger as books
 from tests.support.database import snapshots
 
-# pytest-django makes a database for tests that say so; a fixture of the module is too early for it.
+# pytest-django creates the database only for marked tests; a module fixture runs too early for it.
 pytestmark = pytest.mark.django_db
 
 GOLDEN: Final = Path(__file__).with_name("queries.json")
@@ -47,7 +47,7 @@ UPDATE: Final = (
 
 @pytest.fixture(scope="module")
 def filled(django_db_setup: None, django_db_blocker: Any) -> Iterator[dict[str, Any]]:
-    """A database with a thousand generations, for all tests of this module; what the fill said."""
+    """Fills the database with a thousand generations for this module; yields the fill's report."""
     with django_db_blocker.unblock(), transaction.atomic():
         output = io.StringIO()
         assert filling.main(["--scale", "0.001", "--json"], output=output) == 0
@@ -71,7 +71,7 @@ def operator() -> Client:
 
 
 def queries(client: Client, path: str) -> int:
-    """How many queries a page makes once what a process keeps for good is there."""
+    """Returns the number of queries of a page after a first request has warmed the process."""
     client.get(path)
     cache.clear()
     with CaptureQueriesContext(connection) as captured:
@@ -87,7 +87,7 @@ def pages() -> Iterator[tuple[str, str]]:
         yield name, reverse(name)
 
 
-def test_pages_make_as_many_queries_as_they_are_known_to(operator: Client) -> None:
+def test_pages_make_the_recorded_number_of_queries(operator: Client) -> None:
     counted = {name: queries(operator, path) for name, path in pages()}
 
     if os.environ.get("UPDATE_QUERIES"):
@@ -96,7 +96,7 @@ def test_pages_make_as_many_queries_as_they_are_known_to(operator: Client) -> No
     assert {name: count for name, count in counted.items() if count > MAX_QUERIES} == {}
 
 
-def test_fill_reports_what_it_made(filled: dict[str, Any]) -> None:
+def test_fill_reports_the_rows_that_it_created(filled: dict[str, Any]) -> None:
     assert {name: filled[name] for name in filled if name != "seconds"} == {
         "organizations": 50,
         "end_users": 1_000,
@@ -120,13 +120,13 @@ def test_the_ledger_of_the_fill_is_in_order() -> None:
     books.assert_in_order()
 
 
-def test_everything_that_was_filled_has_ended() -> None:
+def test_fill_leaves_nothing_pending() -> None:
     assert not Generation.objects.filter(status=Generation.Status.PENDING).exists()
     assert not Transfer.objects.pending().exists()
     assert not Journal.objects.exists()
 
 
-def test_the_sums_are_those_of_what_was_filled() -> None:
+def test_usage_sums_count_every_generation_of_the_fill() -> None:
     last = UsageDay.objects.aggregate(last=Max("day"))["last"]
     made = Generation.objects.filter(created_at__lt=midnight(last) + timedelta(days=1)).count()
     for by_end_user in (False, True):
@@ -137,7 +137,7 @@ def test_the_sums_are_those_of_what_was_filled() -> None:
     assert HourlyUsage.objects.aggregate(sum=Sum("requests"))["sum"] == made
 
 
-def test_a_filled_database_is_not_filled_again() -> None:
+def test_fill_refuses_a_filled_database() -> None:
     before = snapshots.everything()
 
     with pytest.raises(

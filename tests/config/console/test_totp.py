@@ -89,7 +89,7 @@ def test_enrolment_shows_a_code_and_stores_nothing(user: User) -> None:
     assert not TOTPDevice.objects.exists()
 
 
-def test_enrolment_takes_the_code_of_its_key(user: User) -> None:
+def test_enrolment_accepts_the_code_of_its_key(user: User) -> None:
     client = Client()
     log_in(client)
     device, codes = enrol(client, user)
@@ -104,7 +104,7 @@ def test_enrolment_takes_the_code_of_its_key(user: User) -> None:
     assert device.key not in str(list(AuditEntry.objects.values()))
 
 
-def test_enrolment_shuts_out_the_sessions_without_the_code(user: User) -> None:
+def test_enrolment_ends_sessions_that_did_not_enter_a_code(user: User) -> None:
     before, client = Client(), Client()
     for browser in (before, client):
         log_in(browser)
@@ -123,7 +123,7 @@ def test_enrolment_shuts_out_the_sessions_without_the_code(user: User) -> None:
 
 
 @pytest.mark.parametrize("code", ["000000", "", "abc", "12345678901234567"])
-def test_enrolment_refuses_another_code(user: User, code: str) -> None:
+def test_enrolment_refuses_a_wrong_code(user: User, code: str) -> None:
     client = Client()
     log_in(client)
     offer = offer_of(client)
@@ -137,7 +137,7 @@ def test_enrolment_refuses_another_code(user: User, code: str) -> None:
     assert not StaticToken.objects.exists()
 
 
-def test_enrolment_refuses_the_offer_of_another(user: User) -> None:
+def test_enrolment_refuses_the_offer_of_another_operator(user: User) -> None:
     stranger = User.objects.create_superuser("bob")
     client = Client()
     log_in(client)
@@ -149,7 +149,7 @@ def test_enrolment_refuses_the_offer_of_another(user: User) -> None:
     assert not TOTPDevice.objects.exists()
 
 
-def test_login_of_who_has_enrolled_needs_the_code(user: User) -> None:
+def test_login_after_enrolment_needs_a_code(user: User) -> None:
     client = Client()
     log_in(client)
     device, _ = enrol(client, user)
@@ -161,7 +161,7 @@ def test_login_of_who_has_enrolled_needs_the_code(user: User) -> None:
     ]
     assert PASSWORD not in response.content.decode()
     assert not is_inside(client)
-    # The code that was shown for enrolment was used by it.
+    # Enrolment used up this code.
     used = log_in(client, otp_token=code_of(device))
     assert errors(used) == ["The code is not valid or was already used."]
     device.refresh_from_db()
@@ -172,7 +172,7 @@ def test_login_of_who_has_enrolled_needs_the_code(user: User) -> None:
     assert is_inside(client)
 
 
-def test_wrong_codes_are_slowed_down(user: User) -> None:
+def test_wrong_codes_are_throttled(user: User) -> None:
     client = Client()
     log_in(client)
     device, _ = enrol(client, user)
@@ -182,7 +182,7 @@ def test_wrong_codes_are_slowed_down(user: User) -> None:
     device.refresh_from_db()
     assert device.throttling_failure_count == 1
 
-    # The pause lasts a second, which a busy machine may spend before the next request.
+    # The throttle lasts one second; a slow machine could exceed it before the next request.
     device.throttling_failure_timestamp = timezone.now() + timedelta(hours=1)
     device.save(update_fields=["throttling_failure_timestamp"])
     [message] = errors(log_in(client, otp_token=code_of(device, steps=1)))
@@ -190,7 +190,7 @@ def test_wrong_codes_are_slowed_down(user: User) -> None:
     assert not is_inside(client)
 
 
-def test_backup_code_lets_in_once(user: User) -> None:
+def test_backup_code_works_once(user: User) -> None:
     client = Client()
     log_in(client)
     _, codes = enrol(client, user)
@@ -204,7 +204,7 @@ def test_backup_code_lets_in_once(user: User) -> None:
     assert totp.codes_left(user) == 9
 
 
-def test_required_factor_is_set_up_first(user: User, required: None) -> None:
+def test_login_requires_setup_of_a_required_factor(user: User, required: None) -> None:
     client = Client()
     log_in(client)
 
@@ -218,7 +218,7 @@ def test_required_factor_is_set_up_first(user: User, required: None) -> None:
     assert is_inside(client)
 
 
-def test_required_factor_shuts_out_older_sessions(user: User, settings: Any) -> None:
+def test_required_factor_ends_older_sessions(user: User, settings: Any) -> None:
     client, older = Client(), Client()
     log_in(older)
     log_in(client)
@@ -249,7 +249,7 @@ def test_factor_is_changed_only_with_a_code(user: User) -> None:
     assert is_inside(client)
 
 
-def test_required_factor_is_not_turned_off(user: User, required: None) -> None:
+def test_required_factor_cannot_be_turned_off(user: User, required: None) -> None:
     client = Client()
     log_in(client)
     device, codes = enrol(client, user)
@@ -258,7 +258,7 @@ def test_required_factor_is_not_turned_off(user: User, required: None) -> None:
     assert SecondFactor.objects.get() == device
 
 
-def test_lost_factor_is_removed_by_another_operator(user: User) -> None:
+def test_another_operator_can_remove_a_lost_factor(user: User) -> None:
     client = Client()
     log_in(client)
     device, _ = enrol(client, user)
@@ -288,7 +288,7 @@ def test_key_is_sealed_to_its_operator(user: User) -> None:
             _ = moved.bin_key
 
 
-def test_lost_credential_key_leaves_the_backup_codes(user: User, settings: Any) -> None:
+def test_backup_codes_work_without_the_credential_key(user: User, settings: Any) -> None:
     client = Client()
     log_in(client)
     device, codes = enrol(client, user)
@@ -304,7 +304,7 @@ def test_lost_credential_key_leaves_the_backup_codes(user: User, settings: Any) 
     assert is_inside(client)
 
 
-def test_stranger_does_not_see_the_page(db: None) -> None:
+def test_page_redirects_everyone_but_operators(db: None) -> None:
     for client in (Client(), Client()):
         assert client.get(PAGE)["Location"] == f"/admin/login/?next={PAGE}"
         client.force_login(User.objects.create_user(f"user {time.monotonic_ns()}"))

@@ -163,7 +163,7 @@ def test_the_catalogue_is_imported_from_each_of_its_lists(operator: Client, page
     assert refused.context["refusals"] == ["providers[0]: Object missing required field `slug`"]
 
 
-def test_what_was_refused_meanwhile_changes_nothing(operator: Client) -> None:
+def test_confirm_refuses_rows_that_became_invalid_after_the_plan(operator: Client) -> None:
     small = factories.make_tenant("Small", endpoint_limit=1)
     model, provider = factories.make_model(), factories.make_provider()
     factories.make_endpoint(model, provider)
@@ -185,9 +185,7 @@ def test_what_was_refused_meanwhile_changes_nothing(operator: Client) -> None:
     assert not AuditEntry.objects.filter(kind="import").exists()
 
 
-def test_a_plan_is_good_for_its_operator_and_its_page_alone(
-    operator: Client, tenant: Tenant
-) -> None:
+def test_a_plan_is_valid_only_for_its_operator_and_page(operator: Client, tenant: Tenant) -> None:
     planned = send(operator, "endusers_enduser", "users.csv", USERS, tenant)
     other = Client()
     other.force_login(User.objects.create_superuser("other"))
@@ -214,7 +212,7 @@ def test_a_plan_is_good_for_its_operator_and_its_page_alone(
         ("users.csv", b"x" * (MAX_BYTES + 1), "{own}", "file"),
     ],
 )
-def test_a_form_that_is_not_filled_in_changes_nothing(
+def test_an_incomplete_form_changes_nothing(
     operator: Client, tenant: Tenant, name: str, content: bytes, organization: str, field: str
 ) -> None:
     before = snapshots.everything()
@@ -227,9 +225,7 @@ def test_a_form_that_is_not_filled_in_changes_nothing(
     assert snapshots.everything() == before
 
 
-def test_many_rows_are_counted_and_the_first_of_them_shown(
-    operator: Client, tenant: Tenant
-) -> None:
+def test_a_plan_counts_all_rows_and_shows_the_first(operator: Client, tenant: Tenant) -> None:
     lines = b"".join(b'{"user": "user %d"}\n' % number for number in range(501))
 
     planned = send(operator, "endusers_enduser", "users.jsonl", lines, tenant)
@@ -241,7 +237,7 @@ def test_many_rows_are_counted_and_the_first_of_them_shown(
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_who_may_only_look_imports_nothing_and_may_export(viewer: Client, page: str) -> None:
+def test_a_read_only_operator_may_export_but_not_import(viewer: Client, page: str) -> None:
     before = snapshots.everything()
     assert viewer.get(url(page, "import")).status_code == 403
     assert send(viewer, page, "x", b"{}").status_code == 403
@@ -259,9 +255,7 @@ def test_an_upload_needs_the_token_of_its_page(tenant: Tenant) -> None:
     assert not EndUser.objects.exists()
 
 
-def test_end_users_are_exported_as_the_import_finds_them_unchanged(
-    operator: Client, tenant: Tenant
-) -> None:
+def test_importing_exported_end_users_changes_nothing(operator: Client, tenant: Tenant) -> None:
     for user in ("ann", "=1+1"):
         EndUser.objects.register(organization_id=tenant.organization.pk, user=user)
     query = {"organization": "acme", "export": "1"}
@@ -292,14 +286,14 @@ def test_endpoints_and_catalogue_are_exported(operator: Client, tenant: Tenant) 
         assert content_of(operator.get(url(page, "export"))) == catalogue.export()[0]
 
 
-def test_an_export_for_nobody_asks_again(operator: Client, tenant: Tenant) -> None:
+def test_export_refuses_an_invalid_organization(operator: Client, tenant: Tenant) -> None:
     for page in PAGES[:2]:
         asked = operator.get(url(page, "export"), {"organization": "no-id", "export": "1"})
         assert "organization" in asked.context["form"].errors
 
 
 @pytest.mark.django_db(transaction=True)
-def test_an_asynchronous_server_sends_an_export_part_by_part(tenant: Tenant) -> None:
+def test_an_asynchronous_server_streams_an_export(tenant: Tenant) -> None:
     for number in range(501):
         EndUser.objects.register(organization_id=tenant.organization.pk, user=f"user {number}")
     client = AsyncClient()

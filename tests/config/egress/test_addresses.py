@@ -1,4 +1,4 @@
-"""Which URLs and addresses an egress policy admits."""
+"""URLs and addresses that an egress policy admits or refuses."""
 
 import socket
 from ipaddress import ip_network
@@ -234,7 +234,7 @@ def test_a_public_address_is_admitted_on_the_ports_of_the_policy(address: str) -
     assert find_refusal(address, STRICT, 443, plain=True) == "plain HTTP"
 
 
-def test_an_allowed_network_admits_its_own_addresses_alone_on_any_port() -> None:
+def test_an_allowed_network_admits_only_its_own_addresses_on_any_port() -> None:
     policy = EgressPolicy(allowed_networks=(ip_network("10.1.0.0/16"), ip_network("fd00::/64")))
     assert find_refusal("10.1.2.3", policy, 22) is None
     assert find_refusal("10.1.2.3", policy, 80, plain=True) is None
@@ -246,7 +246,7 @@ def test_an_allowed_network_admits_its_own_addresses_alone_on_any_port() -> None
     assert find_refusal("10.1.2.3", policy, 0) == "port"
 
 
-def test_allowing_everything_still_refuses_what_carries_another_address() -> None:
+def test_allowing_every_network_still_refuses_embedded_addresses() -> None:
     policy = EgressPolicy(allowed_networks=(ip_network("0.0.0.0/0"), ip_network("::/0")))
     still = [address for address, _ in REFUSED if find_refusal(address, policy, 443)]
     assert still == [
@@ -295,7 +295,7 @@ def test_parse_returns_the_canonical_form(typed: str, canonical: str) -> None:
     assert parse_base_url(typed, policy=STRICT).text == canonical
 
 
-def test_parse_admits_plain_http_and_other_ports_for_allowed_networks_only() -> None:
+def test_parse_admits_plain_http_and_other_ports_only_for_allowed_networks() -> None:
     policy = EgressPolicy(allowed_networks=(ip_network("10.0.0.0/8"),))
     assert parse_base_url("http://10.0.0.1/", policy=policy, require_https=False).port == 80
     assert parse_base_url("https://10.0.0.1:22", policy=policy).text == "https://10.0.0.1:22"
@@ -310,12 +310,12 @@ def test_parse_admits_plain_http_and_other_ports_for_allowed_networks_only() -> 
 
 
 @pytest.mark.parametrize("value", [None, 5, b"https://example.com", ["https://example.com"]])
-def test_parse_refuses_what_is_not_text(value: object) -> None:
+def test_parse_refuses_values_other_than_text(value: object) -> None:
     with pytest.raises(InvalidURL, match=LENGTH):
         parse_base_url(value, policy=STRICT)  # type: ignore[arg-type]
 
 
-def test_a_joined_path_cannot_grow_into_the_host() -> None:
+def test_join_refuses_a_path_that_would_extend_the_host() -> None:
     base = parse_base_url("https://example.com/v1", policy=STRICT)
     assert base.join("/chat/completions?a=b") == "https://example.com/v1/chat/completions?a=b"
     with pytest.raises(InvalidURL, match="the path must begin with a slash"):
@@ -335,7 +335,7 @@ near_urls = st.builds(
 
 @settings(deadline=None)
 @given(st.one_of(st.text(), st.binary().map(lambda data: data.decode("latin-1")), near_urls))
-def test_parse_refuses_or_returns_what_parses_to_itself(text: str) -> None:
+def test_parsing_the_parsed_form_returns_it_unchanged(text: str) -> None:
     for policy in (STRICT, EgressPolicy(allowed_networks=(ip_network("0.0.0.0/0"),))):
         try:
             base = parse_base_url(text, policy=policy, require_https=False)

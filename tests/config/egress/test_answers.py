@@ -1,4 +1,4 @@
-"""Which answers of an upstream are refused, and with which error."""
+"""Answers of an upstream that the egress client refuses, and the error for each."""
 
 import asyncio
 import socket
@@ -74,7 +74,7 @@ def test_a_redirect_is_not_followed(
         "upgrade",
     ],
 )
-def test_a_broken_answer_has_its_own_error(
+def test_each_kind_of_broken_answer_has_its_own_error(
     client: Client,
     policy: EgressPolicy,
     context: ssl.SSLContext,
@@ -130,7 +130,7 @@ HELLO = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
         "another protocol",
     ],
 )
-def test_an_answer_whose_end_is_in_doubt_is_refused(
+def test_an_answer_with_an_ambiguous_end_is_refused(
     async_client: Client, policy: EgressPolicy, answer: bytes
 ) -> None:
     with serving(sending(answer)) as server, pytest.raises(BadResponse):
@@ -138,7 +138,9 @@ def test_an_answer_whose_end_is_in_doubt_is_refused(
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
-def test_an_answer_is_the_same_however_it_is_cut(policy: EgressPolicy, size: int) -> None:
+def test_an_answer_does_not_depend_on_how_it_is_split_into_packets(
+    policy: EgressPolicy, size: int
+) -> None:
     answer = (
         b"HTTP/1.1 100 Continue\r\n\r\n" + CHUNKED + b"X-A: 1\r\nx-a: 2\r\nX-B:\r\n\r\n"
         b"5;name=value\r\nhello\r\n1\r\n \r\n5\r\nworld\r\n0\r\nX-Trailer: 3\r\n\r\n"
@@ -161,7 +163,7 @@ def test_an_answer_is_the_same_however_it_is_cut(policy: EgressPolicy, size: int
 
 
 async def twice(policy: EgressPolicy, url: str) -> list[bytes]:
-    """Returns two answers to one client; the upstream may misbehave in the pause between them."""
+    """Returns the bodies of two requests by one client, with a pause after each answer."""
     async with through(policy) as egress_client:
         bodies = []
         for _ in range(2):
@@ -171,8 +173,8 @@ async def twice(policy: EgressPolicy, url: str) -> list[bytes]:
         return bodies
 
 
-def test_what_an_upstream_says_unasked_is_no_answer(policy: EgressPolicy) -> None:
-    """A forged answer waits on the kept connection for the next request, of somebody else."""
+def test_bytes_sent_after_an_answer_never_answer_the_next_request(policy: EgressPolicy) -> None:
+    """The upstream sends a forged second answer on a connection that is kept for reuse."""
     forged = HELLO.replace(b"hello", b"FALSE")
 
     def script(line: socket.socket, head: bytes, body: bytes) -> bool:
@@ -195,9 +197,7 @@ def test_what_an_upstream_says_unasked_is_no_answer(policy: EgressPolicy) -> Non
     ],
     ids=["close", "HTTP/1.0", "closed while idle"],
 )
-def test_a_connection_that_is_not_kept_is_not_used_again(
-    policy: EgressPolicy, answer: bytes
-) -> None:
+def test_a_connection_that_is_not_kept_is_not_reused(policy: EgressPolicy, answer: bytes) -> None:
     def script(line: socket.socket, head: bytes, body: bytes) -> bool:
         line.sendall(answer)
         return answer != HELLO
@@ -207,8 +207,8 @@ def test_a_connection_that_is_not_kept_is_not_used_again(
         assert (server.connections, len(server.requests)) == (2, 2)
 
 
-def test_an_answer_that_nobody_reads_spoils_nobody_elses(policy: EgressPolicy) -> None:
-    """It is whole, and larger than what waits for a reader: reading was stopped behind it."""
+def test_an_unread_answer_does_not_disturb_the_next_request(policy: EgressPolicy) -> None:
+    """The answer is complete but larger than the read buffer, so reading had been paused."""
 
     async def run(url: str) -> bytes:
         async with through(policy) as egress_client:
@@ -224,7 +224,7 @@ def test_an_answer_that_nobody_reads_spoils_nobody_elses(policy: EgressPolicy) -
         assert len(server.requests) == 2
 
 
-def test_a_refusal_in_the_middle_of_an_upload_is_an_answer(policy: EgressPolicy) -> None:
+def test_a_refusal_during_an_upload_is_returned_as_the_answer(policy: EgressPolicy) -> None:
     refusal = b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 3\r\n\r\nbig"
 
     def refuse() -> None:
@@ -262,7 +262,7 @@ def test_a_connection_that_is_closed_at_once_fails_to_connect(
         thread.join(5)
 
 
-def test_an_upstream_that_ends_late_keeps_its_connection_and_its_reader_free(
+def test_close_lingers_to_keep_the_connection_of_a_late_answer(
     policy: EgressPolicy, context: ssl.SSLContext
 ) -> None:
     def script(line: socket.socket, head: bytes, body: bytes) -> bool:

@@ -35,7 +35,7 @@ from tests.support.egress import (
 from tests.support.upstreams.tls import Authority, answering, serving
 
 
-def test_a_request_keeps_host_and_server_name_and_reaches_the_judged_address(
+def test_a_request_keeps_host_and_sni_and_reaches_the_checked_address(
     client: Client, policy: EgressPolicy, context: ssl.SSLContext
 ) -> None:
     with serving(answering(b"hello", headers=("X-Answer: yes",)), context) as server:
@@ -79,7 +79,9 @@ def test_an_ipv6_literal_is_dialled_when_its_network_is_allowed(
         assert f"Host: [::1]:{server.port}" in server.requests[0][0].decode()
 
 
-def test_the_platform_resolver_is_judged_too(client: Client, canary: socket.socket) -> None:
+def test_addresses_of_the_platform_resolver_are_checked(
+    client: Client, canary: socket.socket
+) -> None:
     url = f"https://localhost:{canary.getsockname()[1]}"
     with pytest.raises(AddressRefused) as caught:
         if client is not through_fetch:
@@ -108,7 +110,7 @@ def test_plain_http_reaches_an_allowed_network(client: Client, policy: EgressPol
         ("https://upstream.test:22", "port"),
     ],
 )
-def test_a_name_outside_the_allowed_networks_keeps_the_rules_of_the_public_network(
+def test_a_public_name_follows_public_rules_despite_allowed_networks(
     client: Client, policy: EgressPolicy, url: str, reason: str
 ) -> None:
     with pytest.raises(AddressRefused) as caught:
@@ -120,7 +122,7 @@ def test_a_name_outside_the_allowed_networks_keeps_the_rules_of_the_public_netwo
     "answers",
     [["127.0.0.1", "127.0.0.2"], ["127.0.0.2", "127.0.0.1"], ["127.0.0.1", "::ffff:127.0.0.1"]],
 )
-def test_mixed_answers_are_refused_whole(
+def test_a_name_with_one_refused_address_is_refused(
     client: Client, policy: EgressPolicy, context: ssl.SSLContext, answers: list[str]
 ) -> None:
     with serving(answering(), context) as server:
@@ -129,7 +131,7 @@ def test_mixed_answers_are_refused_whole(
         assert server.connections == 0
 
 
-def test_a_name_that_changes_its_answer_never_leads_elsewhere(
+def test_a_name_that_changes_its_address_never_leads_elsewhere(
     client: Client, policy: EgressPolicy, context: ssl.SSLContext
 ) -> None:
     asked: list[str] = []
@@ -149,7 +151,7 @@ def test_a_name_that_changes_its_answer_never_leads_elsewhere(
         assert server.connections == 1
 
 
-def test_one_client_judges_a_name_again_for_a_new_connection(
+def test_a_client_checks_a_name_again_for_a_new_connection(
     policy: EgressPolicy, context: ssl.SSLContext
 ) -> None:
     answers = iter([["127.0.0.1"], ["127.0.0.2"]])
@@ -221,7 +223,7 @@ def test_a_refused_connection_fails_to_connect(client: Client, policy: EgressPol
     ],
     ids=["wrong host", "expired", "self-signed", "address instead of name"],
 )
-def test_a_wrong_certificate_ends_before_any_header_is_sent(
+def test_a_wrong_certificate_is_refused_before_any_header_is_sent(
     client: Client,
     policy: EgressPolicy,
     authority: Authority,
@@ -264,7 +266,7 @@ def test_a_server_that_does_not_speak_tls_gets_no_header(
     assert KEY.encode() not in received[0]
 
 
-def test_a_name_is_looked_up_once_for_all_who_wait(
+def test_concurrent_requests_share_one_lookup(
     policy: EgressPolicy, context: ssl.SSLContext
 ) -> None:
     asked: list[str] = []
@@ -293,7 +295,7 @@ def test_a_name_is_looked_up_once_for_all_who_wait(
         uvloop.run(run(upstream(server)))
 
 
-def test_a_lookup_that_hangs_takes_one_thread_and_the_last_answer_serves(
+def test_the_last_addresses_are_used_while_a_lookup_hangs(
     policy: EgressPolicy, context: ssl.SSLContext
 ) -> None:
     policy = replace(policy, connect_timeout=1)
@@ -322,7 +324,7 @@ def test_a_lookup_that_hangs_takes_one_thread_and_the_last_answer_serves(
         uvloop.run(run(upstream(server)))
 
 
-def test_an_address_that_is_silent_gives_way_to_the_next(
+def test_the_next_address_is_tried_when_one_does_not_respond(
     policy: EgressPolicy, context: ssl.SSLContext
 ) -> None:
     policy = replace(policy, allowed_networks=(ip_network("127.0.0.0/8"),), connect_timeout=5)
@@ -332,7 +334,7 @@ def test_an_address_that_is_silent_gives_way_to_the_next(
         socket.socket() as first,
         socket.socket() as second,
     ):
-        # A full backlog takes no connection and refuses none.
+        # A socket with a full backlog neither accepts nor refuses a connection.
         full.bind(("127.0.0.2", server.port))
         full.listen(0)
         for line in (first, second):
@@ -348,7 +350,7 @@ def test_an_address_that_is_silent_gives_way_to_the_next(
     [(b"", ConnectFailed), (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc", BadResponse)],
     ids=["before the headers", "in the body"],
 )
-def test_a_reset_is_told_by_its_moment(
+def test_the_error_of_a_reset_depends_on_when_it_happens(
     client: Client, policy: EgressPolicy, head: bytes, error: type[EgressError]
 ) -> None:
     def reset(line: socket.socket, _: bytes, body: bytes) -> bool:

@@ -23,7 +23,7 @@ from tests.support.egress import HEADERS, post, silent, through, upstream
 from tests.support.upstreams.tls import answering, serving
 
 
-def test_a_finished_answer_gives_its_connection_back(
+def test_a_finished_answer_releases_its_connection(
     policy: EgressPolicy, context: ssl.SSLContext
 ) -> None:
     async def run(url: str) -> list[bytes]:
@@ -42,7 +42,7 @@ def test_a_finished_answer_gives_its_connection_back(
         assert (server.connections, len(server.requests)) == (1, 3)
 
 
-def test_an_answer_without_a_body_gives_its_connection_back(
+def test_an_answer_without_a_body_releases_its_connection(
     policy: EgressPolicy, context: ssl.SSLContext
 ) -> None:
     async def run(url: str) -> list[bytes]:
@@ -116,7 +116,7 @@ def test_a_cancelled_request_closes_its_connection(
         assert asyncio.run(run(upstream(server))) is True
 
 
-def test_a_reader_that_stops_stops_the_upstream(policy: EgressPolicy) -> None:
+def test_a_paused_reader_stops_the_upstream_from_sending(policy: EgressPolicy) -> None:
     finished = threading.Event()
     size = 64 << 20
 
@@ -141,14 +141,14 @@ def test_a_reader_that_stops_stops_the_upstream(policy: EgressPolicy) -> None:
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 @pytest.mark.parametrize("pause", [0, 0.01], ids=["quick", "slow"])
 @pytest.mark.parametrize("framing", ["length", "chunks"])
-def test_an_upstream_that_hangs_up_before_all_is_read_loses_nothing(
+def test_an_answer_is_read_whole_after_the_upstream_disconnects(
     policy: EgressPolicy,
     context: ssl.SSLContext,
     run: Callable[[Awaitable[bytes]], bytes],
     pause: float,
     framing: str,
 ) -> None:
-    """Without the farewell of TLS, which few servers say."""
+    """The upstream closes without a TLS close_notify alert, as most servers do."""
     body = bytes(range(256)) * 10_000
 
     def answer(line: socket.socket, head: bytes, sent: bytes) -> bool:
@@ -176,7 +176,7 @@ def test_an_upstream_that_hangs_up_before_all_is_read_loses_nothing(
             assert run(read(upstream(server))) == body
 
 
-def test_a_late_answer_is_not_asked_for_again(
+def test_a_request_that_timed_out_is_not_sent_again(
     policy: EgressPolicy, context: ssl.SSLContext
 ) -> None:
     first = answering()

@@ -72,7 +72,7 @@ def test_fetch_ends_a_dripping_body_at_its_deadline(
         started = time.monotonic()
         with pytest.raises(TimedOut) as caught:
             fetch(post(upstream(server)), policy, 0.5, resolve=to_loopback)
-        # The body would have dripped for ten seconds.
+        # The whole body would take ten seconds.
         assert time.monotonic() - started < 9
     assert caught.value.phase == "total"
 
@@ -103,7 +103,7 @@ def test_a_body_that_stops_times_out_as_idle(policy: EgressPolicy, context: ssl.
         async with through(policy) as egress_client:
             response = await egress_client.send(post(url), first_byte_timeout=20, idle_timeout=0.3)
             first = await response.readany()
-            # The time a caller spends elsewhere is not the upstream's.
+            # Time in which the caller does not read does not count as idle time of the upstream.
             await asyncio.sleep(0.4)
             with pytest.raises(TimedOut) as caught:
                 await response.readany()
@@ -114,7 +114,7 @@ def test_a_body_that_stops_times_out_as_idle(policy: EgressPolicy, context: ssl.
         assert asyncio.run(run(upstream(server))) == b"hello"
 
 
-def test_a_handshake_that_never_comes_times_out_as_connecting(policy: EgressPolicy) -> None:
+def test_a_handshake_without_a_reply_times_out_as_connecting(policy: EgressPolicy) -> None:
     async def run(url: str) -> None:
         async with through(policy) as egress_client:
             await egress_client.send(
@@ -131,7 +131,7 @@ def test_a_handshake_that_never_comes_times_out_as_connecting(policy: EgressPoli
         assert caught.value.phase == "total"
 
 
-def test_name_address_port_and_tls_problems_share_their_public_words() -> None:
+def test_name_address_port_and_tls_errors_share_one_public_message() -> None:
     errors = [AddressRefused("port"), ConnectFailed(), TLSFailed(), TimedOut("connect")]
     assert {error.public for error in errors} == {UNREACHABLE}
 
@@ -144,7 +144,7 @@ def test_name_address_port_and_tls_problems_share_their_public_words() -> None:
     ],
     ids=["known length", "until the end"],
 )
-def test_a_body_past_the_limit_is_too_large(
+def test_a_body_over_the_limit_is_too_large(
     client: Client, policy: EgressPolicy, context: ssl.SSLContext, head: bytes
 ) -> None:
     with serving(sending(head + b"x" * 1001), context) as server:
@@ -180,7 +180,7 @@ def test_read_has_a_limit_of_its_own(policy: EgressPolicy, context: ssl.SSLConte
 
 
 @pytest.mark.parametrize("size", [0, 1 << 20, 3 << 20])
-def test_a_body_of_any_size_arrives_whole(
+def test_a_body_of_any_size_arrives_complete(
     client: Client, policy: EgressPolicy, context: ssl.SSLContext, size: int
 ) -> None:
     body = b"0123456789abcdef" * (size // 16)

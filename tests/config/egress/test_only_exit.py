@@ -17,7 +17,7 @@ CLIENTS = {
 }
 
 
-# Beside the egress_client: what runs next to the gateway in demo and tests.
+# The embedded PostgreSQL and the simulator run beside the gateway in the demo and in tests.
 EXEMPT = {
     "config/local/postgres.py",
     "config/local/simulator/protocol.py",
@@ -45,7 +45,7 @@ def test_no_other_module_opens_connections() -> None:
         modules = {module for node in nodes for module in imported(node)}
         calls = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
         forbidden = {"open_connection", "create_connection", "getaddrinfo"}
-        if "socket" in modules:  # a module may bind a socket, but not connect one
+        if "socket" in modules:  # a module may bind a socket but not connect it
             forbidden |= {"connect", "connect_ex", "sendto"}
             found += [f"{name}: {module}" for module in modules if module.startswith("socket.")]
         found += [f"{name}: {call}" for call in calls & forbidden]

@@ -1,4 +1,4 @@
-"""Names whose place the operator said: used instead of DNS, and judged like everything else."""
+"""Host names with an address from the operator: it replaces DNS and passes the same checks."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def policy(authority: Authority) -> EgressPolicy:
     return EgressPolicy(allowed_networks=(ip_network("127.0.0.1/32"),), ca_bundle=authority.bundle)
 
 
-def test_a_pinned_name_is_dialled_at_its_place_and_keeps_its_name(
+def test_a_pinned_name_is_dialled_at_its_address_and_keeps_its_name(
     client: Client, policy: EgressPolicy, context: ssl.SSLContext
 ) -> None:
     with serving(answering(b"here"), context) as server:
@@ -74,7 +74,7 @@ def test_a_pinned_name_is_dialled_at_its_place_and_keeps_its_name(
     assert f"\r\nHost: {NAME}\r\n" in server.requests[0][0].decode() + "\r\n"
 
 
-def test_a_port_of_the_url_is_meant(
+def test_a_port_in_the_url_overrides_the_pinned_port(
     client: Client, policy: EgressPolicy, context: ssl.SSLContext
 ) -> None:
     with serving(answering(b"here"), context) as server:
@@ -94,7 +94,7 @@ def test_a_port_of_the_url_is_meant(
         ("93.184.215.14", 22),
     ],
 )
-def test_a_pinned_address_is_judged_like_any_other(
+def test_a_pinned_address_is_checked_like_any_other(
     client: Client, policy: EgressPolicy, address: str, port: int | None
 ) -> None:
     pinned = replace(policy, hosts={NAME: PinnedHost(address, port)})
@@ -146,17 +146,17 @@ def test_names_addresses_and_ports_are_parsed() -> None:
         "a.example =10.0.0.1",
     ],
 )
-def test_other_texts_are_refused(item: str) -> None:
+def test_parse_refuses_malformed_items(item: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         parse_pinned_hosts([item])
 
 
-def test_a_name_has_one_place() -> None:
+def test_parse_refuses_a_name_given_twice() -> None:
     with pytest.raises(ValueError, match=r"'a\.example' is given twice"):
         parse_pinned_hosts(["a.example=10.0.0.1", "A.example=10.0.0.2"])
 
 
-def test_the_setting_is_read_and_a_wrong_one_stops_the_start() -> None:
+def test_the_setting_is_read_and_a_wrong_value_prevents_the_start() -> None:
     def load(value: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [

@@ -68,7 +68,7 @@ def test_cookies_are_not_kept(policy: EgressPolicy, context: ssl.SSLContext) -> 
     "value",
     [f"Bearer {KEY}\r\nX: y", f"Bearer {KEY}\n", f"Bearer {KEY}\x00", f"{KEY}\ud800", f"{KEY}é"],
 )
-def test_a_header_that_cannot_be_sent_is_not_sent(
+def test_an_invalid_header_is_refused_before_it_is_sent(
     client: Client, policy: EgressPolicy, context: ssl.SSLContext, value: str
 ) -> None:
     with serving(answering(), context) as server:

@@ -1,4 +1,4 @@
-"""The bootstrap, in copies of the checkout: what it decides, and one installation for real."""
+"""The bootstrap in copies of the checkout: its decisions, and one real installation."""
 
 import hashlib
 import os
@@ -47,13 +47,13 @@ def checkout(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def bare_python(tmp_path: Path) -> Path:
-    """An interpreter without Causeway and without pip."""
+    """Creates an environment without Causeway and pip; returns its interpreter."""
     venv.create(tmp_path / "bare", symlinks=True)
     return tmp_path / "bare" / "bin" / "python"
 
 
 def install_marker(environment: Path, *modules: str) -> None:
-    """Makes an environment with our distribution and the named modules."""
+    """Creates an environment that appears to contain Causeway and the named modules."""
     if not environment.exists():
         venv.create(environment, symlinks=True)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -75,7 +75,7 @@ def stamp(checkout: Path, *locks: str) -> None:
 def manage(
     python: Path | str, checkout: Path, *arguments: str, cwd: Path | None = None, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    # Nothing to install with, unless a test says otherwise: neither uv nor an index.
+    # Neither uv nor an index is available unless a test provides one.
     offline = {"PATH": "/usr/bin:/bin", "PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull}
     return subprocess.run(
         [str(python), str(checkout / "manage.py"), *arguments],
@@ -88,9 +88,7 @@ def manage(
     )
 
 
-def test_an_interpreter_that_has_causeway_runs_the_command(
-    checkout: Path, bare_python: Path
-) -> None:
+def test_an_interpreter_with_causeway_runs_the_command(checkout: Path, bare_python: Path) -> None:
     install_marker(bare_python.parents[1])
     done = manage(bare_python, checkout, "migrate")
     assert done.stdout == f"{bare_python.parents[1]}|{checkout.parent}|migrate\n"
@@ -98,7 +96,7 @@ def test_an_interpreter_that_has_causeway_runs_the_command(
     assert not (checkout / ".venv").exists()
 
 
-def test_a_stamped_environment_takes_the_command_over(checkout: Path, bare_python: Path) -> None:
+def test_the_command_moves_to_a_stamped_environment(checkout: Path, bare_python: Path) -> None:
     install_marker(checkout / ".venv")
     stamp(checkout, "runtime")
     done = manage(bare_python, checkout, "demo", "--data-dir", "a b", "", cwd=bare_python.parent)
@@ -121,7 +119,7 @@ def test_the_interpreters_own_options_are_kept(checkout: Path, bare_python: Path
     assert done.stdout == "True\n"
 
 
-def test_the_stamped_environment_itself_is_content(checkout: Path) -> None:
+def test_the_interpreter_of_a_stamped_environment_runs_the_command(checkout: Path) -> None:
     install_marker(checkout / ".venv")
     stamp(checkout, "runtime")
     done = manage(checkout / ".venv" / "bin" / "python", checkout, "serve")
@@ -138,14 +136,18 @@ def test_the_development_environment_serves_every_command(
         assert done.stdout == f"{checkout}/.venv|{checkout.parent}|{command}\n"
 
 
-def test_an_environment_made_by_others_is_used_as_it_is(checkout: Path, bare_python: Path) -> None:
+def test_an_environment_without_a_stamp_is_used_unchanged(
+    checkout: Path, bare_python: Path
+) -> None:
     install_marker(checkout / ".venv")
     done = manage(bare_python, checkout, "serve")
     assert done.stdout == f"{checkout}/.venv|{checkout.parent}|serve\n"
     assert not (checkout / ".venv" / "stamp").exists()
 
 
-def test_tests_are_refused_where_others_left_pytest_out(checkout: Path, bare_python: Path) -> None:
+def test_tests_are_refused_in_an_environment_without_pytest(
+    checkout: Path, bare_python: Path
+) -> None:
     install_marker(bare_python.parents[1])
     done = manage(bare_python, checkout, "test")
     assert (done.returncode, done.stdout) == (1, "")
@@ -160,7 +162,7 @@ def test_tests_are_refused_where_others_left_pytest_out(checkout: Path, bare_pyt
     [((), "serve"), (("runtime",), "test")],
     ids=["interrupted", "runtime lock but tests wanted"],
 )
-def test_an_incomplete_environment_is_installed_again(
+def test_an_incomplete_environment_is_reinstalled(
     checkout: Path, bare_python: Path, stamped: tuple[str, ...], command: str
 ) -> None:
     install_marker(checkout / ".venv")
@@ -171,7 +173,7 @@ def test_an_incomplete_environment_is_installed_again(
     assert (checkout / ".venv" / "stamp").read_text() == "unfinished\n"
 
 
-def test_a_changed_lock_is_noticed(checkout: Path, bare_python: Path) -> None:
+def test_a_changed_lock_starts_an_installation(checkout: Path, bare_python: Path) -> None:
     install_marker(checkout / ".venv")
     stamp(checkout, "runtime")
     with (checkout / "requirements.lock").open("a") as lock:
@@ -179,14 +181,14 @@ def test_a_changed_lock_is_noticed(checkout: Path, bare_python: Path) -> None:
     assert manage(bare_python, checkout, "serve").returncode == 1
 
 
-def test_a_moved_checkout_is_noticed(checkout: Path, bare_python: Path) -> None:
+def test_a_moved_checkout_starts_an_installation(checkout: Path, bare_python: Path) -> None:
     install_marker(checkout / ".venv")
     stamp(checkout, "runtime")
     moved = checkout.rename(checkout.with_name("moved"))
     assert manage(bare_python, moved, "serve").returncode == 1
 
 
-def test_an_unreachable_index_is_a_message_and_no_traceback(
+def test_an_unreachable_index_is_reported_without_a_traceback(
     checkout: Path, bare_python: Path
 ) -> None:
     done = manage(bare_python, checkout, "serve")
@@ -199,7 +201,7 @@ def test_an_unreachable_index_is_a_message_and_no_traceback(
     assert "Traceback" not in done.stderr
 
 
-def test_no_installer_at_all_is_a_message(checkout: Path, bare_python: Path) -> None:
+def test_a_missing_installer_is_reported(checkout: Path, bare_python: Path) -> None:
     broken = checkout.parent / "broken"
     broken.mkdir()
     (broken / "ensurepip.py").write_text("raise ImportError\n")
@@ -212,8 +214,8 @@ def test_no_installer_at_all_is_a_message(checkout: Path, bare_python: Path) -> 
     )
 
 
-def test_a_place_that_cannot_be_written_is_a_message(checkout: Path, bare_python: Path) -> None:
-    # A file where the directory would be: root too cannot write there.
+def test_an_unwritable_directory_is_reported(checkout: Path, bare_python: Path) -> None:
+    # A file takes the place of the directory, so that even root cannot write there.
     (checkout / ".venv").touch()
     done = manage(bare_python, checkout, "serve")
     assert (done.returncode, done.stdout) == (1, "")
@@ -224,7 +226,7 @@ def test_a_place_that_cannot_be_written_is_a_message(checkout: Path, bare_python
     )
 
 
-def test_an_environment_of_others_without_a_python_is_not_removed(
+def test_a_foreign_environment_without_a_python_is_not_removed(
     checkout: Path, bare_python: Path
 ) -> None:
     (checkout / ".venv").mkdir()
@@ -235,7 +237,7 @@ def test_an_environment_of_others_without_a_python_is_not_removed(
     assert (checkout / ".venv" / "precious").exists()
 
 
-def test_an_environment_that_takes_no_effect_ends_at_once(
+def test_the_command_fails_when_the_environment_takes_no_effect(
     checkout: Path, bare_python: Path
 ) -> None:
     install_marker(checkout / ".venv")
@@ -250,7 +252,7 @@ def test_an_environment_that_takes_no_effect_ends_at_once(
     )
 
 
-def test_the_development_lock_holds_the_runtime_lock() -> None:
+def test_the_development_lock_contains_the_runtime_lock() -> None:
     def pins(name: str) -> set[str]:
         return set(re.findall(r"^\S+==\S+", (PROJECT / name).read_text(), flags=re.MULTILINE))
 
@@ -261,7 +263,7 @@ def test_the_development_lock_holds_the_runtime_lock() -> None:
     ("lock", "options"), [("requirements.lock", ["--no-dev"]), ("requirements-dev.lock", [])]
 )
 @pytest.mark.skipif(shutil.which("uv") is None, reason="uv makes the locks")
-def test_the_locks_are_those_of_uv(lock: str, options: list[str]) -> None:
+def test_the_locks_match_the_export_of_uv(lock: str, options: list[str]) -> None:
     made = subprocess.run(
         ["uv", "export", "--locked", "--offline", "--no-emit-project", "--no-header"]
         + ["--no-annotate", *options],
@@ -276,7 +278,7 @@ def test_the_locks_are_those_of_uv(lock: str, options: list[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif("CAUSEWAY_TEST_OFFLINE" in os.environ, reason="needs a package index")
-def test_a_bare_machine_installs_and_the_next_run_reuses(checkout: Path, bare_python: Path) -> None:
+def test_the_first_run_installs_and_the_next_run_reuses(checkout: Path, bare_python: Path) -> None:
     proxies = {
         name: value
         for name, value in os.environ.items()

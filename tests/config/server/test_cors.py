@@ -1,4 +1,4 @@
-"""Which browsers may call, with which headers, and what they may read of an answer."""
+"""CORS: the allowed origins, their request headers and the response headers they may read."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_another_origin_may_not_call(settings: Any) -> None:
     assert "access-control-allow-origin" not in headers
 
 
-def test_a_browser_may_read_when_to_come_back(settings: Any) -> None:
+def test_a_browser_may_read_retry_after_and_the_ids(settings: Any) -> None:
     settings.CORS_ALLOWED_ORIGINS = [ORIGIN]
     status, headers = asked("GET", "/healthz", origin=ORIGIN)
     assert status == 200
@@ -91,7 +91,7 @@ def test_a_browser_may_read_when_to_come_back(settings: Any) -> None:
     assert headers["access-control-expose-headers"] == "retry-after, x-generation-id, x-request-id"
 
 
-def test_without_the_setting_no_origin_is_answered(settings: Any) -> None:
+def test_without_the_setting_no_origin_is_allowed(settings: Any) -> None:
     settings.CORS_ALLOWED_ORIGINS = []
     status, headers = asked("GET", "/healthz", origin=ORIGIN)
     assert status == 200

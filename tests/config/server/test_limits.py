@@ -13,13 +13,13 @@ from tests.support import factories
 
 
 def exchange(server: str, head: bytes, *parts: bytes) -> bytes:
-    """Sends bytes as they are and returns all that comes back."""
+    """Sends raw bytes and returns the whole response."""
     with socket.create_connection(("127.0.0.1", urlsplit(server).port or 80), 10) as connection:
         connection.sendall(head)
         for part in parts:
             try:
                 connection.sendall(part)
-            except OSError:  # refused and closed in the middle of it
+            except OSError:  # the server refused and closed the connection
                 break
         connection.settimeout(10)
         received = b""
@@ -36,7 +36,7 @@ def body_of(answer: bytes) -> dict[str, object]:
     return body
 
 
-def test_a_body_of_unknown_length_is_read_whole(server: str) -> None:
+def test_a_body_of_unknown_length_is_read_completely(server: str) -> None:
     tenant = factories.make_tenant()
     answer = requests.post(
         f"{server}/api/v1/end-users",
@@ -52,7 +52,9 @@ def test_a_body_of_unknown_length_is_read_whole(server: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/api/v1/end-users", "/admin/login/", "/nowhere"])
-def test_a_body_that_says_it_is_too_large_is_refused_unread(server: str, path: str) -> None:
+def test_a_too_large_content_length_is_refused_before_the_body_is_read(
+    server: str, path: str
+) -> None:
     answer = exchange(
         server,
         f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n".encode(),
@@ -80,7 +82,7 @@ def test_headers_are_bounded(server: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
-def test_a_probe_needs_no_served_host_name(server: str, path: str) -> None:
+def test_only_probes_accept_any_host_name(server: str, path: str) -> None:
     host = {"Host": "10.1.2.3:8000"}
     assert requests.get(f"{server}{path}", headers=host, timeout=10).status_code == 200
     posted = requests.post(f"{server}{path}", headers=host, timeout=10)

@@ -1,4 +1,4 @@
-"""Log records: they carry their request, never a secret, and never two lines for one record."""
+"""Log records: each has the ids of its request, no secret, and takes exactly one line."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def record(message: str, *arguments: Any, fails: bool = False) -> logging.LogRec
         ("nothing to hide", "nothing to hide"),
     ],
 )
-def test_what_looks_like_a_key_is_masked(text: str, masked: str) -> None:
+def test_text_that_looks_like_a_key_is_masked(text: str, masked: str) -> None:
     assert logs.mask(text) == masked
 
 
-def test_json_is_one_object_a_line(ids: None) -> None:
+def test_json_has_one_object_per_line(ids: None) -> None:
     line = logs.JSONFormatter().format(record("two\nlines and %s", "ünïcode"))
     assert "\n" not in line
     entry = json.loads(line)
@@ -69,7 +69,7 @@ def test_json_is_one_object_a_line(ids: None) -> None:
     }
 
 
-def test_json_leaves_out_ids_that_there_are_not() -> None:
+def test_json_omits_missing_ids() -> None:
     entry = json.loads(logs.JSONFormatter().format(record("message")))
     assert set(entry) == {"time", "level", "logger", "message"}
 
@@ -81,7 +81,7 @@ def test_an_exception_is_logged_without_its_secret(formatter: type[logging.Forma
     assert KEY not in line
 
 
-def test_json_stays_json_when_a_secret_is_masked() -> None:
+def test_json_stays_valid_when_a_secret_is_masked() -> None:
     for text in (f'"{KEY}"', f"Bearer {KEY}", f"\\Bearer {KEY}\\", 'Bearer a"b'):
         entry = json.loads(logs.JSONFormatter().format(record("%s", text)))
         assert KEY not in entry["message"]
@@ -104,6 +104,6 @@ def test_any_other_request_id_is_replaced(management: APIClient, offered: str) -
     assert re.fullmatch(r"[0-9a-f]{16}", response.headers["X-Request-Id"])
 
 
-def test_a_request_leaves_no_id_behind(management: APIClient) -> None:
+def test_the_request_id_is_cleared_after_the_request(management: APIClient) -> None:
     management.get("/api/v1/key", headers={"X-Request-Id": "one"})
     assert logs.request_id.get() == ""

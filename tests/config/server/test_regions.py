@@ -1,4 +1,4 @@
-"""The hosts of regions: how the setting is read, and which region a request's host stands for."""
+"""Regional hosts: reading the setting, and finding the region of a request by its host."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_setting_gives_a_region_for_each_name() -> None:
         (["eu.example.com=us", "eu.example.com=us"], "'eu.example.com' is given twice"),
     ],
 )
-def test_the_setting_refuses(items: list[str], message: str) -> None:
+def test_the_setting_refuses_malformed_or_repeated_items(items: list[str], message: str) -> None:
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         parse_region_hosts(items)
     assert str(caught.value) == message
@@ -63,7 +63,7 @@ def test_the_setting_refuses(items: list[str], message: str) -> None:
         ("EU.Example.COM", "europe"),
         ("eu.example.com:443", "europe"),
         ("us.example.com:8000", "us"),
-        # A client may write the root of all names, and means the same host.
+        # A trailing dot names the DNS root; the host is the same.
         ("eu.example.com.", "europe"),
         ("eu.example.com.:443", "europe"),
         ("api.example.com", None),
@@ -76,7 +76,9 @@ def test_the_setting_refuses(items: list[str], message: str) -> None:
         (None, None),
     ],
 )
-def test_the_region_of_a_host(host: str | None, region: str | None) -> None:
+def test_region_of_host_ignores_case_port_and_trailing_dot(
+    host: str | None, region: str | None
+) -> None:
     hosts = {
         "eu.example.com": "europe",
         "us.example.com": "us",
@@ -86,7 +88,7 @@ def test_the_region_of_a_host(host: str | None, region: str | None) -> None:
 
 
 def start(**environment: str) -> subprocess.CompletedProcess[str]:
-    """Reads the settings in a process of their own, and prints what they made of the hosts."""
+    """Reads the settings in another process, which prints the regional and the allowed hosts."""
     program = (
         "from django.conf import settings; print(settings.REGION_HOSTS, settings.ALLOWED_HOSTS)"
     )
@@ -115,7 +117,7 @@ def test_without_the_setting_no_host_is_regional() -> None:
     assert start(REGION_HOSTS="", ALLOWED_HOSTS="localhost").stdout == "{} ['localhost']\n"
 
 
-def test_a_wrong_setting_stops_the_start() -> None:
+def test_a_wrong_setting_prevents_the_start() -> None:
     started = start(REGION_HOSTS="eu.example.com=eu")
     assert (started.returncode, started.stdout) == (1, "")
     assert started.stderr.splitlines()[-1] == (

@@ -1,4 +1,4 @@
-"""``serve`` and ``work`` as an operator runs them: processes, signals, exit codes."""
+"""``serve`` and ``work`` as real processes: startup checks, signals and exit codes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_serve_refuses_a_taken_port(transactional_db: None) -> None:
     )
 
 
-def test_a_free_port_is_no_reason_to_refuse() -> None:
+def test_require_free_port_accepts_a_free_port() -> None:
     require_free_port("127.0.0.1", free_port())
 
 
@@ -83,7 +83,7 @@ def test_serve_drains_its_streams_before_it_ends(site: Site) -> None:
     assert Generation.objects.get().status == "completed"
 
 
-def test_two_workers_stream_as_it_comes_and_count_together(site: Site) -> None:
+def test_two_workers_stream_without_buffering_and_settle_every_generation(site: Site) -> None:
     site.publish("sim-gated")
     with serve("--workers", "2") as served:
         site.server = served.address
@@ -101,7 +101,7 @@ def test_two_workers_stream_as_it_comes_and_count_together(site: Site) -> None:
         with ThreadPoolExecutor(6) as pool:
             words = [f"word-{number}" for number in range(6)]
             texts = pool.map(stream, words)
-            # All six have their first event while the upstream still holds the second.
+            # All six clients have the first event; the upstream still holds the second.
             ready.wait(20)
             site.upstream.release(100)
             assert list(texts) == [f"You said: {word}" for word in words]
@@ -125,7 +125,7 @@ def has_run_for_a_while() -> bool:
     return bool(found)
 
 
-def test_work_once_ends_what_a_dead_worker_left(site: Site) -> None:
+def test_work_once_ends_generations_of_a_dead_worker(site: Site) -> None:
     long_ago = timezone.now() - timedelta(seconds=61)
     row = factories.make_generation(site.tenant, status="pending", created_at=long_ago)
     site.eventually(has_run_for_a_while)

@@ -12,7 +12,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from config.server import http_protocol
 from config.server.http_protocol import HttpProtocol
 
-# Each overridden method with the parameters by which uvicorn calls it.
+# Each overridden method with the parameters that uvicorn passes.
 OVERRIDDEN = {
     "__init__": ["self", "config", "server_state", "app_state", "_loop"],
     "data_received": ["self", "data"],
@@ -36,7 +36,7 @@ def test_an_overridden_method_keeps_its_signature(name: str) -> None:
     assert list(signature.parameters) == OVERRIDDEN[name]
 
 
-def test_every_overridden_method_is_watched() -> None:
+def test_every_overridden_method_is_listed() -> None:
     inherited = vars(HttpToolsProtocol).keys() & {
         name for name, member in vars(HttpProtocol).items() if inspect.isfunction(member)
     }
@@ -44,7 +44,7 @@ def test_every_overridden_method_is_watched() -> None:
 
 
 @pytest.mark.parametrize("name", ["_is_in_head", "_answered", "_watch", "_refuse"])
-def test_our_own_members_hide_none_of_uvicorn(name: str) -> None:
+def test_new_members_hide_no_member_of_uvicorn(name: str) -> None:
     assert name not in inspect.getsource(HttpToolsProtocol)
 
 

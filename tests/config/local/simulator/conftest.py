@@ -1,4 +1,4 @@
-"""One simulator for each module; every test finds it without records."""
+"""One simulator for each module. Its records are cleared before every test."""
 
 from collections.abc import Iterator
 

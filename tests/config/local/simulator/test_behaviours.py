@@ -1,4 +1,4 @@
-"""What each behaviour of the simulator answers."""
+"""Answers of the simulator, behaviour by behaviour."""
 
 import asyncio
 import base64
@@ -50,13 +50,13 @@ def test_echo_repeats_the_last_user_message(simulator: Simulator) -> None:
     )
 
 
-def test_echo_gives_each_answer_an_id_of_its_own(simulator: Simulator) -> None:
+def test_echo_gives_each_answer_its_own_id(simulator: Simulator) -> None:
     ids = [ask(simulator, "sim-echo").json["id"] for _ in range(2)]
     assert ids == [f"chatcmpl-{1:024}", f"chatcmpl-{2:024}"]
 
 
 @pytest.mark.parametrize("text", ["", "Hello!", "ping"])
-def test_echo_greets_who_asks_nothing_in_particular(simulator: Simulator, text: str) -> None:
+def test_echo_answers_a_trivial_message_with_a_greeting(simulator: Simulator, text: str) -> None:
     messages = [{"role": "user", "content": text}]
     assert ask(simulator, "sim-echo", messages=messages).text == (
         "Hello from the simulated upstream. Ask me something and I will repeat it."
@@ -152,7 +152,7 @@ def test_models_lists_the_behaviours(simulator: Simulator) -> None:
         ("key", CHAT, asking("sim-slow:soon"), 400),
     ],
 )
-def test_refusals_are_errors_in_the_shape_of_openai(
+def test_refusals_have_the_shape_of_openai_errors(
     simulator: Simulator, key: str, path: str, body: Any, status: int
 ) -> None:
     with connect(simulator) as sock:
@@ -162,7 +162,7 @@ def test_refusals_are_errors_in_the_shape_of_openai(
     assert list(answer.json["error"]) == ["message", "type", "param", "code"]
 
 
-def test_keys_and_the_models_status_can_be_set(certificates: Certificates) -> None:
+def test_keys_and_the_status_of_the_model_list_can_be_set(certificates: Certificates) -> None:
     statuses = {}
     server = Simulator(certificates, keys={"bad-but-mine"}, models_status=503)
     with server.run_in_thread():
@@ -195,7 +195,7 @@ def error_is(status: int, **members: Any) -> Check:
 
 
 def streams_like_echo(reshape: Callable[[bytes], bytes]) -> Check:
-    """True of a stream whose bytes, reshaped, are the ordinary answer's."""
+    """Returns a check that a stream equals the ordinary one after ``reshape``."""
     words = [event["choices"][0]["delta"] for event in _ECHO[:-1]]
 
     def check(answer: Answer) -> bool:
@@ -343,19 +343,19 @@ SILENT: dict[str, Check] = {
 
 
 @pytest.mark.parametrize("model", PLAIN)
-def test_a_plain_answer_is_as_promised(simulator: Simulator, model: str) -> None:
+def test_a_behaviour_gives_its_plain_answer(simulator: Simulator, model: str) -> None:
     answer = ask(simulator, model)
     assert PLAIN[model](answer), answer
 
 
 @pytest.mark.parametrize("model", STREAMED)
-def test_a_stream_is_as_promised(simulator: Simulator, model: str) -> None:
+def test_a_behaviour_gives_its_stream(simulator: Simulator, model: str) -> None:
     answer = ask(simulator, model, stream=True)
     assert STREAMED[model](answer), answer
 
 
 @pytest.mark.parametrize("model", SILENT)
-def test_silence_is_as_promised(simulator: Simulator, model: str) -> None:
+def test_a_silent_behaviour_stops_answering(simulator: Simulator, model: str) -> None:
     answer = ask(simulator, model, stream=True, timeout=1)
     assert answer.ending == "silence"
     assert SILENT[model](answer), answer
@@ -394,8 +394,8 @@ async def _read_all(server: Simulator, model: str) -> bytes:
 
 
 @pytest.mark.parametrize("model", ["sim-connect-reset", "sim-reset-body", "sim-reset-stream"])
-def test_a_reset_is_one_of_tcp(simulator: Simulator, model: str) -> None:
-    """Python's blocking TLS sockets report a reset as they do any cut, asyncio's do not."""
+def test_a_reset_behaviour_resets_the_tcp_connection(simulator: Simulator, model: str) -> None:
+    """Uses asyncio: Python's blocking TLS sockets do not tell a reset from any other cut."""
     with pytest.raises(ConnectionResetError):
         asyncio.run(_read_all(simulator, model))
 

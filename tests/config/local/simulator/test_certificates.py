@@ -24,7 +24,7 @@ def test_ensure_certificates_keeps_private_keys_private(tmp_path: Path) -> None:
     assert b"PRIVATE" not in made.ca.read_bytes()
 
 
-def test_ensure_certificates_reuses_what_is_valid(tmp_path: Path) -> None:
+def test_ensure_certificates_reuses_valid_certificates(tmp_path: Path) -> None:
     first = ensure_certificates(tmp_path)
     before = (first.ca.read_bytes(), first.server.read_bytes())
     again = ensure_certificates(tmp_path)
@@ -33,7 +33,7 @@ def test_ensure_certificates_reuses_what_is_valid(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"rubbish", None])
-def test_ensure_certificates_renews_a_server_certificate_of_no_use(
+def test_ensure_certificates_renews_an_unusable_server_certificate(
     tmp_path: Path, content: bytes | None
 ) -> None:
     made = ensure_certificates(tmp_path)
@@ -47,14 +47,14 @@ def test_ensure_certificates_renews_a_server_certificate_of_no_use(
     certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority))
 
 
-def test_ensure_certificates_leaves_the_mode_of_an_existing_directory(tmp_path: Path) -> None:
+def test_ensure_certificates_keeps_the_mode_of_an_existing_directory(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     ensure_certificates(tmp_path)
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
 
 
 @pytest.mark.parametrize("name", ["localhost", "simulator.test", "127.0.0.1", "::1"])
-def test_the_certificate_is_good_for_every_name(simulator: Simulator, name: str) -> None:
+def test_the_certificate_is_valid_for_every_name(simulator: Simulator, name: str) -> None:
     assert simulator.certificates
     context = simulator.certificates.client_context()
     with (

@@ -38,7 +38,7 @@ def test_a_request_is_recorded_as_it_arrived(simulator: Simulator) -> None:
     assert (simulator.connections, simulator.handshakes, simulator.total_requests) == (1, 1, 1)
 
 
-def test_clear_forgets(simulator: Simulator) -> None:
+def test_clear_removes_the_records(simulator: Simulator) -> None:
     ask(simulator, "sim-echo")
     simulator.clear()
     assert simulator.requests == []
@@ -46,7 +46,7 @@ def test_clear_forgets(simulator: Simulator) -> None:
 
 
 @pytest.mark.parametrize("model", ["sim-stall", "sim-gated", "sim-endless", "sim-slow:60"])
-def test_a_client_that_leaves_is_noticed(simulator: Simulator, model: str) -> None:
+def test_a_disconnected_client_is_recorded(simulator: Simulator, model: str) -> None:
     with connect(simulator) as sock:
         sock.sendall(request_bytes(asking(model, stream=True)))
         assert simulator.wait_until(lambda: len(simulator.requests) == 1)
@@ -55,7 +55,7 @@ def test_a_client_that_leaves_is_noticed(simulator: Simulator, model: str) -> No
     assert simulator.wait_until(lambda: request.client_closed_at is not None)
     assert request.finished_at is None
     assert request.client_closed_at is not None
-    # Before the slow behaviour would have written again.
+    # The close is noticed before the slow behaviour writes again.
     assert left <= request.client_closed_at < left + 50
 
 
@@ -67,7 +67,7 @@ def test_an_endless_answer_waits_for_its_reader(simulator: Simulator) -> None:
             sent = simulator.requests[0].sent_bytes if simulator.requests else -1
             time.sleep(0.2)
         assert len(sock.recv(1000)) == 1000
-        # Meanwhile others are served.
+        # Other clients are served meanwhile.
         assert ask(simulator, "sim-echo").status == 200
 
 
@@ -132,7 +132,7 @@ def test_a_chunked_request_with_expectation_is_understood(simulator: Simulator) 
 
 
 @pytest.mark.parametrize("data", [b"rubbish\r\n\r\n", b"A" * 70_000])
-def test_what_is_no_request_is_refused(simulator: Simulator, data: bytes) -> None:
+def test_malformed_requests_are_refused(simulator: Simulator, data: bytes) -> None:
     with connect(simulator) as sock:
         sock.sendall(data)
         assert receive(sock).status == 400
@@ -154,7 +154,7 @@ async def _many(server: Simulator) -> set[tuple[int, str]]:
     return {(status, text[-14:-2] if "[DONE]" in text else text[-1]) for status, text in found}
 
 
-def test_many_clients_are_served_at_once(simulator: Simulator) -> None:
+def test_many_clients_are_served_concurrently(simulator: Simulator) -> None:
     assert asyncio.run(_many(simulator)) == {(200, "data: [DONE]"), (200, "}")}
     assert simulator.total_requests == 200
 
@@ -177,7 +177,9 @@ def test_without_tls_it_speaks_plain_http() -> None:
         ("localhost", "https://localhost:8443/v1"),
     ],
 )
-def test_base_url_can_be_called(certificates: Certificates, host: str, url: str) -> None:
+def test_base_url_is_a_valid_url_for_every_host(
+    certificates: Certificates, host: str, url: str
+) -> None:
     assert Simulator(certificates, host, 8443).base_url == url
 
 
@@ -189,12 +191,12 @@ def test_run_in_thread_reports_a_port_in_use(simulator: Simulator) -> None:
         pass
 
 
-def test_it_wants_certificates_for_tls() -> None:
+def test_simulator_requires_certificates_for_tls() -> None:
     with pytest.raises(ValueError, match="certificates are needed unless tls=False"):
         Simulator()
 
 
-def test_stop_drops_who_still_waits(certificates: Certificates) -> None:
+def test_stop_closes_waiting_connections(certificates: Certificates) -> None:
     with Simulator(certificates).run_in_thread() as server:
         sock = connect(server)
         sock.sendall(request_bytes(asking("sim-stall")))
@@ -211,13 +213,13 @@ def test_the_command_lists_every_behaviour() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_command_serves_until_it_is_told_to_stop(tmp_path: Path, number: int) -> None:
+def test_the_command_serves_until_a_signal(tmp_path: Path, number: int) -> None:
     code = (
         "from config.management.commands.simulate_upstream import Command;"
         f"Command().run_from_argv(['manage.py', 'simulate_upstream', '--port=0',"
         f" '--cert-dir={tmp_path}'])"
     )
-    # No settings at all: so nothing can have touched a database.
+    # Without settings the command cannot use a database.
     environment = {k: v for k, v in os.environ.items() if k != "DJANGO_SETTINGS_MODULE"}
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment
