@@ -84,7 +84,7 @@ def resolve_with_system(host: str, port: int) -> list[str]:
 
 
 def are_valid_headers(headers: Mapping[str, str]) -> bool:
-    """Returns whether every header stays one header, so has neither line ends nor controls."""
+    """Returns whether names are tokens and values printable ASCII, so no header hides another."""
     # The HTTP libraries differ in the characters that they accept: NUL, surrogates, Latin-1, UTF-8.
     names, values = "".join(headers), "".join(headers.values())
     return (

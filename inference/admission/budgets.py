@@ -132,7 +132,8 @@ class Budgets:
         """Returns the candidates that the balance and every budget can pay, in order.
 
         If the caller set no bound on the answer, sets one that can be paid. Raises
-        :class:`PaymentRequired` when no candidate is left, and :class:`StaleReading`.
+        :class:`PaymentRequired` when no candidate is left, and :class:`StaleReading` when a
+        remembered reading would bound the answer or exclude a candidate.
         """
         affordable = [
             item

@@ -55,8 +55,8 @@ def ensure_certificates(
     """Creates the authority and a server certificate, or reuses them while they are valid.
 
     With a ``fault``, creates a server certificate that a client must refuse. Certificates with
-    faults or other names lie beside the good one under the same authority. Several processes may
-    use the same directory at once.
+    faults or other names are stored in the same directory, under the same authority. Several
+    processes may use a directory at once.
     """
     # An existing directory keeps its mode: it may be a home directory or /tmp.
     cert_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
