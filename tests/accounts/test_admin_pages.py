@@ -1,4 +1,4 @@
-"""What an organization's page says of its money, and what a key's page says of its caller."""
+"""The pages of an organization (money, grants) and of a key (policy, budgets, preview)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def balance(tenant: Tenant) -> int:
     return Account.objects.get(organization=tenant.organization, kind="credits").balance
 
 
-def test_the_page_shows_what_an_organization_has_and_spent(
+def test_the_page_shows_the_balance_and_spend_of_an_organization(
     operator: Client, tenant: Tenant
 ) -> None:
     factories.make_generation(tenant, cost_nano=1_500_000_000)
@@ -58,7 +58,7 @@ def test_the_page_shows_what_an_organization_has_and_spent(
     ]
 
 
-def test_what_is_written_off_was_not_spent(operator: Client) -> None:
+def test_spend_excludes_written_off_amounts(operator: Client) -> None:
     poor = factories.make_tenant("Poor", credits_usd=1)
     factories.make_generation(poor, cost_nano=1_250_000_000)
 
@@ -68,7 +68,7 @@ def test_what_is_written_off_was_not_spent(operator: Client) -> None:
     assert cards[3] == ("Spent", "$1", "$0.25 more was written off")
 
 
-def test_links_lead_to_lists_of_the_organization_alone(operator: Client, tenant: Tenant) -> None:
+def test_links_open_lists_of_this_organization_only(operator: Client, tenant: Tenant) -> None:
     factories.make_tenant("Globex")
 
     links = dict(operator.get(url(tenant)).context["summary"]["links"])
@@ -84,7 +84,7 @@ def test_links_lead_to_lists_of_the_organization_alone(operator: Client, tenant:
     assert counts["Workspaces"] == counts["Ledger"] == 1
 
 
-def test_an_operator_sees_no_money_without_the_right(tenant: Tenant) -> None:
+def test_the_page_hides_money_without_permission(tenant: Tenant) -> None:
     user = User.objects.create_user("support", is_staff=True)
     user.user_permissions.set(
         Permission.objects.filter(codename__in=("view_organization", "view_apikey"))
@@ -129,7 +129,7 @@ def test_credits_are_granted_in_a_dialog(operator: Client, tenant: Tenant) -> No
         {"amount": "1", "note": "x" * 1_001},
     ],
 )
-def test_a_grant_that_is_no_amount_changes_nothing(
+def test_an_invalid_grant_changes_nothing(
     operator: Client, tenant: Tenant, form: dict[str, str]
 ) -> None:
     before = snapshots.everything()
@@ -137,7 +137,7 @@ def test_a_grant_that_is_no_amount_changes_nothing(
     assert snapshots.everything() == before
 
 
-def test_who_may_only_look_grants_nothing(viewer: Client, tenant: Tenant) -> None:
+def test_a_viewer_cannot_grant_credits(viewer: Client, tenant: Tenant) -> None:
     before = snapshots.everything()
     assert viewer.post(url(tenant, "grant"), {**SUBMIT, "amount": "1"}).status_code == 403
     assert snapshots.everything() == before
@@ -167,7 +167,7 @@ def test_a_key_page_shows_policy_and_budgets(operator: Client, tenant: Tenant) -
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_key_page_shows_where_a_request_would_go(operator: Client, tenant: Tenant) -> None:
+def test_a_key_page_previews_the_candidates_of_a_request(operator: Client, tenant: Tenant) -> None:
     model = factories.make_model("acme/falcon")
     alpha, beta = factories.make_provider("alpha"), factories.make_provider("beta")
     for provider in (alpha, beta):
@@ -185,7 +185,7 @@ def test_a_key_page_shows_where_a_request_would_go(operator: Client, tenant: Ten
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_key_page_says_why_a_request_would_be_refused(operator: Client, tenant: Tenant) -> None:
+def test_a_key_page_shows_why_a_request_would_be_refused(operator: Client, tenant: Tenant) -> None:
     preview = operator.get(key_url(tenant), {"model": "no/such"}).context["preview"]
 
     assert "no/such" in preview["refusal"]
@@ -215,7 +215,7 @@ def grant_url(verb: str) -> str:
 
 @pytest.fixture
 def asked(settings: Any, operator: Client, tenant: Tenant) -> GrantRequest:
-    """A grant above the limit that an operator asked for."""
+    """Returns an operator's request for a grant above the approval limit."""
     settings.GRANT_APPROVAL_NANO = 100 * 10**9
     form = {**SUBMIT, "amount": "100.000000001", "note": "a pilot"}
     response = operator.post(url(tenant, "grant"), form, follow=True)
@@ -230,7 +230,7 @@ def second(db: None) -> Client:
     return client
 
 
-def test_a_grant_up_to_the_limit_needs_nobody_else(
+def test_a_grant_up_to_the_limit_needs_no_approval(
     settings: Any, operator: Client, tenant: Tenant
 ) -> None:
     settings.GRANT_APPROVAL_NANO = 100 * 10**9
@@ -271,7 +271,7 @@ def test_a_grant_above_the_limit_is_approved_by_another_operator(
     assert snapshots.everything() == before
 
 
-def test_a_grant_is_declined_also_by_who_asked(
+def test_the_operator_who_requested_a_grant_may_decline_it(
     operator: Client, tenant: Tenant, asked: GrantRequest
 ) -> None:
     response = operator.post(grant_url("decline"), SUBMIT, follow=True)
@@ -282,7 +282,9 @@ def test_a_grant_is_declined_also_by_who_asked(
 
 
 @pytest.mark.parametrize("verb", ["approve", "decline"])
-def test_who_may_only_look_decides_nothing(viewer: Client, asked: GrantRequest, verb: str) -> None:
+def test_a_viewer_cannot_approve_or_decline_a_grant(
+    viewer: Client, asked: GrantRequest, verb: str
+) -> None:
     before = snapshots.everything()
     assert viewer.post(grant_url(verb), SUBMIT).status_code == 403
     assert snapshots.everything() == before
@@ -290,9 +292,7 @@ def test_who_may_only_look_decides_nothing(viewer: Client, asked: GrantRequest, 
 
 
 @pytest.mark.django_db(transaction=True)
-def test_two_approvals_at_once_grant_once(
-    settings: Any, together: Callable[..., list[Any]]
-) -> None:
+def test_concurrent_approvals_grant_once(settings: Any, together: Callable[..., list[Any]]) -> None:
     tenant = factories.make_tenant()
     settings.GRANT_APPROVAL_NANO = 1
     grants.grant_or_request(tenant.organization.pk, 5, by="ann", note="")
@@ -310,6 +310,6 @@ def test_two_approvals_at_once_grant_once(
     assert balance(tenant) == 1_000 * 10**9 + 5
 
 
-def test_the_list_of_grants_says_what_waits_there(operator: Client) -> None:
+def test_the_list_of_grants_names_the_approval_setting(operator: Client) -> None:
     page = operator.get(reverse("admin:billing_grantrequest_changelist"))
     assert "GRANT_APPROVAL_LIMIT" in page.content.decode()

@@ -1,4 +1,4 @@
-"""From the ``Authorization`` header to a caller: what is a key, and what costs a query."""
+"""Authentication by the ``Authorization`` header: accepted keys, refusals and query counts."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_malformed_header_is_refused_without_a_query(
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
-def test_the_scheme_has_no_case(anonymous: APIClient, tenant: Tenant, scheme: str) -> None:
+def test_the_scheme_ignores_case(anonymous: APIClient, tenant: Tenant, scheme: str) -> None:
     response = anonymous.get(ROUTE, headers={"Authorization": f"{scheme} {tenant.management_key}"})
     assert response.status_code == 200
 
@@ -107,14 +107,16 @@ def test_a_well_formed_key_costs_one_query(anonymous: APIClient) -> None:
     assert len(captured) == 1
 
 
-def test_the_key_is_nowhere_in_the_answer(anonymous: APIClient) -> None:
+def test_the_response_does_not_contain_the_key(anonymous: APIClient) -> None:
     key = generate_api_key(is_management=True).reveal()
     response = anonymous.get(ROUTE, headers={"Authorization": f"Bearer {key}"})
     assert key not in response.content.decode()
 
 
 @pytest.mark.parametrize("place", ["query", "cookie", "x-api-key"])
-def test_a_key_elsewhere_is_no_key(anonymous: APIClient, tenant: Tenant, place: str) -> None:
+def test_a_key_outside_the_header_is_ignored(
+    anonymous: APIClient, tenant: Tenant, place: str
+) -> None:
     key = tenant.management_key
     match place:
         case "query":
@@ -137,7 +139,7 @@ def test_a_revoked_key_is_refused_at_once(management: APIClient, tenant: Tenant)
     assert response.json() == refusal("The API key is disabled.")
 
 
-def test_a_key_of_another_secret_key_is_unknown(
+def test_a_key_whose_digest_differs_is_refused(
     tenant: Tenant,
 ) -> None:
     key = ApiKey.objects.get(is_management=True)
@@ -147,7 +149,9 @@ def test_a_key_of_another_secret_key_is_unknown(
 
 
 @pytest.mark.parametrize("path", [ROUTE, "/api/v1/chat/completions"])
-def test_two_headers_are_refused(server: str, transactional_db: None, path: str) -> None:
+def test_two_authorization_headers_are_refused(
+    server: str, transactional_db: None, path: str
+) -> None:
     tenant = factories.make_tenant()
     address = urlsplit(server)
     line = http.client.HTTPConnection(address.hostname or "", address.port, timeout=10)

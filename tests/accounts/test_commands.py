@@ -1,4 +1,4 @@
-"""``create_organization`` and ``create_api_key``: what they print, and how they end."""
+"""``create_organization`` and ``create_api_key``: their output and exit codes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run(*arguments: str) -> tuple[str, str]:
 
 
 def refused(*arguments: str) -> tuple[int, str]:
-    """Runs a command that refuses; returns its exit code and message."""
+    """Runs a command that must fail; returns its exit code and message."""
     out = io.StringIO()
     with pytest.raises(CommandError) as caught:
         call_command(*arguments, stdout=out, stderr=io.StringIO())
@@ -57,14 +57,14 @@ def test_create_organization_prints_one_json_object(db: None) -> None:
     assert err == "The keys cannot be shown again; keep them now.\n"
 
 
-def test_create_organization_prints_lines_for_people(db: None) -> None:
+def test_create_organization_prints_one_line_per_value_without_json(db: None) -> None:
     out, _ = run("create_organization", "Acme", "--endpoint-limit", "0")
     names = [line.partition(": ")[0] for line in out.splitlines()]
     assert names == ["organization_id", "workspace_id", "management_key", "api_key"]
     assert Organization.objects.get().endpoint_limit == 0
 
 
-def test_two_organizations_may_have_one_name(db: None) -> None:
+def test_two_organizations_may_have_the_same_name(db: None) -> None:
     run("create_organization", "Acme", "--json")
     run("create_organization", "Acme", "--json")
     slugs = list(Organization.objects.order_by("created_at").values_list("slug", flat=True))
@@ -90,7 +90,9 @@ def test_create_organization_accepts_a_name(db: None, name: str) -> None:
         (["A", "--endpoint-limit=1000001"], "The endpoint limit must be from 0 to 1000000."),
     ],
 )
-def test_create_organization_refuses(db: None, arguments: list[str], message: str) -> None:
+def test_create_organization_refuses_invalid_arguments(
+    db: None, arguments: list[str], message: str
+) -> None:
     assert refused("create_organization", *arguments, "--json") == (1, message)
     assert Organization.objects.count() == 0
 
@@ -120,7 +122,7 @@ def test_create_api_key_takes_a_workspace(tenant: Tenant) -> None:
     assert ApiKey.objects.get(digest=json.loads(out)["hash"]).workspace == other
 
 
-def test_create_api_key_refuses_what_does_not_exist(tenant: Tenant) -> None:
+def test_create_api_key_refuses_invalid_arguments(tenant: Tenant) -> None:
     foreign = factories.make_tenant("Other").workspace
     organization = str(tenant.organization.pk)
     before = snapshots.everything()
@@ -165,7 +167,9 @@ def manage(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
         (["create_organization"], 2),
     ],
 )
-def test_the_process_ends_with(transactional_db: None, arguments: list[str], code: int) -> None:
+def test_the_process_exits_with_the_expected_code(
+    transactional_db: None, arguments: list[str], code: int
+) -> None:
     address = urlsplit(os.environ["DATABASE_URL"])
     url = urlunsplit(address._replace(path=f"/{connection.settings_dict['NAME']}"))
     done = manage(*arguments, DATABASE_URL=url)

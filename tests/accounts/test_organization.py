@@ -1,4 +1,4 @@
-"""``/organization``: its members and its settings; and who made a key."""
+"""``/organization``: members, settings, and the creators of keys."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_members_are_listed_oldest_first(management: APIClient, tenant: Tenant) 
         assert management.get(f"{path}?{query}").status_code == 400
 
 
-def test_members_are_paged_by_fifty(management: APIClient, tenant: Tenant) -> None:
+def test_members_are_listed_in_pages_of_50(management: APIClient, tenant: Tenant) -> None:
     for _ in range(51):
         make_member(tenant.organization)
     body = management.get("/api/v1/organization/members").json()
@@ -65,7 +65,7 @@ def test_members_are_paged_by_fifty(management: APIClient, tenant: Tenant) -> No
     assert (len(body["data"]), body["total_count"]) == (51, 51)
 
 
-def test_an_address_is_a_member_once_in_an_organization(tenant: Tenant) -> None:
+def test_an_organization_has_one_member_per_address(tenant: Tenant) -> None:
     make_member(tenant.organization, email="a@example.com")
     make_member(factories.make_tenant("Other").organization, email="a@example.com")
     with pytest.raises(IntegrityError), transaction.atomic():
@@ -99,13 +99,15 @@ def test_settings_are_shown_and_changed(management: APIClient, tenant: Tenant) -
         ('{"is_filtered_model_catalog_enabled": true, "requires_zdr": true}', {"requires_zdr"}),
     ],
 )  # fmt: skip
-def test_settings_refuse_by_name(management: APIClient, text: str, fields: set[str]) -> None:
+def test_settings_refuse_invalid_fields_by_name(
+    management: APIClient, text: str, fields: set[str]
+) -> None:
     before = snapshots.everything()
     assert refused(send(management, "PATCH", "organization/settings", text)) == (400, fields)
     assert snapshots.everything() == before
 
 
-def test_a_key_says_who_made_it(management: APIClient, tenant: Tenant) -> None:
+def test_a_key_shows_its_creator(management: APIClient, tenant: Tenant) -> None:
     member = make_member(tenant.organization)
     body = {"name": "key", "creator_user_id": str(member.pk)}
     created = send(management, "POST", "keys", body).json()
@@ -116,7 +118,7 @@ def test_a_key_says_who_made_it(management: APIClient, tenant: Tenant) -> None:
     assert shown["creator_user_id"] == current["creator_user_id"] == str(member.pk)
 
 
-def test_a_key_is_made_by_no_unknown_member(management: APIClient, tenant: Tenant) -> None:
+def test_create_key_refuses_an_unknown_creator(management: APIClient, tenant: Tenant) -> None:
     foreign = make_member(factories.make_tenant("Other").organization)
     before = snapshots.everything()
     for unknown in (foreign.pk, uuid4()):
@@ -129,7 +131,9 @@ def test_a_key_is_made_by_no_unknown_member(management: APIClient, tenant: Tenan
     assert snapshots.everything() == before
 
 
-def test_a_credential_is_for_own_members_alone(management: APIClient, tenant: Tenant) -> None:
+def test_a_credential_refuses_unknown_and_foreign_members(
+    management: APIClient, tenant: Tenant
+) -> None:
     provider = factories.make_provider("acme")
     mine, foreign = (
         make_member(tenant.organization),
@@ -148,7 +152,7 @@ def test_a_credential_is_for_own_members_alone(management: APIClient, tenant: Te
     assert response.json()["data"]["allowed_user_ids"] == [str(mine.pk)]
 
 
-def test_a_member_who_made_keys_stays(tenant: Tenant) -> None:
+def test_a_member_who_created_keys_cannot_be_deleted(tenant: Tenant) -> None:
     member = make_member(tenant.organization)
     make_key(tenant, creator=member)
     with pytest.raises(ProtectedError):

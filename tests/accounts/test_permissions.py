@@ -1,4 +1,4 @@
-"""Who may call what: one table, made from the URLconf, of every route against every kind of key."""
+"""The permission matrix: the answer of every route of the URLconf to every kind of key."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from tests.support import factories
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
 
-# A route that answers without a key is named here, or its test fails.
+# Routes that answer without a key. The test of a route that is missing here fails.
 PUBLIC = {"GET /api/v1/openapi.json"}
-# One that answers without a key, and refuses a bad one, is named here.
+# Routes that answer without a key but refuse an invalid key.
 OPEN = {
     "GET /api/v1/embeddings/models",
     "GET /api/v1/endpoints/zdr",
@@ -41,7 +41,7 @@ ADMITTED = "admitted"
 
 @dataclass(frozen=True)
 class Route:
-    """One method of one path, and the view behind it."""
+    """One method of one path, and its view."""
 
     method: str
     path: str
@@ -85,7 +85,7 @@ KEYED_ROUTES = [route for route in ALL_ROUTES if str(route) not in PUBLIC]
 
 @pytest.fixture
 def keys(tenant: Tenant) -> dict[str, str | None]:
-    """What each actor of the table sends as its key; ``None`` sends no header."""
+    """Returns the key that each actor sends; ``None`` means no header."""
     _, disabled = ApiKey.objects.create_key(
         workspace=tenant.workspace, name="disabled", is_management=True
     )
@@ -170,7 +170,9 @@ def test_every_route_declares_its_key_type(route: Route) -> None:
 
 @pytest.mark.parametrize("actor", ACTORS)
 @pytest.mark.parametrize("route", KEYED_ROUTES, ids=str)
-def test_the_table(keys: dict[str, str | None], route: Route, actor: str) -> None:
+def test_every_route_gives_every_actor_the_expected_status(
+    keys: dict[str, str | None], route: Route, actor: str
+) -> None:
     expected: int | str = ACTORS[actor]
     if actor == "inference" and route.view.permission_classes == [AnyKey]:
         expected = ADMITTED
@@ -222,7 +224,7 @@ def test_the_routes_of_the_data_plane_follow_the_same_table(
             headers = {} if key is None else {"Authorization": f"Bearer {key}"}
             got = requests.post(f"{server}{path}", json=sent, headers=headers, timeout=10)
             if path == COUNT_TOKENS and key == tenant.api_key:
-                # Tokens are estimated whatever the model.
+                # This route estimates tokens for any model, even an unknown one.
                 assert got.status_code == 200
                 continue
             error = got.json()["error"]

@@ -1,4 +1,4 @@
-"""The algebra of policies: whoever joins in can only tighten."""
+"""The algebra of policies: a merge can only tighten a policy."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ endpoints = st.builds(
 )
 
 
-def test_every_field_of_a_policy_is_drawn() -> None:
+def test_the_strategy_covers_every_field_of_a_policy() -> None:
     assert {field.name for field in fields(Policy)} == {
         "only", "ignore", "models", "ignored_models", "zdr", "no_training", "no_free_training",
         "ingress_regions", "served_in",
@@ -78,7 +78,7 @@ def test_the_empty_policy_is_neutral(policy: Policy) -> None:
 
 
 @given(policies, policies, endpoints)
-def test_whoever_joins_in_can_only_tighten(
+def test_merging_never_removes_an_exclusion(
     one: Policy, two: Policy, endpoint: EndpointFacts
 ) -> None:
     assert set(exclusions(endpoint, one & two)) >= set(exclusions(endpoint, one))
@@ -95,7 +95,7 @@ def test_the_merged_policy_admits_the_providers_that_both_admit(
 
 
 @given(policies, policies, endpoints)
-def test_what_the_merged_policy_admits_both_admit(
+def test_both_policies_admit_every_endpoint_that_the_merged_policy_admits(
     one: Policy, two: Policy, endpoint: EndpointFacts
 ) -> None:
     if not exclusions(endpoint, one & two):
@@ -132,7 +132,7 @@ def test_ingress_regions_intersect(one: Policy, two: Policy) -> None:
         ("", "other"),
     ],
 )
-def test_a_family_is_that_of_the_author(slug: str, family: str) -> None:
+def test_the_author_of_a_model_decides_its_family(slug: str, family: str) -> None:
     assert Family.of(slug) == family
 
 
@@ -151,7 +151,7 @@ def test_a_family_is_that_of_the_author(slug: str, family: str) -> None:
         ({"served_in": "us"}, Policy(served_in=frozenset({"us"}))),
     ],
 )
-def test_a_policy_is_made_of_lists_and_flags(
+def test_of_builds_a_policy_from_lists_and_flags(
     given_fields: dict[str, Any], expected: Policy
 ) -> None:
     assert Policy.of(**given_fields) == expected

@@ -1,4 +1,4 @@
-"""The states of API keys, provider credentials and workspaces as tables."""
+"""The state tables of API keys, provider credentials and workspaces."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ KEY_TRANSITIONS: dict[str, Callable[[ApiKey], object]] = {
     "revoke": lambda key: key.revoke(),
 }
 
-# In the order of KEY_TRANSITIONS.
+# The outcomes are in the order of KEY_TRANSITIONS.
 KEYS: dict[str, tuple[Any, ...]] = {
     "enabled": ("disabled", False, "revoked"),
     "disabled": (False, "enabled", "revoked"),
@@ -70,7 +70,7 @@ CREDENTIAL_TRANSITIONS: dict[str, Callable[[ByokCredential], object]] = {
     "remove": lambda credential: credential.remove(),
 }
 
-# In the order of CREDENTIAL_TRANSITIONS.
+# The outcomes are in the order of CREDENTIAL_TRANSITIONS.
 CREDENTIALS: dict[str, tuple[Any, ...]] = {
     "present": ("present", "present", "deleted"),
     "deleted": (CredentialNotFound, CredentialNotFound, CredentialNotFound),
@@ -102,7 +102,7 @@ WORKSPACE_TRANSITIONS: dict[str, Callable[[Workspace], object]] = {
 }
 GONE, REFUSED = WorkspaceNotFound, InvalidRequest
 
-# In the order of WORKSPACE_TRANSITIONS.
+# The outcomes are in the order of WORKSPACE_TRANSITIONS.
 WORKSPACES: dict[str, tuple[Any, ...]] = {
     "empty": ("present", "deleted", "deleted"),
     "with a usable key": ("present", REFUSED, REFUSED),

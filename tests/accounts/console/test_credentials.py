@@ -1,4 +1,4 @@
-"""Credentials of tenants on the console."""
+"""Credentials of organizations on the console."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _byok_form(tenant: Tenant, provider: Provider, **fields: str) -> dict[str, s
     }
 
 
-def test_add_credential_seals_the_secret(operator: Client, tenant: Tenant) -> None:
+def test_add_credential_encrypts_the_secret(operator: Client, tenant: Tenant) -> None:
     provider = factories.make_provider()
 
     response = operator.post(
@@ -67,7 +67,7 @@ def test_add_credential_seals_the_secret(operator: Client, tenant: Tenant) -> No
         ),
     ],
 )
-def test_add_credential_refuses(
+def test_add_credential_refuses_invalid_fields(
     operator: Client, tenant: Tenant, fields: dict[str, str], field: str, message: str
 ) -> None:
     form = _byok_form(tenant, factories.make_provider(), **fields)
@@ -92,7 +92,7 @@ def test_add_credential_refuses_a_workspace_of_another_organization(
     }
 
 
-def test_change_credential_keeps_the_key_that_was_revoked_since(
+def test_change_credential_keeps_a_key_that_was_revoked_later(
     operator: Client, tenant: Tenant
 ) -> None:
     credential = factories.make_credential(tenant, factories.make_provider(), SECRET)
@@ -136,7 +136,7 @@ def test_rotate_credential_replaces_the_secret(operator: Client, tenant: Tenant)
     assert (rotated.version, rotated.reveal()) == (2, Secret(f"{SECRET}-new"))
 
 
-def test_rotate_credential_may_try_the_secret_on_its_dependants(
+def test_rotate_credential_can_revalidate_dependent_endpoints(
     operator: Client, tenant: Tenant, simulator: Simulator
 ) -> None:
     provider = factories.make_provider()

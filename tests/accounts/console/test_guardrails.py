@@ -70,7 +70,7 @@ def test_add_guardrail_and_change_it(operator: Client, tenant: Tenant) -> None:
         ({"reset_interval": "daily"}, "__all__"),
     ],
 )
-def test_add_guardrail_refuses(
+def test_add_guardrail_refuses_invalid_fields(
     operator: Client, tenant: Tenant, fields: dict[str, str], field: str
 ) -> None:
     before = fingerprint()
@@ -81,7 +81,7 @@ def test_add_guardrail_refuses(
     assert fingerprint() == before
 
 
-def test_enforce_zdr_of_a_guardrail_is_enforced(operator: Client, tenant: Tenant) -> None:
+def test_enforce_zdr_of_a_guardrail_takes_effect(operator: Client, tenant: Tenant) -> None:
     form = _guardrail_form(
         workspace=str(tenant.workspace.pk), enforce_zdr="true", enforce_zdr_xai="false"
     )
@@ -99,7 +99,7 @@ def test_enforce_zdr_of_a_guardrail_is_enforced(operator: Client, tenant: Tenant
 
 
 @pytest.mark.parametrize("switch", ["unknown", "false"])
-def test_families_that_a_form_has_at_yes_outlive_the_deprecated_switch(
+def test_families_set_to_yes_override_the_deprecated_switch(
     operator: Client, tenant: Tenant, switch: str
 ) -> None:
     guardrail = make_guardrail(tenant.workspace, enforce_zdr=True)
@@ -117,7 +117,7 @@ def test_families_that_a_form_has_at_yes_outlive_the_deprecated_switch(
     assert guardrail.policy.zdr == set(Family) - {Family.XAI}
 
 
-def test_families_that_a_form_has_at_no_are_not_overwritten(
+def test_families_set_to_no_override_the_deprecated_switch(
     operator: Client, tenant: Tenant
 ) -> None:
     guardrail = make_guardrail(
@@ -131,7 +131,7 @@ def test_families_that_a_form_has_at_no_are_not_overwritten(
     assert guardrail.enforce_zdr_xai is False
 
 
-def test_guardrail_is_assigned_and_taken_away(operator: Client, tenant: Tenant) -> None:
+def test_guardrail_is_assigned_and_unassigned(operator: Client, tenant: Tenant) -> None:
     guardrail = make_guardrail(tenant.workspace)
     key, member = make_key(tenant, "governed"), make_member(tenant.organization)
     for verb, said in (("assign", "Assigned to"), ("unassign", "Removed from")):
@@ -150,7 +150,9 @@ def test_guardrail_is_assigned_and_taken_away(operator: Client, tenant: Tenant) 
         assert found == (["operator operator"] * 2 if verb == "assign" else [])
 
 
-def test_guardrail_is_assigned_to_nobody_elses(operator: Client, tenant: Tenant) -> None:
+def test_guardrail_cannot_be_assigned_to_foreign_keys_and_members(
+    operator: Client, tenant: Tenant
+) -> None:
     guardrail, other = make_guardrail(tenant.workspace), factories.make_tenant("Other")
     mine, foreign = make_key(tenant), make_key(other)
     stranger = make_member(other.organization)

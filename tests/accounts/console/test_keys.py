@@ -40,7 +40,7 @@ def test_add_key_shows_the_secret_once(operator: Client, tenant: Tenant) -> None
         assert not KEY.search(operator.get(path).content.decode())
 
 
-def test_change_key_keeps_everything_but_name_and_expiry(operator: Client, tenant: Tenant) -> None:
+def test_change_key_changes_only_name_and_expiry(operator: Client, tenant: Tenant) -> None:
     key, secret = ApiKey.objects.create_key(workspace=tenant.workspace, name="before")
     operator.post(
         page(key),
@@ -59,7 +59,7 @@ def test_change_key_keeps_everything_but_name_and_expiry(operator: Client, tenan
     assert factories.client(secret.reveal()).get("/api/v1/key").status_code == 200
 
 
-def test_revoke_refuses_the_key_from_then_on(operator: Client, tenant: Tenant) -> None:
+def test_a_revoked_key_is_refused(operator: Client, tenant: Tenant) -> None:
     key = ApiKey.objects.get(name="inference")
 
     response = operator.post(page(key, "revoke"), SUBMIT, follow=True)
@@ -73,7 +73,7 @@ def test_revoke_refuses_the_key_from_then_on(operator: Client, tenant: Tenant) -
     assert messages_of(again) == ["The key is already revoked."]
 
 
-def test_revoke_selected_asks_before_it_acts(operator: Client, tenant: Tenant) -> None:
+def test_revoke_selected_asks_for_confirmation(operator: Client, tenant: Tenant) -> None:
     keys = list(ApiKey.objects.all())
     form = {"action": "revoke_selected", "_selected_action": [str(key.pk) for key in keys]}
 
@@ -86,7 +86,7 @@ def test_revoke_selected_asks_before_it_acts(operator: Client, tenant: Tenant) -
     assert ApiKey.objects.filter(disabled=True).count() == 2
 
 
-def test_keys_are_listed_by_their_state(operator: Client, tenant: Tenant) -> None:
+def test_keys_are_filtered_by_state(operator: Client, tenant: Tenant) -> None:
     for name in ("disabled", "revoked", "expired"):
         ApiKey.objects.create_key(
             workspace=tenant.workspace,
@@ -106,7 +106,7 @@ def test_keys_are_listed_by_their_state(operator: Client, tenant: Tenant) -> Non
         assert actions == ([] if state == "revoked" else ["Revoke"])
 
 
-def test_a_key_is_made_for_a_member_of_its_organization(operator: Client, tenant: Tenant) -> None:
+def test_the_creator_of_a_key_belongs_to_its_organization(operator: Client, tenant: Tenant) -> None:
     member = make_member(tenant.organization)
     stranger = make_member(factories.make_tenant("Other").organization)
     form = {"workspace": str(tenant.workspace.pk), "name": "Hers"}

@@ -13,7 +13,7 @@ from tests.support.console import change, fingerprint, listing
 from tests.support.factories import Tenant
 
 
-def test_add_organization_makes_its_default_workspace(operator: Client) -> None:
+def test_add_organization_creates_its_default_workspace(operator: Client) -> None:
     operator.post(listing(Organization, "add"), {"name": "Globex", "endpoint_limit": "5"})
 
     organization = Organization.objects.get()

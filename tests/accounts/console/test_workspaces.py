@@ -16,7 +16,7 @@ from tests.support.factories import Tenant
 from tests.support.governance import make_workspace
 
 
-def test_member_is_refused_the_address_of_another(operator: Client, tenant: Tenant) -> None:
+def test_member_cannot_take_the_address_of_another(operator: Client, tenant: Tenant) -> None:
     ada, ben = (
         Member.objects.create(organization=tenant.organization, email=email)
         for email in ("ada@example.com", "ben@example.com")
@@ -60,7 +60,7 @@ def test_add_member_and_change_it(operator: Client, tenant: Tenant) -> None:
     )
 
 
-def test_add_workspace_says_who_made_it(operator: Client, tenant: Tenant) -> None:
+def test_add_workspace_stores_its_creator(operator: Client, tenant: Tenant) -> None:
     form = {"organization": str(tenant.organization.pk), "name": "Research", "slug": "research"}
     operator.post(listing(Workspace, "add"), form)
     workspace = Workspace.objects.get(slug="research")
@@ -76,7 +76,7 @@ def test_add_workspace_says_who_made_it(operator: Client, tenant: Tenant) -> Non
     assert (workspace.name, workspace.slug) == ("Lab", "lab")
 
 
-def test_a_deleted_workspace_is_on_no_page(operator: Client, tenant: Tenant) -> None:
+def test_a_deleted_workspace_appears_on_no_page(operator: Client, tenant: Tenant) -> None:
     gone = make_workspace(tenant.organization, name="Gone workspace")
     gone.close()
 
@@ -85,7 +85,7 @@ def test_a_deleted_workspace_is_on_no_page(operator: Client, tenant: Tenant) -> 
     assert operator.get(page(gone)).status_code == 302
 
 
-def test_workspace_budget_is_set_and_lifted(operator: Client, tenant: Tenant) -> None:
+def test_workspace_budget_is_set_and_removed(operator: Client, tenant: Tenant) -> None:
     action = page(tenant.workspace, "budget")
     operator.post(action, {**SUBMIT, "interval": "daily", "limit": "12.5"})
     budget = WorkspaceBudget.objects.get()

@@ -1,4 +1,4 @@
-"""Bring-your-own-key credentials: the secret goes in and never comes out."""
+"""Bring-your-own-key credentials: creation, listing, and encryption of the secret."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def post(client: APIClient, body: Any) -> Any:
     return client.generic("POST", ROUTE, json.dumps(body), content_type="application/json")
 
 
-def test_create_answers_everything_but_the_secret(
+def test_create_returns_every_field_except_the_secret(
     management: APIClient, tenant: Tenant, provider: Provider
 ) -> None:
     response = post(management, {"provider": "acme", "key": SECRET})
@@ -88,7 +88,7 @@ def test_create_answers_everything_but_the_secret(
         ({}, "…"),
     ],
 )
-def test_the_label_of_a_credential_of_parts_is_that_of_its_key(
+def test_the_label_of_a_json_credential_shows_the_end_of_its_key(
     management: APIClient, provider: Provider, members: dict[str, Any], label: str
 ) -> None:
     response = post(management, {"provider": "acme", "key": json.dumps(members)})
@@ -127,7 +127,7 @@ def test_create_stores_every_field(
     assert management.get(ROUTE).json() == {"data": [data], "total_count": 1}
 
 
-def test_the_secret_never_comes_out(
+def test_no_response_log_or_row_contains_the_secret(
     management: APIClient, provider: Provider, caplog: pytest.LogCaptureFixture
 ) -> None:
     created = post(management, {"provider": "acme", "key": SECRET})
@@ -162,7 +162,7 @@ def test_create_accepts_a_secret(management: APIClient, provider: Provider, key:
 
 
 @pytest.mark.parametrize(("change", "named"), MALFORMED)
-def test_create_refuses_by_name(
+def test_create_refuses_invalid_fields_by_name(
     management: APIClient, provider: Provider, change: dict[str, Any], named: str
 ) -> None:
     before = snapshots.everything()
@@ -175,7 +175,7 @@ def test_create_refuses_by_name(
     assert snapshots.everything() == before
 
 
-def test_create_needs_a_provider_and_a_key(management: APIClient) -> None:
+def test_create_requires_a_provider_and_a_key(management: APIClient) -> None:
     response = post(management, {})
     assert response.status_code == 400
     assert set(response.json()["error"]["metadata"]["fields"]) == {"provider", "key"}
@@ -213,7 +213,7 @@ def test_create_refuses_a_foreign_workspace(management: APIClient, provider: Pro
     assert snapshots.everything() == before
 
 
-def test_create_needs_an_object_where_the_credential_has_the_url(
+def test_create_requires_a_json_object_if_the_credential_holds_the_url(
     management: APIClient, cloud: Provider
 ) -> None:
     before = snapshots.everything()
@@ -225,16 +225,14 @@ def test_create_needs_an_object_where_the_credential_has_the_url(
     assert post(management, {"provider": "azure", "key": key}).status_code == 201
 
 
-def test_create_refuses_a_provider_that_left_the_catalogue(
-    management: APIClient, provider: Provider
-) -> None:
+def test_create_refuses_an_unlisted_provider(management: APIClient, provider: Provider) -> None:
     provider.is_listed = False
     provider.save_fields("is_listed")
     assert post(management, {"provider": "acme", "key": SECRET}).status_code == 400
     assert ByokCredential.objects.count() == 0
 
 
-def test_credentials_of_a_provider_are_tried_in_the_order_of_their_creation(
+def test_credentials_of_a_provider_are_tried_in_creation_order(
     management: APIClient, provider: Provider
 ) -> None:
     factories.make_provider("other")
@@ -270,7 +268,7 @@ def test_the_list_filters(management: APIClient, tenant: Tenant, provider: Provi
     assert listed("?unknown=1") == [str(one.pk), str(two.pk), str(three.pk)]
 
 
-def test_the_list_leaves_out_what_was_deleted(
+def test_the_list_omits_deleted_credentials(
     management: APIClient, tenant: Tenant, provider: Provider
 ) -> None:
     factories.make_credential(tenant, provider).remove()
@@ -312,7 +310,7 @@ def test_the_list_refuses_a_malformed_query(management: APIClient, query: str, f
     assert set(response.json()["error"]["metadata"]["fields"]) == {field}
 
 
-def test_a_secret_opens_in_its_own_row_alone(tenant: Tenant, provider: Provider) -> None:
+def test_a_secret_decrypts_in_its_own_row_only(tenant: Tenant, provider: Provider) -> None:
     mine = factories.make_credential(tenant, provider, "secret-of-mine-0123456789")
     neighbour = factories.make_credential(tenant, provider, "secret-of-neighbour-012345")
     mine.sealed, neighbour.sealed = neighbour.sealed, mine.sealed
@@ -324,7 +322,7 @@ def test_a_secret_opens_in_its_own_row_alone(tenant: Tenant, provider: Provider)
 
 
 @pytest.mark.parametrize("part", ["organization", "workspace", "provider_slug"])
-def test_a_secret_does_not_open_under_another_owner(
+def test_a_secret_does_not_decrypt_under_another_owner(
     tenant: Tenant, provider: Provider, part: str
 ) -> None:
     credential = factories.make_credential(tenant, provider)
@@ -340,7 +338,9 @@ def test_a_secret_does_not_open_under_another_owner(
         credential.reveal()
 
 
-def test_a_secret_is_sealed_anew_each_time(tenant: Tenant, provider: Provider) -> None:
+def test_rotation_to_the_same_secret_changes_the_ciphertext(
+    tenant: Tenant, provider: Provider
+) -> None:
     one = factories.make_credential(tenant, provider)
     before = bytes(one.sealed)
     one.rotate(one.reveal())
@@ -349,7 +349,7 @@ def test_a_secret_is_sealed_anew_each_time(tenant: Tenant, provider: Provider) -
     assert one.reveal() == Secret("test-credential-0123456789")
 
 
-def test_every_altered_byte_is_noticed(tenant: Tenant, provider: Provider) -> None:
+def test_every_altered_byte_fails_decryption(tenant: Tenant, provider: Provider) -> None:
     credential = factories.make_credential(tenant, provider)
     good = bytes(credential.sealed)
     for place in range(len(good)):
@@ -362,7 +362,9 @@ def test_every_altered_byte_is_noticed(tenant: Tenant, provider: Provider) -> No
             credential.reveal()
 
 
-def test_a_lost_key_does_not_open(tenant: Tenant, provider: Provider, settings: Any) -> None:
+def test_a_secret_does_not_decrypt_without_its_key(
+    tenant: Tenant, provider: Provider, settings: Any
+) -> None:
     credential = factories.make_credential(tenant, provider)
     first = settings.CREDENTIAL_KEYS
     settings.CREDENTIAL_KEYS = [b"k" * 32]
@@ -372,7 +374,7 @@ def test_a_lost_key_does_not_open(tenant: Tenant, provider: Provider, settings: 
     assert credential.reveal() == Secret("test-credential-0123456789")
 
 
-def test_a_secret_is_wrapped_by_the_first_key(
+def test_rewrap_encrypts_with_the_first_key(
     tenant: Tenant, provider: Provider, settings: Any
 ) -> None:
     credential = factories.make_credential(tenant, provider)
@@ -386,7 +388,7 @@ def test_a_secret_is_wrapped_by_the_first_key(
     assert credential.reveal() == Secret("test-credential-0123456789")
 
 
-def test_the_list_works_though_the_key_is_lost(
+def test_the_list_works_without_the_encryption_key(
     management: APIClient, tenant: Tenant, provider: Provider, settings: Any
 ) -> None:
     credential = factories.make_credential(tenant, provider)

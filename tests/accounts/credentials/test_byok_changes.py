@@ -1,4 +1,4 @@
-"""A stored credential is shown, changed, rotated in place and deleted."""
+"""Stored credentials are shown, changed, rotated in place and deleted."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def shown(credential: ByokCredential) -> dict[str, Any]:
     }
 
 
-def test_get_shows_everything_but_the_secret(
+def test_get_shows_every_field_except_the_secret(
     management: APIClient, credential: ByokCredential
 ) -> None:
     response = management.get(f"{ROUTE}/{credential.pk}")
@@ -97,7 +97,7 @@ def test_get_shows_everything_but_the_secret(
     assert management.get(f"{ROUTE}/{str(credential.pk).upper()}").json() == response.json()
 
 
-def test_what_is_no_credential_of_ones_own_is_not_found(
+def test_foreign_deleted_and_unknown_credentials_are_not_found(
     management: APIClient, tenant: Tenant, provider: Provider
 ) -> None:
     gone = factories.make_credential(tenant, provider)
@@ -143,7 +143,7 @@ def test_what_is_no_credential_of_ones_own_is_not_found(
         (dict.fromkeys(CLEARED), dict.fromkeys(CLEARED)),
     ],
 )
-def test_patch_changes_what_is_named_and_nothing_else(
+def test_patch_changes_only_the_given_fields(
     management: APIClient, credential: ByokCredential, body: dict[str, Any], stored: dict[str, Any]
 ) -> None:
     before, sealed = shown(credential), bytes(credential.sealed)
@@ -178,7 +178,7 @@ def test_patch_rotates_the_secret_in_place(
     assert credential.version == 2
 
 
-def test_patch_rotates_though_the_provider_left_the_catalogue(
+def test_patch_rotates_the_secret_of_an_unlisted_provider(
     management: APIClient, credential: ByokCredential, provider: Provider
 ) -> None:
     provider.is_listed = False
@@ -212,7 +212,7 @@ def test_a_rotation_makes_validations_stale(
         ({"disabled": None}, "disabled"),
     ],
 )
-def test_patch_refuses_by_name(
+def test_patch_refuses_invalid_fields_by_name(
     management: APIClient, credential: ByokCredential, change: dict[str, Any], named: str
 ) -> None:
     before = snapshots.everything()
@@ -223,7 +223,7 @@ def test_patch_refuses_by_name(
     assert snapshots.everything() == before
 
 
-def test_patch_refuses_a_foreign_hash_and_a_secret_that_the_provider_cannot_use(
+def test_patch_refuses_a_foreign_key_hash_and_an_unusable_secret(
     management: APIClient, tenant: Tenant, credential: ByokCredential
 ) -> None:
     cloud = factories.make_provider("azure", dialect="azure", base_url=None)
@@ -255,7 +255,7 @@ def test_delete_wipes_the_secret_and_keeps_a_tombstone(
     assert (again.status_code, again.json()) == (404, NO_CREDENTIAL)
 
 
-def test_nothing_about_a_deleted_credential_changes(credential: ByokCredential) -> None:
+def test_a_deleted_credential_cannot_be_changed(credential: ByokCredential) -> None:
     stale = ByokCredential.objects.get(pk=credential.pk)
     credential.remove()
     before = snapshots.everything()
@@ -270,7 +270,7 @@ def test_nothing_about_a_deleted_credential_changes(credential: ByokCredential) 
     assert snapshots.everything() == before
 
 
-def test_the_two_flags_are_compared_as_they_are_stored(tenant: Tenant, provider: Provider) -> None:
+def test_edit_compares_the_flags_with_the_stored_row(tenant: Tenant, provider: Provider) -> None:
     credential = factories.make_credential(tenant, provider)
     stale = ByokCredential.objects.get(pk=credential.pk)
     assert credential.edit(is_byok_only=True) is True
@@ -286,7 +286,7 @@ def test_the_database_refuses_a_tombstone_with_a_secret(credential: ByokCredenti
         credential.save_fields("deleted_at")
 
 
-def test_a_deleted_credential_validates_nothing(
+def test_a_deleted_credential_fails_old_and_new_validations(
     tenant: Tenant, provider: Provider, simulator: Simulator
 ) -> None:
     credential = factories.make_credential(tenant, provider)
@@ -303,7 +303,7 @@ def test_a_deleted_credential_validates_nothing(
     assert simulator.requests == []
 
 
-def test_a_deleted_credential_is_never_sent_again(site: Site) -> None:
+def test_requests_never_use_a_deleted_credential(site: Site) -> None:
     site.own()
     assert site.chat().status_code == 200
     site.settled()
@@ -322,7 +322,7 @@ def test_a_deleted_credential_is_never_sent_again(site: Site) -> None:
     assert Generation.objects.count() == 1
 
 
-def test_a_rotated_secret_is_what_the_next_request_is_sent_with(site: Site) -> None:
+def test_the_next_request_uses_the_rotated_secret(site: Site) -> None:
     site.own()
     assert site.chat().status_code == 200
     credential = ByokCredential.objects.get()
@@ -354,16 +354,14 @@ def _caller(
     return run
 
 
-def test_of_many_deletes_at_once_one_deletes(
-    server: str, together: Callable[..., list[Any]]
-) -> None:
+def test_concurrent_deletes_delete_once(server: str, together: Callable[..., list[Any]]) -> None:
     tenant = factories.make_tenant()
     credential = factories.make_credential(tenant, factories.make_provider("acme"))
     delete = _caller(server, tenant, "DELETE", credential)
     assert Counter(together(*[delete] * 32)) == {200: 1, 404: 31}
 
 
-def test_rotations_that_race_a_delete_never_bring_the_secret_back(
+def test_rotations_that_race_a_delete_never_restore_the_secret(
     server: str, together: Callable[..., list[Any]]
 ) -> None:
     tenant = factories.make_tenant()
@@ -376,7 +374,7 @@ def test_rotations_that_race_a_delete_never_bring_the_secret_back(
     assert (bytes(credential.sealed), credential.version) == (b"", 1 + answers.count(200) - 1)
 
 
-def test_flags_that_exclude_each_other_never_meet(
+def test_concurrent_patches_never_set_both_exclusive_flags(
     server: str, together: Callable[..., list[Any]]
 ) -> None:
     tenant = factories.make_tenant()

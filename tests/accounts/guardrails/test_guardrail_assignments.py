@@ -1,4 +1,4 @@
-"""``/guardrails/…/assignments``: the one guardrail of a key, and of a member."""
+"""``/guardrails/…/assignments``: a key or a member has at most one assigned guardrail."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def shown(row: Any) -> dict[str, Any]:
 
 
 @KINDS
-def test_assigning_replaces_and_counts_what_changed(
+def test_assign_replaces_the_guardrail_and_counts_changes(
     management: APIClient, tenant: Tenant, kind: str
 ) -> None:
     first, second = make_guardrail(tenant.workspace), make_guardrail(tenant.workspace)
@@ -96,7 +96,7 @@ def test_assigning_replaces_and_counts_what_changed(
 
 
 @KINDS
-def test_unassigning_counts_what_had_this_guardrail(
+def test_unassign_counts_only_subjects_of_this_guardrail(
     management: APIClient, tenant: Tenant, kind: str
 ) -> None:
     first, second = make_guardrail(tenant.workspace), make_guardrail(tenant.workspace)
@@ -199,7 +199,7 @@ def test_a_list_has_at_most_1000_keys(management: APIClient, tenant: Tenant) -> 
     assert removed.json() == {"unassigned_count": 999}
 
 
-def test_a_guardrail_holds_for_the_key_and_for_every_key_of_the_member(tenant: Tenant) -> None:
+def test_a_guardrail_applies_to_the_key_and_to_every_key_of_the_member(tenant: Tenant) -> None:
     member = make_member(tenant.organization)
     mine = make_key(tenant, creator=member)
     both = make_key(tenant, creator=member)
@@ -217,7 +217,7 @@ def test_a_guardrail_holds_for_the_key_and_for_every_key_of_the_member(tenant: T
     assert [policy_of(key).ignore for key in (mine, both)] == [set(), {"globex"}]
 
 
-def test_an_assignment_moves_along_with_its_key_and_ends_with_it(
+def test_an_assignment_survives_a_move_of_its_key_and_ends_with_the_key(
     management: APIClient, tenant: Tenant
 ) -> None:
     guardrail, key = make_guardrail(tenant.workspace), make_key(tenant)
@@ -232,7 +232,7 @@ def test_an_assignment_moves_along_with_its_key_and_ends_with_it(
 
 
 @KINDS
-def test_of_many_that_assign_at_once_the_last_one_holds(
+def test_concurrent_assignments_leave_one_guardrail(
     server: str, together: Callable[..., list[Any]], kind: str
 ) -> None:
     tenant = factories.make_tenant()
@@ -256,12 +256,13 @@ def test_of_many_that_assign_at_once_the_last_one_holds(
     again = together(*[assign(last)] * 4, *[assign(last, "/remove")] * 4)
     removed = Counter(answer.get("unassigned_count") for answer in again)
     assigned = Counter(answer.get("assigned_count") for answer in again)
-    # It was assigned at first, so every removal but a last one is undone by an assignment.
+    # The subject starts assigned, so effective removals and assignments alternate,
+    # beginning with a removal.
     assert removed[1] - assigned[1] == 1 - rows(kind).count()
 
 
 @KINDS
-def test_a_deleted_guardrail_and_an_assignment_at_once_leave_none(
+def test_assignments_that_race_a_delete_leave_no_row(
     server: str, together: Callable[..., list[Any]], kind: str
 ) -> None:
     tenant = factories.make_tenant()

@@ -1,4 +1,4 @@
-"""``/guardrails``: what limits keys and members, and what ``GET /key`` says of it."""
+"""``/guardrails``: limits of keys and members, and how ``GET /key`` shows them."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def patch(client: APIClient, guardrail: Guardrail, body: Any) -> Any:
     return send(client, "PATCH", f"guardrails/{guardrail.pk}", body)
 
 
-def test_create_needs_a_name_alone(management: APIClient, tenant: Tenant) -> None:
+def test_create_requires_only_a_name(management: APIClient, tenant: Tenant) -> None:
     response = send(management, "POST", "guardrails", {"name": "Strict"})
     stored = Guardrail.objects.get()
     assert response.status_code == 201
@@ -162,7 +162,7 @@ def test_create_stores_every_field(management: APIClient, tenant: Tenant) -> Non
 
 
 @pytest.mark.parametrize("value", [True, False, None])
-def test_enforce_zdr_is_copied_into_what_is_not_sent(
+def test_enforce_zdr_sets_the_families_that_are_not_sent(
     management: APIClient, guardrail: Guardrail, value: bool | None
 ) -> None:
     sent = {"enforce_zdr": value, "enforce_zdr_google": True, "enforce_zdr_other": False}
@@ -224,7 +224,7 @@ def test_enforce_zdr_is_copied_into_what_is_not_sent(
         ({"include_byok_in_budgets": True}, {"include_byok_in_budgets": True}),
     ],
 )
-def test_patch_changes_what_is_named_and_nothing_else(
+def test_patch_changes_only_the_given_fields(
     management: APIClient, tenant: Tenant, body: dict[str, Any], changes: dict[str, Any]
 ) -> None:
     fields: dict[str, Any] = {
@@ -300,7 +300,7 @@ MALFORMED: list[tuple[str, str]] = [
 
 @pytest.mark.usefixtures("_catalogue")
 @pytest.mark.parametrize(("field", "text"), MALFORMED)
-def test_create_and_patch_refuse_by_name(
+def test_create_and_patch_refuse_invalid_fields_by_name(
     management: APIClient, tenant: Tenant, field: str, text: str
 ) -> None:
     guardrail = make_guardrail(tenant.workspace, limit_nano=1, reset_interval="daily")
@@ -334,7 +334,7 @@ def test_create_refuses_a_missing_name_and_a_malformed_workspace(management: API
         assert refused(send(management, "POST", "guardrails", body)) == (400, {"workspace_id"})
 
 
-def test_patch_moves_no_guardrail(management: APIClient, guardrail: Guardrail) -> None:
+def test_patch_refuses_to_move_a_guardrail(management: APIClient, guardrail: Guardrail) -> None:
     body = {"workspace_id": str(guardrail.workspace_id)}
     assert refused(patch(management, guardrail, body)) == (400, {"workspace_id"})
 
@@ -349,7 +349,7 @@ def test_patch_moves_no_guardrail(management: APIClient, guardrail: Guardrail) -
         ("ignored_providers", "Acme", "Acme is not a provider of the catalogue."),
     ],
 )
-def test_what_is_not_in_the_catalogue_is_named(
+def test_the_error_names_models_and_providers_outside_the_catalogue(
     management: APIClient, field: str, name: str, message: str
 ) -> None:
     body = {"name": "x", field: [name]}
@@ -373,7 +373,7 @@ def test_lists_have_at_most_1000_entries_and_100_filters(management: APIClient) 
     ("body", "field"),
     [({"limit_usd": 1}, "reset_interval"), ({"reset_interval": "daily"}, "limit_usd")],
 )
-def test_a_budget_and_its_period_go_together(
+def test_limit_and_reset_interval_require_each_other(
     management: APIClient, tenant: Tenant, guardrail: Guardrail, body: dict[str, Any], field: str
 ) -> None:
     whole = make_guardrail(tenant.workspace, limit_nano=1, reset_interval="daily")
@@ -398,13 +398,13 @@ def test_a_budget_and_its_period_go_together(
     "columns",
     [{"limit_nano": -1}, {"limit_nano": None}, {"reset_interval": None}],
 )
-def test_the_database_refuses(tenant: Tenant, columns: dict[str, Any]) -> None:
+def test_the_database_refuses_an_invalid_guardrail(tenant: Tenant, columns: dict[str, Any]) -> None:
     make_guardrail(tenant.workspace, limit_nano=1, reset_interval="daily")
     with pytest.raises(IntegrityError), transaction.atomic():
         Guardrail.objects.update(**columns)
 
 
-def test_the_list_is_paged_and_of_one_workspace(management: APIClient, tenant: Tenant) -> None:
+def test_the_list_is_paged_and_shows_one_workspace(management: APIClient, tenant: Tenant) -> None:
     rows = [make_guardrail(tenant.workspace, name=str(number)) for number in range(51)]
     other = make_workspace(tenant.organization)
     elsewhere = make_guardrail(other)
@@ -439,7 +439,7 @@ def test_foreign_workspaces_are_not_found(management: APIClient) -> None:
     assert snapshots.everything() == before
 
 
-def test_what_is_no_guardrail_of_ones_own_is_not_found(
+def test_foreign_and_unknown_guardrails_are_not_found(
     management: APIClient, tenant: Tenant, guardrail: Guardrail
 ) -> None:
     other = factories.make_tenant("Other")
@@ -469,7 +469,7 @@ def test_what_is_no_guardrail_of_ones_own_is_not_found(
     assert snapshots.everything() == before
 
 
-def test_the_default_guardrail_of_a_workspace_comes_with_its_first_change(
+def test_the_first_change_creates_the_default_guardrail_of_a_workspace(
     management: APIClient, tenant: Tenant
 ) -> None:
     workspace = Workspace.objects.get(pk=tenant.workspace.pk)
@@ -497,7 +497,7 @@ def test_the_default_guardrail_of_a_workspace_comes_with_its_first_change(
     assert send(management, "PATCH", path, {}).status_code == 200
 
 
-def test_delete_ends_what_it_governed(
+def test_a_deleted_guardrail_no_longer_applies(
     management: APIClient, tenant: Tenant, guardrail: Guardrail
 ) -> None:
     key = ApiKey.objects.get(name="inference")
@@ -573,7 +573,7 @@ def test_the_current_key_lists_its_budgets_in_the_order_of_enforcement(tenant: T
     ]
 
 
-def test_the_current_key_shows_the_regions_that_all_guardrails_leave(
+def test_the_current_key_shows_the_regions_that_all_guardrails_allow(
     inference: APIClient, tenant: Tenant
 ) -> None:
     def regions() -> Any:

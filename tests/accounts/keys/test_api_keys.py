@@ -1,4 +1,4 @@
-"""API keys: how they are made and stored, when they work, and what ``GET /key`` says of one."""
+"""API keys: format, storage, validity, and the answer of ``GET /key``."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_typo_in_any_place_fails_the_checksum() -> None:
     assert not secrets.is_well_formed(key + "\n")
 
 
-def test_a_key_is_stored_as_a_digest_alone(tenant: Tenant) -> None:
+def test_a_key_is_stored_as_a_digest_only(tenant: Tenant) -> None:
     stored = ApiKey.objects.get(is_management=True)
     digest = secrets.digest_api_key(tenant.management_key)
     assert re.fullmatch(r"[0-9a-f]{64}", digest)
@@ -79,7 +79,7 @@ def test_a_secret_does_not_print_itself() -> None:
         (True, 60, False),
     ],
 )
-def test_a_key_is_usable(
+def test_a_key_is_usable_until_it_is_revoked_or_expires(
     tenant: Tenant, disabled: bool, lifetime: int | None, usable: bool
 ) -> None:
     expires_at = None if lifetime is None else timezone.now() + timedelta(seconds=lifetime)
@@ -177,7 +177,7 @@ def test_usage_is_the_sum_of_the_generations_of_the_key(
     assert set(_usage(management.get("/api/v1/key").json()["data"]).values()) == {0.0}
 
 
-def test_usage_knows_the_utc_day_week_and_month(tenant: Tenant, inference: APIClient) -> None:
+def test_usage_is_summed_by_utc_day_week_and_month(tenant: Tenant, inference: APIClient) -> None:
     now = timezone.now()
     today = now.replace(hour=0, minute=0, second=0, microsecond=0)
     monday = today - timedelta(days=today.weekday())
@@ -194,7 +194,7 @@ def test_usage_knows_the_utc_day_week_and_month(tenant: Tenant, inference: APICl
         assert data[f"usage_{name}"] == float(expected)
 
 
-def test_the_default_workspace_is_found(tenant: Tenant) -> None:
+def test_workspace_for_returns_the_default_or_the_named_workspace(tenant: Tenant) -> None:
     assert workspace_for(tenant.organization.pk, None) == tenant.workspace
     assert workspace_for(tenant.organization.pk, tenant.workspace.pk) == tenant.workspace
     with pytest.raises(NotFound):

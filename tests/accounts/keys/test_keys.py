@@ -1,4 +1,4 @@
-"""``/keys``: inference keys are created, listed with what they used, changed, moved and deleted."""
+"""``/keys``: inference keys are created, listed with their usage, changed, moved and deleted."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NO_KEY = {
 
 
 def send(client: APIClient, method: str, path: str, body: Any) -> Any:
-    # As text, so that a number arrives with the digits that it was written with.
+    # Sends text, so that numbers keep the digits that the test wrote.
     text = body if isinstance(body, str) else json.dumps(body)
     return client.generic(method, path, text, content_type="application/json")
 
@@ -88,7 +88,7 @@ def shown(key: ApiKey, **changes: Any) -> dict[str, Any]:
     }
 
 
-def test_create_answers_the_key_this_once(management: APIClient, tenant: Tenant) -> None:
+def test_create_shows_the_key_once(management: APIClient, tenant: Tenant) -> None:
     response = post(management, {"name": "CI"})
     assert response.status_code == 201
     stored = ApiKey.objects.get(name="CI")
@@ -133,7 +133,7 @@ def test_create_stores_every_field(management: APIClient, tenant: Tenant) -> Non
 
 
 @pytest.mark.parametrize("field", ["expires_at", "limit", "limit_reset", "creator_user_id"])
-def test_create_takes_null_for_none(management: APIClient, field: str) -> None:
+def test_create_accepts_null(management: APIClient, field: str) -> None:
     assert post(management, {"name": "key", field: None}).status_code == 201
     stored = ApiKey.objects.get(name="key")
     assert (stored.expires_at, stored.limit_nano, stored.limit_reset) == (None, None, None)
@@ -200,7 +200,9 @@ MALFORMED: list[tuple[str, str]] = [
         *((name, "true") for name in ("disabled", "is_management", "hash", "key", "usage")),
     ],
 )  # fmt: skip
-def test_create_refuses_by_name(management: APIClient, field: str, text: str) -> None:
+def test_create_refuses_invalid_fields_by_name(
+    management: APIClient, field: str, text: str
+) -> None:
     before = snapshots.everything()
     start = "{" if field == "name" else '{"name": "key", '
     response = post(management, f'{start}"{field}": {text}}}')
@@ -211,7 +213,7 @@ def test_create_refuses_by_name(management: APIClient, field: str, text: str) ->
     assert snapshots.everything() == before
 
 
-def test_create_needs_a_name(management: APIClient) -> None:
+def test_create_requires_a_name(management: APIClient) -> None:
     response = post(management, {})
     assert response.json()["error"]["metadata"]["fields"] == {"name": "This field is required."}
 
@@ -296,7 +298,7 @@ def test_the_list_refuses_a_malformed_query(management: APIClient, query: str, f
     assert set(response.json()["error"]["metadata"]["fields"]) == {field}
 
 
-def test_the_list_is_paged_by_a_hundred(management: APIClient, tenant: Tenant) -> None:
+def test_the_list_has_pages_of_100(management: APIClient, tenant: Tenant) -> None:
     start = timezone.now() + timedelta(hours=1)
     ApiKey.objects.bulk_create(
         ApiKey(
@@ -318,7 +320,7 @@ def test_the_list_is_paged_by_a_hundred(management: APIClient, tenant: Tenant) -
     assert page("?offset=102") == []
 
 
-def test_the_list_sums_up_what_each_key_used(management: APIClient, tenant: Tenant) -> None:
+def test_the_list_shows_the_usage_of_each_key(management: APIClient, tenant: Tenant) -> None:
     first = ApiKey.objects.get(name="inference", organization=tenant.organization)
     second = make_key(tenant, "second", limit_nano=10**9, limit_reset="daily")
     third = make_key(tenant, "third", limit_nano=10**9, include_byok_in_limit=True)
@@ -379,7 +381,7 @@ def test_the_list_makes_the_same_queries_for_1_key_and_for_50(
         assert len(management.get(ROUTE).json()["data"]) == 50
 
 
-def test_get_finds_a_key_whatever_its_state(management: APIClient, tenant: Tenant) -> None:
+def test_get_finds_a_disabled_and_expired_key(management: APIClient, tenant: Tenant) -> None:
     expires_at = timezone.now() - timedelta(days=1)
     key = make_key(tenant, disabled=True, expires_at=expires_at, workspace=make_workspace(tenant))
     assert management.get(f"{ROUTE}/{key.digest}").json() == {
@@ -387,7 +389,7 @@ def test_get_finds_a_key_whatever_its_state(management: APIClient, tenant: Tenan
     }
 
 
-def test_what_is_not_an_inference_key_of_ones_own_is_not_found(
+def test_foreign_management_deleted_and_unknown_keys_are_not_found(
     management: APIClient, tenant: Tenant
 ) -> None:
     gone = make_key(tenant)
@@ -431,7 +433,7 @@ def test_what_is_not_an_inference_key_of_ones_own_is_not_found(
         ({"include_byok_in_limit": True}, {"include_byok_in_limit": True}),
     ],
 )
-def test_patch_changes_what_is_named_and_nothing_else(
+def test_patch_changes_only_the_given_fields(
     management: APIClient, tenant: Tenant, body: dict[str, Any], changes: dict[str, Any]
 ) -> None:
     key = make_key(tenant, limit_nano=10**9, limit_reset="daily", external_user="a")
@@ -474,7 +476,7 @@ def test_patch_moves_a_key_and_keeps_its_value(management: APIClient, tenant: Te
         )),
     ],
 )  # fmt: skip
-def test_patch_refuses_by_name(
+def test_patch_refuses_invalid_fields_by_name(
     management: APIClient, tenant: Tenant, field: str, text: str
 ) -> None:
     key = make_key(tenant, limit_nano=10**9, limit_reset="daily")
@@ -486,7 +488,7 @@ def test_patch_refuses_by_name(
     assert snapshots.everything() == before
 
 
-def test_patch_refuses_to_change_nothing(management: APIClient, tenant: Tenant) -> None:
+def test_patch_refuses_an_empty_body(management: APIClient, tenant: Tenant) -> None:
     response = patch(management, make_key(tenant), {})
     assert response.status_code == 400
     assert response.json()["error"] == {
@@ -507,7 +509,7 @@ def test_a_disabled_key_works_again_once_it_is_enabled(
     assert statuses == [401, 200]
 
 
-def test_delete_refuses_the_key_from_the_next_request_on_and_keeps_its_generations(
+def test_a_deleted_key_is_refused_and_keeps_its_generations(
     management: APIClient, inference: APIClient, tenant: Tenant
 ) -> None:
     key = ApiKey.objects.get(digest=digest_api_key(tenant.api_key))
@@ -522,7 +524,7 @@ def test_delete_refuses_the_key_from_the_next_request_on_and_keeps_its_generatio
     assert management.get(f"{ROUTE}?include_disabled=true").json() == {"data": []}
 
 
-def test_a_deleted_key_can_be_named_by_no_credential(management: APIClient, tenant: Tenant) -> None:
+def test_a_credential_cannot_name_a_deleted_key(management: APIClient, tenant: Tenant) -> None:
     factories.make_provider("acme")
     key = make_key(tenant)
     key.revoke()
@@ -534,7 +536,7 @@ def test_a_deleted_key_can_be_named_by_no_credential(management: APIClient, tena
     assert send(management, "POST", "/api/v1/byok", body).status_code == 400
 
 
-def test_nothing_about_a_deleted_key_changes(tenant: Tenant) -> None:
+def test_a_deleted_key_cannot_be_changed(tenant: Tenant) -> None:
     key = make_key(tenant)
     stale = ApiKey.objects.get(pk=key.pk)
     assert [key.revoke(), key.revoke()] == [True, False]
@@ -547,7 +549,7 @@ def test_nothing_about_a_deleted_key_changes(tenant: Tenant) -> None:
 @pytest.mark.parametrize(
     "columns", [{"limit_nano": -1}, {"deleted_at": datetime(2026, 1, 1, tzinfo=UTC)}]
 )
-def test_the_database_refuses(tenant: Tenant, columns: dict[str, Any]) -> None:
+def test_the_database_refuses_an_invalid_key(tenant: Tenant, columns: dict[str, Any]) -> None:
     with pytest.raises(IntegrityError), transaction.atomic():
         ApiKey.objects.update(**columns)
 
@@ -616,7 +618,7 @@ def test_the_current_key_shows_its_limit_as_a_budget(tenant: Tenant) -> None:
     assert data["include_byok_in_limit"] is True
 
 
-def test_a_limit_without_reset_counts_everything(tenant: Tenant) -> None:
+def test_a_limit_without_reset_counts_all_spend(tenant: Tenant) -> None:
     key, secret = ApiKey.objects.create_key(
         workspace=tenant.workspace, name="key", limit_nano=10**9
     )
@@ -643,16 +645,14 @@ def _caller(server: str, tenant: Tenant, method: str, key: ApiKey, body: Any = N
     return run
 
 
-def test_of_many_deletes_at_once_one_deletes(
-    server: str, together: Callable[..., list[Any]]
-) -> None:
+def test_concurrent_deletes_delete_once(server: str, together: Callable[..., list[Any]]) -> None:
     tenant = factories.make_tenant()
     key = make_key(tenant)
     delete = _caller(server, tenant, "DELETE", key)
     assert Counter(together(*[delete] * 32)) == {200: 1, 404: 31}
 
 
-def test_patches_that_race_a_delete_never_bring_the_key_back(
+def test_patches_that_race_a_delete_never_restore_the_key(
     server: str, together: Callable[..., list[Any]]
 ) -> None:
     tenant = factories.make_tenant()
@@ -666,7 +666,7 @@ def test_patches_that_race_a_delete_never_bring_the_key_back(
     assert enable() == 404
 
 
-def test_patches_of_different_fields_at_once_lose_nothing(
+def test_concurrent_patches_of_different_fields_are_all_stored(
     server: str, together: Callable[..., list[Any]]
 ) -> None:
     tenant = factories.make_tenant()

@@ -1,4 +1,4 @@
-"""``/workspaces/…/budgets``: what a whole workspace may spend, each interval less than the next."""
+"""``/workspaces/…/budgets``: the spend limits of a workspace, one for each interval."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def shown(budget: WorkspaceBudget, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("interval", INTERVALS)
-def test_a_budget_is_made_changed_shown_and_deleted(
+def test_a_budget_is_created_changed_shown_and_deleted(
     management: APIClient, tenant: Tenant, interval: str
 ) -> None:
     made = put(management, interval, 12.5)
@@ -68,7 +68,7 @@ def test_a_budget_is_made_changed_shown_and_deleted(
     assert (absent.status_code, absent.json()) == (404, NO_BUDGET)
 
 
-def test_the_list_goes_from_short_to_long(management: APIClient, tenant: Tenant) -> None:
+def test_the_list_begins_with_the_shortest_interval(management: APIClient, tenant: Tenant) -> None:
     empty = management.get(f"/api/v1/{PATH}").json()
     assert empty == {"data": [], "include_byok_in_budgets": False}
     make_workspace(tenant.organization).set_budget(BudgetInterval.DAILY, limit_nano=1)
@@ -101,7 +101,7 @@ def test_a_limit_is_stored_exactly(management: APIClient, text: str, nano: int) 
         ("reset_interval", '"daily"'),
     ],
 )  # fmt: skip
-def test_put_refuses_by_name(management: APIClient, field: str, text: str) -> None:
+def test_put_refuses_invalid_fields_by_name(management: APIClient, field: str, text: str) -> None:
     put(management, "daily", 5)
     before = snapshots.everything()
     start = "{" if field == "limit_usd" else '{"limit_usd": 1, '
@@ -110,7 +110,7 @@ def test_put_refuses_by_name(management: APIClient, field: str, text: str) -> No
     assert snapshots.everything() == before
 
 
-def test_put_needs_a_limit(management: APIClient) -> None:
+def test_put_requires_a_limit(management: APIClient) -> None:
     body = {"include_byok_in_budgets": True}
     assert refused(send(management, "PUT", f"{PATH}/daily", body)) == (400, {"limit_usd"})
 
@@ -123,7 +123,9 @@ def test_an_unknown_interval_is_refused(management: APIClient, interval: str) ->
 
 
 @pytest.mark.parametrize(("short", "long"), [*itertools.combinations(INTERVALS, 2)])
-def test_a_shorter_interval_has_strictly_less(management: APIClient, short: str, long: str) -> None:
+def test_a_shorter_interval_needs_a_strictly_lower_limit(
+    management: APIClient, short: str, long: str
+) -> None:
     put(management, long, 5)
     before = snapshots.everything()
     for limit in (5, 5.000000001):
@@ -144,7 +146,7 @@ def test_a_shorter_interval_has_strictly_less(management: APIClient, short: str,
     assert put(management, long, 6).status_code == 200
 
 
-def test_whether_byok_counts_is_one_setting_of_the_workspace(
+def test_include_byok_in_budgets_is_one_setting_of_the_workspace(
     management: APIClient, tenant: Tenant
 ) -> None:
     assert put(management, "daily", 1, include_byok_in_budgets=True).json()[
@@ -161,19 +163,19 @@ def test_whether_byok_counts_is_one_setting_of_the_workspace(
     assert tenant.workspace.include_byok_in_budgets is False
 
 
-def test_a_lifetime_has_no_reset() -> None:
+def test_a_lifetime_budget_has_no_reset() -> None:
     assert [BudgetInterval(name).reset for name in INTERVALS] == [*LimitReset, None]
 
 
 @pytest.mark.parametrize("limit", [0, -1])
-def test_the_database_refuses_a_budget_of(tenant: Tenant, limit: int) -> None:
+def test_the_database_refuses_a_limit_that_is_not_positive(tenant: Tenant, limit: int) -> None:
     with pytest.raises(IntegrityError), transaction.atomic():
         WorkspaceBudget.objects.create(
             workspace=tenant.workspace, interval="daily", limit_nano=limit
         )
 
 
-def test_budgets_that_are_set_at_once_keep_their_order(
+def test_concurrent_puts_keep_shorter_intervals_lower(
     server: str, together: Callable[..., list[Any]]
 ) -> None:
     tenant = factories.make_tenant()

@@ -1,4 +1,4 @@
-"""``/workspaces/…/members``: who works in a workspace."""
+"""``/workspaces/…/members``: the members of a workspace."""
 
 from __future__ import annotations
 
@@ -101,7 +101,9 @@ def test_the_list_is_paged(management: APIClient, tenant: Tenant, workspace: Wor
     assert page("?limit=2&offset=50") == (ids[50:], 51)
 
 
-def test_the_default_workspace_is_everybodys(management: APIClient, tenant: Tenant) -> None:
+def test_every_member_belongs_to_the_default_workspace(
+    management: APIClient, tenant: Tenant
+) -> None:
     path = "workspaces/default/members"
     members = [make_member(tenant.organization, role=role) for role in ("admin", "member")]
     make_member(factories.make_tenant("Other").organization)
@@ -125,7 +127,7 @@ def test_the_default_workspace_is_everybodys(management: APIClient, tenant: Tena
     assert snapshots.everything() == before
 
 
-def test_a_member_with_a_working_key_there_stays_and_so_do_the_others(
+def test_remove_refuses_the_whole_list_if_one_member_has_an_active_key(
     management: APIClient, tenant: Tenant, workspace: Workspace
 ) -> None:
     holder, other = make_member(tenant.organization), make_member(tenant.organization)
@@ -144,7 +146,7 @@ def test_a_member_with_a_working_key_there_stays_and_so_do_the_others(
 
 
 @pytest.mark.parametrize("state", ["disabled", "revoked", "expired", "moved"])
-def test_a_key_that_does_not_work_there_keeps_nobody(
+def test_remove_ignores_inactive_and_moved_keys(
     tenant: Tenant, workspace: Workspace, state: str
 ) -> None:
     member = make_member(tenant.organization)
@@ -205,7 +207,7 @@ def test_a_list_has_at_most_1000_members(
     assert remove(management, *members[:999]).json()["removed_count"] == 999
 
 
-def test_a_member_who_is_added_by_many_at_once_is_added_once(
+def test_concurrent_additions_add_a_member_once(
     server: str, together: Callable[..., list[Any]]
 ) -> None:
     tenant = factories.make_tenant()

@@ -1,4 +1,4 @@
-"""``/workspaces``: they are opened, shown by id or slug, changed and closed."""
+"""``/workspaces``: workspaces are created, found by id or slug, changed and deleted."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def shown(workspace: Workspace, **changes: Any) -> dict[str, Any]:
     }
 
 
-def test_create_needs_a_name_and_a_slug_alone(management: APIClient, tenant: Tenant) -> None:
+def test_create_requires_only_a_name_and_a_slug(management: APIClient, tenant: Tenant) -> None:
     response = send(management, "POST", "workspaces", {"name": "Research", "slug": "research"})
     stored = Workspace.objects.get(slug="research")
     caller = ApiKey.objects.get(digest=digest_api_key(tenant.management_key))
@@ -122,7 +122,7 @@ def test_create_stores_every_field(management: APIClient) -> None:
         *((name, "null", None) for name in PLAIN if PLAIN[name] is None),
     ],
 )
-def test_patch_takes(
+def test_patch_stores_the_value(
     management: APIClient, tenant: Tenant, field: str, text: str, stored: Any
 ) -> None:
     workspace = make_workspace(tenant.organization, **FULL | {"name": "Full"})
@@ -167,7 +167,7 @@ MALFORMED: list[tuple[str, str]] = [
 
 
 @pytest.mark.parametrize(("field", "text"), MALFORMED)
-def test_create_and_patch_refuse_by_name(
+def test_create_and_patch_refuse_invalid_fields_by_name(
     management: APIClient, tenant: Tenant, field: str, text: str
 ) -> None:
     path = f"workspaces/{tenant.workspace.pk}"
@@ -179,11 +179,11 @@ def test_create_and_patch_refuse_by_name(
     assert snapshots.everything() == before
 
 
-def test_create_needs(management: APIClient) -> None:
+def test_create_names_the_missing_fields(management: APIClient) -> None:
     assert refused(send(management, "POST", "workspaces", {})) == (400, {"name", "slug"})
 
 
-def test_a_slug_is_taken_once_in_an_organization(management: APIClient, tenant: Tenant) -> None:
+def test_a_slug_is_unique_in_an_organization(management: APIClient, tenant: Tenant) -> None:
     make_workspace(factories.make_tenant("Other").organization, slug="research")
     mine = make_workspace(tenant.organization, slug="mine")
     body = {"name": "Research", "slug": "research"}
@@ -239,7 +239,7 @@ def test_lists_refuse_a_malformed_query(
     assert refused(management.get(f"/api/v1/{path}?{query}")) == (400, {field})
 
 
-def test_a_workspace_goes_by_its_id_or_its_slug(management: APIClient, tenant: Tenant) -> None:
+def test_a_workspace_is_found_by_id_or_slug(management: APIClient, tenant: Tenant) -> None:
     workspace = make_workspace(tenant.organization, name="Research", slug="research")
     for ref in (workspace.pk, str(workspace.pk).upper(), "research"):
         assert management.get(f"/api/v1/workspaces/{ref}").json() == {"data": shown(workspace)}
@@ -248,7 +248,7 @@ def test_a_workspace_goes_by_its_id_or_its_slug(management: APIClient, tenant: T
     assert management.get("/api/v1/workspaces/research").json() == missing("workspace")
 
 
-def test_what_is_no_workspace_of_ones_own_is_not_found(
+def test_foreign_deleted_and_unknown_workspaces_are_not_found(
     management: APIClient, tenant: Tenant
 ) -> None:
     foreign = make_workspace(factories.make_tenant("Other").organization, slug="foreign")
@@ -288,14 +288,14 @@ def test_what_is_no_workspace_of_ones_own_is_not_found(
     assert snapshots.everything() == before
 
 
-def test_patch_of_nothing_changes_nothing(management: APIClient, tenant: Tenant) -> None:
+def test_an_empty_patch_changes_nothing(management: APIClient, tenant: Tenant) -> None:
     before = snapshots.everything()
     response = send(management, "PATCH", "workspaces/default", {})
     assert response.json() == {"data": shown(tenant.workspace)}
     assert snapshots.everything() == before
 
 
-def test_delete_takes_budgets_guardrails_and_members_along(
+def test_delete_removes_budgets_guardrails_and_members(
     management: APIClient, tenant: Tenant
 ) -> None:
     workspace = make_workspace(tenant.organization, slug="research")
@@ -319,7 +319,9 @@ def test_delete_takes_budgets_guardrails_and_members_along(
     assert send(management, "POST", "workspaces", body).status_code == 201
 
 
-def test_delete_is_refused_while_a_key_works_there(management: APIClient, tenant: Tenant) -> None:
+def test_delete_is_refused_while_the_workspace_has_an_active_key(
+    management: APIClient, tenant: Tenant
+) -> None:
     workspace = make_workspace(tenant.organization, slug="research")
     key = make_key(tenant, workspace=workspace)
     generation = factories.make_generation(tenant, api_key=key, workspace=workspace)
@@ -337,7 +339,7 @@ def test_delete_is_refused_while_a_key_works_there(management: APIClient, tenant
 
 
 @pytest.mark.parametrize("state", ["revoked", "expired", "moved", "management"])
-def test_delete_is_not_refused_for_a_key_that_is(tenant: Tenant, state: str) -> None:
+def test_delete_ignores_inactive_moved_and_management_keys(tenant: Tenant, state: str) -> None:
     workspace = make_workspace(tenant.organization)
     key = make_key(tenant, workspace=workspace, is_management=state == "management")
     if state == "revoked":
@@ -351,7 +353,7 @@ def test_delete_is_not_refused_for_a_key_that_is(tenant: Tenant, state: str) -> 
     assert key.disabled is (state in ("revoked", "expired"))
 
 
-def test_the_default_workspace_goes_only_when_that_is_confirmed(
+def test_delete_of_the_default_workspace_needs_confirmation(
     management: APIClient, inference: APIClient, tenant: Tenant
 ) -> None:
     before = snapshots.everything()
@@ -369,7 +371,7 @@ def test_the_default_workspace_goes_only_when_that_is_confirmed(
     assert management.get("/api/v1/workspaces").json() == {"data": [], "total_count": 0}
 
 
-def test_without_a_default_workspace_one_must_be_named(
+def test_requests_must_name_a_workspace_if_there_is_no_default(
     management: APIClient, tenant: Tenant
 ) -> None:
     factories.make_provider("acme")
@@ -399,7 +401,7 @@ def test_without_a_default_workspace_one_must_be_named(
         assert management.get(f"/api/v1/{path}?workspace_id={other.pk}").status_code == 200
 
 
-def test_nothing_begins_to_work_in_a_workspace_that_is_gone(tenant: Tenant) -> None:
+def test_a_deleted_workspace_refuses_every_change(tenant: Tenant) -> None:
     workspace = make_workspace(tenant.organization)
     key = make_key(tenant, workspace=workspace, disabled=True)
     elsewhere = make_key(tenant)
@@ -426,7 +428,7 @@ def test_nothing_begins_to_work_in_a_workspace_that_is_gone(tenant: Tenant) -> N
     assert snapshots.everything() == before
 
 
-def test_a_key_enabled_while_its_workspace_closes_is_locked_before_the_organization(
+def test_close_locks_a_key_enabled_meanwhile_before_the_organization(
     transactional_db: None, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     tenant = factories.make_tenant()
@@ -440,14 +442,14 @@ def test_a_key_enabled_while_its_workspace_closes_is_locked_before_the_organizat
             connection.close()
 
     def admit() -> bool:
-        """Takes the rows of an admission, in its order."""
+        """Locks the rows that an admission locks, in the same order."""
         try:
             with transaction.atomic(), connection.cursor() as cursor:
                 cursor.execute(
                     "SELECT disabled FROM accounts_apikey WHERE id = %s FOR SHARE", [late.pk]
                 )
                 [disabled] = cursor.fetchone()
-                # By now whoever closes has the organization.
+                # Gives the closing thread time to lock the organization.
                 cursor.execute("SELECT pg_sleep(0.5)")
                 cursor.execute(
                     "SELECT id FROM accounts_organization WHERE id = %s FOR SHARE",
@@ -473,7 +475,7 @@ def test_a_key_enabled_while_its_workspace_closes_is_locked_before_the_organizat
 
 
 @pytest.mark.parametrize("rate", ["0", "1.0001"])
-def test_the_database_refuses_a_sampling_rate(tenant: Tenant, rate: str) -> None:
+def test_the_database_refuses_an_invalid_sampling_rate(tenant: Tenant, rate: str) -> None:
     with pytest.raises(IntegrityError), transaction.atomic():
         Workspace.objects.update(io_logging_sampling_rate=rate)
 
@@ -491,7 +493,7 @@ def _caller(server: str, tenant: Tenant, method: str, path: str, body: Any = Non
     return run
 
 
-def test_of_many_workspaces_at_once_one_gets_the_slug(
+def test_concurrent_creates_give_the_slug_to_one_workspace(
     server: str, together: Callable[..., list[Any]]
 ) -> None:
     tenant = factories.make_tenant()
@@ -500,7 +502,7 @@ def test_of_many_workspaces_at_once_one_gets_the_slug(
     assert Workspace.objects.filter(slug="research").count() == 1
 
 
-def test_a_key_and_the_end_of_its_workspace_at_once_leave_no_key_that_works_nowhere(
+def test_keys_that_race_a_delete_leave_no_active_key_in_a_deleted_workspace(
     server: str, together: Callable[..., list[Any]]
 ) -> None:
     tenant = factories.make_tenant()
