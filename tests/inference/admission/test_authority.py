@@ -1,4 +1,4 @@
-"""Authority is never stale: what was changed counts from the next request on, in every worker."""
+"""Changes of authority take effect on the next request, in every worker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.processes import serve
 
 @pytest.fixture(params=[1, 2], ids=["one worker", "two workers"])
 def everywhere(request: pytest.FixtureRequest, site: Site) -> Iterator[Callable[..., list[Any]]]:
-    """Asks the service on many new connections, so that every worker is asked; the answers."""
+    """Returns a function that sends 16 requests in parallel; every worker receives some of them."""
 
     def ask(address: str) -> Callable[..., list[requests.Response]]:
         def chat(**fields: Any) -> list[requests.Response]:
@@ -42,7 +42,7 @@ def statuses(answers: list[requests.Response]) -> set[int]:
     return {answer.status_code for answer in answers}
 
 
-def test_every_change_counts_from_the_next_request_on(
+def test_every_change_takes_effect_on_the_next_request(
     site: Site, everywhere: Callable[..., list[requests.Response]]
 ) -> None:
     public = site.publish(price=factories.make_price("0.000001", "0.000001"))
@@ -100,7 +100,7 @@ def test_every_change_counts_from_the_next_request_on(
     assert site.dialled() == []
 
 
-def test_a_disabled_private_endpoint_is_routed_to_by_nobody(site: Site) -> None:
+def test_a_disabled_private_endpoint_receives_no_requests(site: Site) -> None:
     endpoint = site.own()
     assert site.chat().status_code == 200
     endpoint.disable()
@@ -110,7 +110,7 @@ def test_a_disabled_private_endpoint_is_routed_to_by_nobody(site: Site) -> None:
 
 
 @pytest.mark.parametrize("change", ["disable", "remove", "revoke", "delist"])
-def test_a_fallback_never_goes_where_it_may_go_no_more(
+def test_a_fallback_respects_changes_since_admission(
     site: Site, settings: Any, change: str
 ) -> None:
     settings.UPSTREAM_FIRST_EVENT_TIMEOUT = 1.0
@@ -133,7 +133,7 @@ def test_a_fallback_never_goes_where_it_may_go_no_more(
     assert len(site.settled().attempts) == 1
 
 
-def test_fallback_goes_on_while_nothing_has_changed(site: Site, settings: Any) -> None:
+def test_a_fallback_is_tried_if_nothing_changed_since_admission(site: Site, settings: Any) -> None:
     settings.UPSTREAM_FIRST_EVENT_TIMEOUT = 1.0
     site.own("sim-stall", price=factories.make_price("0", "0"))
     second = site.own("sim-echo", price=factories.make_price())
@@ -141,7 +141,7 @@ def test_fallback_goes_on_while_nothing_has_changed(site: Site, settings: Any) -
     assert site.settled().private_endpoint == second
 
 
-def test_what_is_decided_for_keys_counts_from_the_next_request_on(
+def test_changed_rules_of_a_key_take_effect_on_the_next_request(
     site: Site, everywhere: Callable[..., list[requests.Response]]
 ) -> None:
     site.publish(price=factories.make_price("0.000001", "0.000001"))

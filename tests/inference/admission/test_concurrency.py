@@ -1,4 +1,4 @@
-"""What must hold exactly while many ask at once: two workers on one ledger, over real sockets."""
+"""Exact limits under concurrent requests: two workers share one ledger, over real sockets."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Together = Callable[..., list[Any]]
 
 @pytest.fixture
 def held(site: Site) -> Site:
-    """Every answer waits for a release; a token of any kind costs a thousand nano-USD."""
+    """Publishes a model that holds each answer until a release; a token costs 1,000 nano-USD."""
     site.publish("sim-held", price=factories.make_price("0.000001", "0.000001"))
     return site
 
@@ -72,7 +72,7 @@ def wait(condition: Callable[[], bool]) -> None:
 def ask_at_once(
     site: Site, served: Served, body: dict[str, Any], keys: list[str], admitted: int
 ) -> list[requests.Response]:
-    """Asks while every admitted answer is held back, and calls it off when all have been judged."""
+    """Sends one request per key; releases the admitted ones once all have been decided."""
     with ThreadPoolExecutor(len(keys)) as pool:
         asked: list[Future[requests.Response]] = [
             pool.submit(ask, served, body, key) for key in keys
@@ -85,7 +85,7 @@ def ask_at_once(
         return [future.result() for future in asked]
 
 
-def test_funds_for_a_hundred_admit_a_hundred(held: Site, two_workers: Served) -> None:
+def test_credits_for_100_holds_admit_100_of_320_requests(held: Site, two_workers: Served) -> None:
     body = held.chat_body(max_tokens=16)
     poor = factories.make_tenant("Poor", credits_usd=0)
     ledger.grant(poor.organization.pk, 100 * hold_of(body), actor="test")
@@ -109,7 +109,9 @@ def test_funds_for_a_hundred_admit_a_hundred(held: Site, two_workers: Served) ->
     assert_in_order()
 
 
-def test_one_generation_is_settled_once(tenant_of_threads: Tenant, together: Together) -> None:
+def test_concurrent_settlements_of_a_generation_charge_it_once(
+    tenant_of_threads: Tenant, together: Together
+) -> None:
     row = factories.make_generation(tenant_of_threads, status="pending")
     parameter = encode_settlements([Settlement(row.pk, "completed", cost_nano=7)])
 
@@ -130,11 +132,11 @@ def tenant_of_threads(transactional_db: None) -> Tenant:
 
 
 def limited(scope: str, limit: int) -> list[str]:
-    """Makes two keys of a new tenant with a limit on one of them, or on both together."""
+    """Creates two keys of a new tenant, limits one or both together; returns the limited keys."""
     tenant = factories.make_tenant(scope)
     workspace = tenant.workspace
     member = Member.objects.create(organization=tenant.organization, email="a@example.com")
-    # A workspace's guardrail limits the member first, where a key has one.
+    # A workspace's guardrail limits the key's creator if the key has one, otherwise the key.
     creator = None if scope == "workspace_default_key" else member
     made = [
         ApiKey.objects.create_key(workspace=workspace, name=name, creator=creator)
@@ -163,7 +165,7 @@ def limited(scope: str, limit: int) -> list[str]:
     return keys
 
 
-def test_no_budget_is_ever_exceeded(held: Site, two_workers: Served) -> None:
+def test_concurrent_requests_never_exceed_a_budget(held: Site, two_workers: Served) -> None:
     body = held.chat_body(max_tokens=16)
     hold = hold_of(body)
     for scope in (
@@ -212,14 +214,14 @@ def test_budgets_of_one_member_in_two_workspaces_do_not_block_each_other(
     assert_in_order()
 
 
-def test_a_key_has_its_requests_a_minute_in_all_workers_together(site: Site) -> None:
+def test_all_workers_share_the_rate_limit_of_a_key(site: Site) -> None:
     site.publish()
     with serve("--workers", "2", REQUESTS_PER_MINUTE="25") as served:
         wait(lambda: timezone.now().second < 45)
         body = site.chat_body()
 
         def chat(number: int) -> tuple[int, str]:
-            # Refused requests are not counted: every other one asks for what does not exist.
+            # Refused requests do not count: every other request names an unknown model.
             wanted = {**body, "model": "no/such"} if number % 2 else body
             answer = ask(served, wanted, site.tenant.api_key)
             return answer.status_code, answer.headers.get("Retry-After", "")
@@ -241,7 +243,7 @@ def deadlocks() -> int:
         return int(cursor.fetchone()[0])
 
 
-def test_a_mixed_load_meets_no_deadlock_and_the_books_balance(
+def test_a_mixed_load_causes_no_deadlock_and_keeps_the_ledger_balanced(
     site: Site, two_workers: Served
 ) -> None:
     price = factories.make_price("0.000001", "0.000002")

@@ -1,4 +1,4 @@
-"""What a request can cost at most: an upper bound, exact and rounded up once."""
+"""The estimate is an exact upper bound of a request's cost, rounded up once."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_the_worst_case_is_exact_and_rounded_up_once(
         (None, None, None, 131_072),
     ],
 )
-def test_the_output_is_bound_by_the_request_then_the_endpoint_then_a_constant(
+def test_the_output_bound_comes_from_the_request_then_the_endpoint_then_a_constant(
     asked: int | None, limit: int | None, context: int | None, bound: int
 ) -> None:
     served = route("x", max_completion_tokens=limit, context_length=context)
@@ -95,12 +95,14 @@ def test_the_output_is_bound_by_the_request_then_the_endpoint_then_a_constant(
         (-5, 0),
     ],
 )
-def test_the_largest_output_that_an_amount_affords(available: int, tokens: int) -> None:
+def test_affordable_output_is_the_largest_that_an_amount_pays_for(
+    available: int, tokens: int
+) -> None:
     served = candidate(priced("0.000001", "0.000002"))
     assert affordable_tokens(REQUEST, served, available) == tokens
 
 
-def test_output_that_costs_nothing_is_bound_by_the_request_alone() -> None:
+def test_only_the_request_bounds_free_output() -> None:
     served = candidate(priced("0.000001", "0"))
     assert affordable_tokens(REQUEST, served, 1_000_000) == 500
     assert affordable_tokens(REQUEST, served, 999_999) == 0
@@ -113,7 +115,7 @@ RATES = st.decimals(min_value=0, max_value=1, places=15)
     RATES, RATES, RATES, st.integers(0, 10**6), st.integers(1, 10**6), st.integers(1, 16),
     st.integers(0, 10**15),
 )  # fmt: skip
-def test_what_is_affordable_fits_and_one_token_more_does_not(
+def test_affordable_output_fits_and_one_more_token_does_not(
     prompt: Decimal,
     completion: Decimal,
     fixed: Decimal,
@@ -135,7 +137,7 @@ def test_what_is_affordable_fits_and_one_token_more_does_not(
 
 
 @given(RATES, RATES, st.integers(0, 1000), st.integers(0, 500), st.integers(0, 1000))
-def test_no_usage_within_the_bounds_costs_more(
+def test_usage_within_the_bounds_never_exceeds_the_estimate(
     prompt: Decimal, write: Decimal, used: int, produced: int, cached: int
 ) -> None:
     price = Price(prompt, prompt, cache_write=write, cache_read=write / 2, request=write)

@@ -1,4 +1,4 @@
-"""Asking where a request would go: the router's own answer, and nothing sent, held or stored."""
+"""Explain returns the router's decision for a request; it sends, holds and stores nothing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def explained(site: Site, **body: Any) -> dict[str, Any]:
     return data
 
 
-def test_it_shows_candidates_in_order_and_what_is_left_out(site: Site) -> None:
+def test_explain_lists_candidates_in_order_and_excluded_endpoints(site: Site) -> None:
     private = site.own()
     public = site.publish(provider=site.another_provider("beta", name="Beta"))
     site.publish(provider=site.another_provider("gamma", name="Gamma"))
@@ -109,7 +109,7 @@ def test_it_shows_candidates_in_order_and_what_is_left_out(site: Site) -> None:
         {"model": "acme/falcon:floor"},
     ],
 )
-def test_the_request_goes_where_it_said(site: Site, body: dict[str, Any]) -> None:
+def test_a_request_goes_to_the_explained_candidate(site: Site, body: dict[str, Any]) -> None:
     for number, name in enumerate(("beta", "gamma", "delta"), 1):
         price = factories.make_price(prompt=f"0.00000{number}")
         site.publish(provider=site.another_provider(name), price=price)
@@ -119,7 +119,7 @@ def test_the_request_goes_where_it_said(site: Site, body: dict[str, Any]) -> Non
     assert site.chat(**body).json()["provider"] == first
 
 
-def test_it_says_what_is_cut_without_fallbacks(site: Site) -> None:
+def test_explain_lists_endpoints_excluded_by_forbidden_fallbacks(site: Site) -> None:
     for name in ("beta", "gamma", "delta"):
         site.publish(provider=site.another_provider(name, name=name.title()))
     shown = explained(site, provider={"order": ["beta", "gamma"], "allow_fallbacks": False})
@@ -128,14 +128,14 @@ def test_it_says_what_is_cut_without_fallbacks(site: Site) -> None:
     assert left == {"Gamma": ["allow_fallbacks"], "Delta": ["order"]}
 
 
-def test_it_says_that_nothing_is_left_without_an_error(site: Site) -> None:
+def test_explain_succeeds_without_candidates(site: Site) -> None:
     site.publish()
     data = explained(site, provider={"zdr": True})
     assert (data["candidates"], data["budget"]) == ([], None)
     assert [each["excluded_by"] for each in data["excluded"]] == [["zdr"]]
 
 
-def test_it_shows_how_endpoints_stand(site: Site) -> None:
+def test_explain_shows_the_health_of_endpoints(site: Site) -> None:
     endpoint = site.publish()
     table = HealthTable()
     for _ in range(5):
@@ -145,13 +145,13 @@ def test_it_shows_how_endpoints_stand(site: Site) -> None:
     assert candidate["health"] == {**UNTRIED, "state": "open", "failure_share": 1.0}
 
 
-def test_either_key_may_ask_and_nobody_else(site: Site) -> None:
+def test_explain_accepts_both_kinds_of_keys_and_requires_one(site: Site) -> None:
     site.publish()
     assert asked(site, key=site.tenant.management_key).status_code == 200
     assert asked(site, key="nobody").status_code == 401
 
 
-def test_what_the_parser_refuses_is_refused(site: Site) -> None:
+def test_explain_refuses_an_invalid_request(site: Site) -> None:
     answer = asked(site, provider={"sort": "speed"})
     assert answer.status_code == 400
     assert answer.data["error"]["metadata"]["fields"] == {
@@ -161,7 +161,7 @@ def test_what_the_parser_refuses_is_refused(site: Site) -> None:
     assert asked(site, model=None).status_code == 400
 
 
-def test_a_workspace_completes_the_request_and_disables_tools(site: Site) -> None:
+def test_explain_applies_the_defaults_and_disabled_tools_of_a_workspace(site: Site) -> None:
     site.publish()
     site.tenant.workspace.default_text_model = "acme/falcon"
     site.tenant.workspace.disabled_server_tools = ["openrouter:bash"]
@@ -170,7 +170,7 @@ def test_a_workspace_completes_the_request_and_disables_tools(site: Site) -> Non
     assert asked(site, tools=[{"type": "openrouter:bash"}]).status_code == 403
 
 
-def test_it_names_the_budget_that_would_refuse(site: Site) -> None:
+def test_explain_names_the_budget_that_would_refuse(site: Site) -> None:
     site.publish()
     ApiKey.objects.filter(digest=digest_api_key(site.tenant.api_key)).update(limit_nano=0)
     assert explained(site)["budget"] == {
@@ -183,7 +183,7 @@ def test_it_names_the_budget_that_would_refuse(site: Site) -> None:
     assert Transfer.objects.pending().count() == 0
 
 
-def test_it_names_the_balance_that_would_refuse(site: Site) -> None:
+def test_explain_names_the_balance_that_would_refuse(site: Site) -> None:
     site.publish()
     stranger = factories.make_tenant("Poor")
     Account.objects.filter(organization=stranger.organization).update(posted_credits=0)
@@ -192,7 +192,7 @@ def test_it_names_the_balance_that_would_refuse(site: Site) -> None:
     assert data["budget"]["balance_usd"] == 0.0
 
 
-def test_it_shows_what_the_policy_permits(site: Site) -> None:
+def test_explain_shows_what_the_policy_permits(site: Site) -> None:
     site.publish()
     site.tenant.organization.edit(ignored_providers=["Nobody"], requires_zdr=True)
     policy = explained(site)["policy"]
@@ -200,7 +200,7 @@ def test_it_shows_what_the_policy_permits(site: Site) -> None:
     assert policy["zdr"] == ["anthropic", "google", "openai", "other", "xai"]
 
 
-def test_it_shows_the_providers_that_every_list_names(site: Site) -> None:
+def test_explain_shows_the_providers_that_every_list_names(site: Site) -> None:
     site.publish()
     site.tenant.organization.edit(allowed_providers=["Acme AI", "nobody"])
     key = ApiKey.objects.get(digest=digest_api_key(site.tenant.api_key))
@@ -215,7 +215,7 @@ def test_it_shows_the_providers_that_every_list_names(site: Site) -> None:
     assert [each["provider"] for each in shown["candidates"]] == ["Acme AI"]
 
 
-def test_the_endpoints_of_others_do_not_exist(site: Site) -> None:
+def test_explain_hides_the_endpoints_of_other_organizations(site: Site) -> None:
     site.own()
     stranger = factories.make_tenant("Stranger")
     data = explained(site, key=stranger.api_key)

@@ -1,4 +1,4 @@
-"""Own credentials: the fee that credits pay, exact in hold and charge; what needs no credits."""
+"""Fees of own credentials: the exact hold and charge, and requests that need no credits."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tests.support.ledger import assert_in_order
 
 @pytest.fixture
 def poor(site: Site) -> Site:
-    """The site for a tenant without credits."""
+    """Makes a tenant without credits the tenant of the site."""
     site.tenant = factories.make_tenant("Poor", credits_usd=0)
     return site
 
 
 def price_of_one(nano: str) -> Any:
-    """A price in nano-USD that every token of a prompt has, and twice as much of an answer."""
+    """Returns a price of ``nano`` nano-USD per prompt token and twice that per answer token."""
     rate = Decimal(nano).scaleb(-9)
     return factories.make_price(f"{rate:f}", f"{2 * rate:f}")
 
@@ -57,7 +57,7 @@ def available(tenant: Tenant) -> int:
         ("100", 2**62, 2**62, 2**62),
     ],
 )
-def test_a_fee_is_rounded_half_even_and_its_hold_up(
+def test_a_fee_is_rounded_half_even_and_its_hold_is_rounded_up(
     percent: str, nano: int, half_even: int, up: int
 ) -> None:
     assert fee_nano(nano, Decimal(percent)) == half_even
@@ -66,18 +66,18 @@ def test_a_fee_is_rounded_half_even_and_its_hold_up(
 
 @pytest.mark.parametrize("kind", ["private", "public"])
 @pytest.mark.parametrize(
-    # Ten units of price: two tokens of the prompt, four of the answer at twice the price.
+    # 2 prompt tokens at the price and 4 answer tokens at twice the price: 10 times the price.
     ("nano", "upstream", "fee"),
     [("1", 10, 0), ("3", 30, 2), ("5", 50, 2), ("1000", 10_000, 500), ("1001", 10_010, 500)],
 )
-def test_credits_pay_the_fee_alone(
+def test_credits_pay_only_the_fee_of_an_own_credential(
     site: Site, settings: Any, kind: str, nano: str, upstream: int, fee: int
 ) -> None:
     settings.BYOK_FEE_PERCENT = Decimal(5)
     if kind == "private":
         site.own(price=price_of_one(nano))
     else:
-        # The operator has no credential there, so nothing can fall back to the full price.
+        # The operator has no credential at this provider: no fallback charges the full price.
         bare = factories.make_provider("bare", base_url=site.upstream.base_url)
         site.publish(provider=bare, price=price_of_one(nano))
         factories.make_credential(site.tenant, bare)
@@ -99,7 +99,7 @@ def test_credits_pay_the_fee_alone(
 
 
 @pytest.mark.parametrize("kind", ["private", "public"])
-def test_without_a_fee_no_credits_are_needed(poor: Site, kind: str) -> None:
+def test_an_own_credential_without_a_fee_needs_no_credits(poor: Site, kind: str) -> None:
     if kind == "private":
         poor.own(price=price_of_one("1000"))
     else:
@@ -114,7 +114,9 @@ def test_without_a_fee_no_credits_are_needed(poor: Site, kind: str) -> None:
 
 
 @pytest.mark.parametrize(("missing", "status"), [(0, 200), (1, 402)])
-def test_a_fee_needs_its_credits(poor: Site, settings: Any, missing: int, status: int) -> None:
+def test_a_fee_beyond_the_credits_is_refused(
+    poor: Site, settings: Any, missing: int, status: int
+) -> None:
     settings.BYOK_FEE_PERCENT = Decimal(5)
     poor.own(price=price_of_one("1000"))
     body = poor.chat_body(max_tokens=100)
@@ -131,7 +133,7 @@ def test_a_fee_needs_its_credits(poor: Site, settings: Any, missing: int, status
 
 
 @pytest.mark.parametrize("credits_usd", [1000, 0])
-def test_a_private_endpoint_falls_back_to_a_public_one_that_can_be_paid(
+def test_a_private_endpoint_falls_back_to_an_affordable_public_one(
     site: Site, credits_usd: int
 ) -> None:
     site.tenant = factories.make_tenant("Other", credits_usd=credits_usd)
@@ -160,12 +162,12 @@ def test_a_hold_covers_the_fallback_to_the_operators_credential(site: Site, sett
     assert site.post(body).json()["usage"]["is_byok"] is True
     row = site.settled()
     worst = 1000 * (bound_of(body) + 200)
-    # Price and fee of the own credential come to five per cent more than the operator's price.
+    # The hold covers the operator's price; the fee of the own credential is 5 % of it.
     assert (row.hold_nano, row.upstream_hold_nano, row.cost_nano) == (worst, worst // 20, 500)
     assert_in_order()
 
 
-def test_without_credits_the_private_endpoint_still_serves(poor: Site) -> None:
+def test_a_private_endpoint_serves_a_tenant_without_credits(poor: Site) -> None:
     poor.own(price=price_of_one("1000"))
     poor.publish(provider=poor.another_provider("public"), price=price_of_one("1"))
     assert poor.chat().json()["usage"]["is_byok"] is True
@@ -173,7 +175,7 @@ def test_without_credits_the_private_endpoint_still_serves(poor: Site) -> None:
     assert_in_order()
 
 
-def test_a_budget_that_counts_own_credentials_counts_price_and_fee(
+def test_a_budget_that_includes_own_credentials_counts_price_and_fee(
     site: Site, settings: Any
 ) -> None:
     settings.BYOK_FEE_PERCENT = Decimal(5)
@@ -198,15 +200,13 @@ def test_a_budget_that_counts_own_credentials_counts_price_and_fee(
     assert Generation.objects.count() == 1
 
 
-def test_a_refusal_for_want_of_the_fee_names_the_balance_and_the_fee(
-    poor: Site, settings: Any
-) -> None:
+def test_a_refused_fee_names_the_balance_and_the_fee(poor: Site, settings: Any) -> None:
     settings.BYOK_FEE_PERCENT = Decimal(5)
     poor.own(price=price_of_one("1000"))
     key = poor.tenant.organization.api_keys.get(is_management=False)
     body = poor.chat_body(max_tokens=100)
     fee = 50 * (bound_of(body) + 200)
-    # Less than the price, which is not the key's to pay.
+    # The limit is below the price, but the key pays only the fee.
     key.edit(limit_nano=2 * fee)
     ledger.grant(poor.tenant.organization.pk, fee - 1, actor="test")
     error = poor.post(body).json()["error"]

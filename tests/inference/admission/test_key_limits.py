@@ -1,6 +1,6 @@
-"""A key that has spent its limit is refused until the limit is reset, or raised.
+"""A key that has spent its limit is refused until the limit is reset or raised.
 
-What is spent is refused with 403; what is left but does not cover a request, with 402.
+A spent limit is refused with 403; a remainder that does not cover the request with 402.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.support.ledger import assert_in_order
 
 @pytest.fixture
 def key(site: Site) -> ApiKey:
-    """The tenant's inference key, with a model to spend at."""
+    """Publishes a model and returns the tenant's inference key."""
     site.publish(price=factories.make_price("0.000001", "0.000001"))
     found: ApiKey = ApiKey.objects.get(name="inference")
     return found
@@ -41,7 +41,7 @@ def spend(site: Site, key: ApiKey, **fields: Any) -> Generation:
 
 
 def bound_of(body: dict[str, Any]) -> int:
-    """The most tokens that the prompt of a body can be; each costs a thousand nano-USD here."""
+    """Returns the upper bound of prompt tokens; a token costs 1,000 nano-USD in these tests."""
     return parsing.parse(Operation.CHAT, json.dumps(body).encode()).prompt_bound
 
 
@@ -52,13 +52,13 @@ def stamp(moment: datetime) -> str:
 @pytest.mark.parametrize(
     ("left", "status"), [(5_000, 200), (4_999, 402), (1, 402), (0, 403), (-1, 403)]
 )
-def test_a_limit_holds_to_the_last_nano_dollar(
+def test_a_limit_is_exact_to_one_nano_dollar(
     site: Site, key: ApiKey, left: int, status: int
 ) -> None:
     prompt_nano = 1000 * bound_of(site.chat_body(max_tokens=5))
     limit = 10**9
     key.edit(limit_nano=limit)
-    # A refusal for lack of budget spares the prompt as well.
+    # Above 1, the remainder also covers the prompt.
     spend(site, key, cost_nano=limit - left - (prompt_nano if left > 1 else 0))
     assert site.chat(max_tokens=5).status_code == status
     site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
@@ -67,7 +67,7 @@ def test_a_limit_holds_to_the_last_nano_dollar(
     assert_in_order()
 
 
-def test_what_is_held_counts_like_what_is_spent(site: Site, key: ApiKey) -> None:
+def test_holds_count_against_a_limit_like_spending(site: Site, key: ApiKey) -> None:
     ModelEndpoint.objects.update(upstream_model_id="sim-held")
     body = site.chat_body(max_tokens=5)
     hold = 1000 * (bound_of(body) + 5)
@@ -88,7 +88,7 @@ def test_what_is_held_counts_like_what_is_spent(site: Site, key: ApiKey) -> None
     assert_in_order()
 
 
-def test_a_budget_that_covers_less_says_what_it_does_cover(site: Site, key: ApiKey) -> None:
+def test_a_budget_refusal_names_the_affordable_tokens(site: Site, key: ApiKey) -> None:
     body = site.chat_body(max_tokens=99)
     prompt = bound_of(body)
     key.edit(limit_nano=1000 * (prompt + 20))
@@ -122,7 +122,7 @@ def test_a_budget_that_covers_less_says_what_it_does_cover(site: Site, key: ApiK
     assert site.settled().hold_nano <= 1000 * (prompt + 20)
 
 
-def test_a_balance_that_covers_less_says_what_it_does_cover(site: Site, key: ApiKey) -> None:
+def test_a_balance_refusal_names_the_affordable_tokens(site: Site, key: ApiKey) -> None:
     poor = factories.make_tenant("Poor", credits_usd=0)
     body = site.chat_body(max_tokens=99)
     prompt = bound_of(body)
@@ -142,7 +142,7 @@ def test_a_balance_that_covers_less_says_what_it_does_cover(site: Site, key: Api
 
 @pytest.mark.parametrize(("tokens", "status"), [(16, 200), (40, 200), (15, 402), (0, 402)])
 @pytest.mark.parametrize("limited_by", ["balance", "key_limit"])
-def test_an_answer_without_a_bound_gets_one_that_can_be_paid(
+def test_a_request_without_max_tokens_gets_an_affordable_bound(
     site: Site, key: ApiKey, limited_by: str, tokens: int, status: int
 ) -> None:
     poor = factories.make_tenant("Poor", credits_usd=0)
@@ -167,7 +167,7 @@ def test_an_answer_without_a_bound_gets_one_that_can_be_paid(
     assert_in_order()
 
 
-def test_a_bound_that_can_be_paid_is_not_lowered(site: Site, key: ApiKey) -> None:
+def test_an_affordable_default_bound_is_not_lowered(site: Site, key: ApiKey) -> None:
     assert site.chat().status_code == 200
     assert "max_tokens" not in site.dialled()[0].body
     row = site.settled()
@@ -176,9 +176,7 @@ def test_a_bound_that_can_be_paid_is_not_lowered(site: Site, key: ApiKey) -> Non
     assert (account.posted_debits, account.pending_debits) == (6000, 0)
 
 
-def test_a_private_endpoint_needs_neither_balance_nor_what_others_hold(
-    site: Site, key: ApiKey
-) -> None:
+def test_a_free_private_endpoint_ignores_other_holds_of_the_key(site: Site, key: ApiKey) -> None:
     site.own(price=factories.make_price("0.000001", "0.000001"))
     key.edit(limit_nano=10**9)
     Meter.objects.filter(subject_id=key.pk).update(held_cost=2 * 10**9)
@@ -186,7 +184,7 @@ def test_a_private_endpoint_needs_neither_balance_nor_what_others_hold(
     assert site.settled().is_byok
 
 
-def test_the_refusal_says_why_and_sends_nothing(site: Site, key: ApiKey) -> None:
+def test_a_spent_limit_is_explained_and_sends_nothing(site: Site, key: ApiKey) -> None:
     key.edit(limit_nano=1_500_000_000, limit_reset="daily")
     now = timezone.now()
     spend(site, key, cost_nano=2_000_000_000, created_at=now)
@@ -214,7 +212,7 @@ def test_the_refusal_says_why_and_sends_nothing(site: Site, key: ApiKey) -> None
     assert site.dialled() == []
 
 
-def test_a_limit_that_is_never_reset_counts_everything(site: Site, key: ApiKey) -> None:
+def test_a_limit_without_reset_counts_all_spending(site: Site, key: ApiKey) -> None:
     key.edit(limit_nano=10)
     spend(site, key, cost_nano=10, created_at=datetime(2020, 1, 1, tzinfo=UTC))
     answer = site.chat()
@@ -223,14 +221,16 @@ def test_a_limit_that_is_never_reset_counts_everything(site: Site, key: ApiKey) 
     assert answer.json()["error"]["metadata"]["budget"]["resets_at"] is None
 
 
-def test_a_limit_of_nothing_refuses_everything(site: Site, key: ApiKey) -> None:
+def test_a_limit_of_zero_refuses_every_request(site: Site, key: ApiKey) -> None:
     key.edit(limit_nano=0)
     assert site.chat().status_code == 403
     site.assert_nothing_happened()
 
 
 @pytest.mark.parametrize("reset", LimitReset)
-def test_only_the_present_period_counts(site: Site, key: ApiKey, reset: LimitReset) -> None:
+def test_only_spending_of_the_current_period_counts(
+    site: Site, key: ApiKey, reset: LimitReset
+) -> None:
     key.edit(limit_nano=10**9, limit_reset=reset)
     began = reset.began_at(timezone.now()).date()
     spend(site, key, cost_nano=10**9)
@@ -248,7 +248,7 @@ def test_only_the_present_period_counts(site: Site, key: ApiKey, reset: LimitRes
     ("include_byok", "is_byok", "status"),
     [(False, True, 200), (True, True, 403), (True, False, 200)],
 )
-def test_own_credentials_count_when_the_key_says_so(
+def test_own_credentials_count_if_the_key_includes_them(
     site: Site, key: ApiKey, include_byok: bool, is_byok: bool, status: int
 ) -> None:
     key.edit(limit_nano=10**9, include_byok_in_limit=include_byok)
@@ -263,7 +263,7 @@ def test_spending_of_other_keys_does_not_count(site: Site, key: ApiKey) -> None:
     assert site.chat().status_code == 200
 
 
-def test_a_limit_counts_from_the_next_request_on(site: Site, key: ApiKey) -> None:
+def test_a_changed_limit_takes_effect_on_the_next_request(site: Site, key: ApiKey) -> None:
     def change(body: dict[str, Any]) -> None:
         answer = requests.patch(
             f"{site.server}/api/v1/keys/{key.digest}",
@@ -281,7 +281,7 @@ def test_a_limit_counts_from_the_next_request_on(site: Site, key: ApiKey) -> Non
     assert statuses == [200, 403, 200, 403, 200]
 
 
-def test_what_a_request_cost_counts_against_the_next(site: Site, key: ApiKey) -> None:
+def test_the_cost_of_a_request_reduces_the_limit_for_the_next(site: Site, key: ApiKey) -> None:
     body = site.chat_body(max_tokens=5)
     hold = 1000 * (bound_of(body) + 5)
     key.edit(limit_nano=hold)
@@ -296,7 +296,7 @@ def test_what_a_request_cost_counts_against_the_next(site: Site, key: ApiKey) ->
     assert shown["effective_budget"]["remaining_usd"] == usd(hold - 6000)
 
 
-def test_keys_of_one_batch_are_judged_each_for_itself(site: Site, key: ApiKey) -> None:
+def test_keys_of_one_batch_are_decided_separately(site: Site, key: ApiKey) -> None:
     key.edit(limit_nano=10)
     spend(site, key, cost_nano=10)
     _, free = ApiKey.objects.create_key(workspace=site.tenant.workspace, name="free")

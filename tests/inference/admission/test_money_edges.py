@@ -1,4 +1,4 @@
-"""Money at its edges: what a hold rests on, and what odd answers and odd ends cost."""
+"""Edge cases of money: the basis of a hold, and the cost of unusual answers and endings."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Teach = Callable[[Callable[[Request], Script]], str]
 
 @pytest.fixture
 def taught(monkeypatch: pytest.MonkeyPatch) -> Teach:
-    """Teaches the upstream one more behaviour; its name."""
+    """Returns a function that adds a behaviour to the upstream and returns its name."""
 
     def teach(script: Callable[[Request], Script]) -> str:
         monkeypatch.setitem(BEHAVIOURS, "sim-taught", ("what a test needs", script))
@@ -60,13 +60,13 @@ def taught(monkeypatch: pytest.MonkeyPatch) -> Teach:
 
 
 def plain(raw: bytes) -> bytes:
-    """A whole answer as it goes over the wire."""
+    """Returns a JSON body as an HTTP response in bytes."""
     head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(raw)}"
     return head.encode() + b"\r\n\r\n" + raw
 
 
 def answer(request: Request, **changes: Any) -> dict[str, Any]:
-    """A whole answer that says nothing, not even why, unless it is changed."""
+    """Returns an answer without text, usage and finish reason, updated with ``changes``."""
     body = ScriptedReply.to(request).plain()
     del body["usage"]
     body["choices"][0] |= {"message": {"role": "assistant", "content": ""}, "finish_reason": None}
@@ -88,13 +88,13 @@ def available(site: Site) -> int:
 
 
 def seen(site: Site) -> dict[str, Any]:
-    """The body of the one request that reached the upstream."""
+    """Returns the body of the only request that reached the upstream."""
     [request] = site.dialled()
     return dict(request.body)
 
 
 def assert_free(site: Site, row: Generation, status: str) -> None:
-    """Nothing is charged and nothing is held any more."""
+    """Asserts that a generation has ended without a charge and that its hold is released."""
     assert (row.status, row.prompt_tokens, row.completion_tokens) == (status, None, None)
     assert (row.cost_nano, row.upstream_cost_nano, row.is_estimated) == (0, 0, False)
     assert Transfer.objects.get(reference=row.pk).status == "voided"
@@ -105,7 +105,7 @@ def assert_free(site: Site, row: Generation, status: str) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_images_of_the_prompt_are_charged_as_they_are_held(site: Site, stream: bool) -> None:
+def test_images_of_the_prompt_are_held_and_charged_alike(site: Site, stream: bool) -> None:
     site.publish(price=factories.make_price("0", "0", image="0.01"))
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     asked = site.chat([{"type": "text", "text": "hi"}, *[image] * 5], stream=stream)
@@ -123,7 +123,7 @@ def test_images_of_the_prompt_are_charged_as_they_are_held(site: Site, stream: b
         (["max_tokens"], {"max_completion_tokens": 7}, {"max_tokens": 7}),
         (["max_completion_tokens"], {"max_tokens": 7}, {"max_completion_tokens": 7}),
         (["max_tokens"], {"max_tokens": 7}, {"max_tokens": 7}),
-        # The hold rests on the larger one.
+        # The larger limit determines the hold.
         (["max_tokens"], {"max_tokens": 7, "max_completion_tokens": 9}, {"max_tokens": 9}),
         (["temperature"], {"max_completion_tokens": 7}, {"max_tokens": 7}),
         ([], {"max_completion_tokens": 7}, {"max_completion_tokens": 7}),
@@ -134,7 +134,7 @@ def test_images_of_the_prompt_are_charged_as_they_are_held(site: Site, stream: b
         ),
     ],
 )
-def test_a_bound_goes_by_the_name_that_the_endpoint_lists(
+def test_the_token_limit_is_sent_under_the_name_that_the_endpoint_lists(
     site: Site, listed: list[str], asked: dict[str, int], sent: dict[str, int]
 ) -> None:
     site.publish(supported_parameters=listed)
@@ -146,7 +146,7 @@ def test_a_bound_goes_by_the_name_that_the_endpoint_lists(
 
 
 @pytest.mark.parametrize("listed", [[], ["max_completion_tokens"]])
-def test_plain_completions_know_the_older_bound_alone(site: Site, listed: list[str]) -> None:
+def test_text_completions_ignore_max_completion_tokens(site: Site, listed: list[str]) -> None:
     site.publish(supported_parameters=listed)
     body = {"model": site.model.slug, "prompt": "hi", "max_tokens": 3}
     answered = site.post({**body, "max_completion_tokens": 5000}, path=TEXT)
@@ -168,7 +168,7 @@ IMAGE = {"image_url": {"url": "https://example.com/a.png"}}
         {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
     ],
 )
-def test_a_text_counts_in_whatever_part_it_is(site: Site, part: dict[str, Any]) -> None:
+def test_text_counts_in_a_part_of_any_type(site: Site, part: dict[str, Any]) -> None:
     site.publish()
     short = site.chat_body([{**part, "text": ""}], max_tokens=10)
     long = site.chat_body([{**part, "text": "x" * 5000}], max_tokens=10)
@@ -181,12 +181,12 @@ def test_a_text_counts_in_whatever_part_it_is(site: Site, part: dict[str, Any]) 
 def test_an_image_beside_a_recording_does_not_make_it_cheaper(site: Site) -> None:
     sound = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
     alone, both = (parsed(site.chat_body([part])) for part in (sound, {**sound, **IMAGE}))
-    # What is left of the image are its name and its marks.
+    # The bound includes the member's name and punctuation, but not its value.
     assert both.prompt_bound == alone.prompt_bound + len(', "image_url": ')
     assert (alone.images, both.images) == (0, 1)
 
 
-def test_what_follows_an_early_count_is_estimated(site: Site, taught: Teach) -> None:
+def test_output_after_an_early_usage_is_estimated(site: Site, taught: Teach) -> None:
     usage = {"prompt_tokens": 100, "completion_tokens": 0, "total_tokens": 100}
 
     def script(request: Request) -> Script:
@@ -197,12 +197,12 @@ def test_what_follows_an_early_count_is_estimated(site: Site, taught: Teach) -> 
     with connected(site) as line:
         read_until(line, b"word word")
         hang_up(line)
-    # A hundred bytes of an answer, four a token.
+    # 100 bytes of answer at 4 bytes per token.
     assert_ended(site, Ending("cancelled", (100, 25), True))
 
 
 @pytest.mark.parametrize("is_private_good", [True, False])
-def test_a_budget_of_both_kinds_of_money_need_not_bear_both_candidates(
+def test_a_budget_that_includes_own_credentials_covers_the_dearest_candidate_only(
     site: Site, is_private_good: bool
 ) -> None:
     site.own("sim-echo" if is_private_good else "sim-status:503", price=factories.make_price())
@@ -225,7 +225,7 @@ def test_a_budget_of_both_kinds_of_money_need_not_bear_both_candidates(
 
 
 def health(site: Site) -> dict[Any, tuple[int, int]]:
-    """Successes and failures of every endpoint of the model and of its neighbours."""
+    """Returns the successes and failures of each subject of health."""
     found: dict[Any, tuple[int, int]] = {}
     for row in EndpointHealth.objects.all():
         good, bad = found.get(row.endpoint_id, (0, 0))
@@ -233,7 +233,7 @@ def health(site: Site) -> dict[Any, tuple[int, int]]:
     return found
 
 
-def test_what_a_format_cannot_say_does_not_ail_the_endpoint(site: Site) -> None:
+def test_a_request_that_a_dialect_cannot_express_leaves_the_health_unchanged(site: Site) -> None:
     other = site.another_provider("other", dialect="anthropic")
     ailing = site.publish(provider=other)
     good = site.publish()
@@ -249,7 +249,7 @@ def test_what_a_format_cannot_say_does_not_ail_the_endpoint(site: Site) -> None:
     assert_in_order()
 
 
-def test_what_an_own_credential_meets_ails_nobody_else(site: Site) -> None:
+def test_failures_of_an_own_credential_leave_the_shared_endpoint_healthy(site: Site) -> None:
     shared = site.publish("sim-flaky:6")
     own = factories.make_credential(site.tenant, site.provider, is_byok_only=True)
     assert [site.chat().status_code for _ in range(7)] == [503] * 6 + [200]
@@ -265,7 +265,7 @@ def test_what_an_own_credential_meets_ails_nobody_else(site: Site) -> None:
 
 
 def good_for(secret: str) -> Callable[[Request], Script]:
-    """An upstream that is overloaded, but for whoever has this credential."""
+    """Returns a behaviour that answers requests with this credential, and others with 503."""
 
     def script(request: Request) -> Script:
         if request.headers["authorization"] == f"Bearer {secret}":
@@ -276,7 +276,7 @@ def good_for(secret: str) -> Callable[[Request], Script]:
 
 
 def who_answers(site: Site, key: str, **fields: Any) -> tuple[str, bool, int]:
-    """Who answers a request of a key, with an own credential or not, and at which attempt."""
+    """Sends a request; returns the provider, whether it was BYOK and the number of attempts."""
     answered = site.post(site.chat_body(**fields), key=key)
     assert answered.status_code == 200
     row = Generation.objects.get(pk=answered.json()["id"])
@@ -285,7 +285,7 @@ def who_answers(site: Site, key: str, **fields: Any) -> tuple[str, bool, int]:
     return row.provider_name, row.is_byok, len(row.attempts)
 
 
-def test_an_operators_dead_credential_moves_nobody_who_has_a_working_one(
+def test_a_failing_operator_credential_does_not_affect_a_working_own_credential(
     site: Site, taught: Teach
 ) -> None:
     site.publish(taught(good_for(TENANT_SECRET)))
@@ -296,12 +296,12 @@ def test_an_operators_dead_credential_moves_nobody_who_has_a_working_one(
     mine, theirs = site.tenant.api_key, stranger.api_key
     site.eventually(lambda: who_answers(site, mine, max_tokens=5) == ("Beta", False, 1))
     for _ in range(3):
-        # What an own credential can do closes no circuit of the operator's.
+        # Successes of an own credential do not close the circuit of the operator's.
         assert who_answers(site, theirs, max_tokens=5) == ("Acme AI", True, 1)
         assert who_answers(site, mine, max_tokens=5) == ("Beta", False, 1)
 
 
-def test_an_own_credential_that_fails_moves_nobody_else(site: Site, taught: Teach) -> None:
+def test_a_failing_own_credential_does_not_affect_other_tenants(site: Site, taught: Teach) -> None:
     site.publish(taught(good_for(OPERATOR_SECRET)))
     dear = factories.make_price("0.001", "0.001")
     site.publish(provider=site.another_provider("beta", name="Beta"), price=dear)
@@ -311,7 +311,7 @@ def test_an_own_credential_that_fails_moves_nobody_else(site: Site, taught: Teac
     assert who_answers(site, site.tenant.api_key, max_tokens=5) == ("Acme AI", False, 1)
 
 
-def test_a_private_endpoint_that_is_down_is_left_alone(site: Site) -> None:
+def test_an_unhealthy_private_endpoint_is_no_longer_tried_first(site: Site) -> None:
     site.own("sim-status:503")
     site.publish(provider=site.another_provider("beta", name="Beta"))
     assert who_answers(site, site.tenant.api_key) == ("Beta", False, 2)
@@ -319,7 +319,7 @@ def test_a_private_endpoint_that_is_down_is_left_alone(site: Site) -> None:
 
 
 @pytest.mark.parametrize("leaves", [False, True])
-def test_a_probe_that_says_nothing_is_followed_by_the_next(
+def test_an_inconclusive_probe_is_followed_by_another_probe(
     site: Site, taught: Teach, leaves: bool
 ) -> None:
     calls: list[Request] = []
@@ -355,7 +355,7 @@ def test_a_probe_that_says_nothing_is_followed_by_the_next(
     assert site.post(body).json()["provider"] == "Acme AI"
 
 
-def test_a_probe_that_is_not_admitted_is_left_to_the_next(site: Site) -> None:
+def test_a_refused_request_leaves_the_probe_to_the_next_request(site: Site) -> None:
     endpoint = site.publish()
     key = site.tenant.organization.api_keys.get(is_management=False)
     table, now = HealthTable(), time.time() - 10
@@ -386,7 +386,7 @@ def test_a_probe_that_is_not_admitted_is_left_to_the_next(site: Site) -> None:
 
 @contextmanager
 def nothing_settles() -> Iterator[None]:
-    """A database that takes everything but the end of a generation, for a while."""
+    """Makes the database refuse to end generations until the block is left."""
     with connection.cursor() as cursor:
         cursor.execute(
             "CREATE FUNCTION nothing_settles() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
@@ -403,14 +403,14 @@ def nothing_settles() -> Iterator[None]:
             )
 
 
-def test_a_settlement_that_waits_for_the_database_is_not_taken_for_dead(site: Site) -> None:
+def test_the_sweeper_keeps_a_generation_whose_settlement_is_retried(site: Site) -> None:
     site.publish()
     with nothing_settles():
         assert site.chat(max_tokens=100).status_code == 200
         site.eventually(lambda: Journal.objects.exists())
         first = Journal.objects.get().beat_at
         site.eventually(lambda: Journal.objects.get().beat_at > first)
-        # Older than the sweeper lets anything be, but for its beat.
+        # The generation is old enough to be swept; only its recent heartbeat prevents it.
         assert Generation.objects.update(created_at=timezone.now() - timedelta(hours=1)) == 1
         assert sweep() == 0
     row = site.settled()
@@ -428,9 +428,7 @@ def test_a_blank_answer_costs_nothing(site: Site, taught: Teach) -> None:
     assert_free(site, site.settled(), "completed")
 
 
-def test_an_answer_that_ended_in_an_error_shows_that_it_costs_nothing(
-    site: Site, taught: Teach
-) -> None:
+def test_an_answer_that_ended_in_an_error_reports_a_cost_of_zero(site: Site, taught: Teach) -> None:
     usage = {"prompt_tokens": 1000, "completion_tokens": 0, "total_tokens": 1000}
 
     def script(request: Request) -> Script:
@@ -446,7 +444,7 @@ def test_an_answer_that_ended_in_an_error_shows_that_it_costs_nothing(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_number_beyond_all_range_beside_the_counts_does_no_harm(
+def test_an_infinite_number_in_the_usage_does_not_change_the_charge(
     site: Site, taught: Teach, stream: bool
 ) -> None:
     usage = b'{"prompt_tokens":5,"completion_tokens":7,"total_tokens":12,"seconds":1e999}'
@@ -491,7 +489,7 @@ def test_a_number_beyond_all_range_beside_the_counts_does_no_harm(
         ([], True, {"service_tier": "priority", "store": True}),
     ],
 )
-def test_what_the_operator_would_pay_for_does_not_travel_unlisted(
+def test_parameters_that_raise_the_operators_cost_are_sent_only_if_listed(
     site: Site, listed: list[str], has_own_credential: bool, sent: dict[str, Any]
 ) -> None:
     site.publish(supported_parameters=listed)
@@ -508,30 +506,32 @@ def test_what_the_operator_would_pay_for_does_not_travel_unlisted(
 
 
 def leave(site: Site) -> None:
-    """Asks for a stream and hangs up once the last request has reached the upstream."""
+    """Requests a stream and disconnects once the stalling upstream has received the request."""
     with connected(site) as line:
         site.eventually(lambda: bool(site.dialled()) and site.dialled()[-1].model == "sim-stall")
         hang_up(line)
 
 
-def test_a_caller_gone_before_the_headers_pays_nothing(site: Site) -> None:
+def test_a_caller_that_leaves_before_the_upstream_headers_pays_nothing(site: Site) -> None:
     site.publish("sim-stall")
     leave(site)
     assert_ended(site, Ending("cancelled", None, False))
 
 
-def test_a_caller_gone_after_the_headers_pays_for_the_prompt(site: Site, taught: Teach) -> None:
+def test_a_caller_that_leaves_after_the_upstream_headers_pays_for_the_prompt(
+    site: Site, taught: Teach
+) -> None:
     site.publish(taught(lambda request: (STREAM + b": wait\n\n", Signal.STALL)))
     with connected(site) as line:
         site.eventually(lambda: bool(site.dialled()) and site.dialled()[0].sent_bytes > 0)
-        # The headers are on their way.
+        # Gives the headers time to arrive.
         time.sleep(0.3)
         hang_up(line)
     assert_ended(site, Ending("cancelled", (6, 0), True))
 
 
-def test_headers_of_a_failed_attempt_do_not_count_for_the_next(site: Site) -> None:
-    # Private endpoints come first.
+def test_headers_of_a_failed_attempt_charge_no_prompt_for_the_next(site: Site) -> None:
+    # The private endpoint is tried first.
     site.own("sim-empty-stream", price=factories.make_price("0", "0"))
     site.publish("sim-stall", provider=site.another_provider("second"))
     leave(site)
@@ -541,7 +541,7 @@ def test_headers_of_a_failed_attempt_do_not_count_for_the_next(site: Site) -> No
 
 
 def admit(site: Site, body: dict[str, Any]) -> Admission:
-    """Admits a request as a worker does that dies at once."""
+    """Admits a request without settling it, like a worker that dies after admission."""
 
     async def run() -> Admission | BaseException:
         store = AdmissionStore(HealthTable())
@@ -556,13 +556,13 @@ def admit(site: Site, body: dict[str, Any]) -> Admission:
     return admission
 
 
-def test_a_cost_that_fits_no_column_ends_its_hold_all_the_same(site: Site) -> None:
+def test_a_cost_beyond_bigint_still_ends_its_hold(site: Site) -> None:
     site.publish()
     body = site.chat_body(max_tokens=100)
     lost, other = (admit(site, body).generation_id for _ in range(2))
     old = timezone.now() - timedelta(hours=1)
     assert Journal.objects.update(beat_at=old) == 2
-    # Two thousand nano-USD for each of so many are more than a BIGINT.
+    # 2**62 tokens at 2,000 nano-USD each exceed a BIGINT.
     Journal.objects.filter(pk=lost).update(prompt_tokens=6, completion_tokens=2**62)
     assert available(site) == CREDITS - 2 * Generation.objects.get(pk=lost).hold_nano
     assert sweep() == 2
@@ -576,11 +576,11 @@ def test_a_cost_that_fits_no_column_ends_its_hold_all_the_same(site: Site) -> No
     assert (sweep(), Journal.objects.exists()) == (0, False)
 
 
-def test_a_sweep_that_waited_for_a_payment_charges_what_it_pays_for(site: Site) -> None:
+def test_a_sweep_that_waited_for_a_grant_spends_it(site: Site) -> None:
     site.publish()
     found = admit(site, site.chat_body(max_tokens=100))
     old = timezone.now() - timedelta(hours=1)
-    # At two thousand nano-USD each: more than there was, less than there is with the grant.
+    # At 2,000 nano-USD per token the cost exceeds the credits without the grant, not with it.
     tokens = (CREDITS + CREDITS // 4) // 2_000
     Journal.objects.update(prompt_tokens=0, completion_tokens=tokens, beat_at=old)
 
@@ -603,7 +603,7 @@ def test_a_sweep_that_waited_for_a_payment_charges_what_it_pays_for(site: Site) 
     assert_in_order()
 
 
-def test_the_images_of_what_a_dead_worker_delivered_are_charged(site: Site) -> None:
+def test_the_sweeper_charges_the_images_of_an_abandoned_generation(site: Site) -> None:
     site.publish(price=factories.make_price("0.000001", "0.000002", image="0.001"))
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     content = [{"type": "text", "text": "one"}, image, image]
@@ -613,13 +613,13 @@ def test_the_images_of_what_a_dead_worker_delivered_are_charged(site: Site) -> N
     Journal.objects.update(prompt_tokens=5, completion_tokens=7, beat_at=old)
     assert sweep() == 1
     row = Generation.objects.get(pk=found.generation_id)
-    # Two images at a million nano-USD, 5 prompt tokens at a thousand, 7 more at two thousand.
+    # 2 images at 1,000,000 nano-USD, 5 prompt tokens at 1,000, 7 completion tokens at 2,000.
     assert (row.cost_nano, row.is_estimated, row.error_type) == (2_019_000, True, "abandoned")
     assert available(site) == CREDITS - 2_019_000
     assert_in_order()
 
 
-def test_a_free_model_is_served_though_holds_exceed_a_lowered_limit(site: Site) -> None:
+def test_a_free_model_is_served_while_holds_exceed_a_lowered_limit(site: Site) -> None:
     site.publish("sim-held")
     free = site.publish(
         model=factories.make_model("acme/free"), price=factories.make_price("0", "0")
@@ -643,7 +643,7 @@ def test_a_free_model_is_served_though_holds_exceed_a_lowered_limit(site: Site) 
     ]
     meter = Meter.objects.get(subject_id=key.pk)
     assert (meter.cost, meter.held_cost, meter.requests) == (10_000, 0, 2)
-    # Once it is spent, nothing is served, not even for nothing.
+    # A spent limit refuses free models too.
     key.edit(limit_nano=10_000)
     assert site.post({**body, "model": free.model.slug}).status_code == 403
     assert Generation.objects.count() == 2

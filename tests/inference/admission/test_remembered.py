@@ -1,4 +1,4 @@
-"""The readings that a worker remembers: they save statements and never permit more."""
+"""Remembered readings save statements and never permit more than fresh ones."""
 
 from __future__ import annotations
 
@@ -77,14 +77,12 @@ def admitted(site: Site, count: int, monkeypatch: pytest.MonkeyPatch, **fields: 
     return statements
 
 
-def test_a_key_that_was_seen_takes_one_statement(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_known_key_takes_one_statement(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.publish()
     assert admitted(site, 3, monkeypatch) == [3, 1, 1]
 
 
-def test_a_key_with_budgets_that_was_seen_takes_one_statement(
+def test_a_known_key_with_budgets_takes_one_statement(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.publish(price=factories.make_price("0.000001", "0.000001"))
@@ -92,14 +90,16 @@ def test_a_key_with_budgets_that_was_seen_takes_one_statement(
     assert admitted(site, 3, monkeypatch, max_tokens=5) == [3, 1, 1]
 
 
-def test_a_refusal_never_rests_on_memory(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A key without money: everything is read again for each refusal."""
+def test_a_refusal_reads_everything_from_the_database(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each refusal repeats both statements."""
     site.publish(price=factories.make_price("1", "1"))
     ApiKey.objects.filter(name="inference").update(limit_nano=10**9)
     assert admitted(site, 3, monkeypatch, max_tokens=5000) == [-2, -2, -2]
 
 
-def test_what_was_stored_is_admitted_though_others_of_its_batch_fail(site: Site) -> None:
+def test_a_stored_generation_is_admitted_if_another_of_its_batch_fails(site: Site) -> None:
     site.publish()
     other = factories.make_tenant()
     request = parsing.parse(Operation.CHAT, json.dumps(site.chat_body()).encode())
@@ -117,7 +117,7 @@ def test_what_was_stored_is_admitted_though_others_of_its_batch_fail(site: Site)
         for found in await store.admit(entries):
             assert isinstance(found, Admission)
             await settlements.store([Settlement(found.generation_id, "cancelled")])
-        # The second key is another row now, and it cannot be read.
+        # The second key has changed, and the lock prevents a new reading.
         changing, blocking = [await asyncpg.connect(**where) for _ in range(2)]
         await changing.execute(
             "UPDATE accounts_apikey SET name = 'another' WHERE digest = $1", entries[1].key_digest
@@ -137,7 +137,7 @@ def test_what_was_stored_is_admitted_though_others_of_its_batch_fail(site: Site)
 
 
 @pytest.mark.parametrize("change", ["limit", "expiry", "disabled", "member"])
-def test_a_change_of_a_remembered_key_counts_from_the_next_request_on(
+def test_a_change_of_a_remembered_key_takes_effect_on_the_next_request(
     site: Site, change: str
 ) -> None:
     site.publish(price=factories.make_price("0.000001", "0.000001"))
@@ -169,7 +169,7 @@ def test_a_change_of_a_remembered_key_counts_from_the_next_request_on(
     assert site.chat().status_code == 200
 
 
-def test_a_spent_budget_refuses_what_costs_nothing_in_every_worker(site: Site) -> None:
+def test_a_spent_budget_refuses_free_requests_in_every_worker(site: Site) -> None:
     site.publish(price=factories.make_price("0", "0"))
     ApiKey.objects.filter(name="inference").update(limit_nano=10**6)
     request = parsing.parse(Operation.CHAT, json.dumps(site.chat_body()).encode())
@@ -179,7 +179,7 @@ def test_a_spent_budget_refuses_what_costs_nothing_in_every_worker(site: Site) -
         found = []
         first, second = AdmissionStore(HealthTable()), AdmissionStore(HealthTable())
         settlements = SettlementStore()
-        # The end of the second one comes to the whole limit.
+        # The second settlement spends the whole limit.
         for store, cost in ((first, 0), (second, 10**6), (first, 0), (second, 0)):
             [one] = await store.admit([entry])
             found.append(type(one).__name__)
@@ -193,8 +193,8 @@ def test_a_spent_budget_refuses_what_costs_nothing_in_every_worker(site: Site) -
     assert asyncio.run(run()) == ["Admission", "Admission", "LimitSpent", "LimitSpent"]
 
 
-def test_a_minute_that_has_begun_does_not_go_back(site: Site) -> None:
-    """A batch that began in the minute before may have waited for one of this."""
+def test_a_late_batch_counts_in_the_newer_minute_of_the_meter(site: Site) -> None:
+    """A batch of the previous minute may wait for a batch of the current one."""
     site.publish()
     assert site.chat().status_code == 200
     site.settled()
@@ -206,7 +206,7 @@ def test_a_minute_that_has_begun_does_not_go_back(site: Site) -> None:
     assert meters.values_list("minute", "requests", "requests_before").get() == (ahead, 8, 3)
 
 
-def test_an_expired_key_is_refused_by_the_clock_of_the_database_too(
+def test_an_expired_key_is_refused_by_the_clock_of_the_database(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.publish()
@@ -221,7 +221,7 @@ def test_an_expired_key_is_refused_by_the_clock_of_the_database_too(
 
 
 def settled(meter: MeterReading, today: date, cost: int, hold: int) -> MeterReading:
-    """Moves a meter as a settlement does."""
+    """Returns the meter after a settlement."""
     day = max(meter.day, today)
     starts = {
         "cost_daily": today,
@@ -238,7 +238,7 @@ def settled(meter: MeterReading, today: date, cost: int, hold: int) -> MeterRead
 
 
 def requested(meter: MeterReading, now: datetime, hold: int) -> MeterReading:
-    """Moves a meter as an admission does."""
+    """Returns the meter after an admission."""
     minute = now.replace(second=0, microsecond=0)
     if meter.minute is not None:
         minute = max(minute, meter.minute)
@@ -263,7 +263,7 @@ EVENTS = st.lists(
 
 @settings(max_examples=1500, deadline=None)
 @given(EVENTS, EVENTS, st.sampled_from([None, *LimitReset]), st.integers(0, 6), st.integers(1, 5))
-def test_an_old_reading_permits_nothing_that_a_new_one_refuses(
+def test_a_stale_reading_never_permits_what_a_fresh_one_refuses(
     earlier: list[tuple[str, int, int]],
     later: list[tuple[str, int, int]],
     reset: LimitReset | None,

@@ -1,4 +1,4 @@
-"""Authority at its edges: what is younger than a copy, and what changes while a request waits."""
+"""Edge cases of authority: rows newer than the snapshot, and changes during admission."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ from tests.support.ledger import assert_in_order
 
 
 def lock_meter(site: Site) -> None:
-    """Keeps every batch of the key waiting, with all that it has locked, until the end."""
+    """Locks the key's meter: batches of the key wait for it and keep their own locks."""
     Meter.objects.select_for_update().get(subject_id=ApiKey.objects.get(name="inference").pk)
 
 
 def lock_credits(site: Site) -> None:
-    """Keeps every batch of the tenant waiting before it has locked anything."""
+    """Locks the tenant's credits: batches of the tenant wait before they lock any row."""
     Account.objects.select_for_update().get(organization=site.tenant.organization, kind="credits")
 
 
 def in_a_thread(act: Callable[[], object]) -> Callable[[], tuple[object, int]]:
-    """What ``act`` returns, and how many generations there were when it came back."""
+    """Returns a function that returns ``act()`` and the number of generations afterwards."""
 
     def run() -> tuple[object, int]:
         try:
@@ -56,7 +56,7 @@ def in_a_thread(act: Callable[[], object]) -> Callable[[], tuple[object, int]]:
     return run
 
 
-def test_a_workspace_opened_after_the_copy_was_made_serves_at_once(site: Site) -> None:
+def test_a_workspace_created_after_the_snapshot_is_served_immediately(site: Site) -> None:
     site.publish()
     assert site.chat().status_code == 200
     workspace = Workspace.objects.create_workspace(
@@ -74,11 +74,11 @@ def test_a_workspace_opened_after_the_copy_was_made_serves_at_once(site: Site) -
     assert_in_order()
 
 
-def test_a_request_that_cannot_be_decided_refuses_none_beside_it(site: Site) -> None:
+def test_a_request_that_fails_in_the_decision_does_not_affect_its_batch(site: Site) -> None:
     site.publish()
     request = parsing.parse(Operation.CHAT, json.dumps(site.chat_body(max_tokens=5)).encode())
     digest = digest_api_key(site.tenant.api_key)
-    # No body is read to this: it stands for whatever a decision trips over.
+    # The parser never returns this value; it makes the decision raise an exception.
     unreadable: Any = "many"
     broken = replace(request, prompt_bound=unreadable)
 
@@ -114,7 +114,7 @@ def test_a_request_that_cannot_be_decided_refuses_none_beside_it(site: Site) -> 
     assert_in_order()
 
 
-def test_a_revocation_waits_for_the_request_that_was_admitted_before_it(site: Site) -> None:
+def test_a_revocation_waits_for_an_earlier_admission(site: Site) -> None:
     site.publish()
     key = ApiKey.objects.get(name="inference")
     with ThreadPoolExecutor(2) as pool:
@@ -125,7 +125,7 @@ def test_a_revocation_waits_for_the_request_that_was_admitted_before_it(site: Si
             revoked = pool.submit(in_a_thread(key.revoke))
             site.eventually(lambda: waiting() == 2)
             assert (revoked.done(), site.dialled()) == (False, [])
-        # Acknowledged only when the request had begun.
+        # The revocation returns only after the generation is stored.
         assert revoked.result() == (True, 1)
         assert answer.result().status_code == 200
     assert site.chat().status_code == 401
@@ -134,9 +134,7 @@ def test_a_revocation_waits_for_the_request_that_was_admitted_before_it(site: Si
     assert_in_order()
 
 
-def test_a_disabled_endpoint_waits_for_the_request_that_was_admitted_before_it(
-    site: Site, settings: Any
-) -> None:
+def test_disabling_an_endpoint_waits_for_an_earlier_admission(site: Site, settings: Any) -> None:
     settings.BYOK_FEE_PERCENT = Decimal(5)
     endpoint = PrivateEndpoint.objects.get(pk=site.own(price=factories.make_price()).pk)
     with ThreadPoolExecutor(2) as pool:
@@ -155,7 +153,7 @@ def test_a_disabled_endpoint_waits_for_the_request_that_was_admitted_before_it(
     assert_in_order()
 
 
-def test_a_delisting_waits_for_the_request_that_was_admitted_before_it(site: Site) -> None:
+def test_delisting_a_provider_waits_for_an_earlier_admission(site: Site) -> None:
     site.publish()
     with ThreadPoolExecutor(2) as pool:
         with transaction.atomic():
@@ -176,8 +174,8 @@ def test_a_delisting_waits_for_the_request_that_was_admitted_before_it(site: Sit
 
 
 @pytest.mark.parametrize("change", ["revoke", "disable", "delist"])
-def test_nobody_waits_for_a_request_that_still_waits_itself(site: Site, change: str) -> None:
-    """Not for one after the other either: they wait in a line, and have locked nothing."""
+def test_a_change_does_not_wait_for_a_blocked_request(site: Site, change: str) -> None:
+    """A blocked request has locked no row yet, so the change takes effect first."""
     site.publish()
     key = ApiKey.objects.get(name="inference")
     assert site.chat().status_code == 200
@@ -201,7 +199,7 @@ def test_nobody_waits_for_a_request_that_still_waits_itself(site: Site, change: 
 
 
 @pytest.mark.slow
-def test_a_batch_that_nobody_waits_for_any_more_is_not_stored_later(site: Site) -> None:
+def test_a_batch_that_timed_out_is_not_stored_later(site: Site) -> None:
     site.publish()
     with ThreadPoolExecutor(1) as pool, transaction.atomic():
         lock_credits(site)
@@ -212,8 +210,8 @@ def test_a_batch_that_nobody_waits_for_any_more_is_not_stored_later(site: Site) 
     assert_in_order()
 
 
-def test_a_key_is_disabled_among_many_workers(site: Site) -> None:
-    """Who changes keys and who admits with them have them in one order: none is given up."""
+def test_a_key_can_be_disabled_while_many_workers_admit_it(site: Site) -> None:
+    """Changes and admissions lock keys in the same order, so none of them deadlocks."""
     site.publish()
     key = ApiKey.objects.get(name="inference")
     request = parsing.parse(Operation.CHAT, json.dumps(site.chat_body(max_tokens=5)).encode())
@@ -244,7 +242,7 @@ def test_a_key_is_disabled_among_many_workers(site: Site) -> None:
         finally:
             stop = True
         found = set().union(*working.result())
-    # One whose key changes at every try is told to come again.
+    # A request is refused with Unavailable if its key changes during every try.
     assert found - {"Unavailable"} == {"Admission", "Unauthenticated"}
     assert_in_order()
 
@@ -262,7 +260,7 @@ def test_a_request_that_waits_for_a_revocation_is_refused(site: Site) -> None:
     assert_in_order()
 
 
-def test_a_request_that_waits_for_a_disabled_endpoint_goes_nowhere(site: Site) -> None:
+def test_a_request_that_waits_for_a_disabled_endpoint_is_not_sent(site: Site) -> None:
     endpoint = PrivateEndpoint.objects.get(pk=site.own(price=factories.make_price()).pk)
     assert site.chat().status_code == 200
     site.settled()
@@ -271,7 +269,7 @@ def test_a_request_that_waits_for_a_disabled_endpoint_goes_nowhere(site: Site) -
         with transaction.atomic():
             endpoint.disable()
             with connection.cursor() as cursor:
-                # The version moves now, not at the commit.
+                # The deferred trigger bumps the version now instead of at the commit.
                 cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
             answer = pool.submit(site.chat)
             site.eventually(lambda: waiting() == 1)
@@ -281,7 +279,7 @@ def test_a_request_that_waits_for_a_disabled_endpoint_goes_nowhere(site: Site) -
     assert_in_order()
 
 
-def test_a_fallback_that_waits_for_a_disabled_endpoint_goes_nowhere(
+def test_a_fallback_that_waits_for_a_disabled_endpoint_is_not_sent(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing: Script = (Signal.GATE, b"HTTP/1.1 503 No\r\ncontent-length: 0\r\n\r\n")
