@@ -1,4 +1,4 @@
-"""The SQL files of the data plane agree with the structs that fill and read them."""
+"""The SQL files of the data plane match the structs that they read and return."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_the_columns_of_a_batch_are_the_fields_of_its_struct(
         (READ_METERS, "read_at", list(MeterReading._fields)),
     ],
 )
-def test_a_row_that_is_read_has_the_fields_of_its_struct(
+def test_the_columns_of_a_result_are_the_fields_of_its_struct(
     db: None, statement: str, leading: str, fields: list[str]
 ) -> None:
     with connection.cursor() as cursor:
@@ -90,7 +90,9 @@ def test_a_row_that_is_read_has_the_fields_of_its_struct(
 
 
 @pytest.mark.parametrize(("package", "name"), STATEMENTS)
-def test_a_statement_begins_with_what_it_returns_and_locks(package: str, name: str) -> None:
+def test_the_header_of_a_statement_states_its_parameters_result_and_locks(
+    package: str, name: str
+) -> None:
     text = files(package).joinpath("sql", f"{name}.sql").read_text("utf-8")
     header = text[: re.search(r"^[^-]", text, re.MULTILINE).start()]
     assert "-- Returns: " in header
@@ -98,6 +100,6 @@ def test_a_statement_begins_with_what_it_returns_and_locks(package: str, name: s
     assert ("-- Parameters: " in header) == ("$1" in text[len(header) :])
 
 
-def test_a_statement_is_loaded_without_its_comments() -> None:
+def test_load_statement_removes_the_comments() -> None:
     for package, name in STATEMENTS:
         assert "--" not in sql.load_statement(package, name)

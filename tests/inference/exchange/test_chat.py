@@ -16,7 +16,7 @@ from tests.support import factories
 from tests.support.inference.site import OPERATOR_SECRET, TENANT_SECRET, Site, content_of, events_of
 
 
-def test_chat_answers_the_whole_shape(site: Site) -> None:
+def test_a_chat_answer_has_every_field(site: Site) -> None:
     site.own()
     before = int(time.time())
     answer = site.chat("one two")
@@ -54,7 +54,7 @@ def test_chat_answers_the_whole_shape(site: Site) -> None:
     }
 
 
-def test_chat_streams_the_whole_shape(site: Site) -> None:
+def test_a_streamed_chat_answer_has_every_field(site: Site) -> None:
     site.own()
     answer = site.chat("one two", stream=True)
     identity = {
@@ -183,7 +183,7 @@ def test_a_public_endpoint_costs_its_list_price_exactly(site: Site, stream: bool
     endpoint = site.publish("sim-cached:400", price=price)
     answer = site.chat(" ".join(["word"] * 1000), stream=stream)
     row = site.settled()
-    # 600 × 0.15 µ$ + 400 × 0.075 µ$ + 258 × 0.6 µ$ + 10 µ$; the answer is cut at 256 words.
+    # 600 × 0.15 µ$ + 400 × 0.075 µ$ + 256 × 0.6 µ$ + 10 µ$; the answer is cut at 256 words.
     assert (row.prompt_tokens, row.cached_tokens, row.completion_tokens) == (1000, 400, 256)
     assert row.cost_nano == row.upstream_cost_nano == 90_000 + 30_000 + 153_600 + 10_000
     assert (row.model_endpoint, row.private_endpoint) == (endpoint, None)
@@ -225,7 +225,7 @@ def test_unknown_fields_reach_the_upstream_untouched(site: Site) -> None:
     )
 
 
-def test_no_field_meant_for_the_gateway_travels(site: Site) -> None:
+def test_routing_fields_are_not_sent_upstream(site: Site) -> None:
     site.publish("sim-mirror")
     answer = site.chat(
         models=["acme/falcon"],
@@ -245,7 +245,7 @@ def test_no_field_meant_for_the_gateway_travels(site: Site) -> None:
     }
 
 
-def test_no_header_of_the_caller_travels(site: Site) -> None:
+def test_headers_of_the_caller_are_not_sent_upstream(site: Site) -> None:
     site.own()
     site.post(
         site.chat_body(),
@@ -280,7 +280,7 @@ def test_a_stream_asks_for_usage_and_keeps_other_options(site: Site) -> None:
         (["temperature"], False, False),
     ],
 )
-def test_an_effort_is_sent_by_the_name_that_openai_has_for_it_if_that_is_listed(
+def test_an_effort_is_sent_as_reasoning_effort_if_the_endpoint_lists_it(
     site: Site, asked: dict[str, Any], listed: list[str], is_sent: bool, is_usable: bool
 ) -> None:
     site.publish(supported_parameters=listed)
@@ -295,7 +295,7 @@ def test_an_effort_is_sent_by_the_name_that_openai_has_for_it_if_that_is_listed(
 
 
 @pytest.mark.parametrize("is_private", [True, False])
-def test_an_endpoint_that_lists_nothing_is_told_all_as_it_came(
+def test_an_endpoint_that_lists_no_parameters_receives_all_unchanged(
     site: Site, is_private: bool
 ) -> None:
     if is_private:
@@ -323,7 +323,7 @@ def test_an_endpoint_that_lists_nothing_is_told_all_as_it_came(
 
 @pytest.mark.parametrize("option", [{"reasoning_effort": "low"}, {"reasoning": {"effort": "low"}}])
 @pytest.mark.parametrize("asked", [{"reasoning_effort": "high"}, {"reasoning": {"enabled": False}}])
-def test_an_effort_for_one_provider_stands_there_for_the_callers(
+def test_an_effort_in_provider_options_replaces_the_callers(
     site: Site, option: dict[str, Any], asked: dict[str, Any]
 ) -> None:
     site.publish(supported_parameters=["reasoning_effort"])
@@ -333,7 +333,7 @@ def test_an_effort_for_one_provider_stands_there_for_the_callers(
 
 
 @pytest.mark.parametrize(("listed", "is_sent"), [("temperature", False), ("cache_control", True)])
-def test_what_openai_does_not_know_is_sent_to_an_endpoint_that_lists_it(
+def test_a_parameter_unknown_to_openai_is_sent_only_if_the_endpoint_lists_it(
     site: Site, listed: str, is_sent: bool
 ) -> None:
     mark = {"cache_control": {"type": "ephemeral"}}
@@ -346,7 +346,7 @@ def test_what_openai_does_not_know_is_sent_to_an_endpoint_that_lists_it(
     assert ("cache_control" in request.body) is is_sent
 
 
-def test_the_user_travels_as_a_stable_hash_of_its_organization(site: Site) -> None:
+def test_the_user_is_sent_as_a_stable_hash_per_organization(site: Site) -> None:
     site.publish()
     other = factories.make_tenant("Other")
     for user, key in (
@@ -363,7 +363,7 @@ def test_the_user_travels_as_a_stable_hash_of_its_organization(site: Site) -> No
     assert set(Generation.objects.values_list("end_user", flat=True)) == {"zoë@example.com", "bob"}
 
 
-def test_no_user_means_no_user_upstream(site: Site) -> None:
+def test_an_empty_user_is_not_sent_upstream(site: Site) -> None:
     site.publish()
     for user in ("", None):
         assert site.chat(user=user).status_code == 200
@@ -371,7 +371,7 @@ def test_no_user_means_no_user_upstream(site: Site) -> None:
     assert set(Generation.objects.values_list("end_user", flat=True)) == {None}
 
 
-def test_an_odd_request_id_is_replaced(site: Site) -> None:
+def test_an_invalid_request_id_is_replaced(site: Site) -> None:
     site.publish()
     for offered in ("", "has space", "x" * 65, "ü", "a;b"):
         answer = site.post(site.chat_body(), headers={"X-Request-Id": offered.encode()})
@@ -380,7 +380,7 @@ def test_an_odd_request_id_is_replaced(site: Site) -> None:
         assert Generation.objects.get(pk=answer.json()["id"]).request_id == given
 
 
-def test_the_model_answers_to_both_its_names_and_reports_its_slug(site: Site) -> None:
+def test_a_model_is_found_by_slug_and_canonical_slug(site: Site) -> None:
     site.publish()
     answer = site.chat(model=site.model.canonical_slug)
     assert answer.json()["model"] == "acme/falcon"
@@ -405,7 +405,7 @@ def test_later_models_are_fallbacks(site: Site) -> None:
     assert row.price_id == endpoint.price_id
 
 
-def test_an_upstream_gets_no_member_that_is_meant_for_the_gateway(site: Site) -> None:
+def test_gateway_fields_are_not_sent_upstream(site: Site) -> None:
     site.publish()
     meant_for_us = {
         "usage": {"include": True},
@@ -422,7 +422,7 @@ def test_an_upstream_gets_no_member_that_is_meant_for_the_gateway(site: Site) ->
     }
 
 
-def test_a_plugin_that_nobody_runs_is_refused_before_anything_happens(site: Site) -> None:
+def test_an_unsupported_plugin_is_refused_before_admission(site: Site) -> None:
     site.publish()
     answer = site.chat(plugins=[{"id": "web"}])
     assert answer.status_code == 400
@@ -432,7 +432,7 @@ def test_a_plugin_that_nobody_runs_is_refused_before_anything_happens(site: Site
     site.assert_nothing_happened()
 
 
-def test_the_upstreams_other_members_stay(site: Site) -> None:
+def test_other_members_of_the_upstream_answer_are_kept(site: Site) -> None:
     site.publish("sim-extra")
     timings = {"prompt_n": 1, "prompt_ms": 1.5, "predicted_n": 2, "predicted_ms": 2.5}
     assert site.chat().json()["timings"] == timings
@@ -441,7 +441,7 @@ def test_the_upstreams_other_members_stay(site: Site) -> None:
     assert [event["timings"] for event in events] == [timings] * len(events)
 
 
-def test_tool_calls_stream_through(site: Site) -> None:
+def test_tool_calls_are_streamed(site: Site) -> None:
     site.publish("sim-tools:2")
     events = events_of(site.chat(stream=True, tools=[{"function": {"name": "look"}}]).text)
     calls: dict[int, str] = {}
@@ -464,12 +464,12 @@ def test_reasoning_tokens_are_stored(site: Site) -> None:
     assert site.settled().reasoning_tokens == 3
 
 
-def test_a_big_answer_comes_whole(site: Site) -> None:
+def test_a_big_answer_is_relayed_whole(site: Site) -> None:
     site.publish("sim-big:3000000")
     assert site.chat().json()["choices"][0]["message"]["content"] == "x" * 3_000_000
 
 
-def test_a_big_request_goes_whole(site: Site) -> None:
+def test_a_big_request_is_sent_whole(site: Site) -> None:
     site.publish("sim-echo")
     content = "x" * 5_000_000
     assert site.chat(content).status_code == 200
@@ -486,7 +486,7 @@ def test_concurrent_streams_do_not_mix(site: Site) -> None:
     site.eventually(lambda: Generation.objects.filter(status="completed").count() == 24)
 
 
-def test_a_pinned_price_outlives_its_change(site: Site) -> None:
+def test_a_price_change_does_not_affect_an_admitted_request(site: Site) -> None:
     endpoint = site.publish("sim-held", price=factories.make_price("0.000001", "0.000001"))
     with ThreadPoolExecutor() as pool:
         answer = pool.submit(site.chat, "one two")
@@ -501,7 +501,7 @@ def test_a_pinned_price_outlives_its_change(site: Site) -> None:
     assert site.settled().cost_nano == 6000
 
 
-def test_a_rotated_operator_credential_is_used_at_once(site: Site) -> None:
+def test_a_rotated_operator_credential_is_used_immediately(site: Site) -> None:
     site.publish()
     site.chat()
     site.provider.set_credential(Secret("operator-second-0123456789"))

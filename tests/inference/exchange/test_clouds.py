@@ -1,4 +1,4 @@
-"""Completions through providers whose place the credential names, at clouds that check."""
+"""Completions through cloud providers whose location is part of the credential."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CLAUDES: Final = {
 
 
 def own(site: Site, name: str, behaviour: str = "my-deployment") -> Provider:
-    """Gives the tenant an active endpoint at a cloud, with a credential of its own."""
+    """Creates an active private endpoint of the tenant at a cloud, with its own credential."""
     dialect, members = CLOUDS[name]
     provider = factories.make_provider("cloud", name="Cloud", dialect=dialect, base_url=None)
     factories.make_credential(site.tenant, provider, json.dumps(members))
@@ -40,7 +40,7 @@ def own(site: Site, name: str, behaviour: str = "my-deployment") -> Provider:
 
 
 def publish(site: Site, name: str) -> Provider:
-    """Serves the model publicly at a cloud, with the operator's credential."""
+    """Publishes the model at a cloud with the operator's credential."""
     dialect, members = CLOUDS[name]
     provider = factories.make_provider("cloud", name="Cloud", dialect=dialect, base_url=None)
     provider.set_credential(Secret(json.dumps(members)))
@@ -49,7 +49,7 @@ def publish(site: Site, name: str) -> Provider:
 
 
 @pytest.mark.parametrize("name", CLOUDS)
-def test_a_chat_goes_to_the_cloud_and_comes_back(site: Site, clouds: Simulator, name: str) -> None:
+def test_a_chat_is_answered_by_the_cloud(site: Site, clouds: Simulator, name: str) -> None:
     own(site, name)
     clouds.clear()
     answer = site.chat()
@@ -77,14 +77,14 @@ def test_a_chat_is_streamed_from_the_cloud(site: Site, clouds: Simulator, name: 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("name", CLAUDES)
-def test_claude_answers_from_the_cloud(
+def test_claude_is_served_by_the_cloud(
     site: Site, clouds: Simulator, name: str, stream: bool
 ) -> None:
     dialect, members = CLAUDES[name]
     provider = factories.make_provider("cloud", name="Cloud", dialect=dialect, base_url=None)
     factories.make_credential(site.tenant, provider, json.dumps(members))
     site.own("claude-opus-5", provider=provider, base_url=None, upstream_model_id="claude-opus-5")
-    # Its validation was two calls.
+    # Discards the two calls of the validation.
     clouds.clear()
     answer = site.chat(stream=stream)
     assert answer.status_code == 200, answer.text
@@ -100,9 +100,7 @@ def test_claude_answers_from_the_cloud(
     assert (settled.prompt_tokens, settled.completion_tokens) == (2, 4)
 
 
-def test_claude_at_another_host_of_azure_s_is_left_to_the_next(
-    site: Site, clouds: Simulator
-) -> None:
+def test_claude_on_an_azure_openai_host_falls_back(site: Site, clouds: Simulator) -> None:
     provider = factories.make_provider("cloud", name="Cloud", dialect="azure", base_url=None)
     provider.set_credential(Secret(json.dumps(cloud.azure())))
     cheap = factories.make_price("0.0000001", "0.0000001")
@@ -115,7 +113,7 @@ def test_claude_at_another_host_of_azure_s_is_left_to_the_next(
     assert [attempt["status"] for attempt in site.settled().attempts] == [400, 200]
 
 
-def test_claude_in_a_foundry_has_no_text_completions(site: Site, clouds: Simulator) -> None:
+def test_claude_in_foundry_refuses_text_completions(site: Site, clouds: Simulator) -> None:
     provider = factories.make_provider("cloud", name="Cloud", dialect="azure", base_url=None)
     provider.set_credential(Secret(json.dumps(cloud.foundry())))
     site.publish("claude-opus-5", provider=provider)
@@ -126,7 +124,7 @@ def test_claude_in_a_foundry_has_no_text_completions(site: Site, clouds: Simulat
 
 
 @pytest.mark.parametrize("name", TWO.values())
-def test_the_operator_s_credential_serves_the_public(
+def test_the_operators_credential_serves_a_public_endpoint(
     site: Site, clouds: Simulator, name: str
 ) -> None:
     publish(site, name)
@@ -150,7 +148,7 @@ def test_an_expired_login_is_refused_by_the_cloud(
     assert site.settled().status == Generation.Status.FAILED
 
 
-def test_a_deployment_that_is_gone_is_an_upstream_error(site: Site, clouds: Simulator) -> None:
+def test_a_missing_deployment_is_an_upstream_error(site: Site, clouds: Simulator) -> None:
     own(site, "azure dated")
     clouds.admit = lambda request: 404
     answer = site.chat(stream=True)
@@ -186,7 +184,7 @@ def test_a_credential_goes_only_to_its_allowed_hosts(
 
 
 @pytest.mark.parametrize("dialect", TWO)
-def test_a_credential_that_names_no_place_is_not_used(
+def test_a_credential_without_a_location_is_not_used(
     site: Site, clouds: Simulator, dialect: str
 ) -> None:
     provider = publish(site, TWO[dialect])
@@ -206,7 +204,7 @@ def test_a_credential_that_names_no_place_is_not_used(
 
 
 @pytest.mark.parametrize("name", ["bedrock signed", "vertex"])
-def test_text_completions_are_refused_where_the_cloud_has_none(
+def test_text_completions_are_refused_if_the_cloud_has_none(
     site: Site, clouds: Simulator, name: str
 ) -> None:
     own(site, name)
@@ -235,7 +233,7 @@ def test_text_completions_go_to_azure(site: Site, clouds: Simulator) -> None:
 
 
 @pytest.mark.parametrize("name", ["bedrock key", "vertex"])
-def test_an_error_that_repeats_the_login_is_shown_without_it(
+def test_an_error_that_echoes_the_credential_is_masked(
     site: Site, clouds: Simulator, name: str
 ) -> None:
     own(site, name, behaviour="sim-echo-key")

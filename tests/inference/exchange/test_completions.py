@@ -1,4 +1,4 @@
-"""Text completions: the same path as chat, with their own shapes."""
+"""Text completions: the same path as chat, with their own request and answer shapes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def complete(site: Site, prompt: Any = "one two", **fields: Any) -> requests.Res
     return site.post({"model": site.model.slug, "prompt": prompt, **fields}, path=TEXT)
 
 
-def test_a_completion_answers_the_whole_shape(site: Site) -> None:
+def test_a_completion_has_every_field(site: Site) -> None:
     endpoint = site.publish(price=factories.make_price("0.000001", "0.000002"))
     answer = complete(site)
     body = answer.json()
@@ -54,7 +54,7 @@ def test_a_completion_answers_the_whole_shape(site: Site) -> None:
     assert (row.model_endpoint, row.cost_nano) == (endpoint, 10_000)
 
 
-def test_a_completion_streams_the_whole_shape(site: Site) -> None:
+def test_a_streamed_completion_has_every_field(site: Site) -> None:
     site.publish(price=factories.make_price("0.000001", "0.000002"))
     answer = complete(site, stream=True)
     *chunks, usage, done = events_of(answer.text)
@@ -80,7 +80,7 @@ def test_a_completion_streams_the_whole_shape(site: Site) -> None:
     assert (row.operation, row.streamed, row.status) == ("completions", True, "completed")
 
 
-def test_every_kind_of_prompt_goes_as_it_is(site: Site) -> None:
+def test_every_kind_of_prompt_is_sent_unchanged(site: Site) -> None:
     site.publish("sim-mirror")
     for prompt in ("one", ["one", "two"], [1, 2, 3], [[1, 2], [3]]):
         answer = complete(site, prompt, suffix="end", best_of=2, future={"x": 1}, user="ada")

@@ -1,4 +1,4 @@
-"""Completions through providers that have a format of their own, from the caller and back."""
+"""Completions through the Anthropic and Gemini dialects, from the caller and back."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def upstream(request: pytest.FixtureRequest) -> Iterator[Upstream]:
 
 
 def publish(site: Site, upstream: Upstream, **fields: Any) -> Provider:
-    """Serves the model publicly at the provider, with the operator's credential."""
+    """Publishes the model at a new provider with the operator's credential."""
     provider = factories.make_provider(
         "maker", name="Maker", dialect=upstream.kind, base_url=upstream.base_url
     )
@@ -42,7 +42,7 @@ def publish(site: Site, upstream: Upstream, **fields: Any) -> Provider:
     return provider
 
 
-def test_a_chat_goes_there_and_comes_back(site: Site, upstream: Upstream) -> None:
+def test_a_chat_is_translated_both_ways(site: Site, upstream: Upstream) -> None:
     publish(site, upstream, price=factories.make_price(cache_read="0.0000001"))
     answer = site.chat(max_tokens=50, user="ada@example.com")
     assert answer.status_code == 200, answer.text
@@ -62,7 +62,7 @@ def test_a_chat_goes_there_and_comes_back(site: Site, upstream: Upstream) -> Non
         "Maker",
         None,
     )
-    # 10 plain and 20 cached tokens of prompt, 40 of completion.
+    # 10 uncached and 20 cached prompt tokens, 40 completion tokens.
     cost = 0.000092
     assert body["usage"] == {
         "prompt_tokens": 30,
@@ -89,15 +89,17 @@ def test_a_chat_goes_there_and_comes_back(site: Site, upstream: Upstream) -> Non
     )
 
 
-def test_a_chat_without_a_limit_is_sent_what_is_held_for_it(site: Site, upstream: Upstream) -> None:
+def test_a_chat_without_max_tokens_is_sent_the_held_limit_if_the_dialect_requires_one(
+    site: Site, upstream: Upstream
+) -> None:
     publish(site, upstream, max_completion_tokens=2000)
     assert site.chat().status_code == 200
     [(_, _, sent)] = upstream.seen()
-    # 2,000 tokens of completion are held; Gemini's own limit is what it takes by itself.
+    # The hold covers 2,000 completion tokens; Gemini applies its own limit.
     assert sent.get("max_tokens") == (2000 if upstream.kind == "anthropic" else None)
 
 
-def test_a_chat_is_streamed_from_there(site: Site, upstream: Upstream) -> None:
+def test_a_streamed_chat_is_translated_both_ways(site: Site, upstream: Upstream) -> None:
     publish(site, upstream)
     answer = site.chat(stream=True)
     assert answer.status_code == 200, answer.text
@@ -116,7 +118,7 @@ def test_a_chat_is_streamed_from_there(site: Site, upstream: Upstream) -> None:
 
 @pytest.mark.parametrize("upstream", ["gemini"], indirect=True)
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_drawn_picture_is_charged_by_its_tokens_and_a_sent_one_is_not(
+def test_a_generated_image_is_charged_by_its_tokens_and_a_sent_one_is_not(
     site: Site, upstream: Upstream, stream: bool
 ) -> None:
     publish(site, upstream, price=factories.make_price(image_output="0.00003"))
@@ -137,16 +139,14 @@ def test_a_drawn_picture_is_charged_by_its_tokens_and_a_sent_one_is_not(
     assert answer.status_code == 200, answer.text
     settled = site.settled()
     assert settled.status == Generation.Status.COMPLETED
-    # 300 tokens of prompt, 10 of text and 1,290 of a picture.
+    # 300 prompt tokens, 10 text tokens and 1,290 image tokens.
     assert settled.cost_nano == 300_000 + 20_000 + 38_700_000
     assert settled.hold_nano > settled.cost_nano
 
 
 @pytest.mark.parametrize("upstream", ["gemini"], indirect=True)
 @pytest.mark.parametrize("choices", [2, 3])
-def test_choices_that_come_one_after_the_other_are_all_delivered(
-    site: Site, upstream: Upstream, choices: int
-) -> None:
+def test_successive_choices_are_all_delivered(site: Site, upstream: Upstream, choices: int) -> None:
     publish(site, upstream)
     upstream.events = [
         {
@@ -176,14 +176,14 @@ def test_a_private_endpoint_is_validated_and_used(site: Site, upstream: Upstream
     answer = site.chat()
     assert answer.status_code == 200, answer.text
     assert answer.json()["usage"]["is_byok"] is True
-    # The two calls of the validation, and the one of the caller.
+    # Two calls of the validation and one of the caller.
     plain, streamed = PATHS[upstream.kind]
     assert [path for path, _, _ in upstream.seen()] == [plain, streamed, plain]
     assert {headers[LOGINS[upstream.kind]] for _, headers, _ in upstream.seen()} == {TENANT_SECRET}
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_request_that_the_format_cannot_say_goes_to_another(
+def test_a_request_that_the_dialect_cannot_express_falls_back(
     site: Site, upstream: Upstream, stream: bool
 ) -> None:
     publish(site, upstream, price=factories.make_price("0.0000001", "0.0000001"))
@@ -196,7 +196,7 @@ def test_a_request_that_the_format_cannot_say_goes_to_another(
     assert [attempt["status"] for attempt in site.settled().attempts] == [400, 200]
 
 
-def test_a_request_that_no_format_can_say_is_the_callers_fault(
+def test_a_request_that_no_dialect_can_express_is_a_bad_request(
     site: Site, upstream: Upstream
 ) -> None:
     publish(site, upstream)
@@ -222,7 +222,7 @@ def test_a_request_that_no_format_can_say_is_the_callers_fault(
         ("529 Overloaded", 529, "provider_overloaded"),
     ],
 )
-def test_an_error_is_told_without_the_key(
+def test_an_error_is_reported_without_the_credential(
     site: Site, upstream: Upstream, status: str, ours: int, error_type: str
 ) -> None:
     publish(site, upstream)
@@ -263,7 +263,7 @@ def test_a_stream_that_breaks_off_ends_in_an_error(site: Site, upstream: Upstrea
     assert settled.is_estimated is False
 
 
-def test_a_stream_that_breaks_off_is_charged_by_what_was_counted_of_its_prompt(
+def test_a_stream_that_breaks_off_is_charged_by_its_counted_prompt_tokens(
     site: Site, upstream: Upstream
 ) -> None:
     publish(site, upstream, price=factories.make_price(cache_read="0.0000001"))
@@ -277,13 +277,13 @@ def test_a_stream_that_breaks_off_is_charged_by_what_was_counted_of_its_prompt(
     settled = site.settled()
     assert settled.status == Generation.Status.FAILED
     assert (settled.prompt_tokens, settled.cached_tokens, settled.completion_tokens) == (30, 20, 1)
-    # 10 plain and 20 cached tokens of prompt; of the answer "It " is as good as one token.
+    # 10 uncached and 20 cached prompt tokens; "It " counts as one completion token.
     assert settled.cost_nano == 14_000
-    # Anthropic's count of the answer comes at its end.
+    # Anthropic sends the usage of the answer at its end.
     assert settled.is_estimated is (upstream.kind == "anthropic")
 
 
-def test_a_stream_that_breaks_off_uncounted_is_charged_by_the_estimate_of_its_prompt(
+def test_a_stream_that_breaks_off_without_usage_is_charged_by_estimate(
     site: Site, upstream: Upstream
 ) -> None:
     publish(site, upstream)
@@ -299,7 +299,7 @@ def test_a_stream_that_breaks_off_uncounted_is_charged_by_the_estimate_of_its_pr
     assert settled.is_estimated
 
 
-def test_a_stream_that_breaks_off_before_a_word_costs_nothing(
+def test_a_stream_that_breaks_off_before_any_text_costs_nothing(
     site: Site, upstream: Upstream
 ) -> None:
     publish(site, upstream)
@@ -314,13 +314,13 @@ def test_a_stream_that_breaks_off_before_a_word_costs_nothing(
     assert (settled.status, settled.cost_nano) == (Generation.Status.FAILED, 0)
 
 
-def test_an_error_before_anything_was_shown_goes_to_another(site: Site, upstream: Upstream) -> None:
+def test_an_error_before_the_first_relayed_event_falls_back(site: Site, upstream: Upstream) -> None:
     publish(site, upstream, price=factories.make_price("0.0000001", "0.0000001"))
     site.publish()
     error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
-    # All in one piece, of which nothing was relayed yet.
+    # All events arrive in one read, before any of them is relayed.
     upstream.events = [*EVENTS[upstream.kind][:-1], error]
-    # The default order is drawn by lot, if a loaded one.
+    # Sorts by price because the default order is a weighted random draw.
     events = events_of(site.chat(stream=True, provider={"sort": "price"}).text)
     assert content_of(events) == "You said: one two"
     assert events[-1] == "[DONE]"

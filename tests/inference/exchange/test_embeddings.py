@@ -1,4 +1,4 @@
-"""Embeddings through the gateway: routed, held, charged for the prompt alone."""
+"""Embeddings through the gateway: routed, held, and charged only for the prompt."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.ledger import assert_in_order
 ROUTE = "/api/v1/embeddings"
 
 
-def test_embeddings_answer_the_whole_shape_and_cost_their_prompt(site: Site) -> None:
+def test_embeddings_have_every_field_and_cost_their_prompt(site: Site) -> None:
     site.publish(price=factories.make_price("0.001", "0.002"))
     answer = site.post({"model": site.model.slug, "input": ["one two", "three"]}, path=ROUTE)
     assert answer.status_code == 200
@@ -55,7 +55,7 @@ def test_embeddings_answer_the_whole_shape_and_cost_their_prompt(site: Site) -> 
         ({"dimensions": 0}, "dimensions"),
     ],
 )
-def test_what_is_wrong_is_named_and_nothing_is_held(
+def test_a_wrong_field_is_named_and_nothing_is_held(
     site: Site, change: dict[str, Any], field: str
 ) -> None:
     site.publish()
@@ -69,7 +69,7 @@ def test_what_is_wrong_is_named_and_nothing_is_held(
 @pytest.mark.parametrize(
     ("outputs", "chats"), [(["embeddings"], False), (["text"], True), (["image", "text"], True)]
 )
-def test_a_model_that_completes_nothing_is_sent_no_chat(
+def test_a_model_without_text_output_refuses_completions(
     site: Site, outputs: list[str], chats: bool
 ) -> None:
     site.model.output_modalities = outputs
@@ -89,7 +89,7 @@ def test_a_model_that_completes_nothing_is_sent_no_chat(
     assert embedded.status_code == 200
 
 
-def test_the_routing_record_is_told_to_whoever_asks(site: Site) -> None:
+def test_the_routing_record_is_returned_on_request(site: Site) -> None:
     bad = site.another_provider("bad", name="Bad")
     site.publish("sim-status:500", provider=bad)
     site.publish()

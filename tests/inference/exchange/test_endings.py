@@ -1,4 +1,4 @@
-"""However an answer ends it is settled once: its status, its exact charge, and the ledger."""
+"""Each ending of an answer is settled once, with its status and exact charge."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def publish(site: Site, behaviour: str) -> None:
     site.publish(behaviour, price=factories.make_price("0.000001", "0.000002"))
 
 
-def test_a_complete_answer(site: Site) -> None:
+def test_a_complete_answer_is_completed(site: Site) -> None:
     publish(site, "sim-echo")
     answer = site.post(wanted(site))
     *_, usage, done = events_of(answer.text)
@@ -45,7 +45,7 @@ def test_a_complete_answer(site: Site) -> None:
 @pytest.mark.parametrize(
     ("behaviour", "ending"),
     [
-        # Estimated: four bytes a token, of "one two" with its role and of what was delivered.
+        # Estimated at 4 bytes per token: "one two" with its role, and the delivered text.
         ("sim-error-stream", Ending("failed", None, False, "provider_unavailable")),
         ("sim-reset-stream", Ending("failed", (6, 1), True, "provider_unavailable")),
         ("sim-cut-event", Ending("failed", (6, 1), True, "provider_unavailable")),
@@ -57,7 +57,9 @@ def test_a_complete_answer(site: Site) -> None:
         ("sim-status:500", Ending("failed", None, False, "provider_unavailable")),
     ],
 )
-def test_an_upstream_that_breaks_off(site: Site, behaviour: str, ending: Ending) -> None:
+def test_an_upstream_that_breaks_off_fails_the_generation(
+    site: Site, behaviour: str, ending: Ending
+) -> None:
     publish(site, behaviour)
     answer = site.post(wanted(site))
     if ending.usage is None:
@@ -69,7 +71,7 @@ def test_an_upstream_that_breaks_off(site: Site, behaviour: str, ending: Ending)
     assert_ended(site, ending)
 
 
-def test_a_caller_gone_before_the_first_byte(site: Site) -> None:
+def test_a_caller_that_leaves_before_the_first_byte_pays_nothing(site: Site) -> None:
     publish(site, "sim-stall")
     with connected(site) as line:
         site.eventually(lambda: len(site.dialled()) == 1)
@@ -77,27 +79,27 @@ def test_a_caller_gone_before_the_first_byte(site: Site) -> None:
     assert_ended(site, Ending("cancelled", None, False))
 
 
-def test_a_caller_gone_after_the_first_event(site: Site) -> None:
+def test_a_caller_that_leaves_after_the_first_event_pays_for_the_prompt(site: Site) -> None:
     publish(site, "sim-gated")
     with connected(site) as line:
         read_until(line, b'"role"')
         hang_up(line)
-    # The first event has no text yet, but the upstream has taken the prompt.
+    # The first event has no text, but the upstream has accepted the prompt.
     assert_ended(site, Ending("cancelled", (6, 0), True))
 
 
-def test_a_caller_gone_at_half(site: Site) -> None:
+def test_a_caller_that_leaves_midway_pays_for_the_delivered_part(site: Site) -> None:
     publish(site, "sim-gated")
     with connected(site) as line:
         read_until(line, b'"role"')
         site.upstream.release(2)
         read_until(line, b" said:")
         hang_up(line)
-    # "You said:" is nine bytes.
+    # "You said:" is 9 bytes, which are 3 tokens.
     assert_ended(site, Ending("cancelled", (6, 3), True))
 
 
-def test_a_caller_gone_at_the_last_byte(site: Site) -> None:
+def test_a_caller_that_leaves_after_the_last_byte_has_a_completed_generation(site: Site) -> None:
     publish(site, "sim-echo")
     with connected(site) as line:
         read_until(line, b"data: [DONE]\n\n")
@@ -105,7 +107,9 @@ def test_a_caller_gone_at_the_last_byte(site: Site) -> None:
     assert_ended(site, Ending("completed", (2, 4), False))
 
 
-def test_a_stream_that_outlasts_its_deadline(site: Site, settings: Any) -> None:
+def test_a_stream_that_outlasts_its_deadline_fails_and_is_charged(
+    site: Site, settings: Any
+) -> None:
     settings.HOLD_TIMEOUT = 1
     publish(site, "sim-slow:0,0.4")
     answer = site.post(wanted(site))
@@ -114,7 +118,7 @@ def test_a_stream_that_outlasts_its_deadline(site: Site, settings: Any) -> None:
     assert_ended(site, Ending("failed", (6, 3), True, "timeout"))
 
 
-def test_a_worker_that_is_told_to_stop(site: Site) -> None:
+def test_a_stopping_worker_completes_its_streams(site: Site) -> None:
     publish(site, "sim-gated")
     with serve() as served:
         site.server = served.address
@@ -139,7 +143,7 @@ def test_a_worker_that_is_told_to_stop(site: Site) -> None:
     assert_ended(site, Ending("completed", (2, 4), False))
 
 
-def test_an_answer_that_costs_more_than_its_hold(site: Site) -> None:
+def test_a_cost_beyond_the_hold_is_posted_as_excess(site: Site) -> None:
     publish(site, "sim-tokens:1000,500")
     assert site.post(wanted(site)).status_code == 200
     row = site.settled()
@@ -151,7 +155,7 @@ def test_an_answer_that_costs_more_than_its_hold(site: Site) -> None:
     assert_in_order()
 
 
-def test_what_exceeds_all_credits_is_written_off_in_sight(site: Site) -> None:
+def test_a_cost_beyond_all_credits_is_recorded_as_a_write_off(site: Site) -> None:
     publish(site, "sim-tokens:1000,500")
     row = spend_beyond(site)
     kinds = {t.kind: t.posted_nano for t in Transfer.objects.filter(reference=row.pk)}
@@ -168,7 +172,7 @@ def test_what_exceeds_all_credits_is_written_off_in_sight(site: Site) -> None:
 
 
 def spend_beyond(site: Site) -> Generation:
-    """Asks for what costs more than a tenant has: its hold and seven nano-USD."""
+    """Sends a request that costs more than the tenant's credits: its hold and 7 nano-USD."""
     body = wanted(site)
     bound = parsing.parse(Operation.CHAT, json.dumps(body).encode()).prompt_bound
     poor = factories.make_tenant("Poor", credits_usd=0)

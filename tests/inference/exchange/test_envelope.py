@@ -1,4 +1,4 @@
-"""Refusals of the inference routes: exact status, body and headers, and nothing else happens."""
+"""Refusals of the inference routes: status, body and headers, without other effects."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def envelope(code: int, message: str, error_type: str, **metadata: Any) -> dict[
 
 
 def raw(site: Site, request: bytes) -> tuple[int, dict[str, str], bytes]:
-    """Sends bytes as they are and reads one answer, by hand."""
+    """Sends the bytes on a new connection; returns status, headers and body of the answer."""
     address = urlsplit(site.server)
     with socket.create_connection((address.hostname, address.port), timeout=10) as line:
         line.sendall(request)
@@ -41,7 +41,7 @@ def raw(site: Site, request: bytes) -> tuple[int, dict[str, str], bytes]:
 
 
 @ROUTES
-def test_a_request_without_a_key_of_ours_is_refused(site: Site, path: str) -> None:
+def test_a_request_without_a_valid_key_is_refused(site: Site, path: str) -> None:
     site.publish()
     missing = "Authentication is missing or invalid. Send 'Authorization: Bearer <API key>'."
     wrong = "The API key is not valid."
@@ -71,7 +71,7 @@ def test_a_request_without_a_key_of_ours_is_refused(site: Site, path: str) -> No
     site.assert_nothing_happened()
 
 
-def test_a_well_formed_key_of_nobody_is_refused(site: Site) -> None:
+def test_a_deleted_key_is_refused(site: Site) -> None:
     ApiKey.objects.get(name="inference").delete()
     answer = site.chat()
     assert answer.status_code == 401
@@ -103,7 +103,9 @@ def test_two_authorization_headers_are_refused(site: Site) -> None:
         ({"expires_at": timezone.now()}, "The API key has expired."),
     ],
 )
-def test_a_spent_key_is_refused(site: Site, changes: dict[str, Any], message: str) -> None:
+def test_a_disabled_or_expired_key_is_refused(
+    site: Site, changes: dict[str, Any], message: str
+) -> None:
     site.publish()
     ApiKey.objects.filter(name="inference").update(**changes)
     answer = site.chat()
@@ -167,12 +169,12 @@ def test_a_host_that_is_not_served_is_refused(site: Site, path: str, host: str) 
 
 
 @pytest.mark.parametrize("host", ["localhost", "LocalHost:443", "localhost.:8000", "127.0.0.1"])
-def test_a_host_that_is_served_may_be_written_in_other_ways(site: Site, host: str) -> None:
+def test_a_served_host_is_accepted_in_any_spelling(site: Site, host: str) -> None:
     site.publish()
     assert site.post(site.chat_body(), headers={"Host": host}).status_code == 200
 
 
-def test_two_hosts_are_none(site: Site) -> None:
+def test_two_host_headers_are_refused(site: Site) -> None:
     status, _, answer = raw(
         site, f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n".encode()
     )
@@ -180,7 +182,7 @@ def test_two_hosts_are_none(site: Site) -> None:
     assert json.loads(answer)["error"]["message"] == "This host name is not served here."
 
 
-def test_a_path_beside_the_routes_is_not_found(site: Site) -> None:
+def test_an_unknown_path_is_not_found(site: Site) -> None:
     for path in (f"{CHAT}/", f"{TEXT}/", "/api/v1/chat", f"{CHAT}x"):
         answer = site.post(site.chat_body(), path=path)
         assert answer.status_code == 404
@@ -213,7 +215,7 @@ def test_a_wrong_field_is_named(site: Site) -> None:
     site.assert_nothing_happened()
 
 
-def test_a_body_as_large_as_allowed_passes_and_one_byte_more_does_not(
+def test_a_body_at_the_size_limit_passes_and_one_more_byte_does_not(
     site: Site, settings: LazySettings
 ) -> None:
     site.publish()
@@ -229,7 +231,7 @@ def test_a_body_as_large_as_allowed_passes_and_one_byte_more_does_not(
     assert site.post(None, data=iter([body[:10], body[10:]])).status_code == 200
 
 
-def test_a_body_that_is_announced_too_large_is_refused_unread(
+def test_a_body_announced_as_too_large_is_refused_unread(
     site: Site, settings: LazySettings
 ) -> None:
     settings.MAX_REQUEST_BYTES = 1000
@@ -251,7 +253,7 @@ def test_a_chunked_body_is_read_whole(site: Site) -> None:
     assert answer.json()["choices"][0]["message"]["content"] == "You said: one two"
 
 
-def test_an_old_client_gets_its_answer_and_the_end_of_the_connection(site: Site) -> None:
+def test_an_http_1_0_client_gets_its_answer_and_a_closed_connection(site: Site) -> None:
     site.publish()
     body = json.dumps(site.chat_body("one two")).encode()
     status, headers, answer = raw(
@@ -293,7 +295,7 @@ def test_pipelined_requests_are_answered_in_order(site: Site) -> None:
     assert contents == ["You said: first", "You said: second", "You said: third"]
 
 
-def test_a_caller_that_leaves_during_its_body_leaves_nothing(site: Site) -> None:
+def test_a_caller_that_leaves_during_its_body_creates_no_generation(site: Site) -> None:
     site.publish()
     address = urlsplit(site.server)
     with socket.create_connection((address.hostname, address.port), timeout=10) as line:

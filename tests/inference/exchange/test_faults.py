@@ -1,4 +1,4 @@
-"""Every fault of an upstream: what the caller gets, and what is stored of it."""
+"""Faults of upstreams: the answer to the caller and the stored generation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Served:
-    """An answer that is served; no usage means that it is estimated."""
+    """A served answer; without ``usage`` the tokens are estimated."""
 
     usage: tuple[int, int] | None = (2, 4)
     finish_reason: str = "stop"
@@ -41,7 +41,7 @@ class Served:
 
 @dataclass(frozen=True)
 class Broken:
-    """A stream that began and ended in an error event; what was delivered is charged."""
+    """A stream that began and ended in an error event; the delivered part is charged."""
 
     code: int
     error_type: str
@@ -88,7 +88,7 @@ def refused(status: int, message: str = SERVER_ERROR) -> Failed:
             return failed(message, 400, "invalid_request") if status < 500 else failed(message)
 
 
-# What comes before a fault in the same bytes was never shown, so such a stream is an error answer.
+# Events in the same read as a fault are not relayed, so such a stream is an error answer.
 FAULTS: list[tuple[str, Failed | Served, Failed | Served | Broken]] = [
     *(
         (f"sim-status:{status}", refused(status, message), refused(status, message))
@@ -202,7 +202,7 @@ def assert_stored(
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("behaviour", "plain", "streamed"), FAULTS)
-def test_a_fault_is_answered_stored_and_charged_as_it_is(
+def test_a_fault_determines_answer_stored_row_and_charge(
     priced: Site,
     behaviour: str,
     plain: Failed | Served,
@@ -231,7 +231,7 @@ def test_a_fault_is_answered_stored_and_charged_as_it_is(
                 body = answer.json()
                 assert body["choices"][0]["message"]["content"] == "You said: one two"
                 shown = body["usage"]
-            # 40 bytes of messages and 17 bytes of answer, four to a token.
+            # 40 bytes of messages and 17 bytes of answer, at 4 bytes per token.
             counts = usage or (6, 5)
             assert (shown["prompt_tokens"], shown["completion_tokens"]) == counts
             assert shown["total_tokens"] == sum(counts)
@@ -263,10 +263,10 @@ def test_a_fault_is_answered_stored_and_charged_as_it_is(
             )
 
 
-def test_a_stream_that_closes_early_is_never_an_empty_success(priced: Site) -> None:
+def test_a_stream_that_closes_early_is_an_error(priced: Site) -> None:
     publish(priced, "sim-close-stream")
     answer = priced.chat(stream=True)
-    # The end may overtake the events that came just before it: then nothing was shown.
+    # The close may arrive before the preceding events are read; then none was relayed.
     if answer.status_code == 200:
         assert events_of(answer.text)[-1]["error"]["message"] == BROKEN_OFF
     else:
@@ -274,7 +274,7 @@ def test_a_stream_that_closes_early_is_never_an_empty_success(priced: Site) -> N
     assert priced.settled().status == "failed"
 
 
-def test_an_endless_answer_is_cut_at_the_limit(priced: Site) -> None:
+def test_an_answer_beyond_the_size_limit_is_a_bad_gateway(priced: Site) -> None:
     publish(priced, "sim-endless")
     answer = priced.chat()
     assert answer.status_code == 502
@@ -283,7 +283,7 @@ def test_an_endless_answer_is_cut_at_the_limit(priced: Site) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_drip_ends_at_the_time_limit_of_a_generation(
+def test_a_slow_answer_ends_at_the_time_limit_of_a_generation(
     priced: Site, settings: LazySettings, stream: bool
 ) -> None:
     settings.HOLD_TIMEOUT = 0.5
@@ -299,7 +299,7 @@ def test_a_drip_ends_at_the_time_limit_of_a_generation(
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("fault", ["expired", "self-signed", "wrong-host"])
-def test_a_certificate_that_does_not_check_gets_no_request(
+def test_an_upstream_with_an_invalid_certificate_receives_no_request(
     site: Site, fault: Any, stream: bool
 ) -> None:
     directory = Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls"
@@ -326,9 +326,7 @@ def test_a_certificate_that_does_not_check_gets_no_request(
         "https://[::1",
     ],
 )
-def test_an_address_that_cannot_or_must_not_be_dialled_is_a_bad_gateway(
-    site: Site, base_url: str
-) -> None:
+def test_an_unreachable_or_forbidden_address_is_a_bad_gateway(site: Site, base_url: str) -> None:
     site.provider.base_url = base_url
     site.provider.save_fields("base_url")
     site.publish()
@@ -350,7 +348,7 @@ def test_an_error_that_echoes_the_credential_is_masked(
     assert OPERATOR_SECRET not in answer.text + str(site.settled().attempts)
 
 
-def test_an_error_inside_a_200_that_echoes_the_credential_is_masked_too(site: Site) -> None:
+def test_an_error_inside_a_200_that_echoes_the_credential_is_masked(site: Site) -> None:
     site.publish("sim-echo-key:200")
     answer = site.chat()
     assert answer.status_code == 502
@@ -358,13 +356,13 @@ def test_an_error_inside_a_200_that_echoes_the_credential_is_masked_too(site: Si
     assert OPERATOR_SECRET not in answer.text
 
 
-def test_a_huge_error_message_is_cut_and_cleaned(site: Site) -> None:
+def test_a_huge_error_message_is_cut_and_stripped_of_control_characters(site: Site) -> None:
     site.publish("sim-huge-error")
     message = site.chat().json()["error"]["message"]
     assert message == "[31m " + "A" * 507
 
 
-def test_the_wait_that_an_upstream_asks_for_is_passed_on(site: Site) -> None:
+def test_the_retry_after_of_an_upstream_is_passed_on(site: Site) -> None:
     site.publish("sim-status:429,7")
     answer = site.chat()
     assert (answer.status_code, answer.headers["Retry-After"]) == (429, "7")
@@ -406,7 +404,7 @@ def test_a_failing_private_endpoint_falls_back_to_a_public_one(
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("behaviour", ["sim-status:400", "sim-status:422", "sim-status:413"])
-def test_what_another_candidate_would_refuse_too_does_not_fall_back(
+def test_an_error_of_the_request_does_not_fall_back(
     site: Site, behaviour: str, stream: bool
 ) -> None:
     private = site.own(behaviour)
@@ -433,7 +431,7 @@ def test_there_is_no_fallback_after_the_first_event(site: Site) -> None:
     assert len(site.dialled()) == len(site.settled().attempts) == 1
 
 
-def test_a_fault_in_the_first_bytes_falls_back_and_shows_nothing_of_them(site: Site) -> None:
+def test_a_fault_in_the_first_bytes_falls_back_and_relays_none_of_them(site: Site) -> None:
     site.own("sim-error-stream")
     site.publish(provider=site.another_provider("backup"))
     events = events_of(site.chat("one two", stream=True).text)
@@ -441,7 +439,7 @@ def test_a_fault_in_the_first_bytes_falls_back_and_shows_nothing_of_them(site: S
     assert len(site.settled().attempts) == 2
 
 
-def test_when_all_candidates_fail_the_last_error_is_told(site: Site) -> None:
+def test_the_last_error_is_returned_if_all_candidates_fail(site: Site) -> None:
     site.own("sim-status:503")
     site.publish("sim-status:429", provider=site.another_provider("backup"))
     answer = site.chat()

@@ -1,4 +1,4 @@
-"""The main job, over real sockets: a private endpoint is created, validated, activated and used."""
+"""A private endpoint is created, validated, activated and used, over real sockets."""
 
 from __future__ import annotations
 

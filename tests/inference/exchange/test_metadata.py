@@ -1,4 +1,4 @@
-"""What a caller learns of the routing: the exact shape, from a plan and its attempts."""
+"""``routing_metadata`` describes a plan and its attempts to the caller."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def attempt(number: int, status: int = 200, **fields: Any) -> dict[str, Any]:
     return {**base, "status": status, **fields}
 
 
-def test_a_first_answer_is_direct() -> None:
+def test_an_answer_of_the_first_model_is_direct() -> None:
     found = planned([FIRST, route("z", "2", endpoint_id=uuid.UUID(int=3))], ignore=["z"])
     assert routing_metadata(found, [attempt(1)], region="europe", generation_time_ms=7) == {
         "requested": "a/b",
@@ -37,7 +37,7 @@ def test_a_first_answer_is_direct() -> None:
     }
 
 
-def test_what_is_cut_without_fallbacks_is_counted() -> None:
+def test_endpoints_excluded_by_forbidden_fallbacks_are_counted() -> None:
     found = planned([FIRST, route("z", "2")], allow_fallbacks=False)
     shown = routing_metadata(found, [attempt(1)])
     assert shown["summary"] == "1 of 2 endpoints available, 1 tried, X Inc answered."
@@ -68,7 +68,7 @@ def test_an_answer_of_the_next_model_is_a_fallback() -> None:
     }
 
 
-def test_nothing_is_selected_while_nothing_answered() -> None:
+def test_no_endpoint_is_selected_without_an_answer() -> None:
     found = planned([FIRST])
     failed = routing_metadata(found, [attempt(1, 502, error_type="provider_unavailable")])
     assert failed["endpoints"]["available"][0]["selected"] is False
@@ -77,7 +77,7 @@ def test_nothing_is_selected_while_nothing_answered() -> None:
     assert (untried["attempt"], untried["attempts"], untried["is_byok"]) == (0, [], False)
 
 
-def test_free_endpoints_are_a_strategy() -> None:
+def test_a_free_variant_has_the_strategy_free() -> None:
     free = route("x", "0", endpoint_id=uuid.UUID(int=1))
     found = planned([free], models=["a/b:free"])
     assert routing_metadata(found, [attempt(1)])["strategy"] == "free"

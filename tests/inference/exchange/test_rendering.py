@@ -1,4 +1,4 @@
-"""How events are encoded: one JSON object on one line."""
+"""``encode_event`` writes a JSON object on one line."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import msgspec
 from inference.exchange.rendering import encode_event
 
 
-def test_an_object_is_one_event() -> None:
+def test_encode_event_writes_an_object_as_one_event() -> None:
     assert encode_event({"a": 1, "b": msgspec.Raw(b"[true]")}) == b'data: {"a":1,"b":[true]}\n\n'
 
 
-def test_line_ends_between_the_parts_of_a_raw_member_do_not_end_the_event() -> None:
+def test_line_breaks_in_a_raw_member_do_not_end_the_event() -> None:
     raw = msgspec.Raw(b'[1,\n"two\\n"\n]')
     assert encode_event({"a": raw}) == b'data: {"a":[1, "two\\n" ]}\n\n'

@@ -1,4 +1,4 @@
-"""What servers say that nobody expects: it costs nobody their answer, nor anybody their bill."""
+"""Unexpected answers of upstreams neither break the relayed answer nor distort its charge."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.ledger import assert_in_order
 from tests.support.upstreams.tls import Script, serving
 
 USAGE = {"id": "a", "choices": [], "usage": {"prompt_tokens": 10, "completion_tokens": 20}}
-# 10 tokens of the prompt at a thousand nano-USD, 20 of the answer at two thousand.
+# 10 prompt tokens at 1,000 nano-USD and 20 completion tokens at 2,000.
 COST = 50_000
 
 
@@ -35,7 +35,7 @@ def event(delta: dict[str, Any], reason: str | None = None, **fields: Any) -> di
 
 
 def streamed(*events: dict[str, Any] | bytes, pause: float = 0) -> Script:
-    """An upstream whose every stream is of these events, a packet each."""
+    """Returns a script that streams these events, one chunk per event."""
     written = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in events]
 
     def script(line: socket.socket, head: bytes, body: bytes) -> bool:
@@ -54,7 +54,7 @@ def streamed(*events: dict[str, Any] | bytes, pause: float = 0) -> Script:
 
 
 def whole(usage: dict[str, Any], **fields: Any) -> Script:
-    """An upstream that answers everything alike, with one choice that has these members."""
+    """Returns a script that answers every request with one choice and this usage."""
     choice = {
         "index": 0,
         "message": {"role": "assistant", "content": "Hi"},
@@ -75,7 +75,7 @@ def whole(usage: dict[str, Any], **fields: Any) -> Script:
 
 @pytest.fixture
 def upstream(site: Site) -> Iterator[Callable[[Script], None]]:
-    """Puts the published model behind another server."""
+    """Returns a function that serves a script and publishes the model behind it."""
     certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates.server)
@@ -94,7 +94,7 @@ def upstream(site: Site) -> Iterator[Callable[[Script], None]]:
         served.__exit__(None, None, None)
 
 
-def test_a_foreign_reason_of_any_kind_keeps_nobody_from_being_settled(
+def test_a_native_finish_reason_that_is_no_string_settles_with_its_batch(
     site: Site, upstream: Callable[[Script], None]
 ) -> None:
     good = streamed(event({"content": "Hi"}), event({}, "stop"), USAGE)
@@ -112,7 +112,7 @@ def test_a_foreign_reason_of_any_kind_keeps_nobody_from_being_settled(
 
 
 @pytest.mark.parametrize("reason", [5, {"x": 1}, None, ["stop"]])
-def test_a_foreign_reason_that_is_no_text_is_replaced(
+def test_a_native_finish_reason_that_is_no_string_is_replaced(
     site: Site, upstream: Callable[[Script], None], reason: Any
 ) -> None:
     upstream(whole({"prompt_tokens": 10, "completion_tokens": 20}, native_finish_reason=reason))
@@ -122,7 +122,7 @@ def test_a_foreign_reason_that_is_no_text_is_replaced(
     assert (row.status, row.cost_nano, row.native_finish_reason) == ("completed", COST, "stop")
 
 
-def test_a_first_event_without_choices_is_no_pattern_for_the_next(
+def test_a_first_event_without_choices_does_not_shape_later_events(
     site: Site, upstream: Callable[[Script], None]
 ) -> None:
     first = {"id": "a", "model": "m", "choices": [], "usage": None}
@@ -135,7 +135,7 @@ def test_a_first_event_without_choices_is_no_pattern_for_the_next(
     assert site.settled().cost_nano == COST
 
 
-def test_halves_of_a_character_in_two_events_end_no_stream(
+def test_a_surrogate_pair_split_across_events_does_not_end_the_stream(
     site: Site, upstream: Callable[[Script], None]
 ) -> None:
     halves = [
@@ -150,7 +150,7 @@ def test_halves_of_a_character_in_two_events_end_no_stream(
 
 
 @pytest.mark.parametrize("details", [[], "none", 7, {"cached_tokens": "many"}])
-def test_odd_details_of_a_usage_do_not_discard_its_counts(
+def test_malformed_usage_details_keep_the_token_counts(
     site: Site, upstream: Callable[[Script], None], details: Any
 ) -> None:
     usage = {"prompt_tokens": 10, "completion_tokens": 20}
@@ -161,7 +161,7 @@ def test_odd_details_of_a_usage_do_not_discard_its_counts(
 
 
 @pytest.mark.parametrize("depth", [400, 700])
-def test_a_usage_as_deep_as_a_well_is_left_out(
+def test_a_deeply_nested_usage_member_is_dropped(
     site: Site, upstream: Callable[[Script], None], depth: int
 ) -> None:
     deep: Any = 1
@@ -175,7 +175,7 @@ def test_a_usage_as_deep_as_a_well_is_left_out(
     assert site.settled().cost_nano == COST
 
 
-def test_reasoning_that_is_counted_beside_the_answer_is_charged_with_it(
+def test_reasoning_tokens_counted_separately_are_charged(
     site: Site, upstream: Callable[[Script], None]
 ) -> None:
     details = {"completion_tokens_details": {"reasoning_tokens": 11}}
@@ -190,7 +190,7 @@ def test_reasoning_that_is_counted_beside_the_answer_is_charged_with_it(
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
-def test_an_answer_that_ends_in_an_error_is_no_message(
+def test_an_answer_that_ends_in_an_error_becomes_a_messages_error(
     site: Site, upstream: Callable[[Script], None], is_streamed: bool
 ) -> None:
     usage = {"prompt_tokens": 10, "completion_tokens": 20}
@@ -207,7 +207,7 @@ def test_an_answer_that_ends_in_an_error_is_no_message(
     error = json.loads(text)["error"]
     assert (error["type"], error["details"]["provider_code"]) == ("api_error", "error")
     row = site.settled()
-    # Of the whole answer the caller gets nothing.
+    # Without a stream the caller receives no part of the answer, so nothing is charged.
     assert (row.status, row.cost_nano) == (("completed", COST) if is_streamed else ("failed", 0))
     assert_in_order()
 
@@ -223,21 +223,21 @@ def piece(index: int, text: str, reason: str | None = None) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "events",
     [
-        # Every event counts the whole answer so far, one choice after the other.
+        # Each usage covers the whole answer so far; the choices come one after the other.
         [
             counted(1, piece(0, "Hi")),
             counted(4, piece(0, "", "stop")),
             counted(5, piece(1, "Hello")),
             counted(20, piece(1, "", "stop")),
         ],
-        # Every event counts its own choice, and the last one all of them.
+        # Each usage covers its own choice, and the last usage covers all choices.
         [
             counted(4, piece(0, "Hi", "stop")),
             counted(3, piece(1, "Hello")),
             counted(16, piece(1, "", "stop")),
             counted(20, {"id": "a", "choices": []}),
         ],
-        # The first choice alone is counted when it ends.
+        # Only the first choice has a usage at its end.
         [
             counted(4, piece(0, "Hi", "stop")),
             piece(1, "Hello"),
@@ -245,7 +245,7 @@ def piece(index: int, text: str, reason: str | None = None) -> dict[str, Any]:
             piece(1, "", "stop"),
             counted(20, {"id": "a", "choices": []}),
         ],
-        # A count that comes twice counts once.
+        # Only the first of two final usages counts.
         [
             piece(0, "Hi", "stop"),
             counted(20, {"id": "a", "choices": []}),
@@ -253,7 +253,7 @@ def piece(index: int, text: str, reason: str | None = None) -> dict[str, Any]:
         ],
     ],
 )
-def test_the_count_of_the_whole_answer_is_charged(
+def test_the_usage_of_the_whole_answer_is_charged(
     site: Site, upstream: Callable[[Script], None], events: list[dict[str, Any]]
 ) -> None:
     upstream(streamed(*events, pause=0.01))
@@ -263,7 +263,9 @@ def test_the_count_of_the_whole_answer_is_charged(
     assert (row.completion_tokens, row.is_estimated, row.cost_nano) == (20, False, COST)
 
 
-def test_output_after_a_count_is_estimated(site: Site, upstream: Callable[[Script], None]) -> None:
+def test_output_after_the_last_usage_is_estimated(
+    site: Site, upstream: Callable[[Script], None]
+) -> None:
     events = [counted(4, piece(0, "Hi", "stop")), piece(1, "x" * 78), piece(1, "", "stop")]
     upstream(streamed(*events))
     received = events_of(site.chat(stream=True, n=2).text)
@@ -272,7 +274,7 @@ def test_output_after_a_count_is_estimated(site: Site, upstream: Callable[[Scrip
     assert (row.completion_tokens, row.is_estimated, row.cost_nano) == (20, True, COST)
 
 
-def test_reasoning_has_the_name_of_the_interface_too(
+def test_streamed_reasoning_content_is_also_named_reasoning(
     site: Site, upstream: Callable[[Script], None]
 ) -> None:
     thoughts = [event({"reasoning_content": text}) for text in ("Let", ' "me"', " think")]
@@ -285,7 +287,7 @@ def test_reasoning_has_the_name_of_the_interface_too(
     assert content_of(events) == "Hi"
 
 
-def test_whole_reasoning_has_the_name_of_the_interface_too(
+def test_plain_reasoning_content_is_also_named_reasoning(
     site: Site, upstream: Callable[[Script], None]
 ) -> None:
     message = {"role": "assistant", "content": "Hi", "reasoning_content": "Let me \\ think"}
@@ -305,7 +307,7 @@ DETAILS = [
 
 
 @pytest.mark.parametrize("asked", HIDING)
-def test_reasoning_that_nobody_wants_is_not_relayed(
+def test_excluded_reasoning_is_removed_from_a_stream(
     site: Site, upstream: Callable[[Script], None], asked: dict[str, Any]
 ) -> None:
     thoughts = [event({"reasoning_content": text}) for text in ("Let", " me", " think")]
@@ -319,7 +321,7 @@ def test_reasoning_that_nobody_wants_is_not_relayed(
 
 
 @pytest.mark.parametrize("asked", HIDING)
-def test_reasoning_that_nobody_wants_is_not_in_a_whole_answer(
+def test_excluded_reasoning_is_removed_from_a_plain_answer(
     site: Site, upstream: Callable[[Script], None], asked: dict[str, Any]
 ) -> None:
     said = {"role": "assistant", "content": "Hi"}
@@ -330,7 +332,7 @@ def test_reasoning_that_nobody_wants_is_not_in_a_whole_answer(
     assert site.settled().cost_nano == COST
 
 
-def test_of_reasoning_that_nobody_wants_all_but_the_text_is_kept_for_the_way_back(
+def test_excluded_reasoning_keeps_signatures_and_encrypted_data(
     site: Site, upstream: Callable[[Script], None]
 ) -> None:
     signed = {"type": "reasoning.text", "signature": "c2ln", "format": "f", "index": 0}
@@ -350,7 +352,7 @@ SAID = {"type": "text", "text": "Hi"}
 @pytest.mark.parametrize(
     ("content", "relayed"), [([THINKING, SAID, 5], [SAID, 5]), ([THINKING], ""), ([], [])]
 )
-def test_parts_of_an_answer_that_are_thoughts_are_kept_from_who_wants_none(
+def test_excluded_reasoning_removes_thinking_parts_of_the_content(
     site: Site, upstream: Callable[[Script], None], content: list[Any], relayed: Any, stream: bool
 ) -> None:
     if stream:
@@ -367,7 +369,7 @@ def test_parts_of_an_answer_that_are_thoughts_are_kept_from_who_wants_none(
         assert choice["message"]["content"] == relayed
 
 
-def test_a_caller_who_takes_nothing_is_left(
+def test_a_caller_that_stops_reading_is_disconnected_at_the_deadline(
     site: Site,
     upstream: Callable[[Script], None],
     settings: Any,
@@ -403,7 +405,7 @@ def test_a_caller_who_takes_nothing_is_left(
         row = site.settled()
         assert (row.status, row.is_estimated) == ("cancelled", True)
         assert row.cost_nano > 0
-        # What was written before is all that there is: the answer has no end.
+        # The connection closes without the final chunk of the answer.
         last = b""
         while data := caller.recv(65536):
             last = data
@@ -412,10 +414,10 @@ def test_a_caller_who_takes_nothing_is_left(
     assert_in_order()
 
 
-def test_what_follows_a_count_is_charged_too(
+def test_a_second_choice_after_a_usage_is_charged(
     site: Site, upstream: Callable[[Script], None]
 ) -> None:
-    """Two choices: the first ends with a count, and then the second goes on."""
+    """The first choice ends with a usage, and the second choice continues after it."""
     usage = {"prompt_tokens": 10, "completion_tokens": 3}
     ended = {**event({}, "stop"), "usage": usage}
     second = [

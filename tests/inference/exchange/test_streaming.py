@@ -1,4 +1,4 @@
-"""Streams in time: the first event at once, quiet ones kept alive, and callers who leave."""
+"""Timing of streams: the first event, keep-alive comments, and callers that disconnect."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def opened(site: Site, **fields: Any) -> requests.Response:
 
 @contextmanager
 def raw_stream(site: Site, receive_buffer: int | None = None) -> Iterator[socket.socket]:
-    """A connection that has asked for a stream and read nothing of it yet."""
+    """Yields a connection that has requested a stream and has read nothing of it."""
     address = urlsplit(site.server)
     body = json.dumps(site.chat_body("one two", stream=True)).encode()
     line = socket.socket()
@@ -71,7 +71,7 @@ def test_the_first_event_arrives_before_the_last_is_sent(priced: Site) -> None:
     assert priced.settled().status == Generation.Status.COMPLETED
 
 
-def test_a_stream_has_the_headers_of_one(site: Site) -> None:
+def test_a_stream_has_the_headers_of_an_event_stream(site: Site) -> None:
     site.publish()
     answer = opened(site)
     assert answer.headers["Content-Type"] == "text/event-stream; charset=utf-8"
@@ -83,7 +83,7 @@ def test_a_stream_has_the_headers_of_one(site: Site) -> None:
     assert answer.content
 
 
-def test_usage_comes_once_and_last_with_what_the_upstream_sent_beside_it(site: Site) -> None:
+def test_usage_comes_once_at_the_end_with_the_upstreams_other_members(site: Site) -> None:
     site.publish("sim-extra")
     *chunks, usage, done = events_of(opened(site).text)
     assert not any("usage" in chunk for chunk in chunks)
@@ -120,15 +120,14 @@ def test_a_quiet_stream_is_kept_alive_with_comments(priced: Site, settings: Lazy
 
 
 def test_a_busy_stream_needs_no_comments(site: Site, settings: LazySettings) -> None:
-    # The stream lasts longer than the interval, and a pause far longer than the upstream's is no
-    # silence yet.
+    # The stream lasts longer than the interval; each pause of the upstream is much shorter.
     settings.STREAM_KEEPALIVE_INTERVAL = 1.5
     site.publish("sim-slow:0,0.2")
     answer = site.post(site.chat_body("one two three four five six", stream=True), stream=True)
     assert ": CAUSEWAY" not in answer.text
 
 
-def test_a_caller_that_leaves_ends_the_upstream_and_pays_what_was_delivered(
+def test_a_caller_that_leaves_ends_the_upstream_and_pays_for_the_delivered_part(
     priced: Site,
 ) -> None:
     priced.upstream.release(3)
@@ -142,21 +141,21 @@ def test_a_caller_that_leaves_ends_the_upstream_and_pays_what_was_delivered(
     answer.close()
     assert priced.upstream.wait_until(lambda: request.client_closed_at is not None)
     assert request.client_closed_at is not None
-    # The upstream has nothing more to say before it is released.
+    # The upstream sends nothing more: only the disconnect can have closed its connection.
     assert request.client_closed_at > left_at
     row = priced.settled()
-    # 40 bytes of messages and "You said: one", four to a token.
+    # 40 bytes of messages and "You said: one", at 4 bytes per token.
     assert (row.status, row.is_estimated, row.error_type) == ("cancelled", True, None)
     assert (row.prompt_tokens, row.completion_tokens) == (6, 4)
     assert row.cost_nano == 14_000
     assert [attempt["status"] for attempt in row.attempts] == [200]
 
 
-def test_much_that_was_delivered_is_journalled_before_its_time(
+def test_a_large_delivery_is_journalled_before_the_interval_ends(
     priced: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal, "_INTERVAL_SECONDS", 60.0)
-    time.sleep(1.1)  # the beat that is waited for has the old time yet
+    time.sleep(1.1)  # the pending heartbeat still uses the old interval
     priced.upstream.release(3)
     words = "x" * 2000, "y" * 2000
     answer = priced.post(priced.chat_body(" ".join(words), stream=True), stream=True)
@@ -166,7 +165,7 @@ def test_much_that_was_delivered_is_journalled_before_its_time(
         while word not in seen:
             seen += next(chunks).decode()
         priced.eventually(lambda: Journal.objects.get().completion_tokens >= 500)
-        # The next beat, which comes as soon, is waited for as long as ever.
+        # Restores the interval; the heartbeat that already waits keeps the long one.
         monkeypatch.undo()
         priced.upstream.release(1)
     priced.eventually(lambda: Journal.objects.get().completion_tokens >= 1000)
@@ -190,7 +189,7 @@ def test_a_caller_that_leaves_before_the_first_event_pays_nothing(site: Site, st
     assert (row.status, row.cost_nano, row.prompt_tokens) == ("cancelled", 0, None)
 
 
-def test_a_caller_that_leaves_does_not_fall_back(site: Site) -> None:
+def test_a_request_whose_caller_left_does_not_fall_back(site: Site) -> None:
     site.own("sim-held")
     site.publish(provider=site.another_provider("backup"))
     with raw_stream(site):
@@ -199,7 +198,7 @@ def test_a_caller_that_leaves_does_not_fall_back(site: Site) -> None:
     assert len(site.dialled()) == 1
 
 
-def test_a_caller_that_resets_the_connection_is_noticed_too(priced: Site) -> None:
+def test_a_reset_connection_cancels_the_stream(priced: Site) -> None:
     with raw_stream(priced) as line:
         assert line.recv(100).startswith(b"HTTP/1.1 200 OK")
         line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -208,7 +207,7 @@ def test_a_caller_that_resets_the_connection_is_noticed_too(priced: Site) -> Non
     assert priced.settled().status == "cancelled"
 
 
-def test_a_caller_that_leaves_with_requests_in_a_row_is_noticed_too(site: Site) -> None:
+def test_a_reset_connection_with_pipelined_requests_cancels_the_stream(site: Site) -> None:
     site.publish("sim-endless")
     body = json.dumps(site.chat_body("one two", stream=True)).encode()
     head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -221,7 +220,7 @@ def test_a_caller_that_leaves_with_requests_in_a_row_is_noticed_too(site: Site) 
     assert site.settled().status == "cancelled"
 
 
-def test_a_caller_that_leaves_with_the_last_event_has_a_completed_generation(site: Site) -> None:
+def test_a_caller_that_leaves_after_the_last_event_has_a_completed_generation(site: Site) -> None:
     site.publish("sim-linger", price=factories.make_price("0.000001", "0.000002"))
     with raw_stream(site) as line:
         seen = b""
@@ -231,14 +230,14 @@ def test_a_caller_that_leaves_with_the_last_event_has_a_completed_generation(sit
     assert (row.status, row.cost_nano, row.is_estimated) == ("completed", 10_000, False)
 
 
-def test_an_upstream_that_lingers_keeps_no_caller_waiting(site: Site) -> None:
+def test_an_upstream_that_lingers_does_not_delay_the_caller(site: Site) -> None:
     site.publish("sim-linger")
     assert events_of(opened(site).text)[-1] == "[DONE]"
     [request] = site.dialled()
     assert site.upstream.wait_until(lambda: request.client_closed_at is not None)
 
 
-def test_callers_that_leave_at_any_byte_settle_each_generation_once(site: Site) -> None:
+def test_callers_that_leave_at_any_byte_leave_no_pending_generation(site: Site) -> None:
     site.publish("sim-slow:0,0.01", price=factories.make_price("0.000001", "0.000002"))
 
     def leave_after(size: int) -> None:
@@ -256,7 +255,7 @@ def test_callers_that_leave_at_any_byte_settle_each_generation_once(site: Site) 
 
 
 def test_a_slow_caller_slows_the_upstream(site: Site, settings: LazySettings) -> None:
-    # Keep-alives must not gather behind what waits to be sent.
+    # Keep-alive comments must not queue behind unsent data.
     settings.STREAM_KEEPALIVE_INTERVAL = 0.02
     site.publish("sim-endless")
     with raw_stream(site, receive_buffer=4096) as line:
@@ -267,7 +266,7 @@ def test_a_slow_caller_slows_the_upstream(site: Site, settings: LazySettings) ->
             sizes.append(request.sent_bytes)
             time.sleep(0.1)
             assert len(sizes) < 100, "the upstream never pauses"
-        # What the kernel's and the libraries' buffers hold, far below what it would have sent.
+        # Buffers of the kernel and the libraries hold less than this; the stream is endless.
         assert request.sent_bytes < 16_000_000
         text = line.recv(100_000)
         assert b": CAUSEWAY" not in text
@@ -276,7 +275,7 @@ def test_a_slow_caller_slows_the_upstream(site: Site, settings: LazySettings) ->
 
 
 @pytest.mark.parametrize("is_patient", [False, True])
-def test_an_answer_that_nobody_takes_is_dropped(
+def test_a_connection_whose_caller_stops_reading_is_dropped(
     site: Site, is_patient: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_protocol, "_STUCK_SECONDS", 0.5)
@@ -300,17 +299,17 @@ def test_an_answer_that_nobody_takes_is_dropped(
         try:
             while data := caller.recv(1 << 20):
                 received += len(data)
-                # Slow, but going on: longer in all than one who takes nothing may be.
+                # A slow caller keeps reading for longer than the limit of a stuck caller.
                 time.sleep(0.002)
         except ConnectionResetError:
             pass
     assert (received > size) is is_patient
 
 
-def test_a_kept_connection_whose_answer_nobody_takes_is_dropped(
+def test_a_kept_connection_whose_caller_stops_reading_is_dropped(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One more request is answered by nobody who waits for the first answer to be taken."""
+    """A second request on the connection does not reset the time limit of the first answer."""
     monkeypatch.setattr(http_protocol, "_STUCK_SECONDS", 0.5)
     size = 12_000_000
     site.publish(f"sim-big:{size}")
@@ -348,7 +347,7 @@ def test_a_kept_connection_serves_one_stream_after_another(site: Site) -> None:
             assert content_of(events_of(answer.text)) == f"You said: {word}"
 
 
-def test_an_idle_timeout_does_not_count_the_time_a_caller_takes(
+def test_the_upstream_idle_timeout_excludes_the_wait_for_a_slow_caller(
     site: Site, settings: LazySettings
 ) -> None:
     settings.UPSTREAM_IDLE_TIMEOUT = 1

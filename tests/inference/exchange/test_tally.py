@@ -1,4 +1,4 @@
-"""The tally of one generation: usage, estimate, cost and charge, as tables."""
+"""The tally of one generation: usage, estimate, cost and charge."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from inference.requests import parsing
 from inference.routing.routes import Candidate
 from tests.support.inference.routes import route
 
-# Its prompt is 40 bytes and the role's 16, which is an estimate of 14 tokens.
+# The content has 40 bytes and the role adds 16; 56 bytes are estimated as 14 tokens.
 BODY = b'{"model": "a/b", "stream": %s, "messages": [{"role": "user", "content": "%s"}]}'
 PROMPT_TOKENS = 14
 
 
 def tally_of(*parts: Reply | Chunk, stream: bool = True, fee: str = "0") -> Tally:
-    """The tally of a request whose answer came in these parts."""
+    """Returns the tally of a request after these parts of its answer."""
     body = BODY % (b"true" if stream else b"false", b"x" * 40)
     tally = Tally(parsing.parse(Operation.CHAT, body), Decimal(fee))
     for part in parts:
@@ -33,7 +33,7 @@ def tally_of(*parts: Reply | Chunk, stream: bool = True, fee: str = "0") -> Tall
 
 
 def text(size: int = 8, usage: Usage | None = None, finish: str | None = None) -> Chunk:
-    """A chunk with a choice, whose text has this many bytes."""
+    """Returns a chunk with one choice and ``size`` bytes of text."""
     choices = msgspec.json.encode([{"index": 0, "delta": {}, "finish_reason": finish}])
     return Chunk(
         fields={"choices": msgspec.Raw(choices)},
@@ -45,7 +45,7 @@ def text(size: int = 8, usage: Usage | None = None, finish: str | None = None) -
 
 
 def alone(prompt: int, completion: int) -> Chunk:
-    """A chunk that has nothing but usage."""
+    """Returns a chunk with only a usage."""
     return Chunk(fields={"usage": msgspec.Raw(b"{}")}, usage=Usage(prompt, completion))
 
 
@@ -55,27 +55,29 @@ STOP = text(0, finish="stop")
 @pytest.mark.parametrize(
     ("parts", "usage", "is_estimated"),
     [
-        # Nothing was counted: everything is estimated.
+        # Without a usage everything is estimated.
         ([], Usage(PROMPT_TOKENS, 0), True),
         ([text(9)], Usage(PROMPT_TOKENS, 3), True),
         ([text(9), STOP], Usage(PROMPT_TOKENS, 3), True),
-        # The first usage that comes alone after the finish reason holds.
+        # The first usage without choices after the finish reason counts.
         ([text(), STOP, alone(10, 5)], Usage(10, 5), False),
         ([text(), STOP, alone(10, 5), alone(99, 99)], Usage(10, 5), False),
-        # One beside a choice may be of that choice alone: a larger one replaces it.
+        # A usage with a choice may cover only that choice: a larger usage replaces it.
         ([text(8, Usage(10, 5), "stop"), alone(10, 7)], Usage(10, 7), False),
         ([text(8, Usage(10, 5), "stop"), alone(10, 4)], Usage(10, 5), False),
-        # One before the end may be short of the output that follows.
+        # A usage before the end may not include later output: the larger count applies.
         ([text(8, Usage(10, 1)), text(40)], Usage(10, 12), True),
         ([text(8, Usage(10, 50)), text(40)], Usage(10, 50), False),
         ([text(8, Usage(10, 5), "stop"), text(40)], Usage(10, 12), True),
     ],
 )
-def test_the_usage_that_holds(parts: list[Chunk], usage: Usage, is_estimated: bool) -> None:
+def test_count_selects_the_usage_or_estimates(
+    parts: list[Chunk], usage: Usage, is_estimated: bool
+) -> None:
     assert tally_of(*parts).count() == Count(usage, is_estimated)
 
 
-def test_output_after_the_usage_makes_it_short() -> None:
+def test_output_after_the_usage_is_estimated() -> None:
     tally = tally_of(text(), STOP, alone(10, 5))
     tally.add_output(400)
     assert tally.count() == Count(Usage(10, 102), True)
@@ -103,7 +105,7 @@ FAILED = text(0, finish="error")
 @pytest.mark.parametrize(
     ("ending", "stream", "parts", "is_accepted", "charged"),
     [
-        # Completed: charged, unless the answer is blank.
+        # Completed: everything is charged unless the answer is blank.
         (Ending.COMPLETED, True, DONE, True, Count(Usage(10, 5), False)),
         (Ending.COMPLETED, False, DONE, True, Count(Usage(10, 5), False)),
         (Ending.COMPLETED, True, [STOP], True, Count(Usage(PROMPT_TOKENS, 0), True)),
@@ -112,12 +114,12 @@ FAILED = text(0, finish="error")
         (Ending.COMPLETED, True, [alone(10, 0)], True, None),
         (Ending.COMPLETED, True, [FAILED, alone(10, 0)], True, None),
         (Ending.COMPLETED, True, [FAILED, alone(10, 3)], True, Count(Usage(10, 3), False)),
-        # Cancelled: the prompt too, once an upstream has accepted the request.
+        # Cancelled: prompt and output are charged once an upstream has accepted the request.
         (Ending.CANCELLED, True, [], False, None),
         (Ending.CANCELLED, True, [], True, Count(Usage(PROMPT_TOKENS, 0), True)),
         (Ending.CANCELLED, False, [], True, Count(Usage(PROMPT_TOKENS, 0), True)),
         (Ending.CANCELLED, True, [text(9)], True, Count(Usage(PROMPT_TOKENS, 3), True)),
-        # Failed: only what a stream delivered.
+        # Failed: prompt and output are charged only if a stream delivered something.
         (Ending.FAILED, True, [], True, None),
         (Ending.FAILED, True, [text(9)], True, Count(Usage(PROMPT_TOKENS, 3), True)),
         (Ending.FAILED, True, [alone(10, 0)], True, None),
@@ -125,7 +127,7 @@ FAILED = text(0, finish="error")
         (Ending.FAILED, False, DONE, True, None),
     ],
 )
-def test_what_is_charged(
+def test_charge_depends_on_the_ending(
     ending: Ending,
     stream: bool,
     parts: list[Chunk],
@@ -145,17 +147,17 @@ def candidate(*, is_byok: bool = False, **rates: str) -> Candidate:
     ("rates", "fee", "is_byok", "usage", "cost"),
     [
         ({"prompt": "0.000001", "completion": "0.000002"}, "0", False, (10, 5), (20_000, 20_000)),
-        # An own credential pays the provider; credits pay the fee.
+        # The own credential's account pays the provider; credits pay the fee.
         ({"prompt": "0.000001", "completion": "0.000002"}, "5", True, (10, 5), (1_000, 20_000)),
         ({"prompt": "0.000001", "completion": "0.000002"}, "0", True, (10, 5), (0, 20_000)),
-        # The fee is on own credentials only.
+        # Only own credentials have a fee.
         ({"prompt": "0.000001", "completion": "0"}, "5", False, (10, 5), (10_000, 10_000)),
         # The sum is rounded once, half to even.
         ({"prompt": "0.0000000005", "completion": "0"}, "0", False, (1, 0), (0, 0)),
         ({"prompt": "0.0000000005", "completion": "0"}, "0", False, (3, 0), (2, 2)),
     ],
 )
-def test_the_cost_of_a_usage(
+def test_price_returns_credits_and_upstream_cost(
     rates: dict[str, str],
     fee: str,
     is_byok: bool,
@@ -187,5 +189,5 @@ def test_images_of_the_request_are_part_of_the_cost() -> None:
     assert tally.price(Usage(1, 1), pictured) == Cost(2_000_000, 2_000_000)
 
 
-def test_endings_are_terminal_statuses() -> None:
+def test_endings_are_the_terminal_statuses() -> None:
     assert set(Ending) == set(Generation.Status.values) - {Generation.Status.PENDING}

@@ -1,4 +1,4 @@
-"""Workers killed in mid-stream: nothing stays held, and what was delivered is charged once."""
+"""Workers killed in mid-stream: every hold ends, and delivered text is charged once."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ pytestmark = pytest.mark.slow
 
 KILLS = 30
 AT_ONCE = 5
-# Of each that is killed.
+# Streams per killed worker.
 STREAMS = 3
-# Also how long a stream may take; every kill comes before that.
+# Limits the duration of a stream too; every worker is killed earlier.
 LEASE = "8"
-# An event every so often, long enough to outlast every kill.
+# A stream takes 200 × 0.05 s; every worker is killed earlier.
 EVERY_SECONDS = 0.05
 WORDS = 200
-# One interval, the statement itself, and what a machine full of other work takes to get to it.
+# The journal lags by one interval plus the time of its statement on a busy machine.
 INTERVAL_SECONDS = 1.0
 SLACK_SECONDS = 1.5
 
 
 @dataclass
 class Delivered:
-    """What a caller had of one stream, and when."""
+    """The text that a caller received from one stream, with times."""
 
     generation_id: str = ""
     is_whole: bool = False
@@ -49,7 +49,7 @@ class Delivered:
 
 
 def read(site: Site, address: str, had: Delivered) -> None:
-    """Reads a stream to its end, however it ends."""
+    """Reads a stream into ``had`` until it ends or breaks off."""
     body = site.chat_body(" ".join(["word"] * WORDS), stream=True, max_tokens=1000)
     headers = {"Authorization": f"Bearer {site.tenant.api_key}"}
     with (
@@ -70,7 +70,7 @@ def read(site: Site, address: str, had: Delivered) -> None:
 
 
 def life(site: Site, seed: int) -> list[tuple[float, Delivered]]:
-    """Starts a worker, gives it streams, and kills it in their midst; what was had of each."""
+    """Starts a worker and kills it in mid-stream; returns the time and the received text."""
     with serve(HOLD_TIMEOUT=LEASE) as served, ThreadPoolExecutor(STREAMS) as pool:
         streams = [Delivered() for _ in range(STREAMS)]
         reading = [pool.submit(read, site, served.address, had) for had in streams]
@@ -86,7 +86,7 @@ def life(site: Site, seed: int) -> list[tuple[float, Delivered]]:
     return [(killed_at, had) for had in streams]
 
 
-def test_thirty_killed_workers_leave_nothing_held_and_nothing_charged_twice(site: Site) -> None:
+def test_killed_workers_leave_no_hold_and_each_stream_is_charged_once(site: Site) -> None:
     price = factories.make_price("0.000001", "0.000002")
     site.publish(f"sim-slow:0,{EVERY_SECONDS}", price=price)
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -115,7 +115,7 @@ def test_thirty_killed_workers_leave_nothing_held_and_nothing_charged_twice(site
         assert (row.status, row.error_type) == ("failed", "abandoned")
         assert row.is_estimated == bool(completion)
         assert row.cost_nano == (1000 * prompt + 2000 * completion if completion else 0)
-        # Four bytes make a token.
+        # A token is estimated as 4 bytes.
         due = one.text_bytes(killed_at - INTERVAL_SECONDS - SLACK_SECONDS)
         assert 4 * completion >= due, (one, completion)
     assert sum(row.cost_nano > 0 for row in rows.values()) > KILLS

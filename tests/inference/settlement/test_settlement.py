@@ -1,4 +1,4 @@
-"""Settlement: stored once, in batches, whatever happens to the database or to its neighbours."""
+"""Settlements are stored once, in batches, despite outages and faulty batch members."""
 
 from __future__ import annotations
 
@@ -111,20 +111,20 @@ def test_a_batch_is_stored_with_every_field(tenant: Tenant) -> None:
     assert facts(second) == ("failed", None, None, 0, "timeout")
 
 
-def test_the_first_settlement_counts_and_the_second_changes_nothing(tenant: Tenant) -> None:
+def test_a_second_settlement_changes_nothing(tenant: Tenant) -> None:
     row = make_generation(tenant)
     first = Settlement(row.pk, "completed", usage=Usage(1, 2), cost_nano=3)
     settle([first], [replace(first, status="failed", cost_nano=9)], [first])
     assert facts(row) == ("completed", 1, 2, 3, None)
 
 
-def test_a_settlement_of_nothing_known_changes_nothing(tenant: Tenant) -> None:
+def test_a_settlement_of_an_unknown_generation_changes_nothing(tenant: Tenant) -> None:
     row = make_generation(tenant)
     settle([Settlement("gen-unknown", "completed")])
     assert facts(row) == ("pending", None, None, 0, None)
 
 
-def test_a_slow_worker_changes_nothing_after_the_sweeper(tenant: Tenant) -> None:
+def test_a_settlement_after_the_sweeper_changes_nothing(tenant: Tenant) -> None:
     row = make_generation(tenant)
     Journal.objects.update(beat_at=timezone.now() - timedelta(seconds=61))
     assert sweep() == 1
@@ -133,11 +133,11 @@ def test_a_slow_worker_changes_nothing_after_the_sweeper(tenant: Tenant) -> None
     assert_in_order()
 
 
-def test_what_the_ledger_does_not_take_keeps_none_of_its_neighbours_open(
+def test_a_settlement_that_the_ledger_refuses_does_not_affect_its_batch(
     tenant: Tenant, caplog: pytest.LogCaptureFixture
 ) -> None:
     rows = [make_generation(tenant) for _ in range(3)]
-    # Its hold was never placed, so to free it would leave less than nothing.
+    # This hold was never placed, so its release would make the pending amount negative.
     Generation.objects.filter(pk=rows[1].pk).update(hold_nano=1)
     Journal.objects.update(beat_at=timezone.now() - timedelta(seconds=61))
     settle([Settlement(row.pk, "completed", cost_nano=2) for row in rows[:2]])
@@ -145,7 +145,7 @@ def test_what_the_ledger_does_not_take_keeps_none_of_its_neighbours_open(
     assert [facts(row)[0] for row in rows] == ["completed", "pending", "failed"]
     assert [record.getMessage() for record in caplog.records] == [
         f"the generation {rows[1].pk} cannot be settled",
-        # Again because another was ended.
+        # The sweeper tries again after it has ended another generation.
         *[f"the generation {rows[1].pk} cannot be ended"] * 2,
     ]
 
@@ -153,7 +153,7 @@ def test_what_the_ledger_does_not_take_keeps_none_of_its_neighbours_open(
 @pytest.mark.parametrize(
     ("age", "beat", "swept"), [(61, None, 1), (59, None, 0), (900, 61, 1), (900, 59, 0)]
 )
-def test_only_what_has_been_silent_for_its_lease_is_swept(
+def test_sweep_ends_only_generations_without_a_heartbeat_for_the_lease(
     tenant: Tenant, age: int, beat: int | None, swept: int
 ) -> None:
     now = timezone.now()
@@ -163,7 +163,7 @@ def test_only_what_has_been_silent_for_its_lease_is_swept(
             prompt_tokens=5, completion_tokens=7, beat_at=now - timedelta(seconds=beat)
         )
     assert sweep() == swept
-    # 5 prompt tokens at a thousand nano-USD and 7 of completion at two thousand.
+    # 5 prompt tokens at 1,000 nano-USD and 7 completion tokens at 2,000.
     charged = ("failed", 5, 7, 19_000, "abandoned")
     voided = ("failed", None, None, 0, "abandoned")
     ended = voided if beat is None else charged
@@ -172,7 +172,7 @@ def test_only_what_has_been_silent_for_its_lease_is_swept(
     assert_in_order()
 
 
-def test_silence_is_judged_by_the_clock_of_the_database(
+def test_sweep_uses_the_clock_of_the_database(
     tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = make_generation(tenant, created_at=timezone.now())
@@ -182,7 +182,7 @@ def test_silence_is_judged_by_the_clock_of_the_database(
     assert facts(row)[0] == "pending"
 
 
-def test_foreign_texts_are_cut_to_their_columns(tenant: Tenant) -> None:
+def test_texts_of_the_upstream_are_cut_to_their_columns(tenant: Tenant) -> None:
     row = make_generation(tenant)
     settle(
         [
@@ -200,7 +200,7 @@ def test_foreign_texts_are_cut_to_their_columns(tenant: Tenant) -> None:
     assert row.upstream_model == "m" * 255
 
 
-def test_a_cost_beyond_all_range_keeps_none_of_its_neighbours(
+def test_a_cost_beyond_bigint_does_not_affect_its_batch(
     tenant: Tenant, caplog: pytest.LogCaptureFixture
 ) -> None:
     rows = [make_generation(tenant) for _ in range(3)]
@@ -218,7 +218,7 @@ def test_a_cost_beyond_all_range_keeps_none_of_its_neighbours(
 
 @contextmanager
 def database_away() -> Iterator[None]:
-    """Ends the data plane's connections and refuses new ones."""
+    """Ends the data plane's connections and refuses new ones until the block is left."""
     name = connection.settings_dict["NAME"]
     parameters = {**connection.get_connection_params(), "dbname": "postgres"}
     wanted = {
@@ -237,7 +237,7 @@ def database_away() -> Iterator[None]:
             other.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
 
 
-def test_a_stream_outlives_the_database_and_settles_when_it_returns(site: Site) -> None:
+def test_a_stream_survives_a_database_outage_and_settles_after_it(site: Site) -> None:
     site.publish("sim-gated")
     answer = site.post(site.chat_body("one two", stream=True), stream=True)
     with database_away():
@@ -255,7 +255,7 @@ def test_a_stream_outlives_the_database_and_settles_when_it_returns(site: Site) 
     assert site.chat().status_code == 200
 
 
-def test_a_connection_that_died_while_idle_is_replaced_unnoticed(site: Site) -> None:
+def test_a_terminated_idle_connection_is_replaced_without_an_error(site: Site) -> None:
     site.publish()
     assert site.chat().status_code == 200
     site.settled()
@@ -264,14 +264,14 @@ def test_a_connection_that_died_while_idle_is_replaced_unnoticed(site: Site) -> 
             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
             "WHERE datname = current_database() AND application_name = 'causeway-data-plane'"
         )
-        # Admission's and settlement's at least; others are there once they had work.
+        # Admission and settlement have connections; other stores connect on first use.
         assert cursor.fetchall()[0] >= (2,)
     assert site.chat().status_code == 200
     site.eventually(lambda: Generation.objects.filter(status="completed").count() == 2)
 
 
 class Flush:
-    """A flush that is under the test's control; it answers each item with its double."""
+    """A flush that waits for ``gate`` and returns the double of each item."""
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
@@ -298,7 +298,7 @@ def test_an_idle_batcher_does_not_wait() -> None:
     asyncio.run(run())
 
 
-def test_what_gathers_during_a_flush_goes_together_and_in_order() -> None:
+def test_items_submitted_during_a_flush_form_ordered_batches() -> None:
     async def run() -> None:
         flush = Flush()
         flush.gate.clear()
@@ -315,7 +315,7 @@ def test_what_gathers_during_a_flush_goes_together_and_in_order() -> None:
     asyncio.run(run())
 
 
-def test_an_exception_of_the_flush_goes_to_all_of_its_batch_alone() -> None:
+def test_an_exception_of_the_flush_fails_only_its_batch() -> None:
     async def run() -> None:
         flush = Flush()
         flush.error = RuntimeError("away")
@@ -328,7 +328,7 @@ def test_an_exception_of_the_flush_goes_to_all_of_its_batch_alone() -> None:
     asyncio.run(run())
 
 
-def test_an_exception_of_one_item_goes_to_it_alone() -> None:
+def test_an_exception_of_one_item_fails_only_that_item() -> None:
     async def run() -> None:
         batcher = Batcher(Flush())
         found = await asyncio.gather(*map(batcher.submit, (1, -2, 3)), return_exceptions=True)
@@ -337,7 +337,7 @@ def test_an_exception_of_one_item_goes_to_it_alone() -> None:
     asyncio.run(run())
 
 
-def test_a_waiter_that_left_keeps_nobody_from_theirs() -> None:
+def test_a_cancelled_waiter_does_not_affect_others() -> None:
     async def run() -> None:
         flush = Flush()
         flush.gate.clear()
@@ -351,7 +351,7 @@ def test_a_waiter_that_left_keeps_nobody_from_theirs() -> None:
     asyncio.run(run())
 
 
-def test_drain_waits_for_what_is_queued_and_under_way() -> None:
+def test_drain_waits_for_queued_and_running_items() -> None:
     async def run() -> None:
         flush = Flush()
         flush.gate.clear()
@@ -368,7 +368,7 @@ def test_drain_waits_for_what_is_queued_and_under_way() -> None:
     asyncio.run(run())
 
 
-def test_a_failure_that_nobody_waits_for_is_not_noise() -> None:
+def test_a_result_that_nobody_awaits_is_not_reported_as_an_error() -> None:
     problems: list[dict[str, Any]] = []
 
     async def run() -> None:

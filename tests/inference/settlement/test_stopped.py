@@ -1,4 +1,4 @@
-"""PostgreSQL stopped under load: everything goes on as far as it can, and catches up afterwards."""
+"""PostgreSQL stops under load: streams continue, new requests get 503, settlement catches up."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from tests.support.processes import MANAGE, free_port
 pytestmark = pytest.mark.slow
 
 AWAY_SECONDS = 20
-# One that ends while the database is away, and one that ends after it has returned.
+# Words of a stream that ends during the outage, and of one that ends after it.
 SHORT, LONG = 8, 60
 EVERY_SECONDS = 0.5
 
 
 @dataclass
 class Standing:
-    """A service on a database server of its own, which a test may stop."""
+    """A service with its own database server, which a test may stop."""
 
     data_dir: Path
     environment: dict[str, str]
@@ -62,7 +62,7 @@ class Standing:
 
 
 def run(environment: dict[str, str], *arguments: str, given: str | None = None) -> Any:
-    """Runs a command to its end; what it printed as JSON."""
+    """Runs a command; returns its parsed output if ``--json`` is among the arguments."""
     result = subprocess.run(
         [sys.executable, str(MANAGE), *arguments],
         env=environment,
@@ -108,11 +108,11 @@ def catalogue(base_url: str) -> dict[str, Any]:
 
 @pytest.fixture
 def standing(simulator: Simulator, tmp_path: Path) -> Iterator[Standing]:
-    # Not under pytest's own directory, which the account that PostgreSQL runs as cannot enter.
+    # PostgreSQL's account cannot enter pytest's own directory.
     data_dir = Path(tempfile.mkdtemp(prefix="causeway-"))
     data_dir.chmod(0o711)
     environment = {**os.environ, "DATABASE_URL": postgres.ensure_running(data_dir, durable=False)}
-    # Its files go with the last process that uses it.
+    # Deletes the files when the last process that uses them ends.
     (data_dir / "postgres" / "throwaway").touch()
     port = free_port()
     try:
@@ -145,7 +145,7 @@ def standing(simulator: Simulator, tmp_path: Path) -> Iterator[Standing]:
 
 
 def workers_of(supervisor: int) -> list[int]:
-    """The processes that a supervisor keeps for serving."""
+    """Returns the process ids of a supervisor's workers."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(FileNotFoundError, ProcessLookupError):
@@ -162,7 +162,7 @@ def answers(served: Standing) -> bool:
         return False
 
 
-def test_a_stopped_database_loses_nothing(standing: Standing) -> None:
+def test_streams_survive_a_stopped_database_and_settle_after_it_returns(standing: Standing) -> None:
     workers = sorted(workers_of(standing.supervisor))
     assert len(workers) == 2
     with ThreadPoolExecutor(20) as pool:
@@ -198,7 +198,7 @@ def test_a_stopped_database_loses_nothing(standing: Standing) -> None:
         assert not any(stream.done() for stream in streams[4:])
         postgres.ensure_running(standing.data_dir, durable=False)
         with psycopg.connect(standing.environment["DATABASE_URL"]) as outage:
-            # As after one that was longer than the lease.
+            # Ages the heartbeats as if the outage had outlasted the lease.
             outage.execute("UPDATE inference_journal SET beat_at = beat_at - interval '2 minutes'")
         run(standing.environment, "work", "--once")
         for stream, words in zip(streams, [SHORT] * 4 + [LONG] * 4, strict=True):
@@ -218,7 +218,7 @@ def test_a_stopped_database_loses_nothing(standing: Standing) -> None:
             "SELECT status, prompt_tokens, completion_tokens, cost_nano, count(*) "
             "FROM inference_generation GROUP BY 1, 2, 3, 4 ORDER BY 2"
         ).fetchall()
-    # A prompt token costs a thousand nano-USD, one of the answer two thousand.
+    # A prompt token costs 1,000 nano-USD, a completion token 2,000.
     assert found == [
         ("completed", 1, 3, 7_000, 1),
         ("completed", SHORT, SHORT + 2, 1000 * SHORT + 2000 * (SHORT + 2), 4),
