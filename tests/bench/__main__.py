@@ -1,4 +1,4 @@
-"""Measures one gateway worker beside its peers in the same run: python -m tests.bench
+"""Measures one gateway worker and other gateways in the same run: python -m tests.bench
 
 The system under test has the first core. PostgreSQL, the load generator (Debian's ``wrk``) and the
 provider (``tests.bench.upstream``, plain HTTP) share the second. Rounds alternate between the
@@ -10,8 +10,8 @@ Systems:
 * ``causeway``: keys, policy, exact ledger and durable commits;
 * ``direct``: the provider itself. Its latency comes from the load generator and the provider's
   timer, so a gateway adds the difference to it;
-* ``floor``: the least work that a gateway in Python does (``tests.bench.floor``);
-* ``nginx``: a reverse proxy, where it is installed;
+* ``floor``: the minimal work of a gateway in Python (``tests.bench.floor``);
+* ``nginx``: a reverse proxy, if it is installed;
 * ``tensorzero``, ``portkey`` and ``litellm``: without keys, database or ledger, installed from the
   package registries.
 
@@ -73,7 +73,7 @@ _COLUMNS: Final = ("per second", "CPU µs", "p50 ms", "p99 ms", "failed")
 
 @dataclass(frozen=True)
 class Load:
-    """A kind of request that every system gets, over a number of connections."""
+    """A kind of request that is sent to every system, and the number of connections."""
 
     name: str
     model: str
@@ -92,7 +92,7 @@ LOADS: Final = (
 
 @dataclass
 class System:
-    """A running gateway: its address, the key and headers that it needs, and its process."""
+    """A running gateway: its address, its key and headers, and its process."""
 
     name: str
     url: str
@@ -310,7 +310,7 @@ def _litellm(directory: Path, upstream: str, program: Path | None) -> Iterator[S
 
 
 def _install(venv: Path, package: str) -> Path:
-    """Installs a package into an environment of its own, and returns its Python."""
+    """Installs a package into a separate environment and returns its Python."""
     subprocess.run([sys.executable, "-m", "uv", "venv", "--quiet", str(venv)], check=True)
     python = venv / "bin" / "python"
     subprocess.run(
@@ -454,7 +454,7 @@ def memory_of(pid: int) -> int:
 
 
 def _move_database(core: int) -> None:
-    """Moves the PostgreSQL that the server under test started to another core."""
+    """Moves the PostgreSQL of the server under test to another core."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):

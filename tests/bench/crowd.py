@@ -51,7 +51,7 @@ async def _measure_crowd(system: System, streams: int) -> None:
 
 
 async def _read_stream(system: System) -> list[float]:
-    """Requests a stream and returns the seconds between its events; none for a broken stream."""
+    """Requests a stream; returns the seconds between its events, or an empty list if it broke."""
     address, _, path = system.url.removeprefix("http://").partition("/")
     host, _, port = address.partition(":")
     body = json.dumps(

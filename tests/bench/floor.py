@@ -1,4 +1,4 @@
-"""The least work that a gateway in Python does: python -m tests.bench.floor PORT UPSTREAM
+"""The minimal work of a gateway in Python: python -m tests.bench.floor PORT UPSTREAM
 
 A raw ASGI application relays bytes with aiohttp. It has no keys, policy or ledger and parses
 nothing. It runs under the same server as the gateway, so the ratio shows what the gateway adds.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Relay:
-    """Relays every POST to the upstream and its answer back."""
+    """Forwards every POST to the upstream and returns its answer."""
 
     def __init__(self, upstream: str) -> None:
         self._url = f"{upstream}/chat/completions"

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from decimal import Decimal
 
-# The database is filled with junk, so it is never one that the caller's environment names.
+# The benchmark creates made-up data, so it never uses the database of the caller's environment.
 os.environ.pop("DATABASE_URL", None)
 os.environ["DJANGO_SETTINGS_MODULE"] = "config.settings"
 
@@ -154,7 +154,7 @@ def _fill() -> None:
 
 
 def _govern(tenant: Tenant) -> None:
-    """Restricts the tenant by every kind of limit, and gives it private endpoints."""
+    """Gives the tenant every kind of restriction, and private endpoints."""
     organization = tenant.organization
     organization.requires_zdr = True
     organization.ignored_providers = [f"provider-{number}" for number in range(0, PROVIDERS, 9)]

@@ -3,7 +3,7 @@
 Fills a database of its own, or uses the one that ``--data-dir`` kept from last time. Prints the
 queries and the milliseconds of a request, with all of Django's chain and PostgreSQL: the median of
 the rounds, after one round that is not counted. Marks pages that are slower than their target or
-need more than 15 queries.
+make more than 15 queries.
 """
 
 # ruff: noqa: E402
@@ -66,7 +66,7 @@ def main() -> None:
     call_command("migrate", verbosity=0)
     if not Generation.objects.exists():
         print(f"filled in {fill(options.scale, messages=sys.stderr)['seconds']} s")
-        # The server's own vacuum would do this a minute later.
+        # Autovacuum would do this a minute later.
         with connection.cursor() as cursor:
             cursor.execute("VACUUM")
         began = time.monotonic()
@@ -170,7 +170,7 @@ def _searches() -> Iterator[tuple[str, str]]:
 
 
 def _organizations() -> list[Organization]:
-    """Returns the organizations in order of their traffic, most first."""
+    """Returns the organizations by their traffic, largest first."""
     return list(Organization.objects.order_by("created_at"))
 
 

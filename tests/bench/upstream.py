@@ -1,11 +1,11 @@
 """A provider with prepared answers: python -m tests.bench.upstream PORT
 
 The provider of ``config.local.simulator`` costs more CPU than some gateways do, and it would share
-its core with PostgreSQL. This one does next to nothing: it finds the end of a request and writes
+its core with PostgreSQL. This one does very little: it finds the end of a request and writes
 bytes. The name of the model selects the answer:
 
 * ``chunks``: a stream, one write call for each event, without a pause;
-* ``packets``: the same stream, each event in a packet of its own;
+* ``packets``: the same stream, each event in its own packet;
 * ``slow``: a whole answer after :data:`DELAY_SECONDS`;
 * ``drip``: a stream with :data:`DRIP_SECONDS` between two events;
 * any other: a whole answer at once.
@@ -75,7 +75,7 @@ _EVENTS: Final = _make_events()
 
 
 class Provider(asyncio.Protocol):
-    """One connection: requests with a ``Content-Length``, one after another."""
+    """One connection, which answers requests with a ``Content-Length`` in order."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -98,7 +98,7 @@ class Provider(asyncio.Protocol):
         elif b"packets" in request:
             self._answer(iter(_EVENTS), 0)
         elif b"chunks" in request:
-            # The transport would join the events. They fit into the empty buffer of the socket.
+            # The transport would join the events; the empty socket buffer has room for all of them.
             descriptor = self._transport.get_extra_info("socket").fileno()
             for event in _EVENTS:
                 os.write(descriptor, event)
@@ -108,7 +108,7 @@ class Provider(asyncio.Protocol):
             self._transport.write(_WHOLE)
 
     def _answer(self, parts: Iterator[bytes], pause: float) -> None:
-        """Writes each part in its own turn of the event loop, so that it is a packet of its own."""
+        """Writes each part in a separate turn of the event loop, so that it becomes one packet."""
         part = next(parts, None)
         if part is not None and not self._transport.is_closing():
             self._transport.write(part)

@@ -1,4 +1,4 @@
-"""The console in a real browser: what no test client sees, scripts and their policy."""
+"""The scripts of the console and their security policy in a real browser."""
 
 from __future__ import annotations
 

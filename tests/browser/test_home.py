@@ -1,4 +1,4 @@
-"""The console's first page and the login with a second factor, in a real browser."""
+"""The home page of the console and the login with a second factor in a real browser."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [*MARKS]
 
 
 @pytest.mark.parametrize("width", [1440, 1024, 390])
-def test_home_fits_and_draws(server: str, width: int) -> None:
+def test_home_fits_the_window_and_draws_its_charts(server: str, width: int) -> None:
     cache.clear()
     User.objects.create_superuser("operator", password=PASSWORD)
     tenant = factories.make_tenant("A rather long name of an organization that is a customer")
@@ -79,7 +79,7 @@ def test_palette_finds_a_page(server: str) -> None:
     assert "Audit log" in seen[0]
 
 
-def test_second_factor_is_set_up_and_asked_for(server: str) -> None:
+def test_second_factor_is_set_up_and_required(server: str) -> None:
     User.objects.create_superuser("operator", password=PASSWORD)
     seen: list[str] = []
     codes: list[str] = []

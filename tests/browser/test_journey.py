@@ -1,4 +1,4 @@
-"""An operator's whole way through the console in a real browser, and every page of it."""
+"""An operator's journey through the console in a real browser, and a check of every page."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ from tests.support.factories import Tenant
 pytestmark = [*MARKS]
 
 PICTURES: Final = os.environ.get("CAUSEWAY_SCREENSHOTS", "")
-# Not pages: what a browser is handed as a file, as data, or by being sent on.
+# These routes are not pages: they return files or data, or they redirect.
 NO_PAGES: Final = {"jsi18n", "autocomplete", "search", "logout", "login", "view_on_site", ""}
 
 
 def said(page: Page) -> str:
-    """Returns the message that the last step left."""
+    """Returns the message that the last action displayed."""
     return page.locator("#main li > div.rounded-default").first.inner_text()
 
 
 def rows(page: Page) -> list[list[str]]:
-    """Returns the rows of a list, without the boxes that select them."""
+    """Returns the rows of a list without their checkboxes."""
     found = []
     for row in page.locator("#result_list tr:has(td)").all():
         cells = (_timeless(text) for text in row.locator("td, th").all_inner_texts())
@@ -68,7 +68,7 @@ def rows(page: Page) -> list[list[str]]:
 
 
 def shown(page: Page, *names: str) -> list[str]:
-    """Returns what a page shows, and does not let write, under these names."""
+    """Returns the values of the read-only fields with the given labels."""
     values = "xpath=//label[normalize-space()='{}']/../following-sibling::div[1]"
     return [
         page.locator(values.format(name)).locator(".readonly").inner_text().strip()
@@ -77,7 +77,7 @@ def shown(page: Page, *names: str) -> list[str]:
 
 
 def history(page: Page) -> list[list[str]]:
-    """Returns the events of an endpoint, latest first: what, by whom and why, and what failed."""
+    """Returns the events of an endpoint, latest first: title, actor, reason and failed checks."""
     found = []
     for event in page.locator("#history > li").all():
         title = event.locator(".cw-what").inner_text()
@@ -92,7 +92,7 @@ def _timeless(text: str) -> str:
     return re.sub(r"\d+ ms", "N ms", re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "", text)).strip()
 
 
-def test_operator_takes_a_customer_from_nothing_to_traffic(
+def test_operator_sets_up_a_customer_who_sends_traffic(
     server: str,
     simulator: Simulator,
     settings: Any,
@@ -103,7 +103,7 @@ def test_operator_takes_a_customer_from_nothing_to_traffic(
     user = User.objects.create_superuser("operator", password=PASSWORD)
     device = totp.read_offer(user, totp.make_offer(user))
     totp.enrol(device, f"{code_at(device.bin_key):06d}")
-    # The code that enrolled was used by it.
+    # Enrolment used up the current code, so the login needs the next one.
     code = f"{code_at(device.bin_key, t0=-device.step):06d}"
     provider = factories.make_provider("acme-ai", name="Acme AI")
     factories.make_endpoint(factories.make_model("acme/falcon", name="Falcon"), provider)
@@ -291,11 +291,11 @@ def test_operator_takes_a_customer_from_nothing_to_traffic(
     assert complaints == []
 
 
-def test_every_page_fits_a_phone_and_tells_no_secret(
+def test_every_page_fits_a_phone_and_shows_no_secret(
     server: str, tenant: Tenant, world: dict[str, Any]
 ) -> None:
     User.objects.create_superuser("operator", password=PASSWORD)
-    # What people type has no place to break; nothing of it may widen a page.
+    # These texts cannot be wrapped, and they must not widen a page.
     Organization.objects.update(name="Unbroken" * 20)
     failed = {"name": "model", "passed": False, "reason": "model_mismatch"}
     told = {"upstream_status": 404, "upstream_message": "x" * 512, "actual_model": "y" * 255}
@@ -307,7 +307,7 @@ def test_every_page_fits_a_phone_and_tells_no_secret(
     wide, telling = [], []
 
     with page_of(server, width=390) as (page, complaints):
-        # A dialog is a part of a page when it is asked for alone, and names no icon.
+        # A dialog that is opened directly is a fragment without an icon link.
         page.route("**/favicon.ico", lambda route: route.fulfill(status=204))
         log_in(page)
         for path in paths:
@@ -333,8 +333,8 @@ def _is_file(page: Page, path: str) -> bool:
 def test_pictures_of_the_main_pages_are_taken(server: str, simulator: Simulator) -> None:
     """``CAUSEWAY_SCREENSHOTS=DIR pytest tests/browser/test_journey.py -k pictures`` fills DIR.
 
-    Each picture is as high as its page, and its name says what it shows, how wide and in which
-    light: ``home-390-dark.png``.
+    Each picture shows the full height of its page. Its name has the page, the width and the colour
+    scheme, for instance ``home-390-dark.png``.
     """
     paths = _scene(simulator)
     for width, scheme in itertools.product((1440, 1024, 390), ("light", "dark")):
@@ -346,14 +346,14 @@ def test_pictures_of_the_main_pages_are_taken(server: str, simulator: Simulator)
                 page.set_viewport_size({"width": width, "height": 900})
                 page.goto(path)
                 height = page.evaluate("document.documentElement.scrollHeight")
-                # What sticks to the edges of the window would lie over the middle of the page.
+                # In a shorter window, sticky elements would cover the middle of the picture.
                 page.set_viewport_size({"width": width, "height": max(height, 900)})
                 page.screenshot(path=Path(PICTURES) / f"{name}-{width}-{scheme}.png")
         assert complaints == []
 
 
 def _scene(simulator: Simulator) -> dict[str, str]:
-    """Makes a day of two customers' traffic; returns the pages that show it, by short names."""
+    """Creates a day of traffic of two customers; returns the paths of the pages by short names."""
     cache.clear()
     User.objects.create_superuser("operator", password=PASSWORD)
     globex, initech = factories.make_tenant("Globex"), factories.make_tenant("Initech")

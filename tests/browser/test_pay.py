@@ -1,4 +1,4 @@
-"""The page of the person who pays, in a real browser: with scripts and without."""
+"""The payment page in a real browser, with and without scripts."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_page_fits_and_shows_the_payment(
     assert ground == {"light": "rgb(245, 246, 248)", "dark": "rgb(15, 17, 21)"}[scheme]
 
 
-def test_a_payment_shows_itself_without_a_reload(
+def test_a_payment_appears_without_a_reload(
     server: str, top_up: tuple[TopUp, Chain], token: Contract, together: Callable[..., list[Any]]
 ) -> None:
     asked, chain = top_up
@@ -68,7 +68,7 @@ def test_a_payment_shows_itself_without_a_reload(
 
     with page_of(server) as (page, complaints):
         page.goto(f"/pay/{asked.pk}")
-        # The driver runs an event loop in this thread, where the database cannot be used.
+        # The driver runs an event loop in this thread, so the database is used in another thread.
         together(pay)
         page.wait_for_selector("body[data-status=confirmed]", timeout=15_000)
         assert page.locator("#said").inner_text() == "Paid and credited"
@@ -90,7 +90,7 @@ def test_the_page_works_without_scripts(server: str, top_up: tuple[TopUp, Chain]
     assert complaints == []
 
 
-def test_an_expired_page_asks_for_nothing_any_more(
+def test_an_expired_page_does_not_ask_for_a_payment(
     server: str, top_up: tuple[TopUp, Chain]
 ) -> None:
     asked, _ = top_up

@@ -19,7 +19,7 @@ from tests.support.factories import Tenant
 
 @pytest.fixture
 def openrouter_client(server: str) -> Iterator[MakeOpenRouter]:
-    """Makes a client of the public SDK for a key; it does not retry."""
+    """Returns a function that creates a client of the public SDK for a key, without retries."""
     with contextlib.ExitStack() as stack:
 
         def make(key: str) -> OpenRouter:
@@ -30,8 +30,8 @@ def openrouter_client(server: str) -> Iterator[MakeOpenRouter]:
                 api_key=key,
                 server_url=f"{server}/api/v1",
                 client=transport,
-                # One that it made itself it would close whenever it is collected, in whichever
-                # event loop runs just then.
+                # An async client that the SDK creates is closed at garbage collection, in the
+                # event loop that runs at that moment.
                 async_client=httpx.AsyncClient(),
                 retry_config=None,
             )
@@ -41,7 +41,7 @@ def openrouter_client(server: str) -> Iterator[MakeOpenRouter]:
 
 @pytest.fixture
 def openai_client(server: str) -> Iterator[MakeOpenAI]:
-    """Makes a client of the ``openai`` SDK for a key; it does not retry."""
+    """Returns a function that creates a client of the ``openai`` SDK for a key, without retries."""
     with contextlib.ExitStack() as stack:
 
         def make(key: str) -> openai.OpenAI:
@@ -59,7 +59,7 @@ def openai_client(server: str) -> Iterator[MakeOpenAI]:
 
 @pytest.fixture
 def serve(tenant: Tenant, simulator: Simulator) -> Serve:
-    """Publishes a model that the simulator answers with the named behaviour; returns its slug.
+    """Returns a function that publishes a model with a behaviour of the simulator.
 
     The tenant calls the model with its own credential, so a call costs no credits.
     """

@@ -1,4 +1,4 @@
-"""The ``anthropic`` SDK needs a base URL and a key, and then talks to any model."""
+"""The ``anthropic`` SDK calls any model, given only the base URL and a key."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ INPUT = {"city": "Zürich", "number": 0}
 
 
 def connected(server: str, **login: Any) -> anthropic.Anthropic:
-    """A client that does not retry, and whose answers must all be documented ones."""
+    """Returns a client that does not retry and checks each response against the document."""
     transport = anthropic.DefaultHttpxClient(
         timeout=30, event_hooks={"response": [document.check_answer]}
     )
@@ -52,7 +52,7 @@ def client(server: str, tenant: Tenant) -> Iterator[anthropic.Anthropic]:
 
 @pytest.fixture
 def maker() -> Iterator[Upstream]:
-    """An upstream that speaks Anthropic's format itself."""
+    """Starts an upstream that uses the Anthropic format."""
     made = Upstream("anthropic", answer=ANSWERS["anthropic"], events=EVENTS["anthropic"])
     certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
     with serving(made, certificates.server_context()) as made.server:
@@ -61,7 +61,7 @@ def maker() -> Iterator[Upstream]:
 
 @pytest.fixture
 def at_maker(maker: Upstream, tenant: Tenant) -> str:
-    """A model that is paid from credits and served there."""
+    """Returns the slug of a model that ``maker`` serves, paid from credits."""
     provider = factories.make_provider(
         "maker", name="Maker", dialect="anthropic", base_url=maker.base_url
     )
@@ -83,7 +83,7 @@ def ask(client: anthropic.Anthropic, model: str, **fields: Any) -> anthropic.typ
 
 
 def stream(client: anthropic.Anthropic, model: str, **fields: Any) -> tuple[list[Any], Any]:
-    """Every event of the SDK's helper, and the message that it put together of them."""
+    """Returns the events of the SDK's stream helper and the message that it assembled."""
     wanted = {"model": model, "max_tokens": 50, "messages": MESSAGES, **fields}
     with client.messages.stream(**wanted) as events:
         return list(events), events.get_final_message()
@@ -117,7 +117,7 @@ def test_create_answers(client: anthropic.Anthropic, serve: Serve) -> None:
     assert message._request_id is not None
 
 
-def test_stream_gives_a_word_at_a_time(client: anthropic.Anthropic, serve: Serve) -> None:
+def test_stream_delivers_one_word_at_a_time(client: anthropic.Anthropic, serve: Serve) -> None:
     events, message = stream(client, serve("sim-echo"))
     assert [event.text for event in events if event.type == "text"] == WORDS
     assert message.content[0].text == "You said: one two three"
@@ -140,7 +140,7 @@ def test_every_event_is_documented(client: anthropic.Anthropic, serve: Serve) ->
         document.check_schema(document.stream_schema("/messages"), event)
 
 
-def test_tools_are_called_and_answer(
+def test_tools_are_called_and_their_results_are_sent(
     client: anthropic.Anthropic, serve: Serve, simulator: Simulator
 ) -> None:
     model = serve("sim-tools")
@@ -197,7 +197,7 @@ def test_the_input_of_tools_is_streamed(client: anthropic.Anthropic, serve: Serv
     assert message.stop_reason == "tool_use"
 
 
-def test_an_image_and_a_system_prompt_travel(
+def test_an_image_and_a_system_prompt_reach_the_upstream(
     client: anthropic.Anthropic, serve: Serve, simulator: Simulator
 ) -> None:
     source = {"type": "base64", "media_type": "image/png", "data": "aGk="}
@@ -224,7 +224,9 @@ def test_an_image_and_a_system_prompt_travel(
     assert (body["temperature"], body["stop"], body["max_tokens"]) == (0.5, ["END"], 50)
 
 
-def test_what_a_server_reasons_is_thinking(client: anthropic.Anthropic, serve: Serve) -> None:
+def test_reasoning_of_the_upstream_becomes_thinking(
+    client: anthropic.Anthropic, serve: Serve
+) -> None:
     model = serve("sim-reasoning")
     for message in (ask(client, model), stream(client, model)[1]):
         assert [block.type for block in message.content] == ["thinking", "text"]
@@ -233,7 +235,7 @@ def test_what_a_server_reasons_is_thinking(client: anthropic.Anthropic, serve: S
         assert message.usage.output_tokens_details.thinking_tokens == 3
 
 
-def test_an_answer_goes_through_another_format_and_back(
+def test_an_answer_is_converted_and_sent_back_without_loss(
     client: anthropic.Anthropic, maker: Upstream, at_maker: str
 ) -> None:
     maker.answer = {
@@ -292,7 +294,7 @@ def test_thinking_is_streamed_with_its_signature(
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
-def test_the_cost_told_is_the_cost_charged(
+def test_the_reported_cost_is_the_charged_cost(
     client: anthropic.Anthropic,
     tenant: Tenant,
     at_maker: str,
@@ -315,7 +317,7 @@ def test_the_cost_told_is_the_cost_charged(
     assert account.available == 1_000 * 10**9 - 92_000
 
 
-def test_a_token_is_as_good_as_a_key(server: str, tenant: Tenant, serve: Serve) -> None:
+def test_a_bearer_token_authenticates_like_a_key(server: str, tenant: Tenant, serve: Serve) -> None:
     with connected(server, auth_token=tenant.api_key) as client:
         assert ask(client, serve("sim-echo")).stop_reason == "end_turn"
 
@@ -341,7 +343,7 @@ def test_beta_and_asynchronous_clients_answer(server: str, tenant: Tenant, serve
     assert asyncio.run(talk()) == ("You said: one two three", WORDS)
 
 
-def test_a_request_as_coding_agents_send_it(
+def test_a_request_of_a_coding_agent_reaches_the_upstream(
     client: anthropic.Anthropic, maker: Upstream, at_maker: str
 ) -> None:
     mark = {"cache_control": {"type": "ephemeral"}}
@@ -400,9 +402,7 @@ def test_an_unknown_model_is_a_not_found_error(client: anthropic.Anthropic) -> N
     assert caught.value.error_code == "model_not_found"
 
 
-def test_a_tool_of_a_server_is_a_bad_request_error(
-    client: anthropic.Anthropic, serve: Serve
-) -> None:
+def test_a_server_tool_is_a_bad_request_error(client: anthropic.Anthropic, serve: Serve) -> None:
     with pytest.raises(anthropic.BadRequestError) as caught:
         ask(
             client,
@@ -417,7 +417,9 @@ def test_a_tool_of_a_server_is_a_bad_request_error(
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
-def test_too_few_credits_are_a_billing_error(server: str, at_maker: str, is_streamed: bool) -> None:
+def test_insufficient_credits_are_a_billing_error(
+    server: str, at_maker: str, is_streamed: bool
+) -> None:
     poor = factories.make_tenant("Poor", credits_usd=0)
     with (
         connected(server, api_key=poor.api_key) as client,
@@ -440,7 +442,7 @@ def test_too_few_credits_are_a_billing_error(server: str, at_maker: str, is_stre
         ("sim-html", anthropic.InternalServerError, "api_error"),
     ],
 )
-def test_a_failure_of_an_upstream_has_its_own_class(
+def test_each_failure_of_an_upstream_has_its_own_class(
     client: anthropic.Anthropic,
     serve: Serve,
     behaviour: str,
@@ -453,7 +455,7 @@ def test_a_failure_of_an_upstream_has_its_own_class(
     assert caught.value.type == kind
 
 
-def test_an_error_inside_a_stream_is_raised_after_the_words_before_it(
+def test_an_error_inside_a_stream_is_raised_after_the_earlier_words(
     client: anthropic.Anthropic, serve: Serve
 ) -> None:
     words = []

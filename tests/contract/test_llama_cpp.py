@@ -1,4 +1,4 @@
-"""A real llama.cpp server as the upstream of a private endpoint: nobody here wrote its answers."""
+"""A real llama.cpp server as the upstream of a private endpoint."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ xllamacpp = pytest.importorskip("xllamacpp", reason="there is no wheel for this 
 
 SECRET: Final = "sk-tiny-0123456789"
 MESSAGES: Final = [{"role": "user", "content": "Say something."}]
-# What the model's chat template makes of the messages, and the token that begins every text.
+# One token per character of the messages after the chat template, and one at the beginning.
 PROMPT_TOKENS: Final = len("user: Say something.\nassistant:") + 1
 
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A llama.cpp server on a socket of its own, behind TLS; its base URL."""
+    """Starts a llama.cpp server behind TLS and yields its base URL."""
     path = tmp_path_factory.mktemp("model") / "tiny.gguf"
     write_tiny_model(path)
     params = xllamacpp.CommonParams()
@@ -51,13 +51,13 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     assert address.port is not None
     with _behind_tls(address.hostname, address.port) as port:
         yield f"https://127.0.0.1:{port}/v1"
-    # Its threads end when the last reference goes.
+    # The threads of the server end when its last reference is deleted.
     del server
 
 
 @contextlib.contextmanager
 def _behind_tls(host: str, port: int) -> Iterator[int]:
-    """Ends TLS in front of a plain server, from a thread and an event loop of its own."""
+    """Terminates TLS for a plain server, in another thread; yields the port."""
     certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -75,7 +75,7 @@ def _behind_tls(host: str, port: int) -> Iterator[int]:
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
         finally:
-            # A connection that is kept alive is still there when everything ends.
+            # A kept-alive connection is still open at this point.
             writer.transport.abort()
             inner_writer.transport.abort()
 
@@ -106,7 +106,7 @@ def _behind_tls(host: str, port: int) -> Iterator[int]:
 
 @pytest.fixture
 def client(server: str, llama: str, tenant: Tenant, openai_client: MakeOpenAI) -> openai.OpenAI:
-    """A client of a tenant whose private endpoint was activated against the llama.cpp server."""
+    """Returns a client of a tenant with an active private endpoint on the llama.cpp server."""
     factories.make_provider("acme", name="Acme AI")
     model = factories.make_model("acme/tiny")
     headers = {"Authorization": f"Bearer {tenant.management_key}"}
@@ -135,7 +135,7 @@ def client(server: str, llama: str, tenant: Tenant, openai_client: MakeOpenAI) -
     return openai_client(tenant.api_key)
 
 
-def test_chat_is_answered_with_the_usage_that_llama_cpp_counted(client: openai.OpenAI) -> None:
+def test_chat_answers_with_the_usage_of_llama_cpp(client: openai.OpenAI) -> None:
     answer = client.chat.completions.create(
         model="acme/tiny", messages=MESSAGES, max_tokens=12, temperature=0
     )
@@ -174,7 +174,7 @@ def test_chat_streams_the_same_text_and_usage(client: openai.OpenAI) -> None:
     assert {chunk.id for chunk in chunks} == {chunks[0].id}
 
 
-def test_text_completion_is_answered_and_streamed(client: openai.OpenAI) -> None:
+def test_text_completion_answers_and_streams(client: openai.OpenAI) -> None:
     asked: dict[str, Any] = {
         "model": "acme/tiny", "prompt": "Once upon", "max_tokens": 8, "temperature": 0
     }  # fmt: skip
@@ -190,7 +190,7 @@ def test_text_completion_is_answered_and_streamed(client: openai.OpenAI) -> None
     assert (chunks[-1].usage.prompt_tokens, chunks[-1].usage.completion_tokens) == (10, 8)
 
 
-def test_what_llama_cpp_refuses_is_the_callers_error(client: openai.OpenAI) -> None:
+def test_a_refusal_of_llama_cpp_is_an_error_of_the_caller(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(
             model="acme/tiny", messages=[{"role": "user", "content": "x" * 600}]

@@ -1,4 +1,4 @@
-"""The ``openai`` SDK, which most programs use, needs a base URL and a key, and nothing else."""
+"""The ``openai`` SDK works with only a base URL and a key."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_chat_answers(client: openai.OpenAI, serve: Serve) -> None:
     }
 
 
-def test_chat_streams_a_word_at_a_time(client: openai.OpenAI, serve: Serve) -> None:
+def test_chat_streams_one_word_at_a_time(client: openai.OpenAI, serve: Serve) -> None:
     with client.chat.completions.create(
         model=serve("sim-echo"), messages=MESSAGES, stream=True
     ) as stream:
@@ -195,7 +195,7 @@ def test_wrong_parameter_is_a_bad_request_error(client: openai.OpenAI, serve: Se
         ("sim-html", openai.InternalServerError, 502),
     ],
 )
-def test_failure_of_an_upstream_has_its_own_class(
+def test_each_failure_of_an_upstream_has_its_own_class(
     client: openai.OpenAI,
     serve: Serve,
     behaviour: str,
@@ -210,15 +210,13 @@ def test_failure_of_an_upstream_has_its_own_class(
     assert caught.value.body["code"] == status
 
 
-def test_rate_limit_of_an_upstream_says_when_to_try_again(
-    client: openai.OpenAI, serve: Serve
-) -> None:
+def test_rate_limit_of_an_upstream_has_retry_after(client: openai.OpenAI, serve: Serve) -> None:
     with pytest.raises(openai.RateLimitError) as caught:
         client.chat.completions.create(model=serve("sim-status:429,7"), messages=MESSAGES)
     assert caught.value.response.headers["retry-after"] == "7"
 
 
-def test_error_inside_a_stream_is_raised_after_the_words_before_it(
+def test_error_inside_a_stream_is_raised_after_the_earlier_words(
     client: openai.OpenAI, serve: Serve
 ) -> None:
     contents = []

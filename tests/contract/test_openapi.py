@@ -1,4 +1,4 @@
-"""The OpenAPI document is checked in: a change of the interface is a change that somebody reads."""
+"""The OpenAPI document is a checked-in golden file, so that reviews show changes of the API."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def golden() -> dict[str, Any]:
     return found
 
 
-def test_document_is_the_golden_one() -> None:
+def test_document_equals_the_golden_file() -> None:
     output = io.StringIO()
     call_command(
         "spectacular", format="openapi-json", validate=True, fail_on_warn=True, stdout=output
@@ -36,7 +36,7 @@ def test_document_is_the_golden_one() -> None:
     assert json.loads(output.getvalue()) == json.loads(document.GOLDEN.read_text()), UPDATE
 
 
-def test_document_is_served_as_it_is_checked_in(server: str, golden: dict[str, Any]) -> None:
+def test_served_document_equals_the_golden_file(server: str, golden: dict[str, Any]) -> None:
     served = requests.get(f"{server}/api/v1/openapi.json", timeout=30)
     assert served.status_code == 200
     assert served.json() == golden, UPDATE
@@ -143,7 +143,7 @@ OPEN = {
 }  # fmt: skip
 
 
-def test_every_operation_takes_a_key_and_documents_its_errors(golden: dict[str, Any]) -> None:
+def test_every_operation_requires_a_key_and_documents_its_errors(golden: dict[str, Any]) -> None:
     error = {"$ref": "#/components/schemas/Error"}
     for item in golden["paths"].values():
         for operation in item.values():

@@ -42,12 +42,12 @@ def actor(tenant: Tenant) -> str:
 
 
 @pytest.mark.parametrize("group", OPERATIONS)
-def test_the_sdk_has_the_operations_that_are_tested_here(manager: OpenRouter, group: str) -> None:
+def test_the_sdk_has_every_tested_operation(manager: OpenRouter, group: str) -> None:
     resource = getattr(manager, group)
     assert [name for name in OPERATIONS[group] if not hasattr(resource, name)] == []
 
 
-def test_a_workspace_lives_from_creation_to_deletion(
+def test_a_workspace_is_created_changed_and_deleted(
     manager: OpenRouter, tenant: Tenant, actor: str
 ) -> None:
     workspaces = manager.workspaces
@@ -104,7 +104,7 @@ def test_the_default_workspace_is_deleted_on_confirmation(manager: OpenRouter) -
     assert gone.DELETED is True
 
 
-def test_a_slug_that_is_taken_is_a_bad_request(manager: OpenRouter) -> None:
+def test_a_taken_slug_is_a_bad_request(manager: OpenRouter) -> None:
     with pytest.raises(errors.BadRequestResponseError) as caught:
         manager.workspaces.create(name="Again", slug="default")
     assert caught.value.data.error.metadata == {
@@ -113,7 +113,7 @@ def test_a_slug_that_is_taken_is_a_bad_request(manager: OpenRouter) -> None:
     }
 
 
-def test_members_of_a_workspace_come_and_go(manager: OpenRouter, tenant: Tenant) -> None:
+def test_members_of_a_workspace_are_added_and_removed(manager: OpenRouter, tenant: Tenant) -> None:
     workspaces = manager.workspaces
     member = make_member(tenant.organization, role=Member.Role.ADMIN)
     workspaces.create(name="Research", slug="research")
@@ -179,7 +179,7 @@ def wanted(db: None) -> dict[str, Any]:
     }
 
 
-def test_a_guardrail_lives_from_creation_to_deletion(
+def test_a_guardrail_is_created_changed_and_deleted(
     manager: OpenRouter, tenant: Tenant, wanted: dict[str, Any]
 ) -> None:
     guardrails = manager.guardrails
@@ -209,7 +209,7 @@ def test_a_guardrail_lives_from_creation_to_deletion(
         guardrails.get(id=made.id)
 
 
-def test_the_default_guardrail_comes_with_its_first_change(
+def test_the_first_update_creates_the_default_guardrail(
     manager: OpenRouter, tenant: Tenant
 ) -> None:
     default_id = manager.workspaces.get(id="default").data.default_guardrail_id
@@ -220,7 +220,7 @@ def test_the_default_guardrail_comes_with_its_first_change(
     assert manager.api_keys.get_current_key_metadata().data.allowed_data_regions == ["us"]
 
 
-def test_keys_and_members_get_a_guardrail_and_lose_it(
+def test_guardrails_are_assigned_to_keys_and_members_and_removed(
     manager: OpenRouter, tenant: Tenant, actor: str
 ) -> None:
     guardrails = manager.guardrails
@@ -290,14 +290,14 @@ def test_the_organization_shows_its_members_and_settings(
     }
 
 
-def test_a_key_is_made_for_a_member(manager: OpenRouter, tenant: Tenant) -> None:
+def test_a_key_is_created_for_a_member(manager: OpenRouter, tenant: Tenant) -> None:
     member = make_member(tenant.organization)
     made = manager.api_keys.create(name="Hers", creator_user_id=str(member.pk))
     assert made.data.creator_user_id == str(member.pk)
     assert manager.api_keys.get(hash=made.data.hash).data.creator_user_id == str(member.pk)
 
 
-def test_an_inference_key_manages_nothing(
+def test_management_operations_refuse_an_inference_key(
     openrouter_client: MakeOpenRouter, tenant: Tenant
 ) -> None:
     caller = openrouter_client(tenant.api_key)
@@ -307,7 +307,7 @@ def test_an_inference_key_manages_nothing(
         caller.organization.list_members,
         caller.organization.get_settings,
     ):
-        # Not every version of the SDK declares a 403 for each of them.
+        # Some versions of the SDK declare no 403 for some of these operations.
         with pytest.raises(errors.OpenRouterError) as caught:
             call()
         assert caught.value.status_code == 403

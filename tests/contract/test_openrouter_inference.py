@@ -1,4 +1,4 @@
-"""The public OpenRouter SDK for embeddings, credits and the record of a generation."""
+"""The public Python SDK calls embeddings and reads credits and generations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.support.contract.clients import MakeOpenRouter, Serve
 from tests.support.factories import Tenant
 
 
-def test_embeddings_and_their_generation(
+def test_embeddings_answer_and_their_generation_is_found(
     openrouter_client: MakeOpenRouter, tenant: Tenant, serve: Serve
 ) -> None:
     client = openrouter_client(tenant.api_key)
@@ -19,6 +19,6 @@ def test_embeddings_and_their_generation(
     assert (found.tokens_prompt, found.total_cost) == (2, 0)
 
 
-def test_credits(openrouter_client: MakeOpenRouter, tenant: Tenant) -> None:
+def test_credits_are_returned(openrouter_client: MakeOpenRouter, tenant: Tenant) -> None:
     found = openrouter_client(tenant.management_key).credits.get_credits().data
     assert (found.total_credits, found.total_usage) == (1_000, 0)

@@ -1,4 +1,4 @@
-"""The public Python SDK reads the public catalogue, with a key and without."""
+"""The public Python SDK reads the public catalogue with and without a key."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def client(
 
 @pytest.fixture
 def catalogue(db: None) -> None:
-    """Three models of text and one of embeddings, newest first, at one provider."""
+    """Creates three text models, newest first, and an embedding model at one provider."""
     provider = factories.make_provider("north", name="North Star", headquarters="CH")
     for number in range(3):
         model = factories.make_model(f"acme/model-{number}.5", created=1_767_225_600 - number)
@@ -35,7 +35,7 @@ def catalogue(db: None) -> None:
     factories.make_endpoint(embedder, provider)
 
 
-def test_models_are_walked_page_by_page(client: OpenRouter, catalogue: None) -> None:
+def test_models_are_listed_page_by_page(client: OpenRouter, catalogue: None) -> None:
     pages = []
     page: Any = client.models.list(limit=2, sort="pricing-high-to-low")
     while page is not None:
@@ -70,7 +70,7 @@ def test_models_are_counted(client: OpenRouter, catalogue: None) -> None:
     assert client.models.count(output_modalities="all").data.count == 4
 
 
-def test_a_model_is_read_by_its_name(client: OpenRouter, catalogue: None) -> None:
+def test_a_model_is_found_by_its_name(client: OpenRouter, catalogue: None) -> None:
     for slug in ("model-1.5", "model-1.5:free", "model-1.5-2026-01-01"):
         model = client.models.get(author="acme", slug=slug).data
         assert (model.id, model.pricing.prompt) == ("acme/model-1.5", "0.000002")
@@ -95,7 +95,7 @@ def test_the_links_of_a_model_lead_to_its_endpoints(client: OpenRouter, catalogu
         client.endpoints.list(author="acme", slug="none")
 
 
-def test_the_figures_of_an_endpoint_are_for_those_who_have_a_key(
+def test_endpoint_latency_and_throughput_require_a_key(
     openrouter_client: MakeOpenRouter, tenant: Tenant
 ) -> None:
     cache.clear()
@@ -121,7 +121,7 @@ def test_the_figures_of_an_endpoint_are_for_those_who_have_a_key(
     ]  # fmt: skip
 
 
-def test_endpoints_without_retention_are_listed(client: OpenRouter, catalogue: None) -> None:
+def test_endpoints_without_data_retention_are_listed(client: OpenRouter, catalogue: None) -> None:
     [endpoint] = client.endpoints.list_zdr_endpoints().data
     assert endpoint.model_id == "acme/model-1.5-2026-01-01"
 
@@ -138,7 +138,7 @@ def test_embedding_models_are_listed(client: OpenRouter, catalogue: None) -> Non
     assert page.next() is None
 
 
-def test_a_bad_key_reads_nothing(openrouter_client: MakeOpenRouter, catalogue: None) -> None:
+def test_an_unknown_key_is_refused(openrouter_client: MakeOpenRouter, catalogue: None) -> None:
     with pytest.raises(errors.OpenRouterError) as caught:
         openrouter_client("sk-unknown").models.list()
     assert caught.value.status_code == 401

@@ -17,7 +17,7 @@ from tests.support import factories
 from tests.support.contract.clients import MakeOpenRouter, Serve
 from tests.support.factories import Tenant
 
-# The SDK warns of every answer that holds a field which its own description calls deprecated.
+# The SDK warns about every response with a field that its OpenAPI document marks as deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:warning. .. DEPRECATED:DeprecationWarning")
 
 gives_feedback = pytest.mark.skipif(
@@ -40,7 +40,7 @@ def caller(openrouter_client: MakeOpenRouter, tenant: Tenant) -> OpenRouter:
     return openrouter_client(tenant.api_key)
 
 
-def test_what_was_sent_can_be_looked_up(caller: OpenRouter, serve: Serve) -> None:
+def test_get_generation_returns_the_record_of_a_request(caller: OpenRouter, serve: Serve) -> None:
     answer = caller.chat.send(
         model=serve("sim-echo"), messages=[{"role": "user", "content": "one two three"}]
     )
@@ -61,13 +61,15 @@ def test_what_was_sent_can_be_looked_up(caller: OpenRouter, serve: Serve) -> Non
     )
 
 
-def test_a_generation_under_way_is_not_found_yet(caller: OpenRouter, tenant: Tenant) -> None:
+def test_a_pending_generation_is_not_found(caller: OpenRouter, tenant: Tenant) -> None:
     generation = factories.make_generation(tenant, status="pending")
     with pytest.raises(errors.NotFoundResponseError, match="has not ended yet"):
         caller.generations.get_generation(id=generation.pk)
 
 
-def test_what_is_not_there_is_not_found(caller: OpenRouter, tenant: Tenant) -> None:
+def test_unknown_generations_and_their_contents_are_not_found(
+    caller: OpenRouter, tenant: Tenant
+) -> None:
     generation = factories.make_generation(tenant)
     with pytest.raises(errors.NotFoundResponseError, match="does not exist"):
         caller.generations.get_generation(id="gen-1")
@@ -76,11 +78,13 @@ def test_what_is_not_there_is_not_found(caller: OpenRouter, tenant: Tenant) -> N
 
 
 @gives_feedback
-def test_feedback(manager: OpenRouter, caller: OpenRouter, tenant: Tenant) -> None:
+def test_feedback_is_stored_once_and_needs_a_management_key(
+    manager: OpenRouter, caller: OpenRouter, tenant: Tenant
+) -> None:
     generation = factories.make_generation(tenant)
     given: dict[str, Any] = {"generation_id": generation.pk, "category": "latency"}
     assert manager.generations.submit_feedback(**given, comment="slow").data.SUCCESS is True
-    # Not every version of the SDK has a class for these statuses here.
+    # Some versions of the SDK have no class for these statuses of this operation.
     for client, status in ((manager, 409), (caller, 403)):
         with pytest.raises(errors.OpenRouterError) as caught:
             client.generations.submit_feedback(**given)
@@ -88,7 +92,9 @@ def test_feedback(manager: OpenRouter, caller: OpenRouter, tenant: Tenant) -> No
     assert Feedback.objects.get().comment == "slow"
 
 
-def test_activity(manager: OpenRouter, caller: OpenRouter, tenant: Tenant) -> None:
+def test_activity_returns_daily_usage(
+    manager: OpenRouter, caller: OpenRouter, tenant: Tenant
+) -> None:
     yesterday = timezone.now() - timedelta(days=1)
     made = factories.make_generation(
         tenant, created_at=yesterday, prompt_tokens=10, completion_tokens=5, cost_nano=25
@@ -121,7 +127,7 @@ def test_activity(manager: OpenRouter, caller: OpenRouter, tenant: Tenant) -> No
 
 
 @asks_analytics
-def test_analytics(manager: OpenRouter, tenant: Tenant) -> None:
+def test_analytics_returns_the_requested_metrics(manager: OpenRouter, tenant: Tenant) -> None:
     at = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
     for end_user in ("alice", "alice", "bob"):
         factories.make_generation(
@@ -140,7 +146,7 @@ def test_analytics(manager: OpenRouter, tenant: Tenant) -> None:
         order_by={"field": "request_count", "direction": "desc"},
         time_range={"start": at, "end": at + timedelta(seconds=1)},
     ).data
-    # This SDK declares no member of a row and keeps none: what they hold is tested elsewhere.
+    # The SDK declares no fields of a row and drops them; other tests check their values.
     assert len(answer.data) == 1
     assert (answer.metadata.row_count, answer.metadata.truncated) == (1, False)
     with pytest.raises(errors.BadRequestResponseError, match="order_by"):

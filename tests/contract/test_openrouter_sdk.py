@@ -1,4 +1,4 @@
-"""The public Python SDK accepts every answer, and has a class of its own for every error."""
+"""The public Python SDK parses every response and raises a specific class for every error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.contract.clients import MakeOpenRouter, Serve
 from tests.support.factories import Tenant
 
 QUESTION = [{"role": "user", "content": "one two three"}]
-# The SDK warns of every answer that holds a field which its own description calls deprecated.
+# The SDK warns about every response with a field that its OpenAPI document marks as deprecated.
 DEPRECATED_FIELDS = "ignore:warning. .. DEPRECATED:DeprecationWarning"
 COST_DETAILS = {
     "upstream_inference_cost": 0.000013,
@@ -27,7 +27,7 @@ COST_DETAILS = {
     "upstream_inference_completions_cost": 0.00001,
 }
 
-# Later versions of the SDK know them under another path.
+# Later versions of the SDK use /external-users for end users.
 names_end_users = pytest.mark.skipif(
     openrouter.__version__ != "1.3.30", reason="this SDK has no /end-users"
 )
@@ -35,7 +35,7 @@ names_end_users = pytest.mark.skipif(
 names_external_users = pytest.mark.skipif(
     openrouter.__version__ == "1.3.30", reason="this SDK has no /external-users"
 )
-# They are replaced in the path as they are: whoever calls the SDK encodes them.
+# The SDK inserts these names into the path without encoding them, so the tests encode them.
 AWKWARD_USERS = ["two words", "a/b", "50%", "a?b#c;d", "😀", "%2F", "/", "a+b", "..."]
 
 
@@ -51,7 +51,7 @@ def caller(openrouter_client: MakeOpenRouter, tenant: Tenant) -> OpenRouter:
 
 @pytest.fixture
 def wanted(tenant: Tenant, simulator: Simulator) -> dict[str, Any]:
-    """What creates a private endpoint that passes its validation."""
+    """Returns the fields of a private endpoint that passes its validation."""
     provider = factories.make_provider("acme", name="Acme AI")
     model = factories.make_model("acme/falcon", name="Falcon")
     factories.make_credential(tenant, provider)
@@ -67,7 +67,7 @@ def _activation(tenant: Tenant) -> dict[str, Any]:
     return {"activate": {"workspace_id": str(tenant.workspace.pk)}}
 
 
-def test_create_answers_with_a_draft(manager: OpenRouter, wanted: dict[str, Any]) -> None:
+def test_create_returns_a_draft(manager: OpenRouter, wanted: dict[str, Any]) -> None:
     created = manager.private_endpoints.create(
         **wanted,
         declared_region="europe",
@@ -88,7 +88,7 @@ def test_create_answers_with_a_draft(manager: OpenRouter, wanted: dict[str, Any]
     }
 
 
-def test_create_with_activate_answers_with_an_active_endpoint(
+def test_create_with_activate_returns_an_active_endpoint(
     manager: OpenRouter, tenant: Tenant, wanted: dict[str, Any]
 ) -> None:
     created = manager.private_endpoints.create(**wanted, **_activation(tenant)).data
@@ -96,7 +96,7 @@ def test_create_with_activate_answers_with_an_active_endpoint(
     assert manager.private_endpoints.get(id=created.id).data.status == "active"
 
 
-def test_create_with_a_repeated_key_answers_with_the_first_endpoint(
+def test_create_with_a_repeated_key_returns_the_first_endpoint(
     manager: OpenRouter, wanted: dict[str, Any]
 ) -> None:
     first = manager.private_endpoints.create(**wanted, idempotency_key="once").data
@@ -117,7 +117,7 @@ def test_create_refuses_a_repeated_key_with_another_body(
     assert caught.value.data.error.metadata == {"error_type": "idempotency_key_reused"}
 
 
-def test_create_with_activate_answers_with_the_draft_when_a_check_fails(
+def test_create_with_activate_returns_the_draft_when_a_check_fails(
     manager: OpenRouter, tenant: Tenant, wanted: dict[str, Any]
 ) -> None:
     with pytest.raises(errors.UnprocessableEntity) as caught:
@@ -200,7 +200,7 @@ def test_create_refuses_an_empty_field(manager: OpenRouter, wanted: dict[str, An
     assert list(caught.value.data.error.metadata["fields"]) == ["upstream_model_id"]
 
 
-def test_an_endpoint_lives_from_draft_to_deletion(
+def test_an_endpoint_goes_from_draft_to_deletion(
     manager: OpenRouter, tenant: Tenant, wanted: dict[str, Any], simulator: Simulator
 ) -> None:
     endpoints = manager.private_endpoints
@@ -260,7 +260,7 @@ def test_an_endpoint_lives_from_draft_to_deletion(
     assert gone.value.data.error.metadata == {"error_type": "endpoint_not_found"}
 
 
-def test_validate_answers_with_the_check_that_failed(
+def test_validate_returns_the_failed_check(
     manager: OpenRouter, tenant: Tenant, wanted: dict[str, Any]
 ) -> None:
     draft = manager.private_endpoints.create(**wanted | {"upstream_model_id": "sim-status-503"})
@@ -325,7 +325,7 @@ def test_management_routes_refuse_an_inference_key(caller: OpenRouter, tenant: T
     assert caught.value.data.error.code == 403
     with pytest.raises(errors.ForbiddenResponseError):
         caller.models.list_for_user(security={"bearer": tenant.api_key})
-    # Not every version of the SDK declares a 403 for this one.
+    # Some versions of the SDK declare no 403 for this operation.
     with pytest.raises(errors.OpenRouterError) as listing:
         caller.byok.list()
     assert listing.value.status_code == 403
@@ -381,7 +381,7 @@ def test_end_users_are_listed_changed_and_deleted(manager: OpenRouter) -> None:
 
 @names_end_users
 @pytest.mark.parametrize("user", AWKWARD_USERS)
-def test_end_users_of_any_kind_have_a_path(manager: OpenRouter, user: str) -> None:
+def test_end_users_with_any_name_have_a_path(manager: OpenRouter, user: str) -> None:
     manager.end_users.create(user=user)
     encoded = quote(user, safe="")
     assert manager.end_users.get(user=encoded).data.user == user
@@ -409,7 +409,7 @@ def test_external_users_are_registered_listed_changed_and_deleted(manager: OpenR
 
 @names_external_users
 @pytest.mark.parametrize("user", AWKWARD_USERS)
-def test_external_users_of_any_kind_have_a_path(manager: OpenRouter, user: str) -> None:
+def test_external_users_with_any_name_have_a_path(manager: OpenRouter, user: str) -> None:
     manager.external_users.create(user=user)
     encoded = quote(user, safe="")
     assert manager.external_users.get(user=encoded).data.user == user
@@ -474,7 +474,7 @@ def test_api_keys_are_created_changed_and_deleted(
         keys.delete(hash=created.hash)
 
 
-def test_api_keys_refuse_what_is_malformed(manager: OpenRouter) -> None:
+def test_api_keys_refuse_malformed_fields(manager: OpenRouter) -> None:
     with pytest.raises(errors.BadRequestResponseError) as caught:
         manager.api_keys.create(name="CI", limit=-1)
     assert caught.value.data.error.metadata is not None
@@ -503,7 +503,7 @@ def test_a_spent_limit_is_forbidden_and_shown(
     openrouter.__version__ == "1.3.30", reason="this SDK does not know all fields of the routes"
 )
 @pytest.mark.filterwarnings(DEPRECATED_FIELDS)
-def test_later_fields_of_keys_are_understood(
+def test_keys_have_a_workspace_and_budgets(
     openrouter_client: MakeOpenRouter, manager: OpenRouter, tenant: Tenant
 ) -> None:
     workspace = Workspace.objects.create(
@@ -542,7 +542,7 @@ def test_byok_credential_is_shown_changed_and_deleted(manager: OpenRouter, tenan
         manager.byok.get(id=created.id)
 
 
-def test_models_are_walked_page_by_page(manager: OpenRouter, tenant: Tenant) -> None:
+def test_models_are_listed_page_by_page(manager: OpenRouter, tenant: Tenant) -> None:
     provider = factories.make_provider()
     for number in range(5):
         model = factories.make_model(f"acme/model-{number}", created=1_767_225_600 - number)
@@ -667,7 +667,7 @@ def test_chat_streams_tokens_and_ends_with_the_cost(caller: OpenRouter, serve: S
     assert {chunk.id for chunk in chunks} == {chunks[0].id}
 
 
-def test_chat_delivers_each_token_when_it_comes(
+def test_chat_delivers_each_token_without_buffering(
     caller: OpenRouter, serve: Serve, simulator: Simulator
 ) -> None:
     simulator.clear()
@@ -708,7 +708,7 @@ def test_chat_streams_the_arguments_of_a_tool_call(caller: OpenRouter, serve: Se
     ["sim-reasoning", "sim-null-content", "sim-extra", "sim-cached", "sim-no-usage",
      "sim-null-usage", "sim-content-filter", "sim-usage-null", "sim-versioned", "sim-crlf"],
 )  # fmt: skip
-def test_chat_keeps_its_shape_whatever_the_upstream_adds_or_omits(
+def test_chat_keeps_its_shape_when_the_upstream_adds_or_omits_fields(
     caller: OpenRouter, serve: Serve, behaviour: str
 ) -> None:
     model = serve(behaviour)
@@ -736,7 +736,7 @@ def test_chat_reports_an_error_inside_a_stream_as_its_last_chunk(
     assert chunks[-1].choices[0].finish_reason == "error"
 
 
-def test_chat_refuses_keys_that_may_not_infer(
+def test_chat_refuses_keys_without_inference_permission(
     openrouter_client: MakeOpenRouter, manager: OpenRouter, serve: Serve
 ) -> None:
     model = serve("sim-echo")

@@ -1,4 +1,4 @@
-"""Fills an empty database, or that of a demo, with a month of plausible traffic: all or nothing."""
+"""Fills an empty or a demo database with a month of plausible traffic, in one transaction."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def fill(scale: Decimal, *, messages: TextIO | None = None) -> dict[str, Any]:
     began = time.monotonic()
     with transaction.atomic():
         report: dict[str, Any] = Filling(scale, messages).run()
-        # A million entries of the audit log would say less than this one.
+        # One audit entry with the counts is more useful than a million entries.
         audit.record_import(
             audit.command_actor("fill"), "command fill", organization_id=None, counts=report
         )
@@ -131,7 +131,7 @@ def fill(scale: Decimal, *, messages: TextIO | None = None) -> dict[str, Any]:
 
 
 class Filling:
-    """One fill: its scale, its hours, and the organizations that it creates."""
+    """One fill, with its scale, its hours and its organizations."""
 
     def __init__(self, scale: Decimal, messages: TextIO | None = None) -> None:
         now = timezone.now()
@@ -141,13 +141,13 @@ class Filling:
         self._organizations: list[UUID] = []
 
     def run(self) -> dict[str, int]:
-        """Fills everything, and returns the number of rows of each kind."""
+        """Fills all tables and returns the number of rows of each kind."""
         _require_demo()
         self._show("the catalogue and the organizations")
         path = settings.BASE_DIR / "catalog" / "data" / "catalogue.json"
         imports.apply(imports.parse(path.read_bytes()))
         self._organizations = _create_organizations(endpoints=self._scaled(ENDPOINTS))
-        # The constraints of a whole fill, queued until commit, exceed the memory of a small server.
+        # Queued until commit, the constraint checks would exceed the memory of a small server.
         _run("SET CONSTRAINTS ALL IMMEDIATE")
         _run("SELECT setseed(0.5)")
         self._fill_accounts()
@@ -169,7 +169,7 @@ class Filling:
 
     @property
     def _common(self) -> dict[str, Any]:
-        """The parameters that most statements take."""
+        """The parameters of most statements."""
         return {
             "organizations": self._organizations,
             "begin": self._hours[0].begin,
@@ -227,7 +227,7 @@ class Filling:
         return generations
 
     def _fill_transfers(self) -> int:
-        """Stores the transfers of every day, in their order; returns their number."""
+        """Stores the transfers day by day; returns their number."""
         with connection.cursor() as cursor:
             cursor.execute(statements.READ_USAGE, self._common)
             usage = cursor.fetchall()
@@ -257,7 +257,7 @@ class Filling:
         _run(statements.UPDATE_BALANCES, **self._common)
         _run(statements.UPDATE_METERS, **self._common)
         _analyze()
-        # Days that were summed before have more rows now.
+        # The fill adds rows to days that were already summed.
         UsageDay.objects.all().delete()
         HourlyUsage.objects.all().delete()
         roll_up_usage()
@@ -266,7 +266,7 @@ class Filling:
         _analyze()
 
     def _days(self, step: str) -> Iterator[slice]:
-        """Yields the places of each day's hours, and shows how far the step has come."""
+        """Yields the slice of hours of each day, and shows the progress of the step."""
         began = time.monotonic()
         count = -(-len(self._hours) // 24)
         for number in range(count):
@@ -278,14 +278,14 @@ class Filling:
             yield slice(24 * number, min(24 * number + 24, len(self._hours)))
 
     def _show(self, text: str) -> None:
-        """Replaces the line of progress on a terminal; writes nothing elsewhere."""
+        """Replaces the progress line on a terminal; otherwise writes nothing."""
         if self._messages is not None and self._messages.isatty():
             self._messages.write(_CLEAR_LINE + text)
             self._messages.flush()
 
 
 def _id_range(first: Hour) -> dict[str, str]:
-    """Returns the ids between which the generations of the day lie that begins with an hour."""
+    """Returns the id bounds of the generations of a day, given its first hour."""
     return {
         "first_id": f"gen-{int(first.begin.timestamp())}",
         "last_id": f"gen-{int((first.begin + _DAY).timestamp())}",
@@ -293,7 +293,7 @@ def _id_range(first: Hour) -> dict[str, str]:
 
 
 def _require_demo() -> None:
-    """Raises :class:`DatabaseInUse`; a second fill waits for the first one."""
+    """Raises :class:`DatabaseInUse` for other organizations; makes a second fill wait."""
     _run("SELECT pg_advisory_xact_lock(hashtextextended('fill_demo', 0))")
     others = Organization.objects.exclude(
         pk__in=Transfer.objects.filter(actor="demo").values("organization")
@@ -348,7 +348,7 @@ def _run(statement: str, **parameters: Any) -> int:
 
 
 def _analyze() -> None:
-    """Updates the planner's statistics now rather than with the next automatic vacuum."""
+    """Updates the planner's statistics before the next automatic vacuum."""
     for model in apps.get_models():
         if model._meta.app_label in _APPS:
             _run(f"ANALYZE {connection.ops.quote_name(model._meta.db_table)}")

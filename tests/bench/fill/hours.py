@@ -1,4 +1,4 @@
-"""How traffic spreads over the hours of a month."""
+"""The distribution of traffic over the hours of a month."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HOUR: Final = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class Hour:
-    """An hour, or its part until now; ``share`` of all traffic has happened by its end."""
+    """An hour, or its part until now. ``share`` is the part of all traffic up to its end."""
 
     begin: datetime
     end: datetime
@@ -20,7 +20,7 @@ class Hour:
 
 
 def spread_hours(begin: datetime, now: datetime) -> list[Hour]:
-    """Returns the hours until now; the working hours of weekdays have most of the traffic."""
+    """Returns the hours until now. Working hours on weekdays have most of the traffic."""
     weights: list[tuple[datetime, datetime, float]] = []
     while begin < now:
         end = min(begin + _HOUR, now)
@@ -37,7 +37,7 @@ def spread_hours(begin: datetime, now: datetime) -> list[Hour]:
 
 
 def count_rows(hours: Sequence[Hour], day: slice, wanted: int) -> dict[str, list[Any]]:
-    """Returns the parameters that spread ``wanted`` rows over a month, for the hours of one day."""
+    """Returns the parameters for the hours of one day when a month has ``wanted`` rows."""
     until = [0, *(round(wanted * hour.share) for hour in hours)]
     return {
         "begins": [hour.begin for hour in hours[day]],

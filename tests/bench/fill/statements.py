@@ -1,6 +1,6 @@
 """The SQL statements that fill a database with a month of plausible traffic.
 
-Their parameters are psycopg's named ones. ``organizations`` are the organizations to fill;
+They use psycopg's named parameters. ``organizations`` are the organizations to fill;
 ``begin`` and ``end`` bound the time. ``begins``, ``lasts``, ``made`` and ``before`` are arrays over
 the hours of a day: when an hour begins, how long it lasts, its rows, and the rows before it.
 """
@@ -159,7 +159,7 @@ SELECT id, at, at, organization_id,
 FROM drafted
 """
 
-# One in five is registered through the API, which writes an entry to the audit log.
+# One in five end users is registered through the API, which writes to the audit log.
 INSERT_END_USERS: Final = """
 WITH registered AS (
     INSERT INTO endusers_enduser (id, created_at, updated_at, organization_id, "user", is_active)
@@ -185,9 +185,9 @@ FROM registered WHERE hashtext("user") %% 5 = 0
 ORDER BY created_at
 """.replace("{user}", _USER)
 
-# The first organizations, keys and routes get most of the traffic, and a key uses a few models.
-# Generations that an own credential pays cost no credits; one in a hundred of the others costs more
-# than its hold.
+# The first organizations, keys and routes get most of the traffic. A key uses only a few models.
+# Generations with the organization's own credential cost no credits. One in a hundred of the others
+# costs more than its hold.
 INSERT_GENERATIONS: Final = """
 WITH private_routes AS MATERIALIZED (
     SELECT e.organization_id,
@@ -365,8 +365,8 @@ FROM generate_series(1, 20) AS n CROSS JOIN LATERAL (SELECT %(end)s - n * interv
     AS asked
 """
 
-# The transfers of a day's generations, refunds and deposits, and grants up to the wanted number.
-# Each organization begins with the credits that its usage will cost; the last ones get little more.
+# Transfers for the generations, refunds and deposits of a day, and grants up to the wanted number.
+# Each organization begins with credits for all of its usage; the last ones have little left over.
 INSERT_TRANSFERS: Final = """
 WITH moved AS MATERIALIZED (
     SELECT organization_id, 'usage' AS kind, 'credits' AS source, 'usage' AS target,

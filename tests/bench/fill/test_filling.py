@@ -17,7 +17,7 @@ from tests.support.factories import Tenant
 
 
 class Terminal(io.StringIO):
-    """A terminal whose user presses Ctrl-C when a text appears on it."""
+    """A terminal that interrupts the process when a text appears on it."""
 
     def __init__(self, last: str) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ def test_fill_refuses_a_database_with_customers(tenant: Tenant) -> None:
     assert snapshots.everything() == before
 
 
-def test_fill_takes_the_database_of_a_demo(db: None) -> None:
+def test_fill_accepts_the_database_of_a_demo(db: None) -> None:
     organization = Organization.objects.create_organization(name="Demo")
     ledger.grant(organization.pk, 10 * NANO, actor="demo", note="To try things out.")
 
@@ -64,7 +64,7 @@ def test_fill_takes_the_database_of_a_demo(db: None) -> None:
 
 
 @pytest.mark.parametrize("step", ["private endpoints", "generations: day 20", "balances"])
-def test_an_interrupted_fill_leaves_nothing(db: None, step: str) -> None:
+def test_an_interrupted_fill_stores_nothing(db: None, step: str) -> None:
     before = snapshots.everything()
     terminal = Terminal(step)
 
@@ -88,7 +88,7 @@ def test_fill_shows_its_progress_on_a_terminal(db: None) -> None:
 
 
 @pytest.mark.parametrize("scale", ["0", "-1", "10.1", "NaN", "many"])
-def test_fill_refuses_another_scale(
+def test_fill_refuses_an_invalid_scale(
     db: None, scale: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = snapshots.everything()
