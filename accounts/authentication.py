@@ -39,15 +39,16 @@ class Caller:
 
     @property
     def actor(self) -> str:
-        """The name of the caller in histories and in the audit log."""
+        """Returns the name of the caller in histories and in the audit log."""
         return f"key {self.key_label}"
 
 
 def bearer_digest(authorization: str | None) -> str:
     """Returns the digest of the key in an ``Authorization`` header.
 
-    No other function reads a key. Servers join two headers with a comma, which no key contains. A
-    typo fails the checksum without a query. Raises :class:`Unauthenticated`.
+    No other function parses a key. Servers join two headers with a comma; the result is refused,
+    because no key contains a comma. The checksum detects a typo without a query. Raises
+    :class:`Unauthenticated`.
     """
     if not authorization:
         raise Unauthenticated
@@ -76,7 +77,7 @@ def require_usable(
 ) -> None:
     """Raises :class:`Unauthenticated` for a disabled or expired key.
 
-    ``now`` is the time of another clock; the later of both times counts.
+    ``now`` is the time of another clock, such as the database's; the later time decides.
     """
     if disabled:
         raise Unauthenticated("The API key is disabled.")

@@ -112,7 +112,7 @@ class Policy:
 
     @property
     def is_open(self) -> bool:
-        """Whether the policy permits every endpoint."""
+        """Returns whether the policy permits every endpoint."""
         return self == _OPEN
 
 

@@ -1,4 +1,4 @@
-"""Budgets: limits on spending beside the balance; pure, computed from meters that were read."""
+"""Budgets: limits on spending in addition to the balance; pure, computed from meter readings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from accounts.models import LimitReset
 
 
 class Scope(StrEnum):
-    """What a budget applies to, in the order in which budgets are enforced."""
+    """The kinds of budgets, in the order in which they are enforced."""
 
     WORKSPACE_DEFAULT_MEMBER = "workspace_default_member"
     WORKSPACE_DEFAULT_KEY = "workspace_default_key"
@@ -23,7 +23,7 @@ class Scope(StrEnum):
 
 
 class MeterAmounts(Protocol):
-    """The part of a meter that a budget needs: a :class:`billing.models.Meter`, or a reading."""
+    """The amounts of a :class:`billing.models.Meter` or of a reading that a budget needs."""
 
     @property
     def day(self) -> date: ...
@@ -57,7 +57,7 @@ class MeterReading(NamedTuple):
     requests_before: int
 
     def requests_since(self, minute: datetime) -> int:
-        """Returns the number of requests in a minute, if the meter has counted any in it."""
+        """Returns the number of requests in a minute; 0 if the meter counts another minute."""
         return self.requests - self.requests_before if self.minute == minute else 0
 
 
@@ -74,11 +74,11 @@ class Budget:
     guardrail_id: UUID | None = None
 
     def spent_nano(self, meter: MeterAmounts, today: date) -> int:
-        """Returns the spending since the last reset, without what is held for running requests."""
+        """Returns the spending since the last reset, without the holds of running requests."""
         return spent_nano(meter, self.reset, today, byok=self.include_byok)
 
     def held_nano(self, meter: MeterAmounts) -> int:
-        """Returns what is held for running requests."""
+        """Returns the sum of the holds of running requests."""
         return meter.held_cost + (meter.held_byok if self.include_byok else 0)
 
     def resets_at(self, now: datetime) -> datetime | None:
@@ -86,7 +86,7 @@ class Budget:
 
 
 def spent_nano(meter: MeterAmounts, reset: LimitReset | None, today: date, *, byok: bool) -> int:
-    """Returns the spending since the last reset: credits, and own credentials if ``byok``."""
+    """Returns the spending since the last reset: credits, plus BYOK usage if ``byok``."""
     suffix = ""
     if reset is not None:
         began = reset.began_at(datetime.combine(today, datetime.min.time(), UTC)).date()

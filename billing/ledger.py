@@ -1,8 +1,8 @@
-"""The ledger's writer on the control plane: grants, deposits and refunds.
+"""Writes the ledger for the control plane: grants, deposits and refunds.
 
-The data plane writes the ledger too, with two statements that stand whole in ``inference/sql``:
-``admit.sql`` places holds and ``settle.sql`` ends them, each together with its generations. Nothing
-else changes an account, a transfer or a meter.
+The data plane writes the ledger too, with two statements in ``inference/sql``: ``admit.sql`` places
+holds and ``settle.sql`` ends them, each together with its generations. Nothing else changes an
+account, a transfer or a meter.
 
 Lock order everywhere: generations or the deposit, then accounts by primary key, then meters by
 subject. Admission locks keys, endpoints and organizations between accounts and meters.
@@ -20,7 +20,7 @@ from config.api.errors import Conflict, InvalidRequest, NotFound
 
 
 class NothingToRefund(Conflict):
-    """Credits paid nothing for the generation, or it was refunded before."""
+    """The generation cost no credits, or it was refunded before."""
 
     error_type = "nothing_to_refund"
     message = "This generation paid nothing, or was refunded before."
@@ -45,7 +45,7 @@ def grant(organization_id: uuid.UUID, amount_nano: int, *, actor: str, note: str
 def credit_deposit(
     organization_id: uuid.UUID, amount_nano: int, *, reference: str, actor: str
 ) -> bool:
-    """Credits a deposit once for each reference; returns whether this call did."""
+    """Credits a deposit once per reference; returns False if it was credited before."""
     with transaction.atomic():
         accounts = _lock_accounts(organization_id, Account.Kind.DEPOSITS, Account.Kind.CREDITS)
         if Transfer.objects.filter(kind=Transfer.Kind.DEPOSIT, reference=reference).exists():
@@ -62,7 +62,7 @@ def credit_deposit(
 
 
 def refund(generation_id: str, *, actor: str, note: str = "") -> Transfer:
-    """Refunds once, and in full, what credits paid for a generation.
+    """Refunds the credits that a generation cost: all of them, and only once.
 
     Meters still count the cost, because a budget limits usage. Raises :class:`NothingToRefund`.
     """

@@ -1,4 +1,4 @@
-"""Metrics of deposits and chains, read from the database: every worker reports the same."""
+"""Metrics of deposits and chains, read from the database, so every worker reports the same."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _MONEY: Final = Context(prec=40)
     {"type": "number", "minimum": MIN_DOLLARS, "maximum": MAX_DOLLARS, "multipleOf": 0.01}
 )
 class AmountField(serializers.Field[int, Any, float, Any]):
-    """A JSON number of USD as integer cents: exact, or refused."""
+    """Converts a JSON number of USD to integer cents; refuses more than two decimals."""
 
     def to_internal_value(self, data: Any) -> int:
         if not isinstance(data, int | Decimal) or isinstance(data, bool):
@@ -40,7 +40,7 @@ class AmountField(serializers.Field[int, Any, float, Any]):
 
 @extend_schema_field({"type": "string", "pattern": "^0x[0-9A-Fa-f]{40}$"})
 class AddressField(StringField):
-    """An EVM address; in mixed case its checksum must be right."""
+    """Takes an EVM address; an address in mixed case must have a valid checksum."""
 
     def to_internal_value(self, data: Any) -> str:
         try:

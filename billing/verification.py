@@ -1,7 +1,7 @@
 """Recomputes the ledger from its transfers and finds accounts and deposits that differ.
 
-Each check is one statement, so that it sees one moment of a ledger in use. A check returns
-differences only, so its memory does not grow with the ledger.
+Each check is one statement, so that it sees one snapshot even if the ledger changes meanwhile. A
+check returns differences only, so its memory does not grow with the ledger.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from django.db import connection
 
 from config.sql import load_statement
 
-# Differences that each check reports at most.
+# The maximum number of differences that each check reports.
 MAX_DIFFERENCES: Final = 1_000
 
 VERIFY_ACCOUNTS: Final = load_statement("billing", "verify_accounts")

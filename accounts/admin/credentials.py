@@ -23,7 +23,7 @@ from endpoints import rotation
 
 
 class ByokForm(ConsoleForm):
-    """Takes the editable columns of a credential; a rotation replaces the secret."""
+    """Takes the columns of a credential except the secret, which only a rotation replaces."""
 
     class Meta:
         labels = {
@@ -55,7 +55,7 @@ class ByokForm(ConsoleForm):
         return cleaned
 
     def _added(self, cleaned: dict[str, Any], name: str) -> set[str]:
-        """Returns the new entries of a list; the old ones may name a key that was since revoked."""
+        """Returns the new entries of a list; stored ones may name a key that was revoked later."""
         return set(cleaned.get(name) or ()) - set(self.initial.get(name) or ())
 
     def _check_members(self, organization: Organization | None, texts: set[str]) -> None:
@@ -69,7 +69,8 @@ class ByokForm(ConsoleForm):
 
 
 class ByokAddForm(ByokForm):
-    # It cannot be called "organization": Django refuses a field that the model marks not editable.
+    # The field cannot be named "organization": Django refuses a field that the model marks as not
+    # editable.
     owner = forms.ModelChoiceField(
         label="Organization",
         queryset=Organization.objects.all(),
@@ -121,7 +122,7 @@ _BYOK_DECLARED: Final = ("declared_region", "declared_zdr")
 
 @admin.register(ByokCredential)
 class ByokCredentialAdmin(ConsoleAdmin):
-    """Lists the credentials of organizations; a secret can be written and never read."""
+    """Lists the credentials of organizations; a secret can be written but not read."""
 
     form = ByokForm
     list_display = (

@@ -52,10 +52,10 @@ class GuardrailForm(CatalogueForm):
 
     @property
     def changes(self) -> dict[str, Any]:
-        """The changed fields of the model.
+        """Returns the changed fields of the model.
 
-        A change of ``enforce_zdr`` sets every family that is not named. So it also names the
-        families that the form has at yes or no, although they did not change.
+        A change of ``enforce_zdr`` sets every family that is not named. So the result also names
+        the families that are set to yes or no on the form, even unchanged ones.
         """
         named = {name: self.cleaned_data[name] for name in self.changed_data}
         if "enforce_zdr" in named:
@@ -267,6 +267,6 @@ class GuardrailAdmin(ConsoleAdmin):
     )
     def remove(self, request: HttpRequest, guardrail: Guardrail, form: Any) -> Message:
         text = f"{guardrail} is deleted."
-        # Deletes another instance: the page needs the key of this one, which deletion clears.
+        # Deletes a second instance: deletion clears the primary key, which the page still needs.
         Guardrail.objects.get(pk=guardrail.pk).remove()
         return messages.SUCCESS, text

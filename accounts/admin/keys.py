@@ -63,7 +63,7 @@ class ApiKeyForm(ConsoleForm):
 
 @admin.register(ApiKey)
 class ApiKeyAdmin(ConsoleAdmin):
-    """Lists the API keys; only the response to its creation shows a key."""
+    """Lists the API keys; a key is shown once, in the response to its creation."""
 
     list_display = (
         "name", "label", "kind", "status", "organization", "workspace_name", "expires_at",
@@ -159,14 +159,14 @@ class ApiKeyAdmin(ConsoleAdmin):
             expires_at=obj.expires_at,
             creator=obj.creator,
         )
-        # Only the response to this request shows it; see response_add.
+        # Only the response to this request shows the secret; see response_add.
         obj.issued_secret = secret
         return key
 
     def response_add(
         self, request: HttpRequest, obj: Any, post_url_continue: str | None = None
     ) -> HttpResponse:
-        # A redirect would need a message, which stores the secret in a cookie or a session.
+        # There is no redirect: its message would store the secret in a cookie or a session.
         secret: Secret = obj.__dict__.pop("issued_secret")
         context = {
             **self.admin_site.each_context(request),

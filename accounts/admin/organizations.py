@@ -48,8 +48,8 @@ class GrantDialog(Dialog):
         return amount
 
 
-# The lists that an organization's page links to, by the model that the operator must be allowed
-# to view.
+# The titles of the lists that an organization's page links to. Each key names the model that the
+# operator must have permission to view.
 _LINKED: Final = {
     "billing.transfer": "Ledger",
     "billing.grantrequest": "Grant requests",
@@ -153,7 +153,7 @@ class OrganizationAdmin(ConsoleAdmin):
 
 
 def _summary(request: HttpRequest, organization_id: UUID | None) -> dict[str, Any] | None:
-    """Returns the head of an organization's page: its credits, and links to its rows."""
+    """Returns the top of an organization's page: its credits, and links to its rows."""
     if organization_id is None:
         return None
     cards: list[tuple[str, str, str]] = []

@@ -58,7 +58,7 @@ class ByokCredentialManager(models.Manager.from_queryset(ByokCredentialQuerySet)
     ) -> ByokCredential:
         """Creates a credential with a sealed secret, last in the order of its provider."""
         with transaction.atomic():
-            # Two creations at once would otherwise compute the same place in the order.
+            # Without this lock, two concurrent creations would compute the same ``sort_order``.
             Organization.objects.lock(organization.pk)
             highest = (
                 self.for_organization(organization.pk)
@@ -187,7 +187,7 @@ class ByokCredential(BaseModel):
             raise CredentialNotFound
 
     def rewrap(self) -> bool:
-        """Encrypts the secret with the first credential key; returns whether another was in use.
+        """Encrypts the secret with the first credential key; returns whether the row changed.
 
         Raises :class:`config.secrets.DecryptionFailed` when no configured key decrypts it.
         """

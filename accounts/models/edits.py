@@ -23,7 +23,7 @@ def set_fields(row: BaseModel, changes: Mapping[str, Any]) -> list[str]:
 
 
 def write_fields(row: BaseModel, changes: Mapping[str, Any]) -> bool:
-    """Writes the fields that differ of a locked row and returns whether there were any."""
+    """Writes the fields of a locked row that differ and returns whether any did."""
     changed = set_fields(row, changes)
     if changed:
         row.save_fields(*changed)

@@ -129,7 +129,7 @@ class Guardrail(BaseModel):
 
     @property
     def policy(self) -> Policy:
-        """The limits on models, providers and regions as one policy."""
+        """Returns the limits on models, providers and regions as one policy."""
         return Policy.of(
             only=self.allowed_providers,
             ignore=self.ignored_providers,
@@ -150,7 +150,7 @@ class Guardrail(BaseModel):
             raise refusal(missing, f"Must go together with {given}.")
 
     def edit(self, **changes: Any) -> bool:
-        """PRESENT → PRESENT. Writes the fields that differ and returns whether there were any.
+        """PRESENT → PRESENT. Writes the fields that differ and returns whether any did.
 
         ``enforce_zdr`` sets the flag of every model family that ``changes`` does not name. Raises
         :class:`GuardrailNotFound` when the guardrail was deleted meanwhile, and
@@ -258,7 +258,8 @@ class KeyAssignment(BaseModel):
     class Meta:
         ordering = ("created_at", "id")
         triggers = [
-            # Deleting a member or a key deletes its assignment too, so the parent is the guardrail.
+            # The organization is found through the guardrail, because the deletion of a member or a
+            # key deletes its assignment too.
             RoutingVersionBump(through="guardrail"),
             Audit(organization="guardrail__organization"),
         ]
@@ -281,7 +282,8 @@ class MemberAssignment(BaseModel):
     class Meta:
         ordering = ("created_at", "id")
         triggers = [
-            # Deleting a member or a key deletes its assignment too, so the parent is the guardrail.
+            # The organization is found through the guardrail, because the deletion of a member or a
+            # key deletes its assignment too.
             RoutingVersionBump(through="guardrail"),
             Audit(organization="guardrail__organization"),
         ]

@@ -43,7 +43,7 @@ class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
     def find_all(self, digests: Collection[str]) -> list[ApiKey]:
         """Returns the keys with these digests.
 
-        Raises :class:`ApiKeyNotFound` unless every digest is one of a key of this queryset.
+        Raises :class:`ApiKeyNotFound` unless every digest belongs to a key of this queryset.
         """
         found = list(self.filter(digest__in=set(digests)))
         if len(found) != len(set(digests)):
@@ -132,7 +132,7 @@ class ApiKey(BaseModel):
                 condition=Q(limit_nano=None) | Q(limit_nano__gte=0),
                 name="api_key_limit_not_negative",
             ),
-            # Code that checks only `disabled` therefore refuses deleted keys too.
+            # This way, code that checks only `disabled` also refuses deleted keys.
             models.CheckConstraint(
                 condition=Q(deleted_at=None) | Q(disabled=True), name="api_key_deleted_is_disabled"
             ),
@@ -147,7 +147,7 @@ class ApiKey(BaseModel):
         return not self.disabled and (self.expires_at is None or self.expires_at > timezone.now())
 
     def edit(self, **changes: Any) -> bool:
-        """PRESENT → PRESENT. Writes the fields that differ and returns whether there were any.
+        """PRESENT → PRESENT. Writes the fields that differ and returns whether any did.
 
         Raises :class:`ApiKeyNotFound` when the key was revoked meanwhile, and
         :class:`WorkspaceNotFound` when the key would become usable in a deleted workspace.
@@ -165,7 +165,7 @@ class ApiKey(BaseModel):
     def revoke(self) -> bool:
         """PRESENT → DELETED. Refuses the key from the next request on.
 
-        Returns whether it was present. The row stays because generations point at it.
+        Returns False if the key was already deleted. The row stays because generations point at it.
         """
         with transaction.atomic():
             self.refresh_from_db(from_queryset=ApiKey._base_manager.select_for_update())

@@ -25,7 +25,7 @@ class MemberQuerySet(models.QuerySet["Member"]):
     def find_all(self, ids: Collection[str]) -> list[Member]:
         """Returns the members with these ids, oldest first.
 
-        Raises :class:`MemberNotFound` unless every id is one of a member of this queryset.
+        Raises :class:`MemberNotFound` unless every id belongs to a member of this queryset.
         """
         wanted = {parse_uuid(text) for text in ids}
         found = list(self.filter(pk__in=filter(None, wanted)).order_by("created_at", "id"))
@@ -35,7 +35,7 @@ class MemberQuerySet(models.QuerySet["Member"]):
 
 
 class Member(BaseModel):
-    """A person of an organization, identified by an email address; a member has no login.
+    """A person in an organization, identified by an email address; a member has no login.
 
     The guardrail of a member applies to the keys that the member created.
     """

@@ -118,7 +118,7 @@ class Organization(BaseModel):
         )
 
     def edit(self, **changes: Any) -> bool:
-        """Writes the fields that differ and returns whether there were any."""
+        """Writes the fields that differ and returns whether any did."""
         with transaction.atomic():
             self.refresh_from_db(
                 from_queryset=Organization._base_manager.select_for_update(no_key=True)

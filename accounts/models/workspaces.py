@@ -38,7 +38,7 @@ class BudgetNotFound(NotFound):
 def default_guardrail_id(workspace_id: uuid.UUID) -> uuid.UUID:
     """Returns the primary key of the guardrail that applies to a whole workspace.
 
-    The guardrail itself is created by the first change to it.
+    The first change to the guardrail creates its row.
     """
     return uuid.uuid5(workspace_id, "default guardrail")
 
@@ -132,7 +132,7 @@ class Workspace(BaseModel):
 
     @property
     def default_guardrail_id(self) -> uuid.UUID:
-        """The primary key of the guardrail that applies to the whole workspace."""
+        """Returns the primary key of the guardrail that applies to the whole workspace."""
         return default_guardrail_id(self.pk)
 
     def require_free(self, slug: str) -> None:
@@ -147,7 +147,7 @@ class Workspace(BaseModel):
             raise refusal("slug", "Is taken by another workspace.")
 
     def edit(self, **changes: Any) -> bool:
-        """PRESENT → PRESENT. Writes the fields that differ and returns whether there were any.
+        """PRESENT → PRESENT. Writes the fields that differ and returns whether any did.
 
         Raises :class:`WorkspaceNotFound` when the workspace was deleted meanwhile, and
         :class:`InvalidRequest` for a slug that is taken.
@@ -161,8 +161,8 @@ class Workspace(BaseModel):
     def close(self, *, confirm_default: bool = False) -> None:
         """PRESENT → DELETED. Deletes budgets, guardrails and memberships, and frees the slug.
 
-        A workspace with a usable inference key is refused. The default workspace is deleted only
-        with ``confirm_default``; its inference keys are then disabled, because callers created them
+        Refuses a workspace with a usable inference key. Deletes the default workspace only with
+        ``confirm_default``; its inference keys are then disabled, because callers created them
         without naming a workspace. Management keys belong to the organization and stay usable. The
         row stays because generations point at it.
 
@@ -178,8 +178,8 @@ class Workspace(BaseModel):
     def _close(self, *, confirm_default: bool) -> bool:
         """Deletes the workspace and returns True, or returns False when a new key became usable.
 
-        Admission locks keys before organizations. A key that became usable after the keys were
-        locked can therefore not be locked now; the caller starts again.
+        Admission locks keys before organizations. So a key that became usable after the keys were
+        locked cannot be locked now; the caller starts again.
         """
         keys = self.api_keys.for_inference().enabled().filter(deleted_at=None)
         with transaction.atomic():
@@ -251,7 +251,7 @@ class Workspace(BaseModel):
     def set_budget(
         self, interval: BudgetInterval, *, limit_nano: int, include_byok: bool | None = None
     ) -> WorkspaceBudget:
-        """Sets the budget of one interval; ``include_byok`` applies to all of its budgets.
+        """Sets the budget of one interval; ``include_byok`` applies to all budgets.
 
         Raises :class:`InvalidRequest` unless each budget is below the budgets of longer intervals.
         """
@@ -306,7 +306,7 @@ class WorkspaceMember(BaseModel):
 
 
 class WorkspaceBudget(BaseModel):
-    """The most that a whole workspace may spend in one interval."""
+    """The limit on the spending of a whole workspace in one interval."""
 
     workspace = models.ForeignKey(Workspace, on_delete=models.CASCADE, related_name="budgets")
     interval = models.CharField(max_length=16, choices=BudgetInterval)

@@ -255,7 +255,7 @@ CurrentKeyResponseSerializer = envelope("GetCurrentKeyResponse", data=CurrentKey
 
 
 def _describe_limit(key: ApiKey, meter: Meter) -> dict[str, Any]:
-    """Returns a key's limit, the rest of it and the key's usage, in USD."""
+    """Returns a key's limit, its remaining limit and its usage, in USD."""
     today = timezone.now().astimezone(UTC).date()
     limit = limit_of(key)
     rest = None if limit is None else usd(limit.limit_nano - limit.spent_nano(meter, today))
@@ -269,7 +269,7 @@ def _describe_limit(key: ApiKey, meter: Meter) -> dict[str, Any]:
 
 
 def _describe_usage(meter: Meter, today: date) -> dict[str, float]:
-    """Returns the spending from credits and by own credentials, in all and by period."""
+    """Returns the spending from credits and by BYOK credentials, in total and by period."""
     used: dict[str, float] = {}
     for reset in (None, *LimitReset):
         suffix = "" if reset is None else f"_{reset}"

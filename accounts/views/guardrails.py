@@ -227,7 +227,7 @@ class GuardrailViewSet(ListModelMixin, OrganizationViewSet):
         return Response({"unassigned_count": guardrail.unassign_members(members)})
 
     def _default_guardrail_workspace(self, guardrail_id: UUID | None) -> Workspace | None:
-        """Returns the workspace whose default guardrail has this id, even before it is created."""
+        """Returns the workspace whose default guardrail has this id, even if it has no row yet."""
         rows = Workspace.objects.for_organization(self.organization_id)
         return next((row for row in rows if row.default_guardrail_id == guardrail_id), None)
 

@@ -28,7 +28,7 @@ def link_to_explorer(chain_id: int, kind: str, text: str) -> str:
 
 
 def breakable(text: str) -> str:
-    """Renders a long hash so that a narrow page breaks it and a copy is still whole."""
+    """Renders a long hash that wraps on a narrow page; a copied hash has no line breaks."""
     parts = ((text[place : place + 8],) for place in range(0, len(text), 8))
     return format_html_join(mark_safe("<wbr>"), "{}", parts)
 

@@ -1,4 +1,4 @@
-"""The page of the chains that payments are read from."""
+"""The page of the chains from which payments are read."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class BlockDialog(Dialog):
 
 @admin.register(ChainState)
 class ChainStateAdmin(ReadOnlyAdmin):
-    """Lists the chains, how far each is read, and its last failure."""
+    """Lists the chains, each with its last block read and its last failure."""
 
     list_display = (
         "chain", "state", "number", "latest_number", "waiting", "scanned_at", "failure",
@@ -164,7 +164,7 @@ class ChainStateAdmin(ReadOnlyAdmin):
     def _restart(
         self, request: HttpRequest, state: ChainState, form: Any, restart: Callable[..., None]
     ) -> Message:
-        """Moves the cursor to the block of the form, with the hash that the node reports."""
+        """Moves the cursor to the block named on the form, with the hash that the node reports."""
         chain = settings.CHAINS.get(state.chain_id)
         if chain is None:
             raise Unprocessable("The chain is not in the settings.")

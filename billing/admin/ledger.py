@@ -64,7 +64,7 @@ class AccountAdmin(ReadOnlyAdmin):
 
 
 class TransferStatusFilter(StatusFilter):
-    """Finds pending transfers through the running generations, whose holds they are."""
+    """Finds pending transfers through the running generations: each is the hold of one."""
 
     statuses = Transfer.Status
 
@@ -87,7 +87,7 @@ class TransferAdmin(ReadOnlyAdmin):
     search_help_text = "A reference, such as the ID of a generation, or the ID of an organization."
     uuid_search_fields = ("organization_id",)
     paginator = BoundedPaginator
-    # Only the primary key has an index in the order of time, and the table grows without end.
+    # The table grows without limit, and only the index of the primary key is in order of time.
     ordering = ("-id",)
     sortable_by = ()
     fieldsets = (

@@ -80,7 +80,7 @@ class PaymentMixin:
 
 
 class DepositInline(PaymentMixin, ReadOnlyInline, TabularInline):
-    """Lists the deposits for a top-up, with those that differ from it."""
+    """Lists the deposits for a top-up, including those that differ from it."""
 
     model = Deposit
     fk_name = "top_up"
@@ -95,7 +95,7 @@ class DepositInline(PaymentMixin, ReadOnlyInline, TabularInline):
 
 @admin.register(TopUp)
 class TopUpAdmin(PaymentMixin, ReadOnlyAdmin):
-    """Lists the payments that organizations announced, latest first."""
+    """Lists the top-ups that organizations requested, latest first."""
 
     list_display = (
         "created_at", "state", "organization", "amount", "chain", "short_sender", "expires_at",
@@ -186,7 +186,7 @@ def _deposit(object_id: str) -> Deposit | None:
 
 
 def _candidates(deposit: Deposit) -> str:
-    """Lists the top-ups that name this sender; that is no proof, because anybody can name it."""
+    """Lists the top-ups that name this sender; this proves nothing, as anybody can name it."""
     rows = matching.matching_top_ups(deposit).select_related("organization").order_by("created_at")
     described = (
         (
@@ -205,7 +205,7 @@ def _candidates(deposit: Deposit) -> str:
 
 @admin.register(Deposit)
 class DepositAdmin(PaymentMixin, ReadOnlyAdmin):
-    """Lists the payments that arrived, latest first; a deviating one is resolved here, once."""
+    """Lists the payments that arrived, latest first; operators resolve deviating ones here."""
 
     list_display = (
         "mined_at", "state", "finding_label", "amount", "value", "chain", "short_sender",

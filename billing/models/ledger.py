@@ -66,7 +66,7 @@ class Account(models.Model):
                 condition=Q(posted_debits__gte=0, posted_credits__gte=0, pending_debits__gte=0),
                 name="account_sums_not_negative",
             ),
-            # Prevents an overdraft even if all code is wrong.
+            # Prevents an overdraft even if the code has a bug.
             models.CheckConstraint(
                 condition=~Q(kind="credits")
                 | Q(posted_credits__gte=F("posted_debits") + F("pending_debits")),
@@ -79,12 +79,12 @@ class Account(models.Model):
 
     @property
     def balance(self) -> int:
-        """Posted credits less posted debits, holds included."""
+        """Returns the posted credits less the posted debits; holds are not subtracted."""
         return self.posted_credits - self.posted_debits
 
     @property
     def available(self) -> int:
-        """The balance less the holds: the amount that new holds may use."""
+        """Returns the balance less the holds: the amount that new holds may use."""
         return self.balance - self.pending_debits
 
 
@@ -97,7 +97,7 @@ class TransferQuerySet(models.QuerySet["Transfer"]):
 
 
 class Transfer(models.Model):
-    """An amount that moves from one account to another; it is ended once and never changed.
+    """An amount that moves from one account to another; once posted or voided, it never changes.
 
     PENDING → POSTED with ``posted_nano``, at most the amount, or PENDING → VOIDED. A transfer
     without a hold is created as posted. ``reference`` names the generation of a usage or refund, or
@@ -142,7 +142,8 @@ class Transfer(models.Model):
     class Meta:
         ordering = ("-id",)
         indexes = [
-            # No index has a column that ends a transfer, so the update touches no index.
+            # No index contains a column that the end of a transfer updates, so the update writes no
+            # index.
             models.Index(fields=("organization", "-id"), name="transfer_list"),
             models.Index(
                 fields=("kind", "-id"), condition=~Q(kind="usage"), name="transfer_by_kind"
@@ -175,7 +176,7 @@ class Transfer(models.Model):
                 allowed="OLD.status = 'pending' AND NEW.status IN ('posted', 'voided')",
                 mutable=("status", "posted_nano", "ended_at"),
             ),
-            # Transfers of requests are too many to audit; the condition keeps them out cheaply.
+            # There are too many transfers of requests to audit; the condition skips them cheaply.
             Audit(operation=pgtrigger.Insert, condition="NEW.kind IN ('grant', 'refund')"),
         ]
 

@@ -1,7 +1,7 @@
 """Parses the operator's chains, tokens and recipients of payments; pure.
 
 Addresses are always stored in their checksummed form (EIP-55), so that they can be compared as
-texts.
+strings.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SYMBOL = re.compile(r"[A-Za-z0-9.$₮]{1,16}")
 
 def checksum_address(address: bytes) -> str:
     """Returns the EIP-55 text of the 20 bytes of an address."""
-    # Imported here, because it costs five megabytes that only top-ups need.
+    # Imported here, because it takes five megabytes of memory that only top-ups need.
     from Crypto.Hash import keccak
 
     text = address.hex()

@@ -1,9 +1,9 @@
 """Decides which top-up a confirmed payment pays, and which organization it is credited to.
 
-An exact amount from the named sender, mined in time, is credited. Every other payment is kept for
-an operator and never rounded. Anybody can name any sender: if several organizations named the same
-one, a payment of another amount belongs to none of them until an operator decides. Lock order: the
-deposit, its top-ups by key, then accounts.
+An exact amount from the named sender, mined in time, is credited. Every other payment waits for an
+operator; no amount is rounded. Anybody can name any sender: if several organizations named the same
+sender, a payment of another amount is matched with none of them. Lock order: the deposit, its
+top-ups by key, then accounts.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from billing.models import Deposit, TopUp
 from config.api.errors import Unprocessable
 
 ACTOR: Final = "chain watcher"
-# A block's proposer chooses its time, in whole seconds, so a payment may seem older than the top-up
-# that it pays. A stranger can use these seconds to request a top-up for a payment that they see,
+# The proposer of a block chooses its time, in whole seconds, so a payment may seem older than the
+# top-up that it pays. A stranger can use this tolerance to request a top-up for a visible payment,
 # but gains nothing unless the random digits of the new top-up equal those of the payment.
 _CLOCK_SKEW: Final = timedelta(seconds=15)
 _MAX_NANO: Final = 2**63 - 1
@@ -37,10 +37,10 @@ class NotCreditable(Unprocessable):
 
 
 def match_deposit(deposit: Deposit) -> bool:
-    """Matches a stored deposit with a top-up and credits an exact one; returns whether it did.
+    """Matches a stored deposit with a top-up and credits the deposit if it is exact.
 
-    Returns ``False`` when another watcher was first. All is one transaction: a watcher that is
-    killed has changed nothing, and the next round repeats the match.
+    Returns ``False`` when another watcher matched it first. The match is one transaction: if the
+    watcher is killed, nothing has changed, and the next round repeats the match.
     """
     with transaction.atomic():
         deposit.lock()
@@ -101,18 +101,18 @@ def matching_top_ups(deposit: Deposit) -> QuerySet[TopUp]:
 
 
 def _find_match(deposit: Deposit) -> tuple[Status, TopUp | None]:
-    """Returns the finding on a deposit, and the top-up that it pays or is nearest to, locked."""
+    """Returns the status for a deposit and the top-up that it pays or almost pays, locked."""
     known = list(matching_top_ups(deposit).order_by("pk").select_for_update(no_key=True))
     exact = [top_up for top_up in known if top_up.units == deposit.units]
     if exact:
-        # At most one of them is reserved; the newest of the others is the likeliest.
+        # At most one top-up is reserved; without one, the newest is the likeliest.
         top_up = max(exact, key=lambda top_up: (top_up.is_reserved, top_up.created_at))
         if top_up.status != TopUp.Status.CONFIRMED and deposit.mined_at <= top_up.payable_until:
             return Status.CREDITED, top_up
         if _are_of_several_organizations(exact):
             return Status.UNMATCHED, None
         return Status.OVER if top_up.status == TopUp.Status.CONFIRMED else Status.LATE, top_up
-    # A top-up that was requested after the payment was visible is no evidence.
+    # A top-up that was requested after the payment was visible does not show who paid.
     asked = [top_up for top_up in known if top_up.created_at <= deposit.mined_at]
     payable = [top_up for top_up in asked if top_up.status != TopUp.Status.CONFIRMED]
     if not payable or _are_of_several_organizations(asked):

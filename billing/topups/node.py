@@ -43,13 +43,14 @@ TRANSFER = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
 
 FIRST_SPAN = 2_000
 MAX_SPAN = 10_000
-# Each transaction costs a call for its receipt, and the payments of a batch are stored at once.
+# Each transaction needs a call for its receipt, and the payments of a batch are stored
+# together.
 MAX_TRANSACTIONS = 500
 _MAX_CLOCK_AHEAD = timedelta(days=1)
 
 
 class ChainLags(ChainUnavailable):
-    """The node does not know yet what it, or another node behind its address, reported before."""
+    """The node does not know a block yet that it or another node at its URL reported before."""
 
 
 class Reorganized(ChainError):
@@ -193,7 +194,7 @@ class Node:
         self._rpc = RpcClient(
             chain.rpc_url, policy, calls_per_second=calls_per_second, timeout=timeout
         )
-        # The largest range of blocks that the node is known, or hoped, to answer at once.
+        # The largest range of blocks that the node is known or expected to answer in one call.
         self.span = FIRST_SPAN
 
     def scan(
@@ -202,9 +203,9 @@ class Node:
         """Yields the payments after the cursor, up to the confirmed head, batch by batch.
 
         Every batch comes with the cursor to store with it. Without a cursor, the confirmed head
-        becomes the first one: earlier payments belong to nobody. Blocks that were read are yielded
-        even if the next block cannot be read. Once the monotonic clock is past `until`, no further
-        block of a batch is begun. Raises `ChainError`.
+        becomes the first one: earlier payments belong to nobody. If a block cannot be read, yields
+        the payments of the blocks before it first. Begins no further block of a batch once the
+        monotonic clock is past `until`. Raises `ChainError`.
         """
         head = self.read_confirmed_head()
         if cursor is None:
@@ -236,7 +237,7 @@ class Node:
     def read_unconfirmed(self, cursor: Cursor) -> tuple[list[UnconfirmedPayment], int]:
         """Returns the payments after a confirmed block, and the number of the latest block.
 
-        They are not checked against receipts, and may be gone at the next call. Raises
+        The payments are not checked against receipts, and may be gone at the next call. Raises
         `ChainError`.
         """
         latest = self._read_tagged_block("latest").number
@@ -335,9 +336,10 @@ class Node:
     def _read_payments(
         self, logs: Sequence[_Log], last: Block, until: float
     ) -> tuple[list[ChainPayment], Block, ChainError | None]:
-        """Returns the payments up to a block, that block, and the error of the block after it.
+        """Returns the payments up to the last block read, that block, and the next block's error.
 
-        Without an error and in time that block is `last`. An error of the first block is raised.
+        The last block read is `last`, unless an error occurs or the time is up. Raises an error of
+        the first block.
         """
         payments: list[ChainPayment] = []
         reached = None
@@ -420,7 +422,7 @@ def _to_block(block: _Block) -> Block:
 
 
 def _ordinal(log: _Log, receipt: _Receipt) -> int:
-    """Returns the position of the log in its receipt, which must hold it once and unchanged."""
+    """Returns the position of the log in its receipt, which must contain exactly one equal log."""
     places = [place for place, other in enumerate(receipt.logs) if other == log]
     if len(places) != 1:
         raise ChainContradiction("A log is not in its receipt.")

@@ -41,9 +41,9 @@ _SENTENCES: Final = {
 def _read_only_page(
     view: Callable[[HttpRequest, UUID], HttpResponse],
 ) -> Callable[..., HttpResponse]:
-    """Lets GET and HEAD through, and forbids browsers to keep the address or to send it elsewhere.
+    """Refuses all methods except GET and HEAD, and adds headers to the response.
 
-    The address is the only secret of the page.
+    The page's address is its only secret, so browsers must neither store it nor send it elsewhere.
     """
 
     @wraps(view)

@@ -1,6 +1,6 @@
 """Calls one EVM node over JSON-RPC: batches of calls, at a limited pace, with checked answers.
 
-The node's URL and the node's own texts are in no error, because either may hold a secret.
+No error contains the node's URL or a text from the node, because either may contain a secret.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ChainRefused(ChainUnavailable):
 
 
 class ChainContradiction(ChainError):
-    """The node's answers contradict each other, or the chain that is configured."""
+    """The node's answers contradict each other or the configured chain."""
 
 
 class _Error(msgspec.Struct):
@@ -64,8 +64,7 @@ class RpcClient:
     """Sends batches of calls to one node, from one thread.
 
     `policy` gives the pinned hosts, the certificate authorities and the connection's time limit;
-    the addresses that it allows do not matter here. Each call of a batch counts towards
-    `calls_per_second`.
+    its allowed addresses are not used here. Each call of a batch counts towards `calls_per_second`.
     """
 
     def __init__(
@@ -115,8 +114,8 @@ class RpcClient:
         if status == 429 or (status >= 400 and retry_after is not None):
             raise ChainUnavailable(f"The node answers with status {status}.", retry_after)
         if status != 200:
-            # Nodes answer a range that is too wide with many statuses: 400, 413, 500, 502 and 504
-            # were all seen.
+            # Nodes refuse a range that is too wide with different statuses, such as 400, 413, 500,
+            # 502 and 504.
             raise ChainRefused(f"The node answers with status {status}.")
         return answer
 

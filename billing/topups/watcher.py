@@ -1,8 +1,8 @@
 """Reads the payments of each chain and updates the top-ups; a duty of the `work` command.
 
 A round has several steps. Each step is a transaction of its own, so that a process may be killed
-after any of them: a batch of payments is stored together with its cursor, then each stored payment
-is matched and credited, then the amounts of top-ups that are too late are released. The next round
+after any of them: it stores a batch of payments together with its cursor, then matches and credits
+each stored payment, then frees the amounts of top-ups that can no longer be paid. The next round
 continues from the stored state.
 """
 
@@ -28,13 +28,13 @@ from config.models import Lease
 logger = logging.getLogger("causeway.chain")
 
 _EVERY_SECONDS: Final = 10.0
-# Other chains wait for their turn; the next rounds read the remaining blocks.
+# Limits a round, because other chains wait; the next rounds read the remaining blocks.
 _ROUND_SECONDS: Final = 20.0
 _MAY_BE_SEEN: Final = (TopUp.Status.OPEN, TopUp.Status.EXPIRED, TopUp.Status.SEEN)
 
 
 def watch_due_chains() -> int:
-    """Watches the chains whose turn it is and expires top-ups; returns the number of payments.
+    """Watches the chains that are due and expires top-ups; returns the number of payments.
 
     An error of one chain does not stop the others.
     """
@@ -56,8 +56,8 @@ def watch_chain(chain: Chain, node: Node) -> int:
     """Reads a chain up to its confirmed head and credits payments; returns their number.
 
     Any number of watchers of one chain may run: the locks of the cursor's row and of the deposits'
-    rows make every step happen once. After a failure the node is called again later, with a wait
-    that grows. A replaced block under the cursor halts the chain until an operator resumes it.
+    rows make every step happen once. The wait after a failure grows with each further failure. If
+    the cursor's block was replaced, the chain halts until an operator resumes it.
     """
     state, _ = ChainState.objects.get_or_create(chain_id=chain.chain_id)
     done = match_received_deposits(chain.chain_id)

@@ -1,4 +1,4 @@
-"""Chain states: how far the payments of each chain are read."""
+"""Chain states: the last block of each chain whose payments were read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGEST_WAIT: Final = 300.0
 
 
 class ChainState(models.Model):
-    """How far a chain is read; top-ups on a chain without a cursor are not offered yet."""
+    """The reading state of a chain; a chain without a cursor offers no top-ups yet."""
 
     chain_id = models.BigIntegerField("chain ID", primary_key=True)
     number = models.BigIntegerField(
@@ -64,11 +64,11 @@ class ChainState(models.Model):
         return Cursor(self.number, self.block_hash)
 
     def lock(self) -> None:
-        """Locks this row until the transaction ends and refreshes this very instance."""
+        """Locks this row until the transaction ends and refreshes this instance."""
         self.refresh_from_db(from_queryset=type(self)._base_manager.select_for_update())
 
     def advance(self, cursor: Cursor) -> bool:
-        """Moves the cursor and returns True; the caller stores the payments up to it.
+        """Moves the cursor and returns True; the caller stores the payments up to the cursor.
 
         Returns False when another watcher moved the cursor meanwhile or the chain was halted. Keeps
         the row locked until the caller's transaction ends.

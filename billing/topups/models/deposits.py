@@ -188,7 +188,7 @@ class Deposit(StatefulModel):
 
     @property
     def reference(self) -> str:
-        """The reference of the deposit's transfer in the ledger."""
+        """Returns the reference of the deposit's transfer in the ledger."""
         return f"deposit:{self.pk}"
 
     def record_match(self, finding: Status, top_up: TopUp | None) -> None:

@@ -206,12 +206,12 @@ class TopUp(IdempotentModel, StatefulModel):
 
     @property
     def amount_text(self) -> str:
-        """The exact amount to pay, in whole tokens."""
+        """Returns the exact amount to pay, in whole tokens."""
         return token_text(self.units, self.token_decimals, self.token_symbol)
 
     @property
     def payment_uri(self) -> str:
-        """The payment request that a wallet scans as a QR code (EIP-681)."""
+        """Returns the payment request that a wallet scans as a QR code (EIP-681)."""
         return (
             f"ethereum:{self.token}@{self.chain_id}/transfer"
             f"?address={self.recipient}&uint256={self.units}"
@@ -219,7 +219,7 @@ class TopUp(IdempotentModel, StatefulModel):
 
     @property
     def confirmations(self) -> int:
-        """The number of blocks since the payment, its own block included."""
+        """Returns the number of blocks since the payment, including its own block."""
         if self.block_number is None:
             return 0
         latest = ChainState.objects.values_list("latest_number", flat=True).filter(
@@ -229,7 +229,7 @@ class TopUp(IdempotentModel, StatefulModel):
 
     @property
     def call_data(self) -> dict[str, Any]:
-        """The payment in the shape of the public API; the signature is empty."""
+        """Returns the payment in the shape of the public API; the signature is empty."""
         return {
             "deadline": self.expires_at,
             "fee_amount": "0",
@@ -302,7 +302,10 @@ class TopUp(IdempotentModel, StatefulModel):
         return True
 
     def close_review(self) -> None:
-        """REVIEW → OPEN, or → EXPIRED after ``expires_at``. No payment waits for a decision."""
+        """REVIEW → OPEN, or → EXPIRED after ``expires_at``.
+
+        The caller has checked that none of the top-up's deposits is in review any more.
+        """
         with transaction.atomic():
             self.lock()
             self.require_status(self.Status.REVIEW)
@@ -313,7 +316,7 @@ class TopUp(IdempotentModel, StatefulModel):
 
 
 def _require_offered(chain_id: int) -> Chain:
-    """Returns a chain that is being read; raises :class:`ChainNotOffered` for another."""
+    """Returns a chain; raises :class:`ChainNotOffered` unless the watcher reads it."""
     chains: dict[int, Chain] = settings.CHAINS
     if not chains:
         raise ChainNotOffered("Crypto top-ups are not configured here.")
