@@ -1,4 +1,4 @@
-"""Everything that a tenant needs to create an endpoint: provider, model, credential, upstream."""
+"""Fixtures for the creation of an endpoint: provider, model, credential and upstream."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def provider(db: None) -> Provider:
 
 @pytest.fixture
 def cloud(db: None) -> Provider:
-    """A provider whose URL comes from the credential."""
+    """Returns a provider whose URL comes from the credential."""
     return factories.make_provider("azure", name="Azure", dialect="azure", base_url=None)
 
 

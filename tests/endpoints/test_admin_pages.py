@@ -1,4 +1,4 @@
-"""What became of a private endpoint, on its page and in the list."""
+"""The history, the list and the dialogs of private endpoints on the console."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def titles(endpoint: PrivateEndpoint) -> list[tuple[str, str]]:
     return [(event.title, event.by) for event in events(endpoint)]
 
 
-def test_the_history_has_what_operators_did_in_order(
+def test_the_history_lists_actions_of_operators_latest_first(
     operator: Client, tenant: Tenant, simulator: Simulator
 ) -> None:
     model, provider = factories.make_model(), factories.make_provider()
@@ -60,7 +60,7 @@ def test_the_history_has_what_operators_did_in_order(
     assert snapshots.everything() == before
 
 
-def test_the_history_has_what_nobody_did_by_name(tenant: Tenant, simulator: Simulator) -> None:
+def test_the_history_lists_events_without_an_operator(tenant: Tenant, simulator: Simulator) -> None:
     endpoint = factories.make_active(
         tenant, factories.make_model(), factories.make_provider(), base_url=simulator.base_url
     )
@@ -78,7 +78,7 @@ def test_the_history_has_what_nobody_did_by_name(tenant: Tenant, simulator: Simu
     assert events(endpoint)[0].text == "It drifted."
 
 
-def test_the_list_shows_the_last_validation_and_what_is_declared(
+def test_the_list_shows_the_last_validation_and_the_declarations(
     operator: Client, tenant: Tenant
 ) -> None:
     model, provider = factories.make_model(), factories.make_provider()
@@ -121,7 +121,7 @@ def test_the_page_makes_as_many_queries_for_10_validations_as_for_1(
     assert len(events(endpoint)) == 11
 
 
-def test_a_long_history_is_cut(tenant: Tenant) -> None:
+def test_a_long_history_is_truncated(tenant: Tenant) -> None:
     model, provider = factories.make_model(), factories.make_provider()
     credential = factories.make_credential(tenant, provider)
     endpoint = factories.make_draft(tenant, model, provider)
@@ -178,7 +178,7 @@ def test_a_draft_is_edited_in_a_dialog_that_shows_it(operator: Client, tenant: T
         ("https://169.254.169.254/v1", "invalid_base_url: "),
     ],
 )
-def test_an_edit_shows_the_refusal_at_its_field(
+def test_edit_shows_the_error_at_its_field(
     operator: Client, tenant: Tenant, base_url: str, refusal: str
 ) -> None:
     provider = factories.make_provider(name="Acme AI")
@@ -193,7 +193,7 @@ def test_an_edit_shows_the_refusal_at_its_field(
     assert PrivateEndpoint.objects.values().get() == before
 
 
-def test_what_is_active_is_not_edited(
+def test_an_active_endpoint_cannot_be_edited(
     operator: Client, tenant: Tenant, simulator: Simulator
 ) -> None:
     endpoint = factories.make_active(

@@ -27,7 +27,7 @@ def _draft_form(tenant: Tenant, **fields: str) -> dict[str, str]:
     }
 
 
-def test_add_private_endpoint_makes_a_draft(operator: Client, tenant: Tenant) -> None:
+def test_add_private_endpoint_creates_a_draft(operator: Client, tenant: Tenant) -> None:
     model, provider = factories.make_model(), factories.make_provider()
     factories.make_endpoint(model, provider, price=factories.make_price("0.000003"))
 
@@ -68,7 +68,7 @@ def test_add_private_endpoint_takes_a_negotiated_price(operator: Client, tenant:
         ("https://169.254.169.254/v1", "invalid_base_url"),
     ],
 )
-def test_add_private_endpoint_shows_the_refusal_at_its_field(
+def test_add_private_endpoint_shows_the_error_at_its_field(
     operator: Client, tenant: Tenant, base_url: str, message: str
 ) -> None:
     form = _draft_form(
@@ -113,7 +113,7 @@ def _draft_at(tenant: Tenant, simulator: Simulator, upstream: str = "sim-echo") 
     )
 
 
-def test_private_endpoint_goes_through_its_life(
+def test_private_endpoint_is_validated_activated_disabled_enabled_and_deleted(
     operator: Client, tenant: Tenant, simulator: Simulator
 ) -> None:
     endpoint = _draft_at(tenant, simulator)
@@ -141,7 +141,7 @@ def test_private_endpoint_goes_through_its_life(
     assert list(response.context["cl"].result_list) == []
 
 
-def test_private_endpoint_page_offers_what_its_state_allows(
+def test_private_endpoint_page_offers_the_actions_of_its_state(
     operator: Client, tenant: Tenant, simulator: Simulator
 ) -> None:
     endpoint = _draft_at(tenant, simulator)
@@ -194,7 +194,7 @@ def test_validate_offers_the_workspaces_of_the_organization(
     assert not Validation.objects.exists()
 
 
-def test_private_endpoint_cannot_be_written_by_its_form(operator: Client, tenant: Tenant) -> None:
+def test_private_endpoint_cannot_be_changed_by_its_form(operator: Client, tenant: Tenant) -> None:
     endpoint = factories.make_draft(tenant, factories.make_model(), factories.make_provider())
     before = fingerprint()
 

@@ -52,7 +52,7 @@ def assert_refused(response: Response, status: int, error_type: str) -> dict[str
     return body["error"]
 
 
-def test_create_answers_the_managed_view_of_a_draft(
+def test_create_returns_the_managed_view_of_a_draft(
     management: APIClient, request_body: dict[str, Any]
 ) -> None:
     response = post(management, request_body)
@@ -162,7 +162,7 @@ MALFORMED: list[tuple[str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("field", "value", "named"), MALFORMED)
-def test_create_refuses_a_malformed_field_by_name(
+def test_create_names_a_malformed_field(
     management: APIClient, request_body: dict[str, Any], field: str, value: Any, named: str
 ) -> None:
     if value is ABSENT:
@@ -177,7 +177,7 @@ def test_create_refuses_a_malformed_field_by_name(
 
 
 @pytest.mark.parametrize("name", ["", "\x00", "\x85", "\ud800"])
-def test_create_refuses_a_field_whose_name_cannot_be_shown(
+def test_create_refuses_an_unprintable_field_name(
     management: APIClient, request_body: dict[str, Any], name: str
 ) -> None:
     before = snapshots.everything()
@@ -210,7 +210,7 @@ def test_create_names_every_malformed_field(management: APIClient) -> None:
         ("declared_zdr", None),
     ],
 )
-def test_create_accepts_and_keeps(
+def test_create_stores_valid_values_unchanged(
     management: APIClient, request_body: dict[str, Any], field: str, value: Any
 ) -> None:
     assert post(management, request_body | {field: value}).status_code == 201
@@ -255,7 +255,7 @@ def test_create_keeps_every_digit_of_a_rate(
         ("https://llm.corp.internal/v1", "https://llm.corp.internal/v1"),
     ],
 )
-def test_create_stores_the_one_spelling_of_a_base_url(
+def test_create_stores_the_canonical_form_of_a_base_url(
     management: APIClient, request_body: dict[str, Any], sent: str, stored: str
 ) -> None:
     assert post(management, request_body | {"base_url": sent}).status_code == 201
@@ -322,7 +322,7 @@ def test_create_stores_the_one_spelling_of_a_base_url(
         "https://[ff02::1]/v1",
     ],
 )
-def test_create_refuses_a_base_url_that_may_never_be_dialled(
+def test_create_refuses_a_forbidden_base_url(
     management: APIClient, request_body: dict[str, Any], settings: Any, base_url: Any
 ) -> None:
     settings.EGRESS_POLICY = replace(settings.EGRESS_POLICY, allowed_networks=())
@@ -336,7 +336,7 @@ def test_create_refuses_a_base_url_that_may_never_be_dialled(
     assert snapshots.everything() == before
 
 
-def test_create_dials_nobody(
+def test_create_opens_no_connection(
     management: APIClient,
     request_body: dict[str, Any],
     upstream: Simulator,
@@ -349,7 +349,7 @@ def test_create_dials_nobody(
     assert upstream.connections == 0
 
 
-def test_create_in_an_allowed_network_still_needs_https(
+def test_create_requires_https_in_an_allowed_network(
     management: APIClient, request_body: dict[str, Any]
 ) -> None:
     before = snapshots.everything()
@@ -359,7 +359,7 @@ def test_create_in_an_allowed_network_still_needs_https(
 
 
 @pytest.mark.parametrize("base_url", [ABSENT, None])
-def test_create_needs_no_base_url_where_the_credential_has_it(
+def test_create_needs_no_base_url_if_the_credential_contains_it(
     management: APIClient, request_body: dict[str, Any], cloud: Provider, base_url: Any
 ) -> None:
     del request_body["base_url"]
@@ -371,7 +371,7 @@ def test_create_needs_no_base_url_where_the_credential_has_it(
     assert full["base_url"] is None
 
 
-def test_create_refuses_a_base_url_where_the_credential_has_it(
+def test_create_refuses_a_base_url_if_the_credential_contains_it(
     management: APIClient, request_body: dict[str, Any], cloud: Provider
 ) -> None:
     before = snapshots.everything()
@@ -396,7 +396,7 @@ def test_create_refuses_a_base_url_where_the_credential_has_it(
         ("provider_slug", "%", "provider_not_found"),
     ],
 )
-def test_create_refuses_what_the_catalogue_does_not_have(
+def test_create_refuses_an_unknown_model_or_provider(
     management: APIClient, request_body: dict[str, Any], field: str, value: str, error_type: str
 ) -> None:
     before = snapshots.everything()
@@ -404,7 +404,7 @@ def test_create_refuses_what_the_catalogue_does_not_have(
     assert snapshots.everything() == before
 
 
-def test_create_refuses_a_model_that_left_the_catalogue(
+def test_create_refuses_an_unlisted_model(
     management: APIClient, request_body: dict[str, Any], model: LanguageModel
 ) -> None:
     model.is_listed = False
@@ -413,7 +413,7 @@ def test_create_refuses_a_model_that_left_the_catalogue(
     assert PrivateEndpoint.objects.count() == 0
 
 
-def test_create_refuses_a_provider_that_left_the_catalogue(
+def test_create_refuses_an_unlisted_provider(
     management: APIClient, request_body: dict[str, Any], provider: Provider
 ) -> None:
     provider.is_listed = False
@@ -422,7 +422,7 @@ def test_create_refuses_a_provider_that_left_the_catalogue(
     assert PrivateEndpoint.objects.count() == 0
 
 
-def test_create_stops_at_the_limit_of_the_organization(
+def test_create_refuses_more_than_the_limit_of_the_organization(
     db: None, request_body: dict[str, Any]
 ) -> None:
     tenant = factories.make_tenant(endpoint_limit=2)
@@ -437,7 +437,7 @@ def test_create_stops_at_the_limit_of_the_organization(
     assert post(client, request_body).status_code == 201
 
 
-def test_create_stops_at_the_default_limit(
+def test_create_refuses_more_than_the_default_limit(
     management: APIClient, request_body: dict[str, Any], settings: Any
 ) -> None:
     settings.PRIVATE_ENDPOINT_LIMIT = 1
@@ -506,7 +506,7 @@ LISTED = {"cache_read": "0.0000000042", "cache_write": "0.000000175"}
         ({}, {}, {}),
     ],
 )  # fmt: skip
-def test_create_derives_the_cache_rates_that_are_left_out(
+def test_create_derives_omitted_cache_rates(
     management: APIClient,
     request_body: dict[str, Any],
     model: LanguageModel,
@@ -531,7 +531,7 @@ def test_create_derives_the_cache_rates_that_are_left_out(
     assert reset.json()["data"]["pricing"] == pricing
 
 
-def test_create_derives_nothing_from_other_providers_or_a_free_prompt(
+def test_create_derives_no_rate_from_other_providers_or_a_free_prompt(
     management: APIClient, request_body: dict[str, Any], model: LanguageModel, provider: Provider
 ) -> None:
     cached = factories.make_price("0.1", "0.1", cache_read="0.01")
@@ -545,7 +545,7 @@ def test_create_derives_nothing_from_other_providers_or_a_free_prompt(
     assert prices == [factories.make_price("1", "1")] * 2
 
 
-def test_a_derived_rate_is_exact_or_rounded_to_thirty_decimals(
+def test_a_derived_rate_is_rounded_to_30_decimals(
     management: APIClient, request_body: dict[str, Any], model: LanguageModel, provider: Provider
 ) -> None:
     listed = factories.make_price("0.000003", "1", cache_read="0.000001")
@@ -555,7 +555,7 @@ def test_a_derived_rate_is_exact_or_rounded_to_thirty_decimals(
     assert PrivateEndpoint.objects.get().price.cache_read == Decimal("0." + "0" + "3" * 29)
 
 
-def test_a_derived_rate_beyond_all_bounds_is_refused(
+def test_a_derived_rate_above_the_maximum_is_refused(
     management: APIClient, request_body: dict[str, Any], model: LanguageModel, provider: Provider
 ) -> None:
     listed = factories.make_price("1", "1", cache_write="1.25")
@@ -572,7 +572,7 @@ def test_a_derived_rate_beyond_all_bounds_is_refused(
 KEY = {"Idempotency-Key": "order-1"}
 
 
-def test_a_repeated_key_answers_with_the_first_endpoint(
+def test_a_repeated_key_returns_the_first_endpoint(
     management: APIClient, request_body: dict[str, Any]
 ) -> None:
     first = post(management, request_body, **KEY)
@@ -583,7 +583,7 @@ def test_a_repeated_key_answers_with_the_first_endpoint(
     assert snapshots.everything() == before
 
 
-def test_a_repeated_key_answers_with_the_endpoint_as_it_is_now(
+def test_a_repeated_key_returns_the_current_state_of_the_endpoint(
     management: APIClient, request_body: dict[str, Any]
 ) -> None:
     first = post(management, request_body, **KEY).json()["data"]
@@ -608,7 +608,7 @@ def test_a_repeated_key_answers_with_the_endpoint_as_it_is_now(
         {"provider_slug": "other"},
     ],
 )
-def test_a_reused_key_is_refused(
+def test_a_key_reused_for_another_body_is_refused(
     management: APIClient, request_body: dict[str, Any], change: dict[str, Any]
 ) -> None:
     factories.make_model("acme/other")
@@ -630,7 +630,7 @@ def test_a_reused_key_is_refused(
         {"activate": {"workspace_id": "00000000-0000-4000-8000-000000000000"}},
     ],
 )
-def test_a_repeated_key_sees_no_difference_in(
+def test_a_repeated_key_ignores_equivalent_values_and_activate(
     management: APIClient, request_body: dict[str, Any], change: dict[str, Any]
 ) -> None:
     first = post(management, request_body, **KEY)
@@ -651,7 +651,7 @@ def test_a_repeated_key_compares_prices_as_numbers(
     assert PrivateEndpoint.objects.count() == 1
 
 
-def test_a_repeated_key_dials_nobody_even_with_activate(
+def test_a_repeated_key_opens_no_connection_even_with_activate(
     management: APIClient, tenant: Tenant, request_body: dict[str, Any], upstream: Simulator
 ) -> None:
     body = request_body | {"base_url": upstream.base_url}
@@ -664,7 +664,7 @@ def test_a_repeated_key_dials_nobody_even_with_activate(
 
 
 @pytest.mark.parametrize("key", ["a", " ", "a" * 255, "~!@#$%^&*() {}"])
-def test_create_accepts_a_key_of(
+def test_create_accepts_a_valid_key(
     management: APIClient, request_body: dict[str, Any], key: str
 ) -> None:
     assert post(management, request_body, **{"Idempotency-Key": key}).status_code == 201
@@ -672,7 +672,7 @@ def test_create_accepts_a_key_of(
 
 
 @pytest.mark.parametrize("key", ["", "a" * 256, "é", "a\tb", "a\x7f"])
-def test_create_refuses_a_key_of(
+def test_create_refuses_an_invalid_key(
     management: APIClient, request_body: dict[str, Any], key: str
 ) -> None:
     before = snapshots.everything()
@@ -683,7 +683,7 @@ def test_create_refuses_a_key_of(
     assert snapshots.everything() == before
 
 
-def test_the_key_of_a_deleted_endpoint_stays_taken(
+def test_the_key_of_a_deleted_endpoint_stays_reserved(
     management: APIClient, request_body: dict[str, Any]
 ) -> None:
     first = post(management, request_body, **KEY).json()["data"]["id"]
@@ -721,7 +721,7 @@ def test_a_key_belongs_to_its_organization(
     assert second.json()["data"]["id"] != first
 
 
-def test_creates_without_a_key_are_all_new(
+def test_creates_without_a_key_make_separate_endpoints(
     management: APIClient, request_body: dict[str, Any]
 ) -> None:
     ids = {post(management, request_body).json()["data"]["id"] for _ in range(3)}

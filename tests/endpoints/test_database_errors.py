@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def refuse() -> Iterator[object]:
-    """Makes PostgreSQL refuse an operation on a table, as a full disk or a lost standby would."""
+    """Yields a function that makes PostgreSQL refuse an operation on a table (disk full)."""
     made: list[str] = []
 
     def install(table: str, operation: str) -> None:

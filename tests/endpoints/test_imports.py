@@ -1,4 +1,4 @@
-"""Private endpoints in bulk: refused whole with every fault and its line, or applied whole."""
+"""Bulk import of private endpoints: a file is applied whole or refused with every problem."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def counts(report: Report) -> tuple[int, int, int]:
 
 
 def refusal(tenant: Tenant, data: bytes) -> list[str]:
-    """The faults for which the file is refused, and nothing changed."""
+    """Returns the problems of a refused file; asserts that the import changed nothing."""
     before = snapshots.everything()
     with pytest.raises(ImportRefused) as caught:
         load_bytes(tenant, data)
@@ -79,7 +79,7 @@ def test_an_import_stores_every_field(tenant: Tenant, row: dict[str, Any]) -> No
     assert attestation.stated_by == "import_private_endpoints"
 
 
-def test_an_imported_draft_is_like_a_created_one(
+def test_an_imported_draft_equals_a_created_draft(
     tenant: Tenant, model: LanguageModel, provider: Provider, row: dict[str, Any]
 ) -> None:
     load(tenant, row)
@@ -105,7 +105,7 @@ def test_an_imported_draft_is_like_a_created_one(
     assert imported.attestation.stated_by == created.attestation.stated_by
 
 
-def test_what_is_absent_is_not_declared_and_costs_the_list_price(
+def test_absent_fields_declare_nothing_and_take_the_list_price(
     tenant: Tenant, model: LanguageModel, provider: Provider, request_body: dict[str, Any]
 ) -> None:
     other = factories.make_provider("other")
@@ -146,7 +146,9 @@ def test_drafts_keep_the_order_of_the_file(tenant: Tenant, row: dict[str, Any]) 
         lambda data: b"\n \n" + data + b"\n",
     ],
 )
-def test_line_ends_and_marks_do_not_matter(tenant: Tenant, row: dict[str, Any], spoil: Any) -> None:
+def test_line_ends_blank_lines_and_a_byte_order_mark_are_accepted(
+    tenant: Tenant, row: dict[str, Any], spoil: Any
+) -> None:
     assert counts(load_bytes(tenant, spoil(encoded(row)))) == (1, 0, 0)
     assert counts(load(tenant, row)) == (0, 0, 1)
 
@@ -172,7 +174,7 @@ def test_a_second_import_changes_nothing(
     assert snapshots.everything() == before
 
 
-def test_what_a_line_does_not_say_stays(
+def test_fields_that_a_line_omits_stay_unchanged(
     tenant: Tenant, row: dict[str, Any], request_body: dict[str, Any]
 ) -> None:
     load(tenant, row)
@@ -181,7 +183,7 @@ def test_what_a_line_does_not_say_stays(
     assert snapshots.everything() == before
 
 
-def test_other_declarations_update_a_draft(tenant: Tenant, row: dict[str, Any]) -> None:
+def test_changed_declarations_update_a_draft(tenant: Tenant, row: dict[str, Any]) -> None:
     load(tenant, row)
     assert counts(load(tenant, row | {"declared_zdr": False, "declared_region": None})) == (0, 1, 0)
     stored = PrivateEndpoint.objects.get()
@@ -194,7 +196,7 @@ def test_other_declarations_update_a_draft(tenant: Tenant, row: dict[str, Any]) 
     assert PriceVersion.objects.filter(subject_id=stored.pk).count() == 1
 
 
-def test_other_declarations_clear_the_validation_and_another_price_does_not(
+def test_changed_declarations_clear_the_validation_and_a_changed_price_does_not(
     tenant: Tenant, row: dict[str, Any], credential: ByokCredential
 ) -> None:
     load(tenant, row)
@@ -208,7 +210,7 @@ def test_other_declarations_clear_the_validation_and_another_price_does_not(
     assert endpoint.validation is None
 
 
-def test_another_price_is_a_new_version_and_the_old_one_stays(
+def test_a_changed_price_adds_a_version_and_keeps_the_old_one(
     tenant: Tenant, row: dict[str, Any]
 ) -> None:
     load(tenant, row)
@@ -236,7 +238,7 @@ def test_a_dry_run_reports_and_changes_nothing(
 
 
 @pytest.mark.parametrize("status", ["active", "disabled"])
-def test_what_was_activated_may_only_be_named_as_it_is(
+def test_an_activated_endpoint_is_accepted_only_unchanged(
     tenant: Tenant, row: dict[str, Any], credential: ByokCredential, status: str
 ) -> None:
     load(tenant, row)
@@ -255,7 +257,7 @@ def test_what_was_activated_may_only_be_named_as_it_is(
         ]
 
 
-def test_what_is_activated_meanwhile_is_refused(
+def test_a_draft_activated_during_the_import_is_refused(
     tenant: Tenant,
     row: dict[str, Any],
     credential: ByokCredential,
@@ -276,7 +278,7 @@ def test_what_is_activated_meanwhile_is_refused(
     ]
 
 
-def test_a_deleted_endpoint_is_not_meant(tenant: Tenant, row: dict[str, Any]) -> None:
+def test_a_deleted_endpoint_is_not_matched(tenant: Tenant, row: dict[str, Any]) -> None:
     load(tenant, row)
     PrivateEndpoint.objects.get().remove()
     assert counts(load(tenant, row)) == (1, 0, 0)
@@ -289,7 +291,7 @@ def test_another_organization_is_not_touched(tenant: Tenant, row: dict[str, Any]
     assert PrivateEndpoint.objects.get(organization=other.organization).declared_zdr is True
 
 
-def test_an_endpoint_that_is_stored_twice_may_be_named_twice(
+def test_an_endpoint_stored_twice_may_occur_twice(
     tenant: Tenant, model: LanguageModel, provider: Provider, request_body: dict[str, Any]
 ) -> None:
     first = factories.make_draft(tenant, model, provider, declared_zdr=True)
@@ -358,7 +360,7 @@ FAULTS: list[tuple[dict[str, Any], list[str]]] = [
 
 
 @pytest.mark.parametrize(("changes", "problems"), FAULTS)
-def test_a_fault_is_refused_with_its_line(
+def test_a_problem_is_reported_with_its_line(
     tenant: Tenant,
     cloud: Provider,
     row: dict[str, Any],
@@ -381,7 +383,7 @@ def test_a_fault_is_refused_with_its_line(
         (b"x" * (MAX_LINE + 1), "longer than 65536 bytes; what follows was not read"),
     ],
 )
-def test_a_line_that_is_no_request_is_refused(
+def test_a_malformed_line_is_refused(
     tenant: Tenant, row: dict[str, Any], line: bytes, problem: str
 ) -> None:
     assert refusal(tenant, encoded(row) + line + b"\n") == [f"line 2: {problem}"]
@@ -393,7 +395,7 @@ def test_the_same_endpoint_twice_is_refused(tenant: Tenant, row: dict[str, Any])
     assert refusal(tenant, encoded(row, other, same)) == ["line 3: the same endpoint as line 1"]
 
 
-def test_every_fault_is_named_at_once(tenant: Tenant, row: dict[str, Any]) -> None:
+def test_all_problems_are_reported_together(tenant: Tenant, row: dict[str, Any]) -> None:
     data = encoded(row, row | {"provider_slug": "none"}, row | {"note": 1}, row)
     assert refusal(tenant, data) == [
         "line 3: Object contains unknown field `note`",
@@ -402,7 +404,7 @@ def test_every_fault_is_named_at_once(tenant: Tenant, row: dict[str, Any]) -> No
     ]
 
 
-def test_of_many_faults_a_hundred_are_named(tenant: Tenant, row: dict[str, Any]) -> None:
+def test_at_most_100_problems_are_reported(tenant: Tenant, row: dict[str, Any]) -> None:
     problems = refusal(tenant, encoded(*[row | {"note": 1}] * 250))
     assert problems == [
         *(f"line {line}: Object contains unknown field `note`" for line in range(1, 101)),
@@ -410,7 +412,7 @@ def test_of_many_faults_a_hundred_are_named(tenant: Tenant, row: dict[str, Any])
     ]
 
 
-def test_the_limit_holds_for_the_whole(row: dict[str, Any], db: None) -> None:
+def test_the_limit_applies_to_the_whole_file(row: dict[str, Any], db: None) -> None:
     tenant = factories.make_tenant(endpoint_limit=3)
     load(tenant, row)
     more = [row | {"upstream_model_id": f"deployment-{number}"} for number in range(3)]
@@ -425,7 +427,7 @@ def test_the_limit_holds_for_the_whole(row: dict[str, Any], db: None) -> None:
     )
 
 
-def test_what_left_the_catalogue_may_be_named_while_it_is_stored(
+def test_an_unlisted_model_is_accepted_for_a_stored_endpoint_only(
     tenant: Tenant, model: LanguageModel, provider: Provider, row: dict[str, Any]
 ) -> None:
     load(tenant, row)
@@ -437,7 +439,7 @@ def test_what_left_the_catalogue_may_be_named_while_it_is_stored(
     ]
 
 
-def test_what_is_exported_is_imported_unchanged(
+def test_an_export_is_imported_unchanged(
     tenant: Tenant,
     model: LanguageModel,
     provider: Provider,
@@ -493,7 +495,7 @@ def test_what_is_exported_is_imported_unchanged(
     assert snapshots.everything() == before
 
 
-def test_create_drafts_is_all_or_none(
+def test_create_drafts_creates_all_or_none(
     tenant: Tenant, model: LanguageModel, provider: Provider
 ) -> None:
     good = Draft(

@@ -22,7 +22,7 @@ from tests.support.factories import Tenant
 pytestmark = pytest.mark.django_db
 
 NEW = Secret("another-credential-0123456789")
-# The simulated provider refuses keys that begin like this.
+# The simulated provider refuses keys with the prefix "bad".
 BAD = Secret("bad-credential-0123456789")
 
 
@@ -77,7 +77,7 @@ def test_rotation_with_revalidation_keeps_dependants_current(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_rotation_locks_dependants_in_the_order_of_an_admission(
+def test_rotation_locks_dependants_in_the_lock_order_of_admission(
     tenant: Tenant,
     credential: ByokCredential,
     active: PrivateEndpoint,
@@ -120,7 +120,7 @@ def test_rotation_with_a_secret_that_fails_changes_nothing(
     assert Validation.objects.count() == count
 
 
-def test_rotation_tries_the_secret_as_its_own_credential(
+def test_rotation_validates_with_the_rotated_credential(
     tenant: Tenant, credential: ByokCredential, active: PrivateEndpoint, simulator: Simulator
 ) -> None:
     factories.make_credential(tenant, active.provider, "preferred-credential-0123456789")
@@ -143,7 +143,7 @@ def test_rotation_tries_the_secret_as_its_own_credential(
         ({"disabled": True}, "no_byok_key"),
     ],
 )
-def test_rotation_sends_no_secret_where_its_credential_may_not_be_used(
+def test_rotation_never_sends_the_secret_of_an_unusable_credential(
     tenant: Tenant,
     credential: ByokCredential,
     active: PrivateEndpoint,

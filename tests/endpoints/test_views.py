@@ -1,4 +1,4 @@
-"""The three views of a private endpoint, and who does not get to see one."""
+"""The three views of a private endpoint, and the callers who cannot see it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_list_shows_summaries(management: APIClient, endpoint: PrivateEndpoi
     assert response.json() == {"data": [summary(endpoint)]}
 
 
-def test_the_list_has_drafts_oldest_first_and_nothing_deleted(
+def test_the_list_shows_drafts_oldest_first_and_no_deleted_endpoints(
     management: APIClient, tenant: Tenant, model: LanguageModel, provider: Provider
 ) -> None:
     first, second, third = (factories.make_draft(tenant, model, provider) for _ in range(3))
@@ -84,7 +84,7 @@ def test_the_list_has_drafts_oldest_first_and_nothing_deleted(
     ]
 
 
-def test_the_list_of_nothing_is_empty(management: APIClient) -> None:
+def test_the_list_is_empty_without_endpoints(management: APIClient) -> None:
     assert management.get(ROUTE).json() == {"data": []}
 
 
@@ -117,12 +117,12 @@ def test_get_shows_the_full_view(
     assert response.json() == {"data": full(endpoint, upstream.base_url)}
 
 
-def test_get_finds_an_id_in_capitals(management: APIClient, endpoint: PrivateEndpoint) -> None:
+def test_get_accepts_an_id_in_capitals(management: APIClient, endpoint: PrivateEndpoint) -> None:
     response = management.get(f"{ROUTE}/{str(endpoint.pk).upper()}")
     assert response.json()["data"]["id"] == str(endpoint.pk)
 
 
-def test_pricing_shows_the_full_view(
+def test_put_pricing_returns_the_full_view(
     management: APIClient, endpoint: PrivateEndpoint, upstream: Simulator
 ) -> None:
     response = management.put(
@@ -131,14 +131,16 @@ def test_pricing_shows_the_full_view(
     assert response.json() == {"data": full(endpoint, upstream.base_url)}
 
 
-def test_the_verbs_show_the_managed_view(management: APIClient, endpoint: PrivateEndpoint) -> None:
+def test_enable_and_disable_return_the_managed_view(
+    management: APIClient, endpoint: PrivateEndpoint
+) -> None:
     for verb, status in (("disable", "disabled"), ("enable", "active")):
         response = management.post(f"{ROUTE}/{endpoint.pk}/{verb}")
         assert response.status_code == 200
         assert response.json() == {"data": managed(endpoint) | {"status": status}}
 
 
-def test_a_model_and_a_provider_that_left_the_catalogue_lose_their_names(
+def test_an_unlisted_model_and_provider_lose_their_slugs(
     management: APIClient, endpoint: PrivateEndpoint
 ) -> None:
     endpoint.model.is_listed = False
@@ -154,7 +156,7 @@ def test_a_model_and_a_provider_that_left_the_catalogue_lose_their_names(
     assert (data["provider_slug"], data["provider_name"]) == (None, "Acme AI")
 
 
-def test_a_renamed_provider_keeps_the_name_it_had(
+def test_an_endpoint_keeps_the_old_name_of_a_renamed_provider(
     management: APIClient, endpoint: PrivateEndpoint
 ) -> None:
     endpoint.provider.name = "Renamed"
@@ -180,7 +182,7 @@ def call(client: APIClient, name: str, endpoint_id: str) -> Any:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_foreign_endpoint_does_not_exist(endpoint: PrivateEndpoint, name: str) -> None:
+def test_a_foreign_endpoint_is_not_found(endpoint: PrivateEndpoint, name: str) -> None:
     foreigner = factories.client(factories.make_tenant("Other").management_key)
     before = snapshots.everything()
     foreign = call(foreigner, name, str(endpoint.pk))
@@ -199,7 +201,7 @@ def test_a_foreign_endpoint_does_not_exist(endpoint: PrivateEndpoint, name: str)
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_what_is_no_id_does_not_exist(management: APIClient, name: str) -> None:
+def test_a_malformed_id_is_not_found(management: APIClient, name: str) -> None:
     for endpoint_id in ("x", "0", "%00", "..%2f..", "{}", "0" * 32, "%D9%A3", "'%20OR%201=1--"):
         response = call(management, name, endpoint_id)
         assert (endpoint_id, response.status_code) == (endpoint_id, 404)
@@ -207,7 +209,7 @@ def test_what_is_no_id_does_not_exist(management: APIClient, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_an_inference_key_manages_nothing(
+def test_an_inference_key_may_not_manage_endpoints(
     inference: APIClient, endpoint: PrivateEndpoint, name: str
 ) -> None:
     before = snapshots.everything()

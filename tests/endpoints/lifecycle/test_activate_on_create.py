@@ -1,4 +1,4 @@
-"""``POST /private-endpoints`` with ``activate``: the draft is kept whatever becomes of the call."""
+"""``POST /private-endpoints`` with ``activate``: a failed activation keeps the draft."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def activating(
     credential: ByokCredential,
     upstream: Simulator,
 ) -> dict[str, Any]:
-    """A create request that would activate its endpoint."""
+    """Returns a create request that activates its endpoint."""
     return request_body | {
         "base_url": upstream.base_url,
         "activate": {"workspace_id": str(tenant.workspace.pk)},
@@ -209,7 +209,7 @@ def test_no_credential_keeps_the_draft(
     assert upstream.connections == 0
 
 
-def test_a_credential_that_cannot_be_opened_keeps_the_draft(
+def test_a_credential_that_cannot_be_decrypted_keeps_the_draft(
     management: APIClient, activating: dict[str, Any], upstream: Simulator, settings: Any
 ) -> None:
     settings.CREDENTIAL_KEYS = [b"k" * 32]
@@ -228,7 +228,7 @@ def test_a_credential_that_cannot_be_opened_keeps_the_draft(
     assert upstream.connections == 0
 
 
-def test_a_host_that_the_credential_does_not_know_keeps_the_draft(
+def test_a_host_that_the_credential_does_not_allow_keeps_the_draft(
     management: APIClient,
     activating: dict[str, Any],
     credential: ByokCredential,
@@ -272,7 +272,7 @@ def test_the_time_limit_keeps_the_draft(
         ({"activate": {"workspace_id": "x"}}, 400, "invalid_request"),
     ],
 )
-def test_a_refused_create_answers_the_standard_envelope(
+def test_a_refused_create_returns_the_standard_envelope(
     management: APIClient,
     activating: dict[str, Any],
     upstream: Simulator,
@@ -289,7 +289,7 @@ def test_a_refused_create_answers_the_standard_envelope(
     assert upstream.connections == 0
 
 
-def test_the_limit_is_refused_before_anything_is_dialled(
+def test_the_limit_is_checked_before_any_connection(
     management: APIClient, activating: dict[str, Any], upstream: Simulator, settings: Any
 ) -> None:
     settings.PRIVATE_ENDPOINT_LIMIT = 0
@@ -300,7 +300,7 @@ def test_the_limit_is_refused_before_anything_is_dialled(
     assert upstream.connections == 0
 
 
-def test_a_failed_activation_keeps_the_key_and_is_repaired_not_repeated(
+def test_a_failed_activation_keeps_the_key_and_the_draft_can_be_repaired(
     management: APIClient, tenant: Tenant, activating: dict[str, Any], upstream: Simulator
 ) -> None:
     broken = activating | {"upstream_model_id": "sim-status:500"}
@@ -321,7 +321,7 @@ def test_a_failed_activation_keeps_the_key_and_is_repaired_not_repeated(
 
 
 @pytest.mark.parametrize("interference", ["edit", "delete", "rotate"])
-def test_what_changes_during_the_calls_is_not_activated(
+def test_a_change_during_the_validation_prevents_the_activation(
     transactional_db: None, upstream: Simulator, interference: str
 ) -> None:
     tenant = factories.make_tenant()

@@ -1,4 +1,4 @@
-"""The states of a private endpoint: which verb leads where, and what makes a validation stale."""
+"""The states of a private endpoint, and the changes that make its validation stale."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def endpoint(
     credential: ByokCredential,
     upstream: Simulator,
 ) -> PrivateEndpoint:
-    """An endpoint in the state that the test's parameter names, a validated draft by default."""
+    """Returns an endpoint in the state of the test's parameter, by default a validated draft."""
     state = getattr(request, "param", "validated")
     made = factories.make_draft(tenant, model, provider, base_url=upstream.base_url)
     if state != "draft":
@@ -116,7 +116,7 @@ def act(client: APIClient, tenant: Tenant, endpoint: PrivateEndpoint, verb: str)
     [(state, verb, expected) for verb, row in TABLE.items() for state, expected in row.items()],
     indirect=["endpoint"],
 )
-def test_a_verb_leads_to(
+def test_a_verb_leads_to_the_state_of_the_table(
     management: APIClient,
     tenant: Tenant,
     endpoint: PrivateEndpoint,
@@ -143,7 +143,7 @@ def test_a_verb_leads_to(
 @pytest.mark.parametrize(
     "verb", ["activate", "disable", "enable", "validate", "patch", "pricing", "delete"]
 )
-def test_nothing_can_be_done_with_a_deleted_endpoint(
+def test_a_deleted_endpoint_refuses_every_verb(
     management: APIClient, tenant: Tenant, endpoint: PrivateEndpoint, verb: str
 ) -> None:
     endpoint.remove()
@@ -155,7 +155,7 @@ def test_nothing_can_be_done_with_a_deleted_endpoint(
 
 
 @pytest.mark.parametrize("endpoint", STATES, indirect=True)
-def test_an_unknown_value_of_draft_only_deletes_nothing(
+def test_an_invalid_draft_only_deletes_nothing(
     management: APIClient, endpoint: PrivateEndpoint
 ) -> None:
     before = snapshots.everything()
@@ -168,7 +168,7 @@ def test_an_unknown_value_of_draft_only_deletes_nothing(
     assert snapshots.everything() == before
 
 
-def test_activate_stamps_once(endpoint: PrivateEndpoint) -> None:
+def test_activated_at_is_set_once(endpoint: PrivateEndpoint) -> None:
     endpoint.activate()
     activated_at = endpoint.activated_at
     assert activated_at is not None
@@ -210,7 +210,7 @@ def test_a_failed_validation_does_not_activate(
     assert snapshots.everything() == before
 
 
-def test_a_later_failed_validation_takes_the_place_of_a_passed_one(
+def test_a_later_failed_validation_replaces_a_passed_one(
     tenant: Tenant, endpoint: PrivateEndpoint, credential: ByokCredential, management: APIClient
 ) -> None:
     credential.disabled = True
@@ -238,7 +238,7 @@ def test_a_later_failed_validation_takes_the_place_of_a_passed_one(
         ("declared zdr", "not_validated"),
     ],
 )
-def test_activate_refuses_a_validation_that_no_longer_speaks_of_the_endpoint(
+def test_activate_refuses_a_stale_or_cleared_validation(
     management: APIClient,
     endpoint: PrivateEndpoint,
     credential: ByokCredential,
@@ -283,7 +283,7 @@ def test_activate_refuses_a_validation_that_no_longer_speaks_of_the_endpoint(
     assert snapshots.everything() == before
 
 
-def test_activate_accepts_a_validation_of_almost_the_greatest_age(
+def test_activate_accepts_a_validation_just_below_the_maximum_age(
     endpoint: PrivateEndpoint, settings: Any
 ) -> None:
     age = timedelta(seconds=settings.VALIDATION_MAX_AGE - 60)
@@ -292,7 +292,7 @@ def test_activate_accepts_a_validation_of_almost_the_greatest_age(
     assert endpoint.status == "active"
 
 
-def test_a_stale_validation_is_mended_by_another(
+def test_a_new_validation_replaces_a_stale_one(
     tenant: Tenant, endpoint: PrivateEndpoint, credential: ByokCredential
 ) -> None:
     credential.rotate(credential.reveal())
@@ -301,13 +301,13 @@ def test_a_stale_validation_is_mended_by_another(
     assert endpoint.status == "active"
 
 
-def test_a_new_price_does_not_touch_the_validation(endpoint: PrivateEndpoint) -> None:
+def test_a_new_price_keeps_the_validation(endpoint: PrivateEndpoint) -> None:
     endpoint.reprice(factories.make_price("1", "2"))
     endpoint.activate()
     assert endpoint.status == "active"
 
 
-def test_patch_answers_the_full_view(management: APIClient, endpoint: PrivateEndpoint) -> None:
+def test_patch_returns_the_full_view(management: APIClient, endpoint: PrivateEndpoint) -> None:
     response = management.patch(
         f"{ROUTE}/{endpoint.pk}",
         {
@@ -325,7 +325,7 @@ def test_patch_answers_the_full_view(management: APIClient, endpoint: PrivateEnd
     assert data == management.get(f"{ROUTE}/{endpoint.pk}").json()["data"]
 
 
-def test_a_patch_that_changes_nothing_changes_nothing(
+def test_a_patch_with_the_stored_values_changes_nothing(
     management: APIClient, endpoint: PrivateEndpoint, upstream: Simulator
 ) -> None:
     before = snapshots.everything()
@@ -339,7 +339,7 @@ def test_a_patch_that_changes_nothing_changes_nothing(
     endpoint.activate()
 
 
-def test_declarations_stay_with_their_upstream(
+def test_a_patch_of_the_upstream_clears_the_declarations(
     management: APIClient, endpoint: PrivateEndpoint
 ) -> None:
     path = f"{ROUTE}/{endpoint.pk}"
@@ -381,7 +381,7 @@ def test_declarations_stay_with_their_upstream(
         ({"upstream_model_id": "x", "base_url": "nonsense"}, 422),
     ],
 )
-def test_patch_refuses(
+def test_patch_refuses_an_invalid_body(
     management: APIClient, endpoint: PrivateEndpoint, body: dict[str, Any], status: int
 ) -> None:
     before = snapshots.everything()
@@ -391,7 +391,7 @@ def test_patch_refuses(
     assert snapshots.everything() == before
 
 
-def test_patch_refuses_a_base_url_where_the_credential_has_it(
+def test_patch_refuses_a_base_url_if_the_credential_contains_it(
     management: APIClient, tenant: Tenant, model: LanguageModel, cloud: Provider
 ) -> None:
     endpoint = factories.make_draft(tenant, model, cloud, base_url=None)
@@ -405,7 +405,7 @@ def test_patch_refuses_a_base_url_where_the_credential_has_it(
     assert snapshots.everything() == before
 
 
-def test_pricing_is_replaced_whole(management: APIClient, endpoint: PrivateEndpoint) -> None:
+def test_put_pricing_replaces_every_rate(management: APIClient, endpoint: PrivateEndpoint) -> None:
     path = f"{ROUTE}/{endpoint.pk}/pricing"
     cached = {"prompt": "1", "completion": "2", "cache_read": "0.1", "cache_write": "1.25"}
     response = management.put(path, {"pricing": cached})
@@ -433,7 +433,7 @@ def test_pricing_is_replaced_whole(management: APIClient, endpoint: PrivateEndpo
         {"pricing": {"prompt": "1", "completion": "1"}, "status": "active"},
     ],
 )
-def test_pricing_refuses(
+def test_put_pricing_refuses_an_invalid_body(
     management: APIClient, endpoint: PrivateEndpoint, body: dict[str, Any]
 ) -> None:
     before = snapshots.everything()

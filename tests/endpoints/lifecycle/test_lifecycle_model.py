@@ -1,4 +1,4 @@
-"""The life cycle against a model of it: whatever is asked in whatever order, both say the same."""
+"""Random sequences of requests: the life cycle of an endpoint always matches its model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PRICES = st.sampled_from(["0", "0.0000001", "0.5"])
 
 
 class Lifecycle(RuleBasedStateMachine):
-    """One endpoint, driven over HTTP; the attributes without underscore are the model."""
+    """Drives one endpoint over HTTP; the attributes without an underscore are the model."""
 
     simulator: Simulator
 
@@ -59,7 +59,7 @@ class Lifecycle(RuleBasedStateMachine):
         self.zdr: bool | None = None
         self.price = "0"
         self.prices = 1
-        # None: never validated since the last change; else whether it passed.
+        # Whether the last validation passed; None if there is none since the last change.
         self.validated: bool | None = None
         self.stale = False
         self.was_active = False
@@ -168,7 +168,7 @@ class Lifecycle(RuleBasedStateMachine):
 
     @rule(draft_only=st.booleans(), really=st.integers(0, 5))
     def delete(self, draft_only: bool, really: int) -> None:
-        if really:  # a run that always ends at once shows little
+        if really:  # Skips most deletes, so that most sequences are long.
             return None
         flag = str(draft_only).lower()
         answer = self._client.delete(f"/api/v1/private-endpoints/{self._id}?draft_only={flag}")
@@ -213,7 +213,7 @@ class Lifecycle(RuleBasedStateMachine):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_no_sequence_of_requests_leaves_the_state_table(db: None, simulator: Simulator) -> None:
+def test_every_sequence_of_requests_follows_the_state_table(db: None, simulator: Simulator) -> None:
     machine = type("Machine", (Lifecycle,), {"simulator": simulator})
     run_state_machine_as_test(
         machine,

@@ -1,4 +1,4 @@
-"""What many do at once: real requests in real threads, and exact results."""
+"""Races between real threads and real requests, with exact results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def draft_body(**changes: Any) -> dict[str, Any]:
 def poster(
     server: str, route: str, tenant: Tenant, body: dict[str, Any], **headers: str
 ) -> Callable[[], tuple[int, Any]]:
-    """A call that posts the body and returns the status and the answer."""
+    """Returns a call that posts the body and returns the status and the answer."""
 
     def post() -> tuple[int, Any]:
         response = requests.post(
@@ -77,7 +77,7 @@ def test_two_bodies_under_one_idempotency_key_make_one_endpoint(
     assert {body["data"]["id"] for status, body in answers if status == 201} == {str(stored.pk)}
 
 
-def test_the_limit_holds_under_many_creates(
+def test_the_limit_holds_under_concurrent_creates(
     server: str, together: Callable[..., list[Any]]
 ) -> None:
     tenant = factories.make_tenant(endpoint_limit=10)
@@ -96,7 +96,7 @@ def test_one_end_user_is_registered_once(server: str, together: Callable[..., li
     assert EndUser.objects.get().user == "customer-1"
 
 
-def test_activate_against_edit_never_activates_other_content(
+def test_activate_that_races_an_edit_never_activates_the_edited_content(
     transactional_db: None, together: Callable[..., list[Any]]
 ) -> None:
     tenant = factories.make_tenant(endpoint_limit=200)
@@ -133,7 +133,7 @@ def test_activate_against_edit_never_activates_other_content(
             assert stored.validation is None
 
 
-def test_an_edit_during_a_validation_is_not_validated_by_it(
+def test_a_validation_does_not_cover_an_edit_made_during_it(
     transactional_db: None, simulator: Simulator
 ) -> None:
     tenant = factories.make_tenant()

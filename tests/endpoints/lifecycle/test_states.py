@@ -1,4 +1,4 @@
-"""The life cycle of a private endpoint as one table."""
+"""The state table of a private endpoint."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TRANSITIONS: dict[str, Callable[[PrivateEndpoint], object]] = {
 }
 REFUSED, GONE = InvalidTransition, EndpointNotFound
 
-# In the order of TRANSITIONS.
+# The outcomes are in the order of TRANSITIONS.
 TABLE: dict[str, tuple[Any, ...]] = {
     "draft": (NotValidated, REFUSED, REFUSED, "draft", "draft", "deleted", "deleted"),
     "validated": ("active", REFUSED, REFUSED, "draft", "validated", "deleted", "deleted"),

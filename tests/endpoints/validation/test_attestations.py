@@ -31,7 +31,9 @@ def declare(management: APIClient, **declared: object) -> str:
     return str(answer.json()["data"]["id"])
 
 
-def test_a_declaration_is_recorded_with_who_and_when(tenant: Tenant, management: APIClient) -> None:
+def test_a_declaration_is_stored_with_its_author_and_request(
+    tenant: Tenant, management: APIClient
+) -> None:
     endpoint_id = declare(management, declared_zdr=True, declared_region="europe")
     made = Attestation.objects.get(endpoint_id=endpoint_id)
     assert made.declared == (True, "europe")
@@ -40,13 +42,15 @@ def test_a_declaration_is_recorded_with_who_and_when(tenant: Tenant, management:
     assert PrivateEndpoint.objects.get(pk=endpoint_id).attestation == made
 
 
-def test_saying_nothing_attests_nothing(tenant: Tenant, management: APIClient) -> None:
+def test_an_endpoint_without_declarations_has_no_attestation(
+    tenant: Tenant, management: APIClient
+) -> None:
     endpoint_id = declare(management)
     assert PrivateEndpoint.objects.get(pk=endpoint_id).attestation is None
     assert Attestation.objects.count() == 0
 
 
-def test_an_edit_appends_a_declaration_and_keeps_the_old_one(
+def test_edit_appends_a_declaration_and_keeps_the_old_one(
     tenant: Tenant, management: APIClient
 ) -> None:
     endpoint_id = declare(management, declared_zdr=True)
@@ -59,7 +63,9 @@ def test_an_edit_appends_a_declaration_and_keeps_the_old_one(
     ]
 
 
-def test_a_withdrawn_declaration_is_a_statement_too(tenant: Tenant, management: APIClient) -> None:
+def test_a_withdrawn_declaration_is_stored_as_an_attestation(
+    tenant: Tenant, management: APIClient
+) -> None:
     endpoint_id = declare(management, declared_zdr=True)
     management.patch(f"/api/v1/private-endpoints/{endpoint_id}", {"upstream_model_id": "other"})
     assert [made.declared for made in Attestation.objects.order_by("id")] == [
@@ -69,7 +75,9 @@ def test_a_withdrawn_declaration_is_a_statement_too(tenant: Tenant, management: 
 
 
 @pytest.mark.parametrize("statement", ["UPDATE", "DELETE"])
-def test_history_cannot_be_rewritten(tenant: Tenant, management: APIClient, statement: str) -> None:
+def test_attestations_are_append_only(
+    tenant: Tenant, management: APIClient, statement: str
+) -> None:
     declare(management, declared_zdr=True)
     sql = {
         "UPDATE": "UPDATE endpoints_attestation SET declared_zdr = false",
@@ -80,7 +88,7 @@ def test_history_cannot_be_rewritten(tenant: Tenant, management: APIClient, stat
     assert Attestation.objects.get().declared_zdr is True
 
 
-def test_a_generation_points_at_the_declaration_in_force(
+def test_a_generation_references_the_current_attestation(
     server: str, simulator: Simulator, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     tenant = factories.make_tenant()

@@ -1,4 +1,4 @@
-"""The live validation of deployments whose place the credential names, at clouds that check."""
+"""Live validation of cloud deployments whose URL is derived from the credential."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VERTEX_PATH: Final = (
     "/v1/projects/example-project-1/locations/us-central1/endpoints/openapi/chat/completions"
 )
 
-# Dialect, credential, host and path of what must work.
+# Dialect, credential, host and path of valid deployments.
 GOOD: Final = {
     "azure": ("azure", cloud.azure(), AZURE_HOST, V1),
     "azure dated": (
@@ -120,7 +120,7 @@ REFUSED: Final = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_the_cloud_refuses_fails_the_check_with_its_status(
+def test_a_refusal_by_the_cloud_fails_the_check_with_its_status(
     tenant: Tenant, model: LanguageModel, clouds: Simulator, name: str
 ) -> None:
     dialect, members, status = REFUSED[name]
@@ -155,7 +155,7 @@ def test_an_expired_login_is_refused(
         ("vertex", cloud.azure()),
     ],
 )
-def test_a_credential_that_names_no_place_fails_the_base_url(
+def test_a_credential_without_a_valid_location_fails_the_base_url(
     tenant: Tenant,
     model: LanguageModel,
     clouds: Simulator,
@@ -185,7 +185,7 @@ def test_a_credential_goes_only_to_its_allowed_hosts(
 
 
 @pytest.mark.parametrize("name", [name for name in GOOD if not name.startswith("bedrock")])
-def test_the_model_that_answers_is_reported_and_not_compared(
+def test_the_reported_model_is_shown_but_not_compared(
     tenant: Tenant, model: LanguageModel, clouds: Simulator, name: str
 ) -> None:
     dialect, members, _, _ = GOOD[name]
@@ -196,7 +196,7 @@ def test_the_model_that_answers_is_reported_and_not_compared(
     assert result.checks[-1] == {"name": "model", "passed": True, "actual_model": "another-model"}
 
 
-def test_a_url_of_its_own_makes_a_cloud_s_endpoint_invalid(
+def test_a_cloud_endpoint_with_its_own_base_url_fails_the_base_url(
     tenant: Tenant, model: LanguageModel, clouds: Simulator, provider: Provider
 ) -> None:
     factories.make_credential(tenant, provider, json.dumps(cloud.azure()))

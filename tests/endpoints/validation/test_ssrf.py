@@ -1,4 +1,4 @@
-"""Addresses that must never be dialled, through the HTTP route, with listeners that stay idle."""
+"""Forbidden addresses are refused by the API; listeners count that no connection arrives."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.factories import Tenant
 
 pytestmark = pytest.mark.django_db
 
-# Each is refused by its spelling or by its address; PORT is where a listener waits.
+# Each URL is refused for its form or its address. PORT stands for the listener's port.
 FORBIDDEN = [
     "https://127.0.0.1:PORT/v1",
     "https://127.0.0.2:PORT/v1",
@@ -92,7 +92,7 @@ FORBIDDEN = [
 
 
 class Canary:
-    """A listener on every loopback address that counts who comes."""
+    """Listens on the loopback addresses and counts connections."""
 
     def __init__(self) -> None:
         self.connections = 0
@@ -104,7 +104,7 @@ class Canary:
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             try:
                 listener.bind((address, port))
-            except OSError:  # a machine without IPv6
+            except OSError:  # The machine has no IPv6.
                 listener.close()
                 continue
             listener.listen()
@@ -137,7 +137,7 @@ def canary() -> Iterator[Canary]:
 
 @pytest.fixture
 def strict(settings: Any) -> None:
-    """The policy of a service whose operator has allowed no network."""
+    """Sets an egress policy without allowed networks."""
     settings.EGRESS_POLICY = EgressPolicy(connect_timeout=2.0)
 
 
@@ -167,7 +167,7 @@ def create(tenant: Tenant, model: LanguageModel, provider: Provider, base_url: s
 
 
 @pytest.mark.parametrize("url", FORBIDDEN)
-def test_a_forbidden_url_is_refused_and_never_dialled(
+def test_a_forbidden_url_is_refused_without_a_connection(
     url: str,
     tenant: Tenant,
     model: LanguageModel,
@@ -182,7 +182,7 @@ def test_a_forbidden_url_is_refused_and_never_dialled(
     assert canary.connections == 0
 
 
-def test_a_name_that_leads_inside_is_refused_when_it_is_dialled(
+def test_a_name_that_resolves_to_a_forbidden_address_fails_the_validation(
     tenant: Tenant, model: LanguageModel, provider: Provider, canary: Canary, strict: None
 ) -> None:
     answer = create(tenant, model, provider, "https://localhost/v1")
@@ -194,7 +194,7 @@ def test_a_name_that_leads_inside_is_refused_when_it_is_dialled(
     assert canary.connections == 0
 
 
-def test_a_policy_that_became_stricter_is_applied_to_old_rows(
+def test_a_stricter_policy_applies_to_stored_endpoints(
     tenant: Tenant,
     model: LanguageModel,
     provider: Provider,

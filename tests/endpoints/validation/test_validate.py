@@ -1,4 +1,4 @@
-"""The live validation, against a scripted upstream: every fault, its check and its reason."""
+"""Live validation against the simulator: the failed check and the reason of every fault."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def draft(
     credential: ByokCredential,
     upstream: Simulator,
 ) -> PrivateEndpoint:
-    """A draft at the simulated upstream, whose tenant has a credential for it."""
+    """Returns a draft at the simulated upstream; its tenant has a credential for the provider."""
     return factories.make_draft(
         tenant,
         model,
@@ -57,7 +57,7 @@ def draft(
 
 
 def behave(draft: PrivateEndpoint, behaviour: str) -> Validation:
-    """Validates the draft with the upstream behaving like that."""
+    """Validates the draft while the upstream shows the given behaviour."""
     draft.edit(upstream_model_id=behaviour)
     return validation.run(draft, workspace_id=workspace_for(draft.organization.pk, None).pk)
 
@@ -251,7 +251,7 @@ def test_a_dated_version_of_the_model_passes_and_is_named(draft: PrivateEndpoint
         ("llama", "mistral", False),
     ],
 )
-def test_models_are_the_same(requested: str, reported: str, same: bool) -> None:
+def test_is_same_model_compares_reported_names(requested: str, reported: str, same: bool) -> None:
     assert is_same_model(requested, reported) is same
 
 
@@ -273,7 +273,7 @@ def test_an_echoed_key_is_masked(
     assert SECRET not in json.dumps(Validation.objects.get().checks)
 
 
-def test_a_huge_message_is_cut_and_cleaned(draft: PrivateEndpoint) -> None:
+def test_a_huge_message_is_truncated_and_cleaned(draft: PrivateEndpoint) -> None:
     message = behave(draft, "sim-huge-error").checks[-1]["upstream_message"]
     assert len(message) == 512
     assert [character for character in message if character < " " or character == "\x7f"] == []
@@ -311,7 +311,9 @@ def test_a_reported_model_is_cleaned(
     }
 
 
-def test_the_two_calls_ask_for_little(draft: PrivateEndpoint, upstream: Simulator) -> None:
+def test_validation_sends_one_plain_and_one_streamed_request(
+    draft: PrivateEndpoint, upstream: Simulator
+) -> None:
     assert behave(draft, "sim-echo").passed
     plain, streamed = upstream.requests
     assert (plain.path, streamed.path) == ("/v1/chat/completions",) * 2
@@ -332,7 +334,7 @@ def test_the_cost_of_the_calls_is_recorded(draft: PrivateEndpoint) -> None:
     assert result.cost_nano == 2 * (1000 * 1_000_000 + 500 * 2_000_000)
 
 
-def test_a_certificate_fault_sends_nothing(
+def test_an_invalid_certificate_prevents_every_request(
     draft: PrivateEndpoint, certificate_fault: Certificates
 ) -> None:
     with Simulator(certificate_fault).run_in_thread() as faulty:
@@ -348,7 +350,7 @@ def test_a_certificate_fault_sends_nothing(
 
 @pytest.fixture(params=["expired", "self-signed", "wrong-host"])
 def certificate_fault(request: pytest.FixtureRequest, upstream: Simulator) -> Certificates:
-    """The certificate of a server that must not be trusted, under the trusted authority."""
+    """Returns a server certificate that a client must refuse, beside the valid one."""
     fault: CertificateFault = request.param
     assert upstream.certificates is not None
     return ensure_certificates(upstream.certificates.ca.parent, fault)
@@ -364,7 +366,7 @@ def test_a_closed_port_is_unreachable(draft: PrivateEndpoint) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_an_address_that_is_no_longer_allowed_is_not_dialled(
+def test_no_connection_is_made_to_an_address_that_is_no_longer_allowed(
     draft: PrivateEndpoint, upstream: Simulator, settings: Any, host: str
 ) -> None:
     draft.edit(upstream_model_id="sim-echo", base_url=f"https://{host}:{upstream.port}/v1")
@@ -375,7 +377,7 @@ def test_an_address_that_is_no_longer_allowed_is_not_dialled(
     assert upstream.connections == 0
 
 
-def test_a_credential_does_not_travel_to_another_host(
+def test_a_credential_is_not_sent_to_other_hosts(
     draft: PrivateEndpoint, credential: ByokCredential, upstream: Simulator
 ) -> None:
     credential.allowed_hosts = ["api.acme.example"]
@@ -388,7 +390,7 @@ def test_a_credential_does_not_travel_to_another_host(
     assert behave(draft, "sim-echo").passed
 
 
-def test_a_workspace_that_is_foreign_fails_its_check(
+def test_a_foreign_or_unknown_workspace_fails_its_check(
     draft: PrivateEndpoint, upstream: Simulator
 ) -> None:
     foreign = factories.make_tenant("Other").workspace
@@ -399,9 +401,7 @@ def test_a_workspace_that_is_foreign_fails_its_check(
     assert upstream.connections == 0
 
 
-def test_a_model_that_left_the_catalogue_fails_its_check(
-    draft: PrivateEndpoint, upstream: Simulator
-) -> None:
+def test_an_unlisted_model_fails_its_check(draft: PrivateEndpoint, upstream: Simulator) -> None:
     draft.model.is_listed = False
     draft.model.save_fields("is_listed")
     assert behave(draft, "sim-echo").checks == [
@@ -411,9 +411,7 @@ def test_a_model_that_left_the_catalogue_fails_its_check(
     assert upstream.connections == 0
 
 
-def test_a_provider_that_left_the_catalogue_fails_its_check(
-    draft: PrivateEndpoint, upstream: Simulator
-) -> None:
+def test_an_unlisted_provider_fails_its_check(draft: PrivateEndpoint, upstream: Simulator) -> None:
     draft.provider.is_listed = False
     draft.provider.save_fields("is_listed")
     assert behave(draft, "sim-echo").checks == [
@@ -424,7 +422,7 @@ def test_a_provider_that_left_the_catalogue_fails_its_check(
 
 
 @pytest.mark.parametrize("fault", ["disabled", "deleted", "other provider", "other workspace"])
-def test_no_usable_credential_fails_its_check(
+def test_a_missing_or_unusable_credential_fails_its_check(
     draft: PrivateEndpoint,
     tenant: Tenant,
     credential: ByokCredential,
@@ -453,7 +451,7 @@ def test_no_usable_credential_fails_its_check(
     assert upstream.connections == 0
 
 
-def test_a_credential_of_every_workspace_is_used(
+def test_a_credential_without_a_workspace_is_used(
     draft: PrivateEndpoint, tenant: Tenant, credential: ByokCredential
 ) -> None:
     credential.delete()
@@ -474,7 +472,7 @@ def test_the_first_credential_in_the_order_is_used(
     }
 
 
-def test_a_credential_that_cannot_be_opened_fails_its_check(
+def test_a_credential_that_cannot_be_decrypted_fails_its_check(
     draft: PrivateEndpoint, upstream: Simulator, settings: Any
 ) -> None:
     settings.CREDENTIAL_KEYS = [b"k" * 32]
@@ -488,7 +486,7 @@ def validate(client: APIClient, endpoint_id: object, body: object) -> Any:
     return client.post(f"/api/v1/private-endpoints/{endpoint_id}/validate", body)
 
 
-def test_validate_answers_the_checks(
+def test_validate_returns_the_checks(
     management: APIClient, tenant: Tenant, draft: PrivateEndpoint
 ) -> None:
     response = validate(management, draft.pk, {"workspace_id": str(tenant.workspace.pk)})
@@ -566,7 +564,7 @@ def test_validate_refuses_a_malformed_body(
     assert upstream.connections == 0
 
 
-def test_validate_refuses_an_endpoint_that_is_no_draft(
+def test_validate_refuses_an_endpoint_that_is_not_a_draft(
     management: APIClient, tenant: Tenant, draft: PrivateEndpoint, upstream: Simulator
 ) -> None:
     assert behave(draft, "sim-echo").passed

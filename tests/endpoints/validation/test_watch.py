@@ -18,7 +18,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def endpoint(tenant: Tenant, simulator: Simulator, settings: Any) -> PrivateEndpoint:
-    """An endpoint that was activated an hour ago, and is watched every minute."""
+    """Returns an endpoint that was activated an hour ago; the watch checks it every minute."""
     settings.WATCH_INTERVAL = 60
     made = factories.make_active(
         tenant,
@@ -38,13 +38,13 @@ def age(endpoint: PrivateEndpoint) -> None:
 
 
 def pretend_baseline(endpoint: PrivateEndpoint, **evidence: Any) -> None:
-    """Makes the activation remember another deployment than the one that answers now."""
+    """Changes the stored evidence of the activation, so that the deployment seems to differ."""
     assert endpoint.validation is not None
     endpoint.validation.evidence |= evidence
     endpoint.validation.save_fields("evidence")
 
 
-def test_an_activation_keeps_the_evidence(endpoint: PrivateEndpoint) -> None:
+def test_activate_stores_the_evidence(endpoint: PrivateEndpoint) -> None:
     assert endpoint.validation is not None
     evidence = endpoint.validation.evidence
     assert set(evidence) == {
@@ -60,9 +60,7 @@ def test_an_activation_keeps_the_evidence(endpoint: PrivateEndpoint) -> None:
     assert len(evidence["certificate_key"]) == 64
 
 
-def test_nothing_is_watched_while_the_interval_is_zero(
-    endpoint: PrivateEndpoint, settings: Any
-) -> None:
+def test_an_interval_of_zero_stops_the_watch(endpoint: PrivateEndpoint, settings: Any) -> None:
     settings.WATCH_INTERVAL = 0
     assert watch.watch_due() == 0
     assert Validation.objects.filter(purpose="watch").count() == 0
@@ -81,7 +79,7 @@ def test_an_unchanged_endpoint_shows_no_drift_and_waits_for_its_next_turn(
     assert endpoint.validation_id != found.pk
 
 
-def test_another_model_behind_the_same_address_is_drift(endpoint: PrivateEndpoint) -> None:
+def test_a_different_model_at_the_same_address_is_drift(endpoint: PrivateEndpoint) -> None:
     pretend_baseline(endpoint, model="sim-echo-large")
     assert watch.watch_due() == 1
     endpoint.refresh_from_db()
@@ -92,7 +90,7 @@ def test_another_model_behind_the_same_address_is_drift(endpoint: PrivateEndpoin
     ]
 
 
-def test_a_new_certificate_is_noted_and_is_not_drift(endpoint: PrivateEndpoint) -> None:
+def test_a_new_certificate_is_recorded_but_is_not_drift(endpoint: PrivateEndpoint) -> None:
     pretend_baseline(endpoint, certificate_key="0" * 64)
     watch.watch_due()
     endpoint.refresh_from_db()
@@ -101,7 +99,7 @@ def test_a_new_certificate_is_noted_and_is_not_drift(endpoint: PrivateEndpoint) 
     assert (change["name"], change["was"]) == ("certificate_key", "0" * 64)
 
 
-def test_drift_ends_when_the_deployment_is_itself_again(endpoint: PrivateEndpoint) -> None:
+def test_drift_ends_when_the_deployment_matches_again(endpoint: PrivateEndpoint) -> None:
     PrivateEndpoint.objects.filter(pk=endpoint.pk).update(drifted_at=timezone.now())
     watch.watch_due()
     endpoint.refresh_from_db()
@@ -119,7 +117,7 @@ def test_an_unreachable_deployment_has_not_drifted(
     assert Validation.objects.get(purpose="watch").outcome == "unreachable"
 
 
-def test_drift_disables_where_the_operator_wants_it(
+def test_drift_disables_the_endpoint_if_the_setting_is_on(
     endpoint: PrivateEndpoint, settings: Any
 ) -> None:
     settings.WATCH_DISABLES = True
