@@ -11,7 +11,7 @@ from tests.support import factories
 from tests.support.factories import Tenant
 
 
-def test_the_page_sums_up_what_an_end_user_used(admin_client: Client, tenant: Tenant) -> None:
+def test_the_page_shows_the_usage_of_an_end_user(admin_client: Client, tenant: Tenant) -> None:
     organization = tenant.organization
     known = EndUser.objects.register(organization_id=organization.pk, user="customer-1")
     used = {"end_user": "customer-1", "prompt_tokens": 1_000, "completion_tokens": 234}
@@ -27,7 +27,9 @@ def test_the_page_sums_up_what_an_end_user_used(admin_client: Client, tenant: Te
         assert shown in text
 
 
-def test_the_page_of_one_who_used_nothing_says_so(admin_client: Client, tenant: Tenant) -> None:
+def test_the_page_of_an_unused_end_user_shows_no_usage(
+    admin_client: Client, tenant: Tenant
+) -> None:
     known = EndUser.objects.register(organization_id=tenant.organization.pk, user="quiet")
     page = admin_client.get(reverse("admin:endusers_enduser_change", args=[known.pk]))
     assert "not in these days" in page.content.decode()

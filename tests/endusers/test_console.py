@@ -9,7 +9,7 @@ from tests.support.console import listing, page
 from tests.support.factories import Tenant
 
 
-def test_add_end_user_registers_it_as_it_is(operator: Client, tenant: Tenant) -> None:
+def test_add_end_user_stores_the_string_unchanged(operator: Client, tenant: Tenant) -> None:
     form = {"organization": str(tenant.organization.pk), "user": " Ann "}
 
     operator.post(listing(EndUser, "add"), form)
@@ -22,7 +22,7 @@ def test_add_end_user_registers_it_as_it_is(operator: Client, tenant: Tenant) ->
     assert EndUser.objects.count() == 1
 
 
-def test_end_user_is_switched_on_and_off(operator: Client, tenant: Tenant) -> None:
+def test_end_user_is_activated_and_deactivated(operator: Client, tenant: Tenant) -> None:
     end_user = EndUser.objects.register(organization_id=tenant.organization.pk, user="ann")
     form = {"_selected_action": str(end_user.pk), "confirmed": "yes"}
 

@@ -1,4 +1,4 @@
-"""The registrations of an organization: list, look up, mark, delete; under both their names."""
+"""``/end-users`` and ``/external-users``: list, get, patch and delete the same registrations."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NOT_REGISTERED = {
     }
 }
 
-# Every kind of string that a path segment could mean something else by.
+# Strings with characters that have a meaning in a path.
 AWKWARD = [
     "customer-42",
     "two words",
@@ -88,7 +88,7 @@ CONTROLS = ["a\nb", "a\tb", "a\r\nb", "a\x7fb", "a\x85b", "a\x01b"]
 
 @pytest.fixture(params=ROUTES, ids=["end-users", "external-users"])
 def route(request: pytest.FixtureRequest) -> str:
-    """Either name of the same rows."""
+    """Returns one of the two routes to the same rows."""
     found: str = request.param
     return found
 
@@ -124,7 +124,7 @@ def patch(client: APIClient, path: str, body: Any) -> Any:
 def call(
     server: str, key: str, method: str, path: str, body: Any = None
 ) -> tuple[int, bytes, dict[str, str]]:
-    """Sends the path exactly as it stands; other clients would resolve its dots."""
+    """Sends the path unchanged; other clients would resolve its dots."""
     connection = http.client.HTTPConnection(urlsplit(server).netloc, timeout=20)
     try:
         connection.request(
@@ -139,7 +139,7 @@ def call(
         connection.close()
 
 
-def test_the_list_shows_active_registrations_in_the_order_of_their_creation(
+def test_the_list_shows_active_registrations_in_creation_order(
     management: APIClient, tenant: Tenant, route: str
 ) -> None:
     first, second = register(tenant, "b", "a")
@@ -151,7 +151,7 @@ def test_the_list_shows_active_registrations_in_the_order_of_their_creation(
     }
 
 
-def test_the_list_of_nobody_is_empty(management: APIClient, route: str) -> None:
+def test_the_list_is_empty_without_registrations(management: APIClient, route: str) -> None:
     assert management.get(route).json() == {"data": [], "total_count": 0}
 
 
@@ -234,7 +234,7 @@ def test_the_list_refuses_a_malformed_query(
     assert set(response.json()["error"]["metadata"]["fields"]) == {field}
 
 
-def test_only_the_later_name_filters_by_control_characters(
+def test_only_external_users_filters_by_control_characters(
     management: APIClient, tenant: Tenant
 ) -> None:
     [end_user] = register(tenant, "a\nb")
@@ -255,7 +255,9 @@ def test_the_list_makes_the_same_queries_for_1_row_and_for_50(
 
 
 @pytest.mark.parametrize("user", [*AWKWARD, *SPACED, *CONTROLS])
-def test_every_string_has_a_path(management: APIClient, tenant: Tenant, user: str) -> None:
+def test_every_string_can_be_addressed_by_a_path(
+    management: APIClient, tenant: Tenant, user: str
+) -> None:
     [end_user] = register(tenant, user)
     register(tenant, "neighbour")
     for route in ROUTES:
@@ -269,7 +271,7 @@ def test_every_string_has_a_path(management: APIClient, tenant: Tenant, user: st
     assert EndUser.objects.get(user="neighbour").is_active
 
 
-def test_every_string_has_a_path_on_the_wire(server: str) -> None:
+def test_every_string_can_be_addressed_over_a_real_connection(server: str) -> None:
     tenant = factories.make_tenant()
     key = tenant.management_key
     users = [*AWKWARD, *SPACED, *CONTROLS, ".", ".."]
@@ -289,7 +291,7 @@ def test_every_string_has_a_path_on_the_wire(server: str) -> None:
     assert EndUser.objects.filter(is_active=False).count() == 0
 
 
-def test_a_slash_may_stand_in_the_path_as_it_is(server: str) -> None:
+def test_a_slash_in_the_path_needs_no_escape(server: str) -> None:
     tenant = factories.make_tenant()
     register(tenant, "a/b", "a%2Fb")
     for path, user in (("a/b", "a/b"), ("a%2Fb", "a/b"), ("a%2fb", "a/b"), ("a%252Fb", "a%2Fb")):
@@ -297,7 +299,7 @@ def test_a_slash_may_stand_in_the_path_as_it_is(server: str) -> None:
         assert (status, json.loads(body)["data"]["user"]) == (200, user)
 
 
-def test_octets_that_are_no_text_name_nobody(server: str) -> None:
+def test_octets_that_are_not_text_are_not_found(server: str) -> None:
     tenant = factories.make_tenant()
     register(tenant, "\ufffd", "a\ufffd", "a")
     before = snapshots.everything()
@@ -312,7 +314,7 @@ def test_octets_that_are_no_text_name_nobody(server: str) -> None:
 @pytest.mark.parametrize(
     "user", ["unknown", "A", "a ", " a", "a/", "x" * 513, "a\0b", "a\n", "0" * 5000]
 )
-def test_what_was_never_registered_is_not_found(
+def test_an_unregistered_string_is_not_found(
     management: APIClient, tenant: Tenant, route: str, user: str
 ) -> None:
     register(tenant, "a")
@@ -328,7 +330,9 @@ def test_what_was_never_registered_is_not_found(
     assert snapshots.everything() == before
 
 
-def test_no_string_at_all_is_no_route(management: APIClient, tenant: Tenant, route: str) -> None:
+def test_a_path_without_a_string_is_refused(
+    management: APIClient, tenant: Tenant, route: str
+) -> None:
     register(tenant, "a")
     before = snapshots.everything()
     assert management.get(f"{route}/").status_code == 404
@@ -345,7 +349,7 @@ def test_get_finds_an_inactive_registration(
     assert shown(end_user)["is_active"] is False
 
 
-def test_patch_marks_and_moves_the_stamp_only_when_it_changes_something(
+def test_patch_changes_the_flag_and_updated_at_only_if_they_differ(
     management: APIClient, tenant: Tenant, route: str
 ) -> None:
     [end_user] = register(tenant, "a")
@@ -373,7 +377,7 @@ def test_patch_marks_and_moves_the_stamp_only_when_it_changes_something(
         ({"active": False}, "active"),
     ],
 )
-def test_patch_refuses(
+def test_patch_refuses_an_invalid_body(
     management: APIClient, tenant: Tenant, route: str, body: dict[str, Any], field: str
 ) -> None:
     register(tenant, "a")
@@ -384,7 +388,7 @@ def test_patch_refuses(
     assert snapshots.everything() == before
 
 
-def test_delete_may_be_repeated_and_keeps_the_string_taken(
+def test_delete_may_be_repeated_and_keeps_the_string_reserved(
     management: APIClient, tenant: Tenant, route: str
 ) -> None:
     [end_user] = register(tenant, "a")
@@ -401,7 +405,7 @@ def test_delete_may_be_repeated_and_keeps_the_string_taken(
 
 
 @pytest.mark.parametrize("method", ["GET", "PATCH", "DELETE"])
-def test_the_other_operations_refuse_an_inference_key_and_none(
+def test_get_patch_and_delete_refuse_an_inference_key_and_a_missing_key(
     inference: APIClient, anonymous: APIClient, tenant: Tenant, route: str, method: str
 ) -> None:
     register(tenant, "a")
@@ -416,7 +420,9 @@ def test_the_other_operations_refuse_an_inference_key_and_none(
 @pytest.mark.parametrize(
     "user", ["a", "x" * 256, "x" * 257, "x" * 512, "😀" * 512, "a\nb", "a\x01b", "a b", "."]
 )
-def test_the_later_name_takes_longer_and_freer_strings(management: APIClient, user: str) -> None:
+def test_external_users_accepts_longer_strings_and_control_characters(
+    management: APIClient, user: str
+) -> None:
     created = management.post(ROUTES[1], {"user": user}, format="json")
     assert created.status_code == 201
     assert created.json() == {"data": shown(EndUser.objects.get(user=user))}
@@ -429,7 +435,7 @@ def test_the_later_name_takes_longer_and_freer_strings(management: APIClient, us
     "user",
     [None, "", 5, True, [], {}, "x" * 513, "😀" * 513, "a\0b", "\0", "\ud800", " ", *SPACED, "a\n"],
 )
-def test_the_later_name_refuses(management: APIClient, user: Any) -> None:
+def test_external_users_refuses_an_invalid_string(management: APIClient, user: Any) -> None:
     before = snapshots.everything()
     body = json.dumps({"user": user})
     response = management.generic("POST", ROUTES[1], body, content_type="application/json")
@@ -441,17 +447,19 @@ def test_the_later_name_refuses(management: APIClient, user: Any) -> None:
 
 
 @pytest.mark.parametrize("user", ["x" * 257, "a\nb"])
-def test_only_creation_differs_between_the_names(management: APIClient, user: str) -> None:
+def test_end_users_refuses_strings_that_only_external_users_accepts(
+    management: APIClient, user: str
+) -> None:
     before = snapshots.everything()
     assert management.post(ROUTES[0], {"user": user}, format="json").status_code == 400
     assert snapshots.everything() == before
     assert management.post(ROUTES[1], {"user": user}, format="json").status_code == 201
     assert management.post(ROUTES[1], {"user": user}, format="json").status_code == 409
-    # Too long or not, it is no string that this name takes.
+    # This route refuses the string although the other route has registered it.
     assert management.post(ROUTES[0], {"user": user}, format="json").status_code == 400
 
 
-def test_both_names_share_their_rows(management: APIClient) -> None:
+def test_both_routes_share_their_rows(management: APIClient) -> None:
     for here, there in (ROUTES, ROUTES[::-1]):
         user = str(uuid4())
         assert management.post(here, {"user": user}, format="json").status_code == 201
@@ -460,7 +468,7 @@ def test_both_names_share_their_rows(management: APIClient) -> None:
         assert management.get(f"{here}/{user}").json()["data"]["is_active"] is False
 
 
-def test_transitions_tell_whether_they_changed_anything(tenant: Tenant) -> None:
+def test_transitions_return_whether_they_changed_the_row(tenant: Tenant) -> None:
     [end_user] = register(tenant, "a")
     assert [end_user.activate(), end_user.deactivate(), end_user.deactivate()] == [
         False,
@@ -474,7 +482,7 @@ def test_transitions_tell_whether_they_changed_anything(tenant: Tenant) -> None:
     assert stale.is_active is True
 
 
-def test_an_organization_finds_its_own_registrations_only(
+def test_an_organization_finds_only_its_own_registrations(
     management: APIClient, tenant: Tenant
 ) -> None:
     register(tenant, "a", is_active=False)
@@ -484,7 +492,7 @@ def test_an_organization_finds_its_own_registrations_only(
         assert client.get(f"/api/v1/end-users/{user}").status_code == 404
 
 
-def test_many_deletes_at_once_all_succeed_and_change_the_row_once(
+def test_concurrent_deletes_all_succeed_and_change_the_row_once(
     server: str, together: Callable[..., list[Any]]
 ) -> None:
     tenant = factories.make_tenant()
@@ -498,7 +506,7 @@ def test_many_deletes_at_once_all_succeed_and_change_the_row_once(
     assert end_user.is_active is False
 
 
-def test_of_many_transitions_at_once_one_changes_the_row(
+def test_concurrent_transitions_change_the_row_once(
     transactional_db: None, together: Callable[..., list[Any]]
 ) -> None:
     tenant = factories.make_tenant()
@@ -509,7 +517,7 @@ def test_of_many_transitions_at_once_one_changes_the_row(
     assert {row.updated_at for row in rows} == {stamp}
 
 
-def test_patches_and_deletes_at_once_leave_one_of_their_results(
+def test_concurrent_patches_and_deletes_all_succeed(
     server: str, together: Callable[..., list[Any]]
 ) -> None:
     tenant = factories.make_tenant()
@@ -530,7 +538,7 @@ def test_patches_and_deletes_at_once_leave_one_of_their_results(
     assert end_user.user == "a"
 
 
-def test_an_inactive_user_is_served_as_before(site: Site) -> None:
+def test_requests_of_an_inactive_user_are_served(site: Site) -> None:
     site.publish()
     register(site.tenant, "customer-1")
     served = [site.chat(user="customer-1")]

@@ -1,4 +1,4 @@
-"""End users in bulk: refused whole with every fault and its line, or applied whole."""
+"""Bulk import of end users: a file is applied whole or refused with every problem."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ JSON_LINES = (
     b'{"user": "carol"}\n'
 )
 STORED = [("alice", True), ("bob", False), ("carol", True)]
-# What either route registers, and a file must carry.
+# Strings that a route registers and that a file must preserve.
 STRANGE = [
     "=1+1", "+1", "-1", "@sum", "'=1", "''@x", "'plain", "'", "a,b", 'say "hi"', '"', " around ",
     "   ", "line\nbreak", "carriage\rreturn", "both\r\nends", "tab\there", "#", "{", "true", "ключ",
@@ -64,7 +64,7 @@ def stored(tenant: Tenant) -> list[tuple[str, bool]]:
 
 
 def refusal(tenant: Tenant, data: bytes, *, as_csv: bool | None = None) -> list[str]:
-    """The faults for which the file is refused, and nothing changed."""
+    """Returns the problems of a refused file; asserts that the import changed nothing."""
     before = snapshots.everything()
     with pytest.raises(ImportRefused) as caught:
         load(tenant, data, as_csv=as_csv)
@@ -94,7 +94,7 @@ def test_an_import_stores_every_row(tenant: Tenant, data: bytes) -> None:
     assert stored(tenant) == STORED
 
 
-def test_the_flag_may_be_missing(tenant: Tenant) -> None:
+def test_the_flag_is_optional(tenant: Tenant) -> None:
     assert counts(load(tenant, b"user\nalice\n")) == (1, 0, 0)
     assert stored(tenant) == [("alice", True)]
 
@@ -114,7 +114,7 @@ def test_a_second_import_changes_nothing(tenant: Tenant, data: bytes) -> None:
     assert snapshots.everything() == before
 
 
-def test_a_changed_flag_is_updated_alone(tenant: Tenant) -> None:
+def test_an_import_updates_only_changed_flags(tenant: Tenant) -> None:
     load(tenant, CSV)
     before = {row.user: row for row in EndUser.objects.all()}
     assert counts(load(tenant, b"user,is_active\nalice,false\nbob,false\ndave,\n")) == (1, 1, 1)
@@ -125,7 +125,7 @@ def test_a_changed_flag_is_updated_alone(tenant: Tenant) -> None:
     assert after["bob"].updated_at == before["bob"].updated_at
 
 
-def test_a_row_without_a_flag_leaves_the_stored_one_alone(tenant: Tenant) -> None:
+def test_a_row_without_a_flag_keeps_the_stored_flag(tenant: Tenant) -> None:
     load(tenant, CSV)
     assert counts(load(tenant, b"user\nbob\n")) == (0, 0, 1)
     assert counts(load(tenant, b'{"user": "bob"}\n')) == (0, 0, 1)
@@ -150,7 +150,7 @@ def test_a_dry_run_reports_and_changes_nothing(tenant: Tenant, is_first: bool) -
     assert snapshots.everything() == before
 
 
-def test_users_are_told_apart_by_case(tenant: Tenant) -> None:
+def test_users_are_case_sensitive(tenant: Tenant) -> None:
     assert counts(load(tenant, b"user\nalice\nAlice\n")) == (2, 0, 0)
 
 
@@ -242,7 +242,7 @@ JSON_FAULTS: list[tuple[bytes, str]] = [
 
 
 @pytest.mark.parametrize(("data", "problems"), CSV_FAULTS)
-def test_a_fault_of_csv_is_refused_with_its_line(
+def test_a_problem_in_csv_is_reported_with_its_line(
     tenant: Tenant, data: bytes, problems: list[str]
 ) -> None:
     load(tenant, b"user\nbob\n")
@@ -250,12 +250,14 @@ def test_a_fault_of_csv_is_refused_with_its_line(
 
 
 @pytest.mark.parametrize(("data", "problem"), CSV_ENDS)
-def test_csv_that_cannot_be_read_on_is_refused(tenant: Tenant, data: bytes, problem: str) -> None:
+def test_csv_that_cannot_be_read_to_the_end_is_refused(
+    tenant: Tenant, data: bytes, problem: str
+) -> None:
     assert refusal(tenant, data, as_csv=True) == [problem + STOPPED]
 
 
 @pytest.mark.parametrize(("line", "problem"), JSON_FAULTS)
-def test_a_fault_of_json_lines_is_refused_with_its_line(
+def test_a_problem_in_json_lines_is_reported_with_its_line(
     tenant: Tenant, line: bytes, problem: str
 ) -> None:
     data = b'{"user": "alice"}\n\n' + line + b'\n{"user": "zoe"}\n'
@@ -270,7 +272,7 @@ def test_json_lines_that_are_not_utf_8_are_refused(tenant: Tenant) -> None:
     ]
 
 
-def test_every_fault_is_named_at_once(tenant: Tenant) -> None:
+def test_all_problems_are_reported_together(tenant: Tenant) -> None:
     data = b"user,is_active\nalice,\n,\nbob,no\nalice,true\n"
     assert refusal(tenant, data) == [
         "line 3: user must not be empty",
@@ -279,7 +281,7 @@ def test_every_fault_is_named_at_once(tenant: Tenant) -> None:
     ]
 
 
-def test_of_many_faults_a_hundred_are_named(tenant: Tenant) -> None:
+def test_at_most_100_problems_are_reported(tenant: Tenant) -> None:
     data = b"user\n" + b"alice\n" * 60 + b'""\n' * 60
     problems = refusal(tenant, data)
     assert problems[0] == "line 62: user must not be empty"
@@ -290,7 +292,7 @@ def test_of_many_faults_a_hundred_are_named(tenant: Tenant) -> None:
 
 
 @pytest.mark.parametrize("as_csv", [True, False])
-def test_what_is_exported_is_imported_unchanged(tenant: Tenant, as_csv: bool) -> None:
+def test_an_export_is_imported_unchanged(tenant: Tenant, as_csv: bool) -> None:
     users = [EndUser(organization=tenant.organization, user=user) for user in STRANGE]
     users[0].is_active = False
     EndUser.objects.bulk_create(users)
@@ -319,7 +321,7 @@ def test_an_import_creates_no_user_that_end_users_refuses(
     assert stored(other) == sorted([("alice", False), (user, False)])
 
 
-def test_what_either_route_registers_survives(tenant: Tenant) -> None:
+def test_strings_of_both_routes_survive_export_and_import(tenant: Tenant) -> None:
     client = factories.client(tenant.management_key)
     for route, user in (
         ("/api/v1/end-users", " around "),
@@ -349,14 +351,14 @@ def test_an_export_lists_the_oldest_first(tenant: Tenant) -> None:
 @given(
     st.text(alphabet=st.one_of(st.sampled_from("'=+-@\t\r\n\", a"), st.characters()), min_size=1)
 )
-def test_an_escaped_cell_comes_back_and_is_no_formula(value: str) -> None:
+def test_an_escaped_cell_is_no_formula_and_can_be_unescaped(value: str) -> None:
     cell = imports.escape_formula(value)
     assert imports.unescape_formula(cell) == value
     assert cell[0] not in "=+-@\t\r"
 
 
 @given(st.lists(st.text(alphabet=st.characters(exclude_categories=["Cs"]), min_size=1), max_size=5))
-def test_a_written_line_of_csv_is_read_again(values: list[str]) -> None:
+def test_a_written_line_of_csv_is_read_back(values: list[str]) -> None:
     data = b"".join(imports._csv_line([value, "true"]) for value in values)
     lines = (line.decode() for line in read_lines(io.BytesIO(data)))
     assert [row[0] for row in csv.reader(lines, strict=True)] == values
@@ -378,16 +380,16 @@ def test_a_written_line_of_csv_is_read_again(values: list[str]) -> None:
         ("'", "'"),
     ],
 )
-def test_the_cell_of_a_value(value: str, cell: str) -> None:
+def test_escape_formula_returns_the_cell_of_a_value(value: str, cell: str) -> None:
     assert imports.escape_formula(value) == cell
 
 
-def test_a_cell_without_its_guard_is_taken_as_it_is(tenant: Tenant) -> None:
+def test_an_unescaped_cell_is_imported_unchanged(tenant: Tenant) -> None:
     load(tenant, b"user\n=1\n'+2\n")
     assert stored(tenant) == [("+2", True), ("=1", True)]
 
 
-def test_imports_of_one_organization_take_turns(
+def test_imports_of_one_organization_run_one_after_another(
     transactional_db: None, together: Callable[..., list[Any]]
 ) -> None:
     tenant = factories.make_tenant()
@@ -401,14 +403,14 @@ def test_imports_of_one_organization_take_turns(
     assert sorted(counts(report) for report in reports) == [(0, 500, 0), (500, 0, 0)]
 
 
-def test_an_import_holds_up_nobody_who_needs_the_organization(
+def test_an_import_does_not_block_admissions_or_edits_of_the_organization(
     transactional_db: None, together: Callable[..., list[Any]]
 ) -> None:
     tenant = factories.make_tenant()
     account = Account.objects.get(organization=tenant.organization, kind="credits")
 
     def admit() -> int:
-        # The rows of an admission, in its order.
+        # Locks the rows that an admission locks, in the same order.
         with transaction.atomic(), connection.cursor() as cursor:
             cursor.execute(
                 "SELECT id FROM billing_account WHERE id = %s FOR NO KEY UPDATE NOWAIT",
@@ -433,7 +435,7 @@ def test_an_import_holds_up_nobody_who_needs_the_organization(
 
 
 class Reader(io.StringIO):
-    """Notes at every line whether a transaction is open."""
+    """Records for every write whether a transaction is open."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -444,10 +446,10 @@ class Reader(io.StringIO):
         return super().write(text)
 
 
-def test_a_plan_is_printed_when_its_transaction_is_over(
+def test_a_plan_is_printed_after_its_transaction(
     transactional_db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Most of it waits in a file.
+    # The limit is so low that most of the plan is spooled to a file.
     monkeypatch.setattr(commands, "_SPOOLED_BYTES", 64)
     tenant = factories.make_tenant()
     file = tmp_path / "users.jsonl"
@@ -538,7 +540,7 @@ def test_the_command_reads_standard_input(
         ("users", JSON_LINES, True),
     ],
 )
-def test_the_extension_decides_before_the_content(
+def test_the_extension_takes_precedence_over_the_content(
     tenant: Tenant, tmp_path: Path, name: str, data: bytes, is_read: bool
 ) -> None:
     file = tmp_path / name
@@ -618,7 +620,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_progress_is_told_to_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_printed_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 1.0, 1.2, 2.0, 2.0])
     monkeypatch.setattr("time.monotonic", lambda: next(clock))
     pipe, terminal = io.StringIO(), Terminal()
@@ -634,7 +636,7 @@ def test_progress_is_told_to_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -
     ]
 
 
-def test_the_time_left_needs_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_left_is_omitted_without_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 1.0, 1.0])
     monkeypatch.setattr("time.monotonic", lambda: next(clock))
     terminal = Terminal()

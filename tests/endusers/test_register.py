@@ -1,4 +1,4 @@
-"""``POST /end-users``: a tracking string is registered once, exactly as it is."""
+"""``POST /end-users`` registers a tracking string once and stores it unchanged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def post(client: APIClient, body: Any) -> Any:
     return client.generic("POST", ROUTE, json.dumps(body), content_type="application/json")
 
 
-def test_register_answers_the_record(management: APIClient, tenant: Tenant) -> None:
+def test_register_returns_the_record(management: APIClient, tenant: Tenant) -> None:
     response = post(management, {"user": "customer-42"})
     assert response.status_code == 201
     stored = EndUser.objects.get()
@@ -63,7 +63,7 @@ def test_register_answers_the_record(management: APIClient, tenant: Tenant) -> N
         "\ufffe",
     ],
 )
-def test_register_keeps_the_string_as_it_is(management: APIClient, user: str) -> None:
+def test_register_stores_the_string_unchanged(management: APIClient, user: str) -> None:
     response = post(management, {"user": user})
     assert response.status_code == 201
     assert response.json()["data"]["user"] == user
@@ -89,7 +89,7 @@ def test_register_keeps_the_string_as_it_is(management: APIClient, user: str) ->
         {"user": "\udfff\ud800"},
     ],
 )
-def test_register_refuses(management: APIClient, body: dict[str, Any]) -> None:
+def test_register_refuses_an_invalid_body(management: APIClient, body: dict[str, Any]) -> None:
     before = snapshots.everything()
     response = post(management, body)
     assert response.status_code == 400
@@ -108,7 +108,7 @@ def test_register_refuses_an_unknown_field(management: APIClient, field: str) ->
     assert snapshots.everything() == before
 
 
-def test_register_refuses_a_string_that_exists(management: APIClient) -> None:
+def test_register_refuses_a_registered_string(management: APIClient) -> None:
     assert post(management, {"user": "a"}).status_code == 201
     before = snapshots.everything()
     response = post(management, {"user": "a"})
@@ -123,7 +123,7 @@ def test_register_refuses_a_string_that_exists(management: APIClient) -> None:
     assert snapshots.everything() == before
 
 
-def test_register_refuses_a_string_that_is_inactive(management: APIClient, tenant: Tenant) -> None:
+def test_register_refuses_an_inactive_string(management: APIClient, tenant: Tenant) -> None:
     EndUser.objects.create(organization=tenant.organization, user="a", is_active=False)
     assert post(management, {"user": "a"}).status_code == 409
     assert EndUser.objects.get().is_active is False
@@ -158,7 +158,7 @@ def test_register_refuses_a_caller_without_a_key(anonymous: APIClient) -> None:
     assert EndUser.objects.count() == 0
 
 
-def test_the_database_refuses_an_empty_and_a_second_string(tenant: Tenant) -> None:
+def test_the_database_refuses_an_empty_and_a_duplicate_string(tenant: Tenant) -> None:
     EndUser.objects.register(organization_id=tenant.organization.pk, user="a")
     for user in ("", "a"):
         with pytest.raises(IntegrityError), transaction.atomic():

@@ -1,4 +1,4 @@
-"""The states of an end user as a table."""
+"""The state table of an end user."""
 
 from __future__ import annotations
 
