@@ -1,4 +1,4 @@
-"""Fixtures of the tests of the catalogue."""
+"""Fixtures for the tests of the catalogue."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.support.catalogue import DAY, publish
 
 @pytest.fixture(autouse=True)
 def _nothing_kept() -> None:
-    """Clears the cache: figures of traffic stay in it for a minute, longer than a test."""
+    """Clears the cache, which keeps traffic figures for a minute."""
     cache.clear()
 
 
 @pytest.fixture
 def catalogue(db: None) -> None:
-    """Publishes four models that differ in every column that a filter reads."""
+    """Publishes four models that differ in all filtered columns."""
     now = int(timezone.now().timestamp())
     north = factories.make_provider("north", name="North Star", dialect="openai")
     publish(

@@ -1,4 +1,4 @@
-"""The bundled catalogue: a file of facts that must stay complete, consistent and importable."""
+"""Tests that the bundled catalogue is complete and consistent."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _endpoints() -> list[dict[str, Any]]:
     return endpoints
 
 
-def test_says_how_old_it_is() -> None:
+def test_catalogue_states_its_date_and_source() -> None:
     about = _catalogue()["about"]
     assert list(_catalogue()) == ["about", "providers", "models", "endpoints"]
     assert date.fromisoformat(about["as_of"])
@@ -116,14 +116,14 @@ def test_says_how_old_it_is() -> None:
     assert "check them against your contract" in about["note"]
 
 
-def test_is_large_enough() -> None:
+def test_catalogue_has_a_minimum_size() -> None:
     assert len(_catalogue()["providers"]) >= 14
     assert len(_catalogue()["models"]) >= 45
     assert len(_endpoints()) >= 70
     assert {"azure", "amazon-bedrock", "google-vertex"} <= _providers().keys()
 
 
-def test_covers_every_output_modality() -> None:
+def test_catalogue_covers_every_output_modality() -> None:
     offered = {
         output
         for model in _models().values()
@@ -132,7 +132,7 @@ def test_covers_every_output_modality() -> None:
     assert offered == _OUTPUTS
 
 
-def test_has_the_documented_fields_in_the_documented_order() -> None:
+def test_rows_have_the_documented_fields_in_the_documented_order() -> None:
     assert all(list(entry) == _PROVIDER_FIELDS for entry in _catalogue()["providers"])
     assert all(list(entry) == _MODEL_FIELDS for entry in _catalogue()["models"])
     assert all(list(entry) == _ENDPOINT_FIELDS for entry in _endpoints())
@@ -151,7 +151,7 @@ def test_natural_keys_are_unique() -> None:
     assert len(keys) == len(_endpoints())
 
 
-def test_is_sorted() -> None:
+def test_rows_are_sorted() -> None:
     slugs = [provider["slug"] for provider in _catalogue()["providers"]]
     ids = [model["id"] for model in _catalogue()["models"]]
     pairs = [(endpoint["model"], endpoint["provider"]) for endpoint in _endpoints()]
@@ -160,12 +160,12 @@ def test_is_sorted() -> None:
     assert pairs == sorted(pairs)
 
 
-def test_references_resolve_and_nothing_is_unused() -> None:
+def test_each_provider_and_model_has_an_endpoint() -> None:
     assert {endpoint["model"] for endpoint in _endpoints()} == _models().keys()
     assert {endpoint["provider"] for endpoint in _endpoints()} == _providers().keys()
 
 
-def test_providers_have_a_url_unless_the_credential_gives_it() -> None:
+def test_providers_have_a_base_url_unless_the_credential_names_the_host() -> None:
     for slug, provider in _providers().items():
         assert provider["dialect"] in _DIALECTS, slug
         if provider["dialect"] in _URL_FROM_CREDENTIAL:
@@ -176,7 +176,7 @@ def test_providers_have_a_url_unless_the_credential_gives_it() -> None:
     assert {provider["dialect"] for provider in _providers().values()} == _DIALECTS
 
 
-def test_providers_state_their_facts_in_the_right_form() -> None:
+def test_providers_have_valid_facts() -> None:
     for slug, provider in _providers().items():
         assert set(provider["data_policy"]) == {"training", "retains_prompts"}, slug
         assert all(isinstance(value, bool) for value in provider["data_policy"].values()), slug
@@ -196,12 +196,12 @@ def test_prices_are_plain_decimals() -> None:
         assert all(_PRICE.fullmatch(price) for price in pricing.values()), endpoint
 
 
-def test_nothing_is_listed_as_free() -> None:
+def test_every_endpoint_has_a_price_above_zero() -> None:
     for endpoint in _endpoints():
         assert any(Decimal(price) > 0 for price in endpoint["pricing"].values()), endpoint
 
 
-def test_token_prices_are_per_token_not_per_million() -> None:
+def test_token_prices_are_per_token() -> None:
     for endpoint in _endpoints():
         pricing = endpoint["pricing"]
         assert Decimal(pricing["prompt"]) < Decimal("0.001"), endpoint
@@ -225,7 +225,7 @@ def test_models_use_the_vocabulary_of_the_interface() -> None:
         assert set(model["supported_parameters"]) <= _PARAMETERS, slug
 
 
-def test_models_state_their_dates_in_the_right_form() -> None:
+def test_models_have_valid_dates() -> None:
     as_of = date.fromisoformat(_catalogue()["about"]["as_of"])
     for slug, model in _models().items():
         released = datetime.fromtimestamp(model["created"], UTC)
@@ -251,7 +251,7 @@ def test_endpoints_agree_with_their_model() -> None:
             assert endpoint["max_completion_tokens"] > 0, endpoint
 
 
-def test_zero_data_retention_is_claimed_only_where_prompts_are_not_kept() -> None:
+def test_zdr_endpoints_belong_to_providers_that_keep_no_prompts() -> None:
     for endpoint in _endpoints():
         if endpoint["zdr"]:
             assert not _providers()[endpoint["provider"]]["data_policy"]["retains_prompts"], (

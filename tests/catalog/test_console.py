@@ -1,4 +1,4 @@
-"""Providers, models and their endpoints on the console."""
+"""Tests providers, models and model endpoints on the console."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ def test_change_provider_stores_the_credential_of_the_operator(operator: Client,
     assert Provider.objects.get().reveal_credential() == Secret(SECRET)
 
 
-def test_change_provider_needs_the_address_that_its_dialect_needs(
-    operator: Client, db: None
-) -> None:
+def test_change_provider_requires_a_base_url_for_its_dialect(operator: Client, db: None) -> None:
     provider = factories.make_provider()
 
     response = operator.post(page(provider), {"name": "X", "dialect": "openai", "base_url": ""})
@@ -44,7 +42,9 @@ def test_change_provider_needs_the_address_that_its_dialect_needs(
 
 
 @pytest.mark.parametrize("created", ["-1", "100000000001", "1767225600000"])
-def test_model_is_published_in_seconds(operator: Client, db: None, created: str) -> None:
+def test_change_model_refuses_a_time_outside_seconds(
+    operator: Client, db: None, created: str
+) -> None:
     model = factories.make_model()
     before = fingerprint()
     response = change(operator, model, {"created": created})
@@ -53,7 +53,7 @@ def test_model_is_published_in_seconds(operator: Client, db: None, created: str)
     assert fingerprint() == before
 
 
-def test_models_are_listed_whatever_their_time(operator: Client, db: None) -> None:
+def test_pages_show_models_with_any_stored_time(operator: Client, db: None) -> None:
     model = factories.make_model()
     for created, shown in (
         (10**11, "5138-11-16"),
@@ -65,7 +65,9 @@ def test_models_are_listed_whatever_their_time(operator: Client, db: None) -> No
             assert shown in operator.get(path).content.decode()
 
 
-def test_change_of_rates_is_a_new_price_version(operator: Client, db: None) -> None:
+def test_change_model_endpoint_stores_changed_rates_as_a_new_price_version(
+    operator: Client, db: None
+) -> None:
     endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
     first = endpoint.price
     form = {

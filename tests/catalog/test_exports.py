@@ -1,4 +1,4 @@
-"""The catalogue as a file: exported, imported unchanged, planned, and fetched."""
+"""Tests the export of the catalogue, import plans and imports from a URL."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def load(file: dict[str, Any]) -> None:
     imports.apply(imports.parse(json.dumps(file).encode()))
 
 
-def test_what_is_exported_is_imported_unchanged(db: None) -> None:
+def test_import_of_an_export_changes_nothing(db: None) -> None:
     imports.apply(imports.parse(BUNDLED))
     data, counts = imports.export()
     assert counts == {
@@ -86,7 +86,7 @@ def test_what_is_exported_is_imported_unchanged(db: None) -> None:
     assert imports.export() == (data, counts)
 
 
-def test_an_export_says_every_field(db: None) -> None:
+def test_export_contains_every_field(db: None) -> None:
     load(SMALL)
     data, counts = imports.export()
     assert counts == ONE
@@ -150,7 +150,7 @@ def test_an_export_says_every_field(db: None) -> None:
         (ModelEndpoint, {"providers": 2, "models": 2, "endpoints": 1}),
     ],
 )
-def test_what_left_the_catalogue_is_left_out(
+def test_export_leaves_out_unlisted_rows(
     db: None,
     table: type[Provider | LanguageModel | ModelEndpoint],
     counts: dict[str, int],
@@ -167,13 +167,13 @@ def test_what_left_the_catalogue_is_left_out(
     assert snapshots.everything() == before
 
 
-def test_an_empty_catalogue_is_a_file_too(db: None) -> None:
+def test_export_of_an_empty_catalogue_can_be_imported(db: None) -> None:
     data, counts = imports.export()
     assert counts == NONE
     assert imports.apply(imports.parse(data)).unchanged == NONE
 
 
-def test_a_plan_names_the_fate_of_each_row(db: None) -> None:
+def test_apply_reports_the_outcome_of_each_row(db: None) -> None:
     load(SMALL)
     provider = SMALL["providers"][0] | {"name": "Acme 2"}
     endpoints = [SMALL["endpoints"][0], SMALL["endpoints"][0] | {"region": "us"}]
@@ -197,7 +197,7 @@ def run(name: str, *arguments: str) -> tuple[str, str]:
     return out.getvalue(), err.getvalue()
 
 
-def test_the_import_command_lists_its_plan_and_changes_nothing(db: None, tmp_path: Path) -> None:
+def test_import_command_lists_its_plan_and_changes_nothing(db: None, tmp_path: Path) -> None:
     file = tmp_path / "catalogue.json"
     file.write_text(json.dumps(SMALL))
     before = snapshots.everything()
@@ -216,7 +216,7 @@ def test_the_import_command_lists_its_plan_and_changes_nothing(db: None, tmp_pat
     assert snapshots.everything() == before
 
 
-def test_the_export_command_writes_what_the_import_command_reads(
+def test_import_command_reads_the_file_of_the_export_command(
     db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load(SMALL)
@@ -236,7 +236,7 @@ def test_the_export_command_writes_what_the_import_command_reads(
         (("/nowhere/at/all",), 1, "/nowhere/at/all: No such file or directory"),
     ],
 )
-def test_the_export_command_refuses(
+def test_export_command_refuses_an_invalid_destination(
     db: None, arguments: tuple[str, ...], code: int, message: str
 ) -> None:
     with pytest.raises(CommandError) as caught:
@@ -251,7 +251,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture
 def context(authority: Authority, settings: Any) -> ssl.SSLContext:
-    """The certificate of a server whose address the operator allowed."""
+    """Returns a TLS context for a server at 127.0.0.1, which the egress policy allows."""
     settings.EGRESS_POLICY = EgressPolicy(
         allowed_networks=(ip_network("127.0.0.1/32"),),
         ca_bundle=authority.bundle,
@@ -261,7 +261,7 @@ def context(authority: Authority, settings: Any) -> ssl.SSLContext:
     return authority.server_context("127.0.0.1")
 
 
-def test_the_import_command_fetches_a_catalogue(db: None, context: ssl.SSLContext) -> None:
+def test_import_command_fetches_a_catalogue(db: None, context: ssl.SSLContext) -> None:
     with serving(answering(json.dumps(SMALL).encode()), context) as server:
         url = f"https://127.0.0.1:{server.port}/catalogue.json"
         out, _ = run("import_catalog", "--from-url", url, "--json")
@@ -289,7 +289,7 @@ UNFETCHED = "The catalogue could not be fetched: "
         (sending(), "could not connect: closed before the answer."),
     ],
 )
-def test_what_cannot_be_fetched_is_refused(
+def test_import_command_reports_a_failed_fetch(
     db: None, context: ssl.SSLContext, script: Script, message: str
 ) -> None:
     before = snapshots.everything()
@@ -300,7 +300,7 @@ def test_what_cannot_be_fetched_is_refused(
     assert snapshots.everything() == before
 
 
-def test_a_fetched_file_is_judged_like_any_other(db: None, context: ssl.SSLContext) -> None:
+def test_import_command_refuses_a_malformed_fetched_file(db: None, context: ssl.SSLContext) -> None:
     with serving(answering(b"{"), context) as server, pytest.raises(CommandError) as caught:
         run("import_catalog", "--from-url", f"https://127.0.0.1:{server.port}/")
     assert caught.value.returncode == 1
@@ -308,14 +308,14 @@ def test_a_fetched_file_is_judged_like_any_other(db: None, context: ssl.SSLConte
     assert Provider.objects.count() == 0
 
 
-def test_a_catalogue_is_fetched_over_https_alone(db: None, context: ssl.SSLContext) -> None:
+def test_import_command_refuses_a_url_without_https(db: None, context: ssl.SSLContext) -> None:
     with serving(answering()) as server, pytest.raises(CommandError) as caught:
         run("import_catalog", "--from-url", f"http://127.0.0.1:{server.port}/catalogue.json")
     assert (caught.value.returncode, str(caught.value)) == (1, "The URL must begin with https://")
     assert server.connections == 0
 
 
-def test_an_address_that_is_not_allowed_is_never_dialled(
+def test_import_command_does_not_connect_to_a_forbidden_address(
     db: None, context: ssl.SSLContext, settings: Any
 ) -> None:
     settings.EGRESS_POLICY = replace(settings.EGRESS_POLICY, allowed_networks=())
@@ -327,7 +327,9 @@ def test_an_address_that_is_not_allowed_is_never_dialled(
 
 
 @pytest.mark.parametrize("arguments", [(), ("-", "--from-url", "https://catalogue.example/x")])
-def test_a_catalogue_comes_from_one_place(db: None, arguments: tuple[str, ...]) -> None:
+def test_import_command_requires_either_a_file_or_a_url(
+    db: None, arguments: tuple[str, ...]
+) -> None:
     with pytest.raises(CommandError) as caught:
         run("import_catalog", *arguments)
     message = "Name either a FILE or --from-url URL."

@@ -1,4 +1,4 @@
-"""The catalogue file: refused whole with every fault and its place, or applied whole."""
+"""Tests that a catalogue file is applied completely or refused with the place of each fault."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def load(file: dict[str, Any], *, dry_run: bool = False) -> imports.Report:
 
 
 def changed(*path: str | int, value: Any) -> dict[str, Any]:
-    """The file with one member at that path replaced."""
+    """Returns a copy of the file with one member replaced."""
     file = copy.deepcopy(FILE)
     place: Any = file
     for step in path[:-1]:
@@ -113,7 +113,7 @@ def changed(*path: str | int, value: Any) -> dict[str, Any]:
 
 
 def refusal(file: dict[str, Any]) -> list[str]:
-    """The faults for which the file is refused, and nothing changed."""
+    """Checks that the import is refused and changes nothing; returns the reported problems."""
     before = snapshots.everything()
     with pytest.raises(ImportRefused) as caught:
         load(file)
@@ -121,7 +121,7 @@ def refusal(file: dict[str, Any]) -> list[str]:
     return caught.value.problems
 
 
-def test_an_import_stores_every_field(db: None) -> None:
+def test_import_stores_every_field(db: None) -> None:
     report = load(FILE)
     assert (report.created, report.updated, report.unchanged) == (ALL_NEW, NONE, NONE)
     acme = Provider.objects.get(slug="acme")
@@ -179,7 +179,7 @@ def test_a_dry_run_reports_and_changes_nothing(db: None, is_first: bool) -> None
         (("endpoints", 0, "pricing", "prompt"), "0.0000006", "endpoints"),
     ],
 )
-def test_a_changed_row_is_updated_alone(
+def test_import_updates_only_the_changed_row(
     db: None, path: tuple[str | int, ...], value: Any, kind: str
 ) -> None:
     load(FILE)
@@ -198,7 +198,7 @@ def test_a_changed_row_is_updated_alone(
     assert (report.created, report.updated, report.unchanged) == (NONE, NONE, ALL_NEW)
 
 
-def test_a_new_price_is_a_new_version_and_the_old_one_stays(db: None) -> None:
+def test_import_stores_a_new_price_as_a_new_version(db: None) -> None:
     load(FILE)
     endpoint = ModelEndpoint.objects.get(upstream_model_id="falcon")
     old = endpoint.price
@@ -213,7 +213,7 @@ def test_a_new_price_is_a_new_version_and_the_old_one_stays(db: None) -> None:
 
 
 @pytest.mark.parametrize("change", ["update", "save", "delete", "bulk delete"])
-def test_a_price_version_cannot_be_changed(db: None, change: str) -> None:
+def test_database_refuses_to_change_or_delete_a_price_version(db: None, change: str) -> None:
     load(FILE)
     version = PriceVersion.objects.latest("pk")
     before = snapshots.everything()
@@ -231,7 +231,7 @@ def test_a_price_version_cannot_be_changed(db: None, change: str) -> None:
     assert snapshots.everything() == before
 
 
-def test_what_left_the_catalogue_comes_back_with_its_row(db: None) -> None:
+def test_import_lists_an_unlisted_row_again(db: None) -> None:
     load(FILE)
     provider = Provider.objects.get(slug="acme")
     provider.is_listed = False
@@ -241,7 +241,7 @@ def test_what_left_the_catalogue_comes_back_with_its_row(db: None) -> None:
     assert provider.is_listed is True
 
 
-def test_an_import_leaves_the_secret_of_a_provider_alone(db: None) -> None:
+def test_import_keeps_the_secret_of_a_provider(db: None) -> None:
     load(FILE)
     provider = Provider.objects.get(slug="acme")
     provider.set_credential(Secret("operator-secret-0123456789"))
@@ -250,7 +250,7 @@ def test_an_import_leaves_the_secret_of_a_provider_alone(db: None) -> None:
     assert provider.reveal_credential() == Secret("operator-secret-0123456789")
 
 
-def test_an_import_leaves_alone_what_the_file_does_not_name(db: None) -> None:
+def test_import_keeps_rows_that_the_file_does_not_name(db: None) -> None:
     load(FILE)
     before = snapshots.everything()
     assert load({"providers": [FILE["providers"][0]]}).unchanged == NONE | {"providers": 1}
@@ -258,7 +258,7 @@ def test_an_import_leaves_alone_what_the_file_does_not_name(db: None) -> None:
     assert snapshots.everything() == before
 
 
-def test_an_endpoint_may_refer_to_what_is_stored(db: None) -> None:
+def test_an_endpoint_may_refer_to_stored_rows(db: None) -> None:
     load({"providers": FILE["providers"], "models": FILE["models"]})
     assert load({"endpoints": FILE["endpoints"]}).created == NONE | {"endpoints": 2}
 
@@ -272,7 +272,7 @@ def test_two_models_may_swap_their_public_names(db: None) -> None:
     assert LanguageModel.objects.get(slug="acme/falcon").canonical_slug == "acme/owl-2026-06-01"
 
 
-def test_an_import_holds_up_nobody_who_refers_to_a_row(
+def test_import_does_not_block_inserts_that_refer_to_its_rows(
     transactional_db: None, together: Callable[..., list[Any]]
 ) -> None:
     tenant = factories.make_tenant()
@@ -280,7 +280,7 @@ def test_an_import_holds_up_nobody_who_refers_to_a_row(
 
     def create() -> str:
         with transaction.atomic(), connection.cursor() as cursor:
-            # Foreign keys are checked at the commit.
+            # PostgreSQL checks the foreign keys at commit and then locks the referenced rows.
             cursor.execute("SET lock_timeout = '2s'")
             model, provider = LanguageModel.objects.all()[0], Provider.objects.get(slug="acme")
             return str(factories.make_draft(tenant, model, provider).pk)
@@ -293,7 +293,7 @@ def test_an_import_holds_up_nobody_who_refers_to_a_row(
     assert LanguageModel.objects.filter(name="Changed").exists()
 
 
-def test_a_new_model_may_take_the_name_that_another_gives_up(db: None) -> None:
+def test_a_new_model_may_take_the_former_name_of_another(db: None) -> None:
     load(FILE)
     file = changed("models", 0, "id", value="acme/falcon-1")
     file["models"].append({**FILE["models"][0], "canonical_slug": "acme/falcon-2027-01-01"})
@@ -360,7 +360,7 @@ DECIMAL = "must be a decimal such as 0.0000005, below 1000000"
         ),
     ],
 )
-def test_a_fault_is_refused_with_its_place(
+def test_import_refuses_a_fault_and_names_its_place(
     db: None, path: tuple[str | int, ...], value: Any, problem: str
 ) -> None:
     assert refusal(changed(*path, value=value)) == [problem]
@@ -411,14 +411,14 @@ def test_a_fault_is_refused_with_its_place(
         (("endpoints", 0, "quantization"), "\n", "endpoints[0]"),
     ],
 )
-def test_a_malformed_row_is_refused_with_its_place(
+def test_import_refuses_a_malformed_row_and_names_its_place(
     db: None, path: tuple[str | int, ...], value: Any, place: str
 ) -> None:
-    # What refers to the broken row is at fault too, but the row is named first.
+    # Rows that refer to the malformed row are reported after it.
     assert refusal(changed(*path, value=value))[0].startswith(f"{place}: ")
 
 
-def test_the_longest_values_are_stored(db: None) -> None:
+def test_import_stores_values_of_the_maximum_length(db: None) -> None:
     file = changed("models", 0, "supported_parameters", value=["x" * 64])
     file["models"][0]["architecture"] |= {
         "tokenizer": "t" * 64, "instruct_type": "i" * 64, "input_modalities": ["m" * 32],
@@ -428,18 +428,18 @@ def test_the_longest_values_are_stored(db: None) -> None:
     assert load(file).created == ALL_NEW
 
 
-def test_of_many_faults_a_hundred_are_named(db: None) -> None:
+def test_import_reports_at_most_100_faults(db: None) -> None:
     problems = refusal({"providers": [1] * 1_000})
     assert (len(problems), problems[-1]) == (101, "… and 900 more")
 
 
-def test_a_fault_is_harmless_to_a_terminal(db: None) -> None:
+def test_import_replaces_control_characters_in_faults(db: None) -> None:
     assert refusal({"\x1b]0;x\x07": []}) == [
         "not a catalogue file: Object contains unknown field `\ufffd]0;x\ufffd`"
     ]
 
 
-def test_every_fault_is_named_at_once(db: None) -> None:
+def test_import_reports_all_faults_together(db: None) -> None:
     file = changed("providers", 0, "dialect", value="x")
     file["models"][1]["created"] = "yesterday"
     file["endpoints"][0]["pricing"] = {"prompt": "x", "completion": "y"}
@@ -452,14 +452,14 @@ def test_every_fault_is_named_at_once(db: None) -> None:
     ]
 
 
-def test_the_same_endpoint_twice_is_refused(db: None) -> None:
+def test_import_refuses_a_duplicate_endpoint(db: None) -> None:
     file = copy.deepcopy(FILE)
     file["endpoints"].append(file["endpoints"][0])
     (problem,) = refusal(file)
     assert problem.startswith("endpoints[2]: the same as endpoints[0] ")
 
 
-def test_a_public_name_that_another_model_has_is_refused(db: None) -> None:
+def test_import_refuses_a_public_name_of_another_model(db: None) -> None:
     load(FILE)
     taken = {**FILE["models"][0], "canonical_slug": "acme/new-2026"}
     assert refusal({"models": [taken]}) == [
@@ -480,18 +480,18 @@ def test_a_public_name_that_another_model_has_is_refused(db: None) -> None:
         b'{"models": 1}',
     ],
 )
-def test_what_is_no_catalogue_is_refused(db: None, data: bytes) -> None:
+def test_parse_refuses_a_file_that_is_not_a_catalogue(db: None, data: bytes) -> None:
     with pytest.raises(ImportRefused, match="not a catalogue file: "):
         imports.parse(data)
 
 
-def test_a_fault_in_the_last_row_leaves_the_first_unstored(db: None) -> None:
+def test_a_fault_in_the_last_row_stores_no_row(db: None) -> None:
     file = changed("endpoints", 1, "model", value="acme/unknown")
     assert refusal(file) == ["endpoints[1]: no model has canonical_slug 'acme/unknown'"]
     assert Provider.objects.count() == 0
 
 
-def test_an_operator_may_use_plain_http_in_an_allowed_network(db: None) -> None:
+def test_import_accepts_plain_http_in_an_allowed_network(db: None) -> None:
     load(changed("providers", 0, "base_url", value="http://127.0.0.1:8080/v1"))
     assert Provider.objects.get(slug="acme").base_url == "http://127.0.0.1:8080/v1"
 

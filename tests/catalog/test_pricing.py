@@ -1,4 +1,4 @@
-"""From a price and a usage to a cost: exact, and rounded once, half to even."""
+"""Tests how a price and a usage become a cost: exact, rounded once, half to even."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ from tests.support.factories import make_price
         ),
     ],
 )
-def test_a_cost_is_exact(price: Price, usage: Usage, cost: str) -> None:
+def test_total_cost_is_exact(price: Price, usage: Usage, cost: str) -> None:
     assert total_cost(price, usage) == Decimal(cost)
 
 
@@ -75,9 +75,7 @@ def test_a_cost_is_exact(price: Price, usage: Usage, cost: str) -> None:
         ("99999900000000.0000000005", 999999 * 10**17, 999999 * 10**17 + 1),
     ],
 )
-def test_an_amount_is_rounded_half_to_even_and_a_bound_up(
-    amount: str, rounded: int, rounded_up: int
-) -> None:
+def test_nano_usd_rounds_half_to_even_or_up(amount: str, rounded: int, rounded_up: int) -> None:
     assert nano_usd(Decimal(amount)) == rounded
     assert nano_usd(Decimal(amount), round_up=True) == rounded_up
 
@@ -106,7 +104,7 @@ usages = st.builds(
 
 
 @given(prices, usages)
-def test_a_cost_equals_the_sum_of_fractions(price: Price, usage: Usage) -> None:
+def test_total_cost_equals_the_sum_of_fractions(price: Price, usage: Usage) -> None:
     cached = min(usage.cached, usage.prompt)
     written = min(usage.cache_write, usage.prompt - cached)
     prompt = Fraction(price.prompt)
@@ -127,14 +125,14 @@ def test_a_cost_equals_the_sum_of_fractions(price: Price, usage: Usage) -> None:
 
 
 @given(prices, usages)
-def test_the_parts_make_the_whole(price: Price, usage: Usage) -> None:
+def test_total_cost_equals_the_sum_of_its_parts(price: Price, usage: Usage) -> None:
     parts = Fraction(prompt_cost(price, usage)) + Fraction(completion_cost(price, usage))
     rest = Fraction(price.image) * usage.images + Fraction(price.request)
     assert Fraction(total_cost(price, usage)) == parts + rest
 
 
 @given(rates)
-def test_decimal_text_keeps_the_value_and_no_exponent(rate: Decimal) -> None:
+def test_decimal_text_keeps_the_value_without_an_exponent(rate: Decimal) -> None:
     text = decimal_text(rate)
     assert Decimal(text) == rate
     assert set(text) <= set("0123456789.")
@@ -153,15 +151,15 @@ def test_decimal_text_keeps_the_value_and_no_exponent(rate: Decimal) -> None:
         ("0.0000005000", "0.0000005"),
     ],
 )
-def test_decimal_text(value: str, text: str) -> None:
+def test_decimal_text_drops_trailing_zeros(value: str, text: str) -> None:
     assert decimal_text(Decimal(value)) == text
 
 
-def test_a_rate_that_is_not_set_reads_as_zero() -> None:
+def test_text_of_a_missing_rate_is_zero() -> None:
     assert make_price().text("cache_read") == "0"
     assert make_price(cache_read="0.5").text("cache_read") == "0.5"
 
 
-def test_usd_is_for_the_edge() -> None:
+def test_usd_converts_nano_usd_to_a_float() -> None:
     assert usd(1_500_000_000) == 1.5
     assert usd(1) == 1e-09

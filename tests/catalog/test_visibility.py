@@ -1,4 +1,4 @@
-"""Which endpoints a policy admits, and every reason why not."""
+"""Tests which endpoints a policy excludes, and for which reasons."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ FACTS = EndpointFacts(
         ),
     ],
 )
-def test_a_policy_excludes_for(policy: Policy, reasons: tuple[str, ...]) -> None:
+def test_exclusions_returns_all_reasons(policy: Policy, reasons: tuple[str, ...]) -> None:
     assert exclusions(FACTS, policy) == tuple(Exclusion(reason) for reason in reasons)
 
 
-def test_what_an_endpoint_keeps_to_does_not_exclude_it() -> None:
+def test_exclusions_accepts_an_endpoint_that_meets_a_strict_policy() -> None:
     strict = Policy.of(zdr=True, no_training=True)
     assert exclusions(replace(FACTS, zdr=True, trains_on_prompts=False), strict) == ()

@@ -1,4 +1,4 @@
-"""Events that differ in their choices alone are read in a shorter way, to the same effect."""
+"""Tests the fast path for events that differ only in their choices."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read(*events: bytes) -> list[Chunk]:
 
 
 @pytest.mark.parametrize("after", [{}, {"usage": None}, {"x": []}])
-def test_an_event_like_the_one_before_is_its_choices(after: dict[str, Any]) -> None:
+def test_an_event_like_the_last_one_yields_only_its_choices(after: dict[str, Any]) -> None:
     first, second = read(event("a", **after), event("bc", **after))
     assert first.repeats == []
     assert first.model == "m"
@@ -45,19 +45,19 @@ def test_an_event_like_the_one_before_is_its_choices(after: dict[str, Any]) -> N
         event("b").replace(b'"delta"', b'\ndata: "delta"'),
     ],
 )
-def test_an_event_that_differs_is_read_whole(other: bytes) -> None:
+def test_a_different_event_is_decoded_completely(other: bytes) -> None:
     assert [chunk.repeats for chunk in read(event("a"), other)] == [[], []]
 
 
 @pytest.mark.parametrize("twice", [b'"choices":[],"id"', b'"x":{"choices":[]},"id"'])
-def test_choices_that_are_there_twice_are_read_whole(twice: bytes) -> None:
-    """By the last ones, which are those that count."""
+def test_an_event_with_two_choices_members_is_decoded_completely(twice: bytes) -> None:
+    """Checks that the last ``choices`` of the event are used."""
     chunks = read(*(event(text).replace(b'"id"', twice) for text in ("a", "b")))
     assert [chunk.repeats for chunk in chunks] == [[], []]
     assert [choices_of(chunk)[0]["delta"]["content"] for chunk in chunks] == ["a", "b"]
 
 
-def test_usage_is_never_repeated() -> None:
+def test_an_event_with_usage_is_decoded_completely() -> None:
     counted = event("a", usage={"prompt_tokens": 1, "completion_tokens": 1})
     assert [chunk.usage is not None for chunk in read(counted, counted)] == [True, True]
     assert [chunk.repeats for chunk in read(counted, counted)] == [[], []]
@@ -71,7 +71,7 @@ def test_usage_is_never_repeated() -> None:
         event("b").replace(b"[{", b"[[{"),
     ],
 )
-def test_a_broken_event_is_refused_all_the_same(broken: bytes) -> None:
+def test_a_malformed_event_after_a_like_event_is_refused(broken: bytes) -> None:
     with pytest.raises(InvalidStream):
         read(event("a"), broken)
 
@@ -82,8 +82,8 @@ def choices_of(chunk: Chunk) -> Any:
 
 
 @given(st.lists(st.text(max_size=5), min_size=3, max_size=9), st.integers(0, 9))
-def test_events_of_one_read_make_one_chunk(texts: list[str], other: int) -> None:
-    """Around an event of another kind, which is read whole, as the one after it is."""
+def test_like_events_in_one_read_make_one_chunk(texts: list[str], other: int) -> None:
+    """Inserts a different event; it and the next event are decoded completely."""
     events = [*map(event, texts)]
     events.insert(other + 1, event("", usage={"prompt_tokens": 1, "completion_tokens": 1}))
     apart = read(*events)[1:]
@@ -120,7 +120,7 @@ CHOICES = st.one_of(
 
 
 @given(st.lists(CHOICES, min_size=2, max_size=14))
-def test_all_ways_count_the_same_output(choices: list[dict[str, Any]]) -> None:
+def test_all_paths_count_the_same_output(choices: list[dict[str, Any]]) -> None:
     together = read(*map(chunk_of, choices))
     apart = [chunk for choice in choices for chunk in read(chunk_of(choice))]
     assert [c.output_bytes for c in together] == [c.output_bytes for c in apart]
@@ -130,8 +130,8 @@ def test_all_ways_count_the_same_output(choices: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize("text", ["b", "", '"', "é\u2028\U0001f600", "\\u0041\t"])
-def test_an_event_that_differs_in_its_text_alone_is_read_by_it(text: str) -> None:
-    """The third event is read by what the second taught."""
+def test_an_event_that_differs_only_in_its_text_is_read_correctly(text: str) -> None:
+    """Checks the third event, which the parser reads with the layout of the second."""
     third = read(event("a"), event("abc"), event(text))[2]
     assert choices_of(third)[0]["delta"]["content"] == text
     assert third.output_bytes == len(text.encode())
@@ -146,7 +146,7 @@ def test_an_event_that_differs_in_its_text_alone_is_read_by_it(text: str) -> Non
         event("b").replace(b'"b"', b"null"),
     ],
 )
-def test_a_text_that_goes_beyond_its_quotes_is_read_with_its_choices(other: bytes) -> None:
+def test_text_that_contains_other_json_is_decoded_with_its_choices(other: bytes) -> None:
     third = read(event("a"), event("abc"), other)[2]
     [alone] = read(other)
     assert choices_of(third) == json.loads(bytes(alone.fields["choices"]))
@@ -163,6 +163,6 @@ def test_a_text_that_goes_beyond_its_quotes_is_read_with_its_choices(other: byte
         event("b").replace(b'"b"', b'"'),
     ],
 )
-def test_a_broken_text_is_refused_all_the_same(broken: bytes) -> None:
+def test_malformed_text_after_like_events_is_refused(broken: bytes) -> None:
     with pytest.raises(InvalidStream):
         read(event("a"), event("abc"), broken)

@@ -1,4 +1,4 @@
-"""Credentials that say where they are used: what is accepted, what is refused, in which words."""
+"""Tests which cloud credentials are accepted or refused, and with which message."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def secret(members: Any) -> Secret:
 @pytest.mark.parametrize(
     "dialect", [dialect for dialect in DialectName if dialect.has_url_in_credential]
 )
-def test_every_cloud_has_a_dialect_that_needs_no_base_url(dialect: DialectName) -> None:
+def test_each_cloud_dialect_reads_its_host_from_the_credential(dialect: DialectName) -> None:
     members = {"azure": clouds.azure, "bedrock": clouds.bedrock, "vertex": clouds.vertex}[dialect]()
     speaker = dialects.get(dialect.value)
     assert speaker is not None
@@ -44,7 +44,7 @@ def test_every_cloud_has_a_dialect_that_needs_no_base_url(dialect: DialectName) 
 
 
 @pytest.mark.parametrize("suffix", sorted(AZURE_SUFFIXES))
-def test_azure_accepts_its_own_names_in_three_clouds(suffix: str) -> None:
+def test_azure_accepts_its_host_names_in_three_clouds(suffix: str) -> None:
     found = credentials.parse_azure(
         secret(clouds.azure(endpoint_url=f"https://my-resource.{suffix}"))
     )
@@ -53,7 +53,7 @@ def test_azure_accepts_its_own_names_in_three_clouds(suffix: str) -> None:
     )
 
 
-def test_the_names_of_azure_are_nine() -> None:
+def test_azure_has_nine_host_suffixes() -> None:
     assert {suffix.rsplit(".", 2)[0] for suffix in AZURE_SUFFIXES} == {
         "openai",
         "cognitiveservices",
@@ -66,7 +66,7 @@ def test_the_names_of_azure_are_nine() -> None:
 @pytest.mark.parametrize(
     "url", ["https://Contoso.OpenAI.azure.com", f"https://{clouds.AZURE_HOST}/"]
 )
-def test_azure_reads_an_endpoint_as_the_portal_shows_it(url: str) -> None:
+def test_azure_accepts_an_endpoint_in_the_form_of_the_portal(url: str) -> None:
     assert credentials.parse_azure(secret(clouds.azure(endpoint_url=url))).host == clouds.AZURE_HOST
 
 
@@ -135,7 +135,7 @@ def test_azure_refuses_any_other_endpoint(url: Any) -> None:
         ({"base_url": "https://evil.example"}, UNKNOWN),
     ],
 )
-def test_azure_refuses_other_members(changes: dict[str, Any], message: str) -> None:
+def test_azure_refuses_invalid_members(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidCredential) as caught:
         credentials.parse_azure(secret(clouds.azure(**changes)))
     assert str(caught.value) == message
@@ -157,7 +157,7 @@ def test_azure_refuses_other_members(changes: dict[str, Any], message: str) -> N
         "[" * 100_000,
     ],
 )
-def test_what_is_no_object_is_refused(parse: Any, text: str) -> None:
+def test_credential_that_is_not_an_object_is_refused(parse: Any, text: str) -> None:
     with pytest.raises(InvalidCredential) as caught:
         parse(secret(text))
     assert str(caught.value) == NO_OBJECT
@@ -178,7 +178,7 @@ def test_bedrock_has_a_host_in_every_region(region: str, host: str) -> None:
     assert credentials.parse_bedrock(secret(clouds.bedrock_key(region=region))).host == host
 
 
-def test_the_hosts_of_bedrock_are_those_of_the_provider_s_own_table() -> None:
+def test_bedrock_hosts_agree_with_the_table_of_botocore() -> None:
     partitions = botocore.loaders.create_loader().load_data("partitions")["partitions"]
     checked = 0
     for partition in partitions:
@@ -219,14 +219,14 @@ def test_the_hosts_of_bedrock_are_those_of_the_provider_s_own_table() -> None:
         7,
     ],
 )
-def test_bedrock_refuses_what_is_no_region(region: Any) -> None:
+def test_bedrock_refuses_an_invalid_region(region: Any) -> None:
     for members in (clouds.bedrock(region=region), clouds.bedrock_key(region=region)):
         with pytest.raises(InvalidCredential) as caught:
             credentials.parse_bedrock(secret(members))
         assert str(caught.value) == "The credential's region is not valid."
 
 
-def test_bedrock_reads_a_key_a_pair_and_a_session() -> None:
+def test_bedrock_reads_api_keys_access_keys_and_session_tokens() -> None:
     assert credentials.parse_bedrock(secret(clouds.bedrock_key())).login == Secret(
         clouds.BEDROCK_KEY
     )
@@ -258,7 +258,7 @@ def test_bedrock_reads_a_key_a_pair_and_a_session() -> None:
         (clouds.bedrock_key(session_token="x"), "has a member that its format does not know"),
     ],
 )
-def test_bedrock_refuses_other_members(members: dict[str, Any], message: str) -> None:
+def test_bedrock_refuses_invalid_members(members: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidCredential) as caught:
         credentials.parse_bedrock(secret(members))
     separator = "" if message.startswith("'") else " "
@@ -280,7 +280,7 @@ def test_vertex_has_a_host_in_every_location(location: str, host: str) -> None:
     assert credentials.parse_vertex(secret(clouds.vertex(location=location))).host == host
 
 
-def test_vertex_reads_a_key_file_and_shows_nothing_of_it() -> None:
+def test_vertex_reads_a_key_file_and_hides_the_private_key() -> None:
     found = credentials.parse_vertex(secret(clouds.vertex()))
     assert (found.project_id, found.location) == (clouds.PROJECT, "us-central1")
     assert (found.client_email, found.private_key_id) == (clouds.ACCOUNT, clouds.KEY_ID)
@@ -288,7 +288,7 @@ def test_vertex_reads_a_key_file_and_shows_nothing_of_it() -> None:
     assert "private_key=" not in repr(found)
 
 
-def test_vertex_needs_no_more_of_a_key_file_than_it_uses() -> None:
+def test_vertex_requires_only_the_members_that_it_uses() -> None:
     used = ("type", "client_email", "private_key_id", "private_key")
     file = {name: clouds.account()[name] for name in used}
     assert (
@@ -317,7 +317,7 @@ def test_vertex_needs_no_more_of_a_key_file_than_it_uses() -> None:
         ({"host": "evil.example"}, UNKNOWN),
     ],
 )
-def test_vertex_refuses_other_members(members: dict[str, Any], message: str) -> None:
+def test_vertex_refuses_invalid_members(members: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidCredential) as caught:
         credentials.parse_vertex(secret(clouds.vertex(**members)))
     assert str(caught.value) == message
@@ -338,14 +338,14 @@ def test_vertex_refuses_other_members(members: dict[str, Any], message: str) -> 
         ({"quota_project_id": "another"}, UNKNOWN),
     ],
 )
-def test_vertex_refuses_another_key_file(changes: dict[str, Any], message: str) -> None:
+def test_vertex_refuses_an_invalid_key_file(changes: dict[str, Any], message: str) -> None:
     members = clouds.vertex(service_account=clouds.account(**changes))
     with pytest.raises(InvalidCredential) as caught:
         credentials.parse_vertex(secret(members))
     assert str(caught.value) == message
 
 
-def test_vertex_refuses_a_key_that_is_damaged_weak_or_of_another_kind() -> None:
+def test_vertex_refuses_a_damaged_weak_or_non_rsa_key() -> None:
     good = clouds.pem(clouds.private_key())
     bad = [
         good.replace(good[100:110], "AAAAAAAAAA", 1),
@@ -374,11 +374,11 @@ def test_vertex_refuses_a_key_that_is_damaged_weak_or_of_another_kind() -> None:
         ("{}", "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJ4In0.c2lnbmF0dXJl"),
     ],
 )
-def test_a_message_shows_no_part_of_a_credential(members: Any, part: str) -> None:
+def test_clean_message_masks_all_parts_of_a_credential(members: Any, part: str) -> None:
     assert clean_message(f"Refused: {part}!", secret(members)) == "Refused: ********!"
 
 
-def test_a_message_may_name_the_place() -> None:
+def test_clean_message_keeps_host_and_region() -> None:
     text = f"There is no deployment at {clouds.AZURE_HOST} in us-east-1."
     assert clean_message(text, secret(clouds.azure())) == text
 
@@ -415,7 +415,7 @@ def test_a_well_formed_credential_is_stored(tenant: Tenant, dialect: str) -> Non
 
 
 @pytest.mark.parametrize("dialect", PROVIDERS)
-def test_the_operator_s_credential_is_read_with_the_same_care(
+def test_set_provider_credential_refuses_a_malformed_credential(
     db: None, monkeypatch: pytest.MonkeyPatch, dialect: str
 ) -> None:
     provider = factories.make_provider("cloud", dialect=dialect, base_url=None)

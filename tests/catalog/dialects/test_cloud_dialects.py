@@ -1,4 +1,4 @@
-"""What is sent to the clouds, to the byte, at a given moment."""
+"""Tests the exact requests to the clouds at a given time."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def call(members: dict[str, Any], model: str = "some-model", **changes: Any) -> 
     )
 
 
-def test_azure_is_asked_by_its_v1_interface() -> None:
+def test_azure_uses_the_v1_interface() -> None:
     assert azure.build(call(clouds.azure(), "my-gpt")) == OutboundRequest(
         method="POST",
         url="https://contoso.openai.azure.com/openai/v1/chat/completions",
@@ -63,7 +63,7 @@ def test_azure_is_asked_by_its_v1_interface() -> None:
     )
 
 
-def test_azure_is_asked_by_a_dated_interface_where_the_credential_names_one() -> None:
+def test_azure_uses_the_dated_interface_that_the_credential_names() -> None:
     members = clouds.azure(api_version="2024-10-21")
     assert azure.build(call(members, "my-gpt", stream=True)) == OutboundRequest(
         method="POST",
@@ -74,7 +74,7 @@ def test_azure_is_asked_by_a_dated_interface_where_the_credential_names_one() ->
     )
 
 
-def test_azure_serves_text_completions_by_both() -> None:
+def test_azure_serves_text_completions_through_both_interfaces() -> None:
     fields = {"prompt": "hi"}
     text = {"operation": Operation.TEXT, "fields": fields}
     v1 = azure.build(call(clouds.azure(), "old", **text))
@@ -96,7 +96,7 @@ def test_azure_serves_text_completions_by_both() -> None:
         ("%2e", "%252e"),
     ],
 )
-def test_a_deployment_s_name_stays_one_segment_of_the_path(name: str, segment: str) -> None:
+def test_azure_quotes_the_name_of_a_deployment(name: str, segment: str) -> None:
     url = azure.build(call(clouds.azure(api_version="2024-10-21"), name)).url
     assert url == (
         f"https://contoso.openai.azure.com/openai/deployments/{segment}/chat/completions"
@@ -106,13 +106,13 @@ def test_a_deployment_s_name_stays_one_segment_of_the_path(name: str, segment: s
 
 
 @pytest.mark.parametrize("name", [".", ".."])
-def test_a_deployment_s_name_never_climbs_out_of_the_path(name: str) -> None:
+def test_a_deployment_named_with_dots_is_refused(name: str) -> None:
     url = azure.build(call(clouds.azure(api_version="2024-10-21"), name)).url
     with pytest.raises(InvalidURL):
         parse_target(url, policy=EgressPolicy())
 
 
-def test_bedrock_takes_its_own_keys() -> None:
+def test_bedrock_sends_an_api_key_as_bearer_token() -> None:
     assert bedrock.build(call(clouds.bedrock_key(), "openai.gpt-oss-20b-1:0")) == OutboundRequest(
         method="POST",
         url="https://bedrock-runtime.us-east-1.amazonaws.com"
@@ -122,7 +122,7 @@ def test_bedrock_takes_its_own_keys() -> None:
     )
 
 
-def test_bedrock_is_signed_for_the_moment() -> None:
+def test_bedrock_signs_a_request_with_its_time() -> None:
     request = bedrock.build(call(clouds.bedrock()), clock=clock)
     assert request == OutboundRequest(
         method="POST",
@@ -143,7 +143,7 @@ def test_bedrock_is_signed_for_the_moment() -> None:
 @pytest.mark.parametrize("token", [None, clouds.SESSION_TOKEN])
 @pytest.mark.parametrize("region", ["us-east-1", "cn-north-1"])
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_signature_is_what_others_make_of_the_request(
+def test_bedrock_signature_agrees_with_botocore(
     monkeypatch: pytest.MonkeyPatch, token: str | None, region: str, stream: bool, model: str
 ) -> None:
     members = clouds.bedrock(session_token=token, region=region)
@@ -169,7 +169,7 @@ def test_a_signature_is_what_others_make_of_the_request(
     }
 
 
-def test_the_moment_is_now_unless_told_otherwise() -> None:
+def test_bedrock_signs_with_the_present_time_by_default() -> None:
     request = bedrock.build(call(clouds.bedrock()))
     stamped = datetime.datetime.strptime(request.headers["X-Amz-Date"], "%Y%m%dT%H%M%S%z")
     now = datetime.datetime.now(datetime.UTC)
@@ -184,7 +184,7 @@ def test_the_moment_is_now_unless_told_otherwise() -> None:
         ("eu", "aiplatform.eu.rep.googleapis.com"),
     ],
 )
-def test_vertex_is_called_as_the_service_account(location: str, host: str) -> None:
+def test_vertex_sends_a_token_of_the_service_account(location: str, host: str) -> None:
     request = vertex.build(
         call(clouds.vertex(location=location), "google/gemini-2.5-flash"), clock=clock
     )
@@ -214,7 +214,7 @@ CLAUDE_BODY = (
 )
 
 
-def test_claude_has_an_address_of_its_own_on_vertex() -> None:
+def test_claude_on_vertex_has_its_own_url_and_body() -> None:
     request = vertex_claude.build(call(clouds.vertex(), "claude-haiku-4-5@20251001"), clock=clock)
     by_openai = vertex.build(call(clouds.vertex()), clock=clock)
     assert request == OutboundRequest(
@@ -232,7 +232,7 @@ def test_claude_has_an_address_of_its_own_on_vertex() -> None:
     )
 
 
-def test_claude_on_vertex_takes_media_by_value_and_marks_of_a_cache_on_parts() -> None:
+def test_claude_on_vertex_refuses_image_urls_and_drops_the_top_level_cache_control() -> None:
     def asked(url: str, role: str = "user") -> Call:
         part = {"type": "image_url", "image_url": {"url": url}}
         mark = {"type": "ephemeral"}
@@ -247,8 +247,8 @@ def test_claude_on_vertex_takes_media_by_value_and_marks_of_a_cache_on_parts() -
             vertex_claude.build(asked("https://a.example/b.png", role))
 
 
-def test_claude_has_an_address_of_its_own_in_a_foundry() -> None:
-    # The dated interface is not Claude's.
+def test_claude_on_foundry_has_its_own_url() -> None:
+    # Claude ignores the API version of the credential.
     for members in (clouds.foundry(), clouds.foundry(api_version="2024-10-21")):
         assert azure_claude.build(call(members, "claude-opus-5")) == OutboundRequest(
             method="POST",
@@ -258,7 +258,7 @@ def test_claude_has_an_address_of_its_own_in_a_foundry() -> None:
         )
 
 
-def test_a_resource_that_may_be_no_foundry_has_no_claude() -> None:
+def test_claude_on_azure_requires_a_foundry_host() -> None:
     secret = Secret(json.dumps(clouds.azure()))
     with pytest.raises(InvalidCredential):
         azure_claude.host(None, secret)
@@ -279,18 +279,20 @@ def test_a_resource_that_may_be_no_foundry_has_no_claude() -> None:
         ("vertex_claude", "claude-opus-5", None),
     ],
 )
-def test_two_clouds_speak_another_dialect_to_claude(name: str, model: str, module: Any) -> None:
+def test_azure_and_vertex_use_another_dialect_for_claude(
+    name: str, model: str, module: Any
+) -> None:
     assert dialects.get(name, model) is module
 
 
-def test_claude_answers_chats_alone_and_as_it_does_everywhere() -> None:
+def test_claude_on_clouds_serves_only_chats_with_the_parsers_of_anthropic() -> None:
     for module in (azure_claude, vertex_claude):
         assert module.operations == {Operation.CHAT}
         assert module.parse_reply is anthropic.parse_reply
         assert module.stream_parser is anthropic.stream_parser
 
 
-def test_a_token_is_used_again_until_ten_minutes_before_its_end() -> None:
+def test_vertex_reuses_a_token_until_ten_minutes_before_its_end() -> None:
     def token(at: float) -> str:
         return vertex.build(call(clouds.vertex()), clock=lambda: at).headers["Authorization"]
 
@@ -301,7 +303,7 @@ def test_a_token_is_used_again_until_ten_minutes_before_its_end() -> None:
     assert clouds.decode(later.removeprefix("Bearer "))[1]["iat"] == start + 3000
 
 
-def test_tokens_belong_to_their_credential() -> None:
+def test_vertex_does_not_share_tokens_between_credentials() -> None:
     other = clouds.account(private_key=clouds.pem(clouds.private_key(1)))
     requests = [
         vertex.build(call(members), clock=clock)
@@ -311,7 +313,7 @@ def test_tokens_belong_to_their_credential() -> None:
 
 
 @pytest.mark.parametrize("name", ["azure", "vertex"])
-def test_two_clouds_answer_as_openai_does(name: str) -> None:
+def test_azure_and_vertex_use_the_parsers_of_openai(name: str) -> None:
     dialect = dialects.get(name)
     assert dialect is not None
     assert dialect.parse_reply is openai.parse_reply
@@ -320,7 +322,7 @@ def test_two_clouds_answer_as_openai_does(name: str) -> None:
 
 
 @pytest.mark.parametrize("model", ["us.amazon.nova-lite-v1:0", ARN])
-def test_bedrock_s_path_is_the_one_that_its_own_library_would_call(model: str) -> None:
+def test_bedrock_path_and_body_agree_with_botocore(model: str) -> None:
     session = botocore.session.get_session()
     service = session.get_service_model("bedrock-runtime")
     for stream, operation in ((False, "Converse"), (True, "ConverseStream")):
@@ -332,7 +334,7 @@ def test_bedrock_s_path_is_the_one_that_its_own_library_would_call(model: str) -
         assert json.loads(request.body) == json.loads(made["body"])
 
 
-def test_of_the_clouds_azure_alone_serves_text_completions() -> None:
+def test_azure_is_the_only_cloud_that_serves_text_completions() -> None:
     served = {
         name: Operation.TEXT in dialect.operations
         for name in ("azure", "bedrock", "vertex")
@@ -350,9 +352,7 @@ def test_of_the_clouds_azure_alone_serves_text_completions() -> None:
         ("vertex", clouds.vertex()),
     ],
 )
-def test_the_host_is_the_one_to_which_the_credential_goes(
-    dialect: str, members: dict[str, Any]
-) -> None:
+def test_host_returns_the_host_of_the_request(dialect: str, members: dict[str, Any]) -> None:
     speaker = dialects.get(dialect)
     assert speaker is not None
     request = speaker.build(call(members))

@@ -1,4 +1,4 @@
-"""Embeddings in OpenAI's dialect: asked for at their own path, read without their vectors."""
+"""Tests embeddings in OpenAI's dialect."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def body(**fields: Any) -> bytes:
     return json.dumps({**base, **fields}).encode()
 
 
-def test_embeddings_are_asked_for_at_their_own_path() -> None:
+def test_build_posts_embeddings_to_their_own_path() -> None:
     call = Call(
         operation=Operation.EMBEDDINGS,
         base_url="https://llm.example.com/v1",
@@ -39,12 +39,12 @@ def test_embeddings_are_asked_for_at_their_own_path() -> None:
 
 
 @pytest.mark.parametrize("embedding", [[0.1, 2], [], "AAAA", ""])
-def test_a_reply_is_read_whole_with_the_usage_of_its_prompt(embedding: Any) -> None:
+def test_parse_reply_reads_the_vectors_and_the_prompt_usage(embedding: Any) -> None:
     data = [{**VECTOR, "embedding": embedding}, VECTOR]
     reply = openai.parse_reply(Operation.EMBEDDINGS, body(data=data, id="emb-1"))
     assert reply.usage == Usage(prompt=8, completion=0)
     assert (reply.model, reply.upstream_id) == ("deployed", "emb-1")
-    # Nothing is charged for an answer without output and without an end.
+    # An answer without output and finish reason costs nothing, so the parser sets a reason.
     assert (reply.finish_reason, reply.output_bytes) == ("stop", 0)
     assert json.loads(bytes(reply.fields["data"])) == data
 
@@ -52,11 +52,11 @@ def test_a_reply_is_read_whole_with_the_usage_of_its_prompt(embedding: Any) -> N
 @pytest.mark.parametrize(
     "usage", [None, {}, {"total_tokens": 8}, {"prompt_tokens": -1}, {"prompt_tokens": "8"}, 5, []]
 )
-def test_an_absurd_usage_is_none(usage: Any) -> None:
+def test_parse_reply_ignores_an_invalid_usage(usage: Any) -> None:
     assert openai.parse_reply(Operation.EMBEDDINGS, body(usage=usage)).usage is None
 
 
-def test_a_completion_count_of_embeddings_is_passed_over() -> None:
+def test_parse_reply_ignores_the_completion_tokens_of_embeddings() -> None:
     usage = {"prompt_tokens": 8, "completion_tokens": 9, "total_tokens": 8}
     read = openai.parse_reply(Operation.EMBEDDINGS, body(usage=usage)).usage
     assert read == Usage(prompt=8, completion=0)
@@ -66,12 +66,12 @@ def test_a_completion_count_of_embeddings_is_passed_over() -> None:
     "data",
     [None, [], {}, "x", [5], [{}], [{"embedding": None}], [{"embedding": 5}], [VECTOR, {}]],
 )
-def test_what_holds_no_vectors_is_no_reply(data: Any) -> None:
+def test_parse_reply_refuses_a_reply_without_vectors(data: Any) -> None:
     with pytest.raises(InvalidReply):
         openai.parse_reply(Operation.EMBEDDINGS, body(data=data))
 
 
-def test_a_chat_reply_is_no_reply_to_embeddings() -> None:
+def test_parse_reply_refuses_the_reply_of_another_operation() -> None:
     chat = {"choices": [{"message": {"content": "Hi"}}], "usage": {"prompt_tokens": 1}}
     with pytest.raises(InvalidReply):
         openai.parse_reply(Operation.EMBEDDINGS, json.dumps(chat).encode())
@@ -79,6 +79,6 @@ def test_a_chat_reply_is_no_reply_to_embeddings() -> None:
         openai.parse_reply(Operation.CHAT, body())
 
 
-def test_an_error_inside_a_200_is_a_failure() -> None:
+def test_parse_reply_raises_an_error_inside_a_200() -> None:
     with pytest.raises(ProviderFailure):
         openai.parse_reply(Operation.EMBEDDINGS, body(error={"message": "no"}))

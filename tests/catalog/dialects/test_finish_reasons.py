@@ -1,4 +1,4 @@
-"""Why an answer ended: in one vocabulary, with the provider's own word beside it."""
+"""Tests how native finish reasons are mapped to the words of the interface."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from catalog.dialects.shared.finish_reasons import normalize_finish_reasons
         ("something new", "stop"),
     ],
 )
-def test_a_reason_is_named(native: str, reason: str) -> None:
+def test_a_native_reason_is_mapped_and_kept(native: str, reason: str) -> None:
     raw = msgspec.Raw(msgspec.json.encode([{"index": 0, "finish_reason": native}]))
     choice = {"index": 0, "finish_reason": reason, "native_finish_reason": native}
     assert normalize_finish_reasons(raw) == ([choice], reason, native)
 
 
-def test_a_native_reason_that_is_there_stays() -> None:
+def test_an_existing_native_reason_is_kept() -> None:
     choice = {"finish_reason": "stop", "native_finish_reason": "end_turn"}
     assert normalize_finish_reasons([choice]) == ([choice], "stop", "end_turn")
 
 
-def test_the_last_choice_that_has_a_reason_counts() -> None:
+def test_the_last_reason_of_the_choices_is_returned() -> None:
     choices: list[Any] = [{"finish_reason": "stop"}, {"finish_reason": "length"}, {}]
     assert normalize_finish_reasons(choices)[1:] == ("length", "length")
 
 
 @pytest.mark.parametrize("raw", [b"null", b"{}", b"[1]", b"[", b'"stop"'])
-def test_what_is_no_list_of_objects_is_left_alone(raw: bytes) -> None:
+def test_choices_that_are_not_a_list_of_objects_are_unchanged(raw: bytes) -> None:
     choices = msgspec.Raw(raw)
     assert normalize_finish_reasons(choices) == (choices, None, None)

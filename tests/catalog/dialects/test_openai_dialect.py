@@ -1,4 +1,4 @@
-"""The OpenAI dialect: requests built, replies and streams read, without a connection."""
+"""Tests how the OpenAI dialect builds requests and reads replies and streams."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ def test_build_posts_to_the_operations_path(operation: Operation, url: str) -> N
     }
 
 
-def test_build_replaces_the_model_and_leaves_the_rest_as_it_is() -> None:
+def test_build_replaces_the_model_and_keeps_the_other_bytes() -> None:
     body = b'{"messages":[ {"role" :"user","content":"\\u00fc"}],"t":1.50,"n":1e2,"z":{"a":null}}'
     assert openai.build(call(body)).body == body[:-1] + b',"model":"deployed"}'
 
 
-def test_build_changes_nothing_of_the_callers_fields() -> None:
+def test_build_does_not_change_the_fields_of_the_call() -> None:
     made = call(b'{"a":1}', stream=True)
     openai.build(made)
     assert set(made.fields) == {"a"}
@@ -101,7 +101,7 @@ def test_build_changes_nothing_of_the_callers_fields() -> None:
         (b"[]", {"include_usage": True}),
     ],
 )
-def test_build_asks_a_stream_for_usage(options: bytes | None, sent: dict[str, Any]) -> None:
+def test_build_requests_usage_for_a_stream(options: bytes | None, sent: dict[str, Any]) -> None:
     body = b"{}" if options is None else b'{"stream_options":' + options + b"}"
     request = openai.build(call(body, stream=True))
     assert json.loads(request.body) == {
@@ -140,7 +140,7 @@ def test_build_asks_a_stream_for_usage(options: bytes | None, sent: dict[str, An
         (("temperature",), False),
     ],
 )
-def test_build_says_reasoning_as_openai_does_where_that_is_listed(
+def test_build_sends_reasoning_effort_when_the_endpoint_lists_it(
     asked: dict[str, Any], effort: str | None, listed: tuple[str, ...], is_sent: bool
 ) -> None:
     body = json.dumps({**asked, "include_reasoning": False}).encode()
@@ -149,7 +149,7 @@ def test_build_says_reasoning_as_openai_does_where_that_is_listed(
     assert json.loads(made.body or b"") == {**sent, "model": "deployed"}
 
 
-def test_build_refuses_reasoning_that_nobody_understands() -> None:
+def test_build_refuses_malformed_reasoning() -> None:
     known = frozenset(("reasoning_effort",))
     with pytest.raises(Untranslatable):
         openai.build(call(b'{"reasoning": {"max_tokens": "many"}}', supported_parameters=known))
@@ -160,7 +160,7 @@ THOUGHT = {"reasoning": "Hm.", "reasoning_details": [{"type": "reasoning.text", 
 
 
 def extended(cached: dict[str, Any], thought: dict[str, Any]) -> dict[str, Any]:
-    """A request with members of the gateway's interface, or without them."""
+    """Returns a request with the given extra members of the gateway's interface."""
     schema = {"type": "object", "properties": {"cache_control": {}, "reasoning": {}}}
     function = {"name": "look", "arguments": '{"cache_control":"reasoning"}'}
     return {
@@ -194,7 +194,7 @@ def extended(cached: dict[str, Any], thought: dict[str, Any]) -> dict[str, Any]:
         (("cache_control", "reasoning_details"), extended(CACHED, THOUGHT)),
     ],
 )
-def test_build_leaves_out_what_openai_has_no_place_for(
+def test_build_drops_extensions_that_the_endpoint_does_not_list(
     listed: tuple[str, ...], sent: dict[str, Any]
 ) -> None:
     body = json.dumps(extended(CACHED, THOUGHT)).encode()
@@ -203,7 +203,7 @@ def test_build_leaves_out_what_openai_has_no_place_for(
     assert json.dumps(extended(CACHED, THOUGHT)).encode() == body
 
 
-def test_build_leaves_all_to_an_endpoint_that_lists_nothing() -> None:
+def test_build_keeps_all_fields_for_an_endpoint_that_lists_nothing() -> None:
     asked = {
         "include_reasoning": False,
         "reasoning": {"max_tokens": 1024, "exclude": True},
@@ -212,7 +212,7 @@ def test_build_leaves_all_to_an_endpoint_that_lists_nothing() -> None:
     }
     body = json.dumps(asked).encode()
     assert json.loads(openai.build(call(body)).body or b"") == asked
-    # Nor does it write them anew.
+    # The bytes of the fields are unchanged too.
     body = b'{"messages":[ {"cache_control": {"ttl":1.50}, "reasoning":"\\u00fc"}]}'
     assert openai.build(call(body)).body == body[:-1] + b',"model":"deployed"}'
 
@@ -225,7 +225,7 @@ def test_build_leaves_all_to_an_endpoint_that_lists_nothing() -> None:
         b'{"messages":[{"cache":"cache_control","role":"user","content":1.50}]}',
     ],
 )
-def test_build_leaves_shapes_that_it_does_not_know(body: bytes) -> None:
+def test_build_keeps_fields_of_an_unknown_shape(body: bytes) -> None:
     made = call(body, supported_parameters=frozenset(("temperature",)))
     assert openai.build(made).body == body[:-1] + b',"model":"deployed"}'
 
@@ -238,7 +238,7 @@ def image(name: str) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": f"https://example.com/{name}.png"}}
 
 
-def test_build_moves_what_tools_show_behind_what_they_say() -> None:
+def test_build_moves_attachments_of_tool_results_into_a_user_message() -> None:
     said, more = {"type": "text", "text": "Found it."}, {"type": "text", "text": "And this."}
     document = {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:,"}}
     asked = {"role": "user", "content": [image("0"), said]}
@@ -265,12 +265,12 @@ def test_build_moves_what_tools_show_behind_what_they_say() -> None:
         {"role": "tool", "tool_call_id": "d", "content": [said, more]},
         {"role": "user", "content": [image("d")]},
     ]
-    # They move whatever the endpoint lists, and go as they are where it lists nothing.
+    # Attachments also move for an endpoint that lists nothing; they keep ``cache_control`` there.
     moved = json.loads(openai.build(call(body)).body or b"")["messages"][5]
     assert moved == {"role": "user", "content": [{**image("a"), **CACHED}, document]}
 
 
-def test_parse_reply_reads_what_the_gateway_needs() -> None:
+def test_parse_reply_reads_model_id_finish_reason_and_usage() -> None:
     read = openai.parse_reply(Operation.CHAT, reply())
     assert (read.model, read.upstream_id, read.finish_reason) == ("deployed", "up-1", "stop")
     assert read.usage == Usage(prompt=3, completion=5)
@@ -298,7 +298,7 @@ def test_parse_reply_reads_a_text_completion() -> None:
         ({"content": [{"type": "text"}]}, 17),
     ],
 )
-def test_all_that_the_model_wrote_counts_as_output(message: dict[str, Any], size: int) -> None:
+def test_parse_reply_counts_all_output_of_the_model(message: dict[str, Any], size: int) -> None:
     body = reply(choices=[{"message": message, "finish_reason": "stop"}])
     assert openai.parse_reply(Operation.CHAT, body).output_bytes == size
 
@@ -332,7 +332,7 @@ def test_all_that_the_model_wrote_counts_as_output(message: dict[str, Any], size
         b"NaN",
     ],
 )
-def test_parse_reply_refuses_what_is_no_completion(body: bytes) -> None:
+def test_parse_reply_refuses_a_body_that_is_not_a_completion(body: bytes) -> None:
     with pytest.raises(InvalidReply):
         openai.parse_reply(Operation.CHAT, body)
 
@@ -347,14 +347,14 @@ def test_parse_reply_refuses_what_is_no_completion(body: bytes) -> None:
         (rb"\\\ud83dx", "\\\ufffdx"),
     ],
 )
-def test_half_a_character_is_read_as_the_mark_of_one(said: bytes, read: str) -> None:
+def test_parse_reply_replaces_a_lone_surrogate(said: bytes, read: str) -> None:
     body = b'{"choices":[{"message":{"content":"%b"}}],"y":NaN}' % said
     reply = openai.parse_reply(Operation.CHAT, body)
     [choice] = json.loads(bytes(reply.fields["choices"]))
     assert choice["message"]["content"] == read
 
 
-def test_a_chat_message_is_no_text_completion() -> None:
+def test_parse_reply_refuses_a_chat_message_as_text_completion() -> None:
     with pytest.raises(InvalidReply, match=r"^A choice of the answer has no content\.$"):
         openai.parse_reply(Operation.TEXT, reply())
 
@@ -423,19 +423,19 @@ def test_a_chat_message_is_no_text_completion() -> None:
         ),
     ],
 )
-def test_usage_counts_when_it_is_sane(usage: Any, expected: Usage | None) -> None:
+def test_usage_is_read_only_when_it_is_valid(usage: Any, expected: Usage | None) -> None:
     assert openai.parse_reply(Operation.CHAT, reply(usage=usage)).usage == expected
     parser = openai.stream_parser(Operation.CHAT)
     [chunk] = parser.feed(event(choices=[], usage=usage))
     assert chunk.usage == expected
 
 
-def test_no_usage_is_none() -> None:
+def test_missing_usage_is_read_as_none() -> None:
     body = b'{"choices":[{"message":{"content":"x"}}]}'
     assert openai.parse_reply(Operation.CHAT, body).usage is None
 
 
-def test_not_a_number_anywhere_reads_as_null() -> None:
+def test_parse_reply_replaces_nan_and_infinity_by_null() -> None:
     body = reply(usage={"prompt_tokens": float("nan")}, timings=float("-inf"))
     read = openai.parse_reply(Operation.CHAT, body)
     assert bytes(read.fields["timings"]) == b"null"
@@ -454,7 +454,7 @@ def test_not_a_number_anywhere_reads_as_null() -> None:
         ({}, None, None),
     ],
 )
-def test_an_error_inside_a_200_is_a_failure(error: Any, message: Any, code: Any) -> None:
+def test_an_error_inside_a_200_raises_provider_failure(error: Any, message: Any, code: Any) -> None:
     with pytest.raises(ProviderFailure) as plain:
         openai.parse_reply(Operation.CHAT, json.dumps({"error": error}).encode())
     with pytest.raises(ProviderFailure) as streamed:
@@ -463,11 +463,11 @@ def test_an_error_inside_a_200_is_a_failure(error: Any, message: Any, code: Any)
         assert (failure.message, failure.code) == (message, code)
 
 
-def test_a_null_error_is_none() -> None:
+def test_parse_reply_ignores_a_null_error() -> None:
     assert openai.parse_reply(Operation.CHAT, reply(error=None)).model == "deployed"
 
 
-def test_an_error_that_nests_too_deep_is_no_answer() -> None:
+def test_parse_reply_refuses_a_deeply_nested_error() -> None:
     with pytest.raises(InvalidReply):
         openai.parse_reply(
             Operation.CHAT, b'{"error":' + b"[" * 5000 + b"]" * 5000 + b',"choices":[]}'
@@ -475,7 +475,7 @@ def test_an_error_that_nests_too_deep_is_no_answer() -> None:
 
 
 @pytest.mark.parametrize("position", [0, 100, 500, 505, 511, 512, 4090, 100_000])
-def test_a_failure_shows_no_part_of_the_secret_wherever_it_stands(position: int) -> None:
+def test_clean_masks_the_secret_at_any_position(position: int) -> None:
     text = "a" * position + SECRET.reveal() + "b" * 50
     failure = parse_error(json.dumps({"error": {"message": text, "code": text}}).encode())
     shown = failure.clean(SECRET)
@@ -483,7 +483,7 @@ def test_a_failure_shows_no_part_of_the_secret_wherever_it_stands(position: int)
     assert (shown.message, shown.code) == (expected, expected[:64])
 
 
-def test_a_failure_shows_one_clean_line() -> None:
+def test_clean_returns_one_line_without_control_characters() -> None:
     failure = parse_error(b'{"error":{"message":"\\u0000a\\r\\nb\\u001b[31m\\u2028c\\ud800 "}}')
     assert failure.clean(SECRET).message == "a b [31m c"
 
@@ -491,12 +491,12 @@ def test_a_failure_shows_one_clean_line() -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"Internal Server Error", b"[]", b"\xff", b"[" * 100_000, b"1" * 5000]
 )
-def test_an_error_body_that_is_no_object_says_nothing(body: bytes) -> None:
+def test_parse_error_returns_no_message_for_a_body_that_is_not_an_object(body: bytes) -> None:
     failure = parse_error(body)
     assert (failure.message, failure.code) == (None, None)
 
 
-def test_a_stream_yields_its_chunks_and_its_end() -> None:
+def test_feed_yields_the_chunks_and_the_end_of_a_stream() -> None:
     parser = openai.stream_parser(Operation.CHAT)
     chunks = parser.feed(delta("Hé", id="up-1", model="deployed") + delta("", "stop"))
     assert [(c.upstream_id, c.model, c.finish_reason, c.output_bytes) for c in chunks] == [
@@ -508,7 +508,7 @@ def test_a_stream_yields_its_chunks_and_its_end() -> None:
     parser.finish()
 
 
-def test_nothing_after_the_end_counts() -> None:
+def test_feed_ignores_data_after_the_end() -> None:
     parser = openai.stream_parser(Operation.CHAT)
     assert [chunk.is_done for chunk in parser.feed(DONE + b"data: oops\n\n")] == [True]
     assert parser.feed(b"data: oops\n\n") == []
@@ -528,21 +528,21 @@ def test_nothing_after_the_end_counts() -> None:
         b'data: {"choices":' + b"[" * 5000 + b"]" * 5000 + b"}\n\n",
     ],
 )
-def test_what_came_before_a_fault_is_pending(bad: bytes) -> None:
+def test_chunks_before_a_malformed_event_are_pending(bad: bytes) -> None:
     parser = openai.stream_parser(Operation.CHAT)
     with pytest.raises(InvalidStream):
         parser.feed(delta("one") + delta("two") + bad + delta("three"))
     assert [chunk.output_bytes for chunk in parser.pending] == [3, 3]
 
 
-def test_what_came_before_a_reported_error_is_pending() -> None:
+def test_chunks_before_a_reported_error_are_pending() -> None:
     parser = openai.stream_parser(Operation.CHAT)
     with pytest.raises(ProviderFailure):
         parser.feed(delta("one") + event(error={"message": "No."}))
     assert [chunk.output_bytes for chunk in parser.pending] == [3]
 
 
-def test_an_event_beyond_a_mebibyte_is_refused() -> None:
+def test_feed_refuses_an_event_above_one_mebibyte() -> None:
     parser = openai.stream_parser(Operation.CHAT)
     with pytest.raises(InvalidStream, match=r"^An event of the stream is too large\.$"):
         parser.feed(delta("x" * 1_048_576))
@@ -556,7 +556,7 @@ def test_an_event_beyond_a_mebibyte_is_refused() -> None:
         (b"data: {}\n", "The stream was cut off inside an event."),
     ],
 )
-def test_finish_tells_how_a_stream_broke_off(rest: bytes, text: str) -> None:
+def test_finish_reports_how_a_stream_was_cut_off(rest: bytes, text: str) -> None:
     parser = openai.stream_parser(Operation.CHAT)
     parser.feed(delta("one") + rest)
     with pytest.raises(InvalidStream) as error:
@@ -569,7 +569,9 @@ def test_finish_tells_how_a_stream_broke_off(rest: bytes, text: str) -> None:
     size=st.integers(1, 40),
     end=st.sampled_from([b"\n", b"\r", b"\r\n"]),
 )
-def test_no_cut_changes_the_chunks(texts: list[str], size: int, end: bytes) -> None:
+def test_chunks_do_not_depend_on_the_sizes_of_reads(
+    texts: list[str], size: int, end: bytes
+) -> None:
     stream = b"".join(map(delta, texts)) + event(choices=[], usage={"prompt_tokens": 1}) + DONE
     stream = stream.replace(b"\n", end)
     parser = openai.stream_parser(Operation.CHAT)
@@ -586,7 +588,7 @@ def test_no_cut_changes_the_chunks(texts: list[str], size: int, end: bytes) -> N
 
 
 @given(data=st.binary(max_size=200), size=st.integers(1, 50))
-def test_no_bytes_break_the_parser(data: bytes, size: int) -> None:
+def test_parser_raises_only_its_own_errors_on_random_bytes(data: bytes, size: int) -> None:
     parser = openai.stream_parser(Operation.CHAT)
     try:
         for at in range(0, len(data), size):
@@ -612,7 +614,7 @@ def test_no_bytes_break_the_parser(data: bytes, size: int) -> None:
         max_leaves=12,
     )
 )
-def test_no_json_breaks_the_parser(value: Any) -> None:
+def test_parser_raises_only_its_own_errors_on_random_json(value: Any) -> None:
     body = json.dumps(value).encode()
     for read in (
         lambda: openai.parse_reply(Operation.CHAT, body),

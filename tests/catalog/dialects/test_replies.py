@@ -1,4 +1,4 @@
-"""Errors, malformed replies, usage and finish reasons in the dialects that are not OpenAI's."""
+"""Tests errors, malformed replies, usage and finish reasons in the non-OpenAI dialects."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def feed(kind: str, data: bytes, choices: int = 1) -> list[Chunk]:
         ),
     ],
 )
-def test_an_error_is_a_failure_wherever_it_stands(
+def test_an_error_raises_provider_failure_in_replies_and_streams(
     kind: str, failure: dict[str, Any], message: str, code: str
 ) -> None:
     with pytest.raises(ProviderFailure) as plain:
@@ -100,7 +100,7 @@ def test_an_error_is_a_failure_wherever_it_stands(
         (clouds.frame(b"", message_type="strange"), None, None),
     ],
 )
-def test_an_exception_in_bedrock_s_stream_is_a_failure(
+def test_an_exception_in_a_bedrock_stream_raises_provider_failure(
     frame: bytes, message: str | None, code: str | None
 ) -> None:
     dialect = dialects.get("bedrock")
@@ -113,7 +113,7 @@ def test_an_exception_in_bedrock_s_stream_is_a_failure(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_failure_never_shows_the_secret(kind: str) -> None:
+def test_clean_masks_the_secret_in_a_failure(kind: str) -> None:
     secret = SECRETS[kind]
     text = f"Key {secret.reveal()} or {clouds.BEDROCK_KEY} is wrong."
     if kind == "bedrock":
@@ -156,19 +156,19 @@ NO_ANSWERS: Final = [
 
 @pytest.mark.parametrize("answer", NO_ANSWERS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_answer_is_refused(kind: str, answer: bytes) -> None:
+def test_parse_reply_refuses_a_malformed_answer(kind: str, answer: bytes) -> None:
     with pytest.raises(InvalidReply):
         parse(kind, answer)
 
 
 @pytest.mark.parametrize("data", [b"oops", b"[]", b'"x"', b'{"a":"\xff"}', b'{"type":5,"error":5}'])
 @pytest.mark.parametrize("kind", ["anthropic", "gemini"])
-def test_what_is_no_event_breaks_the_stream(kind: str, data: bytes) -> None:
+def test_feed_refuses_a_malformed_event(kind: str, data: bytes) -> None:
     with pytest.raises(InvalidStream, match=r"^An event of the stream is malformed\.$"):
         feed(kind, b"data: " + data + b"\n\n")
 
 
-def test_a_damaged_message_breaks_bedrock_s_stream() -> None:
+def test_feed_refuses_a_damaged_message_of_bedrock() -> None:
     good = clouds.event_stream(("messageStart", {"role": "assistant"}))
     damaged = bytearray(good)
     damaged[-6] ^= 1
@@ -184,7 +184,7 @@ def test_a_damaged_message_breaks_bedrock_s_stream() -> None:
 
 
 @pytest.mark.parametrize("kind", ["anthropic", "bedrock"])
-def test_an_event_beyond_a_mebibyte_is_refused(kind: str) -> None:
+def test_feed_refuses_an_event_above_one_mebibyte(kind: str) -> None:
     if kind == "bedrock":
         delta = {"contentBlockIndex": 0, "delta": {"text": "x" * 1_100_000}}
         data = clouds.event_stream(("contentBlockDelta", delta))[:-1]
@@ -202,7 +202,7 @@ def test_an_event_beyond_a_mebibyte_is_refused(kind: str) -> None:
         ("bedrock", [["news", {}], ["contentBlockStop", {"contentBlockIndex": 0}]]),
     ],
 )
-def test_an_event_that_says_nothing_is_passed_over(kind: str, events: list[Any]) -> None:
+def test_feed_ignores_an_event_without_content(kind: str, events: list[Any]) -> None:
     assert feed(kind, feed_of(kind, events)) == []
 
 
@@ -217,7 +217,7 @@ def test_an_event_that_says_nothing_is_passed_over(kind: str, events: list[Any])
         ("SOMETHING_NEW", "stop"),
     ],
 )
-def test_gemini_s_reasons_to_stop(reason: str, word: str) -> None:
+def test_finish_reasons_of_gemini_are_mapped(reason: str, word: str) -> None:
     candidate = {"content": {"parts": [{"text": "a"}]}, "finishReason": reason}
     [choice] = parse("gemini", {"candidates": [candidate]}).fields["choices"]
     assert (choice["finish_reason"], choice["native_finish_reason"]) == (word, reason)
@@ -237,7 +237,7 @@ def test_gemini_s_reasons_to_stop(reason: str, word: str) -> None:
         ("something_new", "stop"),
     ],
 )
-def test_anthropic_s_reasons_to_stop(reason: str, word: str) -> None:
+def test_finish_reasons_of_anthropic_are_mapped(reason: str, word: str) -> None:
     reply = parse("anthropic", {"type": "message", "content": [], "stop_reason": reason})
     [choice] = reply.fields["choices"]
     assert (choice["finish_reason"], choice["native_finish_reason"]) == (word, reason)
@@ -288,7 +288,7 @@ def test_anthropic_s_reasons_to_stop(reason: str, word: str) -> None:
         ("bedrock", {"inputTokens": 100_000_001, "outputTokens": 4}, None),
     ],
 )
-def test_usage_counts_when_it_is_sane(
+def test_usage_is_read_only_when_it_is_valid(
     kind: str, usage: dict[str, Any], expected: Usage | None
 ) -> None:
     answer = {
@@ -313,7 +313,7 @@ def test_usage_counts_when_it_is_sane(
         ({"input_tokens": 0, "output_tokens": 0}, None),
     ],
 )
-def test_a_prompt_of_nothing_is_not_counted_yet(
+def test_a_first_usage_without_prompt_tokens_is_ignored(
     begun: dict[str, Any], expected: Usage | None
 ) -> None:
     start = {"type": "message_start", "message": {"type": "message", "usage": begun}}
@@ -328,7 +328,7 @@ def test_a_prompt_of_nothing_is_not_counted_yet(
     assert last.usage == Usage(9 + cached, 2, cached=cached)
 
 
-def test_gemini_ends_when_every_candidate_has() -> None:
+def test_gemini_stream_ends_when_all_candidates_have_ended() -> None:
     def candidate(index: int, finish: str | None) -> dict[str, Any]:
         made = {"index": index, "content": {"parts": [{"text": "a"}]}}
         return made if finish is None else {**made, "finishReason": finish}
@@ -350,7 +350,7 @@ def test_gemini_ends_when_every_candidate_has() -> None:
     assert [choice["delta"].get("role") for choice in choices] == ["assistant"] * 2 + [None] * 2
 
 
-def test_gemini_s_candidates_may_come_one_after_the_other() -> None:
+def test_gemini_candidates_may_arrive_one_after_another() -> None:
     def event(index: int, written: int, **members: Any) -> dict[str, Any]:
         candidate = {"index": index, "content": {"parts": [{"text": "a"}]}, **members}
         usage = {"promptTokenCount": 3, "candidatesTokenCount": written}
@@ -361,17 +361,17 @@ def test_gemini_s_candidates_may_come_one_after_the_other() -> None:
     parser = dialect.stream_parser(Operation.CHAT, 3)
     one = [event(0, 1), event(0, 2, finishReason="STOP")]
     chunks = parser.feed(feed_of("gemini", one))
-    # What is counted after a finish is taken for final, which only the last count is.
+    # Usage after a finish would count as final, but only the last usage is final.
     assert [chunk.usage for chunk in chunks] == [None, Usage(3, 1), None]
     chunks = parser.feed(feed_of("gemini", [event(1, 4, finishReason="STOP")]))
     assert [chunk.fields["choices"][0]["index"] for chunk in chunks] == [1]
-    # The third never came.
+    # The third candidate never arrives.
     [last, end] = parser.finish()
     assert (last.usage, end.is_done) == (Usage(3, 4), True)
     assert parser.finish() == []
 
 
-def test_gemini_s_stream_is_cut_off_when_a_candidate_is() -> None:
+def test_gemini_stream_with_an_unfinished_candidate_is_cut_off() -> None:
     dialect = dialects.get("gemini")
     assert dialect is not None
     parser = dialect.stream_parser(Operation.CHAT, 2)
@@ -399,7 +399,7 @@ WORDS: Final = ["message", "error", "message_start", "message_delta", "content_b
         max_leaves=12,
     ),
 )
-def test_no_json_breaks_a_parser(kind: str, value: Any) -> None:
+def test_parsers_raise_only_their_own_errors_on_random_json(kind: str, value: Any) -> None:
     data = json.dumps(value).encode()
     framed = (
         clouds.frame(data, message_type="event", event_type="contentBlockDelta")

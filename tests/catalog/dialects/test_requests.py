@@ -1,4 +1,4 @@
-"""What becomes of single fields of a request in the dialects that are not OpenAI's."""
+"""Tests how the non-OpenAI dialects translate single fields of a request."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ def content(part: dict[str, Any]) -> list[dict[str, Any]]:
     ],
 )
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_a_format_cannot_say_is_refused(kind: str, fields: dict[str, Any]) -> None:
+def test_build_refuses_fields_that_a_format_cannot_express(
+    kind: str, fields: dict[str, Any]
+) -> None:
     with pytest.raises(Untranslatable):
         body(kind, **fields)
 
@@ -86,7 +88,7 @@ def test_what_a_format_cannot_say_is_refused(kind: str, fields: dict[str, Any]) 
         ),
     ],
 )
-def test_a_part_without_a_place_is_refused_by_name(
+def test_build_names_a_content_part_that_it_refuses(
     kind: str, part: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(Untranslatable) as error:
@@ -129,21 +131,23 @@ def test_a_part_without_a_place_is_refused_by_name(
         ),
     ],
 )
-def test_parts_find_their_place(kind: str, part: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_build_translates_content_parts(
+    kind: str, part: dict[str, Any], expected: dict[str, Any]
+) -> None:
     made = body(kind, messages=content(part))
     [turn] = made["contents" if kind == "gemini" else "messages"]
     assert turn["parts" if kind == "gemini" else "content"] == [expected]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_they_serve_chats_alone(kind: str) -> None:
+def test_dialects_serve_only_chats(kind: str) -> None:
     dialect = dialects.get(kind)
     assert dialect is not None
     assert dialect.operations == {Operation.CHAT}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_side_speaks_once_at_a_time(kind: str) -> None:
+def test_build_merges_consecutive_messages_of_one_role(kind: str) -> None:
     made = body(
         kind,
         messages=[
@@ -166,7 +170,7 @@ def test_a_side_speaks_once_at_a_time(kind: str) -> None:
     assert system == [{**text, "text": "a"}, {**text, "text": "d"}]
 
 
-def test_marks_of_a_cache_travel_where_a_format_has_them() -> None:
+def test_build_translates_cache_control() -> None:
     mark = {"type": "ephemeral"}
     given: dict[str, Any] = {
         "messages": content({"type": "text", "text": "a", "cache_control": mark}),
@@ -184,7 +188,7 @@ def test_marks_of_a_cache_travel_where_a_format_has_them() -> None:
     assert over_bedrock["toolConfig"]["tools"][1] == point
 
 
-def test_a_mark_of_a_tool_s_answer_stands_behind_it() -> None:
+def test_build_moves_cache_control_of_a_tool_result_after_its_content() -> None:
     mark = {"type": "ephemeral"}
     said = [
         {"type": "text", "text": "rain"},
@@ -205,7 +209,7 @@ def test_a_mark_of_a_tool_s_answer_stands_behind_it() -> None:
     ]
 
 
-def test_a_cache_of_an_hour_is_for_those_who_pay_for_it_themselves() -> None:
+def test_build_keeps_a_cache_ttl_of_one_hour_only_for_own_credentials() -> None:
     mark = {"type": "ephemeral", "ttl": "1h"}
     given: dict[str, Any] = {
         "messages": content({"type": "text", "text": "a", "cache_control": mark}),
@@ -222,7 +226,7 @@ def test_a_cache_of_an_hour_is_for_those_who_pay_for_it_themselves() -> None:
 
 
 @pytest.mark.parametrize("form", [{"type": "json_object"}, {"type": "json_schema"}])
-def test_json_without_a_schema_is_asked_for_in_words(form: dict[str, Any]) -> None:
+def test_build_requests_json_without_a_schema_in_the_system_prompt(form: dict[str, Any]) -> None:
     line = "Answer with one JSON object and nothing else: no text around it, no code fence."
     given: dict[str, Any] = {
         "messages": [{"role": "system", "content": "Be brief."}, *ASK],
@@ -242,7 +246,7 @@ def test_json_without_a_schema_is_asked_for_in_words(form: dict[str, Any]) -> No
 
 @pytest.mark.parametrize("blank", ["", " ", "\n\t ", "\u00a0"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_blank_text_is_not_sent(kind: str, blank: str) -> None:
+def test_build_drops_blank_text(kind: str, blank: str) -> None:
     given = [
         {"role": "system", "content": blank},
         {"role": "user", "content": [{"type": "text", "text": blank}]},
@@ -260,7 +264,7 @@ def reasoned(*details: dict[str, Any]) -> list[dict[str, Any]]:
     return [*ASK, {**CALLED, "reasoning_details": list(details)}]
 
 
-def test_reasoning_goes_back_to_the_provider_that_signed_it() -> None:
+def test_build_sends_reasoning_only_to_the_provider_that_signed_it() -> None:
     ours = {"type": "reasoning.text", "format": "anthropic-claude-v1", "index": 0}
     given = reasoned(
         {**ours, "text": "one "},
@@ -286,12 +290,12 @@ def test_reasoning_goes_back_to_the_provider_that_signed_it() -> None:
     assert made == {"functionCall": call, "thoughtSignature": "g1"}
 
 
-def test_gemini_is_told_which_call_has_no_signature() -> None:
+def test_build_for_gemini_marks_a_call_without_a_signature() -> None:
     [made] = body("gemini", messages=[*ASK, CALLED])["contents"][1]["parts"]
     assert made["thoughtSignature"] == "skip_thought_signature_validator"
 
 
-def test_gemini_takes_pictures_beside_what_a_tool_answered() -> None:
+def test_build_for_gemini_sends_images_beside_the_tool_result() -> None:
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     answered = {"role": "tool", "tool_call_id": "c1", "content": [picture]}
     assert body("gemini", messages=[*ASK, CALLED, answered])["contents"][2]["parts"] == [
@@ -301,7 +305,7 @@ def test_gemini_takes_pictures_beside_what_a_tool_answered() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in TRANSCRIPTS if name.startswith("bedrock/")])
-def test_bedrock_s_own_library_finds_no_fault_in_a_request(name: str) -> None:
+def test_requests_to_bedrock_pass_the_validation_of_botocore(name: str) -> None:
     transcript = TRANSCRIPTS[name]
     service = botocore.session.get_session().get_service_model("bedrock-runtime")
     shape = service.operation_model("Converse").input_shape

@@ -1,4 +1,4 @@
-"""Server-sent events as bytes, however the network cut them."""
+"""Tests the decoding of server-sent events from arbitrary pieces of bytes."""
 
 from __future__ import annotations
 
@@ -51,19 +51,19 @@ def test_a_stream_decodes_to_its_events(stream: bytes, events: list[bytes]) -> N
     assert decoded(*(bytes([byte]) for byte in stream)) == events
 
 
-def test_a_byte_order_mark_may_come_in_pieces() -> None:
+def test_a_byte_order_mark_may_be_split() -> None:
     assert decoded(b"\xef", b"", b"\xbb", b"\xbfdata: one\n\n") == [b"one"]
 
 
-def test_what_only_begins_like_a_byte_order_mark_is_kept() -> None:
+def test_an_incomplete_byte_order_mark_is_kept() -> None:
     assert decoded(b"\xef", b"\xbb", b"x\ndata: one\n\n") == [b"one"]
 
 
-def test_a_line_feed_after_a_carriage_return_is_no_line_of_its_own() -> None:
+def test_a_line_feed_after_a_carriage_return_ends_the_same_line() -> None:
     assert decoded(b"data: one\r", b"\ndata: two\r", b"", b"\n\r", b"\n") == [b"one\ntwo"]
 
 
-def test_a_carriage_return_ends_the_line_at_once() -> None:
+def test_a_carriage_return_ends_the_line_immediately() -> None:
     decoder = EventDecoder()
     assert decoder.feed(b"data: one\r\r") == [b"one"]
     assert decoder.is_complete
@@ -81,7 +81,7 @@ def test_a_carriage_return_ends_the_line_at_once() -> None:
         (b"data: one\n\n: com", False),
     ],
 )
-def test_is_complete_tells_a_cut_event(stream: bytes, is_complete: bool) -> None:
+def test_is_complete_is_false_inside_an_event(stream: bytes, is_complete: bool) -> None:
     decoder = EventDecoder()
     decoder.feed(stream)
     assert decoder.is_complete is is_complete
@@ -89,9 +89,7 @@ def test_is_complete_tells_a_cut_event(stream: bytes, is_complete: bool) -> None
 
 @pytest.mark.parametrize("prefix", [b"data: ", b"data:"])
 @pytest.mark.parametrize("step", [1, 3, 100])
-def test_an_event_as_large_as_the_limit_passes_and_one_byte_more_does_not(
-    prefix: bytes, step: int
-) -> None:
+def test_an_event_larger_than_the_limit_is_refused(prefix: bytes, step: int) -> None:
     for size in (15, 16):
         stream = prefix + b"x" * size + b"\n\n"
         pieces = [stream[at : at + step] for at in range(0, len(stream), step)]
@@ -101,24 +99,24 @@ def test_an_event_as_large_as_the_limit_passes_and_one_byte_more_does_not(
         decoded(*(stream[at : at + step] for at in range(0, len(stream), step)), limit=16)
 
 
-def test_the_lines_of_one_event_count_together() -> None:
+def test_the_limit_applies_to_all_lines_of_an_event() -> None:
     assert decoded(b"data: 12345678\ndata: 1234567\n\n", limit=16) == [b"12345678\n1234567"]
     with pytest.raises(EventTooLarge):
         decoded(b"data: 12345678\ndata: 12345678\n\n", limit=16)
 
 
-def test_lines_without_a_character_do_not_gather_without_end() -> None:
+def test_the_limit_applies_to_empty_lines() -> None:
     assert decoded(b"data\n" * 17, b"\n", limit=16) == [b"\n" * 16]
     with pytest.raises(EventTooLarge):
         decoded(b"data\n" * 18, limit=16)
 
 
-def test_an_unfinished_line_is_bounded() -> None:
+def test_the_limit_applies_to_an_unfinished_line() -> None:
     with pytest.raises(EventTooLarge):
         decoded(*[b": comment"] * 3, limit=16)
 
 
-def test_many_events_within_the_limit_are_not_too_large_together() -> None:
+def test_the_limit_applies_to_each_event_separately() -> None:
     assert decoded(b"data: 1234567890\n\n" * 1000, limit=16) == [b"1234567890"] * 1000
 
 
@@ -132,7 +130,7 @@ def test_many_events_within_the_limit_are_not_too_large_together() -> None:
     ),
     cuts=st.lists(st.integers(0, 200), max_size=12),
 )
-def test_no_cut_changes_the_events(pieces: list[bytes], cuts: list[int]) -> None:
+def test_events_do_not_depend_on_the_sizes_of_reads(pieces: list[bytes], cuts: list[int]) -> None:
     stream = b"".join(pieces)
     bounds = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
     chunks = [stream[a:b] for a, b in itertools.pairwise(bounds)]
@@ -147,7 +145,9 @@ def test_no_cut_changes_the_events(pieces: list[bytes], cuts: list[int]) -> None
     end=st.sampled_from([b"\n", b"\r", b"\r\n"]),
     size=st.integers(1, 16),
 )
-def test_what_was_encoded_is_decoded(events: list[list[bytes]], end: bytes, size: int) -> None:
+def test_decoder_returns_the_encoded_events(
+    events: list[list[bytes]], end: bytes, size: int
+) -> None:
     stream = b"".join(b"".join(b"data: " + line + end for line in lines) + end for lines in events)
     chunks = [stream[at : at + size] for at in range(0, len(stream), size)]
     assert decoded(*chunks) == [b"\n".join(lines) for lines in events]

@@ -1,4 +1,4 @@
-"""Reasoning, limits and sampling in the dialects that are not OpenAI's."""
+"""Tests reasoning, limits and sampling in the non-OpenAI dialects."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ from tests.support.inference.dialects import TOOL, body
         ),
     ],
 )
-def test_claude_thinks_by_a_budget_or_by_an_effort(
+def test_claude_reasoning_has_a_budget_or_an_effort(
     model: str, fields: dict[str, Any], thinking: Any, output: Any
 ) -> None:
     made = body("anthropic", model, **fields)
@@ -104,7 +104,7 @@ def test_claude_thinks_by_a_budget_or_by_an_effort(
         (None, {"reasoning": {"effort": "high"}}, 4096, 3276),
     ],
 )
-def test_claude_without_a_limit_has_that_of_its_endpoint(
+def test_claude_uses_the_limit_of_its_endpoint_by_default(
     most: int | None, fields: dict[str, Any], limit: int, budget: int | None
 ) -> None:
     thinking = None if budget is None else {"type": "enabled", "budget_tokens": budget}
@@ -112,7 +112,7 @@ def test_claude_without_a_limit_has_that_of_its_endpoint(
     assert (made["max_tokens"], made.get("thinking")) == (limit, thinking)
     made = body("bedrock", "us.anthropic.claude-haiku-4-5-20251001-v1:0", most, **fields)
     assert made.get("additionalModelRequestFields", {}).get("thinking") == thinking
-    # The common format presumes the model's own limit, which a budget need not fit.
+    # The Converse format uses the model's own limit by default; the budget may exceed it.
     named = limit if budget is not None or "max_tokens" in fields else None
     assert made.get("inferenceConfig", {}).get("maxTokens") == named
 
@@ -120,7 +120,7 @@ def test_claude_without_a_limit_has_that_of_its_endpoint(
 DRAWN: Final = {"temperature": 0.3, "top_k": 5, "top_p": 0.9}
 
 
-# Of two ways to say it, newer models take one.
+# Newer models accept either ``temperature`` or ``top_p``, not both.
 HALF_DRAWN: Final = {"temperature": 0.3, "top_k": 5}
 
 
@@ -134,11 +134,11 @@ HALF_DRAWN: Final = {"temperature": 0.3, "top_k": 5}
         ("claude-opus-4-6", DRAWN, HALF_DRAWN),
         ("claude-opus-4-6", {"top_p": 0.9}, {"top_p": 0.9}),
         ("claude-3-7-sonnet", DRAWN, DRAWN),
-        # Too small an answer to think.
+        # The limit is too small for reasoning.
         ("claude-haiku-4-5", {**DRAWN, "reasoning_effort": "low", "max_tokens": 1024}, HALF_DRAWN),
     ],
 )
-def test_claude_is_told_how_to_draw_what_it_takes(
+def test_claude_receives_only_supported_sampling_parameters(
     model: str, fields: dict[str, Any], drawn: dict[str, Any]
 ) -> None:
     made = body("anthropic", model, 64_000, **fields)
@@ -155,7 +155,7 @@ def test_claude_is_told_how_to_draw_what_it_takes(
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "look"}}])
 @pytest.mark.parametrize("model", ["claude-haiku-4-5", "claude-opus-4-6"])
-def test_claude_that_must_call_a_tool_does_not_think_before(model: str, choice: Any) -> None:
+def test_claude_does_not_reason_before_a_forced_tool_call(model: str, choice: Any) -> None:
     given: dict[str, Any] = {"tools": [TOOL], "reasoning_effort": "high", **DRAWN}
     forced = body("anthropic", model, 64_000, tool_choice=choice, **given)
     assert "thinking" not in forced
@@ -164,7 +164,7 @@ def test_claude_that_must_call_a_tool_does_not_think_before(model: str, choice: 
     name = f"us.anthropic.{model}-v1:0"
     forced = body("bedrock", name, 64_000, tool_choice=choice, **given)
     assert forced["additionalModelRequestFields"] == {"top_k": 5}
-    # A choice among no tools is none.
+    # Without tools, ``tool_choice`` has no effect.
     assert "thinking" in body(
         "anthropic", model, 64_000, reasoning_effort="high", tool_choice=choice
     )
@@ -175,7 +175,7 @@ def test_claude_that_must_call_a_tool_does_not_think_before(model: str, choice: 
     [("anthropic", "claude-sonnet-5-5"), ("bedrock", "us.anthropic.claude-sonnet-5-5")],
 )
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "look"}}])
-def test_claude_that_cannot_be_made_to_call_a_tool_is_not_asked_to(
+def test_build_refuses_a_forced_tool_call_that_claude_does_not_support(
     kind: str, model: str, choice: Any
 ) -> None:
     with pytest.raises(Untranslatable, match=r"^This model cannot be forced to call a tool\.$"):
@@ -214,14 +214,14 @@ def test_claude_that_cannot_be_made_to_call_a_tool_is_not_asked_to(
         ),
     ],
 )
-def test_gemini_thinks_by_a_budget_or_by_a_level(
+def test_gemini_reasoning_has_a_budget_or_a_level(
     model: str, fields: dict[str, Any], config: Any
 ) -> None:
     made = body("gemini", model, **fields)
     assert made.get("generationConfig") == (None if config is None else {"thinkingConfig": config})
 
 
-def test_anthropic_is_given_a_limit_and_no_temperature_beyond_its_own() -> None:
+def test_anthropic_receives_a_limit_and_a_temperature_of_at_most_one() -> None:
     made = body("anthropic", temperature=1.7)
     assert (made["max_tokens"], made["temperature"]) == (4096, 1)
     assert body("bedrock", "anthropic.claude-opus-4-6-v1", temperature=1.7)["inferenceConfig"] == {

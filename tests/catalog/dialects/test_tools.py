@@ -1,4 +1,4 @@
-"""Tool choices in the dialects that are not OpenAI's."""
+"""Tests tool choices in the non-OpenAI dialects."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ from tests.support.inference.dialects import ASK, CALLED, KINDS, TOOL, body
         ),
     ],
 )
-def test_tool_choices(fields: dict[str, Any], anthropic: Any, gemini: Any, bedrock: Any) -> None:
+def test_build_translates_tool_choices(
+    fields: dict[str, Any], anthropic: Any, gemini: Any, bedrock: Any
+) -> None:
     given = {"tools": [TOOL], **fields}
     assert body("anthropic", **given).get("tool_choice") == anthropic
     config = None if gemini is None else {"functionCallingConfig": gemini}
@@ -40,7 +42,7 @@ def test_tool_choices(fields: dict[str, Any], anthropic: Any, gemini: Any, bedro
     assert body("bedrock", **given)["toolConfig"].get("toolChoice") == bedrock
 
 
-def test_no_tool_is_a_choice_too() -> None:
+def test_build_translates_the_tool_choice_none() -> None:
     given: dict[str, Any] = {"tools": [TOOL], "tool_choice": "none"}
     assert body("anthropic", **given)["tool_choice"] == {"type": "none"}
     config = {"functionCallingConfig": {"mode": "NONE"}}
@@ -51,6 +53,6 @@ def test_no_tool_is_a_choice_too() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_choice_among_no_tools_is_not_sent(kind: str) -> None:
+def test_build_drops_the_tool_choice_of_a_request_without_tools(kind: str) -> None:
     made = body(kind, tool_choice="auto", parallel_tool_calls=False)
     assert made.keys() <= {"model", "max_tokens", "messages", "contents"}

@@ -1,7 +1,8 @@
-"""Whole exchanges with providers that have a format of their own, written after their documents.
+"""Tests complete exchanges with the non-OpenAI dialects.
 
-A file holds a caller's fields, the request that they become, what the provider answers, and what of
-that is relayed."""
+The transcripts follow the documentation of the providers. Each file holds the fields of a caller,
+the request to the provider, the answer of the provider and the relayed reply or chunks.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ def relayed(part: Reply | Chunk) -> dict[str, Any]:
 
 
 def assert_counted(part: Reply | Chunk) -> None:
-    """What is charged is what the caller is told."""
+    """Checks that the usage for the caller equals the usage that is charged."""
     if part.usage is None:
         assert "usage" not in part.fields
         return
@@ -78,10 +79,10 @@ def assert_counted(part: Reply | Chunk) -> None:
 
 
 @pytest.mark.parametrize("name", TRANSCRIPTS)
-def test_a_call_becomes_the_providers_request(name: str) -> None:
+def test_build_makes_the_request_of_the_provider(name: str) -> None:
     kind, dialect, transcript = named(name)
     is_stream = name in STREAMED
-    # As the gateway has them: raw, but for what it put in itself.
+    # The gateway passes raw fields, except for the fields that it sets itself.
     body = msgspec.json.encode(transcript["fields"])
     raw = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     for fields in (transcript["fields"], raw):
@@ -107,7 +108,7 @@ def test_a_call_becomes_the_providers_request(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_an_answer_becomes_a_completion(name: str) -> None:
+def test_parse_reply_makes_a_completion(name: str) -> None:
     _, dialect, transcript = named(name)
     reply = dialect.parse_reply(Operation.CHAT, json.dumps(transcript["answer"]).encode())
     assert relayed(reply) == transcript["reply"]
@@ -115,7 +116,7 @@ def test_an_answer_becomes_a_completion(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STREAMED)
-def test_a_stream_becomes_chunks_and_an_end(name: str) -> None:
+def test_feed_makes_chunks_and_an_end(name: str) -> None:
     kind, dialect, transcript = named(name)
     parser = dialect.stream_parser(Operation.CHAT)
     *chunks, end = parser.feed(feed_of(kind, transcript["events"]))
@@ -131,7 +132,7 @@ def test_a_stream_becomes_chunks_and_an_end(name: str) -> None:
 
 
 @given(name=st.sampled_from(STREAMED), sizes=st.lists(st.integers(1, 400), min_size=1))
-def test_no_cut_changes_the_chunks(name: str, sizes: list[int]) -> None:
+def test_chunks_do_not_depend_on_the_sizes_of_reads(name: str, sizes: list[int]) -> None:
     kind, dialect, transcript = named(name)
     stream = feed_of(kind, transcript["events"])
     whole = dialect.stream_parser(Operation.CHAT).feed(stream)
@@ -147,11 +148,11 @@ def test_no_cut_changes_the_chunks(name: str, sizes: list[int]) -> None:
 
 
 @given(name=st.sampled_from(STREAMED), data=st.data())
-def test_a_stream_that_is_cut_off_is_not_complete(name: str, data: st.DataObject) -> None:
+def test_finish_refuses_a_stream_that_was_cut_off(name: str, data: st.DataObject) -> None:
     kind, dialect, transcript = named(name)
     stream = feed_of(kind, transcript["events"])
     last = feed_of(kind, transcript["events"][:-1])
-    # The empty line that ends the last event is a byte that must come.
+    # The last event is incomplete without the empty line that ends it.
     size = data.draw(st.sampled_from([*range(0, len(last) + 1, 7), len(last), len(stream) - 1]))
     parser = dialect.stream_parser(Operation.CHAT)
     parser.feed(stream[:size])
@@ -160,7 +161,9 @@ def test_a_stream_that_is_cut_off_is_not_complete(name: str, data: st.DataObject
 
 
 @given(kind=st.sampled_from(sorted(SECRETS)), data=st.binary(max_size=200), size=st.integers(1, 50))
-def test_no_bytes_break_a_parser(kind: str, data: bytes, size: int) -> None:
+def test_parsers_raise_only_their_own_errors_on_random_bytes(
+    kind: str, data: bytes, size: int
+) -> None:
     dialect = dialects.get(kind)
     assert dialect is not None
     parser = dialect.stream_parser(Operation.CHAT)

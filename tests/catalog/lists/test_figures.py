@@ -1,4 +1,4 @@
-"""Latency, throughput and uptime in the public lists."""
+"""Tests latency, throughput and uptime in the public lists."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def test_latency_and_throughput_are_percentiles_of_the_last_half_hour(
 ) -> None:
     for number in range(5):
         spend(tenant, falcon, latency_ms=100 * (number + 1), duration_ms=1000)
-    # A whole answer has no first token, a failure no speed, and an hour ago is not recent.
+    # None of these count: a reply without a stream has no first token, a failure has no speed,
+    # and 31 minutes ago is too old.
     spend(tenant, falcon, latency_ms=1, streamed=False, completion_tokens=0)
     spend(tenant, falcon, latency_ms=1, duration_ms=1, status="failed")
     long_ago = timezone.now() - timedelta(minutes=31)
@@ -41,7 +42,7 @@ def test_latency_and_throughput_are_percentiles_of_the_last_half_hour(
     assert _measured(anonymous) == dict.fromkeys(expected)
 
 
-def test_an_endpoint_does_not_answer_for_the_attempts_before_it(
+def test_figures_of_an_endpoint_exclude_earlier_attempts_at_other_endpoints(
     inference: APIClient, tenant: Tenant, falcon: ModelEndpoint
 ) -> None:
     attempts = [
@@ -55,11 +56,11 @@ def test_an_endpoint_does_not_answer_for_the_attempts_before_it(
 
 
 def _minute(ago: int) -> datetime:
-    """A moment well inside a whole minute, that many minutes before this one."""
+    """Returns second 30 of the minute that began ``ago`` minutes before the present minute."""
     return timezone.now().replace(second=30, microsecond=0) - timedelta(minutes=ago)
 
 
-def test_uptime_is_the_share_of_busy_minutes_that_went_well(
+def test_uptime_is_the_share_of_busy_minutes_without_many_failures(
     inference: APIClient, tenant: Tenant, falcon: ModelEndpoint
 ) -> None:
     failure = {"status": 502, "error_type": "provider_unavailable"}
@@ -74,14 +75,14 @@ def test_uptime_is_the_share_of_busy_minutes_that_went_well(
     minute(2, good=8, bad=2)
     minute(3, good=7, bad=3)
     minute(10, good=10, bad=0)
-    # A stream that breaks off after its first token has failed too.
+    # A stream that ends early after its first token counts as a failure.
     minute(20, good=7, bad=3, attempt={})
-    # These say nothing: too few attempts, a caller's mistakes, rate limits, a tenant's credential.
+    # These do not count: too few attempts, invalid requests, rate limits, own credentials.
     minute(4, good=0, bad=9)
     minute(11, good=0, bad=10, attempt={"status": 400, "error_type": "invalid_request"})
     minute(12, good=0, bad=10, attempt={"status": 429, "error_type": "rate_limit_exceeded"})
     minute(13, good=0, bad=10, attempt={**failure, "status": 401, "is_byok": True})
-    # Within the day, and before it.
+    # The first is within the last day, the second is older.
     minute(600, good=10, bad=0)
     minute(1500, good=0, bad=10)
     measured = _measured(inference)
@@ -90,7 +91,7 @@ def test_uptime_is_the_share_of_busy_minutes_that_went_well(
     assert measured["uptime_last_1d"] == 60
 
 
-def test_figures_are_kept_for_a_minute(
+def test_figures_are_cached_for_a_minute(
     inference: APIClient, tenant: Tenant, falcon: ModelEndpoint
 ) -> None:
     assert _measured(inference)["latency_last_30m"] is None

@@ -1,4 +1,4 @@
-"""The details of a model, its endpoints and the providers."""
+"""Tests the routes of one model, of its endpoints and of the providers."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from tests.support.factories import Tenant
 CATALOGUE = Path(imports.__file__).with_name("data") / "catalogue.json"
 
 
-def test_embeddings_models(anonymous: APIClient, catalogue: None) -> None:
+def test_embeddings_list_has_only_embeddings_models(anonymous: APIClient, catalogue: None) -> None:
     assert ids(anonymous, route=EMBEDDINGS) == [WREN]
-    # It has no such parameters.
+    # The route ignores these parameters.
     assert ids(anonymous, "?output_modalities=text&sort=x", EMBEDDINGS) == [WREN]
 
 
@@ -49,7 +49,7 @@ def test_a_model_is_found_by_each_of_its_names(anonymous: APIClient, name: str) 
     assert (shown["id"], len(shown["endpoints"])) == ("acme/falcon-4.5", 1)
 
 
-def test_a_variant_that_is_a_model_of_its_own_comes_first(anonymous: APIClient) -> None:
+def test_a_model_named_like_a_variant_takes_precedence(anonymous: APIClient) -> None:
     publish("acme/falcon")
     publish("acme/falcon:free", "0", "0")
     shown = anonymous.get("/api/v1/model/acme/falcon:free").json()["data"]
@@ -65,7 +65,7 @@ def test_a_variant_that_is_a_model_of_its_own_comes_first(anonymous: APIClient) 
         "acme/%FF", "acme/falcon-2026", "~acme/falcon",
     ],
 )  # fmt: skip
-def test_a_name_that_names_no_model_is_404(anonymous: APIClient, name: str) -> None:
+def test_an_unknown_name_returns_404(anonymous: APIClient, name: str) -> None:
     publish("acme/falcon")
     for route in (f"/api/v1/model/{name}", f"{ROUTE}/{name}/endpoints"):
         response = anonymous.get(route)
@@ -81,7 +81,7 @@ def test_a_name_that_names_no_model_is_404(anonymous: APIClient, name: str) -> N
         "acme/fal?con#1", "acme/100%25", "acme/föhn", "acme/a+b&c=d",
     ],
 )  # fmt: skip
-def test_the_details_of_every_model_lead_to_its_endpoints(
+def test_details_link_of_each_model_leads_to_its_endpoints(
     anonymous: APIClient, canonical: str
 ) -> None:
     publish("acme/one", canonical_slug=canonical)
@@ -93,7 +93,7 @@ def test_the_details_of_every_model_lead_to_its_endpoints(
         assert (shown["id"], len(shown["endpoints"])) == (row["id"], 1)
 
 
-def test_the_details_of_the_shipped_catalogue_lead_to_its_endpoints(anonymous: APIClient) -> None:
+def test_details_links_of_the_bundled_catalogue_lead_to_its_endpoints(anonymous: APIClient) -> None:
     imports.apply(imports.parse(CATALOGUE.read_bytes()))
     for row in anonymous.get(f"{ROUTE}?output_modalities=all").json()["data"]:
         shown = anonymous.get(row["links"]["details"]).json()["data"]
@@ -101,7 +101,7 @@ def test_the_details_of_the_shipped_catalogue_lead_to_its_endpoints(anonymous: A
         assert shown["endpoints"][0]["pricing"] == row["pricing"]
 
 
-def test_the_details_of_a_model_served_privately_lead_to_no_endpoint(
+def test_details_link_of_a_private_model_shows_no_endpoint(
     management: APIClient, tenant: Tenant
 ) -> None:
     publish_privately(tenant, "acme/own")
@@ -140,7 +140,9 @@ FALCON_ENDPOINT = {
 }
 
 
-def test_the_endpoints_of_a_model(anonymous: APIClient, falcon: ModelEndpoint) -> None:
+def test_endpoints_of_a_model_are_listed_by_price(
+    anonymous: APIClient, falcon: ModelEndpoint
+) -> None:
     cheap = factories.make_endpoint(
         falcon.model,
         factories.make_provider("south"),
@@ -166,12 +168,12 @@ def test_the_endpoints_of_a_model(anonymous: APIClient, falcon: ModelEndpoint) -
     }
     assert second == FALCON_ENDPOINT
     assert first["tag"] == cheap.provider.slug
-    # An endpoint that names no length of its own has the model's.
+    # An endpoint without a context length of its own shows the model's.
     assert (first["context_length"], first["max_completion_tokens"]) == (131_072, None)
     assert set(first["supports_tool_choice"].values()) == {True}
 
 
-def test_zdr_endpoints(anonymous: APIClient, falcon: ModelEndpoint) -> None:
+def test_zdr_route_lists_only_zdr_endpoints(anonymous: APIClient, falcon: ModelEndpoint) -> None:
     factories.make_endpoint(falcon.model, factories.make_provider())
     publish("acme/eagle", endpoint_zdr=True)
     rows = anonymous.get("/api/v1/endpoints/zdr").json()["data"]
@@ -179,7 +181,7 @@ def test_zdr_endpoints(anonymous: APIClient, falcon: ModelEndpoint) -> None:
     assert rows[1] == FALCON_ENDPOINT
 
 
-def test_providers(anonymous: APIClient) -> None:
+def test_providers_route_lists_listed_providers(anonymous: APIClient) -> None:
     factories.make_provider("b-plain", name="Plain")
     factories.make_provider(
         "a-full",

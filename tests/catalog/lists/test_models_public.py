@@ -1,4 +1,4 @@
-"""``GET /models``: the public catalogue, its filters, order and pages."""
+"""Tests ``GET /models``: the public catalogue with its filters, order and pages."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PUBLIC_ROUTES = (
 
 
 @pytest.mark.parametrize("route", PUBLIC_ROUTES)
-def test_a_public_route_answers_without_a_key_and_with_either(
+def test_public_routes_return_the_same_reply_with_and_without_a_key(
     anonymous: APIClient, management: APIClient, inference: APIClient, route: str
 ) -> None:
     publish("acme/falcon")
@@ -55,7 +55,7 @@ def test_a_public_route_answers_without_a_key_and_with_either(
 
 @pytest.mark.parametrize("route", PUBLIC_ROUTES)
 @pytest.mark.parametrize("header", ["", "Bearer", "Bearer garbage", "Basic eA==", "unknown", "off"])
-def test_a_public_route_refuses_a_bad_key(tenant: Tenant, route: str, header: str) -> None:
+def test_public_routes_refuse_an_invalid_key(tenant: Tenant, route: str, header: str) -> None:
     publish("acme/falcon")
     if header == "unknown":
         header = f"Bearer {generate_api_key(is_management=False).reveal()}"
@@ -68,14 +68,14 @@ def test_a_public_route_refuses_a_bad_key(tenant: Tenant, route: str, header: st
     assert response.json()["error"]["metadata"] == {"error_type": "authentication"}
 
 
-def test_the_public_list_says_what_the_callers_own_says(
+def test_public_list_equals_the_user_list_without_a_policy(
     anonymous: APIClient, management: APIClient
 ) -> None:
     publish("acme/falcon", supported_parameters=["tools"])
     assert anonymous.get(ROUTE).json() == management.get(USER_ROUTE).json()
 
 
-def test_a_private_endpoint_is_in_no_public_list(inference: APIClient, tenant: Tenant) -> None:
+def test_public_lists_leave_out_private_endpoints(inference: APIClient, tenant: Tenant) -> None:
     private = publish_privately(tenant, "acme/own", output_modalities=["text", "embeddings"])
     assert ids(inference) == ids(inference, route=EMBEDDINGS) == []
     assert inference.get(f"{ROUTE}/count").json() == {"data": {"count": 0}}
@@ -88,7 +88,7 @@ def test_a_private_endpoint_is_in_no_public_list(inference: APIClient, tenant: T
     assert shown["tag"] == public.provider.slug
 
 
-def test_what_left_the_catalogue_is_in_no_public_list(anonymous: APIClient) -> None:
+def test_public_lists_leave_out_unlisted_rows(anonymous: APIClient) -> None:
     for name in ("model", "provider", "endpoint"):
         endpoint = publish(f"acme/{name}", endpoint_zdr=True)
         row = {"model": endpoint.model, "provider": endpoint.provider, "endpoint": endpoint}[name]
@@ -158,7 +158,8 @@ def test_what_left_the_catalogue_is_in_no_public_list(anonymous: APIClient) -> N
         ("region=eu", [FALCON, HAWK]),
         ("region=us", [HAWK, OWL]),
         ("region=us&zdr=true", [HAWK]),
-        # One endpoint must do for all three: Hawk's at North is in Europe and keeps data.
+        # One endpoint must satisfy all conditions: Hawk's endpoint at North is in Europe, but it
+        # keeps data.
         ("region=eu&zdr=true", []),
         ("region=us&providers=north", []),
         ("min_age_days=0", [FALCON, HAWK, OWL]),
@@ -168,7 +169,7 @@ def test_what_left_the_catalogue_is_in_no_public_list(anonymous: APIClient) -> N
         ("max_age_days=11", [FALCON, HAWK]),
         ("min_age_days=1&max_age_days=100", [HAWK]),
         ("max_age_days=100000", [FALCON, HAWK, OWL]),
-        # What the catalogue does not record matches nothing.
+        # A filter on a fact that the catalogue does not record matches no model.
         ("category=programming", []),
         ("category=marketing/seo", []),
         ("distillable=true", []),
@@ -180,11 +181,13 @@ def test_what_left_the_catalogue_is_in_no_public_list(anonymous: APIClient) -> N
         ("model_authors=acme&arch=llama&zdr=true&max_price=1&q=h", [HAWK]),
     ],
 )
-def test_a_filter(anonymous: APIClient, catalogue: None, query: str, expected: list[str]) -> None:
+def test_filter_selects_models(
+    anonymous: APIClient, catalogue: None, query: str, expected: list[str]
+) -> None:
     assert ids(anonymous, f"?{query}") == expected
 
 
-def test_a_filter_does_not_change_what_is_said_of_a_model(
+def test_filter_does_not_change_the_fields_of_a_model(
     anonymous: APIClient, catalogue: None
 ) -> None:
     rows = {row["id"]: row for row in anonymous.get(ROUTE).json()["data"]}
@@ -232,7 +235,7 @@ _BAD_NUMBERS = ("", "x", "-1", "1,5", ".5", "1.", "NaN", "Infinity", "%2B1", "1%
         ),
     ],
 )
-def test_a_malformed_query_is_400(anonymous: APIClient, query: str, field: str) -> None:
+def test_malformed_query_returns_400(anonymous: APIClient, query: str, field: str) -> None:
     response = anonymous.get(f"{ROUTE}?{query}")
     assert response.status_code == 400
     error = response.json()["error"]
@@ -248,7 +251,7 @@ def test_a_malformed_query_is_400(anonymous: APIClient, query: str, field: str) 
         (EMBEDDINGS, "offset=-1"),
     ],
 )
-def test_a_malformed_query_of_the_others_is_400(
+def test_malformed_query_of_the_other_routes_returns_400(
     anonymous: APIClient, route: str, query: str
 ) -> None:
     assert anonymous.get(f"{route}?{query}").status_code == 400
@@ -260,7 +263,8 @@ def test_a_malformed_query_of_the_others_is_400(
     [
         (None, ["a/new", "a/mid", "a/old", "a/odd"]),
         ("newest", ["a/new", "a/mid", "a/old", "a/odd"]),
-        # Means of the two prices: new 2, mid 3, old 1, odd 3; equals stay newest first.
+        # The means of the two prices are: new 2, mid 3, old 1, odd 3. Equal models are sorted
+        # newest first.
         ("pricing-low-to-high", ["a/old", "a/new", "a/mid", "a/odd"]),
         ("pricing-high-to-low", ["a/mid", "a/odd", "a/new", "a/old"]),
         ("context-high-to-low", ["a/old", "a/new", "a/mid", "a/odd"]),
@@ -274,7 +278,7 @@ def test_a_malformed_query_of_the_others_is_400(
         ("design-arena-elo-high-to-low", ["a/new", "a/mid", "a/old", "a/odd"]),
     ],
 )
-def test_sort(
+def test_sort_orders_models(
     management: APIClient, tenant: Tenant, route: str, sort: str | None, expected: list[str]
 ) -> None:
     now = timezone.now()
@@ -282,19 +286,19 @@ def test_sort(
     old = publish("a/old", "1", "1", created=20, context_length=9000)
     mid = publish("a/mid", "1", "5", created=30, context_length=1000)
     new = publish("a/new", "3", "1", created=40, context_length=8000)
-    # A model is as quick as the quickest of its endpoints.
+    # The fastest endpoint gives the speed of its model.
     slow = factories.make_endpoint(old.model, old.provider, upstream_model_id="slow")
     spend(tenant, slow, latency_ms=900, duration_ms=2000)
     spend(tenant, old, latency_ms=300, duration_ms=500)
     for _ in range(3):
         spend(tenant, mid, latency_ms=100, duration_ms=800)
-    # Eight days ago counts for nothing; six days ago for the week alone.
+    # Eight days ago is outside all periods; six days ago is only in the week.
     spend(tenant, new, prompt_tokens=10**9, created_at=now - timedelta(days=8))
     spend(tenant, new, prompt_tokens=1, latency_ms=1, created_at=now - timedelta(days=6))
     assert ids(management, "" if sort is None else f"?sort={sort}", route) == expected
 
 
-def test_the_traffic_of_a_private_endpoint_ranks_nothing(
+def test_sort_ignores_the_traffic_of_private_endpoints(
     anonymous: APIClient, tenant: Tenant
 ) -> None:
     private = publish_privately(tenant, "a/old", created=1)
@@ -325,10 +329,10 @@ def test_the_traffic_of_a_private_endpoint_ranks_nothing(
         (USER_ROUTE, "sort=context-high-to-low"),
     ],
 )
-def test_the_links_lead_through_every_model_once(
+def test_next_links_visit_each_model_once(
     management: APIClient, limit: int, route: str, query: str
 ) -> None:
-    # One price, one moment of publication for all: only the slug keeps the pages apart.
+    # All models have the same price and time, so the slug alone decides the order.
     provider = factories.make_provider()
     slugs = [f"acme/model-{number:02}" for number in range(11)]
     for slug in slugs:
@@ -344,7 +348,7 @@ def test_the_links_lead_through_every_model_once(
     assert seen == slugs
 
 
-def test_a_page_of_the_public_list(anonymous: APIClient) -> None:
+def test_page_has_the_total_and_the_next_link(anonymous: APIClient) -> None:
     for number in range(3):
         publish(f"acme/model-{number}")
     answer = anonymous.get(f"{ROUTE}?offset=1&limit=1&q=acme").json()
@@ -357,7 +361,9 @@ def test_a_page_of_the_public_list(anonymous: APIClient) -> None:
     ("query", "expected"),
     [("", 3), ("?output_modalities=embeddings", 1), ("?output_modalities=all", 4), ("?q=owl", 3)],
 )
-def test_count(anonymous: APIClient, catalogue: None, query: str, expected: int) -> None:
+def test_count_returns_the_number_of_models(
+    anonymous: APIClient, catalogue: None, query: str, expected: int
+) -> None:
     assert anonymous.get(f"{ROUTE}/count{query}").json() == {"data": {"count": expected}}
 
 
@@ -378,7 +384,7 @@ def test_count(anonymous: APIClient, catalogue: None, query: str, expected: int)
         (f"{USER_ROUTE}?sort=throughput-high-to-low", 6),
     ],
 )
-def test_a_constant_number_of_queries(
+def test_lists_run_a_constant_number_of_queries(
     management: APIClient,
     anonymous: APIClient,
     tenant: Tenant,
@@ -388,7 +394,7 @@ def test_a_constant_number_of_queries(
 ) -> None:
     def queries() -> int:
         cache.clear()
-        # Whoever comes first after a change loads the catalogue for all.
+        # The first request after a change loads the catalogue into the shared copy.
         anonymous.get(ROUTE)
         with CaptureQueriesContext(connection) as captured:
             assert management.get(route).status_code == 200
@@ -404,7 +410,7 @@ def test_a_constant_number_of_queries(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_without_a_key_a_list_takes_one_query(anonymous: APIClient, falcon: ModelEndpoint) -> None:
+def test_list_without_a_key_runs_one_query(anonymous: APIClient, falcon: ModelEndpoint) -> None:
     assert ids(anonymous) == ["acme/falcon"]
     with CaptureQueriesContext(connection) as captured:
         assert ids(anonymous) == ["acme/falcon"]
@@ -412,7 +418,7 @@ def test_without_a_key_a_list_takes_one_query(anonymous: APIClient, falcon: Mode
 
 
 def _filter(tenant: Tenant, **fields: Any) -> None:
-    """Lets the organization's keys see in the public list what they may use, and nothing else."""
+    """Limits the public list to models that the organization's keys may use."""
     organization = tenant.organization
     organization.is_filtered_model_catalog_enabled = True
     for name, value in fields.items():
@@ -420,7 +426,7 @@ def _filter(tenant: Tenant, **fields: Any) -> None:
     organization.save_fields("is_filtered_model_catalog_enabled", *fields)
 
 
-def test_a_filtered_catalogue_is_what_the_key_may_use(
+def test_filtered_catalogue_shows_the_models_that_the_key_may_use(
     anonymous: APIClient, management: APIClient, inference: APIClient, tenant: Tenant
 ) -> None:
     publish("acme/allowed", created=30)
@@ -429,7 +435,7 @@ def test_a_filtered_catalogue_is_what_the_key_may_use(
     every, usable = ["acme/allowed", "acme/forbidden"], ["acme/allowed", "acme/own"]
     tenant.organization.ignored_providers = [gone.provider.slug]
     tenant.organization.save_fields("ignored_providers")
-    # Without the setting the policy counts for /models/user alone.
+    # Without the setting, the policy filters only /models/user.
     assert ids(management) == ids(inference) == every
     assert ids(management, route=USER_ROUTE) == usable
     _filter(tenant)
@@ -439,7 +445,7 @@ def test_a_filtered_catalogue_is_what_the_key_may_use(
     assert ids(anonymous) == ids(stranger) == every
 
 
-def test_a_filtered_catalogue_has_the_filters_the_order_and_the_pages_of_the_public_one(
+def test_filtered_catalogue_supports_filters_sort_and_pages(
     inference: APIClient, tenant: Tenant
 ) -> None:
     publish("acme/a", "0.000001", created=30, endpoint_region="europe")
@@ -458,7 +464,9 @@ def test_a_filtered_catalogue_has_the_filters_the_order_and_the_pages_of_the_pub
     assert ([row["id"] for row in page["data"]], page["total_count"]) == (["acme/c"], 3)
 
 
-def test_only_the_list_itself_is_filtered(inference: APIClient, tenant: Tenant) -> None:
+def test_filtered_catalogue_limits_only_the_list_of_models(
+    inference: APIClient, tenant: Tenant
+) -> None:
     endpoint = publish("acme/falcon", output_modalities=["text", "embeddings"], endpoint_zdr=True)
     _filter(tenant, ignored_providers=[endpoint.provider.slug])
     assert ids(inference) == []
@@ -469,7 +477,7 @@ def test_only_the_list_itself_is_filtered(inference: APIClient, tenant: Tenant) 
     assert len(inference.get("/api/v1/endpoints/zdr").json()["data"]) == 1
 
 
-def test_what_is_rendered_is_what_is_documented(anonymous: APIClient) -> None:
+def test_model_has_exactly_the_documented_fields(anonymous: APIClient) -> None:
     publish("acme/falcon")
     (row,) = anonymous.get(ROUTE).json()["data"]
     assert set(row) == set(ModelSerializer().fields)
@@ -478,12 +486,12 @@ def test_what_is_rendered_is_what_is_documented(anonymous: APIClient) -> None:
 
 
 def test_prices_are_compared_exactly(anonymous: APIClient) -> None:
-    # All the digits that a price may have: one apart, where a float or 28 digits see none.
+    # The prices differ in the 30th decimal place; a float or a 28-digit decimal makes them equal.
     low, high = "0.123456789012345678901234567890", "0.123456789012345678901234567891"
     publish("acme/high", high, "0", created=2)
     publish("acme/low", low, "0", created=1)
     assert ids(anonymous, "?sort=pricing-low-to-high") == ["acme/low", "acme/high"]
     assert ids(anonymous, "?sort=pricing-high-to-low") == ["acme/high", "acme/low"]
-    # In USD per million tokens.
+    # The filters are in USD per million tokens.
     assert ids(anonymous, "?min_price=123456.789012345678901234567891") == ["acme/high"]
     assert ids(anonymous, "?max_price=123456.789012345678901234567890") == ["acme/low"]

@@ -1,4 +1,4 @@
-"""``GET /models/user``: the catalogue through the caller's eyes."""
+"""Tests ``GET /models/user``: the models that the caller may use."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def ids(client: APIClient, query: str = "") -> list[str]:
 
 
 def make_models(count: int) -> list[str]:
-    """That many models with a public endpoint each, newest first."""
+    """Creates ``count`` models with a public endpoint each; returns the slugs, newest first."""
     first = factories.make_endpoint(
         factories.make_model("acme/model-0000", created=2_000_000_000), factories.make_provider()
     )
@@ -64,7 +64,7 @@ def make_models(count: int) -> list[str]:
     return [model.slug for model in models]
 
 
-def test_a_model_has_the_fields_of_the_interface(management: APIClient) -> None:
+def test_model_has_the_fields_of_the_interface(management: APIClient) -> None:
     model = factories.make_model(
         "acme/falcon",
         name="Acme: Falcon",
@@ -128,7 +128,7 @@ def test_a_model_has_the_fields_of_the_interface(management: APIClient) -> None:
     }
 
 
-def test_what_is_nullable_shows_when_it_is_there(management: APIClient) -> None:
+def test_nullable_fields_are_shown_when_they_are_set(management: APIClient) -> None:
     model = factories.make_model(
         default_parameters={"temperature": 0.7},
         per_request_limits={"prompt_tokens": 1000, "completion_tokens": 500},
@@ -162,7 +162,7 @@ def test_the_cheapest_endpoint_gives_the_price(management: APIClient) -> None:
     assert row["pricing"]["prompt"] == "0.000001"
 
 
-def test_without_paging_the_list_is_whole_and_a_page_has_500(management: APIClient) -> None:
+def test_list_is_complete_without_paging_and_pages_have_500_models(management: APIClient) -> None:
     slugs = make_models(501)
     whole = management.get(ROUTE).json()
     assert [row["id"] for row in whole["data"]] == slugs
@@ -189,7 +189,7 @@ def test_without_paging_the_list_is_whole_and_a_page_has_500(management: APIClie
         ("limit=2&output_modalities=all", 0, 2, "limit=2&output_modalities=all&offset=2"),
     ],
 )
-def test_a_page(
+def test_page_has_the_requested_models_and_the_next_link(
     management: APIClient, query: str, first: int, last: int, following: str | None
 ) -> None:
     slugs = make_models(7)
@@ -202,8 +202,8 @@ def test_a_page(
 
 
 @pytest.mark.parametrize("limit", [1, 3, 10, 11])
-def test_the_links_lead_through_every_model_once(management: APIClient, limit: int) -> None:
-    # One moment of publication for all: only the slug keeps the pages apart.
+def test_next_links_visit_each_model_once(management: APIClient, limit: int) -> None:
+    # All models have the same time, so the slug alone decides the order.
     provider = factories.make_provider()
     slugs = [f"acme/model-{number:02}" for number in range(11)]
     for slug in slugs:
@@ -237,7 +237,7 @@ def test_the_links_lead_through_every_model_once(management: APIClient, limit: i
         ),
     ],
 )
-def test_a_malformed_query_is_400(management: APIClient, query: str, field: str) -> None:
+def test_malformed_query_returns_400(management: APIClient, query: str, field: str) -> None:
     response = management.get(f"{ROUTE}?{query}")
     assert response.status_code == 400
     error = response.json()["error"]
@@ -259,7 +259,9 @@ def test_a_malformed_query_is_400(management: APIClient, query: str, field: str)
         ("?unknown=1", ["both", "text"]),
     ],
 )
-def test_output_modalities(management: APIClient, query: str, expected: list[str]) -> None:
+def test_output_modalities_selects_models(
+    management: APIClient, query: str, expected: list[str]
+) -> None:
     provider = factories.make_provider()
     for slug, modalities in {
         "text": ["text"],
@@ -274,13 +276,13 @@ def test_output_modalities(management: APIClient, query: str, expected: list[str
     assert total == len(expected)
 
 
-def test_a_model_that_nobody_serves_is_not_listed(management: APIClient) -> None:
+def test_a_model_without_endpoints_is_not_listed(management: APIClient) -> None:
     factories.make_model()
     assert ids(management) == []
 
 
 @pytest.mark.parametrize("gone", ["model", "provider", "endpoint"])
-def test_what_left_the_catalogue_is_not_listed(management: APIClient, gone: str) -> None:
+def test_unlisted_rows_are_not_shown(management: APIClient, gone: str) -> None:
     endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
     assert len(ids(management)) == 1
     row = {"model": endpoint.model, "provider": endpoint.provider, "endpoint": endpoint}[gone]
@@ -291,7 +293,7 @@ def test_what_left_the_catalogue_is_not_listed(management: APIClient, gone: str)
 
 @pytest.fixture
 def private(tenant: Tenant) -> Any:
-    """An active private endpoint of a model that nobody serves publicly."""
+    """Returns an active private endpoint of a model without public endpoints."""
     provider = factories.make_provider()
     model = factories.make_model("acme/own", context_length=8192)
     credential = factories.make_credential(tenant, provider)
@@ -303,7 +305,7 @@ def private(tenant: Tenant) -> Any:
     return endpoint
 
 
-def test_a_model_served_privately_is_listed_to_its_own_organization(
+def test_a_private_model_is_listed_only_to_its_own_organization(
     management: APIClient, private: Any
 ) -> None:
     (row,) = management.get(ROUTE).json()["data"]
@@ -323,7 +325,7 @@ def test_a_model_served_privately_is_listed_to_its_own_organization(
     assert ids(other) == []
 
 
-def test_a_model_is_no_longer_listed_when_its_private_endpoint_rests(
+def test_a_model_is_not_listed_while_its_private_endpoint_is_disabled_or_removed(
     management: APIClient, private: Any
 ) -> None:
     assert ids(management) == ["acme/own"]
@@ -335,26 +337,28 @@ def test_a_model_is_no_longer_listed_when_its_private_endpoint_rests(
     assert ids(management) == []
 
 
-def test_a_draft_lists_nothing(management: APIClient, tenant: Tenant) -> None:
+def test_a_model_with_only_a_draft_is_not_listed(management: APIClient, tenant: Tenant) -> None:
     factories.make_draft(tenant, factories.make_model(), factories.make_provider())
     assert ids(management) == []
 
 
-def test_a_public_price_comes_before_the_private_one(management: APIClient, private: Any) -> None:
+def test_a_public_price_takes_precedence_over_a_private_price(
+    management: APIClient, private: Any
+) -> None:
     factories.make_endpoint(private.model, factories.make_provider())
     (row,) = management.get(ROUTE).json()["data"]
     assert row["pricing"]["prompt"] == "0.000001"
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_list_takes_a_constant_number_of_queries(management: APIClient) -> None:
+def test_list_runs_a_constant_number_of_queries(management: APIClient) -> None:
     def queries() -> int:
         with CaptureQueriesContext(connection) as captured:
             assert management.get(f"{ROUTE}?limit=100").status_code == 200
         return len(captured)
 
-    # The key, four rows of who has a say, the version, and the organization's own endpoints; where
-    # the catalogue changed, the version once more, its models and its endpoints.
+    # 5 queries read the key, its organization, its guardrails, the version and the private
+    # endpoints. After a change, 3 more read the version again, the models and the endpoints.
     make_models(1)
     assert (queries(), queries()) == (8, 5)
     for _ in range(10):
@@ -362,21 +366,23 @@ def test_the_list_takes_a_constant_number_of_queries(management: APIClient) -> N
     assert (queries(), queries()) == (8, 5)
 
 
-def test_an_inference_key_lists_nothing(inference: APIClient) -> None:
+def test_list_refuses_an_inference_key(inference: APIClient) -> None:
     response = inference.get(ROUTE)
     assert response.status_code == 403
     assert response.json()["error"]["metadata"] == {"error_type": "permission_denied"}
 
 
 def govern(tenant: Tenant, **fields: Any) -> Guardrail:
-    """A guardrail of the tenant's management key."""
+    """Creates a guardrail and assigns it to the tenant's management key."""
     guardrail = Guardrail.objects.create(organization=tenant.organization, name="Own", **fields)
     key = ApiKey.objects.get(organization=tenant.organization, is_management=True)
     KeyAssignment.objects.create(guardrail=guardrail, api_key=key)
     return guardrail
 
 
-def test_whoever_has_a_say_narrows_the_list(management: APIClient, tenant: Tenant) -> None:
+def test_organization_workspace_member_and_key_policies_narrow_the_list(
+    management: APIClient, tenant: Tenant
+) -> None:
     for name in ("a", "b", "c", "d", "e"):
         factories.make_endpoint(
             factories.make_model(f"acme/{name}"), factories.make_provider(f"at-{name}")
@@ -405,7 +411,7 @@ def test_whoever_has_a_say_narrows_the_list(management: APIClient, tenant: Tenan
     assert ids(management) == ["acme/d"]
 
 
-def test_the_price_is_that_of_the_cheapest_endpoint_that_may_be_used(
+def test_price_is_that_of_the_cheapest_allowed_endpoint(
     management: APIClient, tenant: Tenant
 ) -> None:
     model = factories.make_model()
@@ -422,7 +428,7 @@ def test_the_price_is_that_of_the_cheapest_endpoint_that_may_be_used(
     assert row["top_provider"]["max_completion_tokens"] == 2
 
 
-def test_the_private_price_shows_where_no_public_endpoint_may_be_used(
+def test_private_price_is_shown_when_no_public_endpoint_is_allowed(
     management: APIClient, tenant: Tenant, private: Any
 ) -> None:
     factories.make_endpoint(private.model, factories.make_provider("public"))
@@ -431,7 +437,7 @@ def test_the_private_price_shows_where_no_public_endpoint_may_be_used(
     assert row["pricing"]["prompt"] == "0.5"
 
 
-def test_a_private_endpoint_is_judged_by_its_declarations(
+def test_policy_checks_the_declarations_of_a_private_endpoint(
     management: APIClient, tenant: Tenant, private: Any
 ) -> None:
     guardrail = govern(tenant, enable_paid_model_training=False)
@@ -445,7 +451,7 @@ def test_a_private_endpoint_is_judged_by_its_declarations(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_change_shows_on_the_next_request(
+def test_a_change_is_visible_on_the_next_request(
     management: APIClient, anonymous: APIClient, tenant: Tenant
 ) -> None:
     first = factories.make_endpoint(
@@ -482,18 +488,18 @@ def test_a_change_shows_on_the_next_request(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_change_that_was_rolled_back_shows_nowhere(management: APIClient) -> None:
+def test_a_rolled_back_change_is_not_visible(management: APIClient) -> None:
     make_models(1)
     with pytest.raises(RuntimeError, match="undone"), transaction.atomic():
         factories.make_endpoint(factories.make_model("acme/undone"), factories.make_provider())
-        # Who reads within the transaction sees what it wrote, and leaves no copy of it.
+        # A read in the transaction sees its writes and does not cache them.
         assert ids(management) == ["acme/model-0000", "acme/undone"]
         raise RuntimeError("undone")
     assert ids(management) == ["acme/model-0000"]
 
 
 @pytest.mark.django_db(transaction=True)
-def test_threads_that_find_a_change_together_load_it_once(
+def test_concurrent_threads_load_a_change_once(
     together: Callable[..., list[Any]],
 ) -> None:
     make_models(3)
@@ -531,7 +537,10 @@ _OF_GUARDRAIL: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
 
 
 def _few(limits: dict[str, tuple[Any, st.SearchStrategy[Any]]]) -> st.SearchStrategy[Any]:
-    """Some of the limits, the others as they are at first: all at once would leave nothing."""
+    """Draws at most three limits and keeps the others at their defaults.
+
+    More limits together would exclude nearly all models.
+    """
     return st.sets(st.sampled_from(sorted(limits)), max_size=3).flatmap(
         lambda names: st.fixed_dictionaries(
             {
@@ -543,7 +552,7 @@ def _few(limits: dict[str, tuple[Any, st.SearchStrategy[Any]]]) -> st.SearchStra
 
 
 def _any_endpoints(tenant: Tenant) -> None:
-    """Public endpoints of every sort, and private ones of the tenant."""
+    """Creates varied public endpoints, and private endpoints of the tenant."""
     random = Random(5)
     providers = [
         factories.make_provider(slug, trains_on_prompts=random.random() < 0.5)
@@ -575,7 +584,7 @@ def _any_endpoints(tenant: Tenant) -> None:
 
 
 def _facts() -> list[EndpointFacts]:
-    """What a policy judges each endpoint by, public and private ones."""
+    """Returns the facts of all public and private endpoints that a policy checks."""
     public = [
         EndpointFacts(
             endpoint.provider.slug,
@@ -605,11 +614,11 @@ def _facts() -> list[EndpointFacts]:
 
 
 def _admitted(facts: list[EndpointFacts], policy: Policy) -> list[str]:
-    """The models of which the policy excludes one endpoint for no reason, each endpoint asked."""
+    """Returns the models that have at least one endpoint that the policy does not exclude."""
     return sorted({each.model_slug for each in facts if exclusions(each, policy) == ()})
 
 
-def test_the_list_has_the_models_of_which_no_endpoint_is_excluded_for_a_reason(
+def test_list_has_the_models_with_at_least_one_allowed_endpoint(
     management: APIClient, tenant: Tenant, settings: Any
 ) -> None:
     settings.REGION_HOSTS = {"eu.example.com": "europe", "us.example.com": "us"}
@@ -617,7 +626,7 @@ def test_the_list_has_the_models_of_which_no_endpoint_is_excluded_for_a_reason(
     _any_endpoints(tenant)
     guardrail = govern(tenant)
     key = ApiKey.objects.get(organization=tenant.organization, is_management=True)
-    # Without limits: all but the one that nobody serves, so that a policy has much to leave out.
+    # Without limits, the list has all models that have an endpoint.
     facts = _facts()
     assert sorted(ids(management)) == _admitted(facts, Policy())
 

@@ -1,4 +1,4 @@
-"""The model lists through the host of a region, and the guardrails that say which host to use."""
+"""Tests the model lists at regional hosts, and guardrails that limit the hosts of a key."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _hosts(settings: Any) -> None:
 
 @pytest.fixture
 def catalogue(db: None) -> None:
-    """A model in each region, one in both and one in none; all make embeddings too."""
+    """Creates a model in each region, one in both and one in none; all make embeddings."""
     for slug, regions in {
         "acme/eu": ["europe"],
         "acme/us": ["us"],
@@ -63,7 +63,7 @@ SERVED = [
 
 
 @pytest.mark.parametrize(("host", "expected"), SERVED)
-def test_a_list_has_what_the_region_serves(
+def test_lists_have_the_models_of_the_region(
     anonymous: APIClient, management: APIClient, catalogue: None, host: str, expected: list[str]
 ) -> None:
     assert ids(anonymous, MODELS, host) == expected
@@ -83,7 +83,7 @@ def test_a_list_has_what_the_region_serves(
         (PLAIN, ["both-us", "both-europe", "eu-europe", "nowhere-global", "us-us"]),
     ],
 )
-def test_endpoints_are_those_of_the_region(
+def test_endpoint_lists_have_the_endpoints_of_the_region(
     anonymous: APIClient, catalogue: None, host: str, tags: list[str]
 ) -> None:
     rows = anonymous.get(ZDR, HTTP_HOST=host).json()["data"]
@@ -94,7 +94,9 @@ def test_endpoints_are_those_of_the_region(
     ]
 
 
-def test_a_model_is_shown_where_the_region_serves_it(anonymous: APIClient, catalogue: None) -> None:
+def test_model_route_returns_404_outside_the_regions_of_the_model(
+    anonymous: APIClient, catalogue: None
+) -> None:
     route = "/api/v1/model/acme/us"
     assert anonymous.get(route, HTTP_HOST=US).status_code == 200
     assert anonymous.get(route, HTTP_HOST=PLAIN).status_code == 200
@@ -106,7 +108,7 @@ def test_a_model_is_shown_where_the_region_serves_it(anonymous: APIClient, catal
 
 
 @pytest.mark.parametrize(("host", "price"), [(PLAIN, "0.1"), (US, "0.1"), (EU, "0.2")])
-def test_the_price_is_the_cheapest_of_the_region(
+def test_price_is_the_cheapest_of_the_region(
     anonymous: APIClient, catalogue: None, host: str, price: str
 ) -> None:
     (row,) = anonymous.get(f"{MODELS}?q=both", HTTP_HOST=host).json()["data"]
@@ -115,22 +117,20 @@ def test_the_price_is_the_cheapest_of_the_region(
     assert one == row
 
 
-def test_the_filter_by_region_narrows_what_the_host_leaves(
-    anonymous: APIClient, catalogue: None
-) -> None:
+def test_region_filter_narrows_the_list_of_the_host(anonymous: APIClient, catalogue: None) -> None:
     assert ids(anonymous, f"{MODELS}?region=eu", PLAIN) == ["acme/both", "acme/eu"]
     assert ids(anonymous, f"{MODELS}?region=eu", EU) == ["acme/both", "acme/eu"]
-    # No endpoint that the host leaves is in both regions.
+    # The EU host shows only endpoints in Europe, and none of them is in the US.
     assert ids(anonymous, f"{MODELS}?region=us", EU) == []
 
 
-def test_the_next_page_is_at_the_same_host(anonymous: APIClient, catalogue: None) -> None:
+def test_next_link_has_the_same_host(anonymous: APIClient, catalogue: None) -> None:
     page = anonymous.get(f"{MODELS}?limit=1", HTTP_HOST=EU).json()
     assert page["total_count"] == 2
     assert page["links"] == {"next": f"http://{EU}{MODELS}?limit=1&offset=1"}
 
 
-def test_a_host_that_is_not_served_is_refused(anonymous: APIClient) -> None:
+def test_an_unknown_host_is_refused(anonymous: APIClient) -> None:
     assert anonymous.get(MODELS, HTTP_HOST="x.eu.example.com").status_code == 400
 
 
@@ -143,10 +143,10 @@ def test_a_host_that_is_not_served_is_refused(anonymous: APIClient) -> None:
         ("us", [PLAIN, API, US]),
     ],
 )
-def test_a_private_endpoint_is_where_it_was_declared(
+def test_a_private_endpoint_is_listed_at_hosts_of_its_declared_region(
     management: APIClient, tenant: Tenant, declared: str | None, hosts: list[str]
 ) -> None:
-    # Neither the region of its credential nor that of its provider's public endpoints counts.
+    # The regions of its credential and of its provider's public endpoints do not count.
     provider = factories.make_provider()
     credential = factories.make_credential(tenant, provider, declared_region="europe")
     other = factories.make_model("acme/public")
@@ -163,7 +163,7 @@ def test_a_private_endpoint_is_where_it_was_declared(
 
 
 def let_in(tenant: Tenant, *regions: str) -> Guardrail:
-    """Governs both keys of the tenant: they may come through hosts of these regions."""
+    """Creates a guardrail that allows both keys of the tenant only hosts of these regions."""
     guardrail = Guardrail.objects.create(
         organization=tenant.organization, name="Entrances", allowed_data_regions=list(regions)
     )
@@ -182,7 +182,7 @@ def let_in(tenant: Tenant, *regions: str) -> Guardrail:
         (["europe", "us", "global"], [PLAIN, API, EU, US]),
     ],
 )
-def test_a_guardrail_says_through_which_hosts_a_key_may_come(
+def test_a_guardrail_limits_the_hosts_of_a_key(
     management: APIClient,
     inference: APIClient,
     tenant: Tenant,
@@ -194,7 +194,7 @@ def test_a_guardrail_says_through_which_hosts_a_key_may_come(
     asked = (PLAIN, API, EU, US)
     statuses = {host: management.get(USER, HTTP_HOST=host).status_code for host in asked}
     assert statuses == {host: 200 if host in hosts else 403 for host in asked}
-    # The public list is everybody's, until the organization filters it.
+    # Each key may read the public list at all hosts until the organization filters it.
     for client in (management, inference):
         assert {client.get(MODELS, HTTP_HOST=host).status_code for host in asked} == {200}
     organization = tenant.organization
@@ -205,7 +205,7 @@ def test_a_guardrail_says_through_which_hosts_a_key_may_come(
         assert filtered == statuses
 
 
-def test_the_refusal_says_where_to_come_in(management: APIClient, tenant: Tenant) -> None:
+def test_refusal_names_the_allowed_regions(management: APIClient, tenant: Tenant) -> None:
     guardrail = let_in(tenant, "us", "europe")
     response = management.get(USER, HTTP_HOST=PLAIN)
     assert (response.status_code, response.json()) == (
@@ -228,7 +228,7 @@ def test_the_refusal_says_where_to_come_in(management: APIClient, tenant: Tenant
     assert management.get(USER, HTTP_HOST=PLAIN).status_code == 200
 
 
-def test_guardrails_without_a_common_ingress_region_refuse_everyone(
+def test_guardrails_without_a_common_region_refuse_all_hosts(
     management: APIClient, tenant: Tenant
 ) -> None:
     let_in(tenant, "europe")
