@@ -10,7 +10,7 @@ from config.management.commands.test import PARALLEL, add_workers
 @pytest.mark.parametrize(
     "arguments", [[], ["tests/billing"], ["-x", "-k", "no:xdist"], ["--collect-only"], ["-p", "x"]]
 )
-def test_tests_run_in_two_processes(arguments: list[str]) -> None:
+def test_add_workers_adds_the_default_number(arguments: list[str]) -> None:
     assert add_workers(arguments) == [*PARALLEL, *arguments]
 
 
@@ -26,5 +26,5 @@ def test_tests_run_in_two_processes(arguments: list[str]) -> None:
         ["--trace", "tests/billing"],
     ],
 )
-def test_a_choice_of_workers_is_kept(arguments: list[str]) -> None:
+def test_add_workers_keeps_arguments_that_exclude_the_default(arguments: list[str]) -> None:
     assert add_workers(arguments) == arguments

@@ -72,7 +72,9 @@ NO_OBJECT = "The body must be a JSON object."
         (b'{"\\ud800": 1}', "The body has a key with control characters."),
     ],
 )  # fmt: skip
-def test_a_body_is_refused(management: APIClient, body: bytes, message: str) -> None:
+def test_a_body_that_is_not_a_strict_json_object_is_refused(
+    management: APIClient, body: bytes, message: str
+) -> None:
     before = snapshots.everything()
     response = send(management, body)
     assert response.status_code == 400
@@ -102,7 +104,7 @@ def test_a_byte_order_mark_is_refused(management: APIClient) -> None:
         b'{"user": "\\ud83d\\ude00"}',
     ],
 )
-def test_a_body_is_accepted(management: APIClient, body: bytes) -> None:
+def test_a_strict_json_object_is_accepted(management: APIClient, body: bytes) -> None:
     response = send(management, body)
     assert response.status_code == 201
     assert response.json()["data"]["user"] == json.loads(body)["user"]
@@ -159,7 +161,7 @@ def test_a_body_of_the_greatest_size_is_read(management: APIClient, settings: An
     assert snapshots.everything() == before
 
 
-def test_many_unknown_fields_are_named_in_part(management: APIClient) -> None:
+def test_at_most_ten_unknown_fields_are_named_in_100_characters_each(management: APIClient) -> None:
     response = send(management, json.dumps({f"{n}" * 200: 1 for n in range(1, 50)}).encode())
     fields = response.json()["error"]["metadata"]["fields"]
     assert len(fields) == 10

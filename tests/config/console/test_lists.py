@@ -138,7 +138,7 @@ def test_private_endpoints_are_found_by_words_of_their_names_and_ids(
     assert listed(operator, "endpoints_privateendpoint", q="falcon south") == []
 
 
-def test_the_audit_log_is_found_by_a_part_of_the_actor(operator: Client, db: None) -> None:
+def test_audit_entries_are_found_by_a_part_of_the_actor(operator: Client, db: None) -> None:
     entries = [
         AuditEntry.objects.create(actor=actor, kind="import", action="test", after={})
         for actor in ("operator ada", "command import by ada", "operator ben", "operator ada")

@@ -201,7 +201,7 @@ def test_search_finds_a_row_by_its_id(operator: Client, world: dict[str, Any]) -
         assert list(response.context["cl"].result_list) == [row]
 
 
-def test_secrets_are_on_no_page(operator: Client, world: dict[str, Any], tenant: Tenant) -> None:
+def test_no_page_shows_a_secret(operator: Client, world: dict[str, Any], tenant: Tenant) -> None:
     held = (SECRET, tenant.api_key, tenant.management_key)
 
     for _, path in urls(world):

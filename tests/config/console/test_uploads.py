@@ -87,7 +87,7 @@ def test_end_users_are_planned_and_imported_when_confirmed(
     assert not AuditEntry.objects.filter(kind="endusers.enduser").exists()
 
 
-def test_a_file_that_changes_nothing_offers_nothing(operator: Client, tenant: Tenant) -> None:
+def test_a_file_without_changes_has_no_import_button(operator: Client, tenant: Tenant) -> None:
     EndUser.objects.register(organization_id=tenant.organization.pk, user="ann")
 
     planned = send(operator, "endusers_enduser", "users.jsonl", b'{"user": "ann"}\n', tenant)
@@ -142,7 +142,7 @@ def test_private_endpoints_arrive_as_drafts(operator: Client, tenant: Tenant) ->
 
 
 @pytest.mark.parametrize("page", PAGES[2:])
-def test_the_catalogue_is_imported_from_each_of_its_lists(operator: Client, page: str) -> None:
+def test_every_list_of_the_catalogue_imports_its_file(operator: Client, page: str) -> None:
     model, provider = factories.make_model(), factories.make_provider()
     factories.make_endpoint(model, provider)
     data, _ = catalogue.export()

@@ -167,7 +167,7 @@ def test_an_endless_body_is_too_large(
         client(post(upstream(server)), policy)
 
 
-def test_read_has_a_limit_of_its_own(policy: EgressPolicy, context: ssl.SSLContext) -> None:
+def test_read_takes_its_own_limit(policy: EgressPolicy, context: ssl.SSLContext) -> None:
     async def run(url: str, limit: int) -> bytes:
         async with through(policy) as egress_client:
             response = await egress_client.send(post(url), first_byte_timeout=20, idle_timeout=20)

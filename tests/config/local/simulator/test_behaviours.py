@@ -400,6 +400,6 @@ def test_a_reset_behaviour_resets_the_tcp_connection(simulator: Simulator, model
         asyncio.run(_read_all(simulator, model))
 
 
-def test_flaky_recovers(simulator: Simulator) -> None:
+def test_flaky_behaviour_recovers(simulator: Simulator) -> None:
     statuses = [ask(simulator, "sim-flaky:2").status for _ in range(4)]
     assert statuses == [503, 503, 200, 200]

@@ -159,7 +159,7 @@ def test_many_clients_are_served_concurrently(simulator: Simulator) -> None:
     assert simulator.total_requests == 200
 
 
-def test_without_tls_it_speaks_plain_http() -> None:
+def test_simulator_without_tls_speaks_plain_http() -> None:
     with Simulator(tls=False).run_in_thread() as server:
         assert server.base_url == f"http://127.0.0.1:{server.port}/v1"
         client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
