@@ -1,4 +1,4 @@
-"""``GET /activity``: sums by day, model and endpoint, whether they were rolled up or not."""
+"""``GET /activity``: sums by day, model and endpoint, with and without rolled-up days."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SUMS = (
 
 
 def day(number: int) -> date:
-    """The UTC day so many days before today."""
+    """Returns the UTC day ``number`` days before today."""
     return timezone.now().astimezone(UTC).date() - number * DAY
 
 
@@ -47,7 +47,7 @@ def activity(client: APIClient, **query: str) -> list[dict[str, Any]]:
 
 @pytest.fixture(params=["live", "rolled up"])
 def settle_down(request: pytest.FixtureRequest) -> Callable[[], None]:
-    """Rolls up what is over, or leaves it: the answers are the same."""
+    """Returns a function that rolls up completed days or does nothing; answers must not differ."""
 
     def run() -> None:
         if request.param == "rolled up":
@@ -56,7 +56,7 @@ def settle_down(request: pytest.FixtureRequest) -> Callable[[], None]:
     return run
 
 
-def test_every_field_of_a_row(
+def test_a_row_has_every_field(
     management: APIClient, tenant: Tenant, settle_down: Callable[[], None]
 ) -> None:
     endpoint = factories.make_endpoint(
@@ -103,7 +103,7 @@ def test_every_field_of_a_row(
     ]
 
 
-def test_a_private_endpoint_has_its_models_name(
+def test_a_private_endpoint_is_listed_under_its_model(
     management: APIClient, tenant: Tenant, settle_down: Callable[[], None]
 ) -> None:
     draft = factories.make_draft(
@@ -118,7 +118,7 @@ def test_a_private_endpoint_has_its_models_name(
     )
 
 
-def test_the_last_thirty_completed_days(
+def test_activity_covers_the_last_thirty_completed_days(
     management: APIClient, tenant: Tenant, settle_down: Callable[[], None]
 ) -> None:
     endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
@@ -138,7 +138,7 @@ def test_the_last_thirty_completed_days(
 
 
 @pytest.mark.parametrize(("number", "requests"), [(1, [1]), (2, []), (30, [2])])
-def test_one_date(
+def test_the_date_filter_selects_one_day(
     management: APIClient,
     tenant: Tenant,
     settle_down: Callable[[], None],
@@ -154,7 +154,7 @@ def test_one_date(
 
 
 @pytest.mark.parametrize("number", [-1, 0, 31])
-def test_a_date_that_is_not_among_them(management: APIClient, number: int) -> None:
+def test_a_date_outside_the_last_thirty_days_is_refused(management: APIClient, number: int) -> None:
     answer = management.get("/api/v1/activity", {"date": day(number).isoformat()})
     assert answer.status_code == 400
     assert answer.json()["error"]["metadata"]["fields"] == {
@@ -209,14 +209,14 @@ def test_unknown_parameters_are_ignored(management: APIClient, tenant: Tenant) -
     assert activity(management, more="x") == activity(management)
 
 
-def test_a_generation_counts_once_it_has_ended(management: APIClient, tenant: Tenant) -> None:
+def test_a_generation_counts_only_after_it_has_ended(management: APIClient, tenant: Tenant) -> None:
     endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
     for status in ("pending", "completed"):
         factories.make_generation(
             tenant, status=status, created_at=moment(2), model_endpoint=endpoint
         )
     assert [row["requests"] for row in activity(management)] == [1]
-    # The day is not final, so it is not rolled up; the day after it is.
+    # The day has a pending generation and is not rolled up; the following day is.
     assert roll_up_usage(moment(0)) == 1
     assert list(UsageDay.objects.values_list("day", flat=True)) == [day(1)]
     assert [row["requests"] for row in activity(management)] == [1]
@@ -245,7 +245,9 @@ def test_rolling_up_again_changes_nothing(tenant: Tenant) -> None:
     assert snapshots.everything() == before
 
 
-def test_a_day_whose_row_is_deleted_is_summed_anew(management: APIClient, tenant: Tenant) -> None:
+def test_a_day_whose_row_is_deleted_is_rolled_up_again(
+    management: APIClient, tenant: Tenant
+) -> None:
     factories.make_generation(tenant, created_at=moment(3), prompt_tokens=7)
     roll_up_usage(moment(0))
     before = activity(management)
@@ -263,7 +265,7 @@ def test_nothing_is_rolled_up_before_the_first_generation(tenant: Tenant) -> Non
     assert not UsageDay.objects.exists()
 
 
-def test_runners_at_once_roll_a_day_up_once(
+def test_concurrent_runners_roll_a_day_up_once(
     transactional_db: None, together: Callable[..., list[Any]]
 ) -> None:
     tenant = factories.make_tenant()
@@ -273,7 +275,7 @@ def test_runners_at_once_roll_a_day_up_once(
     assert sum(DailyUsage.objects.filter(by_end_user=False).values_list("requests", flat=True)) == 3
 
 
-def test_a_rolled_up_day_is_read_from_its_sums_alone(management: APIClient, tenant: Tenant) -> None:
+def test_a_rolled_up_day_is_read_only_from_its_sums(management: APIClient, tenant: Tenant) -> None:
     for number in range(2, 31):
         factories.make_generation(tenant, created_at=moment(number))
     roll_up_usage(moment(0))
@@ -282,7 +284,7 @@ def test_a_rolled_up_day_is_read_from_its_sums_alone(management: APIClient, tena
     assert [query for query in captured if "inference_generation" in query["sql"]] == []
 
 
-def test_group_by_workspace(
+def test_rows_are_grouped_by_workspace(
     management: APIClient, tenant: Tenant, settle_down: Callable[[], None]
 ) -> None:
     endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
@@ -301,7 +303,7 @@ def test_group_by_workspace(
     assert not any("external_user" in row for row in rows)
 
 
-def test_group_by_end_user(
+def test_rows_are_grouped_by_end_user(
     management: APIClient, tenant: Tenant, settle_down: Callable[[], None]
 ) -> None:
     endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
@@ -320,7 +322,7 @@ def test_group_by_end_user(
     assert not any("workspace_id" in row for row in rows)
 
 
-def test_a_deleted_key_and_workspace_keep_their_past(
+def test_a_revoked_key_and_a_closed_workspace_keep_their_activity(
     management: APIClient, tenant: Tenant, settle_down: Callable[[], None]
 ) -> None:
     workspace = make_workspace(tenant.organization)
@@ -334,7 +336,7 @@ def test_a_deleted_key_and_workspace_keep_their_past(
 
 
 def _crowd(random_: random.Random, tenants: Iterable[Tenant]) -> None:
-    """Generations of every kind, over more days than are told of."""
+    """Creates generations of every kind over more days than the report covers."""
     endpoints = [
         factories.make_endpoint(factories.make_model(), factories.make_provider()) for _ in range(3)
     ]

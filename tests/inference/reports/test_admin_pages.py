@@ -1,4 +1,4 @@
-"""The operators' page of one generation, and how they find it among a million."""
+"""The admin pages of generations: search, list, cost and refund."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def found(client: Client, **query: str) -> list[str]:
     return [row.pk for row in rows]
 
 
-def test_a_generation_is_found_by_whatever_names_it(operator: Client, tenant: Tenant) -> None:
+def test_a_generation_is_found_by_id_key_user_organization_or_time(
+    operator: Client, tenant: Tenant
+) -> None:
     other = factories.make_tenant("Globex")
     theirs = factories.make_generation(other)
     one = factories.make_generation(
@@ -62,7 +64,7 @@ def test_a_generation_is_found_by_whatever_names_it(operator: Client, tenant: Te
     assert found(operator) == [theirs.pk, one.pk]
 
 
-def test_what_is_of_one_organization_is_listed_newest_first(
+def test_generations_of_one_organization_are_listed_newest_first(
     operator: Client, tenant: Tenant
 ) -> None:
     made = [factories.make_generation(tenant).pk for _ in range(3)]
@@ -77,7 +79,7 @@ def test_what_is_of_one_organization_is_listed_newest_first(
     assert found(operator, q=organization) == in_order
 
 
-def test_the_page_breaks_the_cost_down(operator: Client, tenant: Tenant) -> None:
+def test_the_page_itemizes_the_cost(operator: Client, tenant: Tenant) -> None:
     model, provider = factories.make_model(), factories.make_provider()
     price = factories.make_price("0.000001", "0.000002", cache_read="0.0000001", request="0.001")
     endpoint = factories.make_endpoint(model, provider, price=price)
@@ -130,7 +132,9 @@ def cells(row: tuple[str, ...]) -> str:
     return " ".join(f"<td>{text}</td>" for text in row)
 
 
-def test_what_a_failure_did_not_cost_is_shown_as_waived(operator: Client, tenant: Tenant) -> None:
+def test_the_uncharged_cost_of_a_failure_is_shown_as_waived(
+    operator: Client, tenant: Tenant
+) -> None:
     failed = factories.make_generation(
         tenant, status="failed", prompt_tokens=1_000, completion_tokens=0
     )
@@ -175,7 +179,7 @@ def test_a_refund_without_a_reason_is_refused(operator: Client, tenant: Tenant, 
     assert snapshots.everything() == before
 
 
-def test_who_may_only_look_refunds_nothing(viewer: Client, tenant: Tenant) -> None:
+def test_a_viewer_cannot_refund(viewer: Client, tenant: Tenant) -> None:
     generation = factories.make_generation(tenant, cost_nano=1_500_000_000)
     before = snapshots.everything()
     assert viewer.get(url(generation)).context["actions_detail"] == []
@@ -184,7 +188,9 @@ def test_who_may_only_look_refunds_nothing(viewer: Client, tenant: Tenant) -> No
     assert snapshots.everything() == before
 
 
-def test_the_list_and_the_page_make_few_queries(operator: Client, tenant: Tenant) -> None:
+def test_the_list_and_the_page_make_a_fixed_number_of_queries(
+    operator: Client, tenant: Tenant
+) -> None:
     key = ApiKey.objects.get(name="inference")
     generation = factories.make_generation(tenant, cost_nano=1_000)
     counts = []
@@ -201,7 +207,7 @@ def test_the_list_and_the_page_make_few_queries(operator: Client, tenant: Tenant
     assert counts == [5, 6, 6, 10]
 
 
-def test_an_empty_list_says_what_to_do(operator: Client) -> None:
+def test_an_empty_list_explains_what_to_do(operator: Client) -> None:
     assert (
         "Send a request to /api/v1/chat/completions with an API key."
         in operator.get(reverse(LIST)).content.decode()

@@ -1,4 +1,4 @@
-"""``/analytics``: the words of questions, and their exact answers."""
+"""``/analytics``: the query language and its exact answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.database import snapshots
 from tests.support.factories import Tenant
 from tests.support.governance import make_key, make_workspace
 
-START = datetime(2026, 3, 2, tzinfo=UTC)  # a Monday
+START = datetime(2026, 3, 2, tzinfo=UTC)  # Monday
 RANGE = {"start": "2026-03-01T00:00:00Z", "end": "2026-04-01T00:00:00Z"}
 
 
@@ -45,7 +45,7 @@ def only(field: str, operator: str, value: Any, **more: Any) -> dict[str, Any]:
     return {"filters": [{"field": field, "operator": operator, "value": value, **more}]}
 
 
-def test_meta(management: APIClient) -> None:
+def test_meta_lists_dimensions_granularities_metrics_and_operators(management: APIClient) -> None:
     answer = management.get("/api/v1/analytics/meta")
     assert answer.status_code == 200
     data = answer.json()["data"]
@@ -89,7 +89,7 @@ def test_meta(management: APIClient) -> None:
     ]
 
 
-def test_every_metric_exactly(management: APIClient, tenant: Tenant) -> None:
+def test_every_metric_is_exact(management: APIClient, tenant: Tenant) -> None:
     for number in range(1, 5):
         make(
             tenant,
@@ -126,7 +126,7 @@ def test_every_metric_exactly(management: APIClient, tenant: Tenant) -> None:
     ]
 
 
-def test_every_metric_of_nothing(management: APIClient) -> None:
+def test_metrics_without_generations_are_zero_or_null(management: APIClient) -> None:
     [row] = rows(management, *analytics.METRICS)
     assert row == {
         name: None if metric.is_rate else 0 for name, metric in analytics.METRICS.items()
@@ -134,7 +134,7 @@ def test_every_metric_of_nothing(management: APIClient) -> None:
     assert rows(management, *analytics.METRICS, dimensions=["model"]) == []
 
 
-def test_every_dimension_and_its_filter(management: APIClient, tenant: Tenant) -> None:
+def test_every_dimension_groups_and_filters(management: APIClient, tenant: Tenant) -> None:
     member = Member.objects.create(organization=tenant.organization, email="a@b.example")
     key = make_key(tenant, creator=member)
     workspace = make_workspace(tenant.organization)
@@ -201,7 +201,9 @@ def test_every_dimension_and_its_filter(management: APIClient, tenant: Tenant) -
         assert found == [{"request_count": both}], name
 
 
-def test_a_model_is_found_by_either_name(management: APIClient, tenant: Tenant) -> None:
+def test_a_model_is_filtered_by_slug_or_canonical_slug(
+    management: APIClient, tenant: Tenant
+) -> None:
     factories.make_model("acme/falcon", canonical_slug="acme/falcon-2026")
     make(tenant)
     for name, count in (("acme/falcon", 1), ("acme/falcon-2026", 1), ("acme/falcon-2025", 0)):
@@ -220,7 +222,7 @@ def test_a_model_is_found_by_either_name(management: APIClient, tenant: Tenant) 
         ("month", {"2026-03-01T00:00:00Z": 6}),
     ],
 )  # fmt: skip
-def test_buckets_of_time(
+def test_a_granularity_groups_by_time(
     management: APIClient, tenant: Tenant, granularity: str, dates: dict[str, int]
 ) -> None:
     for after in (
@@ -238,14 +240,16 @@ def test_buckets_of_time(
     assert rows(management, granularity=granularity, order_by=order) == found[::-1]
 
 
-def test_a_range_holds_its_start_and_not_its_end(management: APIClient, tenant: Tenant) -> None:
+def test_a_range_includes_its_start_and_excludes_its_end(
+    management: APIClient, tenant: Tenant
+) -> None:
     for milliseconds in range(3):
         make(tenant, after=timedelta(milliseconds=milliseconds))
     span = {"start": "2026-03-02T00:00:00.001Z", "end": "2026-03-02T02:00:00.002+02:00"}
     assert rows(management, time_range=span) == [{"request_count": 1}]
 
 
-def test_without_a_range_the_last_thirty_days(management: APIClient, tenant: Tenant) -> None:
+def test_the_default_range_is_the_last_thirty_days(management: APIClient, tenant: Tenant) -> None:
     now = timezone.now()
     for age in (timedelta(seconds=1), timedelta(days=30, minutes=-1), timedelta(days=30)):
         factories.make_generation(tenant, created_at=now - age)
@@ -253,7 +257,9 @@ def test_without_a_range_the_last_thirty_days(management: APIClient, tenant: Ten
     assert answer["data"] == [{"request_count": 2}]
 
 
-def test_the_answer_says_what_it_holds(management: APIClient, tenant: Tenant) -> None:
+def test_the_metadata_states_row_count_and_truncation(
+    management: APIClient, tenant: Tenant
+) -> None:
     for number in range(3):
         make(tenant, end_user=f"user {number}")
     for limit, truncated in ((1, True), (2, True), (3, False), (4, False)):
@@ -273,7 +279,7 @@ def test_the_answer_says_what_it_holds(management: APIClient, tenant: Tenant) ->
         }
 
 
-def test_a_thousand_rows_unless_asked_otherwise(management: APIClient, tenant: Tenant) -> None:
+def test_the_default_limit_is_a_thousand_rows(management: APIClient, tenant: Tenant) -> None:
     made = make(tenant)
     copies = [
         Generation(**{**_values(made), "id": f"gen-{n}", "end_user": f"{n:04}"})
@@ -288,7 +294,7 @@ def _values(generation: Generation) -> dict[str, Any]:
     return {field.attname: getattr(generation, field.attname) for field in generation._meta.fields}
 
 
-def test_order(management: APIClient, tenant: Tenant) -> None:
+def test_order_by_sorts_by_dimension_or_metric(management: APIClient, tenant: Tenant) -> None:
     for end_user, count in (("a", 1), ("b", 3), ("c", 3), (None, 2)):
         for _ in range(count):
             make(tenant, end_user=end_user, cost_nano=count)
@@ -305,7 +311,7 @@ def test_order(management: APIClient, tenant: Tenant) -> None:
     assert order("request_count", "desc", limit=1) == ["b"]
 
 
-def test_a_limit_for_each_group(management: APIClient, tenant: Tenant) -> None:
+def test_group_limit_limits_the_rows_of_each_group(management: APIClient, tenant: Tenant) -> None:
     for end_user, days in (("a", 3), ("b", 1)):
         for number in range(days):
             for _ in range(number + 1):
@@ -329,7 +335,7 @@ def test_a_limit_for_each_group(management: APIClient, tenant: Tenant) -> None:
     ]  # fmt: skip
     largest = {"field": "request_count", "direction": "desc"}
     assert found(1, order_by=largest) == [("a", "2026-03-04", 3), ("b", "2026-03-02", 1)]
-    # Without a dimension there is no group to limit.
+    # Without dimensions the group limit has no effect.
     assert len(rows(management, granularity="day", group_limit=1)) == 3
 
 
@@ -353,7 +359,7 @@ def test_a_limit_for_each_group(management: APIClient, tenant: Tenant) -> None:
         ("usage", "lt", "1000000000000000000", ["a", "b", "c"]),
     ],
 )
-def test_a_filter_on_a_metric(
+def test_a_metric_is_filtered_by_comparison(
     management: APIClient, tenant: Tenant, metric: str, operator: str, value: str, users: list[str]
 ) -> None:
     for count, end_user in enumerate("abc", 1):
@@ -370,7 +376,7 @@ def test_a_filter_on_a_metric(
     assert [row["external_user"] for row in answer.json()["data"]["data"]] == users
 
 
-def test_filters_hold_together(management: APIClient, tenant: Tenant) -> None:
+def test_filters_are_combined_with_and(management: APIClient, tenant: Tenant) -> None:
     for end_user, region in (("a", "us"), ("a", "europe"), ("b", "us")):
         make(tenant, end_user=end_user, region=region)
     filters = [
@@ -380,7 +386,9 @@ def test_filters_hold_together(management: APIClient, tenant: Tenant) -> None:
     assert rows(management, filters=filters) == [{"request_count": 1}]
 
 
-def test_organizations_never_mix(management: APIClient, tenant: Tenant) -> None:
+def test_a_query_covers_only_the_callers_organization(
+    management: APIClient, tenant: Tenant
+) -> None:
     other = factories.make_tenant("Other")
     foreign = make(other, cost_nano=10**9)
     make(tenant, cost_nano=5)
@@ -420,7 +428,7 @@ SPAN = {"start": "2026-01-01T00:00:00Z", "end": "2027-01-02T00:00:00Z"}
     ],
     ids=str,
 )  # fmt: skip
-def test_what_is_just_allowed(management: APIClient, changes: dict[str, Any]) -> None:
+def test_values_at_the_limits_are_accepted(management: APIClient, changes: dict[str, Any]) -> None:
     assert ask(management, {"metrics": ["usage"], **changes}).status_code == 200
 
 
@@ -487,7 +495,7 @@ def test_what_is_just_allowed(management: APIClient, changes: dict[str, Any]) ->
     ],
     ids=str,
 )
-def test_a_bad_question_is_refused(
+def test_an_invalid_query_is_refused_by_field(
     management: APIClient, changes: dict[str, Any], field: str
 ) -> None:
     before = snapshots.everything()
@@ -502,7 +510,7 @@ def test_a_bad_question_is_refused(
 
 
 @pytest.mark.parametrize("number", ["1e999999", "1e-999999", "1e-31", "0." + "0" * 30 + "1"])
-def test_a_number_of_absurd_size_is_refused(management: APIClient, number: str) -> None:
+def test_a_number_of_extreme_size_is_refused(management: APIClient, number: str) -> None:
     answer = ask(
         management,
         '{"metrics": ["usage"], "filters": [{"field": "usage", "operator": "gt", "value": '
@@ -511,7 +519,7 @@ def test_a_number_of_absurd_size_is_refused(management: APIClient, number: str) 
     assert answer.status_code == 400
 
 
-def test_a_question_that_takes_too_long(
+def test_a_query_that_takes_too_long_is_a_timeout(
     management: APIClient, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(analytics, "TIMEOUT_MS", 50)

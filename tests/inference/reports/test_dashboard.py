@@ -33,7 +33,7 @@ def _fresh() -> Iterator[None]:
 
 
 def make(tenant: Tenant, created_at: datetime, **fields: Any) -> Generation:
-    """A generation of that moment, with an id of that moment."""
+    """Creates a generation whose time and id match ``created_at``."""
     number = new_generation_id().rsplit("-", 1)[1]
     made = f"gen-{int(created_at.timestamp())}-{number}"
     return factories.make_generation(tenant, id=made, created_at=created_at, **fields)
@@ -49,7 +49,7 @@ def values(shown: dict[str, Any]) -> dict[str, str]:
     return {card.title: card.value for card in shown["cards"]}
 
 
-def test_empty_home_says_what_to_do(operator: Client) -> None:
+def test_an_empty_dashboard_explains_what_to_do(operator: Client) -> None:
     shown = home(operator)
 
     assert values(shown) == {
@@ -70,7 +70,7 @@ def test_empty_home_says_what_to_do(operator: Client) -> None:
     assert text.count("No requests in this range.") == 3
 
 
-def test_home_counts_the_range(operator: Client, tenant: Tenant) -> None:
+def test_the_dashboard_counts_the_selected_range(operator: Client, tenant: Tenant) -> None:
     now = timezone.now()
     used = {"prompt_tokens": 600_000, "completion_tokens": 700_000, "latency_ms": 30}
     make(tenant, now, cost_nano=1_250_000_000, **used)
@@ -105,7 +105,7 @@ def test_home_counts_the_range(operator: Client, tenant: Tenant) -> None:
     assert (latency.summary, latency.highest) == ("20 ms to the first event", "30 ms")
 
 
-def test_home_is_the_same_from_sums(operator: Client, tenant: Tenant) -> None:
+def test_the_dashboard_is_the_same_from_rolled_up_sums(operator: Client, tenant: Tenant) -> None:
     now = timezone.now()
     for hours in (0, 3, 26, 27, 50, 200, 500, 600):
         used = {"cost_nano": 10_000_000 * (hours + 1), "prompt_tokens": hours}
@@ -125,7 +125,7 @@ def test_home_is_the_same_from_sums(operator: Client, tenant: Tenant) -> None:
     assert UsageDay.objects.exists()
 
 
-def test_hours_are_summed_once_up_to_the_first_under_way(tenant: Tenant) -> None:
+def test_hours_are_rolled_up_once_until_the_first_pending_generation(tenant: Tenant) -> None:
     now = timezone.now()
     assert roll_up_hours() == 0
     make(tenant, now - 6 * HOUR)
@@ -144,7 +144,7 @@ def test_hours_are_summed_once_up_to_the_first_under_way(tenant: Tenant) -> None
     ]  # fmt: skip
 
 
-def test_numbers_lead_to_the_lists_behind_them(operator: Client, tenant: Tenant) -> None:
+def test_numbers_link_to_the_lists_that_they_count(operator: Client, tenant: Tenant) -> None:
     model, provider = factories.make_model(), factories.make_provider()
     credential = factories.make_credential(tenant, provider)
     draft = factories.make_draft(tenant, model, provider)
@@ -182,7 +182,7 @@ def test_numbers_lead_to_the_lists_behind_them(operator: Client, tenant: Tenant)
                 assert response.context["original"] == tenant.organization
 
 
-def test_alerts_name_whose_credits_run_out(operator: Client, tenant: Tenant) -> None:
+def test_alerts_name_organizations_with_low_credits(operator: Client, tenant: Tenant) -> None:
     Organization.objects.create_organization(name="Never paid")
     poor = Organization.objects.create_organization(name="Poor <b>")
     ledger.grant(poor.pk, 4_999_999_999, actor="test")
@@ -197,7 +197,7 @@ def test_alerts_name_whose_credits_run_out(operator: Client, tenant: Tenant) -> 
     assert "<b>" not in operator.get("/admin/").content.decode()
 
 
-def test_home_shows_only_what_the_operator_may_see(db: None, tenant: Tenant) -> None:
+def test_the_dashboard_shows_only_permitted_cards(db: None, tenant: Tenant) -> None:
     user = User.objects.create_user("viewer", is_staff=True)
     client = Client()
     client.force_login(user)
@@ -207,14 +207,14 @@ def test_home_shows_only_what_the_operator_may_see(db: None, tenant: Tenant) -> 
     assert [*values(home(client))] == ["Deposits under review"]
 
 
-def test_traffic_is_remembered_for_a_minute(operator: Client, tenant: Tenant) -> None:
+def test_traffic_is_cached_between_views(operator: Client, tenant: Tenant) -> None:
     home(operator)
     with CaptureQueriesContext(connection) as queries:
         operator.get("/admin/")
     assert not any("inference_generation" in query["sql"] for query in queries)
 
 
-def test_charts_draw_what_is_there(operator: Client, tenant: Tenant) -> None:
+def test_charts_draw_the_counts_of_each_hour(operator: Client, tenant: Tenant) -> None:
     now = timezone.now().astimezone(UTC)
     for number in range(4):
         make(tenant, now - HOUR, status="failed" if number == 0 else "completed")

@@ -1,4 +1,4 @@
-"""``/generation``: one generation as its organization sees it, its content, and feedback on it."""
+"""``/generation``: the view of one generation, its content and its feedback."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def submit(client: APIClient, body: Any) -> Any:
 
 
 def attempt(endpoint_id: Any, **changes: Any) -> dict[str, Any]:
-    """An attempt as the gateway records it."""
+    """Returns an attempt as the gateway records it."""
     return {
         "provider": "Acme AI",
         "endpoint_id": str(endpoint_id),
@@ -55,7 +55,7 @@ def attempt(endpoint_id: Any, **changes: Any) -> dict[str, Any]:
     }
 
 
-def test_every_field_of_a_generation(
+def test_a_generation_has_every_field(
     inference: APIClient, management: APIClient, tenant: Tenant
 ) -> None:
     model = factories.make_model("acme/falcon")
@@ -171,7 +171,7 @@ def test_every_field_of_a_generation(
     assert shown(management, generation.pk).json() == answer.json()
 
 
-def test_a_generation_under_way_has_not_ended_yet(transactional_db: None) -> None:
+def test_a_pending_generation_is_not_found_yet(transactional_db: None) -> None:
     tenant = factories.make_tenant()
     generation = factories.make_generation(tenant, status="pending")
     before = snapshots.everything()
@@ -187,7 +187,7 @@ def test_a_generation_under_way_has_not_ended_yet(transactional_db: None) -> Non
     assert snapshots.everything() == before
 
 
-def test_a_generation_that_ends_meanwhile_is_waited_for(transactional_db: None) -> None:
+def test_the_view_waits_for_a_generation_that_is_about_to_end(transactional_db: None) -> None:
     tenant = factories.make_tenant()
     generation = factories.make_generation(tenant, status="pending")
     reads = []
@@ -214,7 +214,7 @@ def test_a_generation_that_ends_meanwhile_is_waited_for(transactional_db: None) 
     )
 
 
-def test_an_answer_can_be_looked_up_at_once(site: Site) -> None:
+def test_an_answer_can_be_looked_up_immediately(site: Site) -> None:
     site.publish()
     for _ in range(20):
         answer = site.chat().json()
@@ -234,7 +234,7 @@ def test_an_answer_can_be_looked_up_at_once(site: Site) -> None:
     ("status", "cancelled"), [("completed", False), ("failed", False), ("cancelled", True)]
 )
 @pytest.mark.parametrize("operation", ["chat/completions", "completions"])
-def test_how_it_ended(
+def test_cancelled_states_whether_the_caller_left(
     inference: APIClient, tenant: Tenant, status: str, cancelled: bool, operation: str
 ) -> None:
     generation = factories.make_generation(tenant, status=status, operation=operation)
@@ -260,7 +260,7 @@ def test_how_it_ended(
         ("https://a\t.example/", ""),
     ],
 )
-def test_the_origin_of_a_referer(
+def test_the_origin_is_taken_from_the_referer(
     inference: APIClient, tenant: Tenant, referer: str | None, origin: str
 ) -> None:
     generation = factories.make_generation(tenant, http_referer=referer)
@@ -268,7 +268,7 @@ def test_the_origin_of_a_referer(
 
 
 @pytest.mark.parametrize("path", ["generation", "generation/content"])
-def test_another_organization_has_no_such_generation(tenant: Tenant, path: str) -> None:
+def test_a_generation_of_another_organization_is_not_found(tenant: Tenant, path: str) -> None:
     other = factories.make_tenant("Other")
     generation = factories.make_generation(tenant)
     for key in (other.api_key, other.management_key):
@@ -287,13 +287,15 @@ def test_an_unknown_id_is_not_found(
 
 
 @pytest.mark.parametrize("path", ["generation", "generation/content"])
-def test_an_id_is_needed(inference: APIClient, path: str) -> None:
+def test_the_id_is_required(inference: APIClient, path: str) -> None:
     answer = inference.get(f"/api/v1/{path}", {"ID": "gen-1"})
     assert answer.status_code == 400
     assert answer.json()["error"]["metadata"]["fields"] == {"id": "Is required."}
 
 
-def test_many_attempts_cost_no_more_queries(inference: APIClient, tenant: Tenant) -> None:
+def test_the_number_of_queries_does_not_depend_on_the_attempts(
+    inference: APIClient, tenant: Tenant
+) -> None:
     endpoints = [
         factories.make_endpoint(factories.make_model(), factories.make_provider()) for _ in range(9)
     ]
@@ -306,7 +308,7 @@ def test_many_attempts_cost_no_more_queries(inference: APIClient, tenant: Tenant
         ) as captured:
             shown(inference, generation.pk)
         counts.append(len(captured))
-    # The key, the generation, and the two kinds of endpoints.
+    # One query each for the key, the generation, and both kinds of endpoints.
     assert counts == [4, 4]
 
 
@@ -358,7 +360,9 @@ def test_feedback_is_given_once_in_each_category(management: APIClient, tenant: 
 
 
 @pytest.mark.parametrize("length", [0, 1, 4095, 4096])
-def test_a_comment_may_be_long(management: APIClient, tenant: Tenant, length: int) -> None:
+def test_a_comment_may_have_up_to_4096_characters(
+    management: APIClient, tenant: Tenant, length: int
+) -> None:
     generation = factories.make_generation(tenant)
     body = {"generation_id": generation.pk, "category": "other", "comment": "é" * length}
     assert submit(management, body).status_code == 200
@@ -382,7 +386,7 @@ def test_a_comment_may_be_long(management: APIClient, tenant: Tenant, length: in
         ({"more": 1}, "more"),
     ],
 )
-def test_bad_feedback_is_refused(
+def test_invalid_feedback_is_refused_by_field(
     management: APIClient, tenant: Tenant, changes: dict[str, Any], field: str
 ) -> None:
     generation = factories.make_generation(tenant)
@@ -394,7 +398,9 @@ def test_bad_feedback_is_refused(
 
 
 @pytest.mark.parametrize("missing", ["generation_id", "category"])
-def test_feedback_needs_both(management: APIClient, tenant: Tenant, missing: str) -> None:
+def test_feedback_requires_a_generation_and_a_category(
+    management: APIClient, tenant: Tenant, missing: str
+) -> None:
     body = {"generation_id": factories.make_generation(tenant).pk, "category": "other"}
     del body[missing]
     answer = submit(management, body)
@@ -403,7 +409,9 @@ def test_feedback_needs_both(management: APIClient, tenant: Tenant, missing: str
     assert not Feedback.objects.exists()
 
 
-def test_feedback_on_what_is_not_ours(management: APIClient, tenant: Tenant) -> None:
+def test_feedback_on_an_unknown_or_foreign_generation_is_not_found(
+    management: APIClient, tenant: Tenant
+) -> None:
     foreign = factories.make_generation(factories.make_tenant("Other"))
     for generation_id in (foreign.pk, "gen-1", "x y"):
         answer = submit(management, {"generation_id": generation_id, "category": "other"})
@@ -411,7 +419,7 @@ def test_feedback_on_what_is_not_ours(management: APIClient, tenant: Tenant) -> 
     assert not Feedback.objects.exists()
 
 
-def test_feedback_at_once_is_stored_once(transactional_db: None, together: Any) -> None:
+def test_concurrent_feedback_is_stored_once(transactional_db: None, together: Any) -> None:
     tenant = factories.make_tenant()
     generation = factories.make_generation(tenant)
     body = {"generation_id": generation.pk, "category": "other"}

@@ -1,4 +1,4 @@
-"""Inference requests: what is accepted, what is refused by name, and what travels."""
+"""Inference requests: accepted fields, named refusals, and fields that are sent upstream."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def parsed(operation: Operation = Operation.CHAT, /, **fields: Any) -> parsing.I
 
 
 def refused(operation: Operation = Operation.CHAT, /, **fields: Any) -> tuple[str, str]:
-    """The field that the refusal names, and the whole message."""
+    """Returns the field that the refusal names and its message."""
     with pytest.raises(InvalidRequest) as error:
         parsed(operation, **fields)
     [(name, text)] = error.value.metadata["fields"].items()
@@ -122,7 +122,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("operation", "name", "accepted", "wrong"), CASES)
-def test_a_field_is_held_to_its_bounds_and_named(
+def test_a_field_beyond_its_bounds_is_refused_by_name(
     operation: Operation, name: str, accepted: list[Any], wrong: list[Any]
 ) -> None:
     for value in accepted:
@@ -188,7 +188,7 @@ def test_a_field_is_held_to_its_bounds_and_named(
         ({"provider": {"data_collection": 5}}, "provider.data_collection"),
     ],
 )
-def test_a_field_inside_another_is_named_by_its_path(fields: dict[str, Any], name: str) -> None:
+def test_a_nested_field_is_named_by_its_path(fields: dict[str, Any], name: str) -> None:
     assert refused(**fields)[0] == name
 
 
@@ -205,7 +205,7 @@ def test_a_field_inside_another_is_named_by_its_path(fields: dict[str, Any], nam
         {"role": "assistant", "content": "x", "refusal": None, "images": []},
     ],
 )
-def test_a_message_of_each_role_travels_as_it_is(message: dict[str, Any]) -> None:
+def test_a_message_of_each_role_is_kept_unchanged(message: dict[str, Any]) -> None:
     request = parsed(messages=[message])
     assert json.loads(bytes(request.fields["messages"])) == [message]
 
@@ -250,18 +250,20 @@ def test_a_missing_field_is_named(operation: Operation, body: bytes, name: str) 
     ],
 )
 @pytest.mark.parametrize("operation", Operation)
-def test_what_is_no_json_object_is_refused(operation: Operation, body: bytes, message: str) -> None:
+def test_a_body_that_is_not_a_json_object_is_refused(
+    operation: Operation, body: bytes, message: str
+) -> None:
     with pytest.raises(InvalidRequest) as error:
         parsing.parse(operation, body)
     assert error.value.message == message
 
 
-def test_the_models_are_tried_in_order_without_repetition() -> None:
+def test_models_are_listed_in_order_without_duplicates() -> None:
     assert parsed(model="a", models=["b", "a", "c", "b"]).models == ("a", "b", "c")
     assert parsed(model=None, models=["b", "a"]).models == ("b", "a")
 
 
-def test_fields_meant_for_the_gateway_do_not_travel() -> None:
+def test_fields_of_the_gateway_are_not_sent_upstream() -> None:
     request = parsed(
         models=["c/d"],
         provider={"zdr": True, "sort": "price"},
@@ -292,7 +294,7 @@ def test_fields_meant_for_the_gateway_do_not_travel() -> None:
         (None, "high"),
     ],
 )
-def test_an_effort_may_be_said_twice(reasoning: Any, effort: str | None) -> None:
+def test_an_effort_may_be_given_twice(reasoning: Any, effort: str | None) -> None:
     request = parsed(reasoning=reasoning, reasoning_effort=effort)
     assert json.loads(bytes(request.fields["reasoning"])) == reasoning
     assert json.loads(bytes(request.fields["reasoning_effort"])) == effort
@@ -319,7 +321,7 @@ def test_efforts_that_contradict_each_other_are_refused(effort: str, other: str)
         {"id": "moderation", "enabled": False},
     ],
 )
-def test_a_plugin_that_may_be_left_out_does_not_travel(
+def test_an_ignorable_plugin_is_not_sent_upstream(
     operation: Operation, plugin: dict[str, Any]
 ) -> None:
     assert "plugins" not in parsed(operation, plugins=[plugin]).fields
@@ -328,7 +330,7 @@ def test_a_plugin_that_may_be_left_out_does_not_travel(
 @pytest.mark.parametrize("operation", [Operation.CHAT, Operation.TEXT])
 @pytest.mark.parametrize("name", ["web", "web-fetch", "moderation", "armor", "alignment", "x", ""])
 @pytest.mark.parametrize("extra", [{}, {"enabled": True}, {"enabled": None}])
-def test_a_plugin_that_nobody_here_runs_is_refused(
+def test_an_unsupported_plugin_is_refused(
     operation: Operation, name: str, extra: dict[str, Any]
 ) -> None:
     plugins = [{"id": "response-healing"}, {"id": name, **extra}]
@@ -337,7 +339,7 @@ def test_a_plugin_that_nobody_here_runs_is_refused(
     assert found == "plugins[1].id"
 
 
-def test_unknown_fields_travel_byte_for_byte() -> None:
+def test_unknown_fields_keep_their_bytes() -> None:
     body = (
         b'{ "model":"a/b","prompt":"x", "seed": 1.0e0e, "z": 1 }'.replace(b" 1.0e0e", b"7") + b"\n"
     )
@@ -346,7 +348,7 @@ def test_unknown_fields_travel_byte_for_byte() -> None:
     assert bytes(request.fields["seed"]) == b"7"
 
 
-def test_of_two_members_with_one_name_the_last_counts_everywhere() -> None:
+def test_the_last_of_duplicate_members_counts() -> None:
     body = (
         b'{"model":"a","mod\\u0065l":"b","messages":[{"role":"user","content":"x"}],'
         b'"messages":[{"role":"assistant"}]}'
@@ -358,7 +360,7 @@ def test_of_two_members_with_one_name_the_last_counts_everywhere() -> None:
 
 
 @pytest.mark.parametrize("other", ["critic", "assistant", 5])
-def test_a_message_has_one_role(other: Any) -> None:
+def test_a_message_with_two_roles_is_refused(other: Any) -> None:
     message = b'{"role":"user","content":"x","role":%s}' % json.dumps(other).encode()
     with pytest.raises(InvalidRequest) as error:
         parsing.parse(Operation.CHAT, b'{"model":"a","messages":[%s]}' % message)
@@ -366,11 +368,11 @@ def test_a_message_has_one_role(other: Any) -> None:
 
 
 @pytest.mark.parametrize(("stream", "expected"), [(True, True), (False, False), (None, False)])
-def test_stream_is_off_unless_it_is_on(stream: bool | None, expected: bool) -> None:
+def test_stream_is_off_by_default(stream: bool | None, expected: bool) -> None:
     assert parsed(stream=stream).stream is expected
 
 
-def test_the_size_of_the_prompt_is_that_of_its_text() -> None:
+def test_prompt_bytes_counts_text_and_constants_for_other_parts() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 100_000}}
     text = {"type": "text", "text": "Hi"}
     assert parsed(messages=[{"role": "user", "content": "Hi"}]).prompt_bytes == 16 + 2
@@ -387,7 +389,7 @@ def test_the_size_of_the_prompt_is_that_of_its_text() -> None:
     assert parsed(Operation.TEXT, prompt="Hi").prompt_bytes == 4
 
 
-def test_a_request_never_shows_its_prompt() -> None:
+def test_the_repr_of_a_request_omits_its_prompt() -> None:
     assert "Hi" not in repr(parsed())
 
 
@@ -436,7 +438,7 @@ def nested(path: str, value: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("path", "accepted", "wrong"), PROVIDER)
 @pytest.mark.parametrize("operation", Operation)
-def test_the_provider_object_is_held_to_its_bounds_and_named(
+def test_a_provider_preference_beyond_its_bounds_is_refused_by_name(
     operation: Operation, path: str, accepted: list[Any], wrong: list[Any]
 ) -> None:
     for value in accepted:
@@ -449,19 +451,19 @@ def test_the_provider_object_is_held_to_its_bounds_and_named(
 @pytest.mark.parametrize(
     "name", ["model", "messages", "stream", "max_tokens", "n", "user", "provider", "tools"]
 )
-def test_options_of_a_provider_cannot_change_what_was_priced(name: str) -> None:
+def test_options_of_a_provider_cannot_change_priced_fields(name: str) -> None:
     found, message = refused(provider={"options": {"other": {}, "acme": {"seed": 1, name: 5}}})
     assert found == f"provider.options.acme.{name}"
     assert message == f"provider.options.acme.{name}: Set it in the body itself."
 
 
-def test_a_request_may_leave_the_model_to_its_workspace() -> None:
+def test_a_request_may_omit_the_model() -> None:
     for operation in (Operation.CHAT, Operation.TEXT):
         assert parsed(operation, model=None).models == ()
         assert parsed(operation, model=None, models=[]).models == ()
 
 
-def test_the_session_of_the_body_beats_that_of_the_header() -> None:
+def test_the_session_of_the_body_overrides_the_header() -> None:
     body = b'{"model":"a","prompt":"x"}'
     assert parsing.parse(Operation.TEXT, body).session_id is None
     assert parsing.parse(Operation.TEXT, body, session_id="h").session_id == "h"
@@ -488,14 +490,14 @@ def test_the_session_of_the_body_beats_that_of_the_header() -> None:
         (Operation.EMBEDDINGS, {}, 0, 1),
     ],
 )
-def test_how_much_is_asked_for(
+def test_max_tokens_and_choices_are_read_from_the_body(
     operation: Operation, fields: dict[str, Any], max_tokens: int | None, choices: int
 ) -> None:
     request = parsed(operation, **fields)
     assert (request.max_tokens, request.choices) == (max_tokens, choices)
 
 
-def test_the_prompt_is_bound_by_the_bytes_that_travel_and_constants_for_other_parts() -> None:
+def test_prompt_bound_counts_sent_bytes_and_constants_for_other_parts() -> None:
     plain = b'[{"role":"user","content":"H\xc3\xbc"}]'
     chat = parsing.parse(Operation.CHAT, b'{"model":"a/b","user":"x","messages":' + plain + b"}")
     assert chat.prompt_bound == len(plain)
@@ -511,7 +513,7 @@ def test_the_prompt_is_bound_by_the_bytes_that_travel_and_constants_for_other_pa
     assert with_sound.images == 0
     marks = len(', {"type": "input_audio", "input_audio": }')
     assert with_sound.prompt_bound == base.prompt_bound + 131_072 + marks
-    # A text beside it makes no part a text.
+    # An image part with a "text" member still counts as an image.
     hidden = parsed(messages=[{"role": "user", "content": [text, {**image, "text": ""}]}])
     assert hidden.prompt_bound > base.prompt_bound + 36_864
     tools = parsed(tools=[{"type": "function"}])
@@ -520,7 +522,7 @@ def test_the_prompt_is_bound_by_the_bytes_that_travel_and_constants_for_other_pa
 
 
 @given(st.text(max_size=200), st.text(max_size=50))
-def test_no_text_has_more_bytes_than_the_bound(text: str, arguments: str) -> None:
+def test_prompt_bound_exceeds_the_bytes_of_any_text(text: str, arguments: str) -> None:
     calls = [{"id": "x", "type": "function", "function": {"name": "f", "arguments": arguments}}]
     messages = [
         {"role": "user", "content": text},
@@ -545,13 +547,11 @@ def test_no_text_has_more_bytes_than_the_bound(text: str, arguments: str) -> Non
         ([{}, {"type": 5}, {"type": None}], []),
     ],
 )
-def test_tools_that_are_no_functions_are_known_by_name(
-    tools: list[dict[str, Any]], names: list[str]
-) -> None:
+def test_server_tools_are_listed_by_name(tools: list[dict[str, Any]], names: list[str]) -> None:
     assert sorted(parsed(tools=tools).tools) == names
 
 
-def test_an_escaped_name_of_a_tool_is_the_same_name() -> None:
+def test_an_escaped_tool_type_is_decoded() -> None:
     body = (
         b'{"model":"a","messages":[{"role":"assistant"}],"tools":[{"type":"openrouter\\u003abash"},'
         b'{"type":"\\u0066unction"}]}'

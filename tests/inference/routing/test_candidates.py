@@ -1,4 +1,4 @@
-"""Which endpoints are candidates, and why the others are not."""
+"""The candidates of a request and the reasons for excluding other endpoints."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_private_endpoints_come_first_then_the_cheapest() -> None:
     assert [candidate.is_byok for candidate in found.candidates] == [True, False, False, False]
 
 
-def test_of_two_private_endpoints_the_cheaper_comes_first() -> None:
+def test_the_cheaper_of_two_private_endpoints_comes_first() -> None:
     found = planned(
         private=[route("x", "2", private=True), route("y", "1", private=True)],
         credentials=[credential("x"), credential("y")],
@@ -63,7 +63,7 @@ def test_of_two_private_endpoints_the_cheaper_comes_first() -> None:
     assert used(found) == ["own-y", "own-x"]
 
 
-def test_equal_prices_keep_one_order() -> None:
+def test_endpoints_with_equal_prices_have_a_fixed_order() -> None:
     first = route("x", endpoint_id=uuid.UUID(int=5))
     second = route("y", endpoint_id=uuid.UUID(int=6))
     expected = ["operator-x", "operator-y"]
@@ -99,7 +99,9 @@ def test_prices_compare_exactly() -> None:
         ({"allow_fallbacks": False, "ignore": ["a"]}, ["b"]),
     ],
 )
-def test_the_request_narrows_and_orders(preferences: dict[str, Any], expected: list[str]) -> None:
+def test_preferences_of_a_request_exclude_and_order_endpoints(
+    preferences: dict[str, Any], expected: list[str]
+) -> None:
     routes = [route("a", "1"), route("b", "2", zdr=True), route("c", "3", trains=True)]
     assert used(planned(routes, **preferences)) == [f"operator-{name}" for name in expected]
 
@@ -113,7 +115,7 @@ def test_the_request_narrows_and_orders(preferences: dict[str, Any], expected: l
         (None, "a", {"b": ["allow_fallbacks"], "c": ["allow_fallbacks"]}),
     ],
 )
-def test_without_fallbacks_the_first_that_is_named_is_left(
+def test_without_fallbacks_only_the_first_endpoint_of_the_order_is_left(
     order: list[str] | None, expected: str, left: dict[str, list[str]]
 ) -> None:
     routes = [route("a", "1"), route("b", "2"), route("c", "3")]
@@ -122,7 +124,7 @@ def test_without_fallbacks_the_first_that_is_named_is_left(
     assert reasons(found) == left
 
 
-def test_without_fallbacks_nobody_but_the_named_gets_the_prompt() -> None:
+def test_without_fallbacks_only_named_providers_receive_the_prompt() -> None:
     assert refused(
         public=[route("a")],
         private=[route("own", private=True)],
@@ -135,13 +137,13 @@ def test_without_fallbacks_nobody_but_the_named_gets_the_prompt() -> None:
     ]
 
 
-def test_another_credential_of_the_endpoint_that_is_left_is_a_fallback_too() -> None:
+def test_without_fallbacks_only_one_credential_is_tried() -> None:
     found = planned([route("x")], credentials=[credential("x")], allow_fallbacks=False)
     assert (used(found), found.excluded) == (["own-x"], [])
 
 
 @pytest.mark.parametrize("flag", ["is_required", "is_byok_only"])
-def test_a_private_endpoint_of_a_required_credential_gives_way_to_no_credits(flag: str) -> None:
+def test_a_required_credential_prevents_fallback_to_credits_within_the_model(flag: str) -> None:
     case: dict[str, Any] = {
         "public": [
             route("x", "1"),
@@ -158,7 +160,7 @@ def test_a_private_endpoint_of_a_required_credential_gives_way_to_no_credits(fla
     found = planned(**case, credentials=[credential("x", **{flag: True})])
     assert used(found) == ["own-x", "own-x", "operator-z"]
     assert reasons(found) == {"y": ["byok_required"]}
-    # Where the private endpoint may not serve, this is no fallback from it.
+    # ``only`` excludes the private endpoint, so the operator's credential may serve.
     found = planned(**case, credentials=[credential("x", **{flag: True})], only=["y"])
     assert used(found) == ["operator-y"]
     elsewhere = credential("x", allowed_models=frozenset(("c/d",)), **{flag: True})
@@ -166,7 +168,7 @@ def test_a_private_endpoint_of_a_required_credential_gives_way_to_no_credits(fla
     assert "operator-y" in used(found)
 
 
-def test_order_goes_before_private() -> None:
+def test_order_outranks_private_endpoints() -> None:
     found = planned(
         [route("pub")], [route("own", private=True)], [credential("own")], order=["pub"]
     )
@@ -183,9 +185,7 @@ def test_a_request_cannot_loosen_the_policy() -> None:
 
 @pytest.mark.parametrize("allowed", [["amazon-bedrock"], ["Amazon Bedrock"]])
 @pytest.mark.parametrize("only", [["amazon-bedrock"], ["AMAZON Bedrock", "other"]])
-def test_lists_by_slug_and_by_name_mean_the_same_provider(
-    allowed: list[str], only: list[str]
-) -> None:
+def test_providers_are_listed_by_slug_or_name(allowed: list[str], only: list[str]) -> None:
     facts = EndpointFacts("amazon-bedrock", "Amazon Bedrock", False, False)
     served = route("amazon-bedrock", facts=facts)
     found = planned([served, route("other")], policy=Policy.of(only=allowed), only=only)
@@ -227,7 +227,7 @@ def test_every_exclusion_is_explained() -> None:
     ]
 
 
-def test_an_excluded_endpoint_is_explained_beside_those_that_serve() -> None:
+def test_an_excluded_endpoint_is_explained_even_if_others_serve() -> None:
     found = planned([route("a"), route("b")], ignore=["b"])
     assert used(found) == ["operator-a"]
     assert [each.body() for each in found.excluded] == [
@@ -235,7 +235,7 @@ def test_an_excluded_endpoint_is_explained_beside_those_that_serve() -> None:
     ]
 
 
-def test_an_unknown_model_is_told_from_one_without_endpoints() -> None:
+def test_an_unknown_model_and_a_model_without_endpoints_have_different_errors() -> None:
     with pytest.raises(ModelNotFound) as unknown:
         planned(models=["x/y", "z"])
     assert unknown.value.message == "There is no model 'x/y'."
@@ -253,7 +253,7 @@ def test_models_are_tried_in_the_order_of_the_request() -> None:
     assert used(found) == ["operator-x"]
 
 
-def test_an_unknown_model_is_not_found(site: Site) -> None:
+def test_an_unknown_model_is_answered_with_404(site: Site) -> None:
     answer = site.chat(model="no/body")
     assert answer.status_code == 404
     assert answer.json()["error"] == {
@@ -264,7 +264,7 @@ def test_an_unknown_model_is_not_found(site: Site) -> None:
     site.assert_nothing_happened()
 
 
-def test_options_go_to_their_provider_alone() -> None:
+def test_options_go_only_to_their_provider() -> None:
     mine = {"verbosity": msgspec.Raw(b'"low"')}
     found = planned([route("a"), route("b")], options={}, order=["a", "b"])
     assert [each.options for each in found.candidates] == [None, None]
@@ -295,7 +295,7 @@ def test_a_disabled_tool_is_forbidden() -> None:
     assert used(planned([route("x")], tools=others, options={"disabled_tools": disabled}))
 
 
-def test_a_workspace_names_the_model_where_the_request_does_not() -> None:
+def test_the_default_model_of_the_workspace_fills_a_missing_model() -> None:
     defaults = {"defaults": RoutingDefaults(text_model="a/b:floor")}
     found = planned([route("x")], models=[], options=defaults)
     assert (found.requested, used(found)) == ("a/b:floor", ["operator-x"])
@@ -308,7 +308,7 @@ def test_a_workspace_names_the_model_where_the_request_does_not() -> None:
 
 
 @given(routes_of(), PREFERENCES, st.integers(), st.booleans())
-def test_explaining_agrees_with_routing(
+def test_explain_and_routing_agree(
     routes: list[Route], preferences: dict[str, Any], seed: int, fallbacks: bool
 ) -> None:
     case: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Which credential pays for a candidate, and in which order credentials are tried."""
+"""The credentials of candidates and the order in which they are tried."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.support.inference.routes import KEY, WORKSPACE, credential, planned, 
 from tests.support.inference.site import Site
 
 
-def test_an_own_credential_comes_before_the_operators() -> None:
+def test_an_own_credential_comes_before_the_operators_credential() -> None:
     assert used(planned([route("x")], credentials=[credential("x")])) == ["own-x", "operator-x"]
 
 
-def test_a_fallback_credential_comes_after_the_operators() -> None:
+def test_a_fallback_credential_comes_after_the_operators_credential() -> None:
     credentials = [credential("x", "last", is_fallback=True), credential("x", "first")]
     found = planned([route("x")], credentials=credentials)
     assert used(found) == ["first-x", "operator-x", "last-x"]
@@ -34,13 +34,13 @@ def test_credentials_are_tried_in_their_order() -> None:
 
 
 @pytest.mark.parametrize("flag", ["is_required", "is_byok_only"])
-def test_a_required_credential_shuts_out_the_operators(flag: str) -> None:
+def test_a_required_credential_excludes_the_operators_credential(flag: str) -> None:
     found = planned([route("x"), route("y", "2")], credentials=[credential("x", **{flag: True})])
     assert used(found) == ["own-x", "operator-y"]
 
 
 @pytest.mark.parametrize("flag", ["is_required", "is_byok_only"])
-def test_a_required_credential_that_cannot_be_opened_still_shuts_out_the_operators(
+def test_a_required_credential_that_cannot_be_decrypted_excludes_the_operators(
     flag: str,
 ) -> None:
     credentials = [credential("x", secret=None, **{flag: True})]
@@ -49,12 +49,12 @@ def test_a_required_credential_that_cannot_be_opened_still_shuts_out_the_operato
     ]
 
 
-def test_a_credential_required_for_other_models_shuts_out_nothing() -> None:
+def test_a_credential_required_for_other_models_excludes_nothing() -> None:
     credentials = [credential("x", is_required=True, allowed_models=frozenset(("c/d",)))]
     assert used(planned([route("x")], credentials=credentials)) == ["operator-x"]
 
 
-def test_a_byok_only_credential_shuts_out_the_operators_from_every_model() -> None:
+def test_a_byok_only_credential_excludes_the_operators_for_every_model() -> None:
     credentials = [credential("x", is_byok_only=True, allowed_models=frozenset(("c/d",)))]
     assert refused(public=[route("x")], credentials=credentials) == [
         {"provider": "X Inc", "private": False, "model": "a/b", "excluded_by": ["byok_required"]}
@@ -80,7 +80,7 @@ def test_a_byok_only_credential_shuts_out_the_operators_from_every_model() -> No
         ({"provider_slug": "y"}, False),
     ],
 )
-def test_a_credential_serves_only_whom_and_what_it_names(
+def test_a_credential_serves_only_its_allowed_models_keys_hosts_and_workspace(
     fields: dict[str, Any], is_used: bool
 ) -> None:
     case: dict[str, Any] = {
@@ -108,7 +108,7 @@ def test_a_public_endpoint_without_any_credential_is_explained() -> None:
     ]
 
 
-def test_a_foreign_private_endpoint_does_not_exist(site: Site) -> None:
+def test_a_private_endpoint_of_another_organization_is_hidden(site: Site) -> None:
     site.own()
     stranger = factories.make_tenant("Stranger")
     factories.make_credential(stranger, site.provider)
@@ -124,7 +124,7 @@ def test_a_foreign_private_endpoint_does_not_exist(site: Site) -> None:
     site.assert_nothing_happened()
 
 
-def test_a_refusal_of_the_running_service_explains_itself(site: Site) -> None:
+def test_a_refused_request_explains_the_exclusions(site: Site) -> None:
     site.publish()
     answer = site.chat(provider={"ignore": ["Acme AI"], "zdr": True})
     assert answer.status_code == 404
@@ -142,14 +142,14 @@ def test_a_refusal_of_the_running_service_explains_itself(site: Site) -> None:
     site.assert_nothing_happened()
 
 
-def test_a_credential_for_certain_users_serves_no_key(site: Site) -> None:
+def test_a_credential_with_allowed_users_does_not_serve_keys_of_others(site: Site) -> None:
     factories.make_credential(site.tenant, site.provider, allowed_user_ids=["user-1"])
     site.publish()
     assert site.chat().json()["usage"]["is_byok"] is False
     assert site.settled().is_byok is False
 
 
-def test_a_credential_for_certain_keys_serves_those(site: Site) -> None:
+def test_a_credential_with_allowed_keys_serves_only_those(site: Site) -> None:
     key = ApiKey.objects.get(name="inference", organization=site.tenant.organization)
     _, other = ApiKey.objects.create_key(workspace=site.tenant.workspace, name="other")
     factories.make_credential(site.tenant, site.provider, allowed_api_key_hashes=[key.digest])
@@ -174,7 +174,7 @@ def test_a_credential_for_certain_keys_serves_those(site: Site) -> None:
         (False, True, True, False),
     ],
 )
-def test_a_credential_says_whether_it_serves_zdr_requests(
+def test_the_zdr_declaration_of_a_credential_is_respected(
     declared: bool | None, endpoint: bool, private: bool, admitted: bool
 ) -> None:
     served = route("x", private=private, zdr=endpoint, secret=None)
@@ -206,7 +206,7 @@ def test_a_credential_says_whether_it_serves_zdr_requests(
         ("us", "europe", True, True),
     ],
 )
-def test_a_credential_says_where_a_public_endpoint_serves_it(
+def test_an_unplaced_public_endpoint_takes_the_region_of_the_credential(
     declared: str | None, endpoint: str | None, private: bool, admitted: bool
 ) -> None:
     facts = EndpointFacts("x", "X Inc", False, False, region=endpoint)
@@ -222,7 +222,7 @@ def test_a_credential_says_where_a_public_endpoint_serves_it(
         assert [each["excluded_by"] for each in refused(**case)] == [["region"]]
 
 
-def test_each_credential_is_judged_for_itself() -> None:
+def test_policies_apply_to_each_credential_separately() -> None:
     credentials = [
         credential("x", "keeps", declared_zdr=False),
         credential("x", "forgets", declared_zdr=True),
@@ -236,7 +236,7 @@ def test_each_credential_is_judged_for_itself() -> None:
     ]  # fmt: skip
 
 
-def test_a_required_credential_that_a_policy_refuses_still_shuts_out_the_operators() -> None:
+def test_a_required_credential_that_a_policy_refuses_excludes_the_operators() -> None:
     credentials = [credential("x", is_required=True, declared_zdr=False)]
     assert refused(public=[route("x", zdr=True)], credentials=credentials, zdr=True) == [
         {
@@ -260,7 +260,7 @@ def test_a_required_credential_that_a_policy_refuses_still_shuts_out_the_operato
         (frozenset(("None",)), None, False),
     ],
 )
-def test_a_credential_serves_the_keys_of_the_members_that_it_names(
+def test_a_credential_serves_only_keys_of_its_allowed_members(
     members: frozenset[str] | None, member: uuid.UUID | None, is_used: bool
 ) -> None:
     found = planned(

@@ -1,4 +1,4 @@
-"""The health of endpoints: from outcomes to states, and the table that workers share."""
+"""Health of endpoints: the states that outcomes lead to, and the table that workers share."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from tests.support.inference.health import ONE, TWO, exchange
 START = 1_000_000.0
 
 
-# Merging needs the window's rows as the table returns them.
+# The columns of a row in the order in which the database returns them.
 COLUMNS = ("endpoint_id", "bucket", "successes", "failures", "latencies", "speeds", "retry_at")
 
 
@@ -80,7 +80,7 @@ def test_the_state_follows_the_share_of_failures(
     assert table_of(successes, failures).health(ONE, START).state is state
 
 
-def test_an_endpoint_that_nobody_called_is_healthy_and_unknown() -> None:
+def test_an_endpoint_without_requests_is_healthy_without_measures() -> None:
     health = HealthTable().health(ONE, START)
     assert health.body() == {
         "state": "healthy",
@@ -93,14 +93,14 @@ def test_an_endpoint_that_nobody_called_is_healthy_and_unknown() -> None:
 @pytest.mark.parametrize(
     ("seconds", "state"), [(59, HealthState.DEGRADED), (60, HealthState.HEALTHY)]
 )
-def test_what_left_the_window_counts_no_more(seconds: int, state: HealthState) -> None:
+def test_outcomes_outside_the_window_do_not_count(seconds: int, state: HealthState) -> None:
     assert table_of(5, 3).health(ONE, START + seconds).state is state
 
 
 @pytest.mark.parametrize(
     ("seconds", "state"), [(4.999, HealthState.OPEN), (5, HealthState.HALF_OPEN)]
 )
-def test_an_open_circuit_lets_a_probe_through_after_its_backoff(
+def test_an_open_circuit_becomes_half_open_after_its_backoff(
     seconds: float, state: HealthState
 ) -> None:
     table = table_of(0, 5)
@@ -108,7 +108,7 @@ def test_an_open_circuit_lets_a_probe_through_after_its_backoff(
     assert table.health(ONE, START + seconds).state is state
 
 
-def test_one_probe_at_a_time() -> None:
+def test_a_half_open_circuit_admits_one_probe_at_a_time() -> None:
     table = table_of(0, 5)
     table.health(ONE, START)
     assert table.health(ONE, START + 6).state is HealthState.HALF_OPEN
@@ -118,7 +118,7 @@ def test_one_probe_at_a_time() -> None:
     assert table.health(ONE, START + 66).state is HealthState.HALF_OPEN
 
 
-def test_a_probe_that_succeeds_closes_the_circuit_and_forgives() -> None:
+def test_a_successful_probe_closes_the_circuit_and_clears_its_failures() -> None:
     table = table_of(0, 5)
     table.health(ONE, START)
     table.claim(ONE, START + 5)
@@ -127,7 +127,7 @@ def test_a_probe_that_succeeds_closes_the_circuit_and_forgives() -> None:
     assert (health.state, health.failure_share) == (HealthState.HEALTHY, 0.0)
 
 
-def test_probes_that_fail_wait_twice_as_long_up_to_a_minute() -> None:
+def test_failed_probes_double_the_backoff_up_to_a_minute() -> None:
     table = table_of(0, 5)
     table.health(ONE, START)
     now, waits = START, []
@@ -142,7 +142,7 @@ def test_probes_that_fail_wait_twice_as_long_up_to_a_minute() -> None:
     assert waits == [5, 10, 20, 40, 60, 60]
 
 
-def test_an_open_circuit_stays_open_without_traffic() -> None:
+def test_an_open_circuit_does_not_close_without_traffic() -> None:
     table = table_of(0, 5)
     table.health(ONE, START)
     assert table.health(ONE, START + 3600).state is HealthState.HALF_OPEN
@@ -151,7 +151,9 @@ def test_an_open_circuit_stays_open_without_traffic() -> None:
 @pytest.mark.parametrize(
     ("retry_after", "limited"), [(None, 5), (0, 0), (1, 1), (30, 30), (60, 60), (3600, 60)]
 )
-def test_a_rate_limit_holds_as_long_as_it_says(retry_after: int | None, limited: int) -> None:
+def test_a_rate_limit_lasts_for_its_retry_after_up_to_a_minute(
+    retry_after: int | None, limited: int
+) -> None:
     table = HealthTable()
     table.record(ONE, AttemptOutcome.RATE_LIMITED, now=START, retry_after=retry_after)
     if limited:
@@ -159,7 +161,7 @@ def test_a_rate_limit_holds_as_long_as_it_says(retry_after: int | None, limited:
     assert table.health(ONE, START + limited).state is HealthState.HEALTHY
 
 
-def test_percentiles_name_what_so_many_requests_did_as_well_as() -> None:
+def test_percentiles_of_latency_and_throughput_are_exact() -> None:
     table = HealthTable()
     for number in range(1, 21):
         table.measure(ONE, number * 10, float(number), now=START)
@@ -168,7 +170,7 @@ def test_percentiles_name_what_so_many_requests_did_as_well_as() -> None:
     assert health.throughput == {"p50": 11.0, "p75": 6.0, "p90": 3.0, "p99": 1.0}
 
 
-def test_a_measure_counts_no_second_success() -> None:
+def test_a_measure_does_not_count_as_a_success() -> None:
     table = HealthTable()
     table.record(ONE, AttemptOutcome.SUCCESS, now=START)
     table.measure(ONE, 100, now=START)
@@ -182,7 +184,7 @@ def test_a_measure_counts_no_second_success() -> None:
     )
 
 
-def test_samples_are_bounded() -> None:
+def test_a_table_keeps_at_most_32_samples_per_bucket() -> None:
     table = HealthTable()
     for number in range(1000):
         table.record(ONE, AttemptOutcome.SUCCESS, now=START)
@@ -191,7 +193,7 @@ def test_samples_are_bounded() -> None:
     assert (row.successes, len(row.latencies), len(row.speeds)) == (1000, 32, 32)
 
 
-def test_what_cannot_be_sent_is_bounded_too() -> None:
+def test_a_table_keeps_at_most_12_unsent_buckets() -> None:
     table = HealthTable()
     for second in range(0, 3600, 5):
         table.record(ONE, AttemptOutcome.SUCCESS, now=START + second)
@@ -223,13 +225,13 @@ def test_what_cannot_be_sent_is_bounded_too() -> None:
         (Forbidden(), True, None),
     ],
 )
-def test_only_faults_of_the_other_side_count(
+def test_only_faults_of_the_upstream_count(
     error: GatewayError | None, has_own_credential: bool, outcome: AttemptOutcome | None
 ) -> None:
     assert classify_attempt(error, has_own_credential=has_own_credential) is outcome
 
 
-def test_a_probe_that_says_nothing_gives_way_to_the_next() -> None:
+def test_a_released_probe_can_be_claimed_again() -> None:
     table = table_of(0, 5)
     assert not table.claim(ONE, START)
     assert table.claim(ONE, START + 5)
@@ -239,19 +241,19 @@ def test_a_probe_that_says_nothing_gives_way_to_the_next() -> None:
     assert table.claim(ONE, START + 5)
 
 
-def test_an_own_credential_costs_a_row_only_once_it_fails() -> None:
+def test_an_own_credential_is_stored_only_after_a_failure() -> None:
     table = HealthTable()
     for _ in range(8):
         table.record(ONE, AttemptOutcome.SUCCESS, now=START, has_own_credential=True)
     assert table.outgoing() == []
     for _ in range(5):
         table.record(ONE, AttemptOutcome.FAILURE, now=START, has_own_credential=True)
-    # What went well before counts.
+    # Earlier successes count.
     assert table.health(ONE, START).state is HealthState.DEGRADED
     assert [(row.successes, row.failures) for row in table.outgoing()] == [(8, 5)]
 
 
-def test_own_credentials_that_do_well_are_remembered_to_a_number_and_a_minute(
+def test_successes_of_own_credentials_are_remembered_within_limits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(health, "_REMEMBERED", 3)
@@ -275,7 +277,7 @@ def test_own_credentials_that_do_well_are_remembered_to_a_number_and_a_minute(
     assert forgetful.health(ONE, START + 90).failure_share == 1.0
 
 
-def test_an_open_circuit_that_nobody_tries_is_forgotten() -> None:
+def test_an_open_circuit_without_requests_is_forgotten_eventually() -> None:
     table = table_of(0, 5)
     assert table.health(ONE, START).state is HealthState.OPEN
     table.outgoing()
@@ -285,7 +287,7 @@ def test_an_open_circuit_that_nobody_tries_is_forgotten() -> None:
     assert table.health(ONE, START + 1000).state is HealthState.HEALTHY
 
 
-def test_open_circuits_without_traffic_are_remembered_to_a_number(
+def test_a_table_remembers_a_limited_number_of_idle_open_circuits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(health, "_REMEMBERED", 3)
@@ -301,12 +303,12 @@ def test_open_circuits_without_traffic_are_remembered_to_a_number(
     assert states == [HealthState.HEALTHY] * 2 + [HealthState.HALF_OPEN] * 3
 
 
-def test_the_subjects_of_credentials_are_their_own() -> None:
+def test_each_pair_of_endpoint_and_credential_has_its_own_subject() -> None:
     assert len({ONE, TWO, subject_of(ONE, TWO), subject_of(TWO, ONE), subject_of(ONE, ONE)}) == 5
     assert subject_of(ONE, TWO) == subject_of(ONE, TWO)
 
 
-def test_what_was_sent_and_never_merged_is_sent_again() -> None:
+def test_sent_outcomes_that_were_not_merged_are_sent_again() -> None:
     table = table_of(2, 1)
     first = table.outgoing()
     table.record(ONE, AttemptOutcome.FAILURE, now=START)
@@ -314,7 +316,7 @@ def test_what_was_sent_and_never_merged_is_sent_again() -> None:
     assert [(row.successes, row.failures) for row in table.outgoing()] == [(2, 2)]
 
 
-def test_what_is_merged_replaces_what_was_sent() -> None:
+def test_merged_rows_replace_sent_ones() -> None:
     table = table_of(2, 1)
     rows = rows_of(table)
     table.merge(rows, START)
@@ -324,7 +326,7 @@ def test_what_is_merged_replaces_what_was_sent() -> None:
     assert table.health(ONE, START).failure_share == 0.0
 
 
-def test_a_worker_learns_of_failures_that_others_saw() -> None:
+def test_merged_failures_of_other_workers_open_the_circuit() -> None:
     table = HealthTable()
     table.merge(rows_of(table_of(0, 5)), START)
     assert table.health(ONE, START).state is HealthState.OPEN
@@ -338,7 +340,7 @@ def test_a_worker_learns_of_failures_that_others_saw() -> None:
 def test_workers_agree_on_the_share_of_failures(
     events: list[tuple[AttemptOutcome, int]], workers: int
 ) -> None:
-    """However the outcomes are spread, exchanged tables count them once each."""
+    """Exchanged tables count each outcome once, regardless of the worker that recorded it."""
     tables = [HealthTable() for _ in range(workers)]
     alone = HealthTable()
     for index, (outcome, second) in enumerate(sorted(events, key=lambda event: event[1])):
@@ -377,7 +379,7 @@ def test_two_workers_share_one_window(db: None) -> None:
     assert mine.health(ONE, START).state is HealthState.OPEN
 
 
-def test_a_slot_of_the_ring_is_taken_over_and_late_news_is_dropped(db: None) -> None:
+def test_a_newer_bucket_replaces_its_slot_and_late_outcomes_are_dropped(db: None) -> None:
     exchange(table_of(0, 3), START)
     exchange(table_of(0, 2, now=START + 60), START + 60)
     late = table_of(7, 0)
@@ -388,7 +390,7 @@ def test_a_slot_of_the_ring_is_taken_over_and_late_news_is_dropped(db: None) -> 
     assert found == [(int(START + 60) // 5, 0, 2)]
 
 
-def test_the_table_keeps_as_few_samples_as_a_worker(db: None) -> None:
+def test_the_database_keeps_at_most_32_samples_per_bucket(db: None) -> None:
     for _ in range(3):
         table = HealthTable()
         for number in range(20):
@@ -398,7 +400,7 @@ def test_the_table_keeps_as_few_samples_as_a_worker(db: None) -> None:
     assert (row[2], len(row[4]), len(row[5])) == (60, 32, 32)
 
 
-def test_a_rate_limit_is_shared(db: None) -> None:
+def test_workers_share_a_rate_limit(db: None) -> None:
     table = HealthTable()
     table.record(ONE, AttemptOutcome.RATE_LIMITED, now=START, retry_after=20)
     exchange(table, START)
@@ -408,7 +410,7 @@ def test_a_rate_limit_is_shared(db: None) -> None:
     assert other.health(ONE, START + 20).state is HealthState.HEALTHY
 
 
-def test_what_nobody_reads_any_more_is_cleared_away(db: None) -> None:
+def test_clear_health_deletes_old_rows(db: None) -> None:
     now = time.time()
     exchange(table_of(0, 3, now=now), now)
     old = table_of(0, 3, now=now - 720)

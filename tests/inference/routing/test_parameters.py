@@ -1,4 +1,4 @@
-"""What a request requires of an endpoint."""
+"""Requirements of a request on its endpoints: prices, quantizations and parameters."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.support.inference.routes import KEY, WORKSPACE, planned, reasons, rou
         ({}, "0.000002", True),
     ],
 )
-def test_an_endpoint_dearer_than_the_request_allows_is_excluded(
+def test_an_endpoint_above_max_price_is_excluded(
     limit: dict[str, Any], price: str, admitted: bool
 ) -> None:
     endpoint = route("dear", price)
@@ -49,7 +49,7 @@ def test_an_endpoint_dearer_than_the_request_allows_is_excluded(
     ]
 
 
-def test_only_the_wanted_quantizations_are_admitted() -> None:
+def test_only_requested_quantizations_are_candidates() -> None:
     endpoints = [
         route("one", quantization="fp8"),
         route("two", quantization="int4"),
@@ -60,7 +60,7 @@ def test_only_the_wanted_quantizations_are_admitted() -> None:
     assert [each.reasons for each in found.excluded] == [["quantizations"]]
 
 
-def test_required_parameters_exclude_who_does_not_know_them() -> None:
+def test_require_parameters_excludes_endpoints_that_do_not_list_them() -> None:
     request = parsing.parse(
         Operation.CHAT,
         b'{"model": "a/b", "messages": [{"role": "user", "content": "x"}], "temperature": 1,'
@@ -106,7 +106,7 @@ def test_required_parameters_exclude_who_does_not_know_them() -> None:
         ('"response_format": {"type": "json_schema"}', None, True),
     ],
 )
-def test_parameters_are_required_by_what_they_mean(
+def test_require_parameters_compares_parameters_by_meaning(
     asked: str, listed: tuple[str, ...] | None, serves: bool
 ) -> None:
     body = f'{{"model": "a/b", "messages": [{{"role": "user", "content": "x"}}], {asked}}}'
@@ -130,6 +130,6 @@ def test_parameters_are_required_by_what_they_mean(
     assert reasons(found) == ({} if serves else {"x": ["require_parameters"]})
 
 
-def test_a_format_of_plain_completions_is_a_parameter_like_any_other() -> None:
+def test_response_format_of_a_text_completion_is_an_ordinary_parameter() -> None:
     body = b'{"model": "a/b", "prompt": "x", "response_format": 7, "min_p": null}'
     assert parsing.parse(Operation.TEXT, body).needed_parameters == {"response_format"}

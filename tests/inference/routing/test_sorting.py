@@ -1,4 +1,4 @@
-"""In which order candidates are tried: sorts, sessions, variants and preferences."""
+"""The order of candidates: sorts, sessions, variants and preferences."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.support.inference.routes import (
 from tests.support.inference.site import Site
 
 
-def test_a_session_can_be_seen_to_stay_though_the_service_keeps_no_table(site: Site) -> None:
+def test_requests_of_a_session_go_to_one_provider(site: Site) -> None:
     for number in range(4):
         provider = site.another_provider(f"p{number}")
         site.publish(provider=provider)
@@ -59,10 +59,10 @@ DOWN = (HealthState.OPEN, HealthState.RATE_LIMITED)
 
 
 @given(routes_of(), PREFERENCES, st.lists(STANDINGS, min_size=6, max_size=6), st.integers())
-def test_the_order_keeps_its_promises(
+def test_select_candidates_excludes_and_orders_by_its_rules(
     routes: list[Route], preferences: dict[str, Any], states: list[Health], seed: int
 ) -> None:
-    """What is excluded agrees with the policies; the rest is complete, and in a lawful order."""
+    """Policies explain every exclusion; all other endpoints are candidates in ranked order."""
     found_as = {one: states[each.endpoint_id.int - 1] for each in routes for one in subjects(each)}
 
     def health(subject: uuid.UUID) -> Health:
@@ -105,7 +105,9 @@ def test_the_order_keeps_its_promises(
 
 
 @given(routes_of(), st.integers(), st.text(max_size=8))
-def test_a_request_only_tightens(routes: list[Route], seed: int, session: str) -> None:
+def test_a_request_cannot_loosen_the_policy_for_any_routes(
+    routes: list[Route], seed: int, session: str
+) -> None:
     policy = Policy.of(ignore=["p"], zdr=True)
     loose: list[dict[str, Any]] = [{}, {"zdr": False, "data_collection": "allow", "ignore": []}]
     for preferences in loose:
@@ -121,35 +123,35 @@ def test_a_request_only_tightens(routes: list[Route], seed: int, session: str) -
 
 
 def firsts(routes: list[Route], **case: Any) -> list[str]:
-    """Whom each of 4,000 draws puts first."""
+    """Returns the first provider of each of 4,000 draws."""
     return [
         planned(routes, **case, options={"seed": seed}).candidates[0].route.facts.provider_slug
         for seed in range(4000)
     ]
 
 
-def test_a_draw_favours_the_cheap_by_the_square_of_the_price() -> None:
+def test_a_draw_weights_endpoints_by_the_inverse_square_of_the_price() -> None:
     routes = [
         route("a", "1", endpoint_id=uuid.UUID(int=1)),
         route("b", "2", endpoint_id=uuid.UUID(int=2)),
         route("c", "3", endpoint_id=uuid.UUID(int=3)),
     ]
-    # Of 4,000 draws at odds of 36 : 9 : 4; the numbers are those of these seeds.
+    # 4,000 draws at odds of 36 : 9 : 4; the seeds determine the exact counts.
     assert Counter(firsts(routes)) == {"a": 2947, "b": 706, "c": 347}
 
 
-def test_what_is_free_comes_first_in_a_draw() -> None:
+def test_free_endpoints_come_first_in_a_draw() -> None:
     assert Counter(firsts([route("a", "0.000001"), route("b", "0")])) == {"b": 4000}
 
 
-def test_a_draw_is_the_same_for_the_same_seed_and_any_order_of_the_routes() -> None:
+def test_a_draw_depends_on_the_seed_and_not_on_the_order_of_the_routes() -> None:
     routes = [route(name) for name in "abcdef"]
     for seed in (0, 1, -1, 2**64, 2**70 + 5):
         expected = used(planned(routes, options={"seed": seed}))
         assert used(planned(routes[::-1], options={"seed": seed})) == expected
 
 
-def test_a_session_stays_whatever_the_seed_and_moves_only_when_it_must() -> None:
+def test_a_session_moves_only_if_its_endpoint_is_unavailable() -> None:
     routes = [route(name, endpoint_id=uuid.UUID(int=ord(name))) for name in "abcdef"]
     down: set[uuid.UUID] = set()
 
@@ -181,9 +183,7 @@ def test_a_session_stays_whatever_the_seed_and_moves_only_when_it_must() -> None
         ({"models": ["a/b:floor"]}, False),
     ],
 )
-def test_a_session_stays_unless_the_request_itself_sorts(
-    case: dict[str, Any], is_session: bool
-) -> None:
+def test_a_session_is_ignored_if_the_request_sorts(case: dict[str, Any], is_session: bool) -> None:
     routes = [route(name, price) for name, price in (("a", "1"), ("b", "1.01"), ("c", "1.02"))]
     options = {"defaults": RoutingDefaults(provider_sort="price")}
     firsts = {
@@ -194,7 +194,7 @@ def test_a_session_stays_unless_the_request_itself_sorts(
     assert used(planned(routes, options=options, **case))[0] == "operator-a"
 
 
-def test_sessions_of_two_organizations_are_two() -> None:
+def test_equal_session_ids_of_two_organizations_are_independent() -> None:
     routes = [route(name, endpoint_id=uuid.UUID(int=ord(name))) for name in "abcdefgh"]
     orders = {
         tuple(used(planned(routes, session="s", options={"organization_id": uuid.UUID(int=owner)})))
@@ -226,8 +226,10 @@ def test_sessions_of_two_organizations_are_two() -> None:
         ({"preferred_max_latency": 0.25, "order": ["a"]}, "acb"),
     ],
 )
-def test_measures_sort_and_deprioritize(preferences: dict[str, Any], expected: str) -> None:
-    """Of ``c``, which is the cheapest, nothing is known."""
+def test_measures_sort_endpoints_and_move_slow_ones_back(
+    preferences: dict[str, Any], expected: str
+) -> None:
+    """``c`` is the cheapest endpoint and has no measures."""
     states = {
         1: Health(
             HealthState.HEALTHY, 0.05, dict.fromkeys(SHARES, 300.0), dict.fromkeys(SHARES, 50.0)
@@ -250,7 +252,7 @@ def test_measures_sort_and_deprioritize(preferences: dict[str, Any], expected: s
     assert [each.route.facts.provider_slug for each in found.candidates] == list(expected)
 
 
-def test_a_suffix_sorts_unless_the_request_does_and_before_the_workspace_does() -> None:
+def test_a_suffix_outranks_the_workspace_and_yields_to_the_request() -> None:
     slow = Health(latency=dict.fromkeys(SHARES, 300.0), throughput=dict.fromkeys(SHARES, 10.0))
     fast = Health(latency=dict.fromkeys(SHARES, 100.0), throughput=dict.fromkeys(SHARES, 90.0))
     routes = [
@@ -288,12 +290,12 @@ def test_a_variant_names_the_same_model(variant: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a/b:", "a/b:unknown", "a/b:free:nitro", "x/y:free", ":free"])
-def test_what_is_no_variant_is_another_model(name: str) -> None:
+def test_an_unknown_suffix_is_part_of_the_model_name(name: str) -> None:
     with pytest.raises(ModelNotFound):
         planned([route("x")], models=[name])
 
 
-def test_free_asks_for_free_endpoints_alone() -> None:
+def test_the_free_variant_excludes_priced_endpoints() -> None:
     routes = [route("x", "1"), route("y", "0")]
     found = planned(routes, models=["a/b:free"])
     assert used(found) == ["operator-y"]
@@ -302,7 +304,7 @@ def test_free_asks_for_free_endpoints_alone() -> None:
     assert used(planned(routes, models=["a/b", "a/b-1"])) == ["operator-y", "operator-x"]
 
 
-def test_a_model_whose_own_name_ends_like_a_variant_comes_first() -> None:
+def test_a_model_whose_slug_ends_like_a_variant_is_found_by_its_slug() -> None:
     own = route("x", "1", model_slug="e/f:free", model_permaslug="e/f:free")
     assert used(planned([own], models=["e/f:free"])) == ["operator-x"]
 
@@ -327,7 +329,7 @@ def test_partition_none_sorts_all_models_together() -> None:
     ]  # fmt: skip
 
 
-def test_a_preferred_measure_moves_on_to_the_next_model() -> None:
+def test_an_endpoint_that_misses_a_preference_comes_after_the_next_model() -> None:
     routes = [route("x"), route("y", model_slug="c/d", model_permaslug="c/d-1")]
     slow = Health(latency=dict.fromkeys(SHARES, 900.0))
     found = planned(

@@ -1,4 +1,4 @@
-"""Where candidates with poor health stand in the order."""
+"""The place of unhealthy candidates in the order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.inference.routes import SHARES, credential, planned, route, s
 @pytest.mark.parametrize(
     "preferred", [{"preferred_max_latency": 0.5}, {"preferred_min_throughput": 50}]
 )
-def test_what_is_down_meets_no_preferred_measure(preferred: dict[str, float]) -> None:
+def test_an_open_circuit_misses_every_preferred_measure(preferred: dict[str, float]) -> None:
     dead, slow = route("a", "1"), route("b", "2")
     states = {
         dead.endpoint_id: Health(HealthState.OPEN, 1.0),
@@ -37,7 +37,7 @@ def test_what_is_down_meets_no_preferred_measure(preferred: dict[str, float]) ->
         (HealthState.RATE_LIMITED, "ba"),
     ],
 )
-def test_the_unhealthy_come_last(state: HealthState, expected: str) -> None:
+def test_unhealthy_endpoints_come_last(state: HealthState, expected: str) -> None:
     routes = [route("a", "1"), route("b", "2")]
     ill = {"health_of": lambda end: Health(state) if end == routes[0].endpoint_id else Health()}
     found = planned(routes, options=ill)
@@ -45,7 +45,7 @@ def test_the_unhealthy_come_last(state: HealthState, expected: str) -> None:
     assert used(planned(routes, order=["a"], options=ill)) == ["operator-a", "operator-b"]
 
 
-def test_a_probe_waits_for_a_request_that_may_fall_back() -> None:
+def test_a_request_without_fallbacks_is_not_used_as_a_probe() -> None:
     routes = [route("a", "1"), route("b", "2")]
     half_open = {
         "health_of": lambda end: Health(
@@ -55,7 +55,7 @@ def test_a_probe_waits_for_a_request_that_may_fall_back() -> None:
     assert used(planned(routes, allow_fallbacks=False, options=half_open)) == ["operator-b"]
 
 
-def test_a_private_endpoint_that_is_down_comes_last() -> None:
+def test_an_unavailable_private_endpoint_comes_last() -> None:
     private = route("own", private=True)
     found = planned(
         [route("pub")],
@@ -74,7 +74,7 @@ def test_a_private_endpoint_that_is_down_comes_last() -> None:
     "state", [HealthState.OPEN, HealthState.RATE_LIMITED, HealthState.HALF_OPEN]
 )
 @pytest.mark.parametrize("preferred", [{}, {"preferred_max_latency": 1}])
-def test_a_private_endpoint_that_nothing_may_replace_is_tried_however_it_does(
+def test_a_private_endpoint_without_fallbacks_is_tried_in_any_state(
     state: HealthState, preferred: dict[str, Any]
 ) -> None:
     private = route("own", private=True)
@@ -89,7 +89,7 @@ def test_a_private_endpoint_that_nothing_may_replace_is_tried_however_it_does(
     assert used(found) == ["own-own"]
 
 
-def test_of_two_credentials_the_one_that_is_well_goes_first_where_nothing_follows() -> None:
+def test_a_request_without_fallbacks_uses_the_healthy_credential() -> None:
     served = route("x", "1")
     ill, well = credential("x"), credential("x", "other")
     found = planned(
@@ -106,7 +106,7 @@ def test_of_two_credentials_the_one_that_is_well_goes_first_where_nothing_follow
     assert first.subject == subject_of(served.endpoint_id, well.credential_id)
 
 
-def test_a_cloud_of_ones_own_is_measured_apart() -> None:
+def test_an_endpoint_whose_credential_names_the_host_is_measured_per_credential() -> None:
     cloud = replace(route("x"), base_url=None)
     found = planned([cloud, route("y")], credentials=[credential("x"), credential("y")])
     apart = [each for each in found.candidates if each.measured_subject != each.route.endpoint_id]
@@ -116,12 +116,12 @@ def test_a_cloud_of_ones_own_is_measured_apart() -> None:
 
 
 def ailing(*ill: uuid.UUID, state: HealthState = HealthState.OPEN) -> dict[str, Any]:
-    """Options of a router for which these subjects are ill."""
+    """Returns routing options in which these subjects have ``state``."""
     return {"health_of": lambda subject: Health(state if subject in ill else HealthState.HEALTHY)}
 
 
 @pytest.mark.parametrize("state", [HealthState.OPEN, HealthState.RATE_LIMITED])
-def test_health_is_that_of_the_credential_that_comes_first(state: HealthState) -> None:
+def test_the_first_credential_determines_the_health_of_an_endpoint(state: HealthState) -> None:
     served, other = route("x", "9"), route("y", "1")
     operators, own = subjects(served)
     routes, credentials = [served, other], [credential("x")]
@@ -137,7 +137,7 @@ def test_health_is_that_of_the_credential_that_comes_first(state: HealthState) -
     assert used(planned([served], credentials=credentials, options=ill)) == ["own-x", "operator-x"]
 
 
-def test_of_own_credentials_the_one_that_is_down_comes_after_the_others() -> None:
+def test_an_unhealthy_own_credential_comes_after_the_others_of_its_group() -> None:
     served = route("x")
     names = ("one", "two", "three", "four")
     credentials = [credential("x", name, is_fallback=name in ("three", "four")) for name in names]
@@ -150,7 +150,7 @@ def test_of_own_credentials_the_one_that_is_down_comes_after_the_others() -> Non
     assert used(found) == ["two-x", "one-x", "operator-x", "four-x", "three-x"]
 
 
-def test_measures_are_the_endpoints_whoever_pays() -> None:
+def test_own_credentials_share_the_measures_of_the_endpoint() -> None:
     slow, fast = route("x", "1"), route("y", "2")
     times = {slow.endpoint_id: 900.0, fast.endpoint_id: 100.0}
 

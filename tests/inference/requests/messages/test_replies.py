@@ -35,7 +35,7 @@ def answer(message: dict[str, Any], **choice: Any) -> Any:
     return json.loads(render_reply(json.dumps(body).encode()))
 
 
-def test_an_answer_is_a_message() -> None:
+def test_a_chat_reply_becomes_a_message() -> None:
     assert answer({"role": "assistant", "content": "It rains."}) == {
         "id": "gen-1",
         "type": "message",
@@ -70,7 +70,9 @@ def test_an_answer_is_a_message() -> None:
         ({"finish_reason": "length", "stop_reason": "END"}, ("max_tokens", None)),
     ],
 )
-def test_why_an_answer_ended(choice: dict[str, Any], stop: tuple[str, str | None]) -> None:
+def test_the_finish_reason_becomes_a_stop_reason(
+    choice: dict[str, Any], stop: tuple[str, str | None]
+) -> None:
     found = answer({"content": "It rains."}, **choice)
     assert (found["stop_reason"], found["stop_sequence"]) == stop
 
@@ -80,7 +82,7 @@ def called(arguments: Any, call_id: str | None = "a") -> dict[str, Any]:
     return {"id": call_id, "type": "function", "function": function}
 
 
-def test_an_answer_that_calls_is_one_whatever_the_server_says() -> None:
+def test_a_reply_with_tool_calls_has_the_stop_reason_tool_use() -> None:
     found = answer({"content": None, "tool_calls": [called('{"city":"Zürich"}')]})
     assert found["content"] == [
         {"type": "tool_use", "id": "a", "name": "get_weather", "input": {"city": "Zürich"}}
@@ -98,7 +100,7 @@ def test_an_answer_that_calls_is_one_whatever_the_server_says() -> None:
         ("[1]", {"arguments": "[1]"}),
     ],
 )
-def test_arguments_are_an_object(arguments: Any, given: dict[str, Any]) -> None:
+def test_tool_arguments_become_an_object(arguments: Any, given: dict[str, Any]) -> None:
     [block] = answer({"tool_calls": [called(arguments, None)]})["content"]
     assert (block["id"], block["input"]) == ("call_0", given)
 
@@ -162,7 +164,7 @@ def test_arguments_are_an_object(arguments: Any, given: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_what_was_thought_comes_first(said: dict[str, Any], blocks: list[Any]) -> None:
+def test_thinking_blocks_come_first(said: dict[str, Any], blocks: list[Any]) -> None:
     assert answer(said)["content"] == blocks
 
 
@@ -173,7 +175,7 @@ def test_what_was_thought_comes_first(said: dict[str, Any], blocks: list[Any]) -
         {"type": "reasoning.text", "text": "Hm.", "signature": "c2ln"},
     ],
 )
-def test_the_reasoning_of_any_provider_comes_back_to_it(secret: dict[str, Any]) -> None:
+def test_reasoning_details_survive_the_round_trip(secret: dict[str, Any]) -> None:
     detail = {**secret, "format": "google-gemini-v1", "index": 0}
     blocks = answer({"content": "", "reasoning_details": [detail]})["content"]
     [message] = messages_of(("assistant", blocks))
@@ -184,7 +186,9 @@ SIGNED = {"extra_content": {"google": {"thought_signature": "c2ln"}}}
 
 
 @pytest.mark.parametrize("listed", [None, frozenset(("tools",))])
-def test_the_signature_of_a_call_comes_back_to_who_gave_it(listed: frozenset[str] | None) -> None:
+def test_the_signature_of_a_tool_call_is_sent_back_to_its_provider(
+    listed: frozenset[str] | None,
+) -> None:
     calls = [{**called("{}", "a"), **SIGNED}, called("{}", "b"), {**called("{}", None), **SIGNED}]
     whole = answer({"content": "Let me look.", "tool_calls": calls})["content"]
     kinds = ["text", "redacted_thinking", "tool_use", "tool_use", "redacted_thinking", "tool_use"]
@@ -220,7 +224,7 @@ def test_the_signature_of_a_call_comes_back_to_who_gave_it(listed: frozenset[str
     ]  # fmt: skip
 
 
-def test_a_signature_is_sent_to_nobody_who_did_not_give_it() -> None:
+def test_a_signature_is_not_sent_to_another_provider() -> None:
     [message] = messages_of(
         ("assistant", answer({"tool_calls": [{**called("{}"), **SIGNED}]})["content"])
     )
@@ -241,7 +245,7 @@ def test_a_signature_is_sent_to_nobody_who_did_not_give_it() -> None:
     ]  # fmt: skip
 
 
-def test_an_answer_that_ended_in_an_error_is_one() -> None:
+def test_a_reply_that_ended_in_an_error_raises_upstream_error() -> None:
     with pytest.raises(UpstreamError) as error:
         answer(
             {"content": ""}, finish_reason="error", native_finish_reason="MALFORMED_FUNCTION_CALL"
@@ -250,7 +254,7 @@ def test_an_answer_that_ended_in_an_error_is_one() -> None:
     assert error.value.metadata == {"provider_code": "MALFORMED_FUNCTION_CALL"}
 
 
-def test_a_stream_that_ended_in_an_error_is_one() -> None:
+def test_a_stream_that_ended_in_an_error_ends_in_an_error_event() -> None:
     assert turned(event({"content": "It "}), ended("error", native="OTHER"))[1:] == [
         start(0, {"type": "text", "text": ""}),
         delta(0, "text_delta", text="It "),
@@ -266,7 +270,7 @@ def test_a_stream_that_ended_in_an_error_is_one() -> None:
     ]
 
 
-def test_a_stream_may_come_in_parts() -> None:
+def test_content_parts_of_a_stream_become_blocks() -> None:
     thinking = {"type": "thinking", "thinking": [text("Hm.")]}
     chat = (event({"content": [thinking]}), event({"content": [text("It ")]}), ended())
     assert turned(*chat)[1:-2] == [
@@ -280,12 +284,12 @@ def test_a_stream_may_come_in_parts() -> None:
 
 
 @pytest.mark.parametrize("signature", ["causeway:", "causeway:é", "causeway:bm8="])
-def test_a_seal_that_is_none_of_ours_is_a_signature(signature: str) -> None:
+def test_an_undecodable_causeway_signature_is_kept_as_a_signature(signature: str) -> None:
     block = {"type": "thinking", "thinking": "Hm.", "signature": signature}
     [message] = messages_of(("assistant", [block]))
     assert message["reasoning_details"][0]["signature"] == signature
 
 
-def test_an_answer_with_a_choice_that_is_malformed_is_refused() -> None:
+def test_a_malformed_choice_is_refused() -> None:
     with pytest.raises(InvalidReply):
         answer({"tool_calls": 5})

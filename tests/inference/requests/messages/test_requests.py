@@ -20,7 +20,7 @@ CACHED = {"type": "ephemeral", "ttl": "1h"}
 TOOL = {"name": "get_weather", "input_schema": {"type": "object"}}
 
 
-def test_a_plain_request() -> None:
+def test_a_plain_request_becomes_one_user_message() -> None:
     assert in_chat() == {"messages": [{"role": "user", "content": "Hi"}]}
 
 
@@ -43,7 +43,7 @@ def test_the_system_prompt_comes_first(system: Any, content: Any) -> None:
 
 
 @pytest.mark.parametrize("system", ["", []])
-def test_an_empty_system_prompt_is_none(system: Any) -> None:
+def test_an_empty_system_prompt_is_omitted(system: Any) -> None:
     assert messages_of(("user", "Hi"), system=system) == [{"role": "user", "content": "Hi"}]
 
 
@@ -95,13 +95,15 @@ def test_a_later_system_turn_stays_in_its_place() -> None:
         ),
     ],
 )
-def test_a_part_that_is_not_text(block: dict[str, Any], part: dict[str, Any]) -> None:
+def test_images_and_documents_become_content_parts(
+    block: dict[str, Any], part: dict[str, Any]
+) -> None:
     assert messages_of(("user", [block, text("What is it?")])) == [
         {"role": "user", "content": [part, text("What is it?")]}
     ]
 
 
-def test_what_tools_answered_comes_before_the_rest_of_a_turn() -> None:
+def test_tool_results_come_before_the_rest_of_a_turn() -> None:
     blocks = [
         text("First"),
         {"type": "tool_result", "tool_use_id": "a", "content": "12 °C"},
@@ -128,7 +130,7 @@ def test_what_tools_answered_comes_before_the_rest_of_a_turn() -> None:
     ]
 
 
-def test_an_answer_of_before_comes_back() -> None:
+def test_an_earlier_answer_becomes_an_assistant_message() -> None:
     blocks = [
         {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"},
         {"type": "redacted_thinking", "data": "c2VjcmV0"},
@@ -156,7 +158,7 @@ def test_an_answer_of_before_comes_back() -> None:
     ]
 
 
-def test_an_answer_that_only_called_has_no_content() -> None:
+def test_an_answer_with_only_tool_calls_has_no_content() -> None:
     blocks = [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]
     [message] = messages_of(("assistant", blocks))
     assert message["content"] is None
@@ -241,13 +243,15 @@ def test_an_answer_that_only_called_has_no_content() -> None:
         ),
     ],
 )
-def test_the_other_fields(fields: dict[str, Any], made: dict[str, Any]) -> None:
+def test_other_fields_are_translated_or_dropped(
+    fields: dict[str, Any], made: dict[str, Any]
+) -> None:
     found = in_chat(**fields)
     del found["messages"]
     assert found == made
 
 
-def test_the_preferences_are_those_of_chat() -> None:
+def test_provider_preferences_are_parsed_like_those_of_chat() -> None:
     wanted = {"only": ["acme"], "options": {"acme": {"mood": "good"}}, "max_price": {"prompt": "1"}}
     body = to_chat(json.dumps(asked(provider=wanted)).encode())
     chat = json.dumps({**json.loads(to_chat(json.dumps(asked()).encode())), "provider": wanted})
@@ -270,8 +274,8 @@ def test_the_preferences_are_those_of_chat() -> None:
         },
     ],
 )
-def test_a_request_reaches_anthropic_as_it_was(wanted: dict[str, Any]) -> None:
-    """There and back through chat: what both sides know is what was sent."""
+def test_a_request_survives_the_round_trip_to_anthropic(wanted: dict[str, Any]) -> None:
+    """The translation to chat and back keeps the fields that both formats have."""
     thinking = {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}
     call = {"type": "tool_use", "id": "a", "name": "get_weather", "input": {"city": "Zürich"}}
     result = {
@@ -417,7 +421,7 @@ def test_a_missing_field_is_named(name: str) -> None:
         (b"[]", "The body must be a JSON object. (Expected object, got array)"),
     ],
 )
-def test_a_body_that_is_no_object_is_refused(body: bytes, message: str) -> None:
+def test_a_body_that_is_not_an_object_is_refused(body: bytes, message: str) -> None:
     with pytest.raises(InvalidRequest) as error:
         to_chat(body)
     assert error.value.message == message

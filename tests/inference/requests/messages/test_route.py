@@ -54,7 +54,7 @@ def test_tokens_are_counted_by_size_and_cost_nothing(site: Site) -> None:
     assert not site.dialled()
 
 
-def test_tokens_are_counted_for_keys_that_may_call(site: Site) -> None:
+def test_count_tokens_requires_a_valid_inference_key(site: Site) -> None:
     for key, status, kind in (
         ("sk-unknown", 401, "authentication_error"),
         (site.tenant.management_key, 403, "permission_error"),
@@ -66,7 +66,7 @@ def test_tokens_are_counted_for_keys_that_may_call(site: Site) -> None:
     assert count(site).status_code == 401
 
 
-def test_a_count_of_what_is_no_message_is_refused(site: Site) -> None:
+def test_count_tokens_refuses_an_invalid_request(site: Site) -> None:
     refused = count(site, messages=[])
     assert refused.status_code == 400
     assert refused.json()["error"] == {
@@ -79,7 +79,7 @@ def test_a_count_of_what_is_no_message_is_refused(site: Site) -> None:
     }
 
 
-def test_a_message_costs_what_its_chat_would(site: Site) -> None:
+def test_a_message_costs_as_much_as_its_chat(site: Site) -> None:
     site.publish(price=factories.make_price("0.000001", "0.000002"))
     found = send(site, content="one two", metadata={"user_id": "ada@example.com"})
     assert found.status_code == 200, found.text
@@ -162,7 +162,7 @@ def test_a_stream_that_breaks_off_ends_in_an_error(site: Site) -> None:
 
 @pytest.fixture
 def strange(site: Site) -> Iterator[None]:
-    """Serves the model where calls of tools are no list."""
+    """Publishes the model at an upstream whose ``tool_calls`` is not a list."""
     message = {"role": "assistant", "tool_calls": {"name": "f"}}
     events = [
         {"id": "a", "choices": [{"index": 0, "delta": {"content": "Hi"}}]},
@@ -191,7 +191,7 @@ def strange(site: Site) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("strange")
-def test_an_answer_that_no_message_can_hold_is_the_providers_fault(site: Site) -> None:
+def test_a_malformed_choice_is_a_bad_gateway(site: Site) -> None:
     found = send(site)
     assert found.status_code == 502
     assert found.json()["error"]["type"] == "api_error"
@@ -201,7 +201,7 @@ def test_an_answer_that_no_message_can_hold_is_the_providers_fault(site: Site) -
 
 
 @pytest.mark.usefixtures("strange")
-def test_a_stream_that_no_message_can_hold_ends_in_an_error(site: Site) -> None:
+def test_a_malformed_choice_ends_the_stream_in_an_error(site: Site) -> None:
     events = events_of(send(site, stream=True).content)
     assert [each["type"] for each in events] == [
         "message_start",
@@ -216,7 +216,7 @@ def test_a_stream_that_no_message_can_hold_ends_in_an_error(site: Site) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_upstream_that_is_overloaded_is_told_so(site: Site, stream: bool) -> None:
+def test_an_overloaded_upstream_is_an_overloaded_error(site: Site, stream: bool) -> None:
     site.publish("sim-status:529")
     found = send(site, stream=stream)
     assert found.status_code == 529
@@ -238,7 +238,7 @@ def test_an_upstream_that_is_overloaded_is_told_so(site: Site, stream: bool) -> 
         ),
     ],
 )
-def test_a_request_without_one_key_of_ours_is_refused(
+def test_a_request_without_exactly_one_valid_key_is_refused(
     site: Site, headers: dict[str, str], message: str
 ) -> None:
     site.publish()
@@ -263,14 +263,14 @@ def test_a_request_without_one_key_of_ours_is_refused(
 @pytest.mark.parametrize(
     "names", [("x-api-key",), ("Authorization",), ("x-api-key", "Authorization")]
 )
-def test_a_key_may_come_by_either_name(site: Site, names: tuple[str, ...]) -> None:
+def test_a_key_may_be_sent_in_either_header(site: Site, names: tuple[str, ...]) -> None:
     site.publish()
     key = site.tenant.api_key
     values = {"x-api-key": key, "Authorization": f"Bearer {key}"}
     assert send(site, headers={name: values[name] for name in names}).status_code == 200
 
 
-def test_a_key_of_another_name_is_none_for_chat(site: Site) -> None:
+def test_chat_ignores_the_x_api_key_header(site: Site) -> None:
     site.publish()
     found = requests.post(
         f"{site.server}/api/v1/chat/completions",
@@ -301,7 +301,7 @@ def test_a_refusal_stores_nothing(
     site.assert_nothing_happened()
 
 
-def test_a_caller_without_credits_is_told_the_bill(site: Site) -> None:
+def test_a_caller_without_credits_gets_a_billing_error(site: Site) -> None:
     site.publish(price=factories.make_price("0.000001", "0.000002"))
     poor = factories.make_tenant("Poor", credits_usd=0)
     found = send(site, headers={"x-api-key": poor.api_key})
@@ -310,20 +310,20 @@ def test_a_caller_without_credits_is_told_the_bill(site: Site) -> None:
     site.assert_nothing_happened()
 
 
-def test_other_methods_are_refused_in_the_same_words(site: Site) -> None:
+def test_other_methods_are_refused_in_the_messages_format(site: Site) -> None:
     found = requests.get(f"{site.server}{MESSAGES}", timeout=10)
     assert (found.status_code, found.headers["Allow"]) == (405, "POST")
     assert found.json()["error"]["type"] == "invalid_request_error"
 
 
-def test_a_large_body_is_refused_in_the_same_words(site: Site, settings: LazySettings) -> None:
+def test_a_large_body_is_refused_in_the_messages_format(site: Site, settings: LazySettings) -> None:
     settings.MAX_REQUEST_BYTES = 10
     found = send(site)
     assert (found.status_code, found.json()["error"]["type"]) == (413, "request_too_large")
     site.assert_nothing_happened()
 
 
-def test_many_messages_at_a_time_keep_apart(site: Site) -> None:
+def test_concurrent_messages_do_not_mix(site: Site) -> None:
     site.publish()
     words = [f"word{number}" for number in range(20)]
 

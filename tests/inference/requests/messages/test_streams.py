@@ -1,4 +1,4 @@
-"""A chat stream becomes a stream of message events; errors have Anthropic's names."""
+"""A chat stream becomes a stream of message events; errors have Anthropic's types."""
 
 from __future__ import annotations
 
@@ -99,17 +99,17 @@ EVENTS = [
 ]
 
 
-def test_a_stream_is_one_of_a_message() -> None:
+def test_a_chat_stream_becomes_message_events() -> None:
     assert turned(CHAT) == EVENTS
 
 
 @given(st.lists(st.integers(0, len(CHAT)), max_size=40))
-def test_a_stream_is_the_same_however_it_was_cut(places: list[int]) -> None:
+def test_the_events_do_not_depend_on_how_the_stream_is_split(places: list[int]) -> None:
     cuts = sorted({0, len(CHAT), *places})
     assert turned(*(CHAT[here:there] for here, there in itertools.pairwise(cuts))) == EVENTS
 
 
-def test_events_leave_as_soon_as_they_can() -> None:
+def test_events_are_sent_without_delay() -> None:
     events = Events("req-1")
     assert [kind["type"] for kind in events_of(events.feed(event({"content": "It "})))] == [
         "message_start",
@@ -122,7 +122,7 @@ def test_events_leave_as_soon_as_they_can() -> None:
     assert events.feed(event({}, finish_reason="stop")) == b""
 
 
-def test_calls_that_take_turns_come_one_after_the_other() -> None:
+def test_interleaved_tool_calls_become_successive_blocks() -> None:
     chat = (
         call_piece(0, "", id="a", name="f"),
         call_piece(1, "", id="b", name="g"),
@@ -146,7 +146,7 @@ def test_calls_that_take_turns_come_one_after_the_other() -> None:
     ]
 
 
-def test_a_call_that_another_follows_under_its_number_is_ended() -> None:
+def test_a_new_call_with_the_same_index_ends_the_previous_one() -> None:
     chat = (call_piece(0, "{}", id="a", name="f"), call_piece(0, "{}", id="b", name="g"), ended())
     assert [block["content_block"] for block in turned(*chat) if "content_block" in block] == [
         use("a", "f"),
@@ -154,7 +154,7 @@ def test_a_call_that_another_follows_under_its_number_is_ended() -> None:
     ]
 
 
-def test_a_call_without_arguments_that_nothing_completes_ends_with_the_stream() -> None:
+def test_a_call_without_arguments_ends_with_the_stream() -> None:
     chat = (call_piece(0, "", id="a", name="f"), call_piece(1, "", id="b", name="g"), ended())
     assert turned(*chat)[1:] == [
         start(0, use("a", "f")),
@@ -176,7 +176,7 @@ ENCRYPTED = {"type": "reasoning.encrypted", "format": "anthropic-claude-v1"}
         event({"reasoning_details": [{**ENCRYPTED, "data": "x" * 1_000_000}]}),
     ],
 )
-def test_only_so_much_is_kept_of_what_waits(piece: bytes) -> None:
+def test_pending_events_are_limited_in_size(piece: bytes) -> None:
     begun = call_piece(0, '{"x":', id="a", name="f")
     assert len(turned(begun, *[piece] * 16)) > 1
     with pytest.raises(InvalidStream) as error:
@@ -184,7 +184,7 @@ def test_only_so_much_is_kept_of_what_waits(piece: bytes) -> None:
     assert str(error.value) == "The tool calls of the stream are too large."
 
 
-def test_encrypted_reasoning_is_a_block_of_its_own() -> None:
+def test_encrypted_reasoning_becomes_a_separate_block() -> None:
     kind = {"format": "anthropic-claude-v1"}
     details: list[Any] = [
         {"type": "reasoning.text", "text": "Hm.", "index": 0, **kind},
@@ -206,7 +206,7 @@ def test_encrypted_reasoning_is_a_block_of_its_own() -> None:
     ]
 
 
-def test_an_error_in_a_stream_is_its_last_event() -> None:
+def test_an_error_event_ends_the_stream() -> None:
     error = {"code": 529, "message": "Busy.", "metadata": {"error_type": "provider_overloaded"}}
     choice = {"index": 0, "delta": {"content": ""}, "finish_reason": "error"}
     chat = (event({"content": "It "}), raw({"error": error, "choices": [choice]}))
@@ -223,7 +223,7 @@ def test_an_error_in_a_stream_is_its_last_event() -> None:
     ]
 
 
-def test_an_event_that_is_malformed_ends_the_stream() -> None:
+def test_a_malformed_event_raises_invalid_stream() -> None:
     with pytest.raises(InvalidStream):
         turned(event({"tool_calls": 5}))
     with pytest.raises(InvalidStream):
@@ -249,7 +249,7 @@ def test_an_event_that_is_malformed_ends_the_stream() -> None:
         (529, "overloaded_error"),
     ],
 )
-def test_an_error_has_anthropics_name(status: int, kind: str) -> None:
+def test_render_error_uses_the_error_types_of_anthropic(status: int, kind: str) -> None:
     metadata = {"error_type": "ours", "provider_name": "Acme AI"}
     body = {"error": {"code": status, "message": "No.", "metadata": metadata}, "beside": 1}
     assert render_error(body, "req-1") == {
