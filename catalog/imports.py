@@ -1,4 +1,4 @@
-"""Imports and exports the catalogue file: parses it, checks every row, applies it in one go."""
+"""Imports and exports the catalogue file: parses it, checks every row, applies all or nothing."""
 
 from __future__ import annotations
 
@@ -89,15 +89,15 @@ def parse(data: bytes) -> Catalog:
 def apply(catalog: Catalog, *, dry_run: bool = False, on_row: RowListener | None = None) -> Report:
     """Creates and updates the rows by their natural keys, all or none.
 
-    An equal row stays as it is, so that a second run reports only ``unchanged``. ``dry_run`` is the
-    same path, rolled back; ``on_row`` receives the outcome of each row. Raises
+    An equal row stays as it is, so that a second run reports only ``unchanged``. ``dry_run`` takes
+    the same path and rolls back; ``on_row`` receives the outcome of each row. Raises
     :class:`ImportRefused` when an endpoint names a model or provider that neither the file nor the
     database has.
     """
     report = Report.of_kinds(*KINDS, dry_run=dry_run)
     count_row = report.counter(on_row)
     with transaction.atomic():
-        # The keys do not change, so inserts that refer to these rows need not wait.
+        # The primary keys do not change, so the weaker lock lets inserts refer to these rows.
         stored_providers = Provider.objects.select_for_update(no_key=True)
         providers = {row.slug: row for row in stored_providers}
         _upsert(
@@ -268,7 +268,7 @@ def _require_free_slugs(rows: list[ModelRow], stored: dict[str, LanguageModel]) 
 
 
 def _release_slugs(rows: list[ModelRow], stored: dict[str, LanguageModel]) -> None:
-    """Replaces the slugs that change by placeholders, so that models can swap their slugs."""
+    """Replaces the slugs that change with placeholders, so that models can swap their slugs."""
     renamed = [
         stored[row.canonical_slug].pk
         for row in rows

@@ -36,7 +36,7 @@ class DialectName(models.TextChoices):
 
     @property
     def has_url_in_credential(self) -> bool:
-        """Whether a deployment's URL comes from the credential instead of ``base_url``."""
+        """Returns whether the URL of a deployment comes from the credential, not ``base_url``."""
         return self in (DialectName.AZURE, DialectName.BEDROCK, DialectName.VERTEX)
 
 
@@ -56,8 +56,8 @@ class CatalogVersion(models.Model):
 class CatalogVersionBump(VersionBump):
     """Sets the catalogue's version once for each transaction that changes the catalogue.
 
-    The advisory lock waits for the batches of requests that ``causeway_hold_catalog()`` lets read
-    the present version.
+    The advisory lock waits for the batches of requests that read the present version with
+    ``causeway_hold_catalog()``, which locks it until their commit.
     """
 
     statement = f"""\
@@ -116,7 +116,7 @@ class Provider(BaseModel):
         self.save_fields("sealed_credential", "credential_label")
 
     def rewrap_credential(self) -> bool:
-        """Encrypts the secret with the first credential key; returns whether another was in use.
+        """Encrypts the secret with the first credential key; returns whether the row changed.
 
         Raises :class:`config.secrets.DecryptionFailed` when no configured key decrypts it.
         """

@@ -19,6 +19,6 @@ class ModelNotFound(NotFound):
 
 
 def split_variant(name: str) -> tuple[str, str | None]:
-    """Returns a model's name without its variant, and the variant, ``None`` where it has none."""
+    """Returns a model's name without its variant, and the variant or ``None``."""
     base, _, variant = name.rpartition(":")
     return (base, variant) if variant in VARIANTS else (name, None)

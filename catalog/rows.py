@@ -16,11 +16,12 @@ from catalog.pricing import Price, decimal_text
 from config.api.text import NOT_STORABLE
 from config.egress.addresses import EgressPolicy, InvalidURL, parse_base_url
 
-# In seconds, in the year 5138. A time of today in milliseconds is greater, and is refused.
+# The latest time, in seconds: in the year 5138. A present time in milliseconds is greater, so it is
+# refused.
 LATEST: Final = 10**11
 DECIMAL: Final = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,30})?")
 
-# Without control characters, which the console refuses too.
+# A text without control characters, which the console refuses too.
 _PLAIN: Final = r"^[^\x00-\x1f\x7f-\x9f]*\Z"
 _PATH: Final = r"^[^/\s\x00-\x1f\x7f-\x9f]+/[^\s\x00-\x1f\x7f-\x9f]+\Z"
 _ADDRESS: Final = r"^https?://[^\s\x00-\x1f\x7f-\x9f]+\Z"

@@ -60,7 +60,7 @@ class _CatalogueViewSet(GenericViewSet[Any]):
 
     @property
     def region(self) -> str | None:
-        """The region of the host name that the request came through."""
+        """Returns the region of the host name that the request was sent to."""
         return region_of_host(self.request.get_host(), settings.REGION_HOSTS)
 
     def load_public_catalogue(self) -> VisibleCatalogue:

@@ -1,4 +1,4 @@
-"""Decides which endpoints a policy admits, and for which reasons it excludes the others."""
+"""Decides which endpoints a policy admits, and gives the reasons for excluding the others."""
 
 from __future__ import annotations
 
@@ -39,15 +39,16 @@ class EndpointFacts:
 
     @property
     def kind(self) -> EndpointFacts:
-        """Returns the facts that all endpoints alike share: with the family instead of the model.
+        """Returns the facts with the model's family in place of the model.
 
-        A catalogue has thousands of endpoints but few kinds, so a policy is applied to kinds.
+        All endpoints of a kind share these. A catalogue has thousands of endpoints but few kinds,
+        so a policy is applied to kinds.
         """
         return replace(self, model_slug=f"{Family.of(self.model_slug)}/", model_permaslug="")
 
 
 def exclusions(facts: EndpointFacts, policy: Policy) -> tuple[Exclusion, ...]:
-    """Returns every reason why the policy excludes an endpoint; none when it admits it."""
+    """Returns all reasons why the policy excludes an endpoint; empty for an admitted one."""
     if policy.is_open:
         return ()
     names = {facts.provider_slug.lower(), facts.provider_name.lower()}
@@ -82,7 +83,8 @@ def admits_model(names: frozenset[str], policy: Policy) -> bool:
 def admitted_kinds(kinds: Iterable[EndpointFacts], policy: Policy) -> frozenset[int]:
     """Returns the indexes of the kinds that the policy admits, regardless of the model.
 
-    Together with :func:`admits_model` this equals :func:`exclusions` for every single endpoint.
+    Together with :func:`admits_model`, gives the same result as :func:`exclusions` for each
+    endpoint.
     """
     of_any_model = replace(policy, models=None, ignored_models=frozenset())
     return frozenset(

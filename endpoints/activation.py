@@ -1,4 +1,4 @@
-"""Validates and activates a draft in one step, for a creation with ``activate``."""
+"""Validates and activates a draft in one step, for a create request with ``activate``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class NotActivated(GatewayError):
         self.validation = result
 
     def body(self) -> dict[str, Any]:
-        """Returns the error envelope without metadata, as specification 7.2 demands."""
+        """Returns the error envelope without metadata, as specification 7.2 requires."""
         body = super().body()
         del body["error"]["metadata"]
         return body

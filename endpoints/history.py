@@ -35,7 +35,7 @@ class Event:
 
 
 def events(endpoint: PrivateEndpoint) -> list[Event]:
-    """Returns the events, latest first; of each kind at most ``SHOWN``."""
+    """Returns the events, latest first, at most ``SHOWN`` of each kind."""
     found = [
         *_validations(endpoint),
         *_declarations(endpoint),

@@ -2,12 +2,13 @@
 
 A line names an endpoint by model, provider, ``upstream_model_id`` and ``base_url``. If the
 organization has no such endpoint, the import creates a draft. If the endpoint is a draft, the
-import changes it to what the line says. An endpoint that was ever activated may only be named as it
-is, because an import makes no transition. A member that is absent leaves the stored value alone.
+import changes its values to those of the line. For an endpoint that was ever activated, a line with
+other values is refused, because an import makes no transition. An absent member leaves the stored
+value unchanged.
 
 An organization may have registered the same endpoint several times. Then the first line with these
-four members names the oldest of them, the second line the next one, and so on; a line beyond the
-last one is refused. The rates per image and per request, which the create request does not have,
+four members names the oldest of them, the second line the next one, and so on; lines beyond the
+last one are refused. The rates per image and per request, which the create request does not have,
 are neither compared nor exported.
 """
 
@@ -95,15 +96,17 @@ def apply(
 ) -> Report:
     """Creates and updates the drafts of a file, all or none.
 
-    The limit of the organization counts all of them. ``dry_run`` takes the same path and rolls
-    back; ``on_row`` is called with the outcome of each row. Raises :class:`ImportRefused`.
+    The organization's limit must have room for all created drafts. ``dry_run`` takes the same path
+    and rolls back; ``on_row`` is called with the outcome of each row. Raises
+    :class:`ImportRefused`.
     """
     report = Report.of_kinds(KIND, dry_run=dry_run)
     count = report.counter(on_row)
     problems = Problems()
     with transaction.atomic():
         rows = list(_rows(lines, problems))
-        # Creates and edits wait for this lock, so that what is checked here still holds below.
+        # Other creations and edits wait for this lock, so the checks below still hold at the
+        # writes.
         organization = Organization.objects.select_for_update(no_key=True).get(pk=organization_id)
         matches = _match_rows(organization_id, rows)
         _check(matches, count, problems)
@@ -119,7 +122,7 @@ def apply(
 
 
 def export(organization_id: uuid.UUID) -> Iterator[bytes]:
-    """Yields the lines of a file that :func:`apply` finds unchanged, oldest endpoint first."""
+    """Yields the lines of a file, oldest endpoint first; :func:`apply` changes nothing for them."""
     # A server-side cursor needs a transaction.
     with transaction.atomic():
         endpoints = (
@@ -170,7 +173,7 @@ def _problems_of(row: _Row) -> list[str]:
 
 
 def _match_rows(organization_id: uuid.UUID, rows: list[tuple[int, _Row]]) -> list[_Match]:
-    """Returns each row with the endpoint that it names: the n-th row with a key, the n-th one."""
+    """Returns each row with its endpoint; the n-th row with a key names the n-th endpoint."""
     stored: dict[_Key, deque[PrivateEndpoint]] = defaultdict(deque)
     endpoints = PrivateEndpoint.objects.for_organization(organization_id)
     for endpoint in endpoints.select_related("model", "provider", "price").order_by(
@@ -238,7 +241,7 @@ def _changes(row: _Row, endpoint: PrivateEndpoint) -> dict[str, Any]:
 
 
 def _new_price(row: _Row, endpoint: PrivateEndpoint) -> Price | None:
-    """Returns the price of a row where it differs from the one in force."""
+    """Returns the price of a row if it differs from the one in force."""
     price = _price(row)
     if price is None or _rates(price) == _rates(endpoint.price.price):
         return None

@@ -33,7 +33,7 @@ def rotate(
 ) -> list[Validation]:
     """Replaces a credential's secret and returns the validations made with the new secret.
 
-    Without ``revalidate`` there are none, and the dependants' validations become stale. With it,
+    Without ``revalidate``, returns none, and the dependants' validations become stale. With it,
     each dependant is validated first; if all pass, the secret and the validations change together.
     Otherwise :class:`RotationRefused` is raised and nothing changes.
     """

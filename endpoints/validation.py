@@ -68,7 +68,7 @@ class Reason(StrEnum):
 
 
 class _CheckFailed(Exception):
-    """Ends a validation at a failed check that makes the later checks meaningless."""
+    """Ends a validation at a failed check after which later checks are meaningless."""
 
     def __init__(
         self,
@@ -201,7 +201,7 @@ def _find_credential(
     trial: tuple[ByokCredential, Secret] | None,
     validation: Validation,
 ) -> tuple[ByokCredential, Secret]:
-    """Returns the credential to use with its secret and records it in the validation."""
+    """Returns the credential to use and its secret; records the credential in the validation."""
     usable = ByokCredential.objects.usable_in(workspace, endpoint.provider.slug)
     if trial is not None:
         usable = usable.filter(pk=trial[0].pk)
@@ -252,7 +252,7 @@ class _Probe:
         self.egress_client: egress.EgressClient
 
     async def call_plain(self) -> None:
-        """Makes the call without streaming; raises :class:`_CheckFailed`."""
+        """Makes the plain call, without streaming; raises :class:`_CheckFailed`."""
         response = await self._send(stream=False)
         peer = response.peer
         self.result.evidence |= {

@@ -15,7 +15,7 @@ from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation
 
 ACTOR: Final = "drift watch"
-# Small, so that a stopping worker finishes soon.
+# The batch is small, so that a stopping worker finishes soon.
 _BATCH: Final = 20
 _COMPARED: Final = ("model", "prompt_tokens", "system_fingerprint", "certificate_key", "address")
 
@@ -24,7 +24,8 @@ def watch_due() -> int:
     """Validates the active endpoints that are due, and returns their number.
 
     An endpoint is due ``WATCH_INTERVAL`` seconds after its last validation (0: never). The oldest
-    comes first. Watching stops when the last 24 hours have cost ``WATCH_SPEND_LIMIT`` USD.
+    comes first. Watching stops while the watch has cost ``WATCH_SPEND_LIMIT`` USD in the last 24
+    hours.
     """
     if not settings.WATCH_INTERVAL:
         return 0

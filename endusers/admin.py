@@ -103,14 +103,14 @@ class EndUserAdmin(UploadsAdmin):
             return queryset, False
         key = parse_uuid(term)
         if key is None:
-            # In the order of the index, which puts an exact match first.
+            # The order of the index puts an exact match first.
             return queryset.filter(user__startswith=term).order_by("user", "id"), False
         if Organization.objects.filter(pk=key).exists():
             return queryset.filter(organization_id=key), False
         return queryset.filter(Q(pk=key) | Q(user=term)), False
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> Any:
-        """Returns an end user with its activity, which only its page shows."""
+        """Returns an end user with its activity, which only the page of an end user shows."""
         found = super().get_object(request, object_id, from_field)
         if found is not None:
             found.activity = Activity(

@@ -1,4 +1,4 @@
-"""Imports and exports end users: reads a file line by line, checks it whole, applies it at once.
+"""Imports and exports end users: reads a file line by line and applies it in one transaction.
 
 Two formats have the same members, ``user`` and, optionally, ``is_active``:
 
@@ -6,13 +6,13 @@ Two formats have the same members, ``user`` and, optionally, ``is_active``:
   begins with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return for a formula. So an export
   puts an apostrophe before such a value, and before a value that has apostrophes and then such a
   character; an import removes one apostrophe from both. ``is_active`` is ``true`` or ``false``,
-  also in capitals (spreadsheets write them so); an empty cell leaves the flag alone.
+  or ``TRUE`` or ``FALSE`` as spreadsheets write them; an empty cell leaves the flag unchanged.
 * JSON lines, one object each.
 
 An import creates only what ``/end-users`` registers: 1 to 256 characters without control
-characters. ``/external-users`` registers longer and freer strings (up to 512 characters, no NUL, no
-white space at either end); a row with such a string must name a stored end user. So
-every export imports as unchanged.
+characters. ``/external-users`` also registers longer strings and other characters (up to 512
+characters, no NUL, no white space at either end); a row with such a string must name a stored end
+user. So an import of any export changes nothing.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def apply(
     """Registers and marks the end users of a file, all or none.
 
     The rows wait in a temporary table, so that memory does not grow with the file. A row without
-    ``is_active`` leaves a stored flag alone. ``dry_run`` takes the same path and rolls back.
+    ``is_active`` leaves a stored flag unchanged. ``dry_run`` takes the same path and rolls back.
     Raises :class:`ImportRefused`.
     """
     problems = Problems()
@@ -134,8 +134,8 @@ def apply(
                 [f"line {line}: user {_NOT_PLAIN}" for line, _ in unknown], unknown[0][1]
             )
         problems.raise_if_any()
-        # Imports of one organization take turns: two that insert and update could deadlock. They
-        # do not lock the organization's row, because requests would wait for a long import.
+        # Imports of one organization run one after another, because concurrent ones could deadlock.
+        # They do not lock the organization's row, because requests would wait for a long import.
         cursor.execute(_TAKE_TURNS, [f"end_user_import|{organization_id}"])
         now = timezone.now()
         if on_row is not None:
@@ -148,7 +148,7 @@ def apply(
         created = cursor.rowcount
         cursor.execute(_UPDATE, [now, organization_id])
         updated = cursor.rowcount
-        # The caller may import again in the same transaction.
+        # The table is dropped here, because the caller may import again in the same transaction.
         cursor.execute("DROP TABLE end_user_import")
         transaction.set_rollback(dry_run)
     rest = total - created - updated
@@ -173,7 +173,7 @@ def detect_format(name: str, lines: Iterable[bytes]) -> tuple[bool, Iterator[byt
 
 
 def export(organization_id: uuid.UUID, *, as_csv: bool) -> Iterator[bytes]:
-    """Yields the rows of a file that :func:`apply` finds unchanged, oldest registration first."""
+    """Yields the rows of a file, oldest user first; :func:`apply` changes nothing for them."""
     # A server-side cursor needs a transaction.
     with transaction.atomic():
         rows = EndUser.objects.for_organization(organization_id).order_by("created_at", "id")
@@ -244,7 +244,7 @@ def _is_plain(user: str) -> bool:
 
 
 def _problem_of(user: str) -> str:
-    """Returns why neither route registers a user; empty if one of them does."""
+    """Returns the reason why neither route registers a user; empty if one of them does."""
     if not user:
         return "must not be empty"
     if _is_plain(user):

@@ -53,14 +53,14 @@ class EndUserViewSet(ListModelMixin, OrganizationViewSet):
     serializer_class = EndUserSerializer
     filterset_class: ClassVar[type[StrictFilterSet]] = EndUserFilters
     lookup_field = "user"
-    # A tracking string has any character that a URL can carry, slashes and line ends included.
+    # A tracking string may contain any character of a URL, including slashes and line ends.
     lookup_value_regex = r"[\s\S]+"
     not_found = EndUserNotFound
     schema_tag = "end-users"
     create_serializer: ClassVar[type[StrictSerializer]] = CreateSerializer
 
     def get_object(self) -> EndUser:
-        # The server replaces octets that are not UTF-8 by U+FFFD, which would name another user.
+        # The server replaces bytes that are not UTF-8 with U+FFFD, which would name another user.
         if not is_utf8_path(getattr(self.request._request, "scope", {}).get("raw_path", b"")):
             raise EndUserNotFound
         end_user: EndUser = super().get_object()

@@ -43,8 +43,7 @@ TRANSFER = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
 
 FIRST_SPAN = 2_000
 MAX_SPAN = 10_000
-# Each transaction needs a call for its receipt, and the payments of a batch are stored
-# together.
+# Each transaction needs a call for its receipt, and each batch is stored at once.
 MAX_TRANSACTIONS = 500
 _MAX_CLOCK_AHEAD = timedelta(days=1)
 

@@ -109,7 +109,7 @@ class ModelEndpointAdmin(CatalogueAdmin):
     readonly_fields = ("rates", "id", "created_at", "updated_at")
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Replaces the rate fields by their text for an operator who may only view."""
+        """Replaces the rate fields with plain text for an operator who may only view."""
         fieldsets = super().get_fieldsets(request, obj)
         if obj is None or self.has_change_permission(request, obj):
             return fieldsets

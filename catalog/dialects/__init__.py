@@ -1,4 +1,4 @@
-"""Wire formats of providers, one module a dialect.
+"""Wire formats of providers, one module per dialect.
 
 A dialect is a pure module with the shape of :class:`base.Dialect`: it turns a :class:`base.Call`
 into an HTTP request, and bytes into a :class:`base.Reply` or into :class:`base.Chunk` objects. It
@@ -55,7 +55,7 @@ def get(name: str, model: str = "") -> Dialect | None:
 
 @cache
 def _load(name: str) -> Dialect:
-    """Imports a dialect at its first use: the libraries of the clouds need ten megabytes."""
+    """Imports a dialect at its first use: the libraries of the clouds take ten megabytes."""
     return cast(Dialect, import_module(f"{__name__}.{name}"))
 
 

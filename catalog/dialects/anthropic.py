@@ -78,7 +78,7 @@ class _Usage(msgspec.Struct):
     def prompt_usage(self) -> Usage | None:
         """Returns the usage of the prompt, which is known when a stream begins.
 
-        Some streams begin with zeros and report the counts at the end; then it is ``None``.
+        Some streams begin with zeros and report the counts at the end; then the result is ``None``.
         """
         total = msgspec.structs.replace(self, output_tokens=0).add_up(_Usage())
         return total if total is not None and total.prompt else None
@@ -213,7 +213,7 @@ def stream_parser(operation: Operation, choices: int = 1) -> StreamParser:
 
 
 def has_thinking_budget(model: str) -> bool:
-    """Returns whether the model thinks by a budget of tokens, and not by an effort."""
+    """Returns whether the model takes a budget of tokens for thinking instead of an effort."""
     return _HAS_BUDGET.search(model) is not None
 
 
@@ -231,8 +231,8 @@ def build_thinking(model: str, chat: Chat, max_tokens: int) -> dict[str, Any] | 
     """Returns the ``thinking`` of a request, or ``None`` when the model decides.
 
     A budget is part of the output and has a minimum: if the output is smaller, an older model does
-    not think. A budget cannot be converted to an effort: a newer model decides by itself. A model
-    that must call a tool cannot be told to think first.
+    not think. A budget cannot be converted to an effort: a newer model decides by itself. When a
+    tool call is forced, the model cannot be told to think first.
 
     Raises :class:`base.Untranslatable` for a model that cannot be forced to call a tool.
     """
@@ -253,16 +253,16 @@ def build_thinking(model: str, chat: Chat, max_tokens: int) -> dict[str, Any] | 
     budget = max(budget, _MIN_BUDGET)
     if budget >= max_tokens:
         return None
-    # These models show their thinking by default; the signature is the same either way.
+    # These models show their thinking by default; the signature is the same with and without it.
     hidden = {"display": "omitted"} if options.is_hidden else {}
     return {"type": "enabled", "budget_tokens": budget, **hidden}
 
 
 def choose_sampling(model: str, chat: Chat, thinking: dict[str, Any] | None) -> Sampling:
-    """Returns the sampling parameters that the model accepts; with thinking, ``top_p`` at most.
+    """Returns the sampling parameters that the model accepts; with thinking, only ``top_p``.
 
     Models since the fourth generation accept one of ``temperature`` and ``top_p``; ``temperature``
-    wins.
+    takes precedence.
     """
     if thinking is not None and thinking["type"] != "disabled":
         top_p = chat.top_p
@@ -270,7 +270,7 @@ def choose_sampling(model: str, chat: Chat, thinking: dict[str, Any] | None) -> 
         return Sampling(top_p=top_p if is_allowed else None)
     temperature, top_p = chat.temperature, chat.top_p
     if temperature is not None:
-        # OpenAI's scale ends at 2 and this one at 1; both ends mean the most random reply.
+        # OpenAI's scale ends at 2 and this one at 1; both maxima mean the most random reply.
         temperature = min(temperature, 1)
         top_p = top_p if _ACCEPTS_BOTH.search(model) else None
     return Sampling(temperature, top_p, chat.top_k)

@@ -1,8 +1,8 @@
 """Claude in Microsoft Foundry: Anthropic's wire format at a host of Foundry.
 
 https://learn.microsoft.com/en-us/azure/ai-foundry/foundry-models/how-to/use-foundry-models-claude
-describes it. The credential must name the Foundry host itself: the other hosts of a resource do not
-tell whether they belong to a Foundry.
+describes it. The credential must name the Foundry host itself: the names of a resource's other
+hosts do not show whether it is a Foundry resource.
 """
 
 from __future__ import annotations

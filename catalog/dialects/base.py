@@ -25,7 +25,7 @@ _MAX_MESSAGE: Final = 512
 _UNPRINTABLE: Final = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+"
 )
-# A signed token (RFC 7515) is as good as a key until it expires.
+# A signed token (RFC 7515) grants the same access as a key until it expires.
 _TOKEN: Final = re.compile(r"eyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
 # A JSON escape: a pair of surrogates, a lone surrogate, or any other escape.
 _ESCAPE: Final = re.compile(
@@ -47,7 +47,7 @@ class Untranslatable(Exception):
 
 
 class InvalidReply(Exception):
-    """A 200 whose body is not a completion; the message is ours and safe to show."""
+    """A response with status 200 without a completion; the message is ours and safe to show."""
 
 
 class InvalidStream(Exception):
@@ -55,7 +55,7 @@ class InvalidStream(Exception):
 
 
 class ProviderFailure(Exception):
-    """An error that the provider reported, inside a 200 or as the body of an error status.
+    """An error that the provider reported, with status 200 or as the body of an error status.
 
     Its texts come from outside: only the texts of :meth:`clean` are safe to show.
     """
@@ -80,7 +80,7 @@ class Call:
     ``fields`` holds no field that only the gateway reads; ``model`` is the upstream's identifier of
     the model. Without a ``base_url`` the credential names the host. ``max_completion_tokens`` is
     the output limit of the endpoint, for a format that requires a limit when the caller names none.
-    ``is_byok`` tells that the owner of the credential pays the provider, and not the operator.
+    ``is_byok`` is true when the owner of the credential pays the provider, not the operator.
     ``supported_parameters`` are the parameters that the endpoint lists, or ``None`` without a list.
     """
 
@@ -98,7 +98,8 @@ class Call:
 class Reply(msgspec.Struct):
     """A whole completion: its body, and the facts that the gateway needs.
 
-    ``output_bytes`` is the size of the output, from which tokens are estimated without a usage.
+    ``output_bytes`` is the size of the output, from which tokens are estimated when the usage is
+    missing.
     """
 
     fields: Fields
@@ -113,8 +114,8 @@ class Chunk(msgspec.Struct):
     """One event of a stream, or its end mark (``is_done``, no fields).
 
     A chunk without choices carries something else, for instance the usage. A chunk with ``repeats``
-    stands for several events that equal the chunk before except for their choices: each item is the
-    JSON of the choices of one event, and ``fields`` is empty.
+    stands for several events that equal the previous chunk except for their choices: each item is
+    the JSON of the choices of one event, and ``fields`` is empty.
     """
 
     fields: Fields
@@ -189,13 +190,13 @@ def decode_object(body: bytes) -> dict[str, msgspec.Raw] | None:
     """Decodes a JSON object and leaves its values raw; returns ``None`` for anything else.
 
     Some servers print ``NaN`` for a missing number. That is not JSON, but the rest of the reply is
-    whole, so it is read as ``null``. Other servers split the two surrogates of a character over two
-    events; each surrogate is read as U+FFFD.
+    valid, so ``NaN`` is read as ``null``. Other servers split the two surrogates of a character
+    over two events; each surrogate is read as U+FFFD.
     """
     if b"\\ud" in body or b"\\uD" in body:
         body = _ESCAPE.sub(_replace_lone_surrogate, body)
     try:
-        # Raw values are never decoded unless they are used. The encoding is checked here, because
+        # Raw values are decoded only when they are used. The encoding is checked here, because
         # everything that is relayed must be UTF-8.
         return _decode_fields(body.decode())
     except RecursionError:

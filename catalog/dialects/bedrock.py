@@ -103,7 +103,7 @@ class _ReasoningText(_Struct):
 
 
 class _Reasoning(_Struct):
-    """Reasoning: with a ``reasoning_text`` in a whole reply, with single pieces in a stream."""
+    """Reasoning: a whole reply has ``reasoning_text``, a stream ``text`` and ``signature``."""
 
     reasoning_text: _ReasoningText | None = None
     redacted_content: str | None = None
@@ -265,7 +265,7 @@ def _sign(
         headers={"Content-Type": request.headers["Content-Type"], **headers},
     )
     unsigned.context["timestamp"] = timestamp
-    # The same as `add_auth`, but at a given moment and without its debug log of the session token.
+    # Signs like `add_auth`, but with a given time and without its debug log of the session token.
     text = signer.string_to_sign(unsigned, signer.canonical_request(unsigned))
     headers["Authorization"] = (
         f"AWS4-HMAC-SHA256 Credential={signer.scope(unsigned)}, "
@@ -304,7 +304,7 @@ def _build_body(call: Call, chat: Chat) -> dict[str, Any]:
             textFormat=_build_text_format(chat), effort=anthropic.effort_name(model, chat)
         )
         or None,
-        # The parameters of Claude that the common format lacks; other models name them otherwise.
+        # The parameters of Claude that the common format lacks; other models use other names.
         additionalModelRequestFields=messages.omit_none(top_k=sampling.top_k, thinking=thinking)
         or None,
     )
@@ -313,13 +313,13 @@ def _build_body(call: Call, chat: Chat) -> dict[str, Any]:
 def _build_text_format(chat: Chat) -> dict[str, Any] | None:
     if chat.schema is None:
         return None
-    # The format takes the schema as a JSON text.
+    # The format requires the schema as a string of JSON.
     definition = messages.omit_none(schema=bytes(chat.schema).decode(), name=chat.schema_name)
     return {"type": "json_schema", "structure": {"jsonSchema": definition}}
 
 
 def _build_tool_config(chat: Chat) -> dict[str, Any] | None:
-    """Returns the tools and the tool choice; a choice of ``none`` means to send no tools."""
+    """Returns the tools and the tool choice; for a choice of ``none``, sends no tools."""
     choice = chat.tool_choice
     if not chat.tools:
         return None
@@ -424,7 +424,7 @@ class _Frames:
 class _Reader:
     """Reads the events of one stream; it ignores events of an unknown type.
 
-    The metadata with the usage comes last, and so it is the end mark.
+    The event with the usage comes last, so it is the end mark.
     """
 
     __slots__ = ("_calls", "_is_started")

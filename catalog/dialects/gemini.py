@@ -241,7 +241,7 @@ def _build_generation_config(model: str, chat: Chat) -> dict[str, Any]:
         presencePenalty=chat.presence_penalty,
         frequencyPenalty=chat.frequency_penalty,
         responseMimeType="application/json" if chat.is_json else None,
-        # Not responseSchema, whose schemas lack keywords that OpenAI's strict schemas require.
+        # responseSchema does not suffice: it lacks keywords that OpenAI's strict schemas require.
         responseJsonSchema=chat.schema,
         responseModalities=[modality.upper() for modality in chat.modalities] or None,
         thinkingConfig=_build_thinking_config(model, chat),

@@ -40,7 +40,7 @@ _NULL: Final = msgspec.Raw(b"null")
 _encode = msgspec.json.Encoder().encode
 _INCLUDE_USAGE: Final = msgspec.Raw(b'{"include_usage":true}')
 # Members of messages, parts and tools that OpenAI's interface lacks and its servers refuse; each
-# with the parameter by which an endpoint declares support, and with its name in JSON.
+# with the parameter by which an endpoint declares support, and with its quoted name.
 _EXTENSIONS: Final = (
     ("cache_control", "cache_control", b'"cache_control"'),
     ("reasoning", "reasoning_details", b'"reasoning"'),
@@ -112,13 +112,14 @@ _decode_choices = msgspec.json.Decoder(list[_Choice]).decode
 _decode_embeddings = msgspec.json.Decoder(list[_Embedding]).decode
 _decode_usage = msgspec.json.Decoder(_Usage | None).decode
 _decode_text: Final = msgspec.json.Decoder(str).decode
-# The value of a member that holds output, when it is a text.
+# Finds the text of a member that holds output.
 _OUTPUT: Final = re.compile(
     rb'"(?:content|reasoning|reasoning_content|text)": ?("(?:[^"\\]|\\.)*+")'
 )
 _REASONING: Final = re.compile(rb'"reasoning_content": ?("(?:[^"\\]|\\.)*+")')
-# How often the parser of a stream searches for the place of the text: a stream may change from one
-# kind of output to another, but some streams never keep the text in one place.
+# The number of times that the parser of a stream searches for the position of the text. More than
+# one, because a stream may change from one kind of output to another; limited, because in some
+# streams the position always changes.
 _MAX_SEARCHES: Final = 8
 
 
@@ -140,8 +141,8 @@ def build_request(
     """Returns the HTTP request of a call to this URL; the headers of ``login`` authenticate it.
 
     An endpoint that lists its parameters gets only the extensions on its list; an endpoint without
-    a list gets all of them. ``has_signatures`` tells that the server signs tool calls and needs the
-    signatures again. Raises :class:`base.Untranslatable`.
+    a list gets all of them. ``has_signatures`` is true when the server signs tool calls and
+    requires the signatures in later requests. Raises :class:`base.Untranslatable`.
     """
     fields = dict(call.fields)
     fields["model"] = call.model
@@ -173,9 +174,10 @@ def build_request(
 
 
 def _set_effort(fields: dict[str, Any], *, accepts_effort: bool) -> None:
-    """Replaces the reasoning options by ``reasoning_effort``, or drops them for other endpoints.
+    """Replaces the reasoning options with ``reasoning_effort`` if the endpoint accepts it.
 
-    The gateway itself decides whether it shows the reasoning to the caller.
+    Drops them for other endpoints. The gateway itself hides the reasoning from callers that exclude
+    it.
     """
     reasoning = fields.pop("reasoning", None)
     fields.pop("include_reasoning", None)
@@ -263,7 +265,7 @@ def _adapt_messages(messages: list[dict[str, Any]], unsupported: set[str]) -> li
 
 
 def _build_tool_content(parts: list[dict[str, Any]]) -> Any:
-    """Returns the text parts of a tool result; one plain text as a string for all servers."""
+    """Returns the text parts of a tool result; a single text as a string, as all servers accept."""
     if not parts:
         return _ATTACHED
     is_plain = len(parts) == 1 and parts[0].keys() == {"type", "text"}
@@ -431,8 +433,8 @@ class _StreamParser:
     def _note_text(self, raw: bytes, size: int) -> None:
         """Stores the bytes around the text in the choices, if one text makes up the output.
 
-        A value that begins with a quote is a text, in whatever object it is. The sizes with and
-        without the text show whether the text counts as output.
+        A value that begins with a quote is a text, in any object. The sizes with and without the
+        text show whether the text counts as output.
         """
         self._head = b""
         for found in _OUTPUT.finditer(raw):
@@ -454,7 +456,7 @@ class _StreamParser:
         if is_blank or fields.get("usage", _NULL) != _NULL:
             return
         before, _, after = event.partition(bytes(fields["choices"]))
-        # Of a repeated key the last one counts, so the choices must have a unique key.
+        # JSON parsers use the last of several equal keys, so the key must occur only once.
         is_unique = before.count(b'"choices"') == 1 and b'"choices"' not in after
         if is_unique and before.rstrip().endswith(b'"choices":'):
             self._before, self._after = before, after

@@ -55,7 +55,7 @@ def project_url(secret: Secret) -> str:
 
 def bearer_token(secret: Secret, moment: float) -> Secret:
     """Returns the bearer token for a moment in seconds since the epoch."""
-    # Tokens are issued at the start of fixed windows, so the cache holds one token a window.
+    # Tokens are issued at the start of fixed windows, so the cache holds one token per window.
     now = int(moment)
     return _sign_token(secret, now - now % _USED_SECONDS)
 

@@ -35,7 +35,7 @@ def build(call: Call, *, clock: Callable[[], float] = time.time) -> OutboundRequ
         if part.url is not None:
             raise messages.unsupported_part(part, "Vertex")
     body = anthropic.build_body(call, replace(chat, cache=None))
-    # The version of a model follows an @.
+    # An @ separates a model's name from its version; the path keeps it unescaped.
     model = quote(body.pop("model"), safe="@")
     method = "streamRawPredict" if call.stream else "rawPredict"
     return OutboundRequest(

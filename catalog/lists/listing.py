@@ -45,8 +45,8 @@ class Offer:
     """The price and limits of a model at one endpoint.
 
     ``kind`` is an index into the kinds of endpoints. ``cost`` is the sum of both prices, which
-    ranks like their mean; an integer, because thousands are compared. ``terms`` is the rendered
-    end of a model that is listed with this offer.
+    sorts like their mean; it is an integer, which compares fast. ``terms`` is the rendered end of a
+    model that is listed with this offer.
     """
 
     endpoint_id: UUID
@@ -104,13 +104,13 @@ class CatalogueCache:
     def load(self) -> Catalogue:
         """Returns the current catalogue, with one query; after a change, with four."""
         if connection.in_atomic_block:
-            # The transaction sees its own changes, whose version changes only at its commit.
+            # A transaction sees its own changes, but the version changes only at its commit.
             return _load(-1)
         kept = self._kept
         if kept.version == _version():
             return kept
-        # One thread loads while the others wait. They read the version again, because an older
-        # version would discard the new copy.
+        # One thread loads while the others wait. They read the version again, because the version
+        # from before the wait may be older than the new copy.
         with self._lock:
             if self._kept.version != (version := _version()):
                 self._kept = _load(version)
@@ -288,7 +288,7 @@ class Criteria:
     is_unknown: bool = False
 
     def is_met_by(self, kind: EndpointFacts) -> bool:
-        """Tells whether an endpoint of this kind meets all criteria of an endpoint."""
+        """Returns whether endpoints of this kind meet all criteria that concern endpoints."""
         names = {kind.provider_slug.lower(), kind.provider_name.lower()}
         return (
             (self.providers is None or not self.providers.isdisjoint(names))
@@ -307,8 +307,8 @@ class ListedModel(NamedTuple):
 class VisibleCatalogue:
     """The part of the catalogue that a policy admits, with an organization's private endpoints.
 
-    A list shows list prices, so a model is listed with its cheapest public offer; with a private
-    offer only if it has no public one.
+    A list shows list prices, so a model is listed with its cheapest public offer. A model without a
+    public offer is listed with a private one.
     """
 
     def __init__(
@@ -323,7 +323,7 @@ class VisibleCatalogue:
         self._admitted = admitted_kinds(self._kinds, policy)
 
     def find(self, model_id: UUID) -> ListedModel | None:
-        """Returns a model with its offer, ``None`` if the policy admits none."""
+        """Returns a model with its offer, or ``None`` if the policy admits none."""
         model = self._models.get(model_id)
         if model is None or not admits_model(model.names, self._policy):
             return None
@@ -333,9 +333,10 @@ class VisibleCatalogue:
     def select(self, criteria: Criteria, *, sort: str | None = None) -> list[ListedModel]:
         """Returns the models that are served and meet the criteria, in order.
 
-        Without ``sort``, newest first. Models that cannot be ranked go last, newest first: those
-        without traffic or context length, and all models in an order by a benchmark, because the
-        catalogue records none. Popularity, throughput and latency are those of public endpoints.
+        Without ``sort``, the newest model is first. Models that cannot be ranked go last, newest
+        first: those without traffic or context length, and all models when sorted by a benchmark,
+        because the catalogue records no benchmarks. Popularity, throughput and latency are those of
+        public endpoints.
         """
         found = [] if criteria.is_unknown else self._find_served(criteria)
         if not (price := criteria.prompt_price).is_open:
@@ -352,7 +353,7 @@ class VisibleCatalogue:
         return [*(listed for _, listed in ranked), *last]
 
     def _find_served(self, criteria: Criteria) -> list[ListedModel]:
-        """Returns the models of which one admitted endpoint meets all criteria of an endpoint."""
+        """Returns the models with an admitted endpoint that meets all criteria for endpoints."""
         models: Iterable[CatalogueModel] = self._models.values()
         if self._policy.models is not None or self._policy.ignored_models:
             models = [model for model in models if admits_model(model.names, self._policy)]

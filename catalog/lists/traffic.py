@@ -1,7 +1,7 @@
 """The recent latency, throughput, uptime and popularity of public endpoints.
 
 The figures come from the generations of all organizations. Anyone may request a list in their
-order, so they are cached for ``KEPT_SECONDS``: any number of callers costs one query a minute in
+order, so they are cached for ``KEPT_SECONDS``: any number of callers costs one query per minute in
 each worker.
 """
 
@@ -24,8 +24,8 @@ KEPT_SECONDS: Final = 60
 _PERCENTILES: Final = ("p50", "p75", "p90", "p99")
 
 # Only the last attempt's own time counts, because earlier attempts went to other endpoints. Only
-# streams have a time to the first token. A caller's mistake, a rate limit and a refused own
-# credential are no failures of the endpoint.
+# streams have a time to the first token. A caller's mistake, a rate limit and a refused BYOK
+# credential do not count as failures of the endpoint.
 _FIGURES: Final = """
 WITH recent AS MATERIALIZED (
     SELECT model_endpoint_id, created_at, status, streamed, completion_tokens, attempts,
@@ -139,7 +139,7 @@ def _first_id(since: datetime) -> str:
 
 
 def _name_percentiles(values: list[float] | None) -> dict[str, float] | None:
-    """Names percentiles. Without rows PostgreSQL returns null, or a list of nulls."""
+    """Returns percentiles by name; without rows PostgreSQL returns null or a list of nulls."""
     if values is None or None in values:
         return None
     return {name: round(float(value), 3) for name, value in zip(_PERCENTILES, values, strict=True)}

@@ -23,7 +23,7 @@ _EDITED: Final = ("upstream_model_id", "base_url", "declared_region", "declared_
 
 
 class PrivateEndpointActions(ConsoleAdmin):
-    """Calls the model's transitions; the model refuses those that the status does not allow."""
+    """Calls the model's transitions; the model refuses those not allowed in the status."""
 
     actions = ("activate_selected", "disable_selected", "enable_selected", "remove_selected")
     actions_detail = ("edit", "validate", "activate", "disable", "enable", "remove")

@@ -109,7 +109,7 @@ class PrivateEndpointAdmin(PrivateEndpointColumns, PrivateEndpointActions, Uploa
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """Searches model names in the table of models, which has far fewer rows than this one."""
+        """Searches model names in the table of models, because there are far fewer models."""
         if parse_uuid(search_term.strip()) is not None:
             return super().get_search_results(request, queryset, search_term)
         for word in search_term.split():

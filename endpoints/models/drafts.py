@@ -33,7 +33,7 @@ class ProviderNotFound(NotFound):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """The fields of a draft to create. ``base_url`` is canonical; ``price=None``: list price."""
+    """The fields of a draft to create. ``base_url`` is canonical; no ``price`` means list price."""
 
     model_permaslug: str
     provider_slug: str
@@ -45,7 +45,7 @@ class Draft:
 
     @property
     def fingerprint(self) -> str:
-        """The digest by which a repeated request is compared with the first one."""
+        """Returns the digest by which a repeated request is compared with the first one."""
         return fingerprint_of(
             self.model_permaslug,
             self.provider_slug,
@@ -131,10 +131,10 @@ def list_price(public: Sequence[ModelEndpoint], provider: Provider) -> Price:
 
 
 def with_cache_rates(price: Price, public: Sequence[ModelEndpoint], provider: Provider) -> Price:
-    """Returns the price with the cache rates that it lacks and the provider's public price has.
+    """Returns the price with missing cache rates derived from the provider's public price.
 
-    The ratio of cache rate to prompt rate is that of the public price. Raises
-    :class:`Unprocessable` for a rate that its column cannot hold.
+    The ratio of cache rate to prompt rate is that of the public price. A rate that the public price
+    lacks stays missing. Raises :class:`Unprocessable` for a rate that its column cannot hold.
     """
     own = [endpoint for endpoint in public if endpoint.provider_id == provider.pk]
     listed = list_price(own, provider)

@@ -81,8 +81,8 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
         """(none) → DRAFT. Returns the endpoint and whether this call created it.
 
         A repeated ``idempotency_key`` returns the endpoint of the first request in its present
-        state. The lock on the organization lets only one create check the key and the limit at a
-        time. Without a ``price`` the public list price applies; cache rates that a price lacks are
+        state. The lock on the organization lets only one creation at a time check the key and the
+        limit. Without a ``price`` the public list price applies; cache rates that a price lacks are
         derived from the provider's public price.
 
         Raises :class:`InvalidBaseURL`, :class:`ModelNotFound`, :class:`ProviderNotFound`,
@@ -122,13 +122,13 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
         """(none) → DRAFT for all drafts or for none; the number of statements is constant.
 
         No cache rates are derived, so a repeated import of the same file finds equal prices. Raises
-        the error of the first refused draft, as :meth:`create_draft` without a key.
+        the error of the first refused draft, one of those of :meth:`create_draft`.
         """
         with transaction.atomic():
             return self._insert(Organization.objects.lock(organization_id), drafts, by=by)
 
     def require_room(self, organization: Organization, added: int) -> None:
-        """Raises :class:`EndpointLimitReached` when ``added`` more would exceed the limit."""
+        """Raises :class:`EndpointLimitReached` when ``added`` endpoints would exceed the limit."""
         limit = organization.private_endpoint_limit
         present = self.for_organization(organization.pk).count()
         if present + added <= limit:
@@ -144,7 +144,7 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
         )
 
     def refusals(self, drafts: Sequence[Draft]) -> list[GatewayError | None]:
-        """Returns the error that refuses each draft, or ``None``; ignores the limit."""
+        """Returns an error or ``None`` for each draft; does not check the limit."""
         return [
             found if isinstance(found, GatewayError) else None for found in find_references(drafts)
         ]
@@ -302,7 +302,7 @@ class PrivateEndpoint(IdempotentModel, StatefulModel):
 
     @property
     def configuration(self) -> str:
-        """A digest of everything that a validation depends on, except the credential."""
+        """Returns a digest of all inputs of a validation except the credential."""
         return fingerprint_of(
             str(self.model_id),
             self.model.updated_at.isoformat(),
@@ -399,7 +399,8 @@ class PrivateEndpoint(IdempotentModel, StatefulModel):
     def remove(self, *, draft_only: bool = False, by: str = "") -> None:
         """ANY → DELETED. Keeps the row, but nothing shows it or routes to it.
 
-        Raises :class:`InvalidTransition` when ``draft_only`` is set and it was ever activated.
+        Raises :class:`InvalidTransition` when ``draft_only`` is set and the endpoint was ever
+        activated.
         """
         with transaction.atomic():
             self.lock_present()
@@ -433,7 +434,7 @@ class PrivateEndpoint(IdempotentModel, StatefulModel):
                 self.save_fields("validation")
 
     def record_watch(self, validation: Validation) -> None:
-        """ACTIVE | DISABLED → same. Stores a validation of the drift watch and any drift."""
+        """ACTIVE | DISABLED → same. Stores a validation of the drift watch and its drift."""
         with transaction.atomic():
             self.lock_present()
             self.require_status(self.Status.ACTIVE, self.Status.DISABLED)

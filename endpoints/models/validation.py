@@ -64,7 +64,7 @@ class Validation(BaseModel):
 
     @property
     def shows_drift(self) -> bool:
-        """Whether the deployment is no longer the one that was activated.
+        """Returns whether the deployment is no longer the one that was activated.
 
         An unreachable deployment shows no drift. Neither does a new address, certificate or build:
         the same deployment may change them.
@@ -80,7 +80,7 @@ class Validation(BaseModel):
     def is_current_for(self, configuration: str) -> bool:
         """Returns whether this validation permits activating an endpoint with a configuration.
 
-        It does while the credential is usable and unchanged, until ``VALIDATION_MAX_AGE`` is over.
+        It does until ``VALIDATION_MAX_AGE`` is over, while the credential is usable and unchanged.
         """
         credential = self.credential
         return (

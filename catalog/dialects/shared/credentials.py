@@ -21,7 +21,7 @@ from config.credentials import Secret
 
 _Patterns = Mapping[str, re.Pattern[str]]
 
-# Visible ASCII characters only, so that the key cannot end its header.
+# Visible ASCII characters only, so that the key cannot break out of its header.
 _KEY: Final = re.compile(r"[!-~]{8,8192}")
 _TEXT: Final = re.compile(r"[ -~]{0,2048}")
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/=]{16,8192}")
@@ -37,7 +37,7 @@ _AZURE_URL: Final = re.compile(
 )
 _API_VERSION: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:-preview)?")
 
-# Without the regions of the isolated partitions, which have no public host names.
+# Excludes the regions of the isolated partitions, which have no public host names.
 _REGION: Final = re.compile(r"(?!(?:us|eu)-iso)(?:[a-z]{2}|eusc)(?:-[a-z]+)+-[0-9]{1,2}")
 _AWS_SUFFIXES: Final = {"cn": "amazonaws.com.cn", "eusc": "amazonaws.eu"}
 _ACCESS_KEY_ID: Final = re.compile(r"[A-Z0-9]{16,128}")
@@ -52,7 +52,7 @@ _PEM: Final = re.compile(
     r"-----BEGIN (RSA |)PRIVATE KEY-----\n[A-Za-z0-9+/=\n]{1,8192}-----END \1PRIVATE KEY-----\n?"
 )
 
-# The members whose values must not be in any message.
+# The members whose values no message may contain.
 _SENSITIVE: Final = frozenset(
     ("api_key", "access_key_id", "secret_access_key", "session_token", "private_key")
 )
@@ -117,7 +117,7 @@ class VertexCredential:
 def parse_azure(secret: Secret) -> AzureCredential:
     """Parses ``{"api_key", "endpoint_url"[, "api_version"]}``.
 
-    The URL is the one of a resource, ``https://NAME.SUFFIX``. Raises :class:`InvalidCredential`.
+    The URL is that of a resource, ``https://NAME.SUFFIX``. Raises :class:`InvalidCredential`.
     """
     members = _match_members(
         _parse_object(secret),
@@ -185,7 +185,7 @@ def parse_vertex(secret: Secret) -> VertexCredential:
             "private_key": _PEM,
         },
         optional={
-            # Another universe has other hosts.
+            # Another universe (a sovereign cloud of Google) has other hosts.
             "universe_domain": re.compile(r"googleapis\.com"),
             **dict.fromkeys(
                 (

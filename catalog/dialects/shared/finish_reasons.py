@@ -1,4 +1,4 @@
-"""Maps the finish reasons of providers to OpenAI's; the provider's own name stays beside it."""
+"""Maps the finish reasons of providers to OpenAI's and keeps the provider's name beside it."""
 
 from __future__ import annotations
 

@@ -280,7 +280,7 @@ class Chat:
 
     @property
     def instructions(self) -> list[Text]:
-        """Returns the system texts, and an order to write JSON when JSON has no schema."""
+        """Returns the system texts, and an instruction to write JSON if it has no schema."""
         if not self.is_json or self.schema is not None:
             return self.system
         return [*self.system, Text(_JSON_ONLY)]
@@ -348,7 +348,7 @@ def parse_chat(call: Call) -> Chat:
 
 
 def _drop_lifetimes(request: _Request) -> None:
-    """Gives every cached prefix the provider's default lifetime, which is the priced one."""
+    """Gives every cached prefix the provider's default lifetime, to which the prices apply."""
     contents = [message.content for message in request.messages]
     marks = [
         request.cache_control,

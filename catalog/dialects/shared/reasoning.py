@@ -45,7 +45,7 @@ def _hide_in(part: dict[str, Any]) -> None:
         part[_DETAILS] = kept
     content = part.get("content")
     if isinstance(content, list) and any(map(_is_thinking, content)):
-        # A content of nothing but reasoning becomes an empty text.
+        # A content that holds only reasoning becomes an empty text.
         part["content"] = [one for one in content if not _is_thinking(one)] or ""
 
 

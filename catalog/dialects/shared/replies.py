@@ -34,12 +34,12 @@ class Output:
     images: list[dict[str, Any]] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        """Returns whether there is anything to relay."""
+        """Returns whether the output has anything to relay."""
         return bool(self.text or self.reasoning or self.details or self.tool_calls or self.images)
 
     @property
     def size(self) -> int:
-        """Returns the size in bytes, from which tokens are estimated without a usage."""
+        """Returns the size in bytes, from which tokens are estimated when the usage is missing."""
         calls = len(_encode(self.tool_calls)) if self.tool_calls else 0
         return len(self.text.encode()) + len(self.reasoning.encode()) + calls
 
@@ -68,7 +68,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Why the model stopped: OpenAI's name of the reason, and the provider's name."""
+    """The reason for which the model stopped: OpenAI's name of it, and the provider's name."""
 
     reason: str
     native: str
@@ -235,7 +235,7 @@ class ToolCallBlocks:
         return Output(tool_calls=[call])
 
     def end(self, block: int) -> Output:
-        """Returns the empty object for a call without arguments, because callers parse them."""
+        """Returns an empty object for a call without arguments, because callers parse them."""
         return self.extend(block, "{}") if block in self._without_arguments else Output()
 
 

@@ -11,11 +11,11 @@ _BOM: Final = b"\xef\xbb\xbf"
 
 
 class EventTooLarge(Exception):
-    """An event is larger than the limit, which no honest provider reaches."""
+    """An event is larger than the limit, which is far above the events of real providers."""
 
 
 class EventDecoder:
-    """Turns pieces of bytes, wherever they are split, into the data of whole events.
+    """Turns pieces of bytes, split at any position, into the data of whole events.
 
     Lines end in LF, CRLF or CR; ``data`` lines of one event are joined by LF; comments and other
     fields are dropped. An event that the end of the stream cuts off is never returned;
@@ -25,7 +25,8 @@ class EventDecoder:
     __slots__ = ("_data", "_limit", "_line", "_size", "_skip_newline", "_started")
 
     def __init__(self, *, limit: int = 1_048_576) -> None:
-        # An unfinished line is kept in pieces, so that a slow drip does not copy it repeatedly.
+        # An unfinished line is kept in pieces, so that a slow stream of small pieces does not copy
+        # it repeatedly.
         self._line: list[bytes] = []
         self._data: list[bytes] = []
         self._size = 0

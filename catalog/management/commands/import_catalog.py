@@ -26,7 +26,7 @@ class Command(ImportCommand):
         file, url = options["file"], options["from_url"]
         if (file is None) == (url is None):
             raise CommandError("Name either a FILE or --from-url URL.", returncode=2)
-        # Downloads before the transaction begins: a slow server must not hold locks.
+        # Downloads before the transaction begins: locks must not wait for a slow server.
         options["data"] = read_input(file) if url is None else _download(url)
         super().handle(*args, **options)
 
