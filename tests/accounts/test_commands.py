@@ -114,7 +114,7 @@ def test_create_api_key_prints_one_json_object(tenant: Tenant, is_management: bo
     assert err == "The key cannot be shown again; keep it now.\n"
 
 
-def test_create_api_key_takes_a_workspace(tenant: Tenant) -> None:
+def test_create_api_key_accepts_a_workspace(tenant: Tenant) -> None:
     other = Workspace.objects.create(organization=tenant.organization, name="Other", slug="other")
     out, _ = run(
         "create_api_key", str(tenant.organization.pk), "--workspace", str(other.pk), "--json"

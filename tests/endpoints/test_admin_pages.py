@@ -134,7 +134,7 @@ def test_a_long_history_is_truncated(tenant: Tenant) -> None:
     assert found[-1].title == "created"
 
 
-def test_an_empty_list_says_what_to_do(operator: Client) -> None:
+def test_an_empty_list_shows_instructions(operator: Client) -> None:
     assert "then validate it on its page" in operator.get(reverse(LIST)).content.decode()
 
 
@@ -142,7 +142,7 @@ def messages_of(response: Any) -> list[str]:
     return [str(message) for message in response.context["messages"]]
 
 
-def test_a_draft_is_edited_in_a_dialog_that_shows_it(operator: Client, tenant: Tenant) -> None:
+def test_the_edit_dialog_shows_and_changes_a_draft(operator: Client, tenant: Tenant) -> None:
     provider = factories.make_provider()
     endpoint = factories.make_draft(
         tenant, factories.make_model(), provider, declared_region="europe", declared_zdr=False

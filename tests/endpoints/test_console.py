@@ -43,7 +43,7 @@ def test_add_private_endpoint_creates_a_draft(operator: Client, tenant: Tenant) 
     assert endpoint.price.price.text("prompt") == "0.000003"
 
 
-def test_add_private_endpoint_takes_a_negotiated_price(operator: Client, tenant: Tenant) -> None:
+def test_add_private_endpoint_accepts_a_negotiated_price(operator: Client, tenant: Tenant) -> None:
     places = {
         "model": str(factories.make_model().pk),
         "provider": str(factories.make_provider().pk),

@@ -577,7 +577,7 @@ def export(*arguments: str) -> tuple[str, str]:
     return out.getvalue(), err.getvalue()
 
 
-def test_the_export_command_writes_what_the_import_command_reads(
+def test_the_import_command_reads_the_output_of_the_export_command(
     tenant: Tenant, tmp_path: Path
 ) -> None:
     load(tenant, CSV)

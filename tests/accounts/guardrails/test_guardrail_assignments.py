@@ -151,7 +151,9 @@ def test_a_list_makes_the_same_queries_for_1_key_and_for_50(
 
 
 @KINDS
-def test_unknown_subjects_change_nothing(management: APIClient, tenant: Tenant, kind: str) -> None:
+def test_an_unknown_key_or_member_refuses_the_whole_request(
+    management: APIClient, tenant: Tenant, kind: str
+) -> None:
     guardrail, mine = make_guardrail(tenant.workspace), make(tenant, kind)
     foreign = make(factories.make_tenant("Other"), kind)
     unknown: list[Any] = [foreign, uuid4(), "0" * 64, "x"]

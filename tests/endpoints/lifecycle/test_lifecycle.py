@@ -155,7 +155,7 @@ def test_a_deleted_endpoint_refuses_every_verb(
 
 
 @pytest.mark.parametrize("endpoint", STATES, indirect=True)
-def test_an_invalid_draft_only_deletes_nothing(
+def test_delete_refuses_an_invalid_draft_only(
     management: APIClient, endpoint: PrivateEndpoint
 ) -> None:
     before = snapshots.everything()
@@ -181,7 +181,7 @@ def test_activated_at_is_set_once(endpoint: PrivateEndpoint) -> None:
 
 @pytest.mark.parametrize("verb", ["activate", "enable", "disable"])
 @pytest.mark.parametrize("endpoint", STATES, indirect=True)
-def test_a_verb_takes_no_fields(
+def test_a_verb_refuses_unknown_fields(
     management: APIClient, endpoint: PrivateEndpoint, verb: str
 ) -> None:
     path = f"{ROUTE}/{endpoint.pk}/{verb}"
@@ -192,7 +192,7 @@ def test_a_verb_takes_no_fields(
     assert snapshots.everything() == before
 
 
-def test_a_verb_takes_an_empty_object(management: APIClient, endpoint: PrivateEndpoint) -> None:
+def test_a_verb_accepts_an_empty_object(management: APIClient, endpoint: PrivateEndpoint) -> None:
     for verb, status in (("activate", "active"), ("disable", "disabled"), ("enable", "active")):
         response = management.post(f"{ROUTE}/{endpoint.pk}/{verb}", {})
         assert (response.status_code, response.json()["data"]["status"]) == (200, status)

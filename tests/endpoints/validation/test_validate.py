@@ -209,7 +209,7 @@ def test_a_fault_fails_its_check(
     assert draft.status == "draft"
 
 
-def test_another_model_fails_the_check_and_is_named(draft: PrivateEndpoint) -> None:
+def test_a_different_reported_model_fails_the_check_and_is_named(draft: PrivateEndpoint) -> None:
     result = behave(draft, "sim-wrong-model")
     assert result.outcome == "failed"
     assert result.checks == [
@@ -494,7 +494,7 @@ def test_validate_returns_the_checks(
     assert response.json() == {"data": {"passed": True, "checks": passed(ALL_CHECKS)}}
 
 
-def test_validate_answers_200_when_a_check_failed(
+def test_validate_returns_200_when_a_check_failed(
     management: APIClient, tenant: Tenant, draft: PrivateEndpoint
 ) -> None:
     draft.edit(upstream_model_id="sim-status:429")
@@ -516,7 +516,7 @@ def test_validate_answers_200_when_a_check_failed(
     }
 
 
-def test_validate_answers_200_at_the_time_limit(
+def test_validate_returns_200_at_the_time_limit(
     management: APIClient, tenant: Tenant, draft: PrivateEndpoint, settings: Any
 ) -> None:
     settings.VALIDATION_TIMEOUT = 1.0
