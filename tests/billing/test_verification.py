@@ -36,7 +36,7 @@ def verify() -> tuple[int, list[str]]:
 
 @contextmanager
 def tampering(*tables: str) -> Iterator[None]:
-    """Disables the triggers that protect rows of the tables."""
+    """Disables the triggers that protect the tables, for the time of the block."""
     with connection.cursor() as cursor:
         # PostgreSQL refuses to alter a table while deferred constraint checks are pending.
         cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")

@@ -190,7 +190,7 @@ def test_scan_keeps_complete_blocks_when_the_next_block_fails(
         watcher.look()
     assert watcher.units() == [1, 11, 2, 12]
     assert watcher.cursor == Cursor(int(second["number"], 16), second["hash"])
-    # No payment of the third block is read separately.
+    # The third block is never read in part.
     with pytest.raises(ChainError):
         watcher.look()
     assert watcher.units() == [1, 11, 2, 12]

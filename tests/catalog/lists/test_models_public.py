@@ -292,7 +292,7 @@ def test_sort_orders_models(
     spend(tenant, old, latency_ms=300, duration_ms=500)
     for _ in range(3):
         spend(tenant, mid, latency_ms=100, duration_ms=800)
-    # Eight days ago is outside all periods; six days ago is only in the week.
+    # Tokens of eight days ago never count; tokens of six days ago count only for the week.
     spend(tenant, new, prompt_tokens=10**9, created_at=now - timedelta(days=8))
     spend(tenant, new, prompt_tokens=1, latency_ms=1, created_at=now - timedelta(days=6))
     assert ids(management, "" if sort is None else f"?sort={sort}", route) == expected
