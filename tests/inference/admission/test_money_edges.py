@@ -178,7 +178,7 @@ def test_text_counts_in_a_part_of_any_type(site: Site, part: dict[str, Any]) -> 
     assert_in_order()
 
 
-def test_an_image_beside_a_recording_does_not_make_it_cheaper(site: Site) -> None:
+def test_an_image_in_an_audio_part_does_not_lower_the_prompt_bound(site: Site) -> None:
     sound = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
     alone, both = (parsed(site.chat_body([part])) for part in (sound, {**sound, **IMAGE}))
     # The bound includes the member's name and punctuation, but not its value.

@@ -115,7 +115,7 @@ def test_a_disabled_or_expired_key_is_refused(
 
 
 @ROUTES
-def test_a_management_key_cannot_infer(site: Site, path: str) -> None:
+def test_a_management_key_cannot_call_inference(site: Site, path: str) -> None:
     site.publish()
     answer = site.post(site.chat_body(prompt="x"), path=path, key=site.tenant.management_key)
     assert answer.status_code == 403
@@ -190,7 +190,7 @@ def test_an_unknown_path_is_not_found(site: Site) -> None:
     site.assert_nothing_happened()
 
 
-def test_a_body_that_is_no_json_object_is_refused(site: Site) -> None:
+def test_a_body_that_is_not_a_json_object_is_refused(site: Site) -> None:
     site.publish()
     for body, message in (
         (b"", "The body is not valid JSON."),

@@ -422,7 +422,7 @@ def test_fallback_can_be_forbidden(site: Site) -> None:
     assert len(site.dialled()) == len(site.settled().attempts) == 1
 
 
-def test_there_is_no_fallback_after_the_first_event(site: Site) -> None:
+def test_a_stream_does_not_fall_back_after_the_first_event(site: Site) -> None:
     site.own("sim-reset-stream")
     site.publish(provider=site.another_provider("backup"))
     answer = site.chat(stream=True)

@@ -168,11 +168,11 @@ def test_price_returns_credits_and_upstream_cost(
     assert tally.price(Usage(*usage), candidate(is_byok=is_byok, **rates)) == Cost(*cost)
 
 
-def test_no_usage_costs_nothing() -> None:
+def test_price_without_usage_is_zero() -> None:
     assert tally_of().price(None, candidate(prompt="1", completion="1")) == NO_COST
 
 
-def test_the_cost_follows_the_usage_and_the_candidate() -> None:
+def test_price_depends_on_the_usage_and_the_candidate() -> None:
     tally = tally_of()
     dear = candidate(prompt="0.000002", completion="0")
     cheap = candidate(prompt="0.000001", completion="0")
@@ -180,7 +180,7 @@ def test_the_cost_follows_the_usage_and_the_candidate() -> None:
     assert [cost.credits_nano for cost in costs] == [2_000, 1_000, 2_000, 4_000, 2_000, 4_000]
 
 
-def test_images_of_the_request_are_part_of_the_cost() -> None:
+def test_price_includes_the_images_of_the_request() -> None:
     image: dict[str, Any] = {"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}
     body = {"model": "a/b", "messages": [{"role": "user", "content": [image, image]}]}
     request = parsing.parse(Operation.CHAT, msgspec.json.encode(body))

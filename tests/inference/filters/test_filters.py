@@ -293,7 +293,7 @@ def test_json_escapes_do_not_hide_text() -> None:
         ("[" * 5000 + "4111111111111111", "[" * 5000 + "[CREDIT_CARD]"),
     ],
 )
-def test_the_arguments_of_a_call_stay_json(arguments: str, expected: str) -> None:
+def test_redaction_keeps_the_json_of_tool_arguments(arguments: str, expected: str) -> None:
     call = {"type": "function", "function": {"name": "f", "arguments": arguments}}
     message = {**said(None, "assistant"), "tool_calls": [call]}
     [answered] = sent(screen(builtin("credit-card"), chat(message)))

@@ -1,3 +1,5 @@
+"""The dashboard of the admin: counts, charts, alerts and their roll-ups."""
+
 from __future__ import annotations
 
 import re
