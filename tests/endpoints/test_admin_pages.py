@@ -135,7 +135,10 @@ def test_a_long_history_is_truncated(tenant: Tenant) -> None:
 
 
 def test_an_empty_list_shows_instructions(operator: Client) -> None:
-    assert "then validate it on its page" in operator.get(reverse(LIST)).content.decode()
+    assert (
+        "Then open the endpoint, validate it and activate it."
+        in operator.get(reverse(LIST)).content.decode()
+    )
 
 
 def messages_of(response: Any) -> list[str]:

@@ -24,7 +24,7 @@ PROJECT = Path(postgres.__file__).parents[2]
 USE = """
 import sys
 from pathlib import Path
-from config import postgres
+from config.local import postgres
 print(postgres.throwaway() if sys.argv[1] == "throwaway" else
       postgres.ensure_running(Path(sys.argv[1]), durable=False), flush=True)
 sys.stdin.read()
