@@ -1,0 +1,137 @@
+"""Raw sockets and counters: how the attack tests speak to a running service."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import requests
+from prometheus_client.parser import text_string_to_metric_families
+
+_SECONDS: Final = 20.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One response, as it came over the socket; header names are in lower case."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The error of the envelope."""
+        error: dict[str, Any] = json.loads(self.body)["error"]
+        return error
+
+
+class Line:
+    """One TCP connection to a service; `sent` counts the bytes that the kernel accepted."""
+
+    def __init__(self, address: str, *, source: str = "127.0.0.1", buffer: int | None = None):
+        """Connects from ``source``; ``buffer`` is the size of the socket's own buffers."""
+        target = urlsplit(address)
+        self.socket = socket.socket()
+        if buffer is not None:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer)
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+        self.socket.settimeout(_SECONDS)
+        self.socket.bind((source, 0))
+        self.socket.connect((target.hostname, target.port))
+        self.sent = 0
+
+    def send(self, data: bytes) -> None:
+        """Sends all bytes; raises `OSError` if the service closes or does not read for 20 s."""
+        view = memoryview(data)
+        while view:
+            count = self.socket.send(view)
+            self.sent += count
+            view = view[count:]
+
+    def send_while_accepted(self, data: bytes) -> None:
+        """Sends until all is sent, the connection breaks, or an answer or its end has arrived."""
+        view = memoryview(data)
+        self.socket.setblocking(False)
+        with suppress(ConnectionError):
+            while view and not self._has_answer():
+                try:
+                    count = self.socket.send(view)
+                except BlockingIOError:
+                    continue
+                self.sent += count
+                view = view[count:]
+        self.socket.settimeout(_SECONDS)
+
+    def receive_answer(self) -> Answer:
+        """Reads one response with a Content-Length, or up to the end of the connection."""
+        head = b""
+        while b"\r\n\r\n" not in head:
+            data = self.socket.recv(65_536)
+            if not data:
+                raise ConnectionError(f"the connection ended after {head!r}")
+            head += data
+        head, _, body = head.partition(b"\r\n\r\n")
+        lines = head.decode("latin-1").split("\r\n")
+        headers = {
+            name.lower(): value.strip()
+            for name, _, value in (line.partition(":") for line in lines[1:])
+        }
+        length = int(headers["content-length"]) if "content-length" in headers else None
+        while length is None or len(body) < length:
+            data = self.socket.recv(65_536)
+            if not data:
+                break
+            body += data
+        return Answer(int(lines[0].split()[1]), headers, body)
+
+    def receive_rest(self) -> bytes:
+        """Reads until the service closes the connection; raises `TimeoutError` after 20 s."""
+        data = b""
+        with suppress(ConnectionResetError):
+            while piece := self.socket.recv(65_536):
+                data += piece
+        return data
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def _has_answer(self) -> bool:
+        try:
+            self.socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        return True
+
+
+@contextmanager
+def connect(address: str, **options: Any) -> Iterator[Line]:
+    """Opens one connection and closes it at the end; the options are those of `Line`."""
+    line = Line(address, **options)
+    try:
+        yield line
+    finally:
+        line.close()
+
+
+def head_of(method: str, path: str, **headers: str | int) -> bytes:
+    """Returns a request head with ``Host: localhost``; underscores in names become hyphens."""
+    fields = {"Host": "localhost", **{name.replace("_", "-"): headers[name] for name in headers}}
+    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+
+
+def read_counter(address: str, name: str, **labels: str) -> float:
+    """Returns the sum of a metric's samples that have these labels, over all workers."""
+    text = requests.get(f"{address}/metrics", timeout=_SECONDS).text
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    )
