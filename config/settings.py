@@ -109,6 +109,18 @@ def _read_secret(name: str, make: object) -> str:
     return _read_or_generate_secret(name.lower(), make)
 
 
+def _secrets(name: str) -> list[str]:
+    """Reads a comma list of secrets; raises :class:`ImproperlyConfigured` for a short one."""
+    values = [text.strip() for text in env.str(name, default="").strip().split(",")]
+    if values == [""]:
+        return []
+    if any(len(value) < 32 for value in values):
+        raise ImproperlyConfigured(
+            f"{name} is a comma list; each part needs at least 32 random characters."
+        )
+    return values
+
+
 def _credential_keys(text: str) -> list[bytes]:
     try:
         keys = [base64.b64decode(part, validate=True) for part in text.split(",") if part]
@@ -155,6 +167,7 @@ if len(SECRET_KEY) < 32:
     raise ImproperlyConfigured(
         "SECRET_KEY needs at least 32 random characters; generate one with: openssl rand -base64 48"
     )
+SECRET_KEY_FALLBACKS = _secrets("SECRET_KEY_FALLBACKS")
 CREDENTIAL_KEYS = _credential_keys(
     _read_secret("CREDENTIAL_KEYS", lambda: base64.b64encode(secrets.token_bytes(32)).decode())
 )
