@@ -49,6 +49,12 @@ def _integer(name: str, default: int, *, minimum: int = 1) -> int:
     return int(_number(name, default, minimum=minimum))
 
 
+def _buffer_size(name: str, default: int, *, at_least: tuple[int, ...]) -> int:
+    """Reads the size of a buffer. The default grows with what the buffer must hold."""
+    least = max(at_least)
+    return _integer(name, max(default, least), minimum=least)
+
+
 def _percentage(name: str) -> Decimal:
     """Reads a percentage as an exact decimal; 0 if the variable is not set."""
     text = env.str(name, default="").strip() or "0"
@@ -348,6 +354,15 @@ WATCH_DISABLES = env.bool("WATCH_DISABLES", default=False)
 PRIVATE_ENDPOINT_LIMIT = _integer("PRIVATE_ENDPOINT_LIMIT", 100, minimum=0)
 MAX_REQUEST_BYTES = _integer("MAX_REQUEST_BYTES", 20 * 1024 * 1024)
 MAX_UPSTREAM_BYTES = _integer("MAX_UPSTREAM_BYTES", 50 * 1024 * 1024)
+ORGANIZATION_CONCURRENCY = _integer("ORGANIZATION_CONCURRENCY", 500)
+ORGANIZATION_BUFFERED_BYTES = _buffer_size(
+    "ORGANIZATION_BUFFERED_BYTES",
+    64 * 1024 * 1024,
+    at_least=(MAX_REQUEST_BYTES, MAX_UPSTREAM_BYTES),
+)
+MAX_BUFFERED_BYTES = _buffer_size(
+    "MAX_BUFFERED_BYTES", 256 * 1024 * 1024, at_least=(ORGANIZATION_BUFFERED_BYTES,)
+)
 EGRESS_POLICY = EgressPolicy(
     allowed_networks=_networks("UPSTREAM_ALLOWED_NETWORKS"),
     hosts=_upstream_hosts(env.list("UPSTREAM_HOSTS", default=[])),

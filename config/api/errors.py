@@ -149,6 +149,14 @@ class UnsupportedMediaType(GatewayError):
     message = "Send a JSON body with 'Content-Type: application/json'."
 
 
+class TooManyRequests(GatewayError):
+    """The caller does more at once, or in a minute, than it may; ``Retry-After`` says when."""
+
+    status = 429
+    error_type = "rate_limit_exceeded"
+    message = "Too many requests. Try again shortly."
+
+
 class HeadersTooLarge(GatewayError):
     status = 431
     error_type = "payload_too_large"

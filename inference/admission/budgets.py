@@ -14,7 +14,7 @@ import msgspec
 
 from billing.budgets import Budget, MeterReading, Scope
 from catalog.pricing import decimal_text, usd
-from config.api.errors import Forbidden, GatewayError, PaymentRequired
+from config.api.errors import Forbidden, PaymentRequired, TooManyRequests
 from inference.admission.estimate import affordable_tokens, fee_nano, worst_case_nano
 from inference.requests.parsing import InferenceRequest
 from inference.routing.routes import Candidate
@@ -31,13 +31,6 @@ _NAMES: Final = {
     Scope.WORKSPACE: "The workspace's budget",
     Scope.KEY_LIMIT: "The key",
 }
-
-
-class TooManyRequests(GatewayError):
-    """The key has made the requests that the operator allows a key in a minute."""
-
-    status = 429
-    error_type = "rate_limit_exceeded"
 
 
 class LimitSpent(Forbidden):

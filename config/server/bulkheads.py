@@ -1,0 +1,255 @@
+"""Bulkheads: what one key, one organization and all callers together may take of a worker.
+
+A request enters once its caller is recognized, and before any of its body is read. Bodies and whole
+answers are counted while they are in memory. What does not fit is refused before it is read, so a
+caller who takes too much is refused while all others are served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter as Tally
+from enum import StrEnum
+from types import TracebackType
+from typing import Final, Self
+from uuid import UUID
+
+from django.conf import settings
+from prometheus_client import Counter, Gauge
+
+from config.api.errors import GatewayError, TooManyRequests, Unavailable
+
+logger = logging.getLogger(__name__)
+
+_RUNNING: Final = Gauge(
+    "causeway_running_requests",
+    "Requests of recognized callers that are running.",
+    multiprocess_mode="livesum",
+)
+_BUFFERED: Final = Gauge(
+    "causeway_buffered_bytes",
+    "Bytes of request bodies and whole answers in memory.",
+    multiprocess_mode="livesum",
+)
+_REFUSALS: Final = Counter(
+    "causeway_budget_refusals_total", "Requests refused because a budget is used up.", ("reason",)
+)
+# A worker publishes its gauges this long after a change, because a write to the file that the
+# workers share costs more than the count.
+_PUBLISH_SECONDS: Final = 0.1
+# One log line an organization and reason in this time.
+_LOG_SECONDS: Final = 1.0
+
+
+class Budget(StrEnum):
+    """A budget that can be used up: the label ``reason`` of the metric."""
+
+    CONCURRENCY = "organization_concurrency"
+    KEY_BYTES = "key_bytes"
+    ORGANIZATION_BYTES = "organization_bytes"
+    WORKER_BYTES = "worker_bytes"
+    LOOKUPS = "key_lookups"
+
+
+_MESSAGES: Final = {
+    Budget.CONCURRENCY: (
+        "The organization has {limit} requests running at once, the most that a worker allows. "
+        "Wait for one of them to end."
+    ),
+    Budget.KEY_BYTES: (
+        "The requests of this key hold too many bytes at once; a key may use {limit} of its "
+        "organization's buffers. Wait for one of them to end."
+    ),
+    Budget.ORGANIZATION_BYTES: (
+        "The organization's requests hold too many bytes at once; a worker buffers {limit} for an "
+        "organization. Wait for one of them to end."
+    ),
+    Budget.WORKER_BYTES: "The server's buffers are full. Try again shortly.",
+    Budget.LOOKUPS: "Too many unknown keys are being looked up. Try again shortly.",
+}
+
+
+class Bulkheads:
+    """Counts the running requests and the buffered bytes of one worker.
+
+    Only the worker's event loop calls it. An organization without a running request has no entry.
+    """
+
+    def __init__(self) -> None:
+        self._organizations: dict[UUID, _Organization] = {}
+        self._running = 0
+        self._buffered = 0
+        self._is_publishing = False
+        # When an organization's refusals for a reason were logged, oldest first.
+        self._logged: dict[tuple[UUID | None, Budget], float] = {}
+
+    @property
+    def running(self) -> int:
+        """The number of running requests."""
+        return self._running
+
+    @property
+    def buffered(self) -> int:
+        """The number of buffered bytes."""
+        return self._buffered
+
+    @property
+    def is_idle(self) -> bool:
+        """Tells whether nothing runs, nothing is buffered and no organization has an entry."""
+        return not (self._running or self._buffered or self._organizations)
+
+    def enter(self, organization_id: UUID, key_id: UUID) -> Occupancy:
+        """Returns the context manager of a request; it raises :class:`TooManyRequests`."""
+        return Occupancy(self, organization_id, key_id)
+
+    def enter_operator(self) -> Occupancy:
+        """Returns the context manager of an operator's request: only the worker bounds it."""
+        return Occupancy(self, None, None)
+
+    def refuse(self, budget: Budget, organization_id: UUID | None = None) -> GatewayError:
+        """Counts and logs a refusal, and returns its error: 429, or 503 if the worker is full."""
+        _REFUSALS.labels(budget.value).inc()
+        now = time.monotonic()
+        while self._logged and next(iter(self._logged.values())) <= now - _LOG_SECONDS:
+            del self._logged[next(iter(self._logged))]
+        if (organization_id, budget) not in self._logged:
+            self._logged[organization_id, budget] = now
+            logger.warning(
+                "the budget %s is used up%s: requests are refused",
+                budget.value,
+                "" if organization_id is None else f" by organization {organization_id}",
+            )
+        if budget in (Budget.WORKER_BYTES, Budget.LOOKUPS):
+            return Unavailable(_MESSAGES[budget])
+        return TooManyRequests(
+            _MESSAGES[budget].format(limit=_limit_of(budget)), headers={"Retry-After": "1"}
+        )
+
+    def _join(self, organization_id: UUID | None) -> _Organization | None:
+        """Counts a request and returns its organization; raises :class:`TooManyRequests`."""
+        organization = None
+        if organization_id is not None:
+            organization = self._organizations.get(organization_id)
+            if organization is None:
+                organization = self._organizations[organization_id] = _Organization()
+            elif organization.running >= settings.ORGANIZATION_CONCURRENCY:
+                raise self.refuse(Budget.CONCURRENCY, organization_id)
+            organization.running += 1
+        self._running += 1
+        self._publish_soon()
+        return organization
+
+    def _leave(self, organization_id: UUID | None, organization: _Organization | None) -> None:
+        self._running -= 1
+        if organization is not None:
+            organization.running -= 1
+            if not organization.running and organization_id is not None:
+                del self._organizations[organization_id]
+        self._publish_soon()
+
+    def _take(self, size: int) -> None:
+        """Counts buffered bytes of the worker; a negative size gives them back."""
+        self._buffered += size
+        self._publish_soon()
+
+    def _publish_soon(self) -> None:
+        if not self._is_publishing:
+            self._is_publishing = True
+            asyncio.get_running_loop().call_later(_PUBLISH_SECONDS, self._publish)
+
+    def _publish(self) -> None:
+        self._is_publishing = False
+        _RUNNING.set(self._running)
+        _BUFFERED.set(self._buffered)
+
+
+class _Organization:
+    """The running requests and buffered bytes of one organization; the bytes also by key."""
+
+    __slots__ = ("buffered", "keys", "running")
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.buffered = 0
+        self.keys: Tally[UUID] = Tally()
+
+
+class Occupancy:
+    """What one request takes of its worker, from the recognition of its caller to its end."""
+
+    __slots__ = ("_bulkheads", "_key_id", "_organization", "_organization_id", "held")
+
+    def __init__(
+        self, bulkheads: Bulkheads, organization_id: UUID | None, key_id: UUID | None
+    ) -> None:
+        self._bulkheads = bulkheads
+        self._organization_id = organization_id
+        self._key_id = key_id
+        self._organization: _Organization | None = None
+        # The bytes that the request holds.
+        self.held = 0
+
+    def __enter__(self) -> Self:
+        self._organization = self._bulkheads._join(self._organization_id)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release_all()
+        self._bulkheads._leave(self._organization_id, self._organization)
+
+    def reserve(self, size: int) -> None:
+        """Counts bytes before they are read; a refusal counts none.
+
+        Raises :class:`TooManyRequests` if the key or its organization holds too much, and
+        :class:`Unavailable` if the worker does. A key's share does not bind its only request, so
+        that a single one can be as large as the organization may be.
+        """
+        bulkheads, organization, key_id = self._bulkheads, self._organization, self._key_id
+        if organization is not None and key_id is not None:
+            held = organization.keys[key_id]
+            if held > self.held and held + size > _limit_of(Budget.KEY_BYTES):
+                raise bulkheads.refuse(Budget.KEY_BYTES, self._organization_id)
+            if organization.buffered + size > settings.ORGANIZATION_BUFFERED_BYTES:
+                raise bulkheads.refuse(Budget.ORGANIZATION_BYTES, self._organization_id)
+        if bulkheads.buffered + size > settings.MAX_BUFFERED_BYTES:
+            raise bulkheads.refuse(Budget.WORKER_BYTES, self._organization_id)
+        self._take(size)
+
+    def release(self, size: int) -> None:
+        """Gives bytes back that are no longer in memory."""
+        assert 0 <= size <= self.held, "more bytes are released than were reserved"
+        self._take(-size)
+
+    def release_all(self) -> None:
+        """Gives all bytes of the request back."""
+        if self.held:
+            self._take(-self.held)
+
+    def _take(self, size: int) -> None:
+        self.held += size
+        organization, key_id = self._organization, self._key_id
+        if organization is not None and key_id is not None:
+            organization.buffered += size
+            organization.keys[key_id] += size
+            if not organization.keys[key_id]:
+                del organization.keys[key_id]
+        self._bulkheads._take(size)
+
+
+def _limit_of(budget: Budget) -> int:
+    """Returns the limit that a message names; a key's share is half of its organization's."""
+    match budget:
+        case Budget.CONCURRENCY:
+            limit: int = settings.ORGANIZATION_CONCURRENCY
+        case Budget.KEY_BYTES:
+            limit = settings.ORGANIZATION_BUFFERED_BYTES // 2
+        case _:
+            limit = settings.ORGANIZATION_BUFFERED_BYTES
+    return limit

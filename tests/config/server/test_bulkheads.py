@@ -1,0 +1,175 @@
+"""The budgets of a worker: what is refused, what is given back, and what operators see."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack
+from uuid import UUID, uuid4
+
+import pytest
+from prometheus_client import REGISTRY
+
+from config.api.errors import GatewayError, TooManyRequests, Unavailable
+from config.server.bulkheads import Budget, Bulkheads
+
+MIB = 1024 * 1024
+ORGANIZATION, OTHER = UUID(int=1), UUID(int=2)
+KEY, OTHER_KEY = UUID(int=3), UUID(int=4)
+
+
+def run(check: Callable[[Bulkheads], None]) -> None:
+    """Runs a check on an event loop, and asserts that it left nothing behind."""
+
+    async def scenario() -> None:
+        bulkheads = Bulkheads()
+        check(bulkheads)
+        assert bulkheads.is_idle
+
+    asyncio.run(scenario())
+
+
+def refusals(budget: Budget) -> float:
+    labels = {"reason": budget.value}
+    return REGISTRY.get_sample_value("causeway_budget_refusals_total", labels) or 0
+
+
+def refused(kind: type[GatewayError], act: Callable[[], object], budget: Budget) -> GatewayError:
+    before = refusals(budget)
+    with pytest.raises(kind) as caught:
+        act()
+    assert refusals(budget) == before + 1
+    assert caught.value.headers == {"Retry-After": "1"}
+    return caught.value
+
+
+def test_an_organization_runs_no_more_than_its_limit_at_once(settings: object) -> None:
+    settings.ORGANIZATION_CONCURRENCY = 2
+
+    def check(bulkheads: Bulkheads) -> None:
+        with bulkheads.enter(ORGANIZATION, KEY), bulkheads.enter(ORGANIZATION, OTHER_KEY):
+            enter = bulkheads.enter(ORGANIZATION, KEY).__enter__
+            error = refused(TooManyRequests, enter, Budget.CONCURRENCY)
+            assert error.status == 429
+            assert error.error_type == "rate_limit_exceeded"
+            assert "2 requests" in error.message
+            with bulkheads.enter(OTHER, uuid4()):
+                assert bulkheads.running == 3
+        with bulkheads.enter(ORGANIZATION, KEY):
+            assert bulkheads.running == 1
+
+    run(check)
+
+
+def test_a_key_holds_no_more_than_half_of_its_organization() -> None:
+    def check(bulkheads: Bulkheads) -> None:
+        with ExitStack() as stack:
+            first, second = (stack.enter_context(bulkheads.enter(ORGANIZATION, KEY)) for _ in "12")
+            first.reserve(20 * MIB)
+            refused(TooManyRequests, lambda: second.reserve(13 * MIB), Budget.KEY_BYTES)
+            second.reserve(12 * MIB)
+            other = stack.enter_context(bulkheads.enter(ORGANIZATION, OTHER_KEY))
+            other.reserve(32 * MIB)
+            assert bulkheads.buffered == 64 * MIB
+            refused(TooManyRequests, lambda: other.reserve(1), Budget.ORGANIZATION_BYTES)
+            second.release(12 * MIB)
+            assert (second.held, bulkheads.buffered) == (0, 52 * MIB)
+            other.reserve(12 * MIB)
+
+    run(check)
+
+
+def test_the_only_request_of_a_key_may_hold_what_its_organization_may() -> None:
+    def check(bulkheads: Bulkheads) -> None:
+        with bulkheads.enter(ORGANIZATION, KEY) as occupancy:
+            occupancy.reserve(20 * MIB)
+            occupancy.reserve(44 * MIB)
+            refused(TooManyRequests, lambda: occupancy.reserve(1), Budget.ORGANIZATION_BYTES)
+            assert occupancy.held == 64 * MIB
+
+    run(check)
+
+
+def test_a_full_worker_answers_that_it_is_unavailable(settings: object) -> None:
+    settings.MAX_BUFFERED_BYTES = 96 * MIB
+
+    def check(bulkheads: Bulkheads) -> None:
+        with (
+            bulkheads.enter(ORGANIZATION, KEY) as one,
+            bulkheads.enter(OTHER, OTHER_KEY) as two,
+            bulkheads.enter_operator() as operator,
+        ):
+            one.reserve(64 * MIB)
+            operator.reserve(16 * MIB)
+            error = refused(Unavailable, lambda: two.reserve(17 * MIB), Budget.WORKER_BYTES)
+            assert error.status == 503
+            two.reserve(16 * MIB)
+            operator.release_all()
+            two.reserve(16 * MIB)
+
+    run(check)
+
+
+def test_a_request_that_fails_gives_everything_back() -> None:
+    def check(bulkheads: Bulkheads) -> None:
+        with pytest.raises(ZeroDivisionError), bulkheads.enter(ORGANIZATION, KEY) as occupancy:
+            occupancy.reserve(MIB)
+            raise ZeroDivisionError
+
+    run(check)
+
+
+def test_more_than_was_reserved_cannot_be_released() -> None:
+    def check(bulkheads: Bulkheads) -> None:
+        with bulkheads.enter(ORGANIZATION, KEY) as occupancy:
+            occupancy.reserve(1)
+            with pytest.raises(AssertionError):
+                occupancy.release(2)
+
+    run(check)
+
+
+def test_refusals_are_logged_once_a_second_for_each_organization_and_reason(
+    caplog: pytest.LogCaptureFixture, settings: object
+) -> None:
+    settings.ORGANIZATION_CONCURRENCY = 1
+
+    def check(bulkheads: Bulkheads) -> None:
+        with bulkheads.enter(ORGANIZATION, KEY), bulkheads.enter(OTHER, OTHER_KEY) as other:
+            for _ in range(3):
+                for organization in (ORGANIZATION, OTHER):
+                    with pytest.raises(TooManyRequests):
+                        bulkheads.enter(organization, KEY).__enter__()
+            other.reserve(64 * MIB)
+            with pytest.raises(TooManyRequests):
+                other.reserve(1)
+
+    with caplog.at_level(logging.WARNING, "config.server.bulkheads"):
+        run(check)
+    assert sorted(record.getMessage() for record in caplog.records) == [
+        f"the budget {budget} is used up by organization {organization}: requests are refused"
+        for budget, organization in (
+            ("organization_bytes", OTHER),
+            ("organization_concurrency", ORGANIZATION),
+            ("organization_concurrency", OTHER),
+        )
+    ]
+
+
+def test_the_gauges_follow_the_counts() -> None:
+    async def scenario() -> None:
+        bulkheads = Bulkheads()
+        with bulkheads.enter(ORGANIZATION, KEY) as occupancy:
+            occupancy.reserve(7)
+            await until("causeway_running_requests", 1)
+            await until("causeway_buffered_bytes", 7)
+        await until("causeway_running_requests", 0)
+        await until("causeway_buffered_bytes", 0)
+
+    async def until(name: str, value: float) -> None:
+        async with asyncio.timeout(30):
+            while REGISTRY.get_sample_value(name) != value:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(scenario())
