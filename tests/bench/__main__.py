@@ -165,17 +165,17 @@ def _print_figures(systems: list[System]) -> None:
 @contextlib.contextmanager
 def upstream_provider() -> Iterator[str]:
     """Starts the provider on the second core and yields its address."""
-    port = _free_port()
+    port = free_port()
     command = [sys.executable, "-m", "tests.bench.upstream", str(port)]
-    with _process(command, OTHER_CORE):
-        _wait_for(f"http://127.0.0.1:{port}/v1/models")
+    with process_on(command, OTHER_CORE):
+        wait_for(f"http://127.0.0.1:{port}/v1/models")
         yield f"http://127.0.0.1:{port}/v1"
 
 
 @contextlib.contextmanager
 def causeway(directory: Path, upstream: str, *, crowded: bool = False) -> Iterator[System]:
     """Starts one worker of Causeway on the first core, its database on the second."""
-    port = _free_port()
+    port = free_port()
     environment = {
         "DATA_DIR": str(directory / "data"),
         "UPSTREAM_ALLOWED_NETWORKS": "127.0.0.0/8",
@@ -203,8 +203,8 @@ def causeway(directory: Path, upstream: str, *, crowded: bool = False) -> Iterat
     manage("grant_credits", made["organization_id"], "1000000")
     key = made["api_key"]
     command = [sys.executable, "manage.py", "serve", "--port", str(port)]
-    with _process(command, SYSTEM_CORE, environment) as process:
-        _wait_for(f"http://127.0.0.1:{port}/readyz")
+    with process_on(command, SYSTEM_CORE, environment) as process:
+        wait_for(f"http://127.0.0.1:{port}/readyz")
         _move_database(OTHER_CORE)
         url = f"http://127.0.0.1:{port}/api/v1/chat/completions"
         yield System("causeway", url, process.pid, key, author="bench/")
@@ -217,10 +217,10 @@ def _direct(upstream: str) -> Iterator[System]:
 
 @contextlib.contextmanager
 def _floor(upstream: str) -> Iterator[System]:
-    port = _free_port()
+    port = free_port()
     command = [sys.executable, "-m", "tests.bench.floor", str(port), upstream]
-    with _process(command, SYSTEM_CORE) as process:
-        _wait_for(f"http://127.0.0.1:{port}/")
+    with process_on(command, SYSTEM_CORE) as process:
+        wait_for(f"http://127.0.0.1:{port}/")
         yield System("floor", f"http://127.0.0.1:{port}/v1/chat/completions", process.pid)
 
 
@@ -228,7 +228,7 @@ def _floor(upstream: str) -> Iterator[System]:
 def _nginx(directory: Path, upstream: str) -> Iterator[System]:
     if shutil.which("nginx") is None:
         sys.exit("nginx is missing; install it with: apt-get install nginx-light")
-    port = _free_port()
+    port = free_port()
     config = directory / "nginx.conf"
     config.write_text(
         f"daemon off; master_process off; pid {directory}/nginx.pid; error_log /dev/null;\n"
@@ -238,8 +238,8 @@ def _nginx(directory: Path, upstream: str) -> Iterator[System]:
         f"server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass http://provider;"
         ' proxy_http_version 1.1; proxy_set_header Connection ""; proxy_buffering off; } } }\n'
     )
-    with _process(["nginx", "-c", str(config)], SYSTEM_CORE) as process:
-        _wait_for(f"http://127.0.0.1:{port}/v1/models")
+    with process_on(["nginx", "-c", str(config)], SYSTEM_CORE) as process:
+        wait_for(f"http://127.0.0.1:{port}/v1/models")
         yield System("nginx", f"http://127.0.0.1:{port}/v1/chat/completions", process.pid)
 
 
@@ -257,7 +257,7 @@ def _tensorzero(directory: Path, upstream: str) -> Iterator[System]:
         )
     )
     command = [str(python), "-c", _TENSORZERO, str(config), str(address)]
-    with _process(command, SYSTEM_CORE) as process:
+    with process_on(command, SYSTEM_CORE) as process:
         while not address.exists() and process.poll() is None:
             time.sleep(0.2)
         url = f"{address.read_text()}/chat/completions"
@@ -266,7 +266,7 @@ def _tensorzero(directory: Path, upstream: str) -> Iterator[System]:
 
 @contextlib.contextmanager
 def _portkey(directory: Path, upstream: str, folder: Path | None) -> Iterator[System]:
-    port = _free_port()
+    port = free_port()
     if folder is None:
         folder = directory / "portkey"
         folder.mkdir()
@@ -274,8 +274,8 @@ def _portkey(directory: Path, upstream: str, folder: Path | None) -> Iterator[Sy
         subprocess.run(install, check=True, stdout=subprocess.DEVNULL)
     program = folder / "node_modules/@portkey-ai/gateway/build/start-server.js"
     command = ["node", str(program), f"--port={port}", "--headless"]
-    with _process(command, SYSTEM_CORE) as process:
-        _wait_for(f"http://127.0.0.1:{port}/")
+    with process_on(command, SYSTEM_CORE) as process:
+        wait_for(f"http://127.0.0.1:{port}/")
         headers = {"x-portkey-provider": "openai", "x-portkey-custom-host": upstream}
         url = f"http://127.0.0.1:{port}/v1/chat/completions"
         yield System("portkey", url, process.pid, headers=headers)
@@ -283,7 +283,7 @@ def _portkey(directory: Path, upstream: str, folder: Path | None) -> Iterator[Sy
 
 @contextlib.contextmanager
 def _litellm(directory: Path, upstream: str, program: Path | None) -> Iterator[System]:
-    port = _free_port()
+    port = free_port()
     if program is None:
         program = _install(directory / "litellm", "litellm[proxy]").with_name("litellm")
     config = directory / "litellm.yaml"
@@ -303,8 +303,8 @@ def _litellm(directory: Path, upstream: str, program: Path | None) -> Iterator[S
         str(program), "--config", str(config), "--port", str(port),
         "--host", "127.0.0.1", "--num_workers", "1", "--telemetry", "False",
     ]  # fmt: skip
-    with _process(command, SYSTEM_CORE, {"LITELLM_LOG": "ERROR"}) as process:
-        _wait_for(f"http://127.0.0.1:{port}/health/liveliness")
+    with process_on(command, SYSTEM_CORE, {"LITELLM_LOG": "ERROR"}) as process:
+        wait_for(f"http://127.0.0.1:{port}/health/liveliness")
         url = f"http://127.0.0.1:{port}/v1/chat/completions"
         yield System("litellm", url, process.pid, "sk-bench")
 
@@ -399,7 +399,7 @@ def _catalogue(upstream: str, others: int) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _process(
+def process_on(
     command: list[str], core: int, environment: dict[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
@@ -419,7 +419,7 @@ def _process(
         process.kill()
 
 
-def _wait_for(url: str) -> None:
+def wait_for(url: str) -> None:
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         try:
@@ -434,7 +434,7 @@ def _wait_for(url: str) -> None:
     sys.exit(f"{url} does not answer")
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
