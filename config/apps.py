@@ -48,13 +48,15 @@ class ModelDeclaration:
 
     ``icon`` is the Material symbol of the model's page in the sidebar. ``permissions`` are the
     verbs that a role has beyond viewing; an administrator has every verb. ``title_columns`` are
-    the columns whose values name a row in the audit log.
+    the columns whose values name a row in the audit log. ``title`` replaces the plural name of the
+    model of an installed package in the sidebar.
     """
 
     icon: str = "database"
     audience: Audience = Audience.OPERATORS
     permissions: Mapping[Role, tuple[str, ...]] = field(default_factory=dict)
     title_columns: tuple[str, ...] = ("name",)
+    title: str = ""
 
     def verbs_of(self, role: Role) -> tuple[str, ...]:
         """Returns the permissions of a role, ``view`` first."""
@@ -102,7 +104,9 @@ class FloorConfig(CausewayApp):
             "badge", Audience.ADMINISTRATORS, title_columns=("username", "email")
         ),
         "auth.group": ModelDeclaration("groups", Audience.ADMINISTRATORS),
-        "otp_totp.totpdevice": ModelDeclaration("phonelink_lock", Audience.ADMINISTRATORS),
+        "otp_totp.totpdevice": ModelDeclaration(
+            "phonelink_lock", Audience.ADMINISTRATORS, title="Second factors"
+        ),
         "auditentry": ModelDeclaration("history"),
         "lease": INTERNAL,
         "admin.logentry": INTERNAL,

@@ -13,7 +13,7 @@ from config.api.errors import InvalidTransition
 
 # Django finds the models of the app ``config`` in this module only.
 from config.audit.entries import AuditEntry as AuditEntry
-from config.console.second_factors.models import SecondFactor as SecondFactor
+from config.console.sign_in.models import SecondFactor as SecondFactor
 
 
 class BaseModel(models.Model):

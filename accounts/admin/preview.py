@@ -45,8 +45,8 @@ def preview(key: ApiKey, query: QueryDict, *, region: str | None) -> dict[str, A
     form = ModelForm(query if "model" in query else None)
     shown: dict[str, Any] = {
         "form": form,
-        "policy": _policy(describe_policy(policy_of(key))),
-        "budgets": _budgets(key),
+        "policy": _render_policy(describe_policy(policy_of(key))),
+        "budgets": _render_budgets(key),
     }
     if not form.is_valid():
         return shown
@@ -58,22 +58,22 @@ def preview(key: ApiKey, query: QueryDict, *, region: str | None) -> dict[str, A
         return {**shown, "refusal": exc.message}
     return {
         **shown,
-        "candidates": _candidates(found["candidates"]),
-        "excluded": _excluded(found["excluded"]),
+        "candidates": _render_candidates(found["candidates"]),
+        "excluded": _render_excluded(found["excluded"]),
         "budget": _name_budget(found["budget"]),
     }
 
 
-def _policy(named: dict[str, Any]) -> str:
+def _render_policy(named: dict[str, Any]) -> str:
     rows = (
-        ("ZDR" if name == "zdr" else name.replace("_", " ").capitalize(), _listed(value))
+        ("ZDR" if name == "zdr" else name.replace("_", " ").capitalize(), _join_values(value))
         for name, value in named.items()
         if name != "served_in"
     )
     return render_table(("Limit", "Value"), rows)
 
 
-def _listed(value: list[str] | str | None) -> str:
+def _join_values(value: list[str] | str | None) -> str:
     if value is None:
         return _ANYTHING
     if isinstance(value, str):
@@ -81,7 +81,7 @@ def _listed(value: list[str] | str | None) -> str:
     return ", ".join(value) or "none"
 
 
-def _budgets(key: ApiKey) -> str:
+def _render_budgets(key: ApiKey) -> str:
     now = timezone.now()
     budgets = budgets_of(key)
     meters = Meter.objects.in_bulk([budget.subject_id for budget in budgets])
@@ -104,7 +104,7 @@ def _budgets(key: ApiKey) -> str:
     )
 
 
-def _candidates(found: list[dict[str, Any]]) -> str:
+def _render_candidates(found: list[dict[str, Any]]) -> str:
     rows = (
         (
             one["order"],
@@ -122,7 +122,7 @@ def _candidates(found: list[dict[str, Any]]) -> str:
     )
 
 
-def _excluded(found: list[dict[str, Any]]) -> str:
+def _render_excluded(found: list[dict[str, Any]]) -> str:
     rows = (
         (
             one["provider"],

@@ -123,7 +123,7 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponseBase:
 
 
 def permission_denied(request: HttpRequest, exception: Exception) -> HttpResponseBase:
-    """Renders a refusal by Django, such as a failed CSRF check; set as ``handler403``."""
+    """Renders a refusal by Django on a route of the API."""
     return error_response(Forbidden())
 
 

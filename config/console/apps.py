@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from django.contrib import admin
 from django.contrib.admin.apps import AdminConfig
-from django.db.models.signals import post_migrate
+from django.db.models.signals import post_migrate, pre_migrate
 from django.utils.module_loading import autodiscover_modules
 
 from config.apps import declaring_apps
-from config.console.roles import update_roles
+from config.console.roles import RoleKeeper
 
 
 class ConsoleConfig(AdminConfig):
@@ -19,9 +19,12 @@ class ConsoleConfig(AdminConfig):
     """
 
     default_site = "config.console.site.ConsoleSite"
+    role_keeper = RoleKeeper()
 
     def ready(self) -> None:
         super().ready()
         # Django looks for the pages of the app "config" only in the module config.admin.
-        autodiscover_modules("audit.admin", "console.second_factors.admin", register_to=admin.site)
-        post_migrate.connect(update_roles, sender=declaring_apps()[-1])
+        autodiscover_modules("audit.admin", "console.sign_in.admin", register_to=admin.site)
+        last = declaring_apps()[-1]
+        pre_migrate.connect(self.role_keeper.remember_permissions, sender=last)
+        post_migrate.connect(self.role_keeper.update_roles, sender=last)

@@ -55,7 +55,10 @@ def _sections(request: HttpRequest) -> list[tuple[str, list[tuple[dict[str, Any]
     for app in sorted(declaring_apps(), key=lambda app: app.section.position):
         shown = sections.setdefault(app.section.title, [])
         shown += [
-            (pages[label], declaration.icon)
+            (
+                {**pages[label], "name": declaration.title or pages[label]["name"]},
+                declaration.icon,
+            )
             for label, declaration in app.declarations()
             if label in pages
         ]

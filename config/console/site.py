@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Final, cast
 
 import django_otp
 from csp.middleware import CSPMiddleware, PolicyParts
 from django.conf import settings
+from django.contrib import admin
 from django.contrib.auth.models import User
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import BadRequest
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
+from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.decorators import method_decorator
+from django.utils.encoding import escape_uri_path
 from django.utils.safestring import mark_safe
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_protect
 from django.views.decorators.debug import sensitive_post_parameters
 
+from config.api import handler
 from config.api.text import NOT_STORABLE
-from config.console.second_factors import totp
+from config.console.sign_in import totp
 from config.console.unfold import AdminSite
 
+logger = logging.getLogger("causeway.console")
+
 PREFIX: Final = "/admin/"
+_API: Final = "/api/"
+_MAX_PATH: Final = 200
 _TEMPLATE: Final = "admin/two_factor.html"
 
 
@@ -155,3 +164,35 @@ def _has_device(request: HttpRequest) -> bool:
     if not hasattr(cache, "has_second_factor"):
         cache.has_second_factor = totp.device_of(cache.user) is not None
     return bool(cache.has_second_factor)
+
+
+def permission_denied(request: HttpRequest, exception: Exception) -> HttpResponseBase:
+    """Renders a refused page in plain English, a refused route of the API as JSON.
+
+    Set as ``handler403``.
+    """
+    if request.path_info.startswith(_API):
+        return handler.permission_denied(request, exception)
+    groups = request.user.groups.order_by("name").values_list("name", flat=True)
+    return _refuse(request, "no permission", roles=", ".join(groups))
+
+
+def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponseBase:
+    """Renders a form that another site may have sent; set as ``CSRF_FAILURE_VIEW``."""
+    return _refuse(request, f"CSRF check: {reason}", is_forged=True)
+
+
+def _refuse(request: HttpRequest, reason: str, **context: Any) -> HttpResponse:
+    """Returns the page of a refusal and logs one line; Django would log a traceback too."""
+    logger.warning(
+        "refused %s %s: %s (operator %s)",
+        request.method,
+        escape_uri_path(request.path)[:_MAX_PATH],
+        reason,
+        ascii(request.user.get_username()),
+    )
+    shared = {**admin.site.each_context(request), "title": "This was refused", **context}
+    response = HttpResponse(render_to_string("admin/refused.html", shared, request), status=403)
+    # Django's log_response reads this mark.
+    response._has_been_logged = True  # type: ignore[attr-defined]
+    return response

@@ -24,7 +24,7 @@ from accounts.models import ApiKey, Organization
 from billing.models import Account
 from config.audit import context as audit
 from config.audit.entries import AuditEntry
-from config.console.second_factors import totp
+from config.console.sign_in import totp
 from config.local.simulator.server import Simulator
 from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation

@@ -11,7 +11,7 @@ from django.core.management import CommandError, call_command
 
 from accounts.models import ByokCredential
 from catalog.models import Provider
-from config.console.second_factors.models import SecondFactor
+from config.console.sign_in.models import SecondFactor
 from config.credentials import Secret
 from config.secrets import DecryptionFailed, is_current
 from tests.support import factories

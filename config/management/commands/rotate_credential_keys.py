@@ -9,7 +9,7 @@ from accounts.models import ByokCredential
 from catalog.models import Provider
 from config.bulk.commands import JSONCommand
 from config.bulk.files import refuse
-from config.console.second_factors.models import SecondFactor
+from config.console.sign_in.models import SecondFactor
 from config.secrets import DecryptionFailed
 
 

@@ -165,6 +165,32 @@ def test_update_keeps_permissions_that_an_operator_added(db: None) -> None:
     assert group.permissions.filter(codename="add_organization").exists()
 
 
+@pytest.mark.django_db(transaction=True)
+def test_migrate_leaves_a_removed_permission_removed() -> None:
+    roles.update_roles()
+    group = Group.objects.get(name=Role.SUPPORT)
+    group.permissions.remove(Permission.objects.get(codename="change_apikey"))
+
+    call_command("migrate", verbosity=0)
+
+    held = group.permissions.values_list("content_type__app_label", "codename")
+    assert set(held) == set(roles.permissions_of(Role.SUPPORT)) - {("accounts", "change_apikey")}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_migrate_gives_the_permissions_of_a_new_model_to_the_roles() -> None:
+    roles.update_roles()
+    Permission.objects.filter(codename__endswith="_apikey").delete()
+
+    call_command("migrate", verbosity=0)
+
+    for role in EVERYBODY:
+        held = Group.objects.get(name=role).permissions.values_list(
+            "content_type__app_label", "codename"
+        )
+        assert set(held) == set(roles.permissions_of(role))
+
+
 @pytest.mark.parametrize("role", sorted(EVERYBODY))
 def test_role_sees_only_its_pages(world: dict[str, Any], role: str) -> None:
     client = client_of(role)

@@ -15,8 +15,8 @@ from django_otp.plugins.otp_static.models import StaticToken
 from django_otp.plugins.otp_totp.models import TOTPDevice
 
 from config.audit.entries import AuditEntry
-from config.console.second_factors import totp
-from config.console.second_factors.models import SecondFactor
+from config.console.sign_in import totp
+from config.console.sign_in.models import SecondFactor
 from config.secrets import DecryptionFailed, digest_backup_code
 
 PASSWORD = "a long enough password"

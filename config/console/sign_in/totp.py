@@ -19,7 +19,7 @@ from django_otp.forms import OTPAuthenticationFormMixin
 from django_otp.plugins.otp_static.models import StaticToken
 from django_otp.plugins.otp_totp.models import default_key
 
-from config.console.second_factors.models import BackupCodes, SecondFactor
+from config.console.sign_in.models import BackupCodes, SecondFactor
 from config.console.unfold import AuthenticationForm, TextWidget
 from config.secrets import DecryptionFailed, digest_backup_code
 

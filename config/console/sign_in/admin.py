@@ -9,9 +9,10 @@ from django.http import HttpRequest
 from django_otp.plugins.otp_static.admin import StaticDevice
 from django_otp.plugins.otp_totp.admin import TOTPDevice
 
+from config.apps import declarations
 from config.console.actions import Message, transition
 from config.console.base import ReadOnlyAdmin
-from config.console.second_factors import totp
+from config.console.sign_in import totp
 from config.console.unfold import display
 
 # The imports above register the package's own pages, which would show keys and codes.
@@ -30,6 +31,12 @@ class SecondFactorAdmin(ReadOnlyAdmin):
     fieldsets = ((None, {"fields": ("user", "codes", ("created_at", "last_used_at"))}),)
     readonly_fields = ("codes",)
     actions_detail = ("remove",)
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> Any:
+        title = declarations()[self.opts.label_lower].title
+        return super().changelist_view(request, {"title": title, **(extra_context or {})})
 
     @display(description="Backup codes")
     def codes(self, device: Any) -> str:

@@ -1,0 +1,56 @@
+"""The page that an operator gets instead of a page that is not theirs, and its line in the log."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.test import Client
+
+from config.apps import Role
+from config.console import roles
+
+PAGE = "/admin/auth/user/"
+
+
+@pytest.fixture
+def support(db: None) -> Client:
+    roles.update_roles()
+    user = User.objects.create_user("sue", is_staff=True)
+    user.groups.add(Group.objects.get(name=Role.SUPPORT))
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(user)
+    return client
+
+
+def lines(caplog: Any) -> list[tuple[str, str, bool]]:
+    return [(one.levelname, one.getMessage(), bool(one.exc_info)) for one in caplog.records]
+
+
+def test_refused_page_is_english_and_one_line_of_the_log(support: Client, caplog: Any) -> None:
+    with caplog.at_level(logging.INFO):
+        answer = support.get(PAGE)
+
+    text = " ".join(answer.content.decode().split())
+    assert (answer.status_code, answer["Content-Type"]) == (403, "text/html; charset=utf-8")
+    assert "Your account may not open this page or do this. Nothing was changed." in text
+    assert "Your roles: Support. Ask an administrator if you need another one." in text
+    assert lines(caplog) == [
+        ("WARNING", f"refused GET {PAGE}: no permission (operator 'sue')", False)
+    ]
+
+
+def test_form_without_a_token_is_refused_in_english(support: Client, caplog: Any) -> None:
+    with caplog.at_level(logging.INFO):
+        answer = support.post("/admin/two-factor/", {"otp_token": "000000"})
+
+    text = " ".join(answer.content.decode().split())
+    assert (answer.status_code, answer["Content-Type"]) == (403, "text/html; charset=utf-8")
+    assert "Go back, reload the page and send the form again." in text
+    [(level, line, has_traceback)] = lines(caplog)
+    assert (level, has_traceback) == ("WARNING", False)
+    assert (
+        line == "refused POST /admin/two-factor/: CSRF check: CSRF cookie not set. (operator 'sue')"
+    )
