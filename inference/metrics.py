@@ -14,6 +14,11 @@ from inference.filters.definitions import Finding
 _GENERATIONS: Final = Counter(
     "causeway_generations_total", "Generations settled.", ("operation", "status")
 )
+_CANCELLED: Final = Counter(
+    "causeway_cancelled_generations_total",
+    "Generations whose caller left, by the usage that they pay for.",
+    ("usage",),
+)
 _TOKENS: Final = Counter("causeway_tokens_total", "Tokens used.", ("kind",))
 _SECONDS: Final = Histogram(
     "causeway_generation_seconds",
@@ -40,6 +45,12 @@ def count_settled(operation: str, status: str, usage: Usage | None, duration_ms:
     if usage is not None:
         _PROMPT.inc(usage.prompt)
         _COMPLETION.inc(usage.completion)
+
+
+def count_cancelled(is_estimated: bool | None) -> None:
+    """Counts a generation whose caller left; ``None`` if it is free."""
+    usage = {None: "none", False: "reported", True: "estimated"}[is_estimated]
+    _CANCELLED.labels(usage).inc()
 
 
 def count_refused(status: int) -> None:

@@ -158,11 +158,31 @@ class EgressClient:
     ) -> OutboundResponse:
         """Sends a request and returns when the headers of the response have arrived.
 
+        The limits and the errors are those of `start` and of `OutboundResponse.receive_head`.
+        """
+        response = await self.start(
+            request, idle_timeout=idle_timeout, connect_timeout=connect_timeout
+        )
+        try:
+            await response.receive_head(first_byte_timeout)
+        except BaseException:
+            response.close()
+            raise
+        return response
+
+    async def start(
+        self,
+        request: OutboundRequest,
+        *,
+        idle_timeout: float,
+        connect_timeout: float | None = None,
+    ) -> OutboundResponse:
+        """Begins to send a request and returns its response, whose headers are still to come.
+
         The limits are in seconds: `connect_timeout` (default: the policy's) for name resolution,
-        connection and handshake; `first_byte_timeout` from there to the end of the response's
-        headers; `idle_timeout` for every later wait. The caller sets a total deadline if it needs
-        one. Raises only `EgressError`. A request that fails on a kept-alive connection is not
-        repeated, because the upstream may have started to process it.
+        connection and handshake; `idle_timeout` for every wait for a part of the body. The caller
+        sets a total deadline if it needs one. Raises only `EgressError`. A request that fails on a
+        kept-alive connection is not repeated, because the upstream may have started to process it.
         """
         if not self._is_open:
             raise ConnectFailed("the client is closed")
@@ -172,21 +192,7 @@ class EgressClient:
         connection = self._take_idle(target.origin) or await self._open_connection(
             target.origin, connect_timeout or self._policy.connect_timeout
         )
-        limit = self._loop.call_later(first_byte_timeout, connection.expire, "first byte")
-        try:
-            connection.send(target.head(request), request.body)
-            await connection.receive_head()
-        except BaseException:
-            connection.abort()
-            raise
-        finally:
-            limit.cancel()
-        refused = rules.find_head_problem(
-            connection.status, connection.headers.get("content-encoding")
-        )
-        if refused is not None:
-            connection.abort()
-            raise refused
+        connection.send(target.head(request), request.body)
         return OutboundResponse(
             connection,
             idle_timeout,
@@ -331,10 +337,11 @@ def _key_fingerprint(certificate: bytes) -> str:
 
 
 class OutboundResponse:
-    """A response whose headers have arrived: `status`, case-insensitive `headers`, and the body.
+    """The response to a request: `status`, case-insensitive `headers`, and the body.
 
-    At most about 128 KiB wait in memory: when the reader pauses, reading from the upstream pauses.
-    Reading to the end returns the connection for reuse; `close()` before the end closes it.
+    The headers are known once `receive_head` has returned. At most about 128 KiB wait in memory:
+    when the reader pauses, reading from the upstream pauses. Reading to the end returns the
+    connection for reuse; `close()` before the end closes it.
     """
 
     __slots__ = (
@@ -342,8 +349,10 @@ class OutboundResponse:
         "_idle_timeout",
         "_keep",
         "_limit",
+        "_parts",
         "_since",
         "_timer",
+        "_was_sent",
         "headers",
         "status",
     )
@@ -355,14 +364,42 @@ class OutboundResponse:
         limit: int,
         keep: Callable[[Connection], None],
     ) -> None:
-        self.status = connection.status
-        self.headers: Mapping[str, str] = Headers(connection.headers)
+        self.status = 0
+        self.headers: Mapping[str, str] = Headers({})
         self._connection: Connection | None = connection
         self._idle_timeout = idle_timeout
         self._limit = limit
         self._keep = keep
         self._since: float | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._parts: list[bytes] = []
+        self._was_sent = False
+
+    @property
+    def is_sent(self) -> bool:
+        """Returns whether the upstream may act on the request: `Connection.is_sent`."""
+        return self._was_sent if self._connection is None else self._connection.is_sent
+
+    async def receive_head(self, timeout: float) -> None:
+        """Sends the rest of the request and returns when the response's headers have arrived.
+
+        `timeout` is in seconds. Raises `EgressError`. A call that was cancelled may be repeated.
+        """
+        connection = self._connection
+        if connection is None:
+            raise ConnectFailed("the response is closed")
+        limit = _call_later(timeout, partial(connection.expire, "first byte"))
+        try:
+            await connection.receive_head()
+        finally:
+            limit.cancel()
+        refused = rules.find_head_problem(
+            connection.status, connection.headers.get("content-encoding")
+        )
+        if refused is not None:
+            raise refused
+        self.status = connection.status
+        self.headers = Headers(connection.headers)
 
     @property
     def peer(self) -> Peer:
@@ -405,13 +442,17 @@ class OutboundResponse:
             yield chunk
 
     async def read(self, limit: int | None = None) -> bytes:
-        """Returns the whole body. Raises as `readany` does, and `TooLarge` beyond `limit` bytes."""
+        """Returns the whole body. Raises as `readany` does, and `TooLarge` beyond `limit` bytes.
+
+        A call that was cancelled may be repeated: it returns what the first call had read too.
+        """
+        parts = self._parts
         if limit is not None:
-            self._limit = min(self._limit, limit)
-        chunks = []
-        while chunk := await self.readany():
-            chunks.append(chunk)
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            self._limit = min(self._limit, limit - sum(map(len, parts)))
+        while part := await self.readany():
+            parts.append(part)
+        self._parts = []
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def close(self, *, linger: float = 0) -> None:
         """Ends the exchange at once; idempotent. An unfinished body closes the connection.
@@ -422,6 +463,7 @@ class OutboundResponse:
         connection, self._connection = self._connection, None
         if connection is None:
             return
+        self._was_sent = connection.is_sent
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -50,6 +50,7 @@ class Connection(asyncio.Protocol):
         self.problem: EgressError | None = None
         self.is_complete = False
         self._has_head = False
+        self._is_begun = False
         self._unsent = memoryview(b"")
         self._is_reusable = False
         self._is_paused = False
@@ -65,6 +66,15 @@ class Connection(asyncio.Protocol):
         return self._is_reusable and not self._unsent and not self._is_paused and self.is_open
 
     @property
+    def is_sent(self) -> bool:
+        """Returns whether the upstream may act on the request.
+
+        It may once the last byte was handed to the transport: a body is one JSON document, of which
+        a part is of no use. It may also answer earlier.
+        """
+        return self._has_head or (self._is_begun and not self._unsent)
+
+    @property
     def has_news(self) -> bool:
         """Returns whether the reader need not wait: bytes, the end or a problem have arrived."""
         return bool(self._parts) or self.is_complete or self.problem is not None
@@ -76,6 +86,7 @@ class Connection(asyncio.Protocol):
             # The connection was lost before this exchange began.
             self.problem = ConnectFailed("closed before the answer")
             return
+        self._is_begun = True
         self.transport.write(head + body[:_PIECE_BYTES])
         self._unsent = memoryview(body)[_PIECE_BYTES:]
 

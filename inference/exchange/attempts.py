@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -55,8 +55,9 @@ class Stream:
 class Attempts:
     """Tries the candidates of an admission, and records how each attempt went.
 
-    ``candidate`` is the candidate of the latest attempt. ``is_accepted`` tells whether its upstream
-    has answered with status 200. ``records`` are the attempts as the generation stores them.
+    ``candidate`` is the candidate of the latest attempt, ``response`` what its upstream answers, or
+    ``None`` if it has not been reached or has failed. ``parser`` parses that response if it is a
+    stream. ``records`` are the attempts as the generation stores them.
     """
 
     def __init__(
@@ -68,7 +69,8 @@ class Attempts:
         repin: Repin,
     ) -> None:
         self.candidate = admission.candidates[0].candidate
-        self.is_accepted = False
+        self.response: egress.OutboundResponse | None = None
+        self.parser: StreamParser | None = None
         self.latency_ms: int | None = None
         self.records: list[dict[str, Any]] = []
         self._admission = admission
@@ -85,6 +87,11 @@ class Attempts:
     @property
     def elapsed_ms(self) -> int:
         return round((time.monotonic() - self._started) * 1000)
+
+    @property
+    def is_sent(self) -> bool:
+        """Returns whether the upstream of the latest attempt may work, or has worked, for us."""
+        return self.response is not None and self.response.is_sent
 
     @property
     def seconds_left(self) -> float:
@@ -108,6 +115,8 @@ class Attempts:
             try:
                 begun = await attempt(item, _dialect_of(candidate))
             except FAILURES as exc:
+                # A failed attempt is free, even if the caller leaves before the next one.
+                self.discard()
                 error = upstream.translate(exc, candidate.secret)
                 self._record(started_ms, self.elapsed_ms, error)
                 self.report(error)
@@ -125,10 +134,7 @@ class Attempts:
         """Sends the request and returns the whole reply."""
         async with asyncio.timeout(self.seconds_left):
             response = await self._send(item, dialect)
-            try:
-                body = await response.read()
-            finally:
-                response.close()
+            body = await response.read()
         return dialect.parse_reply(self._request.operation, body)
 
     async def open_stream(self, item: AffordableCandidate, dialect: Dialect) -> Stream:
@@ -136,29 +142,59 @@ class Attempts:
         operation = self._request.operation
         async with asyncio.timeout(settings.UPSTREAM_FIRST_EVENT_TIMEOUT):
             response = await self._send(item, dialect)
-            parser = dialect.stream_parser(operation, self._request.choices)
-            try:
-                if response.headers.get("Content-Type", "").startswith("application/json"):
-                    # Some providers send an error with status 200. The parser raises it with the
-                    # provider's message, which says more than the one below.
-                    dialect.parse_reply(operation, await response.read())
-                    raise InvalidStream("The answer to a streamed request is not a stream.")
-                while data := await response.readany():
-                    if chunks := parser.feed(data):
-                        if chunks[0].is_done:
-                            break
-                        return Stream(response, parser, chunks)
-                parser.finish()
-                raise InvalidStream("The stream has no events.")
-            except BaseException:
+            parser = self.parser = dialect.stream_parser(operation, self._request.choices)
+            if response.headers.get("Content-Type", "").startswith("application/json"):
+                # Some providers send an error with status 200. The parser raises it with the
+                # provider's message, which says more than the one below.
+                dialect.parse_reply(operation, await response.read())
+                raise InvalidStream("The answer to a streamed request is not a stream.")
+            while data := await response.readany():
                 # The caller has received nothing, not even chunks that precede a fault in the same
                 # bytes, so the next candidate can answer from the start.
-                response.close()
-                raise
+                if chunks := parser.feed(data):
+                    if chunks[0].is_done:
+                        break
+                    return Stream(response, parser, chunks)
+            parser.finish()
+            raise InvalidStream("The stream has no events.")
+
+    async def receive_late_reply(self, limit: int) -> Reply:
+        """Returns the whole reply of the latest attempt, of at most ``limit`` bytes."""
+        assert self.response is not None
+        await upstream.accept(self.response, self.candidate)
+        body = await self.response.read(limit=limit)
+        return _dialect_of(self.candidate).parse_reply(self._request.operation, body)
+
+    async def receive_late_chunks(self, limit: int) -> AsyncGenerator[Chunk]:
+        """Yields the further chunks of the latest attempt's stream, of ``limit`` bytes in all."""
+        assert self.response is not None
+        await upstream.accept(self.response, self.candidate)
+        if self.parser is None:
+            self.parser = _dialect_of(self.candidate).stream_parser(
+                self._request.operation, self._request.choices
+            )
+        while limit > 0 and (data := await self.response.readany()):
+            limit -= len(data)
+            for chunk in self.parser.feed(data):
+                yield chunk
+                if chunk.is_done:
+                    return
+        if limit > 0:
+            for chunk in self.parser.finish():
+                yield chunk
+
+    def discard(self) -> None:
+        """Closes the response of a failed attempt and forgets it."""
+        self.close()
+        self.response = self.parser = None
+
+    def close(self) -> None:
+        """Closes the response of the latest attempt; an unread rest is not waited for."""
+        if self.response is not None:
+            self.response.close()
 
     async def _send(self, item: AffordableCandidate, dialect: Dialect) -> egress.OutboundResponse:
-        self.is_accepted = False
-        response = await upstream.send(
+        self.response = response = await upstream.start(
             self._egress_client,
             dialect,
             item.candidate,
@@ -166,7 +202,7 @@ class Attempts:
             self._admission.user,
             item.max_tokens,
         )
-        self.is_accepted = True
+        await upstream.accept(response, item.candidate)
         return response
 
     def report(self, error: GatewayError | None, latency_ms: int | None = None) -> None:

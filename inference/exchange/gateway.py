@@ -22,7 +22,7 @@ from inference import metrics
 from inference.admission.admit import AdmissionStore
 from inference.admission.decide import Admission, AdmissionRequest
 from inference.admission.estimate import BYTES_PER_TOKEN
-from inference.exchange import upstream
+from inference.exchange import draining, upstream
 from inference.exchange.attempts import FAILURES, Attempts, Stream
 from inference.exchange.rendering import DONE, Renderer
 from inference.exchange.tally import Ending, Tally
@@ -187,8 +187,10 @@ class Exchange:
             return rewrite(self._renderer().render_reply(reply, self._attempts.metadata()))
         except BaseException as exc:
             error = exc
+            await self._drain(exc)
             raise
         finally:
+            self._attempts.close()
             self.settle(error)
 
     async def stream(self, deliver: Callable[[bytes], Awaitable[None]]) -> None:
@@ -200,7 +202,6 @@ class Exchange:
         """
         attempts = self._attempts
         error: BaseException | None = None
-        stream: Stream | None = None
         try:
             stream = await attempts.first_success(attempts.open_stream)
             renderer = self._renderer()
@@ -218,11 +219,16 @@ class Exchange:
                 await self._deliver_last(deliver, event)
         except BaseException as exc:
             error = exc
+            await self._drain(exc)
             raise
         finally:
-            if stream is not None:
-                stream.response.close()
+            attempts.close()
             self.settle(error)
+
+    async def _drain(self, error: BaseException) -> None:
+        """Waits for the usage of a request that its caller has left; for a short time."""
+        if isinstance(error, asyncio.CancelledError | CallerStuck) and not self._is_settled:
+            await draining.drain(self._attempts, self._tally, is_stream=self._request.stream)
 
     async def _relay(
         self, stream: Stream, renderer: Renderer, deliver: Callable[[bytes], Awaitable[None]]
@@ -280,7 +286,7 @@ class Exchange:
             ending = Ending.CANCELLED
         else:
             ending = Ending.FAILED
-        charged = tally.charge(ending, is_accepted=attempts.is_accepted)
+        charged = tally.charge(ending, is_sent=attempts.is_sent)
         usage = None if charged is None else charged.usage
         cost = tally.price(usage, attempts.candidate)
         duration_ms = attempts.elapsed_ms
@@ -304,6 +310,8 @@ class Exchange:
             ),
         )
         metrics.count_settled(self._request.operation, ending, usage, duration_ms)
+        if ending is Ending.CANCELLED:
+            metrics.count_cancelled(None if charged is None else charged.is_estimated)
 
     def is_ahead(self) -> bool:
         """Tells whether the generation delivered much since its progress was journalled."""

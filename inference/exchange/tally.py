@@ -45,9 +45,9 @@ class Tally:
     """Counts the output of one generation as it is relayed."""
 
     __slots__ = (
-        "_cost", "_costed", "_fee_percent", "_is_final", "_is_last", "_prompt_tokens", "_request",
-        "finish_reason", "native_finish_reason", "output_bytes", "upstream_id", "upstream_model",
-        "usage", "usage_body",
+        "_cost", "_costed", "_fee_percent", "_has_finished", "_is_final", "_is_last",
+        "_prompt_tokens", "_request", "finish_reason", "native_finish_reason", "output_bytes",
+        "upstream_id", "upstream_model", "usage", "usage_body",
     )  # fmt: skip
 
     def __init__(self, request: InferenceRequest, fee_percent: Decimal) -> None:
@@ -66,6 +66,8 @@ class Tally:
         # chunk without choices, so no later usage replaces it.
         self._is_final = False
         self._is_last = False
+        # The finish reason has come, perhaps only after the caller had left.
+        self._has_finished = False
         self._prompt_tokens: int | None = None
         self._costed: tuple[Usage, Candidate] | None = None
         self._cost = NO_COST
@@ -85,14 +87,32 @@ class Tally:
         if part.output_bytes:
             self._is_final = self._is_last = False
         if part.usage is not None and not self._is_last:
-            self._add_usage(part, part.usage)
+            self._add_usage(part, part.usage, has_finished=self.finish_reason is not None)
 
     def add_output(self, output_bytes: int) -> None:
         """Counts output without usage; an earlier usage does not cover all output any more."""
         self.output_bytes += output_bytes
         self._is_final = self._is_last = False
 
-    def _add_usage(self, part: Reply | Chunk, usage: Usage) -> None:
+    def add_unseen(self, part: Reply | Chunk) -> None:
+        """Takes the usage of a part that came after the caller had left.
+
+        Its output is not counted: the usage covers it, and without a usage the caller pays only for
+        what was delivered.
+        """
+        self.upstream_id = self.upstream_id or part.upstream_id
+        self.upstream_model = self.upstream_model or part.model
+        self._has_finished = self._has_finished or part.finish_reason is not None
+        if part.usage is not None and not self._is_last:
+            has_finished = self._has_finished or self.finish_reason is not None
+            self._add_usage(part, part.usage, has_finished=has_finished)
+
+    @property
+    def has_last_usage(self) -> bool:
+        """Returns whether no later usage would replace the present one."""
+        return self._is_last
+
+    def _add_usage(self, part: Reply | Chunk, usage: Usage, *, has_finished: bool) -> None:
         """Keeps the latest usage, or the first after the finish reason in a chunk without choices.
 
         A usage beside a choice may cover only that choice or the output so far, so a larger one may
@@ -104,7 +124,7 @@ class Tally:
             return
         self.usage = usage
         self.usage_body = part.fields.get("usage")
-        self._is_final = self.finish_reason is not None
+        self._is_final = has_finished
         self._is_last = self._is_final and isinstance(part, Chunk) and not part.has_choices
 
     def estimate(self) -> Usage:
@@ -150,23 +170,24 @@ class Tally:
             self._costed, self._cost = (usage, candidate), Cost(credits_nano, upstream_nano)
         return self._cost
 
-    def charge(self, ending: Ending, *, is_accepted: bool) -> Count | None:
+    def charge(self, ending: Ending, *, is_sent: bool) -> Count | None:
         """Returns the usage to charge for; ``None`` when the generation is free.
 
-        ``is_accepted`` tells whether an upstream has answered the request with status 200.
+        ``is_sent`` tells whether an upstream may have acted on the request and has not failed.
 
         =========  ===============================================================================
         Ending     Charged
         =========  ===============================================================================
         completed  always, unless the answer is blank
-        cancelled  the prompt and the delivered output, once an upstream has accepted the request
+        cancelled  the prompt and the delivered output, or the usage of the upstream, once the
+                   request was sent
         failed     a stream that delivered output or a usage that is not blank; a whole reply
                    never, because its caller does not get it
         =========  ===============================================================================
         """
         count = self.count()
         if ending is Ending.CANCELLED:
-            is_due = is_accepted
+            is_due = is_sent
         elif ending is Ending.FAILED and not self._request.stream:
             is_due = False
         else:

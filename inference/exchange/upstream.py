@@ -46,7 +46,7 @@ class RequestUntranslatable(UpstreamRefused):
     retryable = True
 
 
-async def send(
+async def start(
     client: egress.EgressClient,
     dialect: Dialect,
     candidate: Candidate,
@@ -54,11 +54,11 @@ async def send(
     user: str | None,
     max_tokens: int | None = None,
 ) -> egress.OutboundResponse:
-    """Sends the request and returns a response of status 200 whose body is unread.
+    """Begins to send the request and returns its response, whose head is still to come.
 
     ``user`` is the pseudonym of the end user. ``max_tokens`` bounds the answer if the request does
-    not. Raises :class:`GatewayError` if the upstream fails or refuses the request. The caller
-    closes the response.
+    not. Raises :class:`GatewayError` if the upstream cannot be reached. The caller closes the
+    response.
     """
     try:
         outbound = dialect.build(_build_call(candidate, request, user, max_tokens))
@@ -67,16 +67,24 @@ async def send(
             str(exc), metadata={"provider_name": candidate.route.facts.provider_name}
         ) from None
     try:
-        response = await client.send(
-            outbound,
-            first_byte_timeout=settings.UPSTREAM_FIRST_EVENT_TIMEOUT,
-            idle_timeout=settings.UPSTREAM_IDLE_TIMEOUT,
-        )
+        return await client.start(outbound, idle_timeout=settings.UPSTREAM_IDLE_TIMEOUT)
+    except egress.EgressError as exc:
+        raise translate(exc, candidate.secret) from None
+
+
+async def accept(response: egress.OutboundResponse, candidate: Candidate) -> None:
+    """Waits for the head of a response, and returns if its status is 200.
+
+    Raises :class:`GatewayError` if the upstream fails or refuses the request. A call that was
+    cancelled may be repeated.
+    """
+    try:
+        if not response.status:
+            await response.receive_head(settings.UPSTREAM_FIRST_EVENT_TIMEOUT)
     except egress.EgressError as exc:
         raise translate(exc, candidate.secret) from None
     if response.status != 200:
         raise await _read_refusal(response, candidate)
-    return response
 
 
 def _build_call(

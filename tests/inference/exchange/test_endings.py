@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from typing import Any
@@ -13,6 +14,7 @@ import requests
 from billing import ledger
 from billing.models import Account, Transfer
 from catalog.dialects.base import Operation
+from config.credentials import Secret
 from inference.models import Generation
 from inference.requests import parsing
 from tests.support import factories
@@ -28,6 +30,11 @@ from tests.support.inference.endings import (
 from tests.support.inference.site import CHAT, Site, content_of, events_of
 from tests.support.ledger import assert_in_order
 from tests.support.processes import serve
+
+
+def notice(site: Site) -> None:
+    """Waits for a turn of the service's event loop, which sees every connection that was closed."""
+    assert requests.get(f"{site.server}/healthz", timeout=20).status_code == 200
 
 
 def publish(site: Site, behaviour: str) -> None:
@@ -71,12 +78,100 @@ def test_an_upstream_that_breaks_off_fails_the_generation(
     assert_ended(site, ending)
 
 
-def test_a_caller_that_leaves_before_the_first_byte_pays_nothing(site: Site) -> None:
+def test_a_caller_that_leaves_before_the_first_byte_pays_for_the_prompt(site: Site) -> None:
     publish(site, "sim-stall")
     with connected(site) as line:
         site.eventually(lambda: len(site.dialled()) == 1)
         hang_up(line)
-    assert_ended(site, Ending("cancelled", None, False))
+    assert_ended(site, Ending("cancelled", (6, 0), True))
+
+
+@pytest.mark.parametrize("behaviour", ["sim-held", "sim-gated"])
+def test_a_caller_that_leaves_pays_what_the_upstream_reports_soon(
+    site: Site, behaviour: str
+) -> None:
+    publish(site, behaviour)
+    with connected(site) as line:
+        site.eventually(lambda: len(site.dialled()) == 1)
+        if behaviour == "sim-gated":
+            read_until(line, b'"role"')
+        hang_up(line)
+    notice(site)
+    site.upstream.release(20)
+    # Two prompt tokens and four completion tokens, as for a caller who stays.
+    assert_ended(site, Ending("cancelled", (2, 4), False))
+
+
+def test_a_caller_that_leaves_a_plain_request_pays_what_the_upstream_reports_soon(
+    site: Site,
+) -> None:
+    publish(site, "sim-held")
+    with connected(site, stream=False) as line:
+        site.eventually(lambda: len(site.dialled()) == 1)
+        hang_up(line)
+    notice(site)
+    site.upstream.release(1)
+    assert_ended(site, Ending("cancelled", (2, 4), False), stream=False)
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+def test_a_caller_that_leaves_an_upstream_without_usage_pays_for_the_prompt(
+    site: Site, is_stream: bool
+) -> None:
+    publish(site, "sim-endless")
+    with connected(site, stream=is_stream) as line:
+        if is_stream:
+            read_until(line, b"200 OK")
+        site.eventually(lambda: len(site.dialled()) == 1)
+        hang_up(line)
+    row = site.settled()
+    assert (row.status, row.prompt_tokens, row.is_estimated) == ("cancelled", 6, True)
+    assert_in_order()
+
+
+@pytest.mark.parametrize("behaviour", ["sim-drip-headers:0.1", "sim-slow:0.5,9"])
+def test_a_caller_that_leaves_before_the_head_pays_for_the_prompt(
+    site: Site, behaviour: str
+) -> None:
+    publish(site, behaviour)
+    with connected(site) as line:
+        site.eventually(lambda: len(site.dialled()) == 1)
+        hang_up(line)
+    assert_ended(site, Ending("cancelled", (6, 0), True))
+
+
+def test_a_caller_that_leaves_a_fallback_pays_for_the_candidate_that_was_asked(
+    site: Site,
+) -> None:
+    site.publish("sim-status:503", price=factories.make_price("0.000001", "0.000002"))
+    site.publish(
+        "sim-stall",
+        provider=site.another_provider("second"),
+        price=factories.make_price("0.000003", "0.000004"),
+    )
+    with connected(site) as line:
+        site.eventually(lambda: len(site.dialled()) == 2)
+        hang_up(line)
+    row = site.settled()
+    assert (row.status, row.cost_nano, row.prompt_tokens) == ("cancelled", 6 * 3000, 6)
+    assert row.provider_name == "Second"
+    assert_in_order()
+
+
+def test_a_caller_that_leaves_an_unreachable_upstream_pays_nothing(site: Site) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=1) as silent:
+        # The connection is accepted by the kernel; the handshake of TLS is never answered.
+        provider = factories.make_provider(
+            "silent", base_url=f"https://localhost:{silent.getsockname()[1]}/v1"
+        )
+        provider.set_credential(Secret("operator-credential-silent"))
+        price = factories.make_price("0.000001", "0.000002")
+        site.publish("sim-echo", provider=provider, price=price)
+        with connected(site) as line:
+            accepted, _ = silent.accept()
+            with accepted:
+                hang_up(line)
+                assert_ended(site, Ending("cancelled", None, False))
 
 
 def test_a_caller_that_leaves_after_the_first_event_pays_for_the_prompt(site: Site) -> None:

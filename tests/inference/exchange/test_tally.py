@@ -103,7 +103,7 @@ FAILED = text(0, finish="error")
 
 
 @pytest.mark.parametrize(
-    ("ending", "stream", "parts", "is_accepted", "charged"),
+    ("ending", "stream", "parts", "is_sent", "charged"),
     [
         # Completed: everything is charged unless the answer is blank.
         (Ending.COMPLETED, True, DONE, True, Count(Usage(10, 5), False)),
@@ -114,7 +114,7 @@ FAILED = text(0, finish="error")
         (Ending.COMPLETED, True, [alone(10, 0)], True, None),
         (Ending.COMPLETED, True, [FAILED, alone(10, 0)], True, None),
         (Ending.COMPLETED, True, [FAILED, alone(10, 3)], True, Count(Usage(10, 3), False)),
-        # Cancelled: prompt and output are charged once an upstream has accepted the request.
+        # Cancelled: prompt and output are charged once the request was sent.
         (Ending.CANCELLED, True, [], False, None),
         (Ending.CANCELLED, True, [], True, Count(Usage(PROMPT_TOKENS, 0), True)),
         (Ending.CANCELLED, False, [], True, Count(Usage(PROMPT_TOKENS, 0), True)),
@@ -131,10 +131,23 @@ def test_charge_depends_on_the_ending(
     ending: Ending,
     stream: bool,
     parts: list[Chunk],
-    is_accepted: bool,
+    is_sent: bool,
     charged: Count | None,
 ) -> None:
-    assert tally_of(*parts, stream=stream).charge(ending, is_accepted=is_accepted) == charged
+    assert tally_of(*parts, stream=stream).charge(ending, is_sent=is_sent) == charged
+
+
+def test_what_comes_after_the_caller_has_left_counts_only_by_its_usage() -> None:
+    tally = tally_of(text(9))
+    tally.add_unseen(text(400))
+    assert tally.count() == Count(Usage(PROMPT_TOKENS, 3), True)
+    tally.add_unseen(text(400, finish="stop"))
+    assert not tally.has_last_usage
+    tally.add_unseen(alone(10, 105))
+    assert (tally.count(), tally.has_last_usage) == (Count(Usage(10, 105), False), True)
+    tally.add_unseen(alone(99, 999))
+    assert tally.charge(Ending.CANCELLED, is_sent=True) == Count(Usage(10, 105), False)
+    assert (tally.finish_reason, tally.output_bytes) == (None, 9)
 
 
 def candidate(*, is_byok: bool = False, **rates: str) -> Candidate:

@@ -36,12 +36,13 @@ class Ending:
 
 
 def wanted(site: Site, **fields: Any) -> dict[str, Any]:
-    return site.chat_body("one two", stream=True, max_tokens=100, **fields)
+    return site.chat_body("one two", **{"stream": True, "max_tokens": 100, **fields})
 
 
-def assert_ended(site: Site, ending: Ending) -> None:
+def assert_ended(site: Site, ending: Ending, **fields: Any) -> None:
+    """Asserts the end of the only generation; ``fields`` are those of its request."""
     row = site.settled()
-    body = json.dumps(wanted(site)).encode()
+    body = json.dumps(wanted(site, **fields)).encode()
     prompt_bound = parsing.parse(Operation.CHAT, body).prompt_bound
     usage = None if row.prompt_tokens is None else (row.prompt_tokens, row.completion_tokens)
     assert (row.status, usage, row.is_estimated, row.error_type) == (
@@ -69,10 +70,10 @@ def assert_ended(site: Site, ending: Ending) -> None:
 
 
 @contextmanager
-def connected(site: Site) -> Iterator[socket.socket]:
+def connected(site: Site, **fields: Any) -> Iterator[socket.socket]:
     """A connection that has asked for a stream, and read nothing of it yet."""
     address = urlsplit(site.server)
-    body = json.dumps(wanted(site)).encode()
+    body = json.dumps(wanted(site, **fields)).encode()
     with socket.create_connection((address.hostname, address.port), timeout=10) as line:
         line.sendall(
             f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
