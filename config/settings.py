@@ -278,6 +278,9 @@ SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"
 ADMIN_REQUIRES_TOTP = env.bool("ADMIN_REQUIRES_TOTP", default=False)
 OTP_TOTP_ISSUER = "Causeway"
+SESSION_ENGINE = "config.console.sign_in.sessions"
+SESSION_LIFETIME = SESSION_COOKIE_AGE = _integer("SESSION_LIFETIME", 43_200, minimum=60)
+SESSION_IDLE_TIMEOUT = _integer("SESSION_IDLE_TIMEOUT", 7_200, minimum=60)
 SESSION_COOKIE_HTTPONLY = True
 # The demo serves plain HTTP on loopback; production runs behind TLS.
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = not (EMBEDDED or DEBUG)

@@ -1,0 +1,184 @@
+"""Operators' sessions: what a dump of them is worth, and when they end."""
+
+from __future__ import annotations
+
+import importlib
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.conf import settings as configured
+from django.contrib.auth.models import User
+from django.contrib.sessions.backends.db import SessionStore as DjangosStore
+from django.contrib.sessions.models import Session
+from django.core.management import call_command
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from config.console.sign_in.sessions import SIGNED_IN_AT, SessionStore, digest_session_key
+
+COOKIE = configured.SESSION_COOKIE_NAME
+OLD = "an earlier secret key of 32 characters"
+migration = importlib.import_module("config.migrations.0002_digest_session_keys")
+
+
+def is_inside(client: Client) -> bool:
+    return client.get("/admin/").status_code == 200
+
+
+def with_cookie(key: str) -> Client:
+    client = Client()
+    client.cookies[COOKIE] = key
+    return client
+
+
+def shift(row: Session, seconds: int) -> None:
+    """Moves the sign-in of a stored session into the past."""
+    store = SessionStore()
+    data = store.decode(row.session_data)
+    data[SIGNED_IN_AT] -= seconds
+    Session.objects.filter(pk=row.pk).update(session_data=store.encode(data))
+
+
+def test_row_has_a_digest_and_the_digest_is_no_cookie(operator: Client) -> None:
+    key = operator.cookies[COOKIE].value
+    row = Session.objects.get()
+
+    assert row.session_key == digest_session_key(key)
+    assert key not in row.session_key + row.session_data
+    assert is_inside(operator)
+    assert not is_inside(with_cookie(row.session_key))
+    assert not is_inside(with_cookie(row.session_key[:32]))
+
+
+def test_sign_out_deletes_the_row(operator: Client) -> None:
+    key = operator.cookies[COOKIE].value
+    operator.post("/admin/logout/")
+
+    assert not Session.objects.exists()
+    assert not is_inside(with_cookie(key))
+
+
+def test_idle_session_ends(operator: Client) -> None:
+    Session.objects.update(expire_date=timezone.now() - timedelta(seconds=1))
+
+    assert not is_inside(operator)
+
+
+def test_used_session_ends_after_its_lifetime(operator: Client, settings: Any) -> None:
+    row = Session.objects.get()
+    shift(row, settings.SESSION_LIFETIME - 60)
+    assert is_inside(operator)
+    left = Session.objects.get().expire_date - timezone.now()
+    assert left <= timedelta(seconds=60)
+
+    shift(Session.objects.get(), 61)
+    assert not is_inside(operator)
+
+
+def test_shorter_settings_hold_for_open_sessions(operator: Client, settings: Any) -> None:
+    settings.SESSION_IDLE_TIMEOUT = 600
+    assert is_inside(operator)
+    assert Session.objects.get().expire_date <= timezone.now() + timedelta(seconds=600)
+
+    shift(Session.objects.get(), 120)
+    settings.SESSION_LIFETIME = 100
+    assert not is_inside(operator)
+
+
+def test_new_password_does_not_put_off_the_end(db: None, settings: Any) -> None:
+    user = User.objects.create_superuser("ann", password="a long enough password")
+    client = Client()
+    client.force_login(user)
+    shift(Session.objects.get(), 1_000)
+    begun = SessionStore(client.cookies[COOKIE].value)[SIGNED_IN_AT]
+    form = {"old_password": "a long enough password"} | {
+        f"new_password{place}": "another long password" for place in (1, 2)
+    }
+    assert client.post("/admin/password_change/", form).status_code == 302
+
+    assert is_inside(client)
+    assert SessionStore(client.cookies[COOKIE].value)[SIGNED_IN_AT] == begun
+
+
+def test_row_is_written_at_most_once_a_minute(operator: Client) -> None:
+    def writes() -> int:
+        with CaptureQueriesContext(connection) as queries:
+            assert is_inside(operator)
+        return sum(query["sql"].startswith("UPDATE") for query in queries)
+
+    assert (writes(), writes()) == (0, 0)
+    Session.objects.update(expire_date=timezone.now() + timedelta(minutes=5))
+    assert (writes(), writes()) == (1, 0)
+    assert Session.objects.get().expire_date > timezone.now() + timedelta(minutes=110)
+
+
+def test_earlier_secret_keys_find_a_session(db: None, settings: Any) -> None:
+    present = settings.SECRET_KEY
+    user = User.objects.create_superuser("ann")
+    settings.SECRET_KEY = OLD
+    client = Client()
+    client.force_login(user)
+
+    settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = present, [OLD]
+    assert is_inside(client)
+    [row] = Session.objects.all()
+    assert row.session_key == digest_session_key(client.cookies[COOKIE].value)
+
+    settings.SECRET_KEY_FALLBACKS = []
+    assert is_inside(client)
+
+
+def test_clearsessions_deletes_only_what_has_ended(operator: Client) -> None:
+    ended = SessionStore()
+    ended["left"] = "behind"
+    ended.save()
+    Session.objects.filter(pk=digest_session_key(ended.session_key or "")).update(
+        expire_date=timezone.now() - timedelta(days=1)
+    )
+    call_command("clearsessions")
+
+    assert Session.objects.count() == 1
+    assert is_inside(operator)
+
+
+@pytest.fixture
+def older(db: None, settings: Any) -> Client:
+    """Returns a browser that signed in before the migration."""
+    user = User.objects.create_superuser("ann")
+    settings.SESSION_ENGINE = "django.contrib.sessions.backends.db"
+    client = Client()
+    client.force_login(user)
+    assert Session.objects.get().pk == client.cookies[COOKIE].value
+    settings.SESSION_ENGINE = "config.console.sign_in.sessions"
+    return client
+
+
+def test_migration_keeps_operators_signed_in(older: Client) -> None:
+    assert not is_inside(with_cookie(older.cookies[COOKIE].value))
+    migration.digest_keys(apps, None)
+    before = Session.objects.get()
+    migration.digest_keys(apps, None)
+
+    assert Session.objects.values_list().get() == (
+        before.session_key, before.session_data, before.expire_date,
+    )  # fmt: skip
+    assert before.expire_date <= timezone.now() + timedelta(hours=2)
+    assert is_inside(older)
+
+
+def test_migration_back_ends_all_sessions(older: Client) -> None:
+    migration.digest_keys(apps, None)
+    migration.delete_sessions(apps, None)
+
+    assert not Session.objects.exists()
+
+
+def test_migration_deletes_a_session_that_nobody_can_read(older: Client) -> None:
+    Session.objects.update(session_data=DjangosStore().encode({})[:-1] + "!")
+    migration.digest_keys(apps, None)
+
+    assert not Session.objects.exists()
