@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path
-from drf_spectacular.views import SpectacularJSONAPIView, SpectacularSwaggerSplitView
+from drf_spectacular.views import SpectacularSwaggerSplitView
 from rest_framework.routers import SimpleRouter
 
 from accounts.views.credentials import ByokViewSet
@@ -22,6 +22,7 @@ from catalog.views import (
     UserModelViewSet,
     ZdrEndpointViewSet,
 )
+from config.api.document import DocumentView
 from config.server import health
 from config.server.metrics import metrics
 from endpoints.views import PrivateEndpointViewSet
@@ -70,7 +71,7 @@ api: list[URLPattern | URLResolver] = [
     path("activity", ActivityViewSet.as_view({"get": "list"})),
     path("analytics/meta", AnalyticsViewSet.as_view({"get": "meta"})),
     path("analytics/query", AnalyticsViewSet.as_view({"post": "query"})),
-    path("openapi.json", SpectacularJSONAPIView.as_view(), name="openapi"),
+    path("openapi.json", DocumentView.as_view(), name="openapi"),
     path("", include(router.urls)),
 ]
 

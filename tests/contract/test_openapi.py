@@ -183,3 +183,11 @@ def test_every_event_of_a_stream_is_documented(
     assert events
     for event in events:
         document.check_schema(document.stream_schema(path), json.loads(event))
+
+
+def test_served_document_is_rendered_once(server: str) -> None:
+    first = requests.get(f"{server}/api/v1/openapi.json?version=9", timeout=30)
+    assert first.content == requests.get(f"{server}/api/v1/openapi.json", timeout=30).content
+    known = {"If-None-Match": first.headers["ETag"]}
+    unchanged = requests.get(f"{server}/api/v1/openapi.json", headers=known, timeout=30)
+    assert (unchanged.status_code, unchanged.content) == (304, b"")
