@@ -55,6 +55,13 @@ def _buffer_size(name: str, default: int, *, at_least: tuple[int, ...]) -> int:
     return _integer(name, max(default, least), minimum=least)
 
 
+def _port(name: str) -> int | None:
+    number = _integer(name, 0, minimum=0)
+    if number > 65_535:
+        raise ImproperlyConfigured(f"{name} must be a port from 1 to 65535.")
+    return number or None
+
+
 def _percentage(name: str) -> Decimal:
     """Reads a percentage as an exact decimal; 0 if the variable is not set."""
     text = env.str(name, default="").strip() or "0"
@@ -384,6 +391,10 @@ BALANCE_ALERT_NANO = _dollars("BALANCE_ALERT_USD", "5")
 GRANT_APPROVAL_NANO = _dollars("GRANT_APPROVAL_LIMIT", "0")
 TOP_UP_LIFETIME = _integer("TOP_UP_LIFETIME", 3600)
 TOP_UP_GRACE = _integer("TOP_UP_GRACE", 86_400, minimum=0)
+
+METRICS_TOKEN = str(env.str("METRICS_TOKEN", default="")).strip()
+METRICS_PORT = _port("METRICS_PORT")
+METRICS_HOST = str(env.str("METRICS_HOST", default="")).strip()
 
 DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_REQUEST_BYTES
 

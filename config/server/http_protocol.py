@@ -51,6 +51,10 @@ class HttpProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.scope["causeway.abort"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
+        self.scope["causeway.recognized"] = self.recognize  # type: ignore[typeddict-unknown-key]
+
+    def recognize(self) -> None:
+        """Notes that the caller of this connection is known."""
 
     def on_headers_complete(self) -> None:
         self._is_in_head = False

@@ -1,32 +1,185 @@
-"""Serves the counters of the workers and the collectors of the apps to Prometheus."""
+"""Serves the counters of the workers and the collectors of the apps to Prometheus.
+
+``METRICS_TOKEN`` asks every reader for a bearer token. With ``METRICS_PORT`` a listener of its own
+serves the route, and the main port does not.
+"""
 
 from __future__ import annotations
 
+import hmac
+import logging
 import os
+import re
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Final
 
+import msgspec
+from django.conf import settings
+from django.db import InterfaceError, OperationalError, connections
 from django.http import HttpRequest, HttpResponse
 from django.utils.module_loading import import_string
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
-from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
+from config.api.errors import (
+    GatewayError,
+    InvalidRequest,
+    MethodNotAllowed,
+    NotFound,
+    Unauthenticated,
+    Unavailable,
+)
+from config.api.handler import error_response
 from config.apps import declaring_apps
 from config.server.health import read_only
 
+logger = logging.getLogger(__name__)
 
-@read_only
-def metrics(request: HttpRequest) -> HttpResponse:
+PATH: Final = "/metrics"
+# A reader of the port of its own may be silent for this long.
+_READER_SECONDS: Final = 5.0
+_READERS: Final = 8
+_LIVE_GAUGE: Final = re.compile(r"gauge_live[a-z]*_([0-9]+)\.db")
+
+
+def render_metrics() -> bytes:
     """Returns all metrics in Prometheus' text format.
 
     Counters are summed over all workers. The collectors of the apps read the database, so that
     every worker answers the same.
     """
     counters = REGISTRY
-    if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
+    if folder := os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
+        _forget_ended_workers(Path(folder))
         counters = CollectorRegistry()
         MultiProcessCollector(counters)  # type: ignore[no-untyped-call]
     stored = CollectorRegistry()
     for app in declaring_apps():
         for path in app.collectors:
             stored.register(import_string(path)())
-    content = generate_latest(counters) + generate_latest(stored)
-    return HttpResponse(content, content_type=CONTENT_TYPE_LATEST)
+    return generate_latest(counters) + generate_latest(stored)
+
+
+def _forget_ended_workers(folder: Path) -> None:
+    """Deletes the gauges of killed workers, which would be summed for ever."""
+    for file in folder.glob("gauge_live*.db"):
+        found = _LIVE_GAUGE.fullmatch(file.name)
+        if found and not _is_alive(int(found[1])):
+            mark_process_dead(int(found[1]), str(folder))  # type: ignore[no-untyped-call]
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def require_reader(authorization: str | None) -> None:
+    """Raises :class:`Unauthenticated` unless the header carries ``METRICS_TOKEN``."""
+    wanted = f"Bearer {settings.METRICS_TOKEN}".encode()
+    offered = (authorization or "").encode("utf-8", "surrogateescape")
+    if settings.METRICS_TOKEN and not hmac.compare_digest(wanted, offered):
+        raise Unauthenticated("Send 'Authorization: Bearer <METRICS_TOKEN>'.")
+
+
+@read_only
+def metrics(request: HttpRequest) -> HttpResponse:
+    """Returns the metrics; 404 when they have a port of their own."""
+    if settings.METRICS_PORT:
+        return error_response(NotFound())
+    try:
+        require_reader(request.headers.get("Authorization"))
+    except Unauthenticated as error:
+        return error_response(error)
+    return HttpResponse(render_metrics(), content_type=CONTENT_TYPE_LATEST)
+
+
+class MetricsListener(ThreadingHTTPServer):
+    """The listener on ``METRICS_PORT``, in threads of the process that starts the workers."""
+
+    daemon_threads = True
+
+    def __init__(self, host: str, port: int) -> None:
+        """Binds the port; raises ``OSError``."""
+        if ":" in host:
+            self.address_family = socket.AF_INET6
+        self._places = threading.BoundedSemaphore(_READERS)
+        super().__init__((host, port), _Reader)
+
+    def start(self) -> None:
+        """Serves until the process ends."""
+        threading.Thread(target=self.serve_forever, name="metrics", daemon=True).start()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._places.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            connections.close_all()
+            self._places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Says nothing: a reader that leaves is no error of ours."""
+
+
+class _Reader(BaseHTTPRequestHandler):
+    """Answers one reader of the metrics."""
+
+    timeout = _READER_SECONDS
+
+    def do_GET(self) -> None:
+        try:
+            if self.path.partition("?")[0] != PATH:
+                raise NotFound
+            require_reader(", ".join(self.headers.get_all("Authorization", [])))
+            content = render_metrics()
+        except GatewayError as error:
+            self._respond_error(error)
+        except (OperationalError, InterfaceError) as exc:
+            logger.error("database unavailable: %s", type(exc).__name__)
+            self._respond_error(Unavailable())
+        except Exception:
+            logger.exception("the metrics could not be rendered")
+            self._respond_error(GatewayError())
+        else:
+            self._respond(200, content, {"Content-Type": CONTENT_TYPE_LATEST})
+
+    do_HEAD = do_GET  # noqa: N815 (the library names it)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Refuses what the library cannot parse, in the error envelope."""
+        if code == 501:
+            self._respond_error(MethodNotAllowed(headers={"Allow": "GET, HEAD"}))
+        else:
+            self._respond_error(InvalidRequest())
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Logs no access, as the main port does not either."""
+
+    def version_string(self) -> str:
+        return "causeway"
+
+    def _respond_error(self, error: GatewayError) -> None:
+        headers = {"Content-Type": "application/json", **error.headers}
+        self._respond(error.status, msgspec.json.encode(error.body()), headers)
+
+    def _respond(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)

@@ -17,6 +17,7 @@ from django.db import connection
 from config.bulk.commands import require_migrated
 from config.bulk.files import refuse
 from config.server.http_protocol import HttpProtocol
+from config.server.metrics import MetricsListener
 
 
 class Command(BaseCommand):
@@ -40,6 +41,7 @@ class Command(BaseCommand):
                 os.environ["PROMETHEUS_MULTIPROC_DIR"] = stack.enter_context(
                     tempfile.TemporaryDirectory(prefix="causeway-metrics-")
                 )
+            start_metrics(settings.METRICS_HOST or host)
             self.stderr.write(f"Serving on http://{host}:{port} with {workers} worker(s).")
             uvicorn.run(
                 "config.asgi:pooled_application",
@@ -59,6 +61,20 @@ class Command(BaseCommand):
                 # The longest time that a generation may take.
                 timeout_graceful_shutdown=settings.HOLD_TIMEOUT,
             )
+
+
+def start_metrics(host: str) -> None:
+    """Serves the metrics on ``METRICS_PORT``, if one is set; refuses a port that is taken."""
+    port = settings.METRICS_PORT
+    if port is None:
+        return
+    try:
+        MetricsListener(host, port).start()
+    except OSError as exc:
+        refuse(
+            f"Cannot listen on {host}:{port} (METRICS_PORT): {exc.strerror}. "
+            "Each serve and each work on one machine needs a METRICS_PORT of its own."
+        )
 
 
 def port_number(text: str) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from django.conf import settings
 from django.contrib.sessions.models import Session
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import InterfaceError, OperationalError, connection
@@ -14,6 +15,7 @@ from django.utils import timezone
 
 from billing.topups import watcher
 from config.bulk.commands import require_migrated
+from config.management.commands.serve import start_metrics
 from config.models import Lease
 from endpoints.watch import watch_due
 from inference.reports.hours import roll_up_hours
@@ -81,6 +83,7 @@ class Command(BaseCommand):
             if not _run_due(DUTIES):
                 raise CommandError("A duty failed.")
             return
+        start_metrics(settings.METRICS_HOST or "127.0.0.1")
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())

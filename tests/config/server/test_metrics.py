@@ -1,0 +1,121 @@
+"""Who may read the metrics, and where they are served."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import requests
+from django.core.management import CommandError
+from django.test import Client
+
+from config.local.bootstrap import PROJECT
+from config.management.commands.serve import start_metrics
+from config.server.metrics import MetricsListener, render_metrics
+from tests.support.processes import environment, free_port, manage, serve
+
+TOKEN = "a-token-of-the-metrics"
+
+
+def get(port: int, path: str = "/metrics", **headers: str) -> requests.Response:
+    return requests.get(f"http://127.0.0.1:{port}{path}", headers=headers, timeout=10)
+
+
+@pytest.mark.parametrize(
+    "offered", [None, "Bearer", "Bearer wrong", f"bearer {TOKEN}", TOKEN, f"Bearer {TOKEN}é"]
+)
+def test_metrics_refuse_a_reader_without_the_token(
+    db: None, settings: object, offered: str | None
+) -> None:
+    settings.METRICS_TOKEN = TOKEN
+    answer = Client().get("/metrics", headers={"Authorization": offered} if offered else {})
+    assert answer.status_code == 401
+    assert answer["WWW-Authenticate"] == "Bearer"
+    assert answer.json()["error"]["message"] == "Send 'Authorization: Bearer <METRICS_TOKEN>'."
+
+
+def test_metrics_answer_a_reader_with_the_token(db: None, settings: object) -> None:
+    settings.METRICS_TOKEN = TOKEN
+    answer = Client().get("/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
+    assert answer.status_code == 200
+    assert b"causeway_generations_total" in answer.content
+
+
+def test_a_port_of_its_own_serves_the_metrics_alone(
+    transactional_db: None, settings: object
+) -> None:
+    port = free_port()
+    settings.METRICS_TOKEN = TOKEN
+    listener = MetricsListener("127.0.0.1", port)
+    listener.start()
+    try:
+        assert get(port).status_code == 401
+        answer = get(port, Authorization=f"Bearer {TOKEN}")
+        assert (answer.status_code, answer.headers["Content-Type"][:10]) == (200, "text/plain")
+        assert "causeway_chain_halted" in answer.text
+        assert get(port, "/healthz").json()["error"]["code"] == 404
+        refused = requests.post(f"http://127.0.0.1:{port}/metrics", timeout=10)
+        assert (refused.status_code, refused.headers["Allow"]) == (405, "GET, HEAD")
+        with pytest.raises(CommandError) as refusal:
+            settings.METRICS_PORT = port
+            start_metrics("127.0.0.1")
+        assert str(refusal.value) == (
+            f"Cannot listen on 127.0.0.1:{port} (METRICS_PORT): Address already in use. "
+            "Each serve and each work on one machine needs a METRICS_PORT of its own."
+        )
+    finally:
+        listener.shutdown()
+        listener.server_close()
+
+
+def test_the_main_port_has_no_metrics_when_they_have_their_own(transactional_db: None) -> None:
+    port = free_port()
+    with serve("--workers", "2", METRICS_PORT=str(port)) as served:
+        missing = requests.get(f"{served.address}/metrics", timeout=10)
+        assert missing.json()["error"]["code"] == missing.status_code == 404
+        assert requests.get(f"{served.address}/api/v1/models", timeout=10).status_code == 200
+        counted = get(port)
+        assert counted.status_code == 200
+        assert "causeway_chain_halted" in counted.text
+
+
+def test_work_serves_its_figures_on_a_port_of_its_own(
+    transactional_db: None, eventually: object
+) -> None:
+    port = free_port()
+    process = subprocess.Popen(
+        [sys.executable, str(PROJECT / "manage.py"), "work"],
+        env=environment(METRICS_PORT=str(port)),
+    )
+    try:
+
+        def is_served() -> bool:
+            try:
+                return get(port).status_code == 200
+            except requests.ConnectionError:
+                return False
+
+        eventually(is_served)
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+def test_a_port_out_of_range_is_refused(transactional_db: None) -> None:
+    result = manage("check", METRICS_PORT="70000")
+    assert result.returncode != 0
+    assert "METRICS_PORT must be a port from 1 to 65535." in result.stderr
+
+
+def test_gauges_of_ended_workers_are_deleted(
+    db: None, monkeypatch: pytest.MonkeyPatch, tmp_path: object
+) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    for process in (ended.pid, os.getpid()):
+        (tmp_path / f"gauge_livesum_{process}.db").write_bytes(bytes(8))
+    render_metrics()
+    assert [file.name for file in tmp_path.iterdir()] == [f"gauge_livesum_{os.getpid()}.db"]
