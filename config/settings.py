@@ -1,7 +1,8 @@
 """Reads all settings from the environment; ``docs/settings.md`` describes them.
 
-Without ``DATABASE_URL`` the service runs in embedded mode: it has its own PostgreSQL and generated
-secrets under ``DATA_DIR``. With ``DATABASE_URL``, a missing secret stops the start.
+With ``DATABASE_URL=embedded``, and without any variable, the service runs in embedded mode: it has
+its own PostgreSQL and generated secrets under ``DATA_DIR``. With another ``DATABASE_URL``, a
+missing secret stops the start.
 """
 
 from __future__ import annotations
@@ -12,25 +13,27 @@ import importlib.metadata
 import os
 import re
 import secrets
+from collections.abc import Callable
 from decimal import Decimal
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 
-import environ
 from django.core.exceptions import ImproperlyConfigured
 from django.urls import reverse_lazy
 
 from billing.topups.chains import Chain, parse_chains
 from config.egress.addresses import EgressPolicy, PinnedHost, parse_pinned_hosts
+from config.environment import Environment, find_misspelt
 from config.server.regions import parse_region_hosts
 
 BASE_DIR = Path(__file__).resolve().parent.parent
-env = environ.FileAwareEnv()
+env = Environment()
 VERSION = importlib.metadata.version("causeway")
 
 DATA_DIR = Path(env.str("DATA_DIR", default=str(BASE_DIR / ".data"))).expanduser().absolute()
 DEBUG = env.bool("DEBUG", default=False)
-EMBEDDED = not env.str("DATABASE_URL", default="")
+_database_url = env.str("DATABASE_URL", default="").strip()
+EMBEDDED = _database_url in ("", "embedded")
 
 
 def _number(name: str, default: float, *, minimum: float = 0.001) -> float:
@@ -99,30 +102,25 @@ def _choice(name: str, default: str, choices: tuple[str, ...]) -> str:
     return value
 
 
-def _read_or_generate_secret(name: str, make: object) -> str:
+def _generate_secret(name: str, make: Callable[[], str]) -> str:
     """Returns a secret of embedded mode; the first call generates it and stores it in a file.
 
-    Only the owner can read the file.
+    Only the owner can read the file. Returns nothing where the environment must have the secret.
     """
-    path = DATA_DIR / name
+    if not (EMBEDDED or DEBUG):
+        return ""
+    path = DATA_DIR / name.lower()
     DATA_DIR.mkdir(parents=True, exist_ok=True, mode=0o711)
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         return path.read_text().strip()
     with os.fdopen(descriptor, "w") as file:
-        file.write(str(make() if callable(make) else make))
+        file.write(make())
     return path.read_text().strip()
 
 
-def _read_secret(name: str, make: object) -> str:
-    value: str = env.str(name, default="").strip()
-    if value or not (EMBEDDED or DEBUG):
-        return value
-    return _read_or_generate_secret(name.lower(), make)
-
-
-def _secrets(name: str) -> list[str]:
+def _secret_list(name: str) -> list[str]:
     """Reads a comma list of secrets; raises :class:`ImproperlyConfigured` for a short one."""
     values = [text.strip() for text in env.str(name, default="").strip().split(",")]
     if values == [""]:
@@ -134,7 +132,7 @@ def _secrets(name: str) -> list[str]:
     return values
 
 
-def _credential_keys(text: str) -> list[bytes]:
+def _parse_credential_keys(text: str) -> list[bytes]:
     try:
         keys = [base64.b64decode(part, validate=True) for part in text.split(",") if part]
     except (binascii.Error, ValueError):
@@ -175,28 +173,6 @@ def _chains() -> dict[int, Chain]:
         raise ImproperlyConfigured(f"{exc}.") from None
 
 
-SECRET_KEY = _read_secret("SECRET_KEY", lambda: secrets.token_urlsafe(48))
-if len(SECRET_KEY) < 32:
-    raise ImproperlyConfigured(
-        "SECRET_KEY needs at least 32 random characters; generate one with: openssl rand -base64 48"
-    )
-SECRET_KEY_FALLBACKS = _secrets("SECRET_KEY_FALLBACKS")
-CREDENTIAL_KEYS = _credential_keys(
-    _read_secret("CREDENTIAL_KEYS", lambda: base64.b64encode(secrets.token_bytes(32)).decode())
-)
-
-
-DATABASES = {
-    "default": env.db_url_config(env.str("DATABASE_URL", default="") or "postgres:///causeway")
-}
-if DATABASES["default"].get("ENGINE") != "django.db.backends.postgresql":
-    raise ImproperlyConfigured("DATABASE_URL must name a PostgreSQL database: postgres://…")
-if EMBEDDED:
-    # This backend starts the embedded server when the process opens its first connection.
-    DATABASES["default"]["ENGINE"] = "config.local.database"
-DATABASES["default"].setdefault("OPTIONS", {}).update(
-    {"connect_timeout": 2, "application_name": "causeway"}
-)
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 INSTALLED_APPS = [
@@ -451,3 +427,46 @@ UNFOLD = {
         ]
     },
 }
+
+# What follows comes last, when every variable has been asked for: a misspelt name is the likely
+# reason why a secret or the database is missing, and no secret is generated before it is reported.
+_secret_key = env.str("SECRET_KEY", default="").strip()
+_credential_keys = env.str("CREDENTIAL_KEYS", default="").strip()
+SECRET_KEY_FALLBACKS = _secret_list("SECRET_KEY_FALLBACKS")
+_foreign = env.list("FOREIGN_VARIABLES", default=[])
+_misspelt = find_misspelt(os.environ, env.names, foreign=_foreign)
+if _misspelt:
+    raise ImproperlyConfigured(
+        " ".join(f"{name} is no setting: did you mean {near}?" for name, near in _misspelt.items())
+        + " Rename or remove the variable; or, if another program reads it, add its name to "
+        "FOREIGN_VARIABLES."
+    )
+if _secret_key and not _database_url:
+    raise ImproperlyConfigured(
+        "SECRET_KEY is set, but DATABASE_URL is not. Set DATABASE_URL to your PostgreSQL, or to "
+        "'embedded' for the database under DATA_DIR."
+    )
+
+SECRET_KEY = _secret_key or _generate_secret("SECRET_KEY", lambda: secrets.token_urlsafe(48))
+if len(SECRET_KEY) < 32:
+    raise ImproperlyConfigured(
+        "SECRET_KEY needs at least 32 random characters; generate one with: openssl rand -base64 48"
+    )
+CREDENTIAL_KEYS = _parse_credential_keys(
+    _credential_keys
+    or _generate_secret(
+        "CREDENTIAL_KEYS", lambda: base64.b64encode(secrets.token_bytes(32)).decode()
+    )
+)
+
+DATABASES = {"default": env.db_url_config("postgres:///causeway" if EMBEDDED else _database_url)}
+if DATABASES["default"].get("ENGINE") != "django.db.backends.postgresql":
+    raise ImproperlyConfigured(
+        "DATABASE_URL must name a PostgreSQL database, postgres://…, or be 'embedded'."
+    )
+if EMBEDDED:
+    # This backend starts the embedded server when the process opens its first connection.
+    DATABASES["default"]["ENGINE"] = "config.local.database"
+DATABASES["default"].setdefault("OPTIONS", {}).update(
+    {"connect_timeout": 2, "application_name": "causeway"}
+)

@@ -22,7 +22,8 @@ def prepare_environment(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--data-dir", default=os.environ.get("DATA_DIR", str(_PROJECT / ".data")))
     data_dir = Path(parser.parse_known_args(arguments)[0].data_dir).expanduser().absolute()
-    os.environ.pop("DATABASE_URL", None)
+    os.environ.pop("DATABASE_URL_FILE", None)
+    os.environ["DATABASE_URL"] = "embedded"
     os.environ["DATA_DIR"] = str(data_dir)
     os.environ["UPSTREAM_ALLOWED_NETWORKS"] = "127.0.0.0/8"
     os.environ["UPSTREAM_CA_BUNDLE"] = str(data_dir / SIMULATOR_DIR / "ca.pem")

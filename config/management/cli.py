@@ -1,11 +1,16 @@
-"""Runs management commands with Causeway's version, exit codes and one-sentence start errors."""
+"""Runs management commands with Causeway's version, exit codes and one-sentence start errors.
+
+Every command that touches a database first says which one, on standard error.
+"""
 
 from __future__ import annotations
 
 import importlib.metadata
 import sys
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
+import psycopg
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import ManagementUtility
@@ -15,14 +20,55 @@ _VERSION_ARGUMENTS: Final = (["version"], ["--version"])
 _HELP_ARGUMENTS: Final[tuple[list[str], ...]] = ([], ["help"], ["--help"], ["-h"])
 
 
+# The other commands, Django's included, open a database.
+_WITHOUT_DATABASE: Final = frozenset({
+    "check", "collectstatic", "compilemessages", "diffsettings", "findstatic", "makemessages",
+    "simulate_upstream", "spectacular", "startapp", "startproject", "test",
+})  # fmt: skip
+
+
 class CausewayUtility(ManagementUtility):
     """Django's command line; an unknown command is wrong usage and exits with 2."""
 
     def fetch_command(self, subcommand: str) -> BaseCommand:
         try:
-            return super().fetch_command(subcommand)
+            command = super().fetch_command(subcommand)
         except SystemExit:
             sys.exit(2)
+        if subcommand not in _WITHOUT_DATABASE:
+            _name_database_first(command)
+        return command
+
+
+def _name_database_first(command: BaseCommand) -> None:
+    """Makes a command name its database once its arguments are parsed, before it does anything."""
+    execute = command.execute
+
+    def name_and_execute(*args: Any, **options: Any) -> str | None:
+        stream = options.get("stderr") or sys.stderr
+        stream.write(f"Database: {describe_database(settings.DATABASES['default'])}\n")
+        result: str | None = execute(*args, **options)
+        return result
+
+    command.execute = name_and_execute  # type: ignore[method-assign]
+
+
+def describe_database(database: Mapping[str, Any]) -> str:
+    """Returns where a database is and what it is called; never its password."""
+    if settings.EMBEDDED:
+        return f"embedded, in {settings.DATA_DIR}"
+    options = database.get("OPTIONS", {})
+    if "service" in options:
+        return f"service {options['service']}"
+    # What the address leaves out comes from libpq's own variables, such as PGHOST.
+    defaults = {
+        option.keyword.decode(): option.val.decode()
+        for option in psycopg.pq.Conninfo.get_defaults()
+        if option.val
+    }
+    host = database["HOST"] or options.get("host") or defaults.get("host", "the local socket")
+    port = database["PORT"] or options.get("port") or defaults["port"]
+    return f"{database['NAME']} on {host}, port {port}"
 
 
 def main(argv: list[str]) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from decimal import Decimal
 
 # The benchmark creates made-up data, so it never uses the database of the caller's environment.
-os.environ.pop("DATABASE_URL", None)
+os.environ["DATABASE_URL"] = "embedded"
 os.environ["DJANGO_SETTINGS_MODULE"] = "config.settings"
 
 import django

