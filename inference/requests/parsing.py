@@ -11,6 +11,7 @@ import msgspec
 from catalog.dialects.base import Operation
 from config.api.errors import InvalidRequest
 from config.api.text import CONTROL_CHARACTERS
+from inference.requests.limits import MAX_ALL_CHOICES, check_body
 from inference.requests.problems import explain_decode_error, field_error
 from inference.requests.schemas import (
     SESSION_LENGTH,
@@ -82,8 +83,9 @@ class InferenceRequest:
 
     ``models`` is empty if the caller names none. ``max_tokens`` is the most that one choice may
     produce, ``None`` if the caller leaves it to the endpoint. ``choices`` is the number of
-    completions. ``prompt_bound`` is an upper bound of the prompt's tokens for any tokenizer, and
-    ``images`` the number of its images. ``tools`` names the tools that a server runs.
+    completions, or of vectors. ``prompt_bound`` is an upper bound of the prompt's tokens for any
+    tokenizer, and ``images`` the number of its images. ``tools`` names the tools that a server
+    runs.
     ``is_reasoning_hidden`` asks for an answer without the model's reasoning.
     """
 
@@ -125,17 +127,20 @@ class InferenceRequest:
         return measure_text(self.operation, self.fields)
 
 
-def parse(operation: Operation, body: bytes, *, session_id: str | None = None) -> InferenceRequest:
+def parse(
+    operation: Operation, body: bytes, *, session_id: str | None = None, is_checked: bool = False
+) -> InferenceRequest:
     """Parses a request body; raises :class:`InvalidRequest` with the name of the wrong field.
 
-    ``session_id`` comes from a header of the request; one in the body takes precedence.
+    ``session_id`` comes from a header of the request; one in the body takes precedence. A body
+    above ``LARGE_BYTES`` is parsed in a thread. ``is_checked`` says that the body was made from one
+    that passed :func:`check_body`.
     """
+    if not is_checked:
+        check_body(body)
     try:
-        body.decode("utf-8")
         request = _DECODERS[operation](body)
         fields = _decode_fields(body)
-    except UnicodeDecodeError:
-        raise InvalidRequest("The body is not valid UTF-8.") from None
     except msgspec.ValidationError as exc:
         raise explain_decode_error(str(exc)) from None
     except (msgspec.DecodeError, RecursionError):
@@ -173,6 +178,11 @@ def _check_request(
             raise field_error(name, "Must not contain control characters.")
     if operation is Operation.EMBEDDINGS and request.stream:
         raise field_error("stream", "Embeddings cannot be streamed.")
+    if (choices := _choices(request)) > MAX_ALL_CHOICES:
+        raise field_error(
+            "input" if operation is Operation.EMBEDDINGS else "prompt",
+            f"Asks for {choices:,} answers at once; send at most {MAX_ALL_CHOICES:,}.",
+        )
     preferences = request.provider or _NO_PREFERENCES
     if preferences.enforce_distillable_text:
         raise field_error(
@@ -223,14 +233,18 @@ def _max_tokens(request: Body) -> int | None:
 
 
 def _choices(request: Body) -> int:
-    """Returns the number of completions for all prompts together."""
+    """Returns the number of completions for all prompts together, or of vectors."""
     if isinstance(request, TextRequest):
         prompts = 1
         if not isinstance(request.prompt, str):
             # A list of integers is one prompt in tokens.
             prompts = max(1, sum(not isinstance(part, int) for part in request.prompt))
         return max(request.n or 1, request.best_of or 1) * prompts
-    return (request.n or 1) if isinstance(request, ChatRequest) else 1
+    if isinstance(request, EmbeddingsRequest):
+        # A list of integers is one input in tokens.
+        inputs = () if isinstance(request.input, str) else request.input
+        return max(1, sum(not isinstance(part, int) for part in inputs))
+    return request.n or 1
 
 
 def _tools(request: Body) -> frozenset[str]:

@@ -7,6 +7,13 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from catalog.dialects.base import Operation
+from inference.requests.limits import (
+    MAX_CHOICES,
+    MAX_MESSAGES,
+    MAX_PARTS,
+    MAX_STOPS,
+    MAX_TOOLS,
+)
 
 SESSION_LENGTH: Final = 256
 _Number = Annotated[float, msgspec.Meta(ge=-2, le=2)]
@@ -15,7 +22,8 @@ _Slug = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 _Slugs = Annotated[list[_Slug], msgspec.Meta(max_length=32)]
 
 
-Content = str | list[dict[str, msgspec.Raw]]
+_Parts = Annotated[list[dict[str, msgspec.Raw]], msgspec.Meta(max_length=MAX_PARTS)]
+Content = str | _Parts
 
 
 class _UserMessage(msgspec.Struct, tag_field="role", tag="user"):
@@ -145,14 +153,14 @@ class _Common(msgspec.Struct, kw_only=True):
     frequency_penalty: _Number | None = None
     presence_penalty: _Number | None = None
     seed: int | None = None
-    stop: str | Annotated[list[str], msgspec.Meta(max_length=16)] | None = None
-    n: Annotated[int, msgspec.Meta(ge=1, le=128)] | None = None
+    stop: str | Annotated[list[str], msgspec.Meta(max_length=MAX_STOPS)] | None = None
+    n: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHOICES)] | None = None
 
 
 class ChatRequest(_Common, kw_only=True):
     """The body of ``POST /chat/completions``; other fields are sent upstream unchanged."""
 
-    messages: Annotated[list[_Message], msgspec.Meta(min_length=1)]
+    messages: Annotated[list[_Message], msgspec.Meta(min_length=1, max_length=MAX_MESSAGES)]
     max_completion_tokens: _Tokens | None = None
     stop: str | Annotated[list[str], msgspec.Meta(max_length=4)] | None = None
     metadata: Annotated[_Metadata, msgspec.Meta(max_length=16)] | None = None
@@ -161,7 +169,7 @@ class ChatRequest(_Common, kw_only=True):
     repetition_penalty: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None
-    tools: list[Tool] | None = None
+    tools: Annotated[list[Tool], msgspec.Meta(max_length=MAX_TOOLS)] | None = None
     parallel_tool_calls: bool | None = None
     response_format: dict[str, msgspec.Raw] | None = None
     reasoning: _Reasoning | None = None
@@ -175,7 +183,7 @@ class TextRequest(_Common, kw_only=True):
     prompt: str | list[str | int | list[int]]
     suffix: str | None = None
     echo: bool | None = None
-    best_of: Annotated[int, msgspec.Meta(ge=1, le=128)] | None = None
+    best_of: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHOICES)] | None = None
     logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None
 
 

@@ -11,6 +11,7 @@ from prometheus_client import REGISTRY
 from billing.metrics import TopUpCollector
 from config.local.bootstrap import PROJECT
 from config.management.commands.work import DUTIES
+from config.server import bulkheads, large_work
 from inference import metrics
 from tests.support.markdown import read_tables
 
@@ -49,7 +50,8 @@ def test_every_duty_is_listed_with_its_interval() -> None:
 
 
 def test_every_metric_is_listed(db: None) -> None:
-    assert metrics.__name__ == "inference.metrics"  # importing it registers the data plane's
+    # Importing these modules registers their metrics.
+    assert all(each.__name__ for each in (bulkheads, large_work, metrics))
     families = [*REGISTRY.collect(), *TopUpCollector().collect()]
     names = {
         f"{family.name}_total" if family.type == "counter" else family.name

@@ -15,6 +15,7 @@ import msgspec
 
 from config.api.errors import InvalidRequest
 from config.api.text import CONTROL_CHARACTERS
+from inference.requests.limits import MAX_MESSAGES, MAX_TOOLS, check_body
 from inference.requests.messages.reasoning import ReasoningDetail, decode_opaque
 from inference.requests.problems import explain_decode_error, field_error, missing_field
 from inference.requests.schemas import ProviderPreferences
@@ -171,9 +172,12 @@ _Slug = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 
 class _CommonRequest(_Shape):
     model: _Slug
-    messages: Annotated[list[UserTurn | AssistantTurn | SystemTurn], msgspec.Meta(min_length=1)]
+    messages: Annotated[
+        list[UserTurn | AssistantTurn | SystemTurn],
+        msgspec.Meta(min_length=1, max_length=MAX_MESSAGES),
+    ]
     system: str | list[TextBlock] | None = None
-    tools: list[FunctionTool] | None = None
+    tools: Annotated[list[FunctionTool], msgspec.Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: AutoChoice | AnyChoice | NamedChoice | NoChoice | None = None
     thinking: ThinkingOn | ThinkingAdaptive | ThinkingOff | None = None
     output_config: OutputConfig | None = None
@@ -218,14 +222,13 @@ _encode = msgspec.json.Encoder().encode
 def to_chat(body: bytes, *, is_count: bool = False) -> bytes:
     """Returns the equivalent chat request; ``is_count`` reads a request to count tokens.
 
-    Raises :class:`InvalidRequest` with the name of the wrong field.
+    Raises :class:`InvalidRequest` with the name of the wrong field. A body above ``LARGE_BYTES`` is
+    converted in a thread.
     """
     request: _Request
+    check_body(body)
     try:
-        body.decode("utf-8")
         request = _decode_count(body) if is_count else _decode(body)
-    except UnicodeDecodeError:
-        raise InvalidRequest("The body is not valid UTF-8.") from None
     except msgspec.ValidationError as exc:
         raise _explain_decode_error(str(exc)) from None
     except (msgspec.DecodeError, RecursionError):

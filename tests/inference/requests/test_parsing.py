@@ -36,6 +36,7 @@ def refused(operation: Operation = Operation.CHAT, /, **fields: Any) -> tuple[st
     return name, error.value.message
 
 
+_TOO_DEEP = "The body has more than 200 levels of nesting. Send less in one request."
 COMMON: list[tuple[str, list[Any], list[Any]]] = [
     ("model", ["a", "a" * 255, "ü/b"], ["", "a" * 256, 5, True, ["a"], {}]),
     ("stream", [True, False, None], ["true", 1, 0, []]),
@@ -241,8 +242,8 @@ def test_a_missing_field_is_named(operation: Operation, body: bytes, name: str) 
         (b'{"model":"\\ud800"}', "The body is not valid JSON."),
         (b'{"model":"\xff"}', "The body is not valid UTF-8."),
         (b'{"x":"\xc3"}', "The body is not valid UTF-8."),
-        (b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "The body is not valid JSON."),
-        (b"[" * 100_000, "The body must be a JSON object. (Expected object, got array)"),
+        (b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}", _TOO_DEEP),
+        (b"[" * 100_000, _TOO_DEEP),
         (b"[]", "The body must be a JSON object. (Expected object, got array)"),
         (b"null", "The body must be a JSON object. (Expected object, got null)"),
         (b'"text"', "The body must be a JSON object. (Expected object, got str)"),
@@ -346,25 +347,6 @@ def test_unknown_fields_keep_their_bytes() -> None:
     request = parsing.parse(Operation.TEXT, body.replace(b"1 }", b'{ "a" : 1.50 } }'))
     assert bytes(request.fields["z"]) == b'{ "a" : 1.50 }'
     assert bytes(request.fields["seed"]) == b"7"
-
-
-def test_the_last_of_duplicate_members_counts() -> None:
-    body = (
-        b'{"model":"a","mod\\u0065l":"b","messages":[{"role":"user","content":"x"}],'
-        b'"messages":[{"role":"assistant"}]}'
-    )
-    request = parsing.parse(Operation.CHAT, body)
-    assert request.models == ("b",)
-    assert "model" not in request.fields
-    assert bytes(request.fields["messages"]) == b'[{"role":"assistant"}]'
-
-
-@pytest.mark.parametrize("other", ["critic", "assistant", 5])
-def test_a_message_with_two_roles_is_refused(other: Any) -> None:
-    message = b'{"role":"user","content":"x","role":%s}' % json.dumps(other).encode()
-    with pytest.raises(InvalidRequest) as error:
-        parsing.parse(Operation.CHAT, b'{"model":"a","messages":[%s]}' % message)
-    assert [*error.value.metadata["fields"]] == ["messages[0].role"]
 
 
 @pytest.mark.parametrize(("stream", "expected"), [(True, True), (False, False), (None, False)])
@@ -557,3 +539,95 @@ def test_an_escaped_tool_type_is_decoded() -> None:
         b'{"type":"\\u0066unction"}]}'
     )
     assert parsing.parse(Operation.CHAT, body).tools == {"openrouter:bash"}
+
+
+@pytest.mark.parametrize(
+    ("operation", "text", "name"),
+    [
+        (Operation.CHAT, '{"model":"a","messages":[],"messages":[]}', "messages"),
+        (Operation.CHAT, '{"messages":[{"role":"user","role":"user","content":""}]}', "role"),
+        (Operation.CHAT, '{"messages":[{"role":"user","content":[{"a":1,"\\u0061":2}]}]}', "a"),
+        (Operation.CHAT, '{"provider":{"options":{"x":{"top_k":1,"top_k":2}}}}', "top_k"),
+        (Operation.CHAT, '{"tools":[{"function":{"parameters":{"a":1,"a":1}}}]}', "a"),
+        (Operation.TEXT, '{"prompt":"a","unknown":[{"b":[{"c":1,"c":2}]}]}', "c"),
+        (Operation.EMBEDDINGS, '{"model":"a","input":"a","input":"b"}', "input"),
+    ],
+)
+@pytest.mark.parametrize("padding", [0, 40_000])
+def test_a_duplicate_key_at_any_depth_is_refused_by_name(
+    operation: Operation, text: str, name: str, padding: int
+) -> None:
+    with pytest.raises(InvalidRequest) as error:
+        parsing.parse(operation, (text + " " * padding).encode())
+    refusal = "An object of the body names this key twice; name it once."
+    assert error.value.message == f"{name}: {refusal}"
+    assert error.value.metadata == {"fields": {name: refusal}}
+
+
+@pytest.mark.parametrize("padding", [0, 40_000])
+def test_a_body_of_any_length_is_nested_200_levels_at_most(padding: int) -> None:
+    def nested(levels: int) -> bytes:
+        lists = "[" * (levels - 1) + "1" + "]" * (levels - 1)
+        body = f'{{"messages":[{{"role":"user","content":"Hi"}}],"x":{lists}}}'
+        return (body + " " * padding).encode()
+
+    parsing.parse(Operation.CHAT, nested(200))
+    with pytest.raises(InvalidRequest, match="more than 200 levels of nesting"):
+        parsing.parse(Operation.CHAT, nested(201))
+
+
+@pytest.mark.parametrize(
+    ("field", "item", "limit", "named"),
+    [
+        ("messages", MESSAGES[0], 10_000, "messages"),
+        ("tools", {"type": "function"}, 2_000, "tools"),
+    ],
+)
+def test_lists_have_a_limit_that_the_refusal_names(
+    field: str, item: Any, limit: int, named: str
+) -> None:
+    parsed(**{field: [item] * limit})
+    assert refused(**{field: [item] * (limit + 1)}) == (
+        named,
+        f"{named}: Expected array of length <= {limit}.",
+    )
+
+
+def test_a_message_has_at_most_10000_parts() -> None:
+    def body(parts: int) -> dict[str, Any]:
+        return {"messages": [{"role": "user", "content": [{"type": "text", "text": ""}] * parts}]}
+
+    parsed(**body(10_000))
+    assert refused(**body(10_001)) == (
+        "messages[0].content",
+        "messages[0].content: Expected array of length <= 10000.",
+    )
+
+
+def test_a_request_asks_for_at_most_2048_answers_in_all() -> None:
+    assert parsed(Operation.TEXT, prompt=["a"] * 16, n=128).choices == 2048
+    assert parsed(Operation.EMBEDDINGS, input=["a"] * 2048).choices == 2048
+    assert parsed(Operation.EMBEDDINGS, input=[1] * 4000).choices == 1
+    for operation, fields, name in (
+        (Operation.TEXT, {"prompt": ["a"] * 17, "n": 128}, "prompt"),
+        (Operation.EMBEDDINGS, {"input": ["a"] * 2049}, "input"),
+    ):
+        found, message = refused(operation, **fields)
+        assert found == name
+        assert message.endswith("answers at once; send at most 2,048.")
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "refusal"),
+    [
+        ("x", f"[{'[],' * 100_000}[]]", "100,000 objects and lists"),
+        ("x", f"[{'1,' * 500_000}1]", "500,000 values"),
+        ("x", "{" + ",".join(f'"{n}":1' for n in range(20_001)) + "}", "20,000 members in one"),
+    ],
+)
+def test_a_large_body_beyond_a_limit_is_refused_with_the_limit(
+    field: str, text: str, refusal: str
+) -> None:
+    body = f'{{"messages":[{{"role":"user","content":"Hi"}}],"{field}":{text}}}'
+    with pytest.raises(InvalidRequest, match=f"The body has more than {refusal}"):
+        parsing.parse(Operation.CHAT, body.encode())

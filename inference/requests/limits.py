@@ -1,0 +1,50 @@
+"""The limits of inference requests, which bound what a body may cost; generous for real callers.
+
+Agents send 2,000 messages and 500 tools. A body within all limits takes at most about its own size
+and 100 MB more while it is parsed, for about a second of a thread. docs/clients.md lists them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from config.api.errors import InvalidRequest
+from config.api.scanning import BoundExceeded, Bounds, DuplicateKey, check_short, scan
+from config.server.large_work import LARGE_BYTES
+
+MAX_MESSAGES: Final = 10_000
+# Parts of one message.
+MAX_PARTS: Final = 10_000
+MAX_TOOLS: Final = 2_000
+# Choices of each prompt; and all that an answer may hold: choices of all prompts, or vectors.
+MAX_CHOICES: Final = 128
+MAX_ALL_CHOICES: Final = 2_048
+MAX_STOPS: Final = 16
+# ``depth`` is the bound of the decoder behind ``check_short``. Half a million values are more than
+# the tokens that any provider takes in one request for embeddings.
+BOUNDS: Final = Bounds(depth=200, containers=100_000, members=20_000, values=500_000)
+
+
+def check_body(body: bytes) -> None:
+    """Raises :class:`InvalidRequest` for a body beyond the limits, or with a duplicate key.
+
+    Everything that reads a body relies on unique keys: a filter might read the first of two equal
+    keys, and a provider the last.
+    """
+    try:
+        (scan if is_large(body) else check_short)(body, BOUNDS)
+    except BoundExceeded as exc:
+        raise InvalidRequest(
+            f"The body has more than {exc.limit:,} {exc.what}. Send less in one request."
+        ) from None
+    except DuplicateKey as exc:
+        name = exc.key[:100]
+        text = "An object of the body names this key twice; name it once."
+        raise InvalidRequest(f"{name}: {text}", metadata={"fields": {name: text}}) from None
+    except UnicodeDecodeError:
+        raise InvalidRequest("The body is not valid UTF-8.") from None
+
+
+def is_large(body: bytes | bytearray) -> bool:
+    """Tells whether a body takes the event loop too long."""
+    return len(body) > LARGE_BYTES
