@@ -5,6 +5,7 @@ RE2 does not backtrack: the time of a search is proportional to the text for eve
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final, TypeAlias
 
 import re2
@@ -13,6 +14,7 @@ MAX_PATTERN: Final = 512
 MAX_FILTERS: Final = 100
 # The limit of a compiled pattern and of the memory of a search.
 _MAX_BYTES: Final = 512 * 1024
+_MAX_UNION_BYTES: Final = 2 * 1024 * 1024
 
 Pattern: TypeAlias = Any
 
@@ -23,12 +25,8 @@ class InvalidPattern(ValueError):
 
 def compile_pattern(text: str) -> Pattern:
     """Compiles a pattern for UTF-8 bytes; raises :class:`InvalidPattern`."""
-    options = re2.Options()
-    options.max_mem = _MAX_BYTES
-    options.never_capture = True
-    options.log_errors = False
     try:
-        pattern = re2.compile(text, options)
+        pattern = re2.compile(text, _options(_MAX_BYTES))
     except re2.error as exc:
         raise InvalidPattern(_reason(exc)) from None
     except UnicodeEncodeError:
@@ -39,6 +37,29 @@ def compile_pattern(text: str) -> Pattern:
     if pattern.search(b"") is not None:
         raise InvalidPattern("Must not match the empty text.")
     return pattern
+
+
+def compile_union(patterns: Iterable[Pattern]) -> Pattern | None:
+    """Returns a pattern that matches wherever one of these does; ``None`` if there is none.
+
+    One search for it takes about as long as one for a single pattern. There is none when it would
+    be too large, and for a pattern that quotes text, because it might quote the next pattern too.
+    """
+    texts = [pattern.pattern for pattern in patterns]
+    if any(r"\Q" in text for text in texts):
+        return None
+    try:
+        return re2.compile("|".join(f"(?:{text})" for text in texts), _options(_MAX_UNION_BYTES))
+    except re2.error:
+        return None
+
+
+def _options(max_bytes: int) -> Any:
+    options = re2.Options()
+    options.max_mem = max_bytes
+    options.never_capture = True
+    options.log_errors = False
+    return options
 
 
 def _reason(exc: re2.error) -> str:

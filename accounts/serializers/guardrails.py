@@ -44,9 +44,22 @@ def _texts(**kwargs: Any) -> serializers.ListField:
     )
 
 
-@extend_schema_serializer(component_name="ContentFilterEntryInput")
-class _ContentFilterInput(StrictSerializer):
+class _FilterInput(StrictSerializer):
     action = ChoiceField(choices=_ACTIONS)
+    block_unreadable = FlagField(
+        required=False,
+        help_text="Only with the action `block`: also blocks media, signatures and encrypted "
+        "content, which no filter can read.",
+    )
+
+    def validate(self, entry: dict[str, Any]) -> dict[str, Any]:
+        if entry.get("block_unreadable") and entry["action"] != "block":
+            raise ValidationError({"block_unreadable": "Requires the action block."})
+        return entry
+
+
+@extend_schema_serializer(component_name="ContentFilterEntryInput")
+class _ContentFilterInput(_FilterInput):
     pattern = StringField(min_length=1, max_length=MAX_PATTERN, help_text="In the syntax of RE2.")
     label = StringField(required=False, allow_null=True, min_length=1)  # type: ignore[assignment]
 
@@ -59,8 +72,7 @@ class _ContentFilterInput(StrictSerializer):
 
 
 @extend_schema_serializer(component_name="ContentFilterBuiltinEntryInput")
-class _BuiltinInput(StrictSerializer):
-    action = ChoiceField(choices=_ACTIONS)
+class _BuiltinInput(_FilterInput):
     slug = ChoiceField(choices=(*BUILTIN_LABELS, *_UNRECOGNISABLE))
     label = StringField(required=False, help_text="Ignored: the system sets it.")  # type: ignore[assignment]
     scan_scope = ChoiceField(
@@ -141,7 +153,15 @@ class _GuardrailFields(StrictSerializer):
     def validate_content_filters(self, entries: list[Any] | None) -> list[dict[str, Any]] | None:
         if entries is None:
             return None
-        return [{"label": None, **entry} for entry in entries]
+        return [
+            {
+                "action": entry["action"],
+                "pattern": entry["pattern"],
+                "label": entry.get("label"),
+                **_unreadable(entry),
+            }
+            for entry in entries
+        ]
 
     def validate_content_filter_builtins(
         self, entries: list[Any] | None
@@ -161,9 +181,15 @@ class _GuardrailFields(StrictSerializer):
                     if entry["slug"] == "regex-prompt-injection"
                     else {}
                 ),
+                **_unreadable(entry),
             }
             for entry in entries
         ]
+
+
+def _unreadable(entry: dict[str, Any]) -> dict[str, bool]:
+    """Returns the member ``block_unreadable`` of a stored filter, which only a true one has."""
+    return {"block_unreadable": True} if entry.get("block_unreadable") else {}
 
 
 def canonical_models(names: Iterable[str] | None) -> list[str] | None:
@@ -217,6 +243,7 @@ class _ContentFilterSerializer(serializers.Serializer[Any]):
     action = serializers.CharField()
     pattern = serializers.CharField()
     label = serializers.CharField(allow_null=True)  # type: ignore[assignment]
+    block_unreadable = serializers.BooleanField(required=False)
 
 
 @extend_schema_serializer(component_name="ContentFilterBuiltinEntry")
@@ -225,6 +252,7 @@ class _BuiltinSerializer(serializers.Serializer[Any]):
     slug = serializers.CharField()
     label = serializers.CharField()  # type: ignore[assignment]
     scan_scope = serializers.CharField(required=False)
+    block_unreadable = serializers.BooleanField(required=False)
 
 
 @extend_schema_serializer(component_name="Guardrail")

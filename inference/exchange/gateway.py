@@ -26,7 +26,8 @@ from inference.exchange import draining, upstream
 from inference.exchange.attempts import FAILURES, Attempts, Stream
 from inference.exchange.rendering import DONE, Renderer
 from inference.exchange.tally import Ending, Tally
-from inference.filters.screening import ContentBlocked, Unscreened, screen
+from inference.filters.problems import ContentBlocked, Unscreened
+from inference.filters.screening import screen
 from inference.routing.health import HealthTable
 from inference.routing.routes import Candidate
 from inference.settlement.journal import Heartbeat, Progress

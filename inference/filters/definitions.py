@@ -1,6 +1,6 @@
 """The content filters of guardrails: their patterns and their actions; pure.
 
-Every filter reads the prompt as the caller sent it. A text that one filter replaces is not hidden
+Every filter reads the request as the caller sent it. A text that one filter replaces is not hidden
 from the next, so adding a guardrail never loosens another.
 """
 
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
-from accounts.patterns import InvalidPattern, compile_pattern
+from accounts.patterns import InvalidPattern, Pattern, compile_pattern, compile_union
 from inference.filters.pii_patterns import BUILTINS, Recogniser
 
 _CUSTOM: Final = "custom"
@@ -19,7 +20,7 @@ _CUSTOM: Final = "custom"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The match of one filter: ``count`` texts of the prompt, and the filter's action."""
+    """The match of one filter: ``count`` texts of the request, and the filter's action."""
 
     guardrail_id: UUID
     action: str
@@ -32,7 +33,9 @@ class Finding:
 class Filter:
     """One filter of a guardrail; ``kind`` is the slug of a builtin filter, or ``custom``.
 
-    A filter without recognisers blocks every prompt: this release cannot compile its pattern.
+    ``blocks_unreadable`` makes a blocking filter refuse media, signatures and encrypted content,
+    which nobody can read. A filter without recognisers blocks every request: this release cannot
+    compile its pattern.
     """
 
     guardrail_id: UUID
@@ -41,6 +44,7 @@ class Filter:
     kind: str
     pattern: str | None = None
     is_of_users_only: bool = False
+    blocks_unreadable: bool = False
     recognisers: tuple[Recogniser, ...] = field(default=(), compare=False, repr=False)
 
     def find_spans(self, text: bytes) -> Iterator[tuple[int, int] | None]:
@@ -53,6 +57,13 @@ class Filter:
 
 
 Filters = tuple[Filter, ...]
+
+
+# Each pattern may keep 2 MiB of states, so the number of patterns is bounded.
+@lru_cache(maxsize=64)
+def union_of(filters: Filters) -> Pattern | None:
+    """Returns a pattern without whose match no filter matches; ``None`` if there is none."""
+    return compile_union(recogniser.pattern for each in filters for recogniser in each.recognisers)
 
 
 def build_filters(
@@ -69,6 +80,7 @@ def build_filters(
                 entry["label"],
                 entry["slug"],
                 is_of_users_only=entry.get("scan_scope") == "user_only",
+                blocks_unreadable=entry.get("block_unreadable") is True,
                 recognisers=BUILTINS.get(entry["slug"], ()),
             )
             for entry in builtins or ()
@@ -80,6 +92,7 @@ def build_filters(
                 entry["label"] or "REDACTED",
                 _CUSTOM,
                 entry["pattern"],
+                blocks_unreadable=entry.get("block_unreadable") is True,
                 recognisers=_compile_recognisers(entry["pattern"]),
             )
             for entry in custom or ()

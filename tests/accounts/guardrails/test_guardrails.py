@@ -117,9 +117,12 @@ def test_create_stores_every_field(management: APIClient, tenant: Tenant) -> Non
         "content_filters": [
             {"action": "redact", "pattern": "p" * 512},
             {"action": "block", "pattern": "secret-[0-9]+", "label": "[PROJECT]"},
+            {"action": "block", "pattern": "x", "label": "X", "block_unreadable": True},
+            {"action": "flag", "pattern": "y", "label": "Y", "block_unreadable": False},
         ],
         "content_filter_builtins": [
             {"action": "flag", "slug": "email", "label": "mine", "scan_scope": "user_only"},
+            {"action": "block", "slug": "ssn", "block_unreadable": True},
             {"action": "block", "slug": "regex-prompt-injection"},
         ],
         "limit_usd": 12.5,
@@ -138,9 +141,12 @@ def test_create_stores_every_field(management: APIClient, tenant: Tenant) -> Non
         "content_filters": [
             {"action": "redact", "pattern": "p" * 512, "label": None},
             {"action": "block", "pattern": "secret-[0-9]+", "label": "[PROJECT]"},
+            {"action": "block", "pattern": "x", "label": "X", "block_unreadable": True},
+            {"action": "flag", "pattern": "y", "label": "Y"},
         ],
         "content_filter_builtins": [
             {"action": "flag", "slug": "email", "label": "[EMAIL]"},
+            {"action": "block", "slug": "ssn", "label": "[SSN]", "block_unreadable": True},
             {
                 "action": "block",
                 "slug": "regex-prompt-injection",
@@ -281,6 +287,8 @@ MALFORMED: list[tuple[str, str]] = [
         f'[{{{BLOCK}, "pattern": 5}}]', f'[{{{BLOCK}, "pattern": "{"p" * 513}"}}]',
         f'[{{{BLOCK}, "pattern": "a\\u0000"}}]', f'[{{{BLOCK}, "pattern": "x", "more": 1}}]',
         f'[{{{BLOCK}, "pattern": "x", "label": 5}}]',
+        f'[{{{BLOCK}, "pattern": "x", "block_unreadable": "yes"}}]',
+        '[{"action": "redact", "pattern": "x", "block_unreadable": true}]',
         f'[{{{BLOCK}, "pattern": "x", "label": "{"l" * 256}"}}]',
         *(f'[{{{BLOCK}, "pattern": {json.dumps(pattern)}}}]' for pattern in UNRUNNABLE),
     )),
@@ -290,6 +298,7 @@ MALFORMED: list[tuple[str, str]] = [
         f'[{{{BLOCK}, "slug": "Email"}}]', '[{"action": "drop", "slug": "email"}]',
         f'[{{{BLOCK}, "slug": "email"}}, {{"action": "flag", "slug": "email"}}]',
         f'[{{{BLOCK}, "slug": "email", "more": 1}}]',
+        '[{"action": "flag", "slug": "email", "block_unreadable": true}]',
         f'[{{{BLOCK}, "slug": "regex-prompt-injection", "scan_scope": "all"}}]',
     )),
     *(("limit_usd", text) for text in ('"5"', "true", "-1", "0.0000000001", "1000000001", "[]")),

@@ -16,14 +16,8 @@ from config.api.errors import InvalidRequest
 from config.secrets import generate_api_key
 from inference.filters.definitions import Filters, Finding, build_filters
 from inference.filters.pii_patterns import BUILTINS
-from inference.filters.screening import (
-    ContentBlocked,
-    Screened,
-    TooSlow,
-    Unscreened,
-    screen,
-    screen_at_once,
-)
+from inference.filters.problems import ContentBlocked, TooSlow, Unscreened
+from inference.filters.screening import Screened, screen, screen_at_once
 from inference.requests import parsing
 from tests.support.database import snapshots
 from tests.support.governance import make_guardrail, make_member
@@ -239,18 +233,18 @@ def test_every_role_and_every_kind_of_text_is_read() -> None:
 
     def conversation(text: str) -> list[Any]:
         call = {
-            "id": mail,
+            "id": "call-1",
             "type": "function",
-            "function": {"name": mail, "arguments": f'{{"to":["{text}"]}}'},
+            "function": {"name": "send", "arguments": f'{{"to":["{text}"]}}'},
         }
-        image = {"type": "image_url", "image_url": {"url": f"https://x.example/?{mail}"}}
+        image = {"type": "image_url", "image_url": {"url": "https://x.example/"}}
         return [
             said(text, "system"),
             said(text, "developer"),
             said([{"type": "text", "text": text}, {"text": text}, image]),
             {**said(None, "assistant"), "reasoning": text, "tool_calls": [call]},
             {**said([{"type": "refusal", "refusal": text}], "assistant"), "name": text},
-            {**said(text, "tool"), "tool_call_id": mail},
+            {**said(text, "tool"), "tool_call_id": "call-1"},
             {**said([{"type": "unheard_of", "inner": [{"deep": text}]}]), "Content": text},
         ]
 
@@ -362,7 +356,7 @@ def test_replacements_may_raise_the_prompt_bound_and_never_lower_it() -> None:
     request = chat(said("a b"))
     longer = screen(custom("[ab]", label="LONG"), request).request
     assert sent(screen(custom("[ab]", label="LONG"), request)) == [said("[LONG] [LONG]")]
-    grown = len(bytes(longer.fields["messages"])) - len(bytes(request.fields["messages"]))
+    grown = len("[LONG] [LONG]") - len("a b")
     assert longer.prompt_bound == request.prompt_bound + grown
     request = chat(said("b" * 99))
     assert screen(custom("b+"), request).request.prompt_bound == request.prompt_bound

@@ -1,0 +1,307 @@
+"""Reads the strings of a request body with content filters, and replaces what they match; pure."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any, Final
+from urllib.parse import unquote
+
+import msgspec
+
+from config.api.errors import InvalidRequest
+from inference.filters.definitions import Filter, Filters, Finding, union_of
+from inference.filters.encoded import Unreadable, decode_readable, is_long
+from inference.filters.places import DATA, DATA_DIGITS, Place, Redaction
+from inference.filters.problems import ContentBlocked, TooSlow
+
+_NUMBERS: Final = frozenset((b"-", *(b"%d" % digit for digit in range(10))))
+_MAX_DEPTH: Final = 32
+_MAX_REDACTIONS: Final = 100_000
+# A number with a larger exponent is no number of a card or a person.
+_MAX_EXPONENT: Final = 40
+_PSEUDONYM_BYTES: Final = 12
+_encode = msgspec.json.Encoder().encode
+_decode_text = msgspec.json.Decoder(str).decode
+_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+_Cut = tuple[int, int, int]
+
+
+class _Active:
+    """The filters that read a text, and the pattern that shows whether any of them matches."""
+
+    __slots__ = ("filters", "union")
+
+    def __init__(self, filters: list[tuple[int, Filter]]) -> None:
+        self.filters = filters
+        self.union = union_of(tuple(each for _, each in filters)) if len(filters) else None
+
+
+class Reader:
+    """Reads one request until its deadline, and counts the texts in which filters match.
+
+    ``where`` names the part of the request for messages. ``is_of_user`` is false for a text that is
+    not the user's, which filters of users' texts skip. ``growth`` is the number of bytes by which
+    replacements are longer than what they replace.
+    """
+
+    def __init__(self, filters: Filters, deadline: float) -> None:
+        self._all = list(enumerate(filters))
+        self._of_user = _Active(self._all)
+        self._of_others = _Active([item for item in self._all if not item[1].is_of_users_only])
+        self._deadline = deadline
+        self._counts = [0] * len(filters)
+        self._redactions = 0
+        self.where = "the prompt"
+        self.is_of_user = True
+        self.growth = 0
+
+    def findings(self) -> tuple[Finding, ...]:
+        return tuple(each.report(self._counts[i]) for i, each in self._all if self._counts[i])
+
+    def read_value(self, raw: Any, place: Place, *, depth: int = 0) -> bytes | None:
+        """Returns the replacement of a JSON value; ``None`` without a redaction.
+
+        Raises :class:`ContentBlocked`, :class:`TooSlow`, :class:`InvalidRequest` for too many
+        levels, and ``msgspec.DecodeError`` for text that is not Unicode.
+        """
+        if depth > _MAX_DEPTH:
+            raise InvalidRequest(
+                f"The content filters of a guardrail read no more than {_MAX_DEPTH} levels."
+            )
+        match first_byte(raw):
+            case b'"':
+                return self._read_string(raw, place, depth)
+            case b"{":
+                return self._read_object(raw, place, depth)
+            case b"[":
+                items: list[Any] = _decode_list(raw)
+                is_changed = False
+                for index, item in enumerate(items):
+                    if (value := self.read_value(item, place, depth=depth + 1)) is not None:
+                        items[index] = msgspec.Raw(value)
+                        is_changed = True
+                return _encode(items) if is_changed else None
+            case lead if lead in _NUMBERS:
+                return self._read_number(bytes(raw).decode(), place)
+        return None
+
+    def read_name(self, name: str, place: Place) -> str:
+        """Reads the name of an unknown member; returns its replacement or the name itself."""
+        if place.is_parameter and name.isdecimal() and len(name) < DATA_DIGITS:
+            return name
+        label = self._screen_text(name)
+        if label is None:
+            return name
+        if not place.is_data:
+            raise self._refuse()
+        return label
+
+    def _read_object(self, raw: Any, place: Place, depth: int) -> bytes | None:
+        members: dict[str, Any] = _decode_members(raw)
+        changed: dict[str, tuple[str, Any]] = {}
+        for name, item in members.items():
+            label = name if name in place.members else self.read_name(name, place)
+            value = self.read_value(item, place.inner(name), depth=depth + 1)
+            if value is not None or label is not name:
+                changed[name] = (label, item if value is None else msgspec.Raw(value))
+        if not changed:
+            return None
+        return _encode(dict(changed.get(name, (name, item)) for name, item in members.items()))
+
+    def _read_string(self, raw: Any, place: Place, depth: int) -> bytes | None:
+        text = _decode_text(raw)
+        if not text or text in place.values:
+            return None
+        if place.is_encoded:
+            self._read_encoded(text, depth)
+            return None
+        replacement = self._read_text(text, depth)
+        if replacement is None:
+            return None
+        match place.redaction:
+            case Redaction.REFUSE:
+                raise self._refuse()
+            case Redaction.PSEUDONYM:
+                replacement = self._make_pseudonym(text)
+        encoded = _encode(replacement)
+        self.growth += max(len(encoded) - len(memoryview(raw)), 0)
+        return encoded
+
+    def _read_number(self, text: str, place: Place) -> bytes | None:
+        """Reads the digits of a number, also those that its exponent adds."""
+        plain = text
+        if "e" in text or "E" in text:
+            number = Decimal(text)
+            if abs(number.adjusted()) <= _MAX_EXPONENT:
+                plain = f"{number:f}"
+        if place.is_parameter and sum(map(str.isdecimal, plain)) < DATA_DIGITS:
+            return None
+        label = self._screen_text(text)
+        if label is None and plain != text:
+            label = self._screen_text(plain)
+        if label is None:
+            return None
+        if not place.is_data:
+            raise self._refuse()
+        return _encode(label)
+
+    def _read_encoded(self, text: str, depth: int) -> None:
+        """Reads a URL, Base64 or a signature; only what is no text at all passes unread."""
+        head, comma, payload = "", "", text
+        if text[:5].lower() == "data:":
+            head, comma, payload = text.partition(",")
+        readable = [head]
+        is_text = not comma or head.lower().endswith(";base64")
+        if is_text:
+            try:
+                content = decode_readable(
+                    payload, is_declared_text=head[:10].lower() == "data:text/"
+                )
+            except Unreadable:
+                self._meet_unreadable()
+            else:
+                if content is not None:
+                    readable.append(content)
+                if content is None or not is_long(payload):
+                    readable.append(payload)
+        else:
+            readable.append(payload)
+        readable += [unquote(each) for each in readable if "%" in each]
+        for each in readable:
+            if each and self._read_text(each, depth) is not None:
+                raise self._refuse()
+
+    def _meet_unreadable(self) -> None:
+        for _, each in self._active.filters:
+            if each.blocks_unreadable:
+                raise ContentBlocked(
+                    each.report(),
+                    f"A guardrail blocks media and encrypted content in {self.where}, because its "
+                    f"filter {each.label} cannot read it. Send text instead.",
+                )
+
+    def _read_text(self, text: str, depth: int) -> str | None:
+        """Returns the replacement of a text, which may be JSON and then stays JSON.
+
+        JSON is read twice: its decoded strings, which may hide behind escapes, and its own text,
+        because a pattern may match a name and its value together.
+        """
+        if text.lstrip()[:1] not in ("{", "["):
+            return self._screen_text(text)
+        before = list(self._counts)
+        try:
+            value = self.read_value(text.strip().encode(), DATA, depth=depth + 1)
+        except (msgspec.DecodeError, RecursionError):
+            self._counts = before
+            return self._screen_text(text)
+        whole = self._find_cuts(text.encode())
+        if value is None:
+            replacement = self._redact(text.encode(), whole) if whole else None
+        elif orders := {order for _, order, _ in whole}:
+            cuts = self._find_cuts(value, orders)
+            replacement = self._redact(value, cuts) if cuts else value.decode()
+        else:
+            replacement = value.decode()
+        # The text counts once, however often a filter matches in it.
+        self._counts = [
+            count + (now > count) for count, now in zip(before, self._counts, strict=True)
+        ]
+        return replacement
+
+    def _screen_text(self, text: str) -> str | None:
+        raw = text.encode()
+        cuts = self._find_cuts(raw)
+        return self._redact(raw, cuts) if cuts else None
+
+    @property
+    def _active(self) -> _Active:
+        return self._of_user if self.is_of_user else self._of_others
+
+    def _find_cuts(self, raw: bytes, orders: Collection[int] | None = None) -> list[_Cut]:
+        """Returns the start, filter and end of each match to redact, and counts the text.
+
+        ``orders`` limits the filters. Raises :class:`ContentBlocked` when a filter blocks the text.
+        """
+        active = self._active
+        self._require_time()
+        if orders is None and active.union is not None and active.union.search(raw) is None:
+            return []
+        cuts: list[_Cut] = []
+        for order, each in active.filters:
+            if orders is not None and order not in orders:
+                continue
+            self._require_time()
+            is_found = False
+            for span in each.find_spans(raw):
+                self._require_time()
+                if span is None:
+                    continue
+                if not is_found:
+                    is_found = True
+                    self._counts[order] += 1
+                if each.action == "block":
+                    raise ContentBlocked(
+                        each.report(),
+                        f"A guardrail blocks this content in {self.where}: {each.label}.",
+                    )
+                if each.action == "flag":
+                    break
+                cuts.append((span[0], order, span[1]))
+                self._redactions += 1
+                if self._redactions > _MAX_REDACTIONS:
+                    raise ContentBlocked(
+                        each.report(),
+                        f"The request contains {each.label} too often to redact it.",
+                    )
+        if cuts:
+            self._last = self._all[cuts[-1][1]][1]
+        return cuts
+
+    def _refuse(self) -> ContentBlocked:
+        """Returns the error for a match of a redacting filter that cannot be replaced."""
+        each = self._last
+        return ContentBlocked(
+            replace(each.report(), action="block"),
+            f"A guardrail redacts {each.label}, but cannot replace it in a name, number, URL or "
+            f"setting of {self.where}. Remove it there.",
+        )
+
+    def _make_pseudonym(self, text: str) -> str:
+        key = self._last.guardrail_id.bytes
+        digest = hashlib.blake2b(text.encode(), digest_size=_PSEUDONYM_BYTES, key=key)
+        # Letters only, so that no filter takes it for a number.
+        return "call_" + digest.hexdigest().translate(_LETTERS)
+
+    def _require_time(self) -> None:
+        if time.monotonic() > self._deadline:
+            raise TooSlow
+
+    def _redact(self, raw: bytes, cuts: Sequence[_Cut]) -> str:
+        """Replaces the matches; overlapping matches get one label, that of the first."""
+        pieces: list[bytes] = []
+        position = 0
+        for start, order, end in sorted(cuts):
+            if start >= position:
+                pieces += (raw[position:start], _format_label(self._all[order][1].label))
+            position = max(position, end)
+        pieces.append(raw[position:])
+        # A pattern may match single bytes and so cut a character in two.
+        return b"".join(pieces).decode("utf-8", "replace")
+
+
+_LETTERS: Final = str.maketrans("0123456789", "ghijklmnop")
+
+
+def first_byte(raw: Any) -> bytes:
+    """Returns the first byte of a JSON value, which shows its type."""
+    return bytes(memoryview(raw)[:1])
+
+
+def _format_label(label: str) -> bytes:
+    return (label if label.startswith("[") and label.endswith("]") else f"[{label}]").encode()
