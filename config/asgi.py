@@ -21,18 +21,23 @@ from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, connections
 from starlette.middleware.cors import CORSMiddleware
 
-from config.server.bodies import limit_bodies
+from accounts.authentication import bearer_digest
+from config.api.errors import PayloadTooLarge
+from config.console.site import PREFIX
+from config.server.bodies import UNRECOGNIZED_BYTES, guard_bodies, mark_recognized
+from config.server.operators import OperatorSessions
 from inference.asgi import ROUTES, Inference
 from inference.exchange.gateway import Gateway
 
 if TYPE_CHECKING:
     from config.server.bodies import Receive, Scope, Send
+    from config.server.bulkheads import Occupancy
 
-
-_django = limit_bodies(_application)
 
 # The collector runs after this many new objects; Python's default is 700.
 _COLLECTOR_THRESHOLD: Final = 20_000
+_API: Final = "/api/v1/"
+_NO_LIFESPAN: Final = "the server must support the lifespan protocol"
 
 
 class Application:
@@ -41,15 +46,40 @@ class Application:
     def __init__(self) -> None:
         self._gateway: Gateway | None = None
         self._inference: Inference | None = None
+        self._sessions: OperatorSessions | None = None
+        self._django = guard_bodies(_application, self._admit_caller)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] in ROUTES:
-            assert self._inference is not None, "the server must support the lifespan protocol"
+            assert self._inference is not None, _NO_LIFESPAN
             await self._inference(scope, receive, send)
         elif scope["type"] == "lifespan":
             await self._run_lifespan(receive, send)
         else:
-            await _django(scope, receive, send)
+            await self._django(scope, receive, send)
+
+    async def _admit_caller(self, scope: Scope) -> Occupancy:
+        """Returns the occupancy of a request to Django that has a large body.
+
+        Raises :class:`GatewayError` unless an API key, or an operator's session, is recognized.
+        """
+        assert self._gateway is not None, _NO_LIFESPAN
+        assert self._sessions is not None, _NO_LIFESPAN
+        path = scope["path"]
+        bulkheads = self._gateway.bulkheads
+        if path.startswith(_API):
+            values = [value for name, value in scope["headers"] if name == b"authorization"]
+            digest = bearer_digest(b",".join(values).decode("latin-1"))
+            key = await self._gateway.recognizer.recognize((digest,))
+            occupancy = bulkheads.enter(key.organization_id, key.key_id)
+        elif path.startswith(PREFIX) and await self._sessions.is_signed_in(scope):
+            occupancy = bulkheads.enter_operator()
+        else:
+            raise PayloadTooLarge(
+                f"Only a signed-in operator may send more than {UNRECOGNIZED_BYTES} bytes here."
+            )
+        mark_recognized(scope)
+        return occupancy
 
     async def _run_lifespan(self, receive: Receive, send: Send) -> None:
         while True:
@@ -58,6 +88,7 @@ class Application:
                 self._gateway = Gateway()
                 await self._gateway.open()
                 self._inference = Inference(self._gateway)
+                self._sessions = OperatorSessions(self._gateway.bulkheads.refuse)
                 # Everything loaded so far lives as long as the worker, so the collector need not
                 # visit it again in the middle of running streams. Requests leave few cycles, so
                 # it may also run less often.

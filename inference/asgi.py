@@ -18,28 +18,38 @@ from django.conf import settings
 from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest
 
-from accounts.authentication import bearer_digest, key_digest, require_inference, usable_key
+from accounts.authentication import bearer_digest, key_digest, require_inference
 from catalog.dialects.base import InvalidReply, Operation
 from config.api.errors import (
     GatewayError,
     HostNotServed,
     MethodNotAllowed,
-    PayloadTooLarge,
     Unauthenticated,
     UpstreamError,
 )
 from config.server import logs
-from config.server.bodies import ClientGone, Receive, Scope, Send, read_body
+from config.server.bodies import (
+    ClientGone,
+    Receive,
+    Scope,
+    Send,
+    body_length,
+    has_large_body,
+    mark_recognized,
+    read_body,
+)
+from config.server.bulkheads import Occupancy
 from config.server.regions import region_of_host
 from inference import metrics
 from inference.admission.decide import AdmissionRequest
 from inference.admission.estimate import estimate_tokens
+from inference.admission.recognition import RecognizedKey
 from inference.exchange.gateway import CallerStuck, Gateway
 from inference.requests import parsing
 from inference.requests.messages.events import PING, Events
 from inference.requests.messages.reply import render_error, render_reply
 from inference.requests.messages.request import to_chat
-from inference.store import run_in_thread
+from inference.requests.parsing import InferenceRequest
 
 logger = logging.getLogger(__name__)
 
@@ -87,27 +97,43 @@ class Inference:
             logs.request_id.reset(token)
 
     async def _serve(self, connection: _Connection) -> None:
-        """Checks, admits and answers one request; settles its generation in every case."""
+        """Recognizes the caller of one request, then reads its body and answers it."""
         host = connection.host()
         if not _is_served(host):
             raise HostNotServed
         if connection.method != "POST":
             raise MethodNotAllowed(headers={"Allow": "POST"})
-        digest = connection.digest()
-        request = parsing.parse(
-            ROUTES[connection.path],
-            await connection.read_body(),
-            session_id=connection.header(b"x-session-id"),
+        is_count = connection.path == COUNT_TOKENS
+        # No admission follows a count, so its key is always looked up.
+        key = await self._gateway.recognizer.recognize(
+            (connection.digest(),), must_be_current=is_count
         )
-        if connection.path == COUNT_TOKENS:
-            key = await run_in_thread(usable_key, digest)
-            require_inference(is_management=key.is_management)
-            count = {"input_tokens": estimate_tokens(request.prompt_bytes)}
-            await connection.respond(200, msgspec.json.encode(count))
-            return
+        require_inference(is_management=key.is_management)
+        connection.mark_recognized()
+        with self._gateway.bulkheads.enter(key.organization_id, key.key_id) as occupancy:
+            request = parsing.parse(
+                ROUTES[connection.path],
+                await connection.read_body(occupancy),
+                session_id=connection.header(b"x-session-id"),
+            )
+            if is_count:
+                count = {"input_tokens": estimate_tokens(request.prompt_bytes)}
+                await connection.respond(200, msgspec.json.encode(count))
+            else:
+                await self._exchange(connection, host, request, key, occupancy)
+
+    async def _exchange(
+        self,
+        connection: _Connection,
+        host: str,
+        request: InferenceRequest,
+        key: RecognizedKey,
+        occupancy: Occupancy,
+    ) -> None:
+        """Admits and answers a parsed request; settles its generation in every case."""
         exchange = await self._gateway.admit(
             AdmissionRequest(
-                digest,
+                key.digest,
                 request,
                 connection.request_id,
                 region=region_of_host(host, settings.REGION_HOSTS),
@@ -115,7 +141,9 @@ class Inference:
                 app_title=_clip(connection.header(b"x-openrouter-title"), 255),
                 user_agent=_clip(connection.header(b"user-agent"), 255),
                 is_metadata_wanted="enabled" in map(connection.header, _METADATA_HEADERS),
-            )
+            ),
+            key,
+            occupancy,
         )
         connection.generation_id = exchange.generation_id
         token = logs.generation_id.set(exchange.generation_id)
@@ -154,6 +182,7 @@ class _Connection:
     keepalive: ClassVar = _KEEPALIVE
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._scope = scope
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self._raw_headers: list[tuple[bytes, bytes]] = scope["headers"]
@@ -163,6 +192,7 @@ class _Connection:
         self._abort: Callable[[], None] = scope["causeway.abort"]
         self.request_id = logs.new_request_id(self.header(b"x-request-id"))
         self.generation_id = ""
+        self._is_read = False
         self._has_begun = False
         self._is_sending = False
         self._last_sent = 0.0
@@ -184,13 +214,15 @@ class _Connection:
             return str(self._server[0])
         return b",".join(values).decode("latin-1")
 
-    async def read_body(self) -> bytes:
-        """Reads the request body; raises :class:`PayloadTooLarge`."""
-        limit = settings.MAX_REQUEST_BYTES
-        length = self.header(b"content-length")
-        if length is not None and length.isascii() and length.isdigit() and int(length) > limit:
-            raise PayloadTooLarge
-        return await read_body(self._receive)
+    def mark_recognized(self) -> None:
+        """Tells the server that the caller is known."""
+        mark_recognized(self._scope)
+
+    async def read_body(self, occupancy: Occupancy) -> bytes:
+        """Reads the request body; raises :class:`PayloadTooLarge` and the refusals of budgets."""
+        body = await read_body(self._receive, occupancy, body_length(self._scope))
+        self._is_read = True
+        return body
 
     def rewrite_reply(self, reply: bytes) -> bytes:
         """Returns the body of a whole reply in the format of the interface."""
@@ -231,6 +263,9 @@ class _Connection:
             (name.lower().encode(), value.encode("latin-1"))
             for name, value in error.headers.items()
         ]
+        if not self._is_read and has_large_body(self._scope):
+            # uvicorn would read the rest of the body before the next request.
+            headers.append((b"connection", b"close"))
         await self.respond(error.status, msgspec.json.encode(self.error_body(error)), headers)
 
     async def send_events(self, data: bytes) -> None:
@@ -342,8 +377,8 @@ class _MessagesConnection(_Connection):
         api_key = self._single_header(b"x-api-key", "Send one x-api-key header.")
         return key_digest(self.authorization(), api_key)
 
-    async def read_body(self) -> bytes:
-        return to_chat(await super().read_body())
+    async def read_body(self, occupancy: Occupancy) -> bytes:
+        return to_chat(await super().read_body(occupancy))
 
     def rewrite_reply(self, reply: bytes) -> bytes:
         try:
@@ -366,8 +401,8 @@ class _MessagesConnection(_Connection):
 class _CountConnection(_MessagesConnection):
     """Reads a message whose tokens are only estimated; nothing is sent, held or stored."""
 
-    async def read_body(self) -> bytes:
-        return to_chat(await _Connection.read_body(self), is_count=True)
+    async def read_body(self, occupancy: Occupancy) -> bytes:
+        return to_chat(await _Connection.read_body(self, occupancy), is_count=True)
 
 
 _CONNECTIONS: Final[dict[str, type[_Connection]]] = {

@@ -1,74 +1,142 @@
-"""Bounds on the bodies of requests, and the types of ASGI."""
+"""Bounds on the bodies of requests, and the types of ASGI.
+
+A caller who is not recognized yet may send :data:`UNRECOGNIZED_BYTES`. What exceeds them is read
+only for a recognized caller, and counted against its budgets before it is asked for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from contextlib import ExitStack
+from typing import Any, Final
 
 import msgspec
 from django.conf import settings
 
 from config.api.errors import GatewayError, PayloadTooLarge
+from config.server.bulkheads import Occupancy
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 AsgiApplication = Callable[[Scope, Receive, Send], Awaitable[None]]
+AdmitCaller = Callable[[Scope], Awaitable[Occupancy]]
+
+# uvicorn buffers as much before anyone asks for it.
+UNRECOGNIZED_BYTES: Final = 65_536
+
+
+def mark_recognized(scope: Scope) -> None:
+    """Tells the server that the caller of a connection is known, so that it is never sacrificed."""
+    if mark := scope.get("causeway.recognized"):
+        mark()
 
 
 class ClientGone(Exception):
     """The caller disconnected, so no response is possible."""
 
 
-async def read_body(receive: Receive) -> bytes:
-    """Reads a whole request body; raises :class:`PayloadTooLarge` and :class:`ClientGone`."""
-    parts: list[bytes] = []
-    size = 0
+def has_large_body(scope: Scope) -> bool:
+    """Tells whether a request may have a body of more than :data:`UNRECOGNIZED_BYTES`."""
+    for name, value in scope["headers"]:
+        if name in (b"transfer-encoding", b"expect"):
+            return True
+        if name == b"content-length" and int(value) > UNRECOGNIZED_BYTES:
+            return True
+    return False
+
+
+def body_length(scope: Scope) -> int | None:
+    """Returns the length of a body, ``None`` if it is chunked; raises :class:`PayloadTooLarge`."""
+    for name, value in scope["headers"]:
+        if name == b"content-length":
+            if int(value) > settings.MAX_REQUEST_BYTES:
+                raise PayloadTooLarge
+            return int(value)
+        if name == b"transfer-encoding":
+            return None
+    return 0
+
+
+async def read_body(
+    receive: Receive, occupancy: Occupancy, length: int | None, begun: Iterable[bytes] = ()
+) -> bytes:
+    """Reads a whole request body, whose bytes are counted before they are asked for.
+
+    ``length`` is the announced one; a chunked body is counted as it arrives. ``begun`` are parts
+    that have been read. Raises :class:`PayloadTooLarge`, :class:`ClientGone`, and the refusals of
+    :meth:`Occupancy.reserve`.
+    """
+    parts = list(begun)
+    size = sum(map(len, parts))
+    occupancy.reserve(size if length is None else length)
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientGone
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
+        part = message.get("body", b"")
+        size += len(part)
         if size > settings.MAX_REQUEST_BYTES:
             raise PayloadTooLarge
+        if length is None:
+            occupancy.reserve(len(part))
+        parts.append(part)
         if not message.get("more_body"):
-            return b"".join(parts)
+            return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def limit_bodies(application: AsgiApplication) -> AsgiApplication:
-    """Returns an application that refuses request bodies over ``MAX_REQUEST_BYTES``.
+def guard_bodies(application: AsgiApplication, admit: AdmitCaller) -> AsgiApplication:
+    """Returns an application that reads large bodies only for callers whom ``admit`` recognizes.
 
-    It refuses them before Django writes any of the body to disk. A body of unknown length is read
-    first and then gets a ``Content-Length``, because Django REST Framework treats a body without
-    one as empty.
+    Other bodies pass, and the application itself refuses their callers. A body of unknown length is
+    read first and then gets a ``Content-Length``, because Django REST Framework treats a body
+    without one as empty.
     """
 
-    async def serve_limited(scope: Scope, receive: Receive, send: Send) -> None:
-        headers = dict(scope["headers"])
-        length = headers.get(b"content-length")
-        if length is not None:
-            if int(length) > settings.MAX_REQUEST_BYTES:
-                await _respond(send, PayloadTooLarge())
-            else:
-                await application(scope, receive, send)
-            return
-        if b"transfer-encoding" not in headers:
+    async def serve_guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        with ExitStack() as occupancies:
+            try:
+                length = body_length(scope)
+                if length is None:
+                    body = await _read_chunked(scope, receive, admit, occupancies)
+                    scope, receive = _with_length(scope, len(body)), _replay_body(body, receive)
+                elif length > UNRECOGNIZED_BYTES:
+                    occupancies.enter_context(await admit(scope)).reserve(length)
+            except ClientGone:
+                return
+            except GatewayError as error:
+                await _respond(send, error)
+                return
             await application(scope, receive, send)
-            return
-        try:
-            body = await read_body(receive)
-        except ClientGone:
-            return
-        except PayloadTooLarge as error:
-            await _respond(send, error)
-            return
-        known = [(name, value) for name, value in scope["headers"] if name != b"transfer-encoding"]
-        known.append((b"content-length", str(len(body)).encode()))
-        await application({**scope, "headers": known}, _replay_body(body, receive), send)
 
-    return serve_limited
+    return serve_guarded
+
+
+async def _read_chunked(
+    scope: Scope, receive: Receive, admit: AdmitCaller, occupancies: ExitStack
+) -> bytes:
+    """Reads a chunked body; what exceeds the first bytes is read for a recognized caller only."""
+    begun: list[bytes] = []
+    while sum(map(len, begun)) <= min(UNRECOGNIZED_BYTES, settings.MAX_REQUEST_BYTES):
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        begun.append(message.get("body", b""))
+        if not message.get("more_body"):
+            break
+    else:
+        occupancy = occupancies.enter_context(await admit(scope))
+        return await read_body(receive, occupancy, None, begun)
+    body = b"".join(begun)
+    if len(body) > settings.MAX_REQUEST_BYTES:
+        raise PayloadTooLarge
+    return body
+
+
+def _with_length(scope: Scope, length: int) -> Scope:
+    known = [(name, value) for name, value in scope["headers"] if name != b"transfer-encoding"]
+    return {**scope, "headers": [*known, (b"content-length", str(length).encode())]}
 
 
 def _replay_body(body: bytes, receive: Receive) -> Receive:

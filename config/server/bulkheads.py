@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter as Tally
 from enum import StrEnum
 from types import TracebackType
 from typing import Final, Self
@@ -173,7 +172,7 @@ class _Organization:
     def __init__(self) -> None:
         self.running = 0
         self.buffered = 0
-        self.keys: Tally[UUID] = Tally()
+        self.keys: dict[UUID, int] = {}
 
 
 class Occupancy:
@@ -213,12 +212,12 @@ class Occupancy:
         """
         bulkheads, organization, key_id = self._bulkheads, self._organization, self._key_id
         if organization is not None and key_id is not None:
-            held = organization.keys[key_id]
+            held = organization.keys.get(key_id, 0)
             if held > self.held and held + size > _limit_of(Budget.KEY_BYTES):
                 raise bulkheads.refuse(Budget.KEY_BYTES, self._organization_id)
             if organization.buffered + size > settings.ORGANIZATION_BUFFERED_BYTES:
                 raise bulkheads.refuse(Budget.ORGANIZATION_BYTES, self._organization_id)
-        if bulkheads.buffered + size > settings.MAX_BUFFERED_BYTES:
+        if bulkheads._buffered + size > settings.MAX_BUFFERED_BYTES:
             raise bulkheads.refuse(Budget.WORKER_BYTES, self._organization_id)
         self._take(size)
 
@@ -237,9 +236,9 @@ class Occupancy:
         organization, key_id = self._organization, self._key_id
         if organization is not None and key_id is not None:
             organization.buffered += size
-            organization.keys[key_id] += size
-            if not organization.keys[key_id]:
-                del organization.keys[key_id]
+            held = organization.keys.pop(key_id, 0) + size
+            if held:
+                organization.keys[key_id] = held
         self._bulkheads._take(size)
 
 

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final
 
 from django.conf import settings
@@ -16,12 +17,14 @@ from msgspec.structs import replace
 
 from catalog.dialects.base import InvalidStream, ProviderFailure
 from config import egress
-from config.api.errors import GatewayError
+from config.api.errors import GatewayError, Unauthenticated
 from config.server.batching import Batcher
+from config.server.bulkheads import Bulkheads, Occupancy
 from inference import metrics
 from inference.admission.admit import AdmissionStore
 from inference.admission.decide import Admission, AdmissionRequest
 from inference.admission.estimate import BYTES_PER_TOKEN
+from inference.admission.recognition import RecognizedKey, Recognizer
 from inference.exchange import draining, upstream
 from inference.exchange.attempts import FAILURES, Attempts, Stream
 from inference.exchange.rendering import DONE, Renderer
@@ -63,6 +66,8 @@ class Gateway:
     def __init__(self) -> None:
         self.egress_client = egress.EgressClient(settings.EGRESS_POLICY)
         self.health = HealthTable()
+        self.bulkheads = Bulkheads()
+        self.recognizer = Recognizer(self.bulkheads.refuse)
         self._admission = AdmissionStore(self.health)
         self._settlement = SettlementStore()
         self._admissions: Batcher[AdmissionRequest, Admission] = Batcher(self._admission.admit)
@@ -91,22 +96,29 @@ class Gateway:
             logger.error("some generations are left to the sweeper: the database is unavailable")
         self._screening.shutdown(wait=False, cancel_futures=True)
         await self._heartbeat.close()
+        await self.recognizer.close()
         await self._admission.close()
         await self._settlement.close()
         await self.egress_client.__aexit__(None, None, None)
 
-    async def admit(self, request: AdmissionRequest) -> Exchange:
+    async def admit(
+        self, request: AdmissionRequest, key: RecognizedKey, occupancy: Occupancy
+    ) -> Exchange:
         """Admits a request and returns its exchange; raises :class:`GatewayError`.
 
         Nothing has been sent to an upstream when this returns or raises.
         """
         try:
-            admission = await self._submit(request)
+            admission = await self._submit(request, occupancy)
         except ContentBlocked as exc:
             metrics.count_findings([exc.finding])
             raise
+        except Unauthenticated:
+            key.doubt()
+            raise
+        key.confirm()
         metrics.count_findings(admission.findings)
-        exchange = Exchange(self, admission)
+        exchange = Exchange(self, admission, occupancy)
         self._running.add(exchange)
         return exchange
 
@@ -133,7 +145,7 @@ class Gateway:
         running = filter(Exchange.is_ahead, self._running) if is_urgent else self._running
         return [progress for each in running if (progress := each.measure_progress()) is not None]
 
-    async def _submit(self, request: AdmissionRequest) -> Admission:
+    async def _submit(self, request: AdmissionRequest, occupancy: Occupancy) -> Admission:
         """Queues a request for admission.
 
         The batch refuses a prompt that takes long to screen with :class:`Unscreened`. It is then
@@ -145,7 +157,7 @@ class Gateway:
                 return await asyncio.shield(admitted)
             except asyncio.CancelledError:
                 # The batch continues and may store the generation, which must then be settled.
-                admitted.add_done_callback(self._settle_cancelled)
+                admitted.add_done_callback(partial(self._settle_cancelled, occupancy))
                 raise
             except Unscreened as exc:
                 screened = await asyncio.get_running_loop().run_in_executor(
@@ -153,16 +165,17 @@ class Gateway:
                 )
             request = replace(request, screened=screened)
 
-    def _settle_cancelled(self, admitted: asyncio.Future[Admission]) -> None:
+    def _settle_cancelled(self, occupancy: Occupancy, admitted: asyncio.Future[Admission]) -> None:
         if admitted.exception() is None:
-            Exchange(self, admitted.result()).settle(asyncio.CancelledError())
+            Exchange(self, admitted.result(), occupancy).settle(asyncio.CancelledError())
 
 
 class Exchange:
     """Serves one admitted request, and settles it exactly once."""
 
-    def __init__(self, gateway: Gateway, admission: Admission) -> None:
+    def __init__(self, gateway: Gateway, admission: Admission, occupancy: Occupancy) -> None:
         self.generation_id = admission.generation_id
+        self.occupancy = occupancy
         self._gateway = gateway
         self._request = admission.request
         self._tally = Tally(admission.request, settings.BYOK_FEE_PERCENT)

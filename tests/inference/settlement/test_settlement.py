@@ -390,15 +390,10 @@ def test_a_caller_that_leaves_during_admission_leaves_no_pending_generation(site
     async def run() -> None:
         gateway = Gateway()
         await gateway.open()
-        admission = asyncio.create_task(
-            gateway.admit(
-                AdmissionRequest(
-                    bearer_digest(f"Bearer {site.tenant.api_key}"),
-                    parsing.parse(Operation.CHAT, body),
-                    "request-1",
-                )
-            )
-        )
+        key = await gateway.recognizer.recognize((bearer_digest(f"Bearer {site.tenant.api_key}"),))
+        occupancy = gateway.bulkheads.enter(key.organization_id, key.key_id)
+        request = AdmissionRequest(key.digest, parsing.parse(Operation.CHAT, body), "request-1")
+        admission = asyncio.create_task(gateway.admit(request, key, occupancy))
         await asyncio.sleep(0)
         admission.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -1,0 +1,68 @@
+"""Recognizes signed-in operators before the large body of their request is read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from io import BytesIO
+from typing import Final, cast
+
+from asgiref.sync import sync_to_async
+from django.contrib import admin
+from django.contrib.auth.middleware import AuthenticationMiddleware
+from django.contrib.sessions.middleware import SessionMiddleware
+from django.core.handlers.asgi import ASGIRequest
+from django.db import InterfaceError, OperationalError, connection
+from django.http import HttpRequest, HttpResponse
+from django_otp.middleware import OTPMiddleware
+
+from config.api.errors import GatewayError, Unavailable
+from config.server.bodies import Scope
+from config.server.bulkheads import Budget
+
+# Sessions that a worker looks up at a time, and those that may wait. Strangers can make up cookies.
+_THREADS: Final = 2
+_WAITING: Final = 100
+
+
+def _answer(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(status=204 if admin.site.has_permission(request) else 403)
+
+
+_ask = cast(
+    Callable[[HttpRequest], HttpResponse],
+    SessionMiddleware(AuthenticationMiddleware(OTPMiddleware(_answer))),
+)
+
+
+class OperatorSessions:
+    """Looks up the sessions of operators, in few threads."""
+
+    def __init__(self, refuse: Callable[[Budget], GatewayError]) -> None:
+        self._refuse = refuse
+        self._threads = asyncio.Semaphore(_THREADS)
+        self._waiting = 0
+
+    async def is_signed_in(self, scope: Scope) -> bool:
+        """Tells whether a request has the session of an operator who may use the console."""
+        if all(name != b"cookie" for name, _ in scope["headers"]):
+            return False
+        if self._waiting >= _WAITING:
+            raise self._refuse(Budget.LOOKUPS)
+        self._waiting += 1
+        try:
+            async with self._threads:
+                return await sync_to_async(_is_signed_in, thread_sensitive=False)(scope)
+        except (OperationalError, InterfaceError):
+            raise Unavailable from None
+        finally:
+            self._waiting -= 1
+
+
+def _is_signed_in(scope: Scope) -> bool:
+    """Asks the console's own rules, through the middleware that identifies its operators."""
+    request = ASGIRequest({**scope, "method": "GET"}, BytesIO())
+    try:
+        return _ask(request).status_code == 204
+    finally:
+        connection.close()
