@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 from django.contrib.postgres.fields import ArrayField
 from django.core.validators import MinValueValidator
@@ -104,6 +105,19 @@ class Provider(BaseModel):
     @property
     def has_credential(self) -> bool:
         return self.sealed_credential is not None
+
+    def own_hosts(self, named: str = "") -> frozenset[str]:
+        """Returns the provider's own hosts: that of ``base_url``, or the one that a secret names.
+
+        ``named`` is the host that the secret names, for providers whose secrets name one.
+        """
+        if DialectName(self.dialect).has_url_in_credential:
+            return frozenset((named,)) if named else frozenset()
+        try:
+            host = urlsplit(self.base_url or "").hostname
+        except ValueError:
+            return frozenset()  # the address is refused when it is called
+        return frozenset((host,)) if host else frozenset()
 
     @property
     def _associated(self) -> str:

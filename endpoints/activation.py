@@ -10,7 +10,7 @@ from django.db import DatabaseError
 
 from config.api.errors import GatewayError, InvalidTransition, RequestTimeout
 from endpoints import validation
-from endpoints.models import PrivateEndpoint, Validation
+from endpoints.models import PrivateEndpoint, Validation, ValidationSlot
 
 logger = logging.getLogger(__name__)
 
@@ -40,12 +40,16 @@ class NotActivated(GatewayError):
         return body
 
 
-def validate_and_activate(endpoint: PrivateEndpoint, *, workspace_id: UUID, by: str) -> None:
+def validate_and_activate(
+    endpoint: PrivateEndpoint, *, workspace_id: UUID, slot: ValidationSlot, by: str
+) -> None:
     """DRAFT → ACTIVE, when a live validation passes; every failure keeps the draft.
+
+    The ``slot`` was taken together with the draft.
 
     Raises :class:`RequestTimeout` at the time limit, :class:`NotActivated` for other failures.
     """
-    result = validation.run(endpoint, workspace_id=workspace_id)
+    result = validation.run(endpoint, workspace_id=workspace_id, slot=slot)
     if result.outcome == Validation.Outcome.TIMED_OUT:
         raise RequestTimeout(
             "The validation exceeded its time limit; the draft was kept.",

@@ -1,6 +1,6 @@
 from typing import ClassVar
 
-from config.apps import CausewayApp, ModelDeclaration, Role, Section
+from config.apps import INTERNAL, CausewayApp, ModelDeclaration, Role, Section
 
 
 class EndpointsConfig(CausewayApp):
@@ -14,4 +14,5 @@ class EndpointsConfig(CausewayApp):
         ),
         "validation": ModelDeclaration("fact_check"),
         "attestation": ModelDeclaration(),
+        "validationslot": INTERNAL,
     }

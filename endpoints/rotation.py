@@ -9,7 +9,7 @@ from accounts.models import ByokCredential
 from config.api.errors import Unprocessable
 from config.credentials import Secret
 from endpoints import validation
-from endpoints.models import PrivateEndpoint, Validation
+from endpoints.models import PrivateEndpoint, Validation, ValidationSlot
 
 
 class RotationRefused(Unprocessable):
@@ -35,31 +35,48 @@ def rotate(
 
     Without ``revalidate``, returns none, and the dependants' validations become stale. With it,
     each dependant is validated first; if all pass, the secret and the validations change together.
-    Otherwise :class:`RotationRefused` is raised and nothing changes.
+    Otherwise :class:`RotationRefused` is raised and nothing changes. :class:`ValidationsBusy` is
+    raised before anything is tried when the organization has no free slot.
     """
     if not revalidate:
         credential.rotate(secret)
         return []
-    tried: list[tuple[PrivateEndpoint, Validation]] = []
-    # The transaction below locks the endpoints in this order, as admission does.
-    for endpoint in dependants(credential).order_by("pk"):
-        current = endpoint.validation
-        if current is None or current.workspace_id is None:
-            continue
-        found = validation.examine(
-            endpoint, workspace_id=current.workspace_id, trial=(credential, secret)
-        )
-        if not found.passed:
-            failed = next(check for check in found.checks if not check["passed"])
-            raise RotationRefused(
-                f"{endpoint} does not pass with the new secret: "
-                f"{failed['name']} ({failed['reason']}). Nothing was changed.",
-                metadata={"endpoint_id": str(endpoint.pk), "reason": failed["reason"]},
-            )
-        tried.append((endpoint, found))
+    with ValidationSlot(organization_id=credential.organization_id).take() as slot:
+        tried = _try_dependants(credential, secret, slot)
     with transaction.atomic():
         credential.rotate(secret)
         for endpoint, found in tried:
             found.credential_version = credential.version
             endpoint.record_revalidation(found)
+            _require_passed(endpoint, found)
     return [found for _, found in tried]
+
+
+def _try_dependants(
+    credential: ByokCredential, secret: Secret, slot: ValidationSlot
+) -> list[tuple[PrivateEndpoint, Validation]]:
+    """Validates each dependant with the new secret; raises :class:`RotationRefused`."""
+    tried = []
+    # The transaction of the caller locks the endpoints in this order, as admission does.
+    for endpoint in dependants(credential).order_by("pk"):
+        current = endpoint.validation
+        if current is None or current.workspace_id is None:
+            continue
+        slot.extend()
+        found = validation.examine(
+            endpoint, workspace_id=current.workspace_id, trial=(credential, secret)
+        )
+        _require_passed(endpoint, found)
+        tried.append((endpoint, found))
+    return tried
+
+
+def _require_passed(endpoint: PrivateEndpoint, found: Validation) -> None:
+    if found.passed:
+        return
+    failed = next(check for check in found.checks if not check["passed"])
+    raise RotationRefused(
+        f"{endpoint} does not pass with the new secret: "
+        f"{failed['name']} ({failed['reason']}). Nothing was changed.",
+        metadata={"endpoint_id": str(endpoint.pk), "reason": failed["reason"]},
+    )

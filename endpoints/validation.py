@@ -9,7 +9,8 @@ import time
 import uuid
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.db import DatabaseError, connection
@@ -30,9 +31,16 @@ from catalog.dialects.base import (
 from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.pricing import Usage, nano_usd, total_cost
 from config import egress
+from config.api.errors import Forbidden
 from config.credentials import Secret
 from config.secrets import DecryptionFailed
-from endpoints.models import InvalidBaseURL, PrivateEndpoint, Validation, require_base_url
+from endpoints.models import (
+    InvalidBaseURL,
+    PrivateEndpoint,
+    Validation,
+    ValidationSlot,
+    require_base_url,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -100,22 +108,38 @@ class _Run:
         self.outcome = Outcome.FAILED
 
 
-def run(endpoint: PrivateEndpoint, *, workspace_id: uuid.UUID) -> Validation:
+class HostIsNew(Forbidden):
+    """The operator may not send a tenant's secret to a host that has not received it before."""
+
+
+def run(
+    endpoint: PrivateEndpoint,
+    *,
+    workspace_id: uuid.UUID,
+    slot: ValidationSlot | None = None,
+    may_bind: bool = True,
+) -> Validation:
     """Validates a draft with the workspace's credential, stores the result and returns it.
 
     Makes at most one plain and one streamed call within ``VALIDATION_TIMEOUT`` seconds, outside any
-    transaction. Failed checks and a failure to store the result are part of the result. Raises
-    :class:`EndpointNotFound` when the draft was deleted meanwhile.
+    transaction. Failed checks and a failure to store the result are part of the result. Takes a
+    ``slot`` of the organization, unless the caller has one, and gives it back.
+
+    Raises :class:`EndpointNotFound` when the draft was deleted meanwhile, :class:`ValidationsBusy`
+    without a free slot, and, unless the caller ``may_bind`` credentials, :class:`HostIsNew`.
     """
-    validation = examine(endpoint, workspace_id=workspace_id)
-    try:
-        endpoint.record_validation(validation)
-    except DatabaseError:
-        logger.exception("cannot store a validation")
-        validation.outcome = Outcome.BROKEN
-        validation.checks.append(
-            {"name": "database", "passed": False, "reason": str(Reason.DATABASE_ERROR)}
-        )
+    if slot is None:
+        slot = ValidationSlot(organization_id=endpoint.organization_id).take()
+    with slot:
+        validation = examine(endpoint, workspace_id=workspace_id, may_bind=may_bind)
+        try:
+            endpoint.record_validation(validation)
+        except DatabaseError:
+            logger.exception("cannot store a validation")
+            validation.outcome = Outcome.BROKEN
+            validation.checks.append(
+                {"name": "database", "passed": False, "reason": str(Reason.DATABASE_ERROR)}
+            )
     return validation
 
 
@@ -124,11 +148,13 @@ def examine(
     *,
     workspace_id: uuid.UUID,
     trial: tuple[ByokCredential, Secret] | None = None,
+    may_bind: bool = True,
 ) -> Validation:
-    """Makes the calls of a validation and returns the unsaved result.
+    """Makes the calls of a validation and returns the unsaved result; the caller has a slot.
 
     ``trial`` is a credential with a new secret to try before it is stored; the validation uses this
-    credential even if the workspace would use another one first.
+    credential even if the workspace would use another one first. Raises :class:`HostIsNew` for a
+    host that is new to the credential, unless the caller ``may_bind``.
     """
     started = time.monotonic()
     validation = Validation(
@@ -136,7 +162,12 @@ def examine(
     )
     result = _Run()
     try:
-        _check(endpoint, workspace_id, trial, validation, result)
+        attempt = _find_attempt(endpoint, workspace_id, trial, may_bind, validation, result)
+        validation.host = attempt.host
+        # The calls take seconds; other threads may use the database connection meanwhile.
+        if not connection.in_atomic_block:
+            connection.close()
+        asyncio.run(_probe(attempt.call, attempt.dialect, settings.EGRESS_POLICY, result))
     except _CheckFailed as failure:
         result.checks.append(failure.check)
         result.outcome = failure.outcome
@@ -150,13 +181,23 @@ def examine(
     return validation
 
 
-def _check(
+class _Attempt(NamedTuple):
+    """The call of a validation, its dialect, and the host to which it sends the secret."""
+
+    call: Call
+    dialect: Dialect
+    host: str
+
+
+def _find_attempt(
     endpoint: PrivateEndpoint,
     workspace_id: uuid.UUID,
     trial: tuple[ByokCredential, Secret] | None,
+    may_bind: bool,
     validation: Validation,
     result: _Run,
-) -> None:
+) -> _Attempt:
+    """Returns the call to make; raises :class:`_CheckFailed` before anything is resolved."""
     workspace = (
         Workspace.objects.for_organization(endpoint.organization_id).filter(pk=workspace_id).first()
     )
@@ -171,16 +212,24 @@ def _check(
     credential, secret = _find_credential(endpoint, workspace, trial, validation)
     result.add_pass("byok_key")
     dialect = dialects.get(endpoint.provider.dialect, endpoint.upstream_model_id)
-    policy = settings.EGRESS_POLICY
     base_url = endpoint.base_url
     try:
         require_base_url(base_url, endpoint.provider)
         if base_url is not None:
-            base_url = egress.parse_base_url(base_url, policy=policy).text
-        if dialect is None or not credential.permits_host(dialect.host(base_url, secret)):
+            base_url = egress.parse_base_url(base_url, policy=settings.EGRESS_POLICY).text
+        if dialect is None:
             raise _CheckFailed("base_url", Reason.INVALID_BASE_URL)
+        host = dialect.host(base_url, secret)
     except (InvalidBaseURL, InvalidCredential, egress.InvalidURL):
         raise _CheckFailed("base_url", Reason.INVALID_BASE_URL) from None
+    limits = credential.host_limits(endpoint.provider.own_hosts(host))
+    if (reason := limits.refusal(host)) is not None:
+        raise _CheckFailed("base_url", Reason.INVALID_BASE_URL, upstream_message=reason)
+    if not may_bind and not limits.has_named(host):
+        raise HostIsNew(
+            f"{host} has never received the secret of {credential}. The organization itself, or an "
+            "operator who may change its credentials, must validate first. Nothing was sent."
+        )
     call = Call(
         operation=Operation.CHAT,
         base_url=base_url,
@@ -189,10 +238,7 @@ def _check(
         fields=_PROBE,
         is_byok=True,
     )
-    # The calls take seconds; other threads may use the database connection meanwhile.
-    if not connection.in_atomic_block:
-        connection.close()
-    asyncio.run(_probe(call, dialect, policy, result))
+    return _Attempt(call, dialect, host)
 
 
 def _find_credential(
@@ -201,13 +247,22 @@ def _find_credential(
     trial: tuple[ByokCredential, Secret] | None,
     validation: Validation,
 ) -> tuple[ByokCredential, Secret]:
-    """Returns the credential to use and its secret; records the credential in the validation."""
+    """Returns the credential to use and its secret; records the credential in the validation.
+
+    It is the first that may go to the endpoint's host, as in routing. If none may, it is the first
+    of all, so that the check of the host names it.
+    """
     usable = ByokCredential.objects.usable_in(workspace, endpoint.provider.slug)
     if trial is not None:
         usable = usable.filter(pk=trial[0].pk)
-    credential: ByokCredential | None = usable.first()
-    if credential is None:
+    credentials: list[ByokCredential] = list(usable)
+    if not credentials:
         raise _CheckFailed("byok_key", Reason.NO_BYOK_KEY)
+    credential = credentials[0]
+    if endpoint.base_url is not None:
+        host, own_hosts = _host_of(endpoint.base_url), endpoint.provider.own_hosts()
+        permitted = (each for each in credentials if each.host_limits(own_hosts).permits(host))
+        credential = next(permitted, credential)
     validation.credential = credential
     validation.credential_version = credential.version
     try:
@@ -216,6 +271,13 @@ def _find_credential(
         raise _CheckFailed(
             "byok_key", Reason.KEY_DECRYPTION_FAILED, outcome=Outcome.BROKEN
         ) from None
+
+
+def _host_of(base_url: str) -> str:
+    try:
+        return urlsplit(base_url).hostname or ""
+    except ValueError:
+        return ""
 
 
 async def _probe(call: Call, dialect: Dialect, policy: egress.EgressPolicy, result: _Run) -> None:

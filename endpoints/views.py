@@ -21,7 +21,7 @@ from config.api.params import FlagParameter, read_parameter
 from config.api.viewsets import OrganizationViewSet
 from endpoints import validation
 from endpoints.activation import NotActivated, validate_and_activate
-from endpoints.models import EndpointNotFound, PrivateEndpoint
+from endpoints.models import EndpointNotFound, PrivateEndpoint, ValidationSlot
 from endpoints.serializers import (
     ActivationSerializer,
     CreateSerializer,
@@ -95,18 +95,23 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
             201: ManagedResponseSerializer,
             **dict.fromkeys((404, 409, 422, 500, 502), _ERROR_OR_DRAFT),
         },
-        extensions=errors(400, 408),
+        extensions=errors(400, 408, 429),
     )
     def create(self, request: Request) -> Response:
         """Creates a draft; with `activate`, also validates it by a live call and activates it."""
         key = idempotency_key_of(request.headers)
         fields = {"base_url": None, **self.read_body(CreateSerializer)}
         activation = fields.pop("activate", None)
+        slot = None if activation is None else ValidationSlot(organization_id=self.organization_id)
         endpoint, is_new = PrivateEndpoint.objects.create_draft(
-            organization_id=self.organization_id, idempotency_key=key, by=self.actor, **fields
+            organization_id=self.organization_id,
+            idempotency_key=key,
+            slot=slot,
+            by=self.actor,
+            **fields,
         )
-        if is_new and activation is not None:
-            validate_and_activate(endpoint, by=self.actor, **activation)
+        if is_new and slot is not None:
+            validate_and_activate(endpoint, slot=slot, by=self.actor, **activation)
         return self.respond(endpoint, status=201)
 
     @extend_schema(
@@ -150,11 +155,14 @@ class PrivateEndpointViewSet(ListModelMixin, OrganizationViewSet):
         operation_id="validatePrivateEndpoint",
         request=ActivationSerializer,
         responses=ValidationResponseSerializer,
-        extensions=errors(*_WRITE_ERRORS),
+        extensions=errors(*_WRITE_ERRORS, 429),
     )
     @action(detail=True, methods=["post"])
     def validate(self, request: Request, pk: str) -> Response:
-        """Makes a live plain and a streamed call with the workspace's BYOK credential."""
+        """Makes a live plain and a streamed call with the workspace's BYOK credential.
+
+        At most two validations of an organization run at a time.
+        """
         fields = self.read_body(ActivationSerializer)
         endpoint = self.get_object()
         workspace = workspace_for(self.organization_id, fields["workspace_id"])

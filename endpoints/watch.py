@@ -12,7 +12,7 @@ from django.utils import timezone
 from catalog.pricing import NANO
 from config.api.errors import InvalidTransition, NotFound
 from endpoints import validation
-from endpoints.models import PrivateEndpoint, Validation
+from endpoints.models import PrivateEndpoint, Validation, ValidationsBusy, ValidationSlot
 
 ACTOR: Final = "drift watch"
 # The batch is small, so that a stopping worker finishes soon.
@@ -25,7 +25,7 @@ def watch_due() -> int:
 
     An endpoint is due ``WATCH_INTERVAL`` seconds after its last validation (0: never). The oldest
     comes first. Watching stops while the watch has cost ``WATCH_SPEND_LIMIT`` USD in the last 24
-    hours.
+    hours. An endpoint whose organization runs two validations already waits for the next call.
     """
     if not settings.WATCH_INTERVAL:
         return 0
@@ -39,21 +39,26 @@ def watch_due() -> int:
     for endpoint in due:
         if spent_today() >= settings.WATCH_SPEND_LIMIT * NANO:
             break
-        # Only one of several runners updates the row and validates the endpoint.
-        claimed = PrivateEndpoint.objects.filter(
-            pk=endpoint.pk, watched_at=endpoint.watched_at
-        ).update(watched_at=timezone.now())
-        if claimed:
-            watch(endpoint)
-            done += 1
+        try:
+            slot = ValidationSlot(organization_id=endpoint.organization_id).take()
+        except ValidationsBusy:
+            continue  # the endpoint stays due; the next round comes soon
+        with slot:
+            # Only one of several runners updates the row and validates the endpoint.
+            claimed = PrivateEndpoint.objects.filter(
+                pk=endpoint.pk, watched_at=endpoint.watched_at
+            ).update(watched_at=timezone.now())
+            if claimed:
+                watch(endpoint)
+                done += 1
     return done
 
 
 def watch(endpoint: PrivateEndpoint) -> Validation | None:
     """Validates an endpoint in the workspace that activated it, and records any drift.
 
-    ``WATCH_DISABLES`` disables an endpoint that has drifted. Returns ``None`` when the endpoint was
-    deleted or changed its state meanwhile.
+    The caller has a slot of the organization. ``WATCH_DISABLES`` disables an endpoint that has
+    drifted. Returns ``None`` when the endpoint was deleted or changed its state meanwhile.
     """
     baseline = endpoint.validation
     if baseline is None or baseline.workspace_id is None:

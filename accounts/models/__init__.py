@@ -1,6 +1,11 @@
 """Callers and their permissions."""
 
-from accounts.models.credentials import HOST_NAME, ByokCredential, CredentialNotFound
+from accounts.models.credentials import (
+    HOST_NAME,
+    ByokCredential,
+    CredentialNotFound,
+    SecretRequired,
+)
 from accounts.models.guardrails import (
     Guardrail,
     GuardrailNotFound,
@@ -43,6 +48,7 @@ __all__ = [
     "MemberNotFound",
     "Organization",
     "Region",
+    "SecretRequired",
     "Workspace",
     "WorkspaceBudget",
     "WorkspaceMember",

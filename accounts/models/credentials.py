@@ -6,20 +6,23 @@ import re
 import uuid
 from typing import Any, Final, Self
 
+from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.db import models, transaction
 from django.db.models import Max, Q
 from django.utils import timezone
 
+from accounts.hosts import HostLimits, HostRule
 from accounts.models.edits import refusal, write_fields
 from accounts.models.organizations import Organization
 from accounts.models.terms import Region
 from accounts.models.versions import RoutingVersionBump
 from accounts.models.workspaces import Workspace
 from config import secrets
-from config.api.errors import NotFound
+from config.api.errors import NotFound, Unprocessable
 from config.audit.triggers import Audit
 from config.credentials import Secret
+from config.egress.domains import scope_of
 from config.models import BaseModel
 
 HOST_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.\-]{0,251}[a-z0-9])?")
@@ -27,6 +30,19 @@ HOST_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.\-]{0,251}[a-z0-9])?")
 
 class CredentialNotFound(NotFound):
     message = "The BYOK credential does not exist."
+
+
+class SecretRequired(Unprocessable):
+    """The change would let a stored secret go to more hosts, so the request must prove it."""
+
+    error_type = "secret_required"
+
+    def __init__(self) -> None:
+        why = (
+            "More hosts than now need the secret: send it as `key` in the same request. "
+            "Without it, a list may only shrink."
+        )
+        super().__init__(f"allowed_hosts: {why}", metadata={"fields": {"allowed_hosts": why}})
 
 
 class ByokCredentialQuerySet(models.QuerySet["ByokCredential"]):
@@ -108,7 +124,14 @@ class ByokCredential(BaseModel):
         models.CharField(max_length=253),
         null=True,
         blank=True,
-        help_text="Hosts that this credential may be sent to; empty: all that the policy allows.",
+        help_text="Hosts that may receive the secret, besides those of the provider. Empty: the "
+        "domain of its first use.",
+    )
+    bound_domains = ArrayField(
+        models.CharField(max_length=254),
+        null=True,
+        editable=False,
+        help_text="Scopes of the first use; a leading dot includes subdomains.",
     )
     declared_region = models.CharField(max_length=16, choices=Region, null=True, blank=True)
     declared_zdr = models.BooleanField(null=True, blank=True)
@@ -148,9 +171,12 @@ class ByokCredential(BaseModel):
         return secrets.unseal(bytes(self.sealed), associated=self._associated)
 
     def rotate(self, secret: Secret) -> None:
-        """PRESENT → PRESENT. Replaces the secret; validations with the old one become stale."""
+        """PRESENT → PRESENT. Replaces the secret; validations with the old one become stale.
+
+        The binding stays: otherwise a stolen management key could wait for the next rotation.
+        """
         with transaction.atomic():
-            self._lock_present()
+            self.lock_present()
             self.seal(secret)
             self.version = self.version + 1
             self.save_fields("sealed", "label", "version")
@@ -158,17 +184,30 @@ class ByokCredential(BaseModel):
     def edit(self, *, secret: Secret | None = None, **changes: Any) -> bool:
         """PRESENT → PRESENT. Writes the fields that differ, and the secret when there is one.
 
+        Beside ``allowed_hosts``, a secret that equals the stored one only proves that the caller
+        has it. ``allowed_hosts=None`` with a secret forgets the first use, so that the next one
+        binds the credential again.
+
         Returns whether anything changed. Raises :class:`CredentialNotFound` when the credential
-        was removed meanwhile, and :class:`InvalidRequest` for a fallback that is also BYOK only.
+        was removed meanwhile, :class:`InvalidRequest` for a fallback that is also BYOK only, and
+        :class:`SecretRequired` for more hosts without the secret.
         """
         with transaction.atomic():
-            self._lock_present()
-            if secret is not None:
-                self.rotate(secret)
+            self.lock_present()
             if changes.get("is_fallback", self.is_fallback) and changes.get(
                 "is_byok_only", self.is_byok_only
             ):
                 raise refusal("is_fallback", "Cannot be combined with is_byok_only.")
+            if "allowed_hosts" in changes:
+                hosts = changes["allowed_hosts"]
+                if secret is None and self.host_limits().is_widened_by(hosts):
+                    raise SecretRequired
+                if secret is not None and hosts is None:
+                    changes["bound_domains"] = None
+                if secret is not None and self._has_secret(secret):
+                    secret = None  # a proof that replaces nothing: validations stay current
+            if secret is not None:
+                self.rotate(secret)
             return write_fields(self, changes) or secret is not None
 
     def remove(self) -> None:
@@ -177,11 +216,34 @@ class ByokCredential(BaseModel):
         Raises :class:`CredentialNotFound` when the credential was removed before.
         """
         with transaction.atomic():
-            self._lock_present()
+            self.lock_present()
             self.sealed, self.deleted_at = b"", timezone.now()
             self.save_fields("sealed", "deleted_at")
 
-    def _lock_present(self) -> None:
+    def record_use(self, host: str, *, own_hosts: frozenset[str]) -> str | None:
+        """PRESENT → PRESENT. Binds the credential to the host's domain, if this is its first use.
+
+        Returns the reason why the secret may not go to the host, if there is one: of two
+        concurrent first uses of different domains, only one binds. Raises
+        :class:`CredentialNotFound` when the credential was removed.
+        """
+        with transaction.atomic():
+            self.lock_present()
+            limits = self.host_limits(own_hosts)
+            reason = limits.refusal(host)
+            if reason is None and limits.is_open:
+                self.bound_domains = [scope_of(host)]
+                self.save_fields("bound_domains")
+            return reason
+
+    def _has_secret(self, secret: Secret) -> bool:
+        try:
+            return self.reveal() == secret
+        except secrets.DecryptionFailed:
+            return False
+
+    def lock_present(self) -> None:
+        """Locks the row; raises :class:`CredentialNotFound` when the credential was removed."""
         self.refresh_from_db(from_queryset=ByokCredential._base_manager.select_for_update())
         if self.deleted_at is not None:
             raise CredentialNotFound
@@ -200,6 +262,11 @@ class ByokCredential(BaseModel):
             self.save_fields("sealed")
         return True
 
-    def permits_host(self, host: str) -> bool:
-        """Returns whether the credential may be sent to a host."""
-        return self.allowed_hosts is None or host in self.allowed_hosts
+    def host_limits(self, own_hosts: frozenset[str] = frozenset()) -> HostLimits:
+        """Returns the hosts to which the secret may be sent; ``own_hosts`` are the provider's."""
+        return HostLimits(
+            own_hosts=own_hosts,
+            allowed_hosts=None if self.allowed_hosts is None else frozenset(self.allowed_hosts),
+            bound_domains=None if self.bound_domains is None else tuple(self.bound_domains),
+            rule=HostRule(settings.CREDENTIALS_REQUIRE_HOSTS),
+        )

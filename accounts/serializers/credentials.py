@@ -63,7 +63,9 @@ class _ByokFields(StrictSerializer):
         allow_null=True,
         allow_empty=False,
         max_length=100,
-        help_text="Extension: the only hosts to which this credential may be sent.",
+        help_text="Extension: the hosts to which the secret may be sent besides those of the "
+        "provider; `null`: the domain of its first use. In an update, more hosts than now or "
+        "`null` need `key` in the same request.",
     )
     declared_region = ChoiceField(choices=Region.choices, required=False, allow_null=True)
     declared_zdr = FlagField(required=False, allow_null=True)
@@ -82,11 +84,15 @@ class _ByokFields(StrictSerializer):
         organization_id = self.context["organization_id"]
         own = ApiKey.objects.for_organization(organization_id).filter(digest__in=hashes).count()
         if own != len(hashes):
-            raise ValidationError({"allowed_api_key_hashes": ["Names a key that is not yours."]})
+            raise ValidationError(
+                {"allowed_api_key_hashes": ["One of the keys does not belong to the organization."]}
+            )
         members = {parse_uuid(text) for text in attrs.get("allowed_user_ids") or ()}
         people = Member.objects.for_organization(organization_id)
         if people.filter(pk__in=list(filter(None, members))).count() != len(members):
-            raise ValidationError({"allowed_user_ids": ["Names a member who is not yours."]})
+            raise ValidationError(
+                {"allowed_user_ids": ["One of the members does not belong to the organization."]}
+            )
         return attrs
 
     def provider_of(self, attrs: dict[str, Any]) -> Provider | None:
@@ -112,7 +118,9 @@ class CreateByokSerializer(_ByokFields):
     def provider_of(self, attrs: dict[str, Any]) -> Provider:
         provider = Provider.objects.filter(slug=attrs["provider"], is_listed=True).first()
         if provider is None:
-            raise ValidationError({"provider": ["Is not a provider of the catalogue."]})
+            raise ValidationError(
+                {"provider": ["Must be the slug of a provider in the catalogue."]}
+            )
         return provider
 
 

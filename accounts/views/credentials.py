@@ -72,13 +72,14 @@ class ByokViewSet(ListModelMixin, OrganizationViewSet):
         operation_id="updateBYOKKey",
         request=UpdateByokSerializer,
         responses=ByokResponseSerializer,
-        extensions=errors(404),
+        extensions=errors(404, 422),
     )
     def partial_update(self, request: Request, pk: str) -> Response:
         """Changes the fields that are sent; `null` clears a field.
 
-        `key` replaces the secret. Endpoints that were validated with the old secret must be
-        validated again.
+        `key` replaces the secret. Endpoints that were validated with another secret must be
+        validated again. More `allowed_hosts` than now, or `null` for a list, need `key`: the stored
+        secret, or a new one. `null` with `key` also forgets where the secret was used first.
         """
         credential = self.get_object()
         fields = self.read_body(UpdateByokSerializer, provider_slug=credential.provider_slug)

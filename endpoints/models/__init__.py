@@ -15,7 +15,8 @@ from endpoints.models.endpoint import (
     PrivateEndpoint,
     ValidationStale,
 )
-from endpoints.models.validation import Validation
+from endpoints.models.slots import ValidationsBusy, ValidationSlot
+from endpoints.models.validation import Validation, base_url_refused
 
 __all__ = [
     "Attestation",
@@ -27,7 +28,10 @@ __all__ = [
     "PrivateEndpoint",
     "ProviderNotFound",
     "Validation",
+    "ValidationSlot",
     "ValidationStale",
+    "ValidationsBusy",
+    "base_url_refused",
     "canonical_base_url",
     "require_base_url",
 ]

@@ -32,6 +32,7 @@ from endpoints.models.drafts import (
     require_base_url,
     with_cache_rates,
 )
+from endpoints.models.slots import ValidationSlot
 from endpoints.models.validation import Validation
 
 
@@ -76,6 +77,7 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
         declared_zdr: bool | None = None,
         price: Price | None = None,
         idempotency_key: str | None = None,
+        slot: ValidationSlot | None = None,
         by: str = "",
     ) -> tuple[PrivateEndpoint, bool]:
         """(none) → DRAFT. Returns the endpoint and whether this call created it.
@@ -83,12 +85,13 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
         A repeated ``idempotency_key`` returns the endpoint of the first request in its present
         state. The lock on the organization lets only one creation at a time check the key and the
         limit. Without a ``price`` the public list price applies; cache rates that a price lacks are
-        derived from the provider's public price.
+        derived from the provider's public price. A ``slot`` is taken together with the row; a
+        repeated request needs none.
 
         Raises :class:`InvalidBaseURL`, :class:`ModelNotFound`, :class:`ProviderNotFound`,
         :class:`EndpointLimitReached`, :class:`IdempotencyKeyReused`, :class:`Unprocessable` for a
-        derived cache rate that is too large, and :class:`NotFound` when the key's endpoint was
-        deleted. A refused call changes nothing.
+        derived cache rate that is too large, :class:`ValidationsBusy` without a free slot, and
+        :class:`NotFound` when the key's endpoint was deleted. A refused call changes nothing.
         """
         draft = Draft(
             model_permaslug=model_permaslug,
@@ -107,6 +110,8 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
                 if first.deleted_at is not None:
                     raise NotFound("The endpoint that this Idempotency-Key created was deleted.")
                 return first, False
+            if slot is not None:
+                slot.take()
             [endpoint] = self._insert(
                 organization,
                 [draft],
@@ -315,8 +320,9 @@ class PrivateEndpoint(IdempotentModel, StatefulModel):
     def record_validation(self, validation: Validation) -> None:
         """DRAFT → DRAFT. Stores a validation; makes it current if it is of this configuration."""
         with transaction.atomic():
+            validation.lock_credential()
             self.lock_present()
-            validation.save(force_insert=True)
+            self._store(validation)
             if self.status == self.Status.DRAFT and validation.configuration == self.configuration:
                 self.validation = validation
                 self.save_fields("validation")
@@ -427,8 +433,9 @@ class PrivateEndpoint(IdempotentModel, StatefulModel):
     def record_revalidation(self, validation: Validation) -> None:
         """ANY → same. Stores a validation; makes it current if it is of this configuration."""
         with transaction.atomic():
+            validation.lock_credential()
             self.lock_present()
-            validation.save(force_insert=True)
+            self._store(validation)
             if validation.configuration == self.configuration:
                 self.validation = validation
                 self.save_fields("validation")
@@ -436,13 +443,19 @@ class PrivateEndpoint(IdempotentModel, StatefulModel):
     def record_watch(self, validation: Validation) -> None:
         """ACTIVE | DISABLED → same. Stores a validation of the drift watch and its drift."""
         with transaction.atomic():
+            validation.lock_credential()
             self.lock_present()
             self.require_status(self.Status.ACTIVE, self.Status.DISABLED)
-            validation.save(force_insert=True)
+            self._store(validation)
             self.watched_at = timezone.now()
             since = self.drifted_at or self.watched_at
             self.drifted_at = since if validation.shows_drift else None
             self.save_fields("watched_at", "drifted_at")
+
+    def _store(self, validation: Validation) -> None:
+        """Stores a validation and binds its credential; the caller has locked both rows."""
+        validation.bind_credential(self.provider)
+        validation.save(force_insert=True)
 
     def lock_present(self) -> None:
         """Locks the row; raises :class:`EndpointNotFound` when the endpoint is deleted."""

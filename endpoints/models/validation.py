@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timedelta
+from typing import Any
 
 from django.conf import settings
 from django.db import models
 from django.utils import timezone
 
-from accounts.models import ByokCredential, Workspace
+from accounts.models import ByokCredential, CredentialNotFound, Workspace
+from catalog.models import Provider
 from config.models import BaseModel
+
+
+def base_url_refused(reason: str) -> dict[str, Any]:
+    """Returns the failed check of a host that the credential may not be sent to."""
+    return {
+        "name": "base_url",
+        "passed": False,
+        "reason": "invalid_base_url",
+        "upstream_message": reason,
+    }
 
 
 class Validation(BaseModel):
@@ -37,6 +50,13 @@ class Validation(BaseModel):
         ByokCredential, on_delete=models.SET_NULL, null=True, related_name="+"
     )
     credential_version = models.PositiveIntegerField(null=True)
+    host = models.CharField(
+        max_length=253,
+        default="",
+        # A process of the release before this column inserts rows during an upgrade.
+        db_default="",
+        help_text="The host to which the secret was sent; empty if it was not.",
+    )
     configuration = models.CharField(max_length=64)
     outcome = models.CharField(max_length=16, choices=Outcome)
     purpose = models.CharField(max_length=16, choices=Purpose, default=Purpose.ACTIVATION)
@@ -76,6 +96,28 @@ class Validation(BaseModel):
     @property
     def passed(self) -> bool:
         return self.outcome == self.Outcome.PASSED
+
+    def lock_credential(self) -> None:
+        """Locks the credential of a passed validation, before the endpoint, as a rotation does."""
+        if self.passed and self.credential is not None:
+            with suppress(CredentialNotFound):
+                self.credential.lock_present()
+
+    def bind_credential(self, provider: Provider) -> None:
+        """Binds the credential to the host, if this is its first use.
+
+        Fails the validation when another use bound the credential to another domain meanwhile. The
+        caller has called :meth:`lock_credential` and not saved the validation.
+        """
+        if not self.passed or self.credential is None or not self.host:
+            return
+        with suppress(CredentialNotFound):
+            own_hosts = provider.own_hosts(self.host)
+            reason = self.credential.record_use(self.host, own_hosts=own_hosts)
+            if reason is not None:
+                self.outcome = self.Outcome.FAILED
+                kept = [check for check in self.checks if check["name"] != "base_url"]
+                self.checks = [*kept, base_url_refused(reason)]
 
     def is_current_for(self, configuration: str) -> bool:
         """Returns whether this validation permits activating an endpoint with a configuration.

@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-from accounts.models import ByokCredential
+from django.db import connection, transaction
+
+from accounts.models import ByokCredential, CredentialNotFound
 from catalog import dialects
 from catalog.dialects.base import Operation
 from catalog.dialects.shared.credentials import InvalidCredential
@@ -21,7 +23,13 @@ from config.secrets import DecryptionFailed
 from endpoints.models import PrivateEndpoint
 from inference.admission.governance import OrganizationRules, load_rules
 from inference.requests.parsing import EFFORTS
-from inference.routing.routes import CatalogSnapshot, Credential, OrganizationSnapshot, Route
+from inference.routing.routes import (
+    CatalogSnapshot,
+    Credential,
+    FirstUse,
+    OrganizationSnapshot,
+    Route,
+)
 from inference.store import run_in_thread
 
 _ORGANIZATIONS: Final = 10_000
@@ -88,6 +96,21 @@ class Snapshots:
         else:
             self._organizations.move_to_end(organization_id)
         return found
+
+
+def record_first_use(use: FirstUse) -> str | None:
+    """Binds a credential to the domain of its first use, on this thread's connection.
+
+    Returns the reason why its secret may not be sent, if there is one.
+    """
+    try:
+        with transaction.atomic(), connection.cursor() as cursor:
+            # A locked row may keep a thread only briefly: all tenants of the worker share them.
+            cursor.execute("SET LOCAL lock_timeout = '2s'")
+            credential: ByokCredential = ByokCredential.objects.get(pk=use.credential_id)
+            return credential.record_use(use.host, own_hosts=use.own_hosts)
+    except (ByokCredential.DoesNotExist, CredentialNotFound):
+        return CredentialNotFound.message
 
 
 def load_catalog(version: int) -> CatalogSnapshot:
@@ -172,16 +195,18 @@ def load_organization(
         .routable()
         .select_related("model", "provider", "price")
     ]
-    clouds = {
-        provider.slug: provider.dialect
-        for provider in Provider.objects.filter(dialect__in=_CLOUDS).only("slug", "dialect")
-    }
-    credentials = tuple(
-        _make_credential(row, clouds)
-        for row in ByokCredential.objects.for_organization(organization_id)
+    rows = list(
+        ByokCredential.objects.for_organization(organization_id)
         .filter(disabled=False)
         .order_by("provider_slug", "sort_order", "created_at")
     )
+    providers = {
+        provider.slug: provider
+        for provider in Provider.objects.filter(slug__in={row.provider_slug for row in rows}).only(
+            "slug", "dialect", "base_url"
+        )
+    }
+    credentials = tuple(_make_credential(row, providers.get(row.provider_slug)) for row in rows)
     return OrganizationCopy(
         OrganizationSnapshot(
             version=version,
@@ -210,12 +235,13 @@ def _group_by_name(routes: Iterable[Route]) -> dict[str, tuple[Route, ...]]:
     return {name: tuple(group) for name, group in found.items()}
 
 
-def _make_credential(row: ByokCredential, clouds: Mapping[str, str]) -> Credential:
-    """Returns a credential for routing; ``clouds`` are the dialects of cloud providers by slug."""
+def _make_credential(row: ByokCredential, provider: Provider | None) -> Credential:
+    """Returns a credential for routing; ``provider`` is ``None`` if the catalogue has none."""
     secret, host = _reveal(row), None
-    if row.provider_slug in clouds:
-        host = _host_of_credential(clouds[row.provider_slug], secret)
+    if provider is not None and provider.dialect in _CLOUDS:
+        host = _host_of_credential(provider.dialect, secret)
         secret = None if host is None else secret
+    own_hosts = frozenset() if provider is None else provider.own_hosts(host or "")
     return Credential(
         credential_id=row.pk,
         provider_slug=row.provider_slug,
@@ -226,7 +252,7 @@ def _make_credential(row: ByokCredential, clouds: Mapping[str, str]) -> Credenti
         is_byok_only=row.is_byok_only,
         allowed_models=_freeze(row.allowed_models),
         allowed_key_digests=_freeze(row.allowed_api_key_hashes),
-        allowed_hosts=_freeze(row.allowed_hosts),
+        limits=row.host_limits(own_hosts),
         host=host,
         allowed_members=_freeze(row.allowed_user_ids),
         declared_region=row.declared_region,

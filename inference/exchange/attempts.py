@@ -24,10 +24,12 @@ from config import egress
 from config.api.errors import GatewayError, UpstreamError
 from inference.admission.budgets import AffordableCandidate
 from inference.admission.decide import Admission
+from inference.admission.snapshots import record_first_use
 from inference.exchange import upstream
 from inference.exchange.metadata import routing_metadata
 from inference.routing.health import HealthTable, classify_attempt
-from inference.routing.routes import Candidate
+from inference.routing.routes import Candidate, FirstUse
+from inference.store import run_in_thread
 
 Begun = TypeVar("Begun")
 Repin = Callable[[Admission, Candidate], Awaitable[bool]]
@@ -113,6 +115,8 @@ class Attempts:
             self.candidate = candidate
             started_ms = self.elapsed_ms
             try:
+                if candidate.first_use is not None:
+                    await self._record_first_use(candidate.first_use)
                 begun = await attempt(item, _dialect_of(candidate))
             except FAILURES as exc:
                 # A failed attempt is free, even if the caller leaves before the next one.
@@ -129,6 +133,12 @@ class Attempts:
                 self.report(None, self.latency_ms - started_ms)
                 return begun
         raise AssertionError("the admission has no candidates")
+
+    async def _record_first_use(self, use: FirstUse) -> None:
+        """Binds the credential before its secret is sent; raises :class:`UpstreamError`."""
+        reason = await run_in_thread(record_first_use, use)
+        if reason is not None:
+            raise UpstreamError(reason)
 
     async def fetch_reply(self, item: AffordableCandidate, dialect: Dialect) -> Reply:
         """Sends the request and returns the whole reply."""

@@ -43,6 +43,7 @@ class Unusable(StrEnum):
     PARAMETERS = "require_parameters"
     NOT_FREE = "not_free"
     NO_CREDENTIAL = "no_credential"
+    CREDENTIAL_HOST = "credential_host"
     CREDENTIAL_REQUIRED = "byok_required"
     DIALECT = "dialect_not_supported"
     OPERATION = "operation_not_supported"
@@ -303,11 +304,14 @@ class _Search:
         objections: dict[Exclusion, None] = {}
         preferred: list[Candidate] = []
         fallback: list[Candidate] = []
-        has_credential = False
+        has_credential = is_elsewhere = False
         for credential in credentials:
             has_model = credential.may_call_model_of(route)
             is_closed |= credential.is_byok_only or (credential.is_required and has_model)
-            if not has_model or credential.secret is None or not credential.may_travel_to(route):
+            if not has_model or credential.secret is None:
+                continue
+            if not credential.may_travel_to(route):
+                is_elsewhere = True
                 continue
             has_credential = True
             facts = credential.facts_of(route)
@@ -317,7 +321,8 @@ class _Search:
             else:
                 group = fallback if credential.is_fallback else preferred
                 subject = subject_of(route.endpoint_id, credential.credential_id)
-                group.append(Candidate(route, credential.secret, True, subject, options))
+                first_use = credential.first_use_at(route)
+                group.append(Candidate(route, credential.secret, True, subject, options, first_use))
         for group in (preferred, fallback):
             if len(group) > 1:
                 group.sort(key=self._is_down)
@@ -334,7 +339,7 @@ class _Search:
         if is_closed and not route.is_private:
             reasons.append(Unusable.CREDENTIAL_REQUIRED)
         elif not has_credential:
-            reasons.append(Unusable.NO_CREDENTIAL)
+            reasons.append(Unusable.CREDENTIAL_HOST if is_elsewhere else Unusable.NO_CREDENTIAL)
         return []
 
     def _is_down(self, candidate: Candidate) -> bool:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
+from accounts.hosts import NO_LIMITS, HostLimits
 from catalog.dialects.base import Operation
 from catalog.pricing import Price
 from catalog.visibility import EndpointFacts
@@ -20,13 +21,22 @@ _UNPLACED_REGIONS: Final = (None, "global")
 _PLACED_REGIONS: Final = ("europe", "us")
 
 
+class FirstUse(NamedTuple):
+    """The use of a credential that was never used: it binds the credential to the host's domain."""
+
+    credential_id: uuid.UUID
+    host: str
+    own_hosts: frozenset[str]
+
+
 @dataclass(frozen=True, slots=True)
 class Credential:
     """An organization's own credential at a provider, decrypted.
 
-    ``secret`` is ``None`` when it cannot be decrypted. ``host`` is the host that the credential
-    itself names, if it names one. ``declared_region`` and ``declared_zdr`` are its owner's
-    statements about the provider account; ``None`` means that the endpoint's facts apply.
+    ``secret`` is ``None`` when it cannot be decrypted. ``limits`` say where it may be sent.
+    ``host`` is the host that the credential itself names, if it names one. ``declared_region`` and
+    ``declared_zdr`` are its owner's statements about the provider account; ``None`` means that the
+    endpoint's facts apply.
     """
 
     credential_id: uuid.UUID
@@ -38,7 +48,7 @@ class Credential:
     is_byok_only: bool
     allowed_models: frozenset[str] | None
     allowed_key_digests: frozenset[str] | None
-    allowed_hosts: frozenset[str] | None
+    limits: HostLimits = NO_LIMITS
     host: str | None = None
     allowed_members: frozenset[str] | None = None
     declared_region: str | None = None
@@ -52,7 +62,13 @@ class Credential:
 
     def may_travel_to(self, route: Route) -> bool:
         """Tells whether the credential may be sent to the route's host."""
-        return self.allowed_hosts is None or (self.host or route.host) in self.allowed_hosts
+        return self.limits.permits(self.host or route.host)
+
+    def first_use_at(self, route: Route) -> FirstUse | None:
+        """Returns the use that binds the credential if it is sent to the route's host."""
+        if not self.limits.is_open:
+            return None
+        return FirstUse(self.credential_id, self.host or route.host, self.limits.own_hosts)
 
     def may_be_used_by(
         self, workspace_id: uuid.UUID, key_digest: str, member_id: uuid.UUID | None
@@ -128,6 +144,7 @@ class Candidate:
 
     ``subject`` is the id under which the health of the two together is kept. ``options`` are the
     fields of ``provider.options`` for this provider: they join the request's own fields.
+    ``first_use`` must be recorded before the secret is sent.
     """
 
     route: Route
@@ -135,6 +152,7 @@ class Candidate:
     is_byok: bool
     subject: uuid.UUID
     options: Mapping[str, msgspec.Raw] | None = None
+    first_use: FirstUse | None = None
 
     @property
     def measured_subject(self) -> uuid.UUID:

@@ -192,7 +192,7 @@ def test_create_refuses_the_hash_of_a_foreign_key(
     )
     assert response.status_code == 400
     assert response.json()["error"]["metadata"]["fields"] == {
-        "allowed_api_key_hashes": "Names a key that is not yours."
+        "allowed_api_key_hashes": "One of the keys does not belong to the organization."
     }
     assert snapshots.everything() == before
 

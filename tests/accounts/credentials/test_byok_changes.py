@@ -28,6 +28,7 @@ from tests.support.factories import Tenant
 from tests.support.inference.site import TENANT_SECRET, Site
 
 ROUTE = "/api/v1/byok"
+SECRET = "test-credential-0123456789"
 NEW = "another-canary-8f14e45fceea1234"
 NO_CREDENTIAL = {
     "error": {
@@ -121,7 +122,9 @@ def test_foreign_deleted_and_unknown_credentials_are_not_found(
 @pytest.mark.parametrize(
     ("body", "stored"),
     [
-        *(({name: None}, {name: None}) for name in CLEARED),
+        *(({name: None}, {name: None}) for name in CLEARED if name != "allowed_hosts"),
+        ({"allowed_hosts": None, "key": SECRET}, {"allowed_hosts": None}),
+        ({"allowed_hosts": ["127.0.0.1"], "key": SECRET}, {"allowed_hosts": ["127.0.0.1"]}),
         *(
             ({name: value}, {name: value})
             for name, value in {
@@ -131,7 +134,6 @@ def test_foreign_deleted_and_unknown_credentials_are_not_found(
                 "is_byok_only": False,
                 "allowed_models": ["a", "b"],
                 "allowed_user_ids": [],
-                "allowed_hosts": ["127.0.0.1"],
                 "declared_region": "us",
                 "declared_zdr": False,
             }.items()
@@ -140,7 +142,7 @@ def test_foreign_deleted_and_unknown_credentials_are_not_found(
             {"is_byok_only": False, "is_fallback": True},
             {"is_byok_only": False, "is_fallback": True},
         ),
-        (dict.fromkeys(CLEARED), dict.fromkeys(CLEARED)),
+        ({**dict.fromkeys(CLEARED), "key": SECRET}, dict.fromkeys(CLEARED)),
     ],
 )
 def test_patch_changes_only_the_given_fields(

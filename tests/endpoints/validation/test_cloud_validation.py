@@ -172,16 +172,20 @@ def test_a_credential_without_a_valid_location_fails_the_base_url(
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_a_credential_goes_only_to_its_allowed_hosts(
-    tenant: Tenant, model: LanguageModel, clouds: Simulator, name: str
+@pytest.mark.parametrize("rule", ["first-use", "named"])
+def test_a_credential_always_goes_to_the_host_that_it_names(
+    tenant: Tenant, model: LanguageModel, clouds: Simulator, settings: Any, name: str, rule: str
 ) -> None:
+    settings.CREDENTIALS_REQUIRE_HOSTS = rule
     dialect, members, host, _ = GOOD[name]
-    draft = draft_of(tenant, model, dialect, members, allowed_hosts=["elsewhere.example"])
-    check = run(draft).checks[-1]
-    assert (check["name"], check["reason"]) == ("base_url", "invalid_base_url")
-    assert clouds.connections == 0
-    ByokCredential.objects.update(allowed_hosts=[host])
+    draft = draft_of(tenant, model, dialect, members)
     assert run(draft).passed
+    for limits in ({"allowed_hosts": ["elsewhere.example"]}, {"bound_domains": [".example"]}):
+        ByokCredential.objects.update(**limits)
+        clouds.clear()
+        result = run(draft)
+        assert (result.outcome, result.host) == ("passed", host)
+        assert {request.headers["host"] for request in clouds.requests} == {host}
 
 
 @pytest.mark.parametrize("name", [name for name in GOOD if not name.startswith("bedrock")])

@@ -383,7 +383,13 @@ def test_a_credential_is_not_sent_to_other_hosts(
     credential.allowed_hosts = ["api.acme.example"]
     credential.save_fields("allowed_hosts")
     result = behave(draft, "sim-echo")
-    assert result.checks == [*passed(ALL_CHECKS[:2]), failed("base_url", "invalid_base_url")]
+    message = (
+        "The allowed_hosts of the credential do not name 127.0.0.1. To allow it, send the secret "
+        "as `key` together with `allowed_hosts`: PATCH /byok/{id}."
+    )
+    check = failed("base_url", "invalid_base_url") | {"upstream_message": message}
+    assert result.checks == [*passed(ALL_CHECKS[:2]), check]
+    assert result.host == ""
     assert upstream.connections == 0
     credential.allowed_hosts = ["127.0.0.1"]
     credential.save_fields("allowed_hosts")

@@ -90,8 +90,9 @@ def test_a_credential_serves_only_its_allowed_models_keys_hosts_and_workspace(
     if is_used:
         assert used(planned(**case)) == ["own-x"]
     else:
+        reason = "credential_host" if "allowed_hosts" in fields else "no_credential"
         assert refused(**case) == [
-            {"provider": "X Inc", "private": True, "model": "a/b", "excluded_by": ["no_credential"]}
+            {"provider": "X Inc", "private": True, "model": "a/b", "excluded_by": [reason]}
         ]
 
 

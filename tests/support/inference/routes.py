@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
+from accounts.hosts import HostLimits
 from accounts.policy import Policy
 from catalog.dialects.base import Operation
 from catalog.pricing import Price
@@ -72,8 +73,9 @@ def credential(provider: str, name: str = "own", **fields: Any) -> Credential:
         "is_byok_only": False,
         "allowed_models": None,
         "allowed_key_digests": None,
-        "allowed_hosts": None,
     }
+    if "allowed_hosts" in fields:
+        fields["limits"] = HostLimits(allowed_hosts=fields.pop("allowed_hosts"))
     return Credential(**{**defaults, **fields})
 
 
