@@ -26,6 +26,7 @@ from config.api.errors import PayloadTooLarge
 from config.console.site import PREFIX
 from config.server.bodies import UNRECOGNIZED_BYTES, guard_bodies, mark_recognized
 from config.server.operators import OperatorSessions
+from config.server.readiness import PROBES, serve_probe
 from inference.asgi import ROUTES, Inference
 from inference.exchange.gateway import Gateway
 
@@ -53,6 +54,8 @@ class Application:
         if scope["type"] == "http" and scope["path"] in ROUTES:
             assert self._inference is not None, _NO_LIFESPAN
             await self._inference(scope, receive, send)
+        elif scope["type"] == "http" and scope["path"] in PROBES:
+            await serve_probe(scope, send)
         elif scope["type"] == "lifespan":
             await self._run_lifespan(receive, send)
         else:

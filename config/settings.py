@@ -361,6 +361,7 @@ EGRESS_POLICY = EgressPolicy(
     max_response_bytes=MAX_UPSTREAM_BYTES,
 )
 HOLD_TIMEOUT = _integer("HOLD_TIMEOUT", 900)
+DRAIN_SECONDS = _number("DRAIN_SECONDS", 5.0, minimum=0)
 # The sweeper ends a generation whose worker has written no journal for this many seconds.
 HOLD_LEASE = min(HOLD_TIMEOUT, 60)
 REQUESTS_PER_MINUTE = _integer("REQUESTS_PER_MINUTE", 0, minimum=0)

@@ -23,7 +23,6 @@ from catalog.views import (
     ZdrEndpointViewSet,
 )
 from config.api.document import DocumentView
-from config.server import health
 from config.server.metrics import metrics
 from endpoints.views import PrivateEndpointViewSet
 from endusers.views import EndUserViewSet, ExternalUserViewSet
@@ -83,8 +82,6 @@ urlpatterns = [
     path("api/v1/", include(api)),
     path("docs", reference, name="docs"),
     path("admin/", admin.site.urls),
-    path("healthz", health.alive),
-    path("readyz", health.ready),
     path("metrics", metrics),
     path("pay/<uuid:pk>", pay.show_page, name="pay"),
     path("pay/<uuid:pk>/status", pay.show_status),

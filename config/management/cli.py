@@ -6,7 +6,9 @@ Every command that touches a database first says which one, on standard error.
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import sys
+import tempfile
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -77,6 +79,7 @@ def main(argv: list[str]) -> None:
     if arguments in _VERSION_ARGUMENTS:
         sys.stdout.write(f"{importlib.metadata.version('causeway')}\n")
         return
+    _share_metrics(arguments)
     try:
         if arguments not in _HELP_ARGUMENTS:
             _ = settings.DEBUG  # the first access reads all settings
@@ -87,3 +90,12 @@ def main(argv: list[str]) -> None:
     except ImproperlyConfigured as exc:
         # The embedded PostgreSQL starts with the first connection, and may fail then.
         sys.exit(f"Causeway cannot start: {exc}")
+
+
+def _share_metrics(arguments: list[str]) -> None:
+    """Lets the workers of ``serve`` count in files, which ``/metrics`` adds up.
+
+    ``prometheus_client`` reads the variable when it is imported, so it is set before that.
+    """
+    if arguments[:1] == ["serve"] and any(each.startswith("--workers") for each in arguments):
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = tempfile.mkdtemp(prefix="causeway-metrics-")

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Final
 
-from django.db import DatabaseError, connection
+from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import resolve
 
 from config.api.errors import MethodNotAllowed
 from config.api.handler import error_response
 
-_PROBES: Final = frozenset(("/healthz", "/readyz", "/metrics"))
+_PROBES: Final = frozenset(("/metrics",))
 
 
 def pending_migrations() -> list[str]:
@@ -60,22 +60,3 @@ class ProbeMiddleware:
             response: HttpResponseBase = resolve(request.path).func(request)
             return response
         return self._get_response(request)
-
-
-@read_only
-def alive(request: HttpRequest) -> HttpResponse:
-    return JsonResponse({"status": "ok"})
-
-
-@read_only
-def ready(request: HttpRequest) -> HttpResponse:
-    """Returns 200 when the database has every migration, else 503 with the reason."""
-    try:
-        pending = pending_migrations()
-    except DatabaseError:
-        return JsonResponse({"status": "unavailable", "reason": "database"}, status=503)
-    if pending:
-        return JsonResponse(
-            {"status": "unavailable", "reason": "migrations", "pending": pending}, status=503
-        )
-    return JsonResponse({"status": "ok"})

@@ -11,6 +11,7 @@ import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from config.api.errors import GatewayError, HeadersTooLarge
+from config.server.readiness import readiness
 
 MAX_HEADER_BYTES: Final = 65_536
 # How long a caller may leave a finished response untouched before its connection is closed.
@@ -59,6 +60,8 @@ class HttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._is_in_head = False
         super().on_headers_complete()
+        if readiness.is_draining:
+            self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:
         super().on_message_complete()

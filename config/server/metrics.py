@@ -12,6 +12,7 @@ import os
 import re
 import socket
 import threading
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
@@ -116,6 +117,11 @@ class MetricsListener(ThreadingHTTPServer):
     def start(self) -> None:
         """Serves until the process ends."""
         threading.Thread(target=self.serve_forever, name="metrics", daemon=True).start()
+
+    def run(self, notify: Callable[[], None]) -> None:
+        """Serves as a worker of the supervisor, which ends it with a signal."""
+        notify()
+        self.serve_forever()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if self._places.acquire(blocking=False):

@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from config.api.errors import Unavailable
+from config.server.readiness import readiness
 from config.sql import load_statement
 from inference.routing.health import HealthTable, oldest_bucket
 from inference.store import DataPlaneConnection, Rejected
@@ -89,7 +90,9 @@ class Heartbeat:
                     await self._connection.execute(JOURNAL, [_encode(progress).decode()])
                 if is_due:
                     await self._exchange_health()
+                    readiness.is_database_available = True
             except (Unavailable, Rejected) as exc:
+                readiness.is_database_available = False
                 # The next heartbeat writes everything that this one would have written.
                 logger.error("the heartbeat failed: %s", type(exc).__name__)
                 await asyncio.sleep(_INTERVAL_SECONDS)

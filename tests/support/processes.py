@@ -25,7 +25,7 @@ def environment(**changes: str) -> dict[str, str]:
     """The environment of this run, with the test's own database in place of the first one."""
     parts = urlsplit(os.environ["DATABASE_URL"])
     url = urlunsplit(parts._replace(path=f"/{connection.settings_dict['NAME']}"))
-    return {**os.environ, "DATABASE_URL": url, **changes}
+    return {**os.environ, "DATABASE_URL": url, "DRAIN_SECONDS": "0", **changes}
 
 
 def manage(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:

@@ -40,7 +40,7 @@ from config.egress import EgressClient, EgressError, EgressPolicy, OutboundReque
 from config.local.demo import SIMULATOR_DIR
 from config.local.simulator.certificates import ensure_certificates
 from config.local.simulator.server import Simulator
-from config.management.commands.serve import port_number, require_free_port
+from config.management.commands.serve import listen, port_number
 from config.secrets import digest_api_key
 from endpoints.models import PrivateEndpoint
 from endusers.models import EndUser
@@ -75,7 +75,7 @@ class Command(JSONCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         port = options["port"]
-        require_free_port(HOST, port)
+        listen(HOST, port).close()
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, _interrupt)
         try:

@@ -2,22 +2,28 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
+import shutil
 import socket
 import sys
-import tempfile
-from contextlib import ExitStack
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import connection
+from django.urls import get_resolver
+from django.utils.module_loading import import_string
 
 from config.bulk.commands import require_migrated
 from config.bulk.files import refuse
 from config.server.http_protocol import HttpProtocol
 from config.server.metrics import MetricsListener
+from config.server.supervisor import Run, Supervisor
+from config.server.worker import WorkerServer
+
+# After this time, workers that have not ended are killed.
+_GRACE_SECONDS = settings.HOLD_TIMEOUT + settings.DRAIN_SECONDS + 20
 
 
 class Command(BaseCommand):
@@ -32,44 +38,74 @@ class Command(BaseCommand):
         host, port, workers = options["host"], options["port"], options["workers"]
         require_migrated()
         connection.close()
-        require_free_port(host, port)
-        # Uvicorn drains on SIGTERM and then raises it again: the command ends with 0.
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-        with ExitStack() as stack:
-            if workers > 1:
-                # Each worker counts in files of its own; the metrics route adds them up.
-                os.environ["PROMETHEUS_MULTIPROC_DIR"] = stack.enter_context(
-                    tempfile.TemporaryDirectory(prefix="causeway-metrics-")
-                )
-            start_metrics(settings.METRICS_HOST or host)
-            self.stderr.write(f"Serving on http://{host}:{port} with {workers} worker(s).")
-            uvicorn.run(
-                "config.asgi:pooled_application",
-                factory=True,
-                host=host,
-                port=port,
-                workers=workers,
-                lifespan="on",
-                http=HttpProtocol,
-                ws="none",
-                access_log=False,
-                server_header=False,
-                log_config=None,
-                timeout_keep_alive=75,
-                # A worker may start slowly on a busy machine.
-                timeout_worker_healthcheck=30,
-                # The longest time that a generation may take.
-                timeout_graceful_shutdown=settings.HOLD_TIMEOUT,
-            )
+        listener = listen(host, port)
+        metrics = bind_metrics(settings.METRICS_HOST or host)
+        config = _load_application()
+
+        def run(notify: Callable[[], None]) -> None:
+            server = WorkerServer(config, drain_seconds=settings.DRAIN_SECONDS, notify=notify)
+            server.run([listener])
+
+        self.stderr.write(f"Serving on http://{host}:{port} with {workers} worker(s).")
+        if workers == 1:
+            if metrics is not None:
+                metrics.start()
+            run(lambda: None)
+            return
+        runs: list[Run] = [run] * workers
+        if metrics is not None:
+            # A process of its own, because a process with threads must not be forked.
+            runs.append(metrics.run)
+        try:
+            code = Supervisor(runs, listener, grace=_GRACE_SECONDS).supervise()
+        finally:
+            shutil.rmtree(os.environ["PROMETHEUS_MULTIPROC_DIR"], ignore_errors=True)
+        sys.exit(code)
 
 
-def start_metrics(host: str) -> None:
-    """Serves the metrics on ``METRICS_PORT``, if one is set; refuses a port that is taken."""
+def _load_application() -> uvicorn.Config:
+    """Imports the application with its routes, so that workers forked later share its memory."""
+    config = uvicorn.Config(
+        import_string("config.asgi.pooled_application")(),
+        lifespan="on",
+        http=HttpProtocol,
+        ws="none",
+        access_log=False,
+        server_header=False,
+        log_config=None,
+        timeout_keep_alive=75,
+        # The longest time that a generation may take.
+        timeout_graceful_shutdown=settings.HOLD_TIMEOUT,
+    )
+    config.load()
+    _ = get_resolver().url_patterns
+    return config
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Returns the socket that all workers accept connections from; refuses a taken port."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as exc:
+        listener.close()
+        refuse(
+            f"Cannot listen on {host}:{port}: {exc.strerror}. "
+            "Choose another port with --port, or stop what uses this one."
+        )
+    listener.setblocking(False)
+    return listener
+
+
+def bind_metrics(host: str) -> MetricsListener | None:
+    """Returns the listener on ``METRICS_PORT``, if one is set; refuses a port that is taken."""
     port = settings.METRICS_PORT
     if port is None:
-        return
+        return None
     try:
-        MetricsListener(host, port).start()
+        return MetricsListener(host, port)
     except OSError as exc:
         refuse(
             f"Cannot listen on {host}:{port} (METRICS_PORT): {exc.strerror}. "
@@ -90,17 +126,3 @@ def _worker_count(text: str) -> int:
     if not 1 <= number <= 1024:
         raise argparse.ArgumentTypeError("from 1 to 1024 workers")
     return number
-
-
-def require_free_port(host: str, port: int) -> None:
-    """Refuses a port that is taken or may not be used."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as exc:
-            refuse(
-                f"Cannot listen on {host}:{port}: {exc.strerror}. "
-                "Choose another port with --port, or stop what uses this one."
-            )

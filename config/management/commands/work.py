@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from billing.topups import watcher
 from config.bulk.commands import require_migrated
-from config.management.commands.serve import start_metrics
+from config.management.commands.serve import bind_metrics
 from config.models import Lease
 from endpoints.watch import watch_due
 from inference.reports.hours import roll_up_hours
@@ -83,7 +83,8 @@ class Command(BaseCommand):
             if not _run_due(DUTIES):
                 raise CommandError("A duty failed.")
             return
-        start_metrics(settings.METRICS_HOST or "127.0.0.1")
+        if metrics := bind_metrics(settings.METRICS_HOST or "127.0.0.1"):
+            metrics.start()
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())

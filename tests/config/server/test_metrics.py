@@ -12,7 +12,7 @@ from django.core.management import CommandError
 from django.test import Client
 
 from config.local.bootstrap import PROJECT
-from config.management.commands.serve import start_metrics
+from config.management.commands.serve import bind_metrics
 from config.server.metrics import MetricsListener, render_metrics
 from tests.support.processes import environment, free_port, manage, serve
 
@@ -40,7 +40,7 @@ def test_metrics_answer_a_reader_with_the_token(db: None, settings: object) -> N
     settings.METRICS_TOKEN = TOKEN
     answer = Client().get("/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
     assert answer.status_code == 200
-    assert b"causeway_generations_total" in answer.content
+    assert b"causeway_chain_halted" in answer.content
 
 
 def test_a_port_of_its_own_serves_the_metrics_alone(
@@ -60,7 +60,7 @@ def test_a_port_of_its_own_serves_the_metrics_alone(
         assert (refused.status_code, refused.headers["Allow"]) == (405, "GET, HEAD")
         with pytest.raises(CommandError) as refusal:
             settings.METRICS_PORT = port
-            start_metrics("127.0.0.1")
+            bind_metrics("127.0.0.1")
         assert str(refusal.value) == (
             f"Cannot listen on 127.0.0.1:{port} (METRICS_PORT): Address already in use. "
             "Each serve and each work on one machine needs a METRICS_PORT of its own."

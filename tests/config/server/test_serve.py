@@ -14,7 +14,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.utils import timezone
 
-from config.management.commands.serve import require_free_port
+from config.management.commands.serve import listen
 from inference.models import Generation
 from tests.support import factories
 from tests.support.inference.site import Site, content_of, events_of
@@ -56,8 +56,10 @@ def test_serve_refuses_a_taken_port(transactional_db: None) -> None:
     )
 
 
-def test_require_free_port_accepts_a_free_port() -> None:
-    require_free_port("127.0.0.1", free_port())
+def test_listen_accepts_a_free_port() -> None:
+    port = free_port()
+    with listen("127.0.0.1", port) as listener:
+        assert listener.getsockname() == ("127.0.0.1", port)
 
 
 def test_serve_drains_its_streams_before_it_ends(site: Site) -> None:

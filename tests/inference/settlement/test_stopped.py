@@ -150,7 +150,7 @@ def workers_of(supervisor: int) -> list[int]:
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(FileNotFoundError, ProcessLookupError):
             parent = int(path.read_text().rsplit(")", 1)[1].split()[1])
-            if parent == supervisor and b"spawn_main" in path.with_name("cmdline").read_bytes():
+            if parent == supervisor and b"serve" in path.with_name("cmdline").read_bytes():
                 found.append(int(path.parent.name))
     return found
 

@@ -1,0 +1,215 @@
+"""The supervisor of ``serve --workers N``: forks the workers and replaces those that die."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import selectors
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NoReturn
+
+logger = logging.getLogger(__name__)
+
+# Tells a worker that a newer one takes its place, while the service goes on.
+RETIRE: Final = signal.SIGUSR1
+# Serves until a signal stops it; calls its argument when it is ready.
+Run = Callable[[Callable[[], None]], None]
+_READY: Final = b"r"
+# A worker that dies before it was ready would die again at once.
+_PAUSE_SECONDS: Final = 1.0
+_HANDLED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+@dataclass(eq=False, slots=True)
+class _Worker:
+    """A forked process; the end of ``pipe`` tells its death, a byte in it that it is ready."""
+
+    pid: int
+    pipe: int
+    run: Run
+    is_ready: bool = False
+    is_retiring: bool = False
+    # The worker that retires once this one is ready.
+    predecessor: _Worker | None = field(default=None, repr=False)
+
+
+class Supervisor:
+    """Keeps workers alive, one for each function that it is given, until SIGTERM or SIGINT.
+
+    The application is loaded once, before the first fork, and its objects are frozen, so that the
+    workers share their memory. SIGHUP replaces the workers one by one: a worker retires when its
+    successor is ready. If the supervisor dies, its workers stop.
+    """
+
+    def __init__(self, runs: Sequence[Run], listener: socket.socket, *, grace: float) -> None:
+        """Stores the functions and the socket on which their workers accept connections.
+
+        A function calls its argument when its worker is ready, and returns when a signal has
+        stopped it. A worker that needs more than ``grace`` seconds to stop is killed.
+        """
+        self._runs = runs
+        self._listener = listener
+        self._grace = grace
+        self._workers: dict[int, _Worker] = {}
+        self._outdated: list[_Worker] = []
+        self._has_been_ready = False
+        self._stop_signal = 0
+        self._kill_at = float("inf")
+        self._delayed: list[tuple[float, Run]] = []
+        self._signals: list[int] = []
+
+    def supervise(self) -> int:
+        """Returns the exit code when all workers have ended: 1 if none of them ever was ready."""
+        self._selector = selectors.DefaultSelector()
+        self._wakeup, wakeup_write = os.pipe()
+        self._parent_read, self._parent_write = os.pipe()
+        os.set_blocking(wakeup_write, False)
+        os.set_blocking(self._wakeup, False)
+        self._selector.register(self._wakeup, selectors.EVENT_READ)
+        signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
+        for number in _HANDLED:
+            signal.signal(number, lambda number, _: self._signals.append(number))
+        # The collector would write to every object that it visits, and so copy its page.
+        gc.disable()
+        gc.collect()
+        gc.freeze()
+        for run in self._runs:
+            self._start(run)
+        while self._workers or (self._delayed and not self._stop_signal):
+            self._wait()
+            self._handle_signals()
+            now = time.monotonic()
+            while self._delayed and self._delayed[0][0] <= now and not self._stop_signal:
+                self._start(self._delayed.pop(0)[1])
+            if now >= self._kill_at:
+                self._signal_all(signal.SIGKILL)
+                self._kill_at = float("inf")
+        return 0 if self._has_been_ready else 1
+
+    def _wait(self) -> None:
+        """Waits for a signal, for news of a worker, or until the next worker is due."""
+        due = min([self._kill_at, *(at for at, _ in self._delayed)])
+        timeout = None if due == float("inf") else max(due - time.monotonic(), 0)
+        for key, _ in self._selector.select(timeout):
+            if key.fd == self._wakeup:
+                os.read(self._wakeup, 4096)
+            elif os.read(key.fd, 1) == _READY:
+                self._note_ready(self._workers[key.fd])
+            else:
+                self._note_death(self._workers.pop(key.fd))
+
+    def _handle_signals(self) -> None:
+        while self._signals:
+            number = self._signals.pop(0)
+            if number == signal.SIGHUP:
+                waiting = not self._outdated
+                self._outdated = [each for each in self._workers.values() if not each.is_retiring]
+                if waiting and not self._stop_signal:
+                    self._replace_next()
+            else:
+                self._stop(number)
+
+    def _stop(self, number: int) -> None:
+        """Sends a signal to all workers, and closes the listener so that only theirs are left."""
+        self._stop_signal = number
+        self._kill_at = time.monotonic() + self._grace
+        self._listener.close()
+        self._signal_all(number)
+
+    def _start(self, run: Run, predecessor: _Worker | None = None) -> None:
+        """Forks a worker."""
+        read, write = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            self._become_worker(run, write)
+        os.close(write)
+        self._workers[read] = _Worker(pid, read, run, predecessor=predecessor)
+        self._selector.register(read, selectors.EVENT_READ)
+
+    def _become_worker(self, run: Run, write: int) -> NoReturn:
+        """Runs a worker in this forked process and ends it."""
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in _HANDLED:
+                signal.signal(number, signal.SIG_DFL)
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+            self._selector.close()
+            for descriptor in (self._parent_write, *self._workers):
+                os.close(descriptor)
+            threading.Thread(target=self._stop_with_parent, daemon=True).start()
+            gc.enable()
+            run(lambda: _write_ready(write))
+            code = 0
+        except SystemExit as exc:
+            code = exc.code if isinstance(exc.code, int) else 1
+        except BaseException:
+            logger.exception("a worker failed")
+        finally:
+            logging.shutdown()
+            os._exit(code)
+
+    def _stop_with_parent(self) -> None:
+        """Stops the worker when the supervisor has died, which closes its end of the pipe."""
+        os.read(self._parent_read, 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def _note_ready(self, worker: _Worker) -> None:
+        worker.is_ready = self._has_been_ready = True
+        if worker.predecessor is not None:
+            self._retire(worker.predecessor)
+            worker.predecessor = None
+            self._replace_next()
+
+    def _note_death(self, worker: _Worker) -> None:
+        """Starts another worker, unless this one was told to end."""
+        self._selector.unregister(worker.pipe)
+        os.close(worker.pipe)
+        _, status = os.waitpid(worker.pid, 0)
+        if self._stop_signal or worker.is_retiring:
+            return
+        logger.error(
+            "worker %d ended with %d; another one starts",
+            worker.pid,
+            os.waitstatus_to_exitcode(status),
+        )
+        if worker.predecessor is not None:
+            # The worker that it should have replaced stays.
+            worker.predecessor = None
+            self._outdated.clear()
+        elif worker.is_ready:
+            self._start(worker.run)
+        elif self._has_been_ready:
+            self._delayed.append((time.monotonic() + _PAUSE_SECONDS, worker.run))
+        else:
+            # The settings or the database are wrong: the log of the worker says it.
+            self._stop(signal.SIGTERM)
+
+    def _replace_next(self) -> None:
+        while self._outdated:
+            worker = self._outdated.pop(0)
+            if worker.pipe in self._workers and not self._stop_signal:
+                self._start(worker.run, worker)
+                return
+
+    def _retire(self, worker: _Worker) -> None:
+        if self._workers.get(worker.pipe) is worker:
+            worker.is_retiring = True
+            os.kill(worker.pid, RETIRE)
+
+    def _signal_all(self, number: int) -> None:
+        for worker in self._workers.values():
+            os.kill(worker.pid, number)
+
+
+def _write_ready(descriptor: int) -> None:
+    os.write(descriptor, _READY)

@@ -1,0 +1,61 @@
+"""A worker's HTTP server, which leaves its traffic to others before it stops."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+
+from config.server.readiness import readiness
+from config.server.supervisor import RETIRE
+
+
+class WorkerServer(uvicorn.Server):
+    """Uvicorn's server, which drains in two steps.
+
+    SIGTERM stops the service: ``/readyz`` answers 503, and the worker still serves new requests for
+    ``drain_seconds``, until the proxy in front has noticed it. A worker that another one replaces
+    accepts no more connections, but serves those that it has for as long. Then running requests
+    end. SIGINT skips the first step.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, *, drain_seconds: float, notify: Callable[[], None]
+    ) -> None:
+        super().__init__(config)
+        self._drain_seconds = drain_seconds
+        self._notify = notify
+        self._exit_at = float("inf")
+        self._is_retiring = False
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            signal.signal(RETIRE, self._retire)
+            self._notify()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Handles SIGTERM and SIGINT; neither is raised again, so that the command ends with 0."""
+        if self.should_exit and sig == signal.SIGINT:
+            self.force_exit = True
+        elif sig == signal.SIGINT or not self._drain_seconds:
+            readiness.is_draining = self.should_exit = True
+        elif not readiness.is_draining:
+            readiness.is_draining = True
+            self._exit_at = time.monotonic() + self._drain_seconds
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._is_retiring:
+            for server in self.servers:
+                server.close()
+        if time.monotonic() >= self._exit_at:
+            self.should_exit = True
+        return await super().on_tick(counter)
+
+    def _retire(self, sig: int, frame: FrameType | None) -> None:
+        self._is_retiring = readiness.is_draining = True
+        self._exit_at = min(self._exit_at, time.monotonic() + self._drain_seconds)

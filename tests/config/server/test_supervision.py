@@ -1,0 +1,160 @@
+"""Workers that die, retire and drain: what callers of the service notice of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import requests
+
+from inference.models import Generation
+from tests.support.inference.site import Site, content_of, events_of
+from tests.support.processes import Served, serve
+
+
+def workers_of(served: Served) -> set[int]:
+    """Returns the process ids of the workers of a service."""
+    path = f"/proc/{served.process.pid}/task/{served.process.pid}/children"
+    return set(map(int, Path(path).read_text().split()))
+
+
+def is_alive(pid: int) -> bool:
+    with suppress(FileNotFoundError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def wait_for(condition: object) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+
+
+def ready_status(served: Served) -> int:
+    return requests.get(f"{served.address}/readyz", timeout=10).status_code
+
+
+def test_a_killed_worker_is_replaced(site: Site) -> None:
+    site.publish()
+    with serve("--workers", "2") as served:
+        site.server = served.address
+        wait_for(lambda: len(workers_of(served)) == 2)
+        before = workers_of(served)
+        killed = min(before)
+        os.kill(killed, signal.SIGKILL)
+        wait_for(lambda: len(workers_of(served) - {killed}) == 2)
+        assert workers_of(served) > before - {killed}
+        assert [site.chat().status_code for _ in range(4)] == [200] * 4
+        code, errors = served.stop()
+    assert code == 0, errors
+    assert f"worker {killed} ended with -9; another one starts" in errors
+    site.eventually(lambda: Generation.objects.filter(status="completed").count() == 4)
+
+
+def test_sighup_replaces_the_workers_and_ends_no_stream(site: Site) -> None:
+    site.publish("sim-gated")
+    with serve("--workers", "2", DRAIN_SECONDS="1") as served:
+        site.server = served.address
+        answer = site.post(site.chat_body("one two", stream=True), stream=True)
+        chunks = answer.iter_content(None)
+        first = next(chunks)
+        before = workers_of(served)
+        served.process.send_signal(signal.SIGHUP)
+        # The worker with the stream stays until the stream has ended.
+        wait_for(lambda: len(workers_of(served) - before) == 2)
+        wait_for(lambda: len(before & workers_of(served)) == 1)
+        assert ready_status(served) == 200
+        site.upstream.release(20)
+        events = events_of((first + b"".join(chunks)).decode())
+        answer.close()
+        assert content_of(events) == "You said: one two"
+        wait_for(lambda: not before & workers_of(served))
+        code, errors = served.stop()
+    assert (code, "Traceback" in errors) == (0, False), errors
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_stopping_service_tells_its_proxy_and_still_serves(site: Site, workers: str) -> None:
+    site.publish()
+    with serve("--workers", workers, DRAIN_SECONDS="3") as served:
+        site.server = served.address
+        assert ready_status(served) == 200
+        with requests.Session() as session:
+            session.get(f"{served.address}/healthz", timeout=10)
+            served.process.send_signal(signal.SIGTERM)
+            wait_for(lambda: ready_status(served) == 503)
+            answer = session.get(f"{served.address}/readyz", timeout=10)
+            assert answer.json() == {"status": "unavailable", "reason": "stopping"}
+            assert answer.headers["Connection"] == "close"
+        assert site.chat().status_code == 200
+        code, errors = served.wait()
+    assert (code, "Traceback" in errors) == (0, False), errors
+
+
+def test_a_stopped_service_refuses_connections_while_its_streams_end(site: Site) -> None:
+    site.publish("sim-gated")
+    with serve("--workers", "2") as served:
+        site.server = served.address
+        answer = site.post(site.chat_body("one two", stream=True), stream=True)
+        chunks = answer.iter_content(None)
+        first = next(chunks)
+        served.process.send_signal(signal.SIGTERM)
+        address = ("127.0.0.1", int(served.address.rpartition(":")[2]))
+
+        def is_refused() -> bool:
+            try:
+                socket.create_connection(address, 10).close()
+            except ConnectionError:
+                return True
+            return False
+
+        wait_for(is_refused)
+        site.upstream.release(20)
+        assert events_of((first + b"".join(chunks)).decode())[-1] == "[DONE]"
+        answer.close()
+        assert served.wait()[0] == 0
+
+
+def test_workers_stop_when_their_supervisor_was_killed(site: Site) -> None:
+    with serve("--workers", "2") as served:
+        workers = workers_of(served)
+        assert len(workers) == 2
+        served.process.kill()
+        wait_for(lambda: not any(map(is_alive, workers)))
+
+
+def test_workers_that_fail_at_once_end_the_service() -> None:
+    program = (
+        "import socket, sys; from config.server.supervisor import Supervisor\n"
+        "def run(notify): raise SystemExit(3)\n"
+        "sys.exit(Supervisor([run, run], socket.socket(), grace=5).supervise())"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
+    assert result.returncode == 1
+    assert "ended with 3" in result.stderr
+
+
+def test_the_probes_need_no_statement_and_no_host(server: str) -> None:
+    for path in ("/healthz", "/readyz"):
+        answer = requests.get(f"{server}{path}", headers={"Host": "10.1.2.3"}, timeout=10)
+        assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+        refused = requests.post(f"{server}{path}", timeout=10)
+        assert (refused.status_code, refused.headers["Allow"]) == (405, "GET, HEAD")
+
+
+def test_a_worker_starts_no_thread_before_it_is_forked(site: Site) -> None:
+    """A thread that holds a lock during a fork would leave it locked in the worker for ever."""
+    with serve("--workers", "2") as served:
+        status = Path(f"/proc/{served.process.pid}/status").read_text()
+    assert re.search(r"^Threads:\s+1$", status, re.MULTILINE)
