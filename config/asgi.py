@@ -23,6 +23,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from accounts.authentication import bearer_digest
 from config.api.errors import PayloadTooLarge
+from config.console.sign_in.gate import SignInGate
 from config.console.site import PREFIX
 from config.server.bodies import UNRECOGNIZED_BYTES, guard_bodies, mark_recognized
 from config.server.operators import OperatorSessions
@@ -48,7 +49,7 @@ class Application:
         self._gateway: Gateway | None = None
         self._inference: Inference | None = None
         self._sessions: OperatorSessions | None = None
-        self._django = guard_bodies(_application, self._admit_caller)
+        self._django = guard_bodies(SignInGate(_application), self._admit_caller)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] in ROUTES:
