@@ -107,6 +107,7 @@ class FloorConfig(CausewayApp):
         "otp_totp.totpdevice": ModelDeclaration(
             "phonelink_lock", Audience.ADMINISTRATORS, title="Second factors"
         ),
+        "signinlimit": ModelDeclaration("lock_clock", Audience.ADMINISTRATORS),
         "auditentry": ModelDeclaration("history"),
         "lease": INTERNAL,
         "admin.logentry": INTERNAL,

@@ -14,6 +14,7 @@ from config.api.errors import InvalidTransition
 # Django finds the models of the app ``config`` in this module only.
 from config.audit.entries import AuditEntry as AuditEntry
 from config.console.sign_in.models import SecondFactor as SecondFactor
+from config.console.sign_in.models import SignInLimit as SignInLimit
 
 
 class BaseModel(models.Model):

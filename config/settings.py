@@ -261,6 +261,8 @@ SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"
 ADMIN_REQUIRES_TOTP = env.bool("ADMIN_REQUIRES_TOTP", default=False)
 OTP_TOTP_ISSUER = "Causeway"
+# The limits of sign-ins count wrong codes too; a second rule would keep the owner out.
+OTP_TOTP_THROTTLE_FACTOR = OTP_STATIC_THROTTLE_FACTOR = 0
 SESSION_ENGINE = "config.console.sign_in.sessions"
 SESSION_LIFETIME = SESSION_COOKIE_AGE = _integer("SESSION_LIFETIME", 43_200, minimum=60)
 SESSION_IDLE_TIMEOUT = _integer("SESSION_IDLE_TIMEOUT", 7_200, minimum=60)

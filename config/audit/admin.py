@@ -24,7 +24,11 @@ from config.console.base import BoundedPaginator, ReadOnlyAdmin
 from config.console.formatting import label_renderer
 from config.console.unfold import display
 
-_CHANGES: Final = {"created": "success", "changed": "info", "deleted": "danger"}
+_CHANGES: Final = {
+    "created": "success", "changed": "info", "deleted": "danger", "recorded": "info",
+}  # fmt: skip
+# The kinds of entries that are no rows of a table, and their names.
+_EVENTS: Final = {audit.IMPORT: "import", audit.SIGN_IN: "sign-in"}
 # The list names at most this many changed columns, and a search matches at most this many actors.
 _MAX_COLUMNS: Final = 4
 _MAX_ACTORS: Final = 100
@@ -50,7 +54,7 @@ class KindFilter(admin.SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         return sorted(
-            ((kind, _kind_title(kind)) for kind in (*audit_triggers(), audit.IMPORT)),
+            ((kind, _kind_title(kind)) for kind in (*audit_triggers(), *_EVENTS)),
             key=lambda pair: pair[1],
         )
 
@@ -166,8 +170,8 @@ def _actors_like(term: str) -> list[str]:
 
 
 def _kind_title(kind: str) -> str:
-    """Returns the name of a kind of row, which is the label of a model or ``import``."""
-    return kind if kind == audit.IMPORT else str(apps.get_model(kind)._meta.verbose_name)
+    """Returns the name of a kind of entry, which is the label of a model or an event."""
+    return _EVENTS.get(kind) or str(apps.get_model(kind)._meta.verbose_name)
 
 
 def _format(value: Any) -> str:

@@ -26,6 +26,8 @@ from config.server import logs
 
 # The kind of the entries that imports write.
 IMPORT: Final = "import"
+# The kind of the entries of sign-ins.
+SIGN_IN: Final = "sign_in"
 MAX_LENGTH: Final = 255
 _ADMIN: Final = "admin"
 _SAFE_METHODS: Final = frozenset(("GET", "HEAD", "OPTIONS", "TRACE"))
@@ -123,6 +125,19 @@ def record_import(
         kind=IMPORT,
         organization_id=organization_id,
         after=counts,
+        request_id=logs.request_id.get(),
+    )
+
+
+def record_sign_in(actor: str, outcome: str, *, account: str, address: str, detail: str) -> None:
+    """Writes the entry of a sign-in, of its failure, or of what follows from failures."""
+    after = {"name": account, "outcome": outcome, "address": address, "detail": detail}
+    AuditEntry.objects.create(
+        actor=actor[:MAX_LENGTH],
+        action=f"sign-in: {outcome}",
+        kind=SIGN_IN,
+        object_id=account,
+        after={name: value for name, value in after.items() if value},
         request_id=logs.request_id.get(),
     )
 

@@ -55,7 +55,9 @@ class AuditEntry(models.Model):
 
     @property
     def change(self) -> str:
-        """Whether the row was created, changed or deleted."""
+        """Whether the row was created, changed or deleted; "recorded" for an event."""
+        if "." not in self.kind:
+            return "recorded"
         if self.before is None:
             return "created"
         return "deleted" if self.after is None else "changed"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any, Final, cast
 
 import django_otp
@@ -10,7 +11,7 @@ from csp.middleware import CSPMiddleware, PolicyParts
 from django.conf import settings
 from django.contrib import admin
 from django.contrib.auth.models import User
-from django.contrib.auth.views import redirect_to_login
+from django.contrib.auth.views import PasswordChangeView, redirect_to_login
 from django.core.exceptions import BadRequest
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
@@ -26,7 +27,9 @@ from django.views.decorators.debug import sensitive_post_parameters
 
 from config.api import handler
 from config.api.text import NOT_STORABLE
-from config.console.sign_in import totp
+from config.console.sign_in import events, totp
+from config.console.sign_in.sessions import SIGNED_IN_AT
+from config.console.sign_in.throttle import SignInLocked, address_of, clean_account
 from config.console.unfold import AdminSite
 
 logger = logging.getLogger("causeway.console")
@@ -86,7 +89,31 @@ class ConsoleSite(AdminSite):
         ):
             return HttpResponseRedirect(reverse("admin:two_factor"))
         response: HttpResponse = super().login(request, extra_context)
+        if request.method == "POST" and isinstance(response, HttpResponseRedirect):
+            # A sign-in over an open session begins a new lifetime.
+            request.session.pop(SIGNED_IN_AT, None)
+            _record(events.SIGNED_IN, request)
+        return _state_lock(response)
+
+    def logout(  # type: ignore[override]
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        if request.method == "POST" and request.user.is_authenticated:
+            _record(events.SIGNED_OUT, request)
+        response: HttpResponse = super().logout(request, extra_context)
         return response
+
+    def password_change(  # type: ignore[override]
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Replaces the operator's own password; a wrong old one counts as a failed sign-in."""
+        request.current_app = self.name
+        view = PasswordChangeView.as_view(
+            form_class=partial(totp.PasswordForm, request),
+            success_url=reverse("admin:password_change_done"),
+            extra_context={**self.each_context(request), **(extra_context or {})},
+        )
+        return _state_lock(cast(HttpResponse, view(request)))
 
     @method_decorator((never_cache, csrf_protect, sensitive_post_parameters("otp_token", "offer")))
     def two_factor(self, request: HttpRequest) -> HttpResponse:
@@ -133,7 +160,7 @@ class ConsoleSite(AdminSite):
 
     def _manage(self, request: HttpRequest, user: User) -> HttpResponse:
         """Replaces backup codes or removes the second factor, after a code was entered."""
-        form = totp.CodeForm(user, request.POST if request.method == "POST" else None)
+        form = totp.CodeForm(request, user, request.POST if request.method == "POST" else None)
         if form.is_bound and form.is_valid():
             if request.POST.get("action") == "codes":
                 return self._page(request, codes=totp.renew_codes(user))
@@ -150,7 +177,24 @@ class ConsoleSite(AdminSite):
     def _page(self, request: HttpRequest, **context: Any) -> HttpResponse:
         request.current_app = self.name
         shared = {**self.each_context(request), "title": "Two-factor login"}
-        return TemplateResponse(request, _TEMPLATE, {**shared, **context})
+        return _state_lock(TemplateResponse(request, _TEMPLATE, {**shared, **context}))
+
+
+def _record(outcome: str, request: HttpRequest) -> None:
+    """Records an event of the operator of a request."""
+    name = request.user.get_username()
+    events.record(outcome, account=clean_account(name), address=address_of(request), operator=name)
+
+
+def _state_lock(response: HttpResponse) -> HttpResponse:
+    """Makes the page of a form that a lock refused a 429 that says when to try again."""
+    form = (getattr(response, "context_data", None) or {}).get("form")
+    found = () if form is None else form.errors.as_data().values()
+    for error in (error for errors in found for error in errors):
+        if isinstance(error, SignInLocked):
+            response.status_code = 429
+            response["Retry-After"] = str(error.retry_after)
+    return response
 
 
 def _is_verified(request: HttpRequest) -> bool:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from django.contrib.admin import StackedInline as _StackedInline
     from django.contrib.admin import TabularInline as _TabularInline
     from django.contrib.admin.forms import AdminAuthenticationForm as AuthenticationForm
+    from django.contrib.admin.forms import AdminPasswordChangeForm as OwnPasswordForm
 
     ModelAdmin: TypeAlias = _ModelAdmin[Any]
     StackedInline: TypeAlias = _StackedInline[Any, Any]
@@ -47,6 +48,7 @@ else:
     from unfold.decorators import action as unfold_action
     from unfold.decorators import display
     from unfold.enums import ActionVariant
+    from unfold.forms import AdminOwnPasswordChangeForm as OwnPasswordForm
     from unfold.forms import AuthenticationForm
     from unfold.forms import BaseDialogForm as Dialog
     from unfold.sites import UnfoldAdminSite as AdminSite
@@ -62,6 +64,7 @@ __all__ = [
     "Dialog",
     "ModelAdmin",
     "ModelForm",
+    "OwnPasswordForm",
     "PasswordWidget",
     "SelectWidget",
     "StackedInline",

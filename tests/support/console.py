@@ -20,6 +20,7 @@ from accounts.models import (
 )
 from billing.models import Account, ChainState, Deposit, GrantRequest, TopUp, Transfer
 from config.audit import context as audit
+from config.console.sign_in.models import SignInLimit
 from config.credentials import Secret
 from endusers.models import EndUser
 from inference.models import EndpointHealth, Feedback
@@ -65,6 +66,7 @@ STATUSES = {
             "billing_deposit",
             "billing_chainstate",
             "config_auditentry",
+            "config_signinlimit",
             "otp_totp_totpdevice",
         )
     },
@@ -82,6 +84,7 @@ STATUSES = {
             "billing_deposit",
             "billing_chainstate",
             "config_auditentry",
+            "config_signinlimit",
             "otp_totp_totpdevice",
         )
     },
@@ -156,6 +159,7 @@ def make_world(tenant: Tenant) -> dict[str, Any]:
         somebody,
         Group.objects.create(name="Helpers"),
         TOTPDevice.objects.create(user=somebody, name="app", key=SECOND_FACTOR),
+        SignInLimit.objects.create(scope="address", network="::1", failures=1, resets_at=now),
         audit.record_import("ann", "test", organization_id=None, counts={"created": 1}),
     )
     return {row._meta.label_lower: row for row in rows}

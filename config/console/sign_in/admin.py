@@ -1,19 +1,25 @@
-"""The page on which an administrator removes another operator's second factor."""
+"""The pages of second factors and of locks: an administrator removes the one, lifts the other."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from django.contrib import admin, messages
+from django.db.models import Exists, OuterRef
 from django.http import HttpRequest
 from django_otp.plugins.otp_static.admin import StaticDevice
 from django_otp.plugins.otp_totp.admin import TOTPDevice
 
 from config.apps import declarations
-from config.console.actions import Message, transition
+from config.console.actions import Message, bulk_action, transition
 from config.console.base import ReadOnlyAdmin
-from config.console.sign_in import totp
+from config.console.formatting import label_renderer
+from config.console.sign_in import events, totp
+from config.console.sign_in.models import SignInLimit
+from config.console.sign_in.throttle import address_of
 from config.console.unfold import display
+
+_STATES: Final = {"locked": "danger", "open": "success"}
 
 # The imports above register the package's own pages, which would show keys and codes.
 admin.site.unregister([TOTPDevice, StaticDevice])
@@ -63,3 +69,78 @@ class SecondFactorAdmin(ReadOnlyAdmin):
     def remove(self, request: HttpRequest, device: Any, form: Any) -> Message:
         totp.remove(device.user)
         return messages.SUCCESS, f"The second factor of {device.user} is removed."
+
+
+class LockFilter(admin.SimpleListFilter):
+    """Shows the locks alone."""
+
+    title = "state"
+    parameter_name = "state"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("locked", "locked")]
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        return queryset.locked() if self.value() == "locked" else queryset
+
+
+@admin.register(SignInLimit)
+class SignInLimitAdmin(ReadOnlyAdmin):
+    """Lists failed sign-ins by account and address; an administrator can lift a lock."""
+
+    list_display = ("account", "network", "scope", "state", "failures", "resets_at", "signed_in_at")
+    list_display_links = ("account", "network")
+    list_filter = (LockFilter, "scope")
+    search_fields = ("account", "network")
+    uuid_search_fields = ()
+    ordering = ("-resets_at",)
+    empty_hint = "Nobody has tried to sign in yet."
+    fieldsets = (
+        (None, {"fields": (("account", "network"), ("scope", "state"))}),
+        ("Attempts", {"fields": (("failures", "resets_at"), "signed_in_at")}),
+    )
+    readonly_fields = ("state",)
+    readonly_preprocess_fields = {"state": label_renderer(_STATES)}
+    actions = ("lift_locks",)
+    actions_detail = ("lift",)
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        locked = SignInLimit.objects.locked().filter(pk=OuterRef("pk"))
+        return super().get_queryset(request).annotate(is_locked=Exists(locked))
+
+    @display(description="State", label=_STATES)
+    def state(self, limit: Any) -> str:
+        return "locked" if limit.is_locked else "open"
+
+    def has_lift_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("config.change_signinlimit")
+
+    @transition(
+        description="Lift the lock",
+        question="Sign-ins are allowed again at once, and the failures are forgotten. Make sure "
+        "that it was the operator who mistyped the password.",
+        submit="Lift the lock",
+        permission="lift",
+        icon="lock_open",
+    )
+    def lift(self, request: HttpRequest, limit: SignInLimit, form: Any) -> Message:
+        self._lift(request, limit)
+        return messages.SUCCESS, f"The lock of {limit} is lifted."
+
+    @bulk_action(
+        description="Lift the locks",
+        question="Sign-ins are allowed again at once, and the failures are forgotten.",
+        permission="lift",
+    )
+    def lift_locks(self, request: HttpRequest, limit: SignInLimit) -> None:
+        self._lift(request, limit)
+
+    def _lift(self, request: HttpRequest, limit: SignInLimit) -> None:
+        limit.lift()
+        events.record(
+            events.LIFTED,
+            account=limit.account or limit.network,
+            address=address_of(request),
+            detail=f"the lock of {limit}",
+            operator=request.user.get_username(),
+        )

@@ -1,12 +1,17 @@
-"""Operators' second factors: authenticator apps and backup codes."""
+"""Operators' second factors, and the counters of their failed sign-ins."""
 
 from __future__ import annotations
 
-from django.db import transaction
+from typing import Final, NamedTuple, Self
+
+from django.db import models, transaction
+from django.db.models import Q
+from django.db.models.functions import Now
 from django_otp.plugins.otp_static.models import StaticDevice
 from django_otp.plugins.otp_totp.models import TOTPDevice
 
 from config import secrets
+from config.api.errors import InvalidTransition
 from config.audit.triggers import Audit
 
 
@@ -71,3 +76,79 @@ class BackupCodes(StaticDevice):  # type: ignore[misc]
 
     def verify_token(self, token: str) -> bool:
         return bool(super().verify_token(secrets.digest_backup_code(self.user_id, token)))
+
+
+class Limit(NamedTuple):
+    """The failures that lock, and the seconds after the last one until they are forgotten."""
+
+    failures: int
+    seconds: int
+
+
+class SignInLimitQuerySet(models.QuerySet["SignInLimit"]):
+    def locked(self) -> Self:
+        return self.filter(
+            Q(
+                *(
+                    Q(scope=scope, failures__gte=limit.failures)
+                    for scope, limit in SignInLimit.LIMITS.items()
+                ),
+                _connector=Q.OR,
+            ),
+            resets_at__gt=Now(),
+        )
+
+
+class SignInLimit(models.Model):
+    """The failed sign-ins of an account, of an address, or of an account from an address.
+
+    Only :mod:`config.console.sign_in.throttle` counts. ``account`` is a name as somebody typed it,
+    whether there is such an operator or not. ``signed_in_at`` is the last sign-in of an account
+    from an address.
+    """
+
+    class Scope(models.TextChoices):
+        ADDRESS = "address", "address"
+        ACCOUNT = "account", "account"
+        PAIR = "pair", "account and address"
+
+    # A stranger can lock an account from their own address only. Over all addresses an account
+    # allows more failures, and an address from which it signs in regularly is not concerned.
+    LIMITS: Final = {
+        Scope.ADDRESS: Limit(20, 900),
+        Scope.ACCOUNT: Limit(30, 3_600),
+        Scope.PAIR: Limit(5, 900),
+    }
+
+    scope = models.CharField(max_length=8, choices=Scope, editable=False)
+    account = models.CharField(max_length=150, default="", editable=False)
+    network = models.CharField(
+        "address",
+        max_length=64,
+        default="",
+        editable=False,
+        help_text="An IPv6 address by its /64.",
+    )
+    failures = models.PositiveIntegerField(editable=False)
+    resets_at = models.DateTimeField(editable=False)
+    signed_in_at = models.DateTimeField(null=True, editable=False)
+
+    objects = SignInLimitQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = "sign-in limit"
+        ordering = ("-resets_at",)
+        indexes = [models.Index(fields=("-resets_at",), name="sign_in_limit_by_time")]
+        constraints = [
+            models.UniqueConstraint(
+                fields=("scope", "account", "network"), name="sign_in_limit_once"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return " from ".join(filter(None, (self.account, self.network)))
+
+    def lift(self) -> None:
+        """Allows sign-ins again; raises :class:`InvalidTransition` where nothing is locked."""
+        if not SignInLimit.objects.locked().filter(pk=self.pk).update(failures=0):
+            raise InvalidTransition("This is not locked, so there is no lock to lift.")

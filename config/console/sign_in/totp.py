@@ -15,12 +15,14 @@ from django.core import signing
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.forms import CharField, Form
+from django.http import HttpRequest
 from django_otp.forms import OTPAuthenticationFormMixin
 from django_otp.plugins.otp_static.models import StaticToken
 from django_otp.plugins.otp_totp.models import default_key
 
 from config.console.sign_in.models import BackupCodes, SecondFactor
-from config.console.unfold import AuthenticationForm, TextWidget
+from config.console.sign_in.throttle import count_attempt
+from config.console.unfold import AuthenticationForm, OwnPasswordForm, TextWidget
 from config.secrets import DecryptionFailed, digest_backup_code
 
 BACKUP_CODES: Final = 10
@@ -160,11 +162,29 @@ class LoginForm(_CodeMixin, AuthenticationForm):
     otp_token = _code_field(required=False, help_text="Only if you have set up two-factor login.")
 
     def clean(self) -> dict[str, Any]:
-        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
-        user = self.get_user()
-        if isinstance(user, User) and device_of(user) is not None:
-            self.require_code(user)
+        """Checks the password and the code as one attempt, which is refused before it is hashed."""
+        account = self.cleaned_data.get("username")
+        if not account or not self.cleaned_data.get("password"):
+            return self.cleaned_data
+        assert self.request is not None, "the address of the attempt is needed"
+        with count_attempt(self.request, account):
+            cleaned: dict[str, Any] = super().clean() or self.cleaned_data
+            user = self.get_user()
+            if isinstance(user, User) and device_of(user) is not None:
+                self.require_code(user)
         return cleaned
+
+
+class PasswordForm(OwnPasswordForm):
+    """Asks for the old password, which counts as an attempt to sign in, and for a new one."""
+
+    def __init__(self, request: HttpRequest, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._request = request
+
+    def clean_old_password(self) -> str:
+        with count_attempt(self._request, self.user.get_username()):
+            return super().clean_old_password()
 
 
 class EnrolForm(Form):
@@ -178,14 +198,15 @@ class CodeForm(_CodeMixin, Form):
 
     otp_token = _code_field()
 
-    def __init__(self, user: User, *args: Any) -> None:
+    def __init__(self, request: HttpRequest, user: User, *args: Any) -> None:
         super().__init__(*args)
-        self._user = user
+        self._request, self._user = request, user
 
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
         if "otp_token" not in self.errors:
-            self.require_code(self._user)
+            with count_attempt(self._request, self._user.get_username()):
+                self.require_code(self._user)
         return cleaned
 
 

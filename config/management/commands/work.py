@@ -11,10 +11,11 @@ from django.conf import settings
 from django.contrib.sessions.models import Session
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import InterfaceError, OperationalError, connection
-from django.utils import timezone
+from django.db.models.functions import Now
 
 from billing.topups import watcher
 from config.bulk.commands import require_migrated
+from config.console.sign_in.throttle import clear_limits
 from config.management.commands.serve import bind_metrics
 from config.models import Lease
 from endpoints.watch import watch_due
@@ -55,7 +56,8 @@ def _sweep_generations() -> int:
 
 
 def _clear_sessions() -> int:
-    return Session.objects.filter(expire_date__lt=timezone.now()).delete()[0]
+    """Deletes sessions that have ended and counters of sign-ins that count nothing any more."""
+    return Session.objects.filter(expire_date__lt=Now()).delete()[0] + clear_limits()
 
 
 DUTIES: Final = (

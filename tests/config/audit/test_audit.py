@@ -288,11 +288,12 @@ def test_operators_rights_are_audited(operator: Client) -> None:
     ]
 
 
-def test_login_leaves_no_entry(db: None) -> None:
+def test_login_leaves_only_the_entry_of_the_sign_in(db: None) -> None:
     User.objects.create_superuser("operator", password="a long enough password")
     Client().post("/admin/login/", {"username": "operator", "password": "a long enough password"})
 
-    assert entries() == []
+    [(actor, action, kind, *_)] = entries()
+    assert (actor, action, kind) == ("operator operator", "sign-in: signed_in", "sign_in")
 
 
 def test_price_change_shows_both_prices(operator: Client) -> None:

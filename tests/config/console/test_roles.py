@@ -22,7 +22,7 @@ EVERYBODY = set(Role)
 # Every role has these pages, for navigation and for the operator's own account.
 OWN = {"index", "logout", "login", "password_change", "password_change_done", "jsi18n",
        "two_factor", "search", "app_list", "autocomplete", "view_on_site", ""}  # fmt: skip
-OF_OPERATORS = ("auth_user", "auth_group", "otp_totp_totpdevice")
+OF_OPERATORS = ("auth_user", "auth_group", "otp_totp_totpdevice", "config_signinlimit")
 # The roles that may POST to each page. All other pages outside OWN refuse every role.
 WRITES = {
     **{
@@ -48,6 +48,7 @@ WRITES = {
             "auth_group_change",
             "auth_group_delete",
             "otp_totp_totpdevice_remove",
+            "config_signinlimit_lift",
             "catalog_provider_import_file",
             "catalog_languagemodel_import_file",
             "catalog_modelendpoint_import_file",
