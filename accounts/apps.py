@@ -25,6 +25,7 @@ class AccountsConfig(CausewayApp):
         "apikey": ModelDeclaration(
             "key", permissions={Role.SUPPORT: ("change",)}, title_columns=("name", "label")
         ),
+        "keydigest": INTERNAL,
         "byokcredential": ModelDeclaration("encrypted", title_columns=("name", "label")),
         "guardrail": ModelDeclaration(
             "policy", permissions={Role.SUPPORT: ("add", "change", "delete")}

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 from uuid import UUID
 
+from django.db import DatabaseError, connection, transaction
 from django.utils import timezone
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.permissions import BasePermission
 
-from accounts.models import ApiKey
+from accounts.models import ApiKey, KeyDigest
 from config import secrets
 from config.api.errors import Forbidden, Unauthenticated
+from config.secrets import KeyDigests
 
 if TYPE_CHECKING:
     from rest_framework.request import Request
     from rest_framework.views import APIView
+
+logger = logging.getLogger(__name__)
 
 _BEARER: Final = re.compile(r"(?i:bearer) ([!-+\--~]+)")
 
@@ -43,8 +48,8 @@ class Caller:
         return f"key {self.key_label}"
 
 
-def bearer_digest(authorization: str | None) -> str:
-    """Returns the digest of the key in an ``Authorization`` header.
+def bearer_digests(authorization: str | None) -> KeyDigests:
+    """Returns the digests of the key in an ``Authorization`` header, one for each pepper.
 
     No other function parses a key. Servers join two headers with a comma; the result is refused,
     because no key contains a comma. The checksum detects a typo without a query. Raises
@@ -55,21 +60,21 @@ def bearer_digest(authorization: str | None) -> str:
     match = _BEARER.fullmatch(authorization)
     if match is None or not secrets.is_well_formed(match[1]):
         raise Unauthenticated("The API key is not valid.")
-    return secrets.digest_api_key(match[1])
+    return KeyDigests(match[1])
 
 
-def key_digest(authorization: str | None, api_key: str | None) -> str:
-    """Returns the digest of the key in ``Authorization`` or in ``x-api-key``.
+def key_digests(authorization: str | None, api_key: str | None) -> KeyDigests:
+    """Returns the digests of the key in ``Authorization`` or in ``x-api-key``.
 
     Anthropic's clients send the latter. Raises :class:`Unauthenticated` for an invalid key, and for
     two different keys.
     """
     if not api_key:
-        return bearer_digest(authorization)
-    digest = bearer_digest(f"Bearer {api_key}")
-    if authorization is not None and bearer_digest(authorization) != digest:
+        return bearer_digests(authorization)
+    digests = bearer_digests(f"Bearer {api_key}")
+    if authorization is not None and bearer_digests(authorization)[0] != digests[0]:
         raise Unauthenticated("Authorization and x-api-key hold different keys; send one of them.")
-    return digest
+    return digests
 
 
 def require_usable(
@@ -94,13 +99,31 @@ def require_inference(*, is_management: bool) -> None:
         raise Forbidden("Management keys cannot call inference; use an inference key.")
 
 
-def usable_key(digest: str) -> ApiKey:
-    """Loads the usable key with a digest; raises :class:`Unauthenticated`."""
-    key: ApiKey | None = ApiKey.objects.filter(digest=digest).first()
-    if key is None:
+def usable_key(digests: KeyDigests) -> ApiKey:
+    """Loads the usable key that has one of these digests; raises :class:`Unauthenticated`.
+
+    A key that only an older pepper finds gets a digest by the first one.
+    """
+    rows = KeyDigest.objects.select_related("api_key").filter(digest__in=[*digests])
+    found = {row.digest: row for row in rows}
+    row = next((found[digest] for digest in digests if digest in found), None)
+    if row is None:
         raise Unauthenticated("The API key is not valid.")
+    key: ApiKey = row.api_key
     require_usable(disabled=key.disabled, expires_at=key.expires_at)
+    if row.digest != digests[0] or row.pepper is None:
+        _renew_digest(key, digests)
     return key
+
+
+def _renew_digest(key: ApiKey, digests: KeyDigests) -> None:
+    """Stores the first digest of a key; leaves that to a later request if it would have to wait."""
+    try:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("SET LOCAL lock_timeout = '100ms'")
+            KeyDigest.objects.store(key.pk, {digests[0]: digests.pepper_ids[0]})
+    except DatabaseError:
+        logger.warning("the digest of key %s is not renewed yet", key.label)
 
 
 def caller_of(request: Request) -> Caller:
@@ -124,11 +147,10 @@ class KeyAuthentication(BaseAuthentication):
         authorization = request.META.get("HTTP_AUTHORIZATION")
         if authorization is None:
             return None
-        digest = bearer_digest(authorization)
-        key = usable_key(digest)
+        key = usable_key(bearer_digests(authorization))
         caller = Caller(
             key_id=key.pk,
-            key_digest=digest,
+            key_digest=key.digest,
             key_label=key.label,
             organization_id=key.organization_id,
             workspace_id=key.workspace_id,

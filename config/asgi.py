@@ -21,7 +21,7 @@ from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, connections
 from starlette.middleware.cors import CORSMiddleware
 
-from accounts.authentication import bearer_digest
+from accounts.authentication import bearer_digests
 from config.api.errors import PayloadTooLarge
 from config.console.sign_in.gate import SignInGate
 from config.console.site import PREFIX
@@ -73,8 +73,8 @@ class Application:
         bulkheads = self._gateway.bulkheads
         if path.startswith(_API):
             values = [value for name, value in scope["headers"] if name == b"authorization"]
-            digest = bearer_digest(b",".join(values).decode("latin-1"))
-            key = await self._gateway.recognizer.recognize((digest,))
+            digests = bearer_digests(b",".join(values).decode("latin-1"))
+            key = await self._gateway.recognizer.recognize(digests)
             occupancy = bulkheads.enter(key.organization_id, key.key_id)
         elif path.startswith(PREFIX) and await self._sessions.is_signed_in(scope):
             occupancy = bulkheads.enter_operator()

@@ -1,6 +1,7 @@
 """API keys and stored secrets: generation, digests, encryption.
 
-API keys have 256 random bits, so a keyed digest (HMAC-SHA256) is enough to store and find them.
+API keys have 256 random bits, so a keyed digest (HMAC-SHA256) is enough to store and find them;
+``config.peppers`` has the keys of the digests.
 Secrets that must be read again (provider credentials) are encrypted with AES-256-GCM: each row has
 a random data key, which the first of ``CREDENTIAL_KEYS`` encrypts. The row's identity is associated
 data, so a ciphertext copied to another row cannot be decrypted. A short random key (an operator's
@@ -16,14 +17,15 @@ import os
 import re
 import secrets as random
 import zlib
-from functools import lru_cache
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, overload
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from django.conf import settings
 
 from config.credentials import Secret
+from config.peppers import API_KEY, BACKUP_CODE, END_USER, list_peppers, oldest_pepper
 
 INFERENCE_PREFIX: Final = "sk-cw-"
 MANAGEMENT_PREFIX: Final = "mk-cw-"
@@ -56,8 +58,51 @@ def is_well_formed(key: str) -> bool:
 
 
 def digest_api_key(key: str) -> str:
-    """Returns the stored digest of a key, which the public API calls ``hash``."""
-    return hmac.digest(_api_key_pepper(), key.encode(), "sha256").hex()
+    """Returns the digest of a key by the first pepper.
+
+    A new key has it as its public ``hash``, which stays the same when peppers rotate.
+    """
+    return list_peppers(API_KEY)[0].digest(key)
+
+
+class KeyDigests(Sequence[str]):
+    """The digests of a presented API key, one for each pepper; the first pepper's comes first.
+
+    A digest is computed when it is asked for: a key that is found by the first costs only that one.
+    """
+
+    __slots__ = ("_computed", "_key", "_peppers")
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+        self._peppers = list_peppers(API_KEY)
+        self._computed: list[str] = []
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        computed = self._computed
+        if isinstance(index, slice) or index < 0:
+            return [*self][index]
+        while len(computed) <= index:
+            # Raises IndexError after the last pepper, as a sequence must.
+            computed.append(self._peppers[len(computed)].digest(self._key))
+        return computed[index]
+
+    def __len__(self) -> int:
+        return len(self._peppers)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} digests>"
+
+    @property
+    def pepper_ids(self) -> Sequence[str]:
+        """The ids of the peppers, in the order of their digests."""
+        return [pepper.id for pepper in self._peppers]
 
 
 def label_api_key(key: Secret) -> str:
@@ -67,30 +112,19 @@ def label_api_key(key: Secret) -> str:
 
 
 def hash_end_user(organization_id: str, user: str) -> str:
-    """Returns the pseudonym of an end user that upstreams receive instead of the raw id."""
-    return hmac.digest(_end_user_pepper(), f"{organization_id}\0{user}".encode(), "sha256").hex()[
-        :32
-    ]
+    """Returns the pseudonym of an end user that upstreams receive instead of the raw id.
+
+    It is keyed by the oldest pepper, so that a new pepper changes no pseudonym.
+    """
+    return oldest_pepper(END_USER).digest(f"{organization_id}\0{user}")[:32]
 
 
-def digest_backup_code(user_id: int, code: str) -> str:
-    """Returns the stored digest of an operator's backup code, 16 hexadecimal characters."""
-    return hmac.digest(_backup_code_pepper(), f"{user_id}\0{code}".encode(), "sha256").hex()[:16]
+def digest_backup_code(user_id: int, code: str) -> Sequence[str]:
+    """Returns the digests of an operator's backup code, 16 hexadecimal characters each.
 
-
-@lru_cache(maxsize=1)
-def _api_key_pepper() -> bytes:
-    return hmac.digest(settings.SECRET_KEY.encode(), b"causeway.api-key", "sha256")
-
-
-@lru_cache(maxsize=1)
-def _end_user_pepper() -> bytes:
-    return hmac.digest(settings.SECRET_KEY.encode(), b"causeway.end-user", "sha256")
-
-
-@lru_cache(maxsize=1)
-def _backup_code_pepper() -> bytes:
-    return hmac.digest(settings.SECRET_KEY.encode(), b"causeway.backup-code", "sha256")
+    There is one for each pepper; the first is to be stored.
+    """
+    return [pepper.digest(f"{user_id}\0{code}")[:16] for pepper in list_peppers(BACKUP_CODE)]
 
 
 def _base62(number: int, length: int) -> str:

@@ -439,6 +439,7 @@ UNFOLD = {
 _secret_key = env.str("SECRET_KEY", default="").strip()
 _credential_keys = env.str("CREDENTIAL_KEYS", default="").strip()
 SECRET_KEY_FALLBACKS = _secret_list("SECRET_KEY_FALLBACKS")
+KEY_PEPPERS = _secret_list("KEY_PEPPERS")
 _foreign = env.list("FOREIGN_VARIABLES", default=[])
 _misspelt = find_misspelt(os.environ, env.names, foreign=_foreign)
 if _misspelt:

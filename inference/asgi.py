@@ -18,7 +18,7 @@ from django.conf import settings
 from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest
 
-from accounts.authentication import bearer_digest, key_digest, require_inference
+from accounts.authentication import bearer_digests, key_digests, require_inference
 from catalog.dialects.base import InvalidReply, Operation
 from config.api.errors import (
     GatewayError,
@@ -27,6 +27,7 @@ from config.api.errors import (
     Unauthenticated,
     UpstreamError,
 )
+from config.secrets import KeyDigests
 from config.server import logs
 from config.server.bodies import (
     ClientGone,
@@ -106,7 +107,7 @@ class Inference:
         is_count = connection.path == COUNT_TOKENS
         # No admission follows a count, so its key is always looked up.
         key = await self._gateway.recognizer.recognize(
-            (connection.digest(),), must_be_current=is_count
+            connection.digests(), must_be_current=is_count
         )
         require_inference(is_management=key.is_management)
         connection.mark_recognized()
@@ -199,9 +200,9 @@ class _Connection:
         self._comment_timer: asyncio.TimerHandle | None = None
         self._comment_task: asyncio.Task[None] | None = None
 
-    def digest(self) -> str:
-        """Returns the digest of the caller's key; raises :class:`Unauthenticated`."""
-        return bearer_digest(self.authorization())
+    def digests(self) -> KeyDigests:
+        """Returns the digests of the caller's key; raises :class:`Unauthenticated`."""
+        return bearer_digests(self.authorization())
 
     def authorization(self) -> str | None:
         """Returns the one ``Authorization`` header; raises :class:`Unauthenticated` for two."""
@@ -373,9 +374,9 @@ class _MessagesConnection(_Connection):
         super().__init__(scope, receive, send)
         self._events = Events(self.request_id)
 
-    def digest(self) -> str:
+    def digests(self) -> KeyDigests:
         api_key = self._single_header(b"x-api-key", "Send one x-api-key header.")
-        return key_digest(self.authorization(), api_key)
+        return key_digests(self.authorization(), api_key)
 
     async def read_body(self, occupancy: Occupancy) -> bytes:
         return to_chat(await super().read_body(occupancy))

@@ -15,7 +15,7 @@ from accounts.models.guardrails import (
     guardrails_of,
     policy_of,
 )
-from accounts.models.keys import ApiKey, ApiKeyNotFound
+from accounts.models.keys import ApiKey, ApiKeyNotFound, KeyDigest
 from accounts.models.members import Member, MemberNotFound
 from accounts.models.organizations import Organization
 from accounts.models.terms import BudgetInterval, LimitReset, Region
@@ -41,6 +41,7 @@ __all__ = [
     "Guardrail",
     "GuardrailNotFound",
     "KeyAssignment",
+    "KeyDigest",
     "KeyGuardrails",
     "LimitReset",
     "Member",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, Final, Self
 
+import pgtrigger
 from django.db import models, transaction
-from django.db.models import Q
+from django.db.models import Case, Count, Exists, OuterRef, Q, Subquery, When
 from django.utils import timezone
 
 from accounts.models.edits import write_fields
@@ -21,6 +22,28 @@ from config.api.errors import NotFound
 from config.audit.triggers import Audit
 from config.credentials import Secret
 from config.models import BaseModel
+from config.peppers import list_peppers
+from config.triggers import Trigger
+
+NOT_KNOWN: Final = "not known before the next use"
+NOT_LISTED: Final = "no longer listed"
+
+
+class FirstDigest(Trigger):
+    """Makes the public hash of a new key one of the digests that find it.
+
+    So every key is found, whoever inserted it: workers of an earlier release create keys while the
+    database is migrated already.
+    """
+
+    name = "first_digest"
+    when = pgtrigger.After
+    operation = pgtrigger.Insert
+    func = (
+        "INSERT INTO accounts_keydigest (digest, api_key_id)\n"
+        "VALUES (NEW.digest, NEW.id) ON CONFLICT (digest) DO NOTHING;\n"
+        "RETURN NULL;"
+    )
 
 
 class ApiKeyNotFound(NotFound):
@@ -79,6 +102,9 @@ class ApiKeyManager(models.Manager.from_queryset(ApiKeyQuerySet)):  # type: igno
                 label=secrets.label_api_key(secret),
                 **fields,
             )
+            # Workers whose list of peppers is older or newer must find the key as well.
+            digests = secrets.KeyDigests(secret.reveal())
+            KeyDigest.objects.store(key.pk, dict(zip(digests, digests.pepper_ids, strict=True)))
         return key, secret
 
 
@@ -92,7 +118,10 @@ class ApiKey(BaseModel):
     name = models.CharField(max_length=255)
     label = models.CharField(max_length=32, editable=False)
     digest = models.CharField(
-        max_length=64, unique=True, editable=False, help_text="HMAC-SHA256 of the key."
+        max_length=64,
+        unique=True,
+        editable=False,
+        help_text="The public hash of the key. It never changes; a KeyDigest finds the key.",
     )
     is_management = models.BooleanField(default=False)
     disabled = models.BooleanField(default=False)
@@ -137,7 +166,7 @@ class ApiKey(BaseModel):
                 condition=Q(deleted_at=None) | Q(disabled=True), name="api_key_deleted_is_disabled"
             ),
         ]
-        triggers = [Audit(masked=("digest",))]
+        triggers = [Audit(masked=("digest",)), FirstDigest()]
 
     def __str__(self) -> str:
         return f"{self.name} ({self.label})"
@@ -174,3 +203,73 @@ class ApiKey(BaseModel):
             self.disabled, self.deleted_at = True, timezone.now()
             self.save_fields("disabled", "deleted_at")
         return True
+
+
+class KeyDigestManager(models.Manager["KeyDigest"]):
+    def store(self, api_key_id: uuid.UUID, pepper_ids: Mapping[str, str]) -> None:
+        """Stores digests of a key with the ids of their peppers; repeated calls change nothing."""
+        self.bulk_create(
+            [
+                KeyDigest(digest=digest, api_key_id=api_key_id, pepper=pepper)
+                for digest, pepper in pepper_ids.items()
+            ],
+            update_conflicts=True,
+            unique_fields=["digest"],
+            update_fields=["pepper"],
+        )
+
+    def count_keys(self) -> Mapping[str, int]:
+        """Returns the number of keys by the newest pepper that finds them, for the listed ones.
+
+        ``NOT_KNOWN`` counts the keys that have not been used since an upgrade, and ``NOT_LISTED``
+        those that no listed pepper finds. Deleted keys are not counted.
+        """
+        names = [pepper.name for pepper in list_peppers()] + [NOT_KNOWN, NOT_LISTED]
+        ranks = Case(
+            *(When(pepper=pepper.id, then=rank) for rank, pepper in enumerate(list_peppers())),
+            When(pepper=None, then=len(names) - 2),
+            default=len(names) - 1,
+        )
+        ranked = self.annotate(rank=ranks).filter(api_key=OuterRef("pk")).order_by("rank")
+        counts = (
+            ApiKey.objects.filter(deleted_at=None)
+            .annotate(rank=Subquery(ranked.values("rank")[:1]))
+            .order_by()
+            .values_list("rank")
+            .annotate(Count("pk"))
+        )
+        return {names[rank]: count for rank, count in sorted(counts)}
+
+    def clear(self) -> int:
+        """Deletes digests by peppers that are not listed, and returns their number.
+
+        A key that no listed pepper finds keeps its digests, because a pepper may be listed again.
+        """
+        listed = [pepper.id for pepper in list_peppers()]
+        kept = self.filter(api_key=OuterRef("api_key"), pepper__in=listed)
+        return self.exclude(pepper__in=listed).exclude(pepper=None).filter(Exists(kept)).delete()[0]
+
+
+class KeyDigest(models.Model):
+    """A digest by which an API key is found; a key has one for each pepper that it was used under.
+
+    Digests are only added while peppers rotate: a worker that does not have the new pepper yet
+    finds the key by the old one. The row of the key, whose version admission compares, does not
+    change.
+    """
+
+    digest = models.CharField(primary_key=True, max_length=64, help_text="HMAC-SHA256 of the key.")
+    api_key = models.ForeignKey(ApiKey, on_delete=models.CASCADE, related_name="digests")
+    pepper = models.CharField(
+        max_length=16,
+        null=True,
+        help_text="The id of the pepper; empty until the key is used after an upgrade.",
+    )
+
+    objects = KeyDigestManager()
+
+    class Meta:
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"digest of {self.api_key_id}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, TypeVar
@@ -18,9 +18,11 @@ import msgspec
 
 from accounts.authentication import require_usable
 from config.api.errors import GatewayError, Unauthenticated
+from config.secrets import KeyDigests
 from config.server.batching import Batcher
 from config.server.bulkheads import Budget
 from config.sql import load_statement
+from inference.admission.renewal import DigestRenewal
 from inference.store import DataPlaneConnection
 
 Value = TypeVar("Value")
@@ -41,8 +43,13 @@ _WAITING: Final = 2_000
 
 
 class KeyRow(msgspec.Struct, frozen=True):
-    """A row of ``recognize.sql``; ``read_at`` is the database's time."""
+    """A row of ``recognize.sql``; ``read_at`` is the database's time.
 
+    ``digest`` is the public hash of the key, ``found_by`` one of the digests that find it.
+    """
+
+    found_by: str
+    pepper: str | None
     digest: str
     key_id: UUID
     organization_id: UUID
@@ -56,7 +63,7 @@ class KeyRow(msgspec.Struct, frozen=True):
 class RecognizedKey:
     """An API key that exists and was usable when PostgreSQL was asked.
 
-    ``digest`` is the stored one. ``confirmed_at`` is the monotonic time of the last confirmation.
+    ``digest`` is its public hash. ``confirmed_at`` is the monotonic time of the last confirmation.
     """
 
     digest: str
@@ -87,15 +94,17 @@ class Recognizer:
         self._known: dict[str, RecognizedKey] = {}
         # Until when an unknown key is refused, by its first digest; oldest first.
         self._unknown: dict[str, float] = {}
-        self._renewals: Batcher[Sequence[str], KeyRow | None] = Batcher(self._read)
-        self._lookups: Batcher[Sequence[str], KeyRow | None] = Batcher(self._read)
+        self._renewals: Batcher[KeyDigests, KeyRow | None] = Batcher(self._read)
+        self._lookups: Batcher[KeyDigests, KeyRow | None] = Batcher(self._read)
+        self._digest_renewal = DigestRenewal()
         self._waiting = 0
 
     async def close(self) -> None:
         await self._connection.close()
+        await self._digest_renewal.close()
 
     async def recognize(
-        self, digests: Sequence[str], *, must_be_current: bool = False
+        self, digests: KeyDigests, *, must_be_current: bool = False
     ) -> RecognizedKey:
         """Returns the key that has one of these digests.
 
@@ -116,7 +125,7 @@ class Recognizer:
             return known
         return self._remember(presented, row)
 
-    async def _look_up(self, digests: Sequence[str]) -> KeyRow | None:
+    async def _look_up(self, digests: KeyDigests) -> KeyRow | None:
         """Finds a key that the worker has not seen, if not too many others wait."""
         if self._waiting >= _WAITING:
             raise self._refuse(Budget.LOOKUPS)
@@ -139,17 +148,21 @@ class Recognizer:
         _store(self._known, presented, key, _REMEMBERED)
         return key
 
-    async def _read(self, batch: list[Sequence[str]]) -> list[KeyRow | None]:
+    async def _read(self, batch: list[KeyDigests]) -> list[KeyRow | None]:
         """Reads the keys of a batch with one statement."""
         wanted = {digest for digests in batch for digest in digests}
         # The lock is fair: renewals wait for one batch of lookups at most.
         async with self._lock:
             rows = await self._connection.execute(RECOGNIZE, [list(wanted)])
-        found = {row.digest: row for row in (KeyRow(*columns) for columns in rows)}
-        return [
-            next((found[digest] for digest in digests if digest in found), None)
-            for digests in batch
-        ]
+        found = {row.found_by: row for row in (KeyRow(*columns) for columns in rows)}
+        return [self._choose(found, digests) for digests in batch]
+
+    def _choose(self, found: Mapping[str, KeyRow], digests: KeyDigests) -> KeyRow | None:
+        """Returns the row that the newest pepper found; renews the digest of another one."""
+        row = next((found[digest] for digest in digests if digest in found), None)
+        if row is not None and (row.found_by != digests[0] or row.pepper is None):
+            self._digest_renewal.submit(row.key_id, digests)
+        return row
 
 
 def _store(memory: dict[str, Value], name: str, value: Value, limit: int) -> None:

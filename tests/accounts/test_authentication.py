@@ -11,7 +11,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from rest_framework.test import APIClient
 
-from accounts.models import ApiKey
+from accounts.models import ApiKey, KeyDigest
 from config.secrets import generate_api_key
 from tests.support import factories
 from tests.support.factories import Tenant
@@ -144,9 +144,7 @@ def test_a_revoked_key_is_refused_on_the_next_request(
 def test_a_key_whose_digest_differs_is_refused(
     tenant: Tenant,
 ) -> None:
-    key = ApiKey.objects.get(is_management=True)
-    key.digest = "0" * 64
-    key.save_fields("digest")
+    KeyDigest.objects.filter(api_key__is_management=True).update(digest="0" * 64)
     assert factories.client(tenant.management_key).get(ROUTE).json() == refusal(INVALID)
 
 

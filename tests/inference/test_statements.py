@@ -17,6 +17,7 @@ from config import sql
 from inference.admission.authority import READ_AUTHORITY, READ_METERS, Authority
 from inference.admission.budgets import Ceiling
 from inference.admission.recognition import RECOGNIZE, KeyRow
+from inference.admission.renewal import RenewedDigest
 from inference.admission.rows import GenerationRow
 from inference.routing.health import Bucket
 from inference.settlement.journal import Progress
@@ -39,6 +40,7 @@ BATCHES = [
     ("settle", 1, SettlementRow),
     ("journal", 1, Progress),
     ("exchange_health", 1, Bucket),
+    ("renew_digests", 1, RenewedDigest),
 ]
 STATEMENTS = [
     (package, file.name.removesuffix(".sql"))
@@ -79,7 +81,7 @@ def test_the_columns_of_a_batch_are_the_fields_of_its_struct(
     ("statement", "leading", "fields"),
     [
         (READ_AUTHORITY, "digest", list(Authority.__struct_fields__)),
-        (RECOGNIZE, "digest", list(KeyRow.__struct_fields__[1:])),
+        (RECOGNIZE, "found_by", list(KeyRow.__struct_fields__[1:])),
         (READ_METERS, "read_at", list(MeterReading._fields)),
     ],
 )

@@ -115,7 +115,7 @@ def _new_codes(user: User) -> list[str]:
     backup = BackupCodes.objects.create(user=user, name="Backup codes")
     codes = [StaticToken.random_token() for _ in range(BACKUP_CODES)]
     StaticToken.objects.bulk_create(
-        StaticToken(device=backup, token=digest_backup_code(user.pk, code)) for code in codes
+        StaticToken(device=backup, token=digest_backup_code(user.pk, code)[0]) for code in codes
     )
     return codes
 

@@ -41,7 +41,7 @@ from config.local.demo import SIMULATOR_DIR
 from config.local.simulator.certificates import ensure_certificates
 from config.local.simulator.server import Simulator
 from config.management.commands.serve import listen, port_number
-from config.secrets import digest_api_key
+from config.secrets import KeyDigests
 from endpoints.models import PrivateEndpoint
 from endusers.models import EndUser
 
@@ -283,7 +283,8 @@ class _Tenant:
     @classmethod
     def ensure(cls, state: _State) -> _Tenant:
         """Returns the tenant of the last start, or creates one with end users and a credential."""
-        known = ApiKey.objects.filter(digest=digest_api_key(state.management_key)).first()
+        digests = KeyDigests(state.management_key)
+        known = ApiKey.objects.filter(digests__digest__in=[*digests]).first()
         if known is not None:
             return cls(known.organization, state)
         organization = Organization.objects.create_organization(name="Demo")

@@ -15,7 +15,7 @@ from django.db import connection
 from django.utils import timezone
 from msgspec.structs import replace
 
-from accounts.authentication import bearer_digest
+from accounts.authentication import bearer_digests
 from billing.models import Transfer
 from catalog.dialects.base import Operation
 from catalog.pricing import Usage
@@ -390,7 +390,7 @@ def test_a_caller_that_leaves_during_admission_leaves_no_pending_generation(site
     async def run() -> None:
         gateway = Gateway()
         await gateway.open()
-        key = await gateway.recognizer.recognize((bearer_digest(f"Bearer {site.tenant.api_key}"),))
+        key = await gateway.recognizer.recognize(bearer_digests(f"Bearer {site.tenant.api_key}"))
         occupancy = gateway.bulkheads.enter(key.organization_id, key.key_id)
         request = AdmissionRequest(key.digest, parsing.parse(Operation.CHAT, body), "request-1")
         admission = asyncio.create_task(gateway.admit(request, key, occupancy))

@@ -1,0 +1,62 @@
+"""Renewal: gives the keys that an older pepper found a digest by the first pepper."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from config.secrets import KeyDigests
+from config.server.batching import Batcher
+from config.sql import load_statement
+from inference.store import DataPlaneConnection
+
+logger = logging.getLogger(__name__)
+
+RENEW_DIGESTS: Final = load_statement("inference", "renew_digests")
+
+# Nobody waits for a renewal, so it collects those of many keys.
+_PAUSE_SECONDS: Final = 0.2
+
+_encode: Final = msgspec.json.encode
+
+
+class RenewedDigest(msgspec.Struct, frozen=True):
+    """A digest of a key by the first pepper; the columns of a batch of ``renew_digests.sql``."""
+
+    digest: str
+    api_key_id: UUID
+    pepper: str
+
+
+class DigestRenewal:
+    """Stores digests by the first pepper in batches, which no request waits for.
+
+    A digest that was not stored is submitted again when its key is looked up again.
+    """
+
+    def __init__(self) -> None:
+        self._connection = DataPlaneConnection()
+        self._batcher: Batcher[RenewedDigest, None] = Batcher(self._store, pause=_PAUSE_SECONDS)
+
+    def submit(self, api_key_id: UUID, digests: KeyDigests) -> None:
+        """Queues the first digest of a key; never waits."""
+        renewed = RenewedDigest(digests[0], api_key_id, digests.pepper_ids[0])
+        self._batcher.submit(renewed).add_done_callback(_report)
+
+    async def close(self) -> None:
+        await self._batcher.drain()
+        await self._connection.close()
+
+    async def _store(self, batch: list[RenewedDigest]) -> Sequence[None]:
+        await self._connection.execute(RENEW_DIGESTS, [_encode(batch).decode()])
+        return [None] * len(batch)
+
+
+def _report(stored: asyncio.Future[None]) -> None:
+    if not stored.cancelled() and (error := stored.exception()) is not None:
+        logger.warning("a key's digest by the first pepper is not stored yet: %s", error)
