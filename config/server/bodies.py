@@ -155,6 +155,7 @@ async def _respond(send: Send, error: GatewayError) -> None:
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
         (b"connection", b"close"),
+        *((name.lower().encode(), value.encode()) for name, value in error.headers.items()),
     ]
     await send({"type": "http.response.start", "status": error.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
