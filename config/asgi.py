@@ -24,9 +24,9 @@ from starlette.middleware.cors import CORSMiddleware
 from accounts.authentication import bearer_digests
 from config.api.errors import PayloadTooLarge
 from config.console.sign_in.gate import SignInGate
+from config.console.sign_in.recognition import OperatorSessions
 from config.console.site import PREFIX
 from config.server.bodies import UNRECOGNIZED_BYTES, guard_bodies, mark_recognized
-from config.server.operators import OperatorSessions
 from config.server.readiness import PROBES, serve_probe
 from inference.asgi import ROUTES, Inference
 from inference.exchange.gateway import Gateway
