@@ -24,6 +24,7 @@ from django.urls import reverse_lazy
 from billing.topups.chains import Chain, parse_chains
 from config.egress.addresses import EgressPolicy, PinnedHost, parse_pinned_hosts
 from config.environment import Environment, find_misspelt
+from config.server.connections.peers import parse_proxies
 from config.server.regions import parse_region_hosts
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -86,6 +87,13 @@ def _networks(name: str) -> tuple[IPv4Network | IPv6Network, ...]:
         return tuple(ip_network(text.strip()) for text in env.list(name, default=[]))
     except ValueError as exc:
         raise ImproperlyConfigured(f"{name} is a comma list of networks: {exc}.") from None
+
+
+def _proxies(name: str, default: list[str]) -> list[str]:
+    try:
+        return parse_proxies(text.strip() for text in env.list(name, default=default))
+    except ValueError as exc:
+        raise ImproperlyConfigured(f"{name} is a comma list of addresses or *: {exc}.") from None
 
 
 def _file(name: str) -> str | None:
@@ -374,6 +382,11 @@ GRANT_APPROVAL_NANO = _dollars("GRANT_APPROVAL_LIMIT", "0")
 TOP_UP_LIFETIME = _integer("TOP_UP_LIFETIME", 3600)
 TOP_UP_GRACE = _integer("TOP_UP_GRACE", 86_400, minimum=0)
 
+REQUEST_HEAD_TIMEOUT = _number("REQUEST_HEAD_TIMEOUT", 10.0)
+REQUEST_BODY_TIMEOUT = _number("REQUEST_BODY_TIMEOUT", 60.0)
+MAX_CONNECTIONS = _integer("MAX_CONNECTIONS", 10_000)
+MAX_CONNECTIONS_PER_ADDRESS = _integer("MAX_CONNECTIONS_PER_ADDRESS", 1_000)
+FORWARDED_ALLOW_IPS = _proxies("FORWARDED_ALLOW_IPS", ["127.0.0.1", "::1"])
 METRICS_TOKEN = str(env.str("METRICS_TOKEN", default="")).strip()
 METRICS_PORT = _port("METRICS_PORT")
 METRICS_HOST = str(env.str("METRICS_HOST", default="")).strip()

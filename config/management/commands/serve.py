@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import shutil
 import socket
@@ -17,10 +18,17 @@ from django.utils.module_loading import import_string
 
 from config.bulk.commands import require_migrated
 from config.bulk.files import refuse
+from config.server.connections.open_files import (
+    fitting_connections,
+    needed_files,
+    raise_open_files,
+)
 from config.server.http_protocol import HttpProtocol
 from config.server.metrics import MetricsListener
 from config.server.supervisor import Run, Supervisor
 from config.server.worker import WorkerServer
+
+logger = logging.getLogger("causeway.serve")
 
 # After this time, workers that have not ended are killed.
 _GRACE_SECONDS = settings.HOLD_TIMEOUT + settings.DRAIN_SECONDS + 20
@@ -40,6 +48,8 @@ class Command(BaseCommand):
         connection.close()
         listener = listen(host, port)
         metrics = bind_metrics(settings.METRICS_HOST or host)
+        raise_open_files()
+        _warn_of_few_files()
         config = _load_application()
 
         def run(notify: Callable[[], None]) -> None:
@@ -74,12 +84,27 @@ def _load_application() -> uvicorn.Config:
         server_header=False,
         log_config=None,
         timeout_keep_alive=75,
+        forwarded_allow_ips=settings.FORWARDED_ALLOW_IPS,
         # The longest time that a generation may take.
         timeout_graceful_shutdown=settings.HOLD_TIMEOUT,
     )
     config.load()
     _ = get_resolver().url_patterns
     return config
+
+
+def _warn_of_few_files() -> None:
+    """Says when the process may open too few files for ``MAX_CONNECTIONS``."""
+    wanted = settings.MAX_CONNECTIONS
+    possible = fitting_connections(wanted)
+    if possible < wanted:
+        logger.warning(
+            "each worker accepts %d connections instead of MAX_CONNECTIONS=%d, because it may open "
+            "too few files: raise the hard limit of open files (LimitNOFILE, ulimit -Hn) to %d",
+            possible,
+            wanted,
+            needed_files(wanted),
+        )
 
 
 def listen(host: str, port: int) -> socket.socket:

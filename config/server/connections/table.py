@@ -1,0 +1,166 @@
+"""The connections of a worker, their limits, and the choice of the one that makes room."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from typing import Final, Protocol
+
+from config.server.connections.peers import Proxies, address_group
+from config.server.connections.refusals import Reason
+
+# What the connections of callers who are not recognized may hold of heads and bodies in all.
+STRANGER_BYTES: Final = 32 * 1024 * 1024
+# Recognizing a caller takes milliseconds. Only what is held for longer than this makes room.
+_GRACE_SECONDS: Final = 1.0
+
+
+class Guest(Protocol):
+    """A connection, as the table sees it."""
+
+    is_recognized: bool
+    held_bytes: int
+    pools: tuple[Pool, ...]
+
+    def is_responding(self) -> bool:
+        """Tells whether a response has begun and has not ended."""
+
+    def evict(self, reason: Reason) -> None:
+        """Closes the connection at once and removes it from the table."""
+
+
+class Pool:
+    """The connections that share one limit: all of a worker, or those of one address.
+
+    Those that may make room are kept in order, so that choosing one takes constant time:
+
+    1. ``strangers``: no recognized caller has used them; the oldest first;
+    2. ``responding``: strangers to whom a response is under way;
+    3. ``resting``: recognized callers without a request; the longest resting first.
+
+    A connection on which a recognized caller's request is under way never makes room.
+    """
+
+    __slots__ = ("address", "responding", "resting", "size", "strangers")
+
+    def __init__(self, address: str = "") -> None:
+        self.address = address
+        self.size = 0
+        self.strangers: OrderedDict[Guest, None] = OrderedDict()
+        self.responding: OrderedDict[Guest, None] = OrderedDict()
+        self.resting: OrderedDict[Guest, None] = OrderedDict()
+
+    def choose_victim(self) -> Guest | None:
+        """Returns the connection that makes room, or ``None`` if all are in use by known callers.
+
+        A stranger whose response has begun is moved once, when it is met, so the choice costs
+        nothing while no limit is reached.
+        """
+        while self.strangers:
+            guest = next(iter(self.strangers))
+            if not guest.is_responding():
+                return guest
+            del self.strangers[guest]
+            self.responding[guest] = None
+        for guests in (self.responding, self.resting):
+            if guests:
+                return next(iter(guests))
+        return None
+
+    def forget(self, guest: Guest) -> None:
+        """Takes a connection out of the order; it is counted until it is removed."""
+        self.strangers.pop(guest, None)
+        self.responding.pop(guest, None)
+        self.resting.pop(guest, None)
+
+
+class ConnectionTable:
+    """Admits connections within the limits of a worker and of each address."""
+
+    def __init__(self, *, limit: int, limit_per_address: int, proxies: Proxies) -> None:
+        self._limit = limit
+        self._limit_per_address = limit_per_address
+        self._proxies = proxies
+        self._all = Pool()
+        self._addresses: dict[str, Pool] = {}
+        self._held = 0
+        self._holders: OrderedDict[Guest, float] = OrderedDict()
+
+    def admit(self, guest: Guest, host: str) -> Reason | None:
+        """Adds a new connection, for which another one makes room; or returns why it may not."""
+        pools = [self._all]
+        if host not in self._proxies:
+            group = address_group(host)
+            pools.append(self._addresses.get(group) or Pool(group))
+            if not self._make_room(pools[-1], self._limit_per_address):
+                return Reason.ADDRESS_LIMIT
+        if not self._make_room(self._all, self._limit):
+            return Reason.CONNECTION_LIMIT
+        guest.pools = tuple(pools)
+        for pool in pools:
+            pool.size += 1
+            pool.strangers[guest] = None
+            if pool.address:
+                self._addresses[pool.address] = pool
+        return None
+
+    def recognize(self, guest: Guest) -> None:
+        """Notes that a recognized caller uses the connection."""
+        self.release(guest)
+        for pool in guest.pools:
+            pool.forget(guest)
+
+    def begin(self, guest: Guest) -> None:
+        """Notes that a request begins on a recognized caller's connection."""
+        for pool in guest.pools:
+            pool.resting.pop(guest, None)
+
+    def rest(self, guest: Guest) -> None:
+        """Notes that a response has ended and no other request waits on the connection."""
+        if not guest.is_recognized:
+            self.release(guest)
+        for pool in guest.pools:
+            if guest.is_recognized:
+                pool.resting[guest] = None
+            elif guest in pool.responding:
+                del pool.responding[guest]
+                # It was the oldest when it was moved.
+                pool.strangers[guest] = None
+                pool.strangers.move_to_end(guest, last=False)
+
+    def remove(self, guest: Guest) -> None:
+        """Forgets a connection; a second call has no effect."""
+        self.release(guest)
+        pools, guest.pools = guest.pools, ()
+        for pool in pools:
+            pool.forget(guest)
+            pool.size -= 1
+            if not pool.size:
+                self._addresses.pop(pool.address, None)
+
+    def hold(self, guest: Guest, count: int) -> None:
+        """Counts bytes that a stranger's connection holds; too many in all close the oldest."""
+        self._held += count
+        guest.held_bytes += count
+        now = time.monotonic()
+        self._holders.setdefault(guest, now)
+        while self._held > STRANGER_BYTES:
+            oldest, since = next(iter(self._holders.items()))
+            if now - since < _GRACE_SECONDS:
+                break
+            oldest.evict(Reason.STRANGER_BYTES)
+
+    def release(self, guest: Guest) -> None:
+        """Notes that a connection holds nothing more as a stranger's."""
+        if guest.held_bytes:
+            self._held -= guest.held_bytes
+            guest.held_bytes = 0
+            del self._holders[guest]
+
+    def _make_room(self, pool: Pool, limit: int) -> bool:
+        while pool.size >= limit:
+            victim = pool.choose_victim()
+            if victim is None:
+                return False
+            victim.evict(Reason.MAKES_ROOM)
+        return True

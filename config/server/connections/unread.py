@@ -1,0 +1,89 @@
+"""Ends connections whose callers do not read their responses."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import sys
+import termios
+from typing import Final, Protocol
+
+# How long a caller may leave a finished response untouched before its connection is closed. A
+# stranger's response has four times this in all.
+_STUCK_SECONDS: Final = 30.0
+_STRANGER_CHECKS: Final = 4
+
+
+class Response(Protocol):
+    """The connection of a response, as the watch sees it."""
+
+    transport: asyncio.Transport
+    loop: asyncio.AbstractEventLoop
+    is_recognized: bool
+
+    def is_responding(self) -> bool:
+        """Tells whether a response has begun and has not ended."""
+
+    def end_stuck(self) -> None:
+        """Closes the connection."""
+
+
+class UnreadWatch:
+    """Checks whether the caller of one connection reads what waits for it."""
+
+    __slots__ = ("_checks", "_connection", "_is_over", "_is_watching")
+
+    def __init__(self, connection: Response) -> None:
+        self._connection = connection
+        self._is_watching = False
+        self._is_over = False
+        self._checks = 0
+
+    def begin(self) -> None:
+        """Notes that the next request is served."""
+        self._checks = 0
+
+    def end(self) -> None:
+        """Notes that the connection is lost."""
+        self._is_over = True
+
+    def look(self) -> None:
+        """Starts to check whether the caller reads the rest of its response, if any is left."""
+        connection = self._connection
+        if (
+            not self._is_watching
+            and not self._is_over
+            and connection.transport.get_write_buffer_size()
+        ):
+            self._is_watching = True
+            connection.loop.call_later(_STUCK_SECONDS, self._judge, self._unread_bytes())
+
+    def _judge(self, unread: int) -> None:
+        """Closes the connection if the caller has read nothing since ``unread`` was counted."""
+        self._is_watching = False
+        connection = self._connection
+        if self._is_over or not connection.transport.get_write_buffer_size():
+            return
+        self._checks += 1
+        # A running response to a recognized caller has its own time limits.
+        if connection.is_responding() and not connection.is_recognized:
+            is_stuck = self._checks >= _STRANGER_CHECKS
+        else:
+            is_stuck = self._unread_bytes() >= unread and not connection.is_responding()
+        if is_stuck:
+            connection.end_stuck()
+        else:
+            self.look()
+
+    def _unread_bytes(self) -> int:
+        """Returns the number of bytes that the caller has not read.
+
+        The kernel's buffer counts too: a slow caller drains it for a long time before our own
+        buffer shrinks.
+        """
+        transport = self._connection.transport
+        descriptor = transport.get_extra_info("socket").fileno()
+        if descriptor < 0:
+            return 0
+        queued = fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4))
+        return transport.get_write_buffer_size() + int.from_bytes(queued, sys.byteorder)
