@@ -23,7 +23,7 @@ from rest_framework.test import APIClient
 from config.credentials import Secret
 from config.local.simulator.certificates import ensure_certificates
 from config.local.simulator.server import Simulator
-from config.server.http_protocol import HttpProtocol
+from config.server.connections.protocol import HttpProtocol
 from tests.support import console, factories
 from tests.support.database.flush import replace_flush
 from tests.support.embedded import CLOUD_HOSTS, CLOUD_PORT

@@ -23,10 +23,10 @@ from config.server.connections.open_files import (
     needed_files,
     raise_open_files,
 )
-from config.server.http_protocol import HttpProtocol
+from config.server.connections.protocol import HttpProtocol
 from config.server.metrics import MetricsListener
-from config.server.supervisor import Run, Supervisor
-from config.server.worker import WorkerServer
+from config.server.processes.supervisor import Run, Supervisor
+from config.server.processes.worker import WorkerServer
 
 logger = logging.getLogger("causeway.serve")
 

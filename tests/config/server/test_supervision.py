@@ -134,7 +134,7 @@ def test_workers_stop_when_their_supervisor_was_killed(site: Site) -> None:
 
 def test_workers_that_fail_at_once_end_the_service() -> None:
     program = (
-        "import socket, sys; from config.server.supervisor import Supervisor\n"
+        "import socket, sys; from config.server.processes.supervisor import Supervisor\n"
         "def run(notify): raise SystemExit(3)\n"
         "sys.exit(Supervisor([run, run], socket.socket(), grace=5).supervise())"
     )

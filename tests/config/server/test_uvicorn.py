@@ -9,10 +9,9 @@ import pytest
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from config.server import http_protocol
-from config.server.connections import parser, unread
+from config.server.connections import parser, protocol, unread
 from config.server.connections.parser import BoundedParser
-from config.server.http_protocol import HttpProtocol
+from config.server.connections.protocol import HttpProtocol
 
 # Each overridden method with the parameters that uvicorn passes.
 OVERRIDDEN = {
@@ -55,7 +54,7 @@ def test_new_members_hide_no_member_of_uvicorn() -> None:
     source = inspect.getsource(HttpToolsProtocol) + inspect.getsource(RequestResponseCycle)
     ours = {
         name
-        for module in (http_protocol, parser)
+        for module in (protocol, parser)
         for name in re.findall(r"self\.([a-z_]+)(?:: [^=]+)? = ", inspect.getsource(module))
     }
     assert ours >= {"_is_in_head", "_answered", "_unread", "is_recognized"}
@@ -80,7 +79,7 @@ def test_new_members_hide_no_member_of_uvicorn() -> None:
     ],
 )
 def test_the_protocol_has_the_attributes_that_are_read(attribute: str) -> None:
-    read = inspect.getsource(http_protocol) + inspect.getsource(parser) + inspect.getsource(unread)
+    read = inspect.getsource(protocol) + inspect.getsource(parser) + inspect.getsource(unread)
     assert re.search(rf"(self|connection)\.{attribute}\b", read)
     assert re.search(rf"self\.{attribute}\b.* = ", inspect.getsource(HttpToolsProtocol))
 
@@ -103,7 +102,7 @@ def test_the_protocol_has_the_methods_that_are_called() -> None:
     ],
 )
 def test_a_cycle_has_the_attributes_that_are_read(attribute: str) -> None:
-    assert re.search(rf"(_answered|cycle)\.{attribute}\b", inspect.getsource(http_protocol))
+    assert re.search(rf"(_answered|cycle)\.{attribute}\b", inspect.getsource(protocol))
     assert f"self.{attribute} = " in inspect.getsource(RequestResponseCycle.__init__)
 
 

@@ -41,9 +41,9 @@ from config.server.connections.deadlines import BodyClock
 from config.server.connections.heads import Fault
 from config.server.connections.parser import BoundedParser
 from config.server.connections.refusals import Reason, render_refusal
+from config.server.connections.registry import WorkerConnections
 from config.server.connections.table import Pool
 from config.server.connections.unread import UnreadWatch
-from config.server.connections.worker import WorkerConnections
 from config.server.readiness import readiness
 
 # Requests that wait on one connection while an earlier one is answered. Each takes memory of about

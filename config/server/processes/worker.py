@@ -10,8 +10,8 @@ from types import FrameType
 
 import uvicorn
 
+from config.server.processes.supervisor import RETIRE
 from config.server.readiness import readiness
-from config.server.supervisor import RETIRE
 
 
 class WorkerServer(uvicorn.Server):

@@ -1,0 +1,1 @@
+"""The processes of ``serve``: the supervisor and the HTTP server of each worker."""
