@@ -22,7 +22,7 @@ from catalog.views import (
     UserModelViewSet,
     ZdrEndpointViewSet,
 )
-from config.api.document import DocumentView
+from config.api.openapi.document import DocumentView
 from config.server.metrics import metrics
 from endpoints.views import PrivateEndpointViewSet
 from endusers.views import EndUserViewSet, ExternalUserViewSet
