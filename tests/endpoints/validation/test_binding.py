@@ -1,0 +1,169 @@
+"""The first passed validation binds a credential to the domain of its host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from accounts.models import ByokCredential
+from catalog.models import LanguageModel, Provider
+from config.egress.addresses import PinnedHost
+from config.local.simulator.server import Simulator
+from endpoints import rotation, validation, watch
+from endpoints.models import PrivateEndpoint, Validation
+from endpoints.validation import HostIsNew
+from tests.support import factories
+from tests.support.factories import Tenant
+
+pytestmark = pytest.mark.django_db
+
+SECRET = "test-credential-0123456789"
+ELSEWHERE = {
+    "name": "base_url",
+    "passed": False,
+    "reason": "invalid_base_url",
+    "upstream_message": "The credential is bound by its first use to simulator.test; 127.0.0.1 is "
+    "elsewhere. To allow it, send the secret as `key` together with `allowed_hosts`: "
+    "PATCH /byok/{id}.",
+}
+
+
+@pytest.fixture(autouse=True)
+def _pinned_name(settings: Any) -> None:
+    """Resolves the certificate's second name to the simulator, as ``UPSTREAM_HOSTS`` does."""
+    hosts = {"simulator.test": PinnedHost("127.0.0.1")}
+    settings.EGRESS_POLICY = replace(settings.EGRESS_POLICY, hosts=hosts)
+
+
+@pytest.fixture
+def make_draft(
+    tenant: Tenant, model: LanguageModel, provider: Provider, upstream: Simulator
+) -> Callable[..., PrivateEndpoint]:
+    def make(host: str, behaviour: str = "sim-echo") -> PrivateEndpoint:
+        base_url = f"https://{host}:{upstream.port}/v1"
+        return factories.make_draft(
+            tenant, model, provider, base_url=base_url, upstream_model_id=behaviour
+        )
+
+    return make
+
+
+def run(draft: PrivateEndpoint, **options: Any) -> Validation:
+    workspace = draft.organization.workspaces.get()
+    return validation.run(draft, workspace_id=workspace.pk, **options)
+
+
+def test_a_passed_validation_binds_the_credential(
+    credential: ByokCredential, make_draft: Callable[..., PrivateEndpoint], upstream: Simulator
+) -> None:
+    first = run(make_draft("simulator.test"))
+    assert (first.outcome, first.host) == ("passed", "simulator.test")
+    credential.refresh_from_db()
+    assert credential.bound_domains == [".simulator.test"]
+    upstream.clear()
+    second = run(make_draft("127.0.0.1"))
+    assert (second.outcome, second.checks[-1], second.host) == ("failed", ELSEWHERE, "")
+    assert upstream.connections == 0
+    assert run(make_draft("simulator.test")).passed
+
+
+def test_a_failed_validation_binds_nothing(
+    credential: ByokCredential, make_draft: Callable[..., PrivateEndpoint]
+) -> None:
+    failed = run(make_draft("127.0.0.1", "sim-500"))
+    assert (failed.outcome, failed.host) == ("failed", "127.0.0.1")
+    credential.refresh_from_db()
+    assert credential.bound_domains is None
+    assert run(make_draft("simulator.test")).passed
+
+
+def test_of_two_concurrent_first_validations_one_binds_and_the_other_fails(
+    credential: ByokCredential, make_draft: Callable[..., PrivateEndpoint]
+) -> None:
+    drafts = [make_draft("simulator.test"), make_draft("127.0.0.1")]
+    workspace = drafts[0].organization.workspaces.get()
+    found = [validation.examine(draft, workspace_id=workspace.pk) for draft in drafts]
+    assert [each.outcome for each in found] == ["passed", "passed"]
+    for draft, each in zip(drafts, found, strict=True):
+        draft.record_validation(each)
+    stored = [Validation.objects.get(pk=each.pk) for each in found]
+    assert [each.outcome for each in stored] == ["passed", "failed"]
+    assert [check for check in stored[1].checks if not check["passed"]] == [ELSEWHERE]
+    assert drafts[1].validation == stored[1]
+    credential.refresh_from_db()
+    assert credential.bound_domains == [".simulator.test"]
+
+
+def test_a_second_credential_validates_at_a_second_domain(
+    tenant: Tenant,
+    provider: Provider,
+    credential: ByokCredential,
+    make_draft: Callable[..., PrivateEndpoint],
+) -> None:
+    run(make_draft("simulator.test"))
+    second = factories.make_credential(tenant, provider, "second-credential-0123456789")
+    result = run(make_draft("127.0.0.1"))
+    assert (result.outcome, result.credential) == ("passed", second)
+
+
+def test_the_providers_own_host_is_always_allowed(
+    provider: Provider, credential: ByokCredential, make_draft: Callable[..., PrivateEndpoint]
+) -> None:
+    run(make_draft("simulator.test"))
+    provider.base_url = "https://127.0.0.1/v1"
+    provider.save_fields("base_url")
+    assert run(make_draft("127.0.0.1")).passed
+
+
+@pytest.mark.parametrize(
+    ("rule", "hosts", "outcome"),
+    [
+        ("named", None, "failed"),
+        ("named", ["127.0.0.1"], "passed"),
+        ("off", None, "passed"),
+        ("off", ["simulator.test"], "failed"),
+    ],
+)
+def test_the_setting_changes_the_rule(
+    settings: Any,
+    credential: ByokCredential,
+    make_draft: Callable[..., PrivateEndpoint],
+    rule: str,
+    hosts: list[str] | None,
+    outcome: str,
+) -> None:
+    run(make_draft("simulator.test"))
+    settings.CREDENTIALS_REQUIRE_HOSTS = rule
+    ByokCredential.objects.update(allowed_hosts=hosts)
+    assert run(make_draft("127.0.0.1")).outcome == outcome
+
+
+def test_the_watch_and_a_rotation_obey_the_binding(
+    credential: ByokCredential, make_draft: Callable[..., PrivateEndpoint], upstream: Simulator
+) -> None:
+    endpoint = make_draft("127.0.0.1")
+    run(endpoint)
+    endpoint.activate()
+    ByokCredential.objects.update(bound_domains=[".simulator.test"])
+    upstream.clear()
+    watched = watch.watch(endpoint)
+    assert watched is not None
+    assert watched.checks[-1] == ELSEWHERE
+    with pytest.raises(rotation.RotationRefused):
+        rotation.rotate(credential, credential.reveal(), revalidate=True)
+    assert upstream.connections == 0
+
+
+def test_an_operator_who_may_not_bind_validates_at_known_hosts_alone(
+    credential: ByokCredential, make_draft: Callable[..., PrivateEndpoint], upstream: Simulator
+) -> None:
+    draft = make_draft("simulator.test")
+    with pytest.raises(HostIsNew) as caught:
+        run(draft, may_bind=False)
+    assert "simulator.test has never received the secret of acme" in caught.value.message
+    assert (upstream.connections, Validation.objects.count()) == (0, 0)
+    assert run(draft).passed
+    assert run(draft, may_bind=False).passed
