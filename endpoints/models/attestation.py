@@ -32,7 +32,7 @@ class Attestation(models.Model):
         return f"ZDR {self.declared_zdr}, region {self.declared_region}"
 
     @property
-    def declared(self) -> tuple[bool | None, str | None]:
+    def declarations(self) -> tuple[bool | None, str | None]:
         return self.declared_zdr, self.declared_region
 
 
@@ -42,8 +42,8 @@ def next_attestation(endpoint: Any, *, by: str) -> Attestation | None:
     Returns ``None`` when the endpoint's attestation already says the same.
     """
     previous: Attestation | None = endpoint.attestation
-    declared = (endpoint.declared_zdr, endpoint.declared_region)
-    if declared == ((None, None) if previous is None else previous.declared):
+    declarations = (endpoint.declared_zdr, endpoint.declared_region)
+    if declarations == ((None, None) if previous is None else previous.declarations):
         return None
     return Attestation(
         endpoint=endpoint,

@@ -75,7 +75,7 @@ def test_an_import_stores_every_field(tenant: Tenant, row: dict[str, Any]) -> No
     attestation = Attestation.objects.get()
     assert stored.attestation == attestation
     assert attestation.endpoint == stored
-    assert attestation.declared == (True, "europe")
+    assert attestation.declarations == (True, "europe")
     assert attestation.stated_by == "import_private_endpoints"
 
 
@@ -101,7 +101,7 @@ def test_an_imported_draft_equals_a_created_draft(
     assert {**first, "_state": None} == {**second, "_state": None}
     assert created.attestation is not None
     assert imported.attestation is not None
-    assert imported.attestation.declared == created.attestation.declared
+    assert imported.attestation.declarations == created.attestation.declared
     assert imported.attestation.stated_by == created.attestation.stated_by
 
 
@@ -188,7 +188,7 @@ def test_changed_declarations_update_a_draft(tenant: Tenant, row: dict[str, Any]
     assert counts(load(tenant, row | {"declared_zdr": False, "declared_region": None})) == (0, 1, 0)
     stored = PrivateEndpoint.objects.get()
     assert (stored.declared_region, stored.declared_zdr) == (None, False)
-    assert [attestation.declared for attestation in Attestation.objects.order_by("id")] == [
+    assert [attestation.declarations for attestation in Attestation.objects.order_by("id")] == [
         (True, "europe"),
         (False, None),
     ]

@@ -36,7 +36,7 @@ def test_a_declaration_is_stored_with_its_author_and_request(
 ) -> None:
     endpoint_id = declare(management, declared_zdr=True, declared_region="europe")
     made = Attestation.objects.get(endpoint_id=endpoint_id)
-    assert made.declared == (True, "europe")
+    assert made.declarations == (True, "europe")
     assert made.stated_by.startswith("key mk-cw-")
     assert made.request_id == "request-1"
     assert PrivateEndpoint.objects.get(pk=endpoint_id).attestation == made
@@ -57,7 +57,7 @@ def test_edit_appends_a_declaration_and_keeps_the_old_one(
     url = f"/api/v1/private-endpoints/{endpoint_id}"
     management.patch(url, {"upstream_model_id": "sim-echo", "declared_zdr": False})
     management.patch(url, {"upstream_model_id": "sim-echo", "declared_zdr": False})
-    assert [made.declared for made in Attestation.objects.order_by("id")] == [
+    assert [made.declarations for made in Attestation.objects.order_by("id")] == [
         (True, None),
         (False, None),
     ]
@@ -68,7 +68,7 @@ def test_a_withdrawn_declaration_is_stored_as_an_attestation(
 ) -> None:
     endpoint_id = declare(management, declared_zdr=True)
     management.patch(f"/api/v1/private-endpoints/{endpoint_id}", {"upstream_model_id": "other"})
-    assert [made.declared for made in Attestation.objects.order_by("id")] == [
+    assert [made.declarations for made in Attestation.objects.order_by("id")] == [
         (True, None),
         (None, None),
     ]
