@@ -10,7 +10,6 @@ import uuid
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
-from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.db import DatabaseError, connection
@@ -260,7 +259,7 @@ def _find_credential(
         raise _CheckFailed("byok_key", Reason.NO_BYOK_KEY)
     credential = credentials[0]
     if endpoint.base_url is not None:
-        host, own_hosts = _host_of(endpoint.base_url), endpoint.provider.own_hosts()
+        host, own_hosts = endpoint.host, endpoint.provider.own_hosts()
         permitted = (each for each in credentials if each.host_limits(own_hosts).permits(host))
         credential = next(permitted, credential)
     validation.credential = credential
@@ -271,13 +270,6 @@ def _find_credential(
         raise _CheckFailed(
             "byok_key", Reason.KEY_DECRYPTION_FAILED, outcome=Outcome.BROKEN
         ) from None
-
-
-def _host_of(base_url: str) -> str:
-    try:
-        return urlsplit(base_url).hostname or ""
-    except ValueError:
-        return ""
 
 
 async def _probe(call: Call, dialect: Dialect, policy: egress.EgressPolicy, result: _Run) -> None:

@@ -10,6 +10,7 @@ from django.contrib.admin.widgets import AutocompleteSelect
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest
 
+from accounts.admin.credential_hosts import CredentialHosts
 from accounts.models import HOST_NAME, ApiKey, ByokCredential, Member, Organization
 from catalog import dialects
 from catalog.dialects.shared.credentials import InvalidCredential
@@ -19,11 +20,14 @@ from config.console.actions import Message, transition
 from config.console.base import ConsoleAdmin
 from config.console.forms import ConsoleForm, SecretField
 from config.console.unfold import Dialog, SelectWidget, display
+from config.credentials import Secret
 from endpoints import rotation
 
 
 class ByokForm(ConsoleForm):
-    """Takes the columns of a credential except the secret, which only a rotation replaces."""
+    """Takes the columns of a credential except the secret."""
+
+    refusal_fields = {"secret_required": "allowed_hosts"}
 
     class Meta:
         labels = {
@@ -44,19 +48,27 @@ class ByokForm(ConsoleForm):
                 "allowed_hosts", "Each entry must be a lower-case host name without port or path."
             )
         organization = cleaned.get("owner") or getattr(self.instance, "organization", None)
-        hashes = self._added(cleaned, "allowed_api_key_hashes")
+        hashes = self._new_entries(cleaned, "allowed_api_key_hashes")
         if hashes and organization is not None:
             own = ApiKey.objects.for_organization(organization.pk).filter(digest__in=hashes)
             if own.count() != len(hashes):
                 self.add_error(
                     "allowed_api_key_hashes", "One of the keys does not belong to the organization."
                 )
-        self._check_members(organization, self._added(cleaned, "allowed_user_ids"))
+        self._check_members(organization, self._new_entries(cleaned, "allowed_user_ids"))
         return cleaned
 
-    def _added(self, cleaned: dict[str, Any], name: str) -> set[str]:
+    def _new_entries(self, cleaned: dict[str, Any], name: str) -> set[str]:
         """Returns the new entries of a list; stored ones may name a key that was revoked later."""
         return set(cleaned.get(name) or ()) - set(self.initial.get(name) or ())
+
+    def _check_secret(self, provider: Provider | None, secret: Secret | None) -> None:
+        if provider is None or secret is None:
+            return
+        try:
+            dialects.check_credential(provider.dialect, secret)
+        except InvalidCredential as exc:
+            self.add_error("secret", str(exc))
 
     def _check_members(self, organization: Organization | None, texts: set[str]) -> None:
         members = {parse_uuid(text) for text in texts}
@@ -66,6 +78,22 @@ class ByokForm(ConsoleForm):
                 self.add_error(
                     "allowed_user_ids", "One of the members does not belong to the organization."
                 )
+
+
+class ByokChangeForm(ByokForm):
+    """Takes the secret too: more allowed hosts need it."""
+
+    secret = SecretField(
+        required=False,
+        help_text="Needed for more allowed hosts, or to clear them: the stored secret, or a new "
+        "one that replaces it. With an empty list, the next use binds the credential again.",
+    )
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean()
+        provider = Provider.objects.filter(slug=self.instance.provider_slug).first()
+        self._check_secret(provider, cleaned.get("secret"))
+        return cleaned
 
 
 class ByokAddForm(ByokForm):
@@ -91,11 +119,7 @@ class ByokAddForm(ByokForm):
             self.add_error(
                 "workspace", ValidationError("The workspace belongs to another organization.")
             )
-        if cleaned.get("secret") and cleaned.get("provider"):
-            try:
-                dialects.check_credential(cleaned["provider"].dialect, cleaned["secret"])
-            except InvalidCredential as exc:
-                self.add_error("secret", str(exc))
+        self._check_secret(cleaned.get("provider"), cleaned.get("secret"))
         return cleaned
 
 
@@ -117,11 +141,15 @@ _BYOK_FLAGS: Final = (
 _BYOK_LIMITS: Final = (
     "allowed_models", "allowed_api_key_hashes", "allowed_user_ids", "allowed_hosts",
 )  # fmt: skip
+_LIMITS_HELP: Final = (
+    "Separate entries by commas. An empty list does not limit, except for hosts: then the secret "
+    "goes to its provider's hosts and to the domain of its first use."
+)
 _BYOK_DECLARED: Final = ("declared_region", "declared_zdr")
 
 
 @admin.register(ByokCredential)
-class ByokCredentialAdmin(ConsoleAdmin):
+class ByokCredentialAdmin(CredentialHosts, ConsoleAdmin):
     """Lists the credentials of organizations; a secret can be written but not read."""
 
     form = ByokForm
@@ -138,30 +166,22 @@ class ByokCredentialAdmin(ConsoleAdmin):
     add_fieldsets = (
         (None, {"fields": ("owner", "workspace", "provider", "secret", "name")}),
         ("Use", {"fields": _BYOK_FLAGS}),
-        (
-            "Limits",
-            {
-                "fields": _BYOK_LIMITS,
-                "description": "Separate entries by commas. An empty list does not limit.",
-            },
-        ),
+        ("Limits", {"fields": _BYOK_LIMITS, "description": _LIMITS_HELP}),
         ("Declarations", {"fields": _BYOK_DECLARED}),
     )
     fieldsets = (
         (None, {"fields": ("name", ("label", "version"), "dependants")}),
         ("Scope", {"fields": ("organization", "workspace", "provider_slug", "sort_order")}),
         ("Use", {"fields": _BYOK_FLAGS}),
-        (
-            "Limits",
-            {
-                "fields": _BYOK_LIMITS,
-                "description": "Separate entries by commas. An empty list does not limit.",
-            },
-        ),
+        ("Hosts", {"fields": ("destinations", "past_destinations")}),
+        ("Limits", {"fields": _BYOK_LIMITS, "description": _LIMITS_HELP}),
         ("Declarations", {"fields": _BYOK_DECLARED}),
         ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
     )
-    readonly_fields = ("label", "version", "dependants", "id", "created_at", "updated_at")
+    readonly_fields = (
+        "label", "version", "dependants", "destinations", "past_destinations", "id", "created_at",
+        "updated_at",
+    )  # fmt: skip
 
     @display(
         description="Status", ordering="disabled", label={"in use": "success", "off": "warning"}
@@ -192,7 +212,30 @@ class ByokCredentialAdmin(ConsoleAdmin):
     ) -> Any:
         if obj is None:
             kwargs["form"] = ByokAddForm
+        elif self.has_change_permission(request, obj):
+            kwargs["form"] = ByokChangeForm
         return super().get_form(request, obj, change=change, **kwargs)
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Shows the field of the secret beside the limits to operators who may use it."""
+        fieldsets = super().get_fieldsets(request, obj)
+        if obj is None or not self.has_change_permission(request, obj):
+            return fieldsets
+        return [
+            (name, {**options, "fields": (*options["fields"], "secret")})
+            if name == "Limits"
+            else (name, options)
+            for name, options in fieldsets
+        ]
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        if not change:
+            super().save_model(request, obj, form, change)
+            return
+        given = form.cleaned_data
+        secret = given["secret"]
+        names = {*form.changed_data, *(() if secret is None else ("allowed_hosts",))} - {"secret"}
+        obj.edit(secret=secret, **{name: given[name] for name in names})
 
     def create(self, request: HttpRequest, obj: Any, form: Any) -> ByokCredential:
         given = form.cleaned_data

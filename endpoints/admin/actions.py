@@ -10,7 +10,7 @@ from django.http import HttpRequest
 from config.console.actions import Message, bulk_action, transition
 from config.console.base import ConsoleAdmin, actor_of
 from endpoints import validation as live
-from endpoints.admin.forms import DisableDialog, EditDialog, ValidateDialog
+from endpoints.admin.forms import DisableDialog, EditDialog, ValidateDialog, may_point_secrets
 from endpoints.models import PrivateEndpoint
 
 Status = PrivateEndpoint.Status
@@ -51,7 +51,11 @@ class PrivateEndpointActions(ConsoleAdmin):
         form=EditDialog,
     )
     def edit(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
-        endpoint.edit(by=actor_of(request), **{name: form.cleaned_data[name] for name in _EDITED})
+        given = {name: form.cleaned_data[name] for name in _EDITED}
+        if not may_point_secrets(request):
+            # The form refused another URL than the one that it showed.
+            del given["base_url"]
+        endpoint.edit(by=actor_of(request), **given)
         return messages.SUCCESS, "The draft is saved."
 
     @transition(
@@ -64,11 +68,18 @@ class PrivateEndpointActions(ConsoleAdmin):
     )
     def validate(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
         endpoint.require_status(Status.DRAFT)
-        result = live.run(endpoint, workspace_id=form.cleaned_data["workspace"].pk)
+        result = live.run(
+            endpoint,
+            workspace_id=form.cleaned_data["workspace"].pk,
+            may_bind=may_point_secrets(request),
+        )
         if result.passed:
             return messages.SUCCESS, "The validation passed."
         check = next(check for check in result.checks if not check["passed"])
-        return messages.WARNING, f"The validation failed: {check['name']} ({check['reason']})."
+        message = f"The validation failed: {check['name']} ({check['reason']})."
+        if check["reason"] == live.Reason.INVALID_BASE_URL and "upstream_message" in check:
+            message += f" {check['upstream_message']}"
+        return messages.WARNING, message
 
     @transition(
         description="Activate",

@@ -9,6 +9,7 @@ from django.utils import timezone
 from django.utils.html import format_html_join
 from django.utils.timesince import timesince
 
+from accounts.models import ByokCredential
 from config.console.formatting import dollars, label_renderer, per_million
 from config.console.unfold import display
 from endpoints.admin.forms import RATES
@@ -66,6 +67,25 @@ class PrivateEndpointColumns:
             "admin/endpoints/history.html", {"events": events(endpoint), "shown": SHOWN}
         )
 
+    @display(description="Credentials, in order of trial")
+    def credentials(self, endpoint: PrivateEndpoint) -> str:
+        """Returns the credentials of the provider, and whether their secrets travel to the host."""
+        rows = (
+            ByokCredential.objects.for_organization(endpoint.organization_id)
+            .filter(provider_slug=endpoint.provider.slug, disabled=False)
+            .select_related("workspace")
+            .order_by("is_fallback", "sort_order", "created_at")[:SHOWN]
+        )
+        lines = (
+            (
+                credential,
+                credential.workspace.name if credential.workspace else "all workspaces",
+                _describe_travel(endpoint, credential),
+            )
+            for credential in rows
+        )
+        return format_html_join("", "<div>{} in {}: {}</div>", lines) or "none"
+
     @display(description="Drift", label=_DRIFT)
     def drift(self, endpoint: PrivateEndpoint) -> str:
         return "" if endpoint.drifted_at is None else "drifted"
@@ -83,3 +103,14 @@ class PrivateEndpointColumns:
             if (rate := getattr(endpoint.price, name)) is not None
         )
         return format_html_join("", "<div>{}: {} per token ({} per million)</div>", rows)
+
+
+def _describe_travel(endpoint: PrivateEndpoint, credential: ByokCredential) -> str:
+    if endpoint.base_url is None:
+        return "is sent to the host that it names"
+    limits = credential.host_limits(endpoint.provider.own_hosts())
+    if (reason := limits.refusal(endpoint.host)) is not None:
+        return f"is not sent. {reason}"
+    if limits.is_open:
+        return f"is sent to {endpoint.host}, which binds it"
+    return f"is sent to {endpoint.host}"

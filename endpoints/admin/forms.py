@@ -6,6 +6,7 @@ import uuid
 from typing import Any, Final
 
 from django import forms
+from django.http import HttpRequest
 
 from accounts.models import Region, Workspace
 from catalog.pricing import Price
@@ -19,6 +20,14 @@ from endpoints.models import (
 )
 
 RATES: Final = ("prompt", "completion", "cache_read", "cache_write")
+
+
+def may_point_secrets(request: HttpRequest) -> bool:
+    """Returns whether an operator may decide to which new hosts a stored secret is sent.
+
+    Whoever may not replace a secret may not point it elsewhere either.
+    """
+    return request.user.has_perm("accounts.change_byokcredential")
 
 
 class ValidateDialog(Dialog):
@@ -93,6 +102,11 @@ class EditDialog(Dialog):
             require_base_url(base_url, self._endpoint.provider)
         except InvalidBaseURL as exc:
             raise forms.ValidationError(exc.message) from None
+        if base_url != self._endpoint.base_url and not may_point_secrets(self.request):
+            raise forms.ValidationError(
+                "Only operators who may change credentials may change the base URL, because the "
+                "secret of the organization goes there."
+            )
         return base_url
 
 
@@ -133,6 +147,6 @@ class PrivateEndpointForm(ConsoleForm):
         return cleaned
 
     @property
-    def negotiated(self) -> Price | None:
+    def negotiated_price(self) -> Price | None:
         rates = {name: self.cleaned_data[name] for name in RATES}
         return None if rates["prompt"] is None else Price(**rates)

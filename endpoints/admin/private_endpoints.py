@@ -77,7 +77,7 @@ class PrivateEndpointAdmin(PrivateEndpointColumns, PrivateEndpointActions, Uploa
             None,
             {"fields": (("state", "validated", "drift"), ("model", "provider"), "organization")},
         ),
-        ("Upstream", {"fields": ("base_url", "upstream_model_id")}),
+        ("Upstream", {"fields": ("base_url", "upstream_model_id", "credentials")}),
         ("Declarations", {"fields": (("declared_region", "declared_zdr"),)}),
         ("Price", {"fields": ("rates",)}),
         ("History", {"fields": ("history",)}),
@@ -98,7 +98,8 @@ class PrivateEndpointAdmin(PrivateEndpointColumns, PrivateEndpointActions, Uploa
         ),
     )
     readonly_fields = (
-        "state", "validated", "drift", "rates", "history", "activated_at", "activated_by",
+        "state", "validated", "drift", "credentials", "rates", "history", "activated_at",
+        "activated_by",
         "disabled_at", "disabled_by", "disabled_reason", "watched_at", "drifted_at", "created_at",
         "updated_at", "id", "idempotency_key",
     )  # fmt: skip
@@ -133,7 +134,7 @@ class PrivateEndpointAdmin(PrivateEndpointColumns, PrivateEndpointActions, Uploa
             base_url=obj.base_url,
             declared_region=obj.declared_region,
             declared_zdr=obj.declared_zdr,
-            price=form.negotiated,
+            price=form.negotiated_price,
             by=actor_of(request),
         )
         return endpoint

@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 import pgtrigger
 from django.db import models, transaction
@@ -292,6 +293,14 @@ class PrivateEndpoint(IdempotentModel, StatefulModel):
     @property
     def model_permaslug(self) -> str:
         return self.model.canonical_slug
+
+    @property
+    def host(self) -> str:
+        """Returns the host of ``base_url``; empty if the credential names the host."""
+        try:
+            return urlsplit(self.base_url or "").hostname or ""
+        except ValueError:
+            return ""  # the address is refused when it is called
 
     @property
     def model_slug(self) -> str | None:

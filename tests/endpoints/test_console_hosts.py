@@ -1,0 +1,98 @@
+"""Support operators point no secret of a tenant at a new host."""
+
+from __future__ import annotations
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.test import Client
+
+from accounts.models import ByokCredential
+from config.apps import Role
+from config.local.simulator.server import Simulator
+from endpoints.models import PrivateEndpoint, Validation, ValidationSlot
+from tests.support import factories
+from tests.support.console import SECRET, SUBMIT, fingerprint, messages_of, page
+from tests.support.factories import Tenant
+
+
+@pytest.fixture
+def support(db: None) -> Client:
+    """Returns a browser of an operator with the role Support."""
+    user = User.objects.create_user("support", is_staff=True)
+    user.groups.add(Group.objects.get(name=Role.SUPPORT))
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+@pytest.fixture
+def draft(tenant: Tenant, simulator: Simulator) -> PrivateEndpoint:
+    provider = factories.make_provider("acme")
+    factories.make_credential(tenant, provider, SECRET)
+    simulator.clear()
+    return factories.make_draft(
+        tenant, factories.make_model(), provider, base_url=simulator.base_url
+    )
+
+
+def validate(client: Client, draft: PrivateEndpoint) -> list[str]:
+    form = {**SUBMIT, "workspace": str(draft.organization.workspaces.get().pk)}
+    return messages_of(client.post(page(draft, "validate"), form, follow=True))
+
+
+def test_support_validates_at_a_host_only_after_the_organization_did(
+    support: Client, operator: Client, draft: PrivateEndpoint, simulator: Simulator
+) -> None:
+    [message] = validate(support, draft)
+    assert message.startswith("127.0.0.1 has never received the secret of acme")
+    assert (simulator.requests, Validation.objects.count()) == ([], 0)
+    assert validate(operator, draft) == ["The validation passed."]
+    assert validate(support, draft) == ["The validation passed."]
+
+
+def test_support_changes_a_draft_but_not_its_base_url(
+    support: Client, operator: Client, draft: PrivateEndpoint
+) -> None:
+    shown = {
+        **SUBMIT, "upstream_model_id": "sim-echo-2", "base_url": draft.base_url,
+        "declared_region": "", "declared_zdr": "",
+    }  # fmt: skip
+    support.post(page(draft, "edit"), shown)
+    draft.refresh_from_db()
+    assert draft.upstream_model_id == "sim-echo-2"
+    moved = {**shown, "base_url": "https://listener.example/v1"}
+    before = fingerprint()
+    refused = support.post(page(draft, "edit"), moved)
+    assert "Only operators who may change credentials" in refused.content.decode()
+    assert fingerprint() == before
+    operator.post(page(draft, "edit"), moved)
+    draft.refresh_from_db()
+    assert draft.base_url == "https://listener.example/v1"
+
+
+def test_the_page_shows_which_credentials_travel(support: Client, draft: PrivateEndpoint) -> None:
+    credential = ByokCredential.objects.get()
+    for changes, text in (
+        ({}, "is sent to 127.0.0.1, which binds it"),
+        ({"bound_domains": ["127.0.0.1"]}, "is sent to 127.0.0.1</div>"),
+        ({"bound_domains": [".corp.example"]}, "is not sent. The credential is bound by its first"),
+        ({"allowed_hosts": ["a.example"]}, "is not sent. The allowed_hosts of the credential"),
+    ):
+        ByokCredential.objects.update(**changes)
+        shown = support.get(page(draft)).content.decode()
+        assert f"<div>{credential} in Default: {text}" in shown
+
+
+def test_a_validation_without_a_free_slot_is_a_message(
+    operator: Client, draft: PrivateEndpoint
+) -> None:
+    for _ in range(2):
+        ValidationSlot(organization=draft.organization).take()
+    [message] = validate(operator, draft)
+    assert message.startswith("At most 2 validations of an organization run at a time.")
+    assert not Validation.objects.exists()
+    form = {**SUBMIT, "secret": f"{SECRET}-new", "revalidate": "on"}
+    credential = ByokCredential.objects.get()
+    [message] = messages_of(operator.post(page(credential, "rotate"), form, follow=True))
+    assert message.startswith("At most 2 validations of an organization run at a time.")
+    assert ByokCredential.objects.get().version == 1
