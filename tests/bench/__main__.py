@@ -365,7 +365,7 @@ def _measure(directory: Path, system: System, load: Load, *, seconds: int) -> di
 def _catalogue(upstream: str, others: int) -> dict[str, Any]:
     """Returns the models of the loads, and ``others`` more models with four endpoints each."""
     names = {f"bench/{load.model}": load.model for load in LOADS}
-    names["bench/bench-drip"] = "bench-drip"
+    names |= {f"bench/{name}": name for name in ("bench-drip", "bench-steps")}
     crowd = [f"crowd/model-{number}" for number in range(others)]
     return {
         "providers": [
@@ -419,7 +419,7 @@ def process_on(
         process.kill()
 
 
-def wait_for(url: str) -> None:
+def wait_for(url: str, *, pause: float = 0.2) -> None:
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         try:
@@ -430,7 +430,7 @@ def wait_for(url: str) -> None:
             pass
         else:
             return
-        time.sleep(0.2)
+        time.sleep(pause)
     sys.exit(f"{url} does not answer")
 
 

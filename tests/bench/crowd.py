@@ -35,9 +35,9 @@ def main() -> None:
 
 
 async def _measure_crowd(system: System, streams: int) -> None:
-    await _read_stream(system)
+    await read_stream(system)
     memory, cpu = memory_of(system.pid), cpu_of(system.pid)
-    tasks = [asyncio.create_task(_read_stream(system)) for _ in range(streams)]
+    tasks = [asyncio.create_task(read_stream(system)) for _ in range(streams)]
     await asyncio.sleep(_HALFWAY)
     grown = memory_of(system.pid) - memory
     gaps = [gap for found in await asyncio.gather(*tasks) for gap in found]
@@ -50,13 +50,13 @@ async def _measure_crowd(system: System, streams: int) -> None:
     print(f"events come late  {late[len(late) // 2]:.1f} ms p50, {late[-len(late) // 100]:.1f} p99")
 
 
-async def _read_stream(system: System) -> list[float]:
+async def read_stream(system: System, model: str = "bench-drip") -> list[float]:
     """Requests a stream; returns the seconds between its events, or an empty list if it broke."""
     address, _, path = system.url.removeprefix("http://").partition("/")
     host, _, port = address.partition(":")
     body = json.dumps(
         {
-            "model": "bench/bench-drip",
+            "model": f"bench/{model}",
             "stream": True,
             "messages": [{"role": "user", "content": "one two three four"}],
             "max_tokens": 100,

@@ -7,6 +7,7 @@ bytes. The name of the model selects the answer:
 * ``chunks``: a stream, one write call for each event, without a pause;
 * ``packets``: the same stream, each event in its own packet;
 * ``slow``: a whole answer after :data:`DELAY_SECONDS`;
+* ``steps``: a stream with :data:`STEP_SECONDS` between two events;
 * ``drip``: a stream with :data:`DRIP_SECONDS` between two events;
 * any other: a whole answer at once.
 """
@@ -25,6 +26,7 @@ import uvloop
 CHUNKS: Final = 50
 DELAY_SECONDS: Final = 0.05
 DRIP_SECONDS: Final = 0.5
+STEP_SECONDS: Final = 0.02
 _USAGE: Final = {"prompt_tokens": 11, "completion_tokens": 4, "total_tokens": 15}
 _STREAM_HEAD: Final = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
@@ -95,6 +97,8 @@ class Provider(asyncio.Protocol):
     def _begin(self, request: bytes) -> None:
         if b"drip" in request:
             self._answer(iter(_EVENTS), DRIP_SECONDS)
+        elif b"steps" in request:
+            self._answer(iter(_EVENTS), STEP_SECONDS)
         elif b"packets" in request:
             self._answer(iter(_EVENTS), 0)
         elif b"chunks" in request:
