@@ -24,6 +24,7 @@ from django.urls import reverse_lazy
 from billing.topups.chains import Chain, parse_chains
 from config.egress.addresses import EgressPolicy, PinnedHost, parse_pinned_hosts
 from config.environment import Environment, find_misspelt
+from config.local.postgres import has_programs
 from config.server.connections.peers import parse_proxies
 from config.server.regions import parse_region_hosts
 
@@ -465,6 +466,11 @@ if _secret_key and not _database_url:
     raise ImproperlyConfigured(
         "SECRET_KEY is set, but DATABASE_URL is not. Set DATABASE_URL to your PostgreSQL, or to "
         "'embedded' for the database under DATA_DIR."
+    )
+if EMBEDDED and not has_programs():
+    raise ImproperlyConfigured(
+        "There is no embedded PostgreSQL in this installation. Set DATABASE_URL to a PostgreSQL of "
+        "your own, for instance postgres://causeway:secret@db.example.com/causeway."
     )
 
 SECRET_KEY = _secret_key or _generate_secret("SECRET_KEY", lambda: secrets.token_urlsafe(48))

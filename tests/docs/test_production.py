@@ -6,7 +6,6 @@ import json
 import os
 import secrets
 import shlex
-import tomllib
 from collections.abc import Iterator
 from urllib.parse import urlsplit, urlunsplit
 
@@ -57,15 +56,3 @@ def test_the_units_start_commands_that_exist() -> None:
         _, manage, name, *arguments = shlex.split(line)
         assert manage == "manage.py"
         load_command_class("config", name).create_parser(manage, name).parse_args(arguments)
-
-
-def test_the_container_has_what_runs() -> None:
-    lines = (PROJECT / "Containerfile").read_text().splitlines()
-    copied = [line.split()[1:-1] for line in lines if line.startswith("COPY ")]
-    names = {name for names in copied for name in names}
-    assert [name for name in names if not (PROJECT / name).exists()] == []
-    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())
-    assert names >= {*project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]}
-    [command] = [json.loads(line[4:]) for line in lines if line.startswith("CMD ")]
-    _, manage, name, *arguments = command
-    load_command_class("config", name).create_parser(manage, name).parse_args(arguments)

