@@ -197,6 +197,44 @@ def test_every_route_gives_every_actor_the_expected_status(
         assert snapshots.everything() == before
 
 
+class Unreadable:
+    """A request body that must not be read."""
+
+    def read(self, *_: object) -> bytes:
+        raise AssertionError("the body was read")
+
+    readline = readlines = __iter__ = read
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("actor", [actor for actor, status in ACTORS.items() if status == 401])
+def test_no_route_reads_a_body_before_it_knows_the_caller(
+    keys: dict[str, str | None], actor: str
+) -> None:
+    key = keys[actor]
+    client = APIClient() if key is None else factories.client(key)
+    refused = []
+    for route in (route for route in KEYED_ROUTES if route.method != "GET"):
+        path = re.sub(r"\{\w+\}", str(uuid4()), route.path)
+        for content_type in ("application/json", "application/x-www-form-urlencoded"):
+            body = {"wsgi.input": Unreadable(), "CONTENT_LENGTH": "9", "CONTENT_TYPE": content_type}
+            response = client.generic(route.method, path, "not JSON,", content_type, **body)
+            refused.append(response.status_code)
+    assert set(refused) == {401}
+
+
+def test_no_management_route_reads_the_body_of_an_inference_key(tenant: Tenant) -> None:
+    client = factories.client(tenant.api_key)
+    for route in KEYED_ROUTES:
+        if route.method != "GET" and route.view.permission_classes == [ManagementKey]:
+            path = re.sub(r"\{\w+\}", str(uuid4()), route.path)
+            body = {"wsgi.input": Unreadable(), "CONTENT_LENGTH": "9"}
+            response = client.generic(route.method, path, "x", "application/json", **body)
+            assert (str(route), response.status_code) == (str(route), 403)
+
+
 @pytest.mark.parametrize("route", sorted(PUBLIC))
 def test_a_public_route_needs_no_key(anonymous: APIClient, route: str) -> None:
     method, _, path = route.partition(" ")
