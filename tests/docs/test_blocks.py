@@ -18,6 +18,7 @@ EXECUTED = {
     "docs/clients.md": "test_demo_pages",
     "docs/deploy/index.md": "test_production",
     "docs/dialects.md": "test_demo_pages",
+    "docs/operating.md": "test_rotation",
 }
 LANGUAGES = {SHELL, PYTHON, "json", "text"}
 
