@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from django.contrib import admin, messages
+from django.contrib.auth.models import User
 from django.db.models import Exists, OuterRef
 from django.http import HttpRequest
 from django_otp.plugins.otp_static.admin import StaticDevice
@@ -16,6 +17,7 @@ from config.console.base import ReadOnlyAdmin
 from config.console.formatting import label_renderer
 from config.console.sign_in import events, totp
 from config.console.sign_in.models import SignInLimit
+from config.console.sign_in.privileges import may_change_operator
 from config.console.sign_in.throttle import address_of
 from config.console.unfold import display
 
@@ -48,14 +50,24 @@ class SecondFactorAdmin(ReadOnlyAdmin):
     def codes(self, device: Any) -> str:
         return f"{totp.codes_left(device.user)} left"
 
-    def has_remove_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.has_perm("otp_totp.delete_totpdevice")
+    def has_remove_permission(self, request: HttpRequest, key: Any = None) -> bool:
+        """Returns whether the operator may remove a factor: not of who outranks them, nor an own.
+
+        An own factor is removed on a page that asks for its code.
+        """
+        if not request.user.has_perm("otp_totp.delete_totpdevice"):
+            return False
+        device = None if key is None else self.get_object(request, str(getattr(key, "pk", key)))
+        return device is None or (
+            device.user != request.user
+            and may_change_operator(cast(User, request.user), device.user)
+        )
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Allows the deletion only as part of deleting the operator, on the operator's page."""
         match = request.resolver_match
         is_operator_page = match is not None and str(match.url_name).startswith("auth_user_")
-        return is_operator_page and self.has_remove_permission(request)
+        return is_operator_page and self.has_remove_permission(request, obj)
 
     @transition(
         description="Remove",
