@@ -150,7 +150,7 @@ class GrantRequestAdmin(ReadOnlyAdmin):
         return nano_dollars(grant_request.amount_nano)
 
     def has_decide_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
-        return request.user.has_perm("billing.add_transfer")
+        return request.user.has_perm(GrantRequest.DECIDE_PERMISSION)
 
     def get_actions_detail(self, request: HttpRequest, object_id: Any) -> Any:
         """Returns the actions of an undecided request; the model checks it again under a lock."""

@@ -1,6 +1,13 @@
 """Money: the ledger, and top-ups and deposits on chains."""
 
-from billing.models.ledger import Account, GrantRequest, Meter, SameOperator, Transfer
+from billing.models.ledger import (
+    Account,
+    GrantRequest,
+    Meter,
+    NotIndependent,
+    SameOperator,
+    Transfer,
+)
 from billing.topups.models.chain_states import ChainState, chain_name
 from billing.topups.models.deposits import Deposit
 from billing.topups.models.top_ups import ChainNotOffered, TooManyTopUps, TopUp, TopUpNotFound
@@ -13,6 +20,7 @@ __all__ = [
     "Deposit",
     "GrantRequest",
     "Meter",
+    "NotIndependent",
     "SameOperator",
     "TooManyTopUps",
     "TopUp",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from datetime import date
-from typing import Self
+from typing import Final, Self
 
 import pgtrigger
 from django.db import models, transaction
@@ -18,6 +18,7 @@ from django.utils import timezone
 
 from accounts.models import ApiKey, Member, Organization, Workspace
 from config.api.errors import Conflict
+from config.audit.approvals import find_objection
 from config.audit.triggers import Audit
 from config.models import StatefulModel
 from config.triggers import AppendOnly, Trigger
@@ -191,6 +192,12 @@ class SameOperator(Conflict):
     message = "Another operator than the one who asked for the grant must approve it."
 
 
+class NotIndependent(Conflict):
+    """The approving operator depends on the one who asked, or came or got the role too late."""
+
+    error_type = "not_independent"
+
+
 class GrantRequest(StatefulModel):
     """A grant above the limit of one operator; a second operator approves or declines it.
 
@@ -202,6 +209,8 @@ class GrantRequest(StatefulModel):
         APPROVED = "approved", "approved"
         DECLINED = "declined", "declined"
 
+    DECIDE_PERMISSION: Final = "billing.add_transfer"
+
     organization = models.ForeignKey(
         Organization, on_delete=models.PROTECT, related_name="+", editable=False
     )
@@ -211,6 +220,8 @@ class GrantRequest(StatefulModel):
         max_length=16, choices=Status, default=Status.REQUESTED, editable=False
     )
     requested_by = models.CharField(max_length=255, editable=False)
+    # The database's time, with which the audit log is compared.
+    requested_at = models.DateTimeField(db_default=Now(), editable=False)
     decided_at = models.DateTimeField(null=True, editable=False)
     decided_by = models.CharField(max_length=255, default="", editable=False)
 
@@ -236,12 +247,24 @@ class GrantRequest(StatefulModel):
         return f"grant to {self.organization}"
 
     def approve(self, *, by: str) -> None:
-        """REQUESTED → APPROVED. Raises :class:`SameOperator` for the requesting operator."""
+        """REQUESTED → APPROVED.
+
+        Raises :class:`SameOperator` for the requesting operator, and :class:`NotIndependent` for
+        one whom :func:`config.audit.approvals.find_objection` refuses.
+        """
         with transaction.atomic():
             self.lock()
             self.require_status(self.Status.REQUESTED)
             if by == self.requested_by:
                 raise SameOperator
+            objection = find_objection(
+                by,
+                requester=self.requested_by,
+                permission=self.DECIDE_PERMISSION,
+                since=self.requested_at,
+            )
+            if objection is not None:
+                raise NotIndependent(objection)
             self._decide(self.Status.APPROVED, by)
 
     def decline(self, *, by: str) -> None:

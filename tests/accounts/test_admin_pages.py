@@ -295,7 +295,9 @@ def test_a_viewer_cannot_approve_or_decline_a_grant(
 def test_concurrent_approvals_grant_once(settings: Any, together: Callable[..., list[Any]]) -> None:
     tenant = factories.make_tenant()
     settings.GRANT_APPROVAL_NANO = 1
-    grants.grant_or_request(tenant.organization.pk, 5, by="ann", note="")
+    for name in ("bob", "cid"):
+        User.objects.create_superuser(name)
+    grants.grant_or_request(tenant.organization.pk, 5, by="operator ann", note="")
 
     def approve(by: str) -> str:
         try:
@@ -304,7 +306,7 @@ def test_concurrent_approvals_grant_once(settings: Any, together: Callable[..., 
             return "refused"
         return "granted"
 
-    done = together(partial(approve, "bob"), partial(approve, "cid"))
+    done = together(partial(approve, "operator bob"), partial(approve, "operator cid"))
 
     assert sorted(done) == ["granted", "refused"]
     assert balance(tenant) == 1_000 * 10**9 + 5

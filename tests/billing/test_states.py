@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
@@ -17,8 +18,8 @@ from tests.support.factories import Tenant
 REFUSED = InvalidTransition
 
 REQUEST_TRANSITIONS: dict[str, Callable[[GrantRequest], object]] = {
-    "approve": lambda request: request.approve(by="bob"),
-    "approve as the requester": lambda request: request.approve(by="ann"),
+    "approve": lambda request: request.approve(by="operator bob"),
+    "approve as the requester": lambda request: request.approve(by="operator ann"),
     "decline": lambda request: request.decline(by="bob"),
     "decline as the requester": lambda request: request.decline(by="ann"),
 }
@@ -42,11 +43,13 @@ REQUESTS: dict[str, tuple[Any, ...]] = {
 def test_each_transition_of_a_grant_request_has_the_expected_result(
     tenant: Tenant, state: str, transition: str, expected: Any
 ) -> None:
+    for name in ("bob", "eve"):
+        User.objects.create_superuser(name)
     request = GrantRequest.objects.create(
-        organization=tenant.organization, amount_nano=5, requested_by="ann"
+        organization=tenant.organization, amount_nano=5, requested_by="operator ann"
     )
     if state == "approved":
-        request.approve(by="eve")
+        request.approve(by="operator eve")
     if state == "declined":
         request.decline(by="eve")
 
