@@ -31,6 +31,29 @@ def service(site: Site, _running_service: str) -> Site:
     return site
 
 
+@pytest.fixture(scope="session")
+def _guarded_service(django_db_setup: None, django_db_blocker: object) -> Iterator[str]:
+    limits = {
+        "REQUEST_HEAD_TIMEOUT": "3",
+        "REQUEST_BODY_TIMEOUT": "12",
+        "MAX_CONNECTIONS": "40",
+        "MAX_CONNECTIONS_PER_ADDRESS": "8",
+        "FORWARDED_ALLOW_IPS": "127.0.0.1",
+    }
+    with django_db_blocker.unblock(), serve("--workers", "2", **limits) as served:  # type: ignore[attr-defined]
+        yield served.address
+
+
+@pytest.fixture
+def guarded(site: Site, _guarded_service: str) -> Site:
+    """The attacked service with short deadlines and few connections, 8 a worker and address.
+
+    The limit of an address binds every address but 127.0.0.1.
+    """
+    site.server = _guarded_service
+    return site
+
+
 @pytest.fixture
 def neighbour(site: Site) -> Tenant:
     """Another organization on the same service."""

@@ -90,6 +90,30 @@ class Line:
             body += data
         return Answer(int(lines[0].split()[1]), headers, body)
 
+    def receive_head(self) -> Answer:
+        """Reads the head of a response alone; the bytes that follow it stay in the socket."""
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):
+            data = self.socket.recv(1)
+            if not data:
+                raise ConnectionError(f"the connection ended after {head!r}")
+            head += data
+        lines = head.decode("latin-1").split("\r\n")
+        pairs = (line.partition(": ") for line in lines[1:] if line)
+        return Answer(
+            int(lines[0].split()[1]), {name.lower(): text for name, _, text in pairs}, b""
+        )
+
+    def receive_until(self, end: bytes) -> bytes:
+        """Reads until these bytes have arrived."""
+        data = b""
+        while end not in data:
+            piece = self.socket.recv(65_536)
+            if not piece:
+                raise ConnectionError(f"the connection ended after {data[-200:]!r}")
+            data += piece
+        return data
+
     def receive_rest(self) -> bytes:
         """Reads until the service closes the connection; raises `TimeoutError` after 20 s."""
         data = b""
@@ -97,6 +121,19 @@ class Line:
             while piece := self.socket.recv(65_536):
                 data += piece
         return data
+
+    def is_open(self) -> bool:
+        """Tells whether the service has neither answered nor closed the connection."""
+        self.socket.setblocking(False)
+        try:
+            self.socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except ConnectionError:
+            return False
+        finally:
+            self.socket.settimeout(_SECONDS)
+        return False
 
     def close(self) -> None:
         self.socket.close()
@@ -119,6 +156,20 @@ def connect(address: str, **options: Any) -> Iterator[Line]:
         line.close()
 
 
+def split_answers(data: bytes) -> list[Answer]:
+    """Returns the responses with a Content-Length that stand one after another in the bytes."""
+    answers = []
+    while data:
+        head, _, data = data.partition(b"\r\n\r\n")
+        lines = head.decode("latin-1").split("\r\n")
+        pairs = (line.partition(": ") for line in lines[1:])
+        headers = {name.lower(): value for name, _, value in pairs}
+        length = int(headers["content-length"])
+        answers.append(Answer(int(lines[0].split()[1]), headers, data[:length]))
+        data = data[length:]
+    return answers
+
+
 def head_of(method: str, path: str, **headers: str | int) -> bytes:
     """Returns a request head with ``Host: localhost``; underscores in names become hyphens."""
     fields = {"Host": "localhost", **{name.replace("_", "-"): headers[name] for name in headers}}
@@ -135,3 +186,12 @@ def read_counter(address: str, name: str, **labels: str) -> float:
         for sample in family.samples
         if sample.name == name and labels.items() <= sample.labels.items()
     )
+
+
+@contextmanager
+def counted(address: str, reason: str, at_least: int = 1) -> Iterator[None]:
+    """Checks that the server itself counts refusals with this reason meanwhile."""
+    name = "causeway_refused_connections_total"
+    before = read_counter(address, name, reason=reason)
+    yield
+    assert read_counter(address, name, reason=reason) - before >= at_least

@@ -1,0 +1,184 @@
+"""Connections that are slow, idle, too many or unread: who is closed, and who is still served."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import pytest
+
+from config import secrets
+from endusers.models import EndUser
+from inference.models import Generation
+from tests.support.attack import Line, connect, counted, head_of
+from tests.support.inference.site import CHAT, Site
+
+BEGUN = b"POST /api/v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthor"
+
+
+def chat_request(site: Site, *, key: str | None = None, **fields: object) -> bytes:
+    body = json.dumps(site.chat_body("one two", **fields)).encode()
+    credential = f"Bearer {key or site.tenant.api_key}"
+    return head_of("POST", CHAT, Authorization=credential, Content_Length=len(body)) + body
+
+
+def open_lines(stack: ExitStack, site: Site, number: int, first: bytes, source: str) -> list[Line]:
+    lines = []
+    for _ in range(number):
+        lines.append(stack.enter_context(connect(site.server, source=source)))
+        lines[-1].send_while_accepted(first)
+    return lines
+
+
+def test_an_idle_new_connection_is_closed_and_a_kept_one_stays(
+    guarded: Site, is_served: Callable[[], bool]
+) -> None:
+    guarded.publish()
+    with counted(guarded.server, "idle"), connect(guarded.server) as kept:
+        kept.send(chat_request(guarded))
+        assert kept.receive_answer().status == 200
+        with connect(guarded.server) as idle:
+            assert idle.receive_rest() == b""
+        # The kept connection has been idle for longer than the new one was.
+        kept.send(chat_request(guarded))
+        assert kept.receive_answer().status == 200
+    assert is_served()
+
+
+@pytest.mark.parametrize("pieces", [[BEGUN], [b"\r\n"], [b"G"]])
+def test_a_head_that_does_not_arrive_is_refused(guarded: Site, pieces: list[bytes]) -> None:
+    with counted(guarded.server, "head_timeout"), connect(guarded.server) as line:
+        for piece in pieces:
+            line.send(piece)
+        answer = line.receive_answer()
+        assert (answer.status, answer.headers["connection"]) == (408, "close")
+        assert answer.error["message"] == "The head of the request did not arrive in time."
+        assert line.receive_rest() == b""
+    guarded.assert_nothing_happened()
+
+
+def test_a_second_head_that_does_not_arrive_is_refused(guarded: Site) -> None:
+    guarded.publish()
+    with counted(guarded.server, "head_timeout"), connect(guarded.server) as line:
+        line.send(chat_request(guarded))
+        assert line.receive_answer().status == 200
+        line.send(BEGUN)
+        assert line.receive_answer().status == 408
+
+
+@pytest.mark.parametrize(
+    ("path", "length"), [(CHAT, 5_000_000), ("/api/v1/end-users", 5_000_000), ("/admin/login/", 99)]
+)
+def test_a_body_that_stalls_is_refused(
+    guarded: Site, is_served: Callable[[], bool], path: str, length: int
+) -> None:
+    guarded.publish()
+    key = guarded.tenant.api_key if path == CHAT else guarded.tenant.management_key
+    headers = {"Authorization": f"Bearer {key}", "Content_Length": length}
+    with counted(guarded.server, "body_timeout"), connect(guarded.server) as line:
+        line.send(head_of("POST", path, Content_Type="application/json", **headers) + b'{"a": "')
+        assert is_served()
+        answer = line.receive_answer()
+    assert (answer.status, answer.error["metadata"]) == (408, {"error_type": "timeout"})
+    assert answer.headers["connection"] == "close"
+    assert not EndUser.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("path", "length", "status"),
+    [
+        (CHAT, 20_000_000, 401),
+        (CHAT, 22_000_000, 401),
+        ("/api/v1/end-users", 20_000_000, 401),
+        ("/api/v1/end-users", 22_000_000, 413),
+        ("/nowhere", 20_000_000, 413),
+    ],
+)
+def test_a_refusal_reaches_a_caller_that_writes_everything_first(
+    guarded: Site, path: str, length: int, status: int
+) -> None:
+    stranger = secrets.generate_api_key(is_management=path != CHAT).reveal()
+    headers = {"Authorization": f"Bearer {stranger}", "Content_Type": "application/json"}
+    with connect(guarded.server) as line:
+        line.send(head_of("POST", path, Content_Length=length, **headers))
+        for _ in range(length // 1_000_000):
+            line.send(b"x" * 1_000_000)
+        answer = line.receive_answer()
+        assert answer.error["code"] == answer.status == status
+        assert answer.headers["connection"] == "close"
+        assert line.receive_rest() == b""
+    guarded.assert_nothing_happened()
+
+
+def test_a_flood_from_one_address_closes_its_own_connections(
+    guarded: Site, is_served: Callable[[], bool]
+) -> None:
+    guarded.publish()
+    with ExitStack() as stack:
+        [known] = open_lines(stack, guarded, 1, chat_request(guarded), "127.0.0.2")
+        assert known.receive_answer().status == 200
+        with counted(guarded.server, "makes_room", at_least=60 - 16):
+            flood = open_lines(stack, guarded, 60, BEGUN, "127.0.0.2")
+            assert is_served()
+            # What made room was told so at once; the rest waits for the end of its time.
+            refused = [line for line in flood if not line.is_open()]
+            assert len(refused) >= 60 - 16
+            assert refused[0].receive_answer().status == 503
+        known.send(chat_request(guarded))
+        assert known.receive_answer().status == 200
+
+
+def test_a_flood_of_half_open_connections_refuses_nobody_who_is_known(
+    guarded: Site, is_served: Callable[[], bool]
+) -> None:
+    """The proxy's address has no limit of its own, so the limit of the workers is reached."""
+    guarded.publish()
+    with ExitStack() as stack:
+        known = open_lines(stack, guarded, 4, chat_request(guarded), "127.0.0.1")
+        assert [line.receive_answer().status for line in known] == [200] * 4
+        with counted(guarded.server, "makes_room", at_least=300 - 80):
+            for _ in range(3):
+                open_lines(stack, guarded, 100, BEGUN, "127.0.0.1")
+                assert is_served()
+        for line in known:
+            line.send(chat_request(guarded))
+        assert [line.receive_answer().status for line in known] == [200] * 4
+
+
+def test_running_requests_of_an_address_are_not_closed_for_another(
+    guarded: Site, is_served: Callable[[], bool]
+) -> None:
+    guarded.publish("sim-gated")
+    with ExitStack() as stack:
+        with counted(guarded.server, "address_limit"):
+            lines = []
+            refused: list[Line] = []
+            while not refused:
+                [line] = open_lines(
+                    stack, guarded, 1, chat_request(guarded, stream=True), "127.0.0.3"
+                )
+                answer = line.receive_head()
+                if answer.status == 200:
+                    lines.append(line)
+                else:
+                    refused.append(line)
+                assert len(lines) <= 16
+            assert (answer.status, answer.headers["retry-after"]) == (429, "1")
+        assert len(lines) >= 8
+        guarded.upstream.release(200)
+        for line in lines:
+            assert line.receive_until(b"data: [DONE]\n\n")
+    guarded.eventually(lambda: Generation.objects.filter(status="completed").count() == len(lines))
+
+
+def test_an_idle_connection_of_a_known_caller_makes_room_before_anybody_is_refused(
+    guarded: Site,
+) -> None:
+    guarded.publish()
+    with ExitStack() as stack, counted(guarded.server, "makes_room"):
+        for _ in range(17):
+            [line] = open_lines(stack, guarded, 1, chat_request(guarded), "127.0.0.4")
+            assert line.receive_answer().status == 200
+        [late] = open_lines(stack, guarded, 1, chat_request(guarded), "127.0.0.4")
+        assert late.receive_answer().status == 200
