@@ -43,9 +43,12 @@ def bound_prompt(request: Body, fields: dict[str, msgspec.Raw]) -> tuple[int, in
 
     The bound is the size of the JSON in bytes: a token is at least one byte of UTF-8, JSON is never
     shorter than its text, and its punctuation covers the few tokens that a provider adds between
-    messages. A part that is not text counts by a bound of its own instead of its size.
+    messages. A part that is not text counts by a bound of its own instead of its size. The options
+    of one provider join the fields, and which one is not known yet.
     """
     bound = _size(fields)
+    if request.provider is not None and request.provider.options:
+        bound += max(map(_size, request.provider.options.values()))
     images = 0
     for part in _other_parts(request):
         media = _MEDIA.intersection(part)

@@ -501,6 +501,9 @@ def test_prompt_bound_counts_sent_bytes_and_constants_for_other_parts() -> None:
     tools = parsed(tools=[{"type": "function"}])
     assert tools.prompt_bound == parsed().prompt_bound + len('[{"type": "function"}]') + 1_024
     assert parsed(Operation.EMBEDDINGS, input=[{"content": [image]}]).images == 1
+    options = {"acme": {"documents": ["d" * 50]}, "globex": {"note": "n" * 20, "x": 1}}
+    with_options = parsed(provider={"options": options})
+    assert with_options.prompt_bound == parsed().prompt_bound + len('["') + 50 + len('"]')
 
 
 @given(st.text(max_size=200), st.text(max_size=50))
