@@ -16,6 +16,7 @@ from inference.admission.budgets import Budgets, StaleReading
 from inference.admission.decide import Admission, AdmissionRequest, decide
 from inference.admission.rows import make_row
 from inference.admission.snapshots import Snapshots
+from inference.filters.screening import TimeSlice
 from inference.routing.health import HealthTable
 from inference.routing.routes import Candidate
 from inference.store import DataPlaneConnection, Rejected
@@ -131,8 +132,10 @@ class AdmissionStore:
             readings = await self._authority.read(digests)
         keys = {digest: await self._govern(each.authority) for digest, each in readings.items()}
         budgets = build_budgets(readings.values(), is_current=is_current)
+        screening = TimeSlice()
         decisions = [
-            await self._decide(entry, keys.get(entry.key_digest), budgets) for entry in batch
+            await self._decide(entry, keys.get(entry.key_digest), budgets, screening)
+            for entry in batch
         ]
         admitted = {
             index: (entry, decision)
@@ -166,7 +169,11 @@ class AdmissionStore:
             return exc
 
     async def _decide(
-        self, entry: AdmissionRequest, key: GovernedKey | GatewayError | None, budgets: Budgets
+        self,
+        entry: AdmissionRequest,
+        key: GovernedKey | GatewayError | None,
+        budgets: Budgets,
+        screening: TimeSlice,
     ) -> Decision:
         """Returns the decision about a request; only current readings may refuse one."""
         try:
@@ -174,7 +181,7 @@ class AdmissionStore:
                 raise Unauthenticated("The API key is not valid.")
             if isinstance(key, GatewayError):
                 raise key
-            return await decide(entry, key, budgets, self._snapshots, self._health)
+            return await decide(entry, key, budgets, self._snapshots, self._health, screening)
         except StaleReading:
             return None
         except GatewayError as exc:

@@ -19,7 +19,7 @@ from inference.admission.authority import Authority, GovernedKey
 from inference.admission.budgets import AffordableCandidate, Budgets
 from inference.admission.snapshots import Snapshots
 from inference.filters.definitions import Finding
-from inference.filters.screening import Screened, screen_at_once
+from inference.filters.screening import Screened, TimeSlice
 from inference.models import new_generation_id
 from inference.requests.parsing import InferenceRequest
 from inference.routing.candidates import RoutingContext, Selection, require_candidates
@@ -71,15 +71,17 @@ async def decide(
     budgets: Budgets,
     snapshots: Snapshots,
     health: HealthTable,
+    screening: TimeSlice,
 ) -> Admission:
     """Returns the admission of a request, not stored yet, and takes its hold from ``budgets``.
 
     Raises the :class:`GatewayError` that refuses the request, :class:`StaleReading` when budgets
-    that are not current would bound it, and ``Unscreened`` when its filters must run in a thread.
+    that are not current would bound it, and ``Unscreened`` when its filters must run in a thread,
+    because it is long or ``screening`` is used up.
     """
     authority = key.authority
     _require_permission(entry, key, budgets)
-    request, findings = _screen(entry, key)
+    request, findings = _screen(entry, key, screening)
     catalog = await snapshots.catalog(authority.catalog_version)
     now = time.time()
     selection = require_candidates(request, _build_context(entry, key, catalog, health, now))
@@ -133,14 +135,14 @@ def _require_permission(entry: AdmissionRequest, key: GovernedKey, budgets: Budg
 
 
 def _screen(
-    entry: AdmissionRequest, key: GovernedKey
+    entry: AdmissionRequest, key: GovernedKey, screening: TimeSlice
 ) -> tuple[InferenceRequest, Sequence[Finding]]:
     """Returns the request after its content filters, and their findings."""
     if not key.filters:
         return entry.request, ()
     screened = entry.screened
     if screened is None or screened.filters != key.filters:
-        screened = screen_at_once(key.filters, entry.request)
+        screened = screening.screen(key.filters, entry.request)
     return screened.request, screened.findings
 
 

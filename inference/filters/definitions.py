@@ -66,6 +66,20 @@ def union_of(filters: Filters) -> Pattern | None:
     return compile_union(recogniser.pattern for each in filters for recogniser in each.recognisers)
 
 
+@lru_cache(maxsize=256)
+def work_of(filters: Filters) -> int:
+    """Returns the instructions of all custom patterns, each of which may run for every byte.
+
+    The builtin patterns are known to need few of theirs.
+    """
+    return sum(
+        recogniser.pattern.programsize
+        for each in filters
+        if each.kind == _CUSTOM
+        for recogniser in each.recognisers
+    )
+
+
 def build_filters(
     guardrail_id: UUID,
     builtins: Iterable[Mapping[str, Any]] | None,

@@ -17,7 +17,7 @@ from config.secrets import generate_api_key
 from inference.filters.definitions import Filters, Finding, build_filters
 from inference.filters.pii_patterns import BUILTINS
 from inference.filters.problems import ContentBlocked, TooSlow, Unscreened
-from inference.filters.screening import Screened, screen, screen_at_once
+from inference.filters.screening import Screened, TimeSlice, screen
 from inference.requests import parsing
 from tests.support.database import snapshots
 from tests.support.governance import make_guardrail, make_member
@@ -383,10 +383,14 @@ def test_a_pattern_prone_to_backtracking_ends_on_a_long_text(pattern: str) -> No
 def test_long_prompts_are_left_to_a_thread_with_limits() -> None:
     few, many = chat(said("a" * 1000)), chat(said("a" * 100_000))
     filters = custom("b")
-    assert screen_at_once(filters, few) == screen(filters, few)
+    assert TimeSlice(60).screen(filters, few) == screen(filters, few)
     with pytest.raises(Unscreened) as caught:
-        screen_at_once(filters, many)
+        TimeSlice(60).screen(filters, many)
     assert caught.value.filters is filters
+    # Each byte may take all instructions of a custom pattern.
+    with pytest.raises(Unscreened):
+        TimeSlice(60).screen(custom("a[ab]{900}c"), few)
+    assert TimeSlice(60).screen(builtin("email"), chat(said("a" * 10_000))).findings == ()
     # Each search reads to the end of the text and matches one letter.
     filters = custom("a[^b]*b|a")
     with pytest.raises(TooSlow):
@@ -394,6 +398,17 @@ def test_long_prompts_are_left_to_a_thread_with_limits() -> None:
     with pytest.raises(ContentBlocked, match="too often"):
         screen(custom("a"), chat(said("a" * 100_001)), seconds=600)
     assert len(redacted(custom("a", label="b"), "a" * 100_000)) == 300_000
+
+
+def test_the_requests_of_a_batch_share_the_time_on_the_event_loop() -> None:
+    filters, request = custom("b"), chat(said("a" * 100))
+    screening = TimeSlice(1e-9)
+    for _ in range(2):
+        with pytest.raises(Unscreened):
+            screening.screen(filters, request)
+    screening = TimeSlice(60)
+    for _ in range(2):
+        assert screening.screen(filters, request).findings == ()
 
 
 def guard(site: Site, scope: str, **fields: Any) -> Guardrail:
