@@ -33,6 +33,7 @@ from config import egress
 from config.api.errors import Forbidden
 from config.credentials import Secret
 from config.secrets import DecryptionFailed
+from endpoints.metrics import Refusal, count_refusal
 from endpoints.models import (
     InvalidBaseURL,
     PrivateEndpoint,
@@ -221,14 +222,7 @@ def _find_attempt(
         host = dialect.host(base_url, secret)
     except (InvalidBaseURL, InvalidCredential, egress.InvalidURL):
         raise _CheckFailed("base_url", Reason.INVALID_BASE_URL) from None
-    limits = credential.host_limits(endpoint.provider.own_hosts(host))
-    if (reason := limits.refusal(host)) is not None:
-        raise _CheckFailed("base_url", Reason.INVALID_BASE_URL, upstream_message=reason)
-    if not may_bind and not limits.has_named(host):
-        raise HostIsNew(
-            f"{host} has never received the secret of {credential}. The organization itself, or an "
-            "operator who may change its credentials, must validate first. Nothing was sent."
-        )
+    _require_host(host, endpoint, credential, may_bind)
     call = Call(
         operation=Operation.CHAT,
         base_url=base_url,
@@ -238,6 +232,28 @@ def _find_attempt(
         is_byok=True,
     )
     return _Attempt(call, dialect, host)
+
+
+def _require_host(
+    host: str, endpoint: PrivateEndpoint, credential: ByokCredential, may_bind: bool
+) -> None:
+    """Raises unless the secret may go to the host; every refusal is counted."""
+    limits = credential.host_limits(endpoint.provider.own_hosts(host))
+    if (reason := limits.refusal(host)) is not None:
+        count_refusal(Refusal.HOST)
+        logger.warning(
+            "secret not sent: credential %s of organization %s is not for %s",
+            credential.pk,
+            credential.organization_id,
+            host,
+        )
+        raise _CheckFailed("base_url", Reason.INVALID_BASE_URL, upstream_message=reason)
+    if not may_bind and not limits.has_named(host):
+        count_refusal(Refusal.NEW_HOST)
+        raise HostIsNew(
+            f"{host} has never received the secret of {credential}. The organization itself, or an "
+            "operator who may change its credentials, must validate first. Nothing was sent."
+        )
 
 
 def _find_credential(

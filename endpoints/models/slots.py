@@ -16,8 +16,9 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from accounts.models import Organization
-from config.api.errors import GatewayError
+from config.api.errors import TooManyRequests
 from config.models import BaseModel
+from endpoints.metrics import Refusal, count_refusal
 
 logger = logging.getLogger(__name__)
 
@@ -26,11 +27,8 @@ SLOTS: Final = 2
 _MARGIN: Final = 30
 
 
-class ValidationsBusy(GatewayError):
+class ValidationsBusy(TooManyRequests):
     """Every slot of the organization is taken; nothing was created, consumed or sent."""
-
-    status = 429
-    error_type = "rate_limit_exceeded"
 
     def __init__(self, seconds: int) -> None:
         super().__init__(
@@ -80,6 +78,7 @@ class ValidationSlot(BaseModel):
                 return self
         ends = slots.aggregate(first=Min("until"))["first"]
         seconds = 1.0 if ends is None else (ends - timezone.now()).total_seconds()
+        count_refusal(Refusal.SLOTS)
         raise ValidationsBusy(min(max(1, math.ceil(seconds)), _lease_seconds()))
 
     def extend(self) -> None:
