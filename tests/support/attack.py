@@ -11,6 +11,8 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import requests
+from django.contrib.auth.models import User
+from django.test import Client
 from prometheus_client.parser import text_string_to_metric_families
 
 _SECONDS: Final = 20.0
@@ -195,3 +197,35 @@ def counted(address: str, reason: str, at_least: int = 1) -> Iterator[None]:
     before = read_counter(address, name, reason=reason)
     yield
     assert read_counter(address, name, reason=reason) - before >= at_least
+
+
+class Browser:
+    """An operator's browser at a running service, already signed in; it sends real requests."""
+
+    def __init__(self, address: str, user: User):
+        client = Client()
+        client.force_login(user)
+        session = client.cookies["sessionid"].value
+        token = "a" * 32
+        self._address = address
+        # A jar would not send cookies that are marked as secure over plain HTTP.
+        self._headers = {"Cookie": f"sessionid={session}; csrftoken={token}", "X-CSRFToken": token}
+
+    def post(self, path: str, **form: str) -> str:
+        """Submits a form and returns the page that the service answers with in the end."""
+        response = requests.post(
+            f"{self._address}{path}",
+            data=form,
+            headers=self._headers,
+            timeout=_SECONDS,
+            allow_redirects=False,
+        )
+        if response.is_redirect:
+            response = self._get(response.headers["Location"], response.cookies.get_dict())
+        assert response.status_code == 200, response.text
+        return response.text
+
+    def _get(self, path: str, cookies: dict[str, str]) -> requests.Response:
+        added = [f"{name}={value}" for name, value in cookies.items() if name == "messages"]
+        headers = {**self._headers, "Cookie": "; ".join([self._headers["Cookie"], *added])}
+        return requests.get(f"{self._address}{path}", headers=headers, timeout=_SECONDS)
