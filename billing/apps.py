@@ -13,6 +13,9 @@ class BillingConfig(CausewayApp):
         "account": ModelDeclaration("account_balance"),
         "transfer": ModelDeclaration("receipt_long", permissions={Role.FINANCE: ("add",)}),
         "grantrequest": ModelDeclaration("approval_delegation"),
+        "excess": ModelDeclaration(
+            "gavel", permissions={Role.FINANCE: ("change",)}, title_columns=("reference",)
+        ),
         "topup": ModelDeclaration("add_card"),
         "deposit": ModelDeclaration("savings", permissions={Role.FINANCE: ("change",)}),
         "chainstate": ModelDeclaration("link", permissions={Role.FINANCE: ("change",)}),

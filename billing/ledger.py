@@ -1,11 +1,11 @@
-"""Writes the ledger for the control plane: grants, deposits and refunds.
+"""Writes the ledger for the control plane: grants, deposits, refunds and reviewed excesses.
 
 The data plane writes the ledger too, with two statements in ``inference/sql``: ``admit.sql`` places
 holds and ``settle.sql`` ends them, each together with its generations. Nothing else changes an
 account, a transfer or a meter.
 
-Lock order everywhere: generations or the deposit, then accounts by primary key, then meters by
-subject. Admission locks keys, endpoints and organizations between accounts and meters.
+Lock order everywhere: generations, the deposit or the excess, then accounts by primary key, then
+meters by subject. Admission locks keys, endpoints and organizations between accounts and meters.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import uuid
 from django.db import transaction
 from django.utils import timezone
 
-from billing.models import Account, Transfer
+from billing.models import Account, NotChargeable, Transfer
 from config.api.errors import Conflict, InvalidRequest, NotFound
 
 
@@ -84,6 +84,47 @@ def refund(generation_id: str, *, actor: str, note: str = "") -> Transfer:
             credit=accounts[Account.Kind.CREDITS],
             amount_nano=sum(transfer.posted_nano or 0 for transfer in paid),
             reference=generation_id,
+            actor=actor,
+            note=note,
+        )
+
+
+def charge_excess(
+    organization_id: uuid.UUID, amount_nano: int, *, reference: str, actor: str, note: str
+) -> Transfer:
+    """Charges usage beyond its hold, all of it; raises :class:`NotChargeable`."""
+    with transaction.atomic():
+        accounts = _lock_accounts(organization_id, Account.Kind.CREDITS, Account.Kind.USAGE)
+        if Transfer.objects.filter(reference=reference, kind=Transfer.Kind.REFUND).exists():
+            raise NotChargeable("The generation was refunded. Write the excess off.")
+        if accounts[Account.Kind.CREDITS].available < amount_nano:
+            raise NotChargeable(
+                "The organization has less available than the excess. Nothing was charged. Write "
+                "the excess off, or charge it when credits have arrived."
+            )
+        return _post(
+            Transfer.Kind.EXCESS,
+            debit=accounts[Account.Kind.CREDITS],
+            credit=accounts[Account.Kind.USAGE],
+            amount_nano=amount_nano,
+            reference=reference,
+            actor=actor,
+            note=note,
+        )
+
+
+def write_off(
+    organization_id: uuid.UUID, amount_nano: int, *, reference: str, actor: str, note: str
+) -> Transfer:
+    """Records usage that nobody is charged for."""
+    with transaction.atomic():
+        accounts = _lock_accounts(organization_id, Account.Kind.WRITE_OFF, Account.Kind.USAGE)
+        return _post(
+            Transfer.Kind.WRITE_OFF,
+            debit=accounts[Account.Kind.WRITE_OFF],
+            credit=accounts[Account.Kind.USAGE],
+            amount_nano=amount_nano,
+            reference=reference,
             actor=actor,
             note=note,
         )

@@ -1,4 +1,7 @@
-"""Metrics of deposits and chains, read from the database, so every worker reports the same."""
+"""Metrics of excesses, deposits and chains.
+
+They are read from the database, so every worker reports the same.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,11 @@ from django.db import DatabaseError
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from billing.models import ChainState, Deposit
+from billing.models import ChainState, Deposit, Excess
 
 
 class TopUpCollector(Collector):
-    """Collects the number of deposits in review and the state of each chain.
+    """Collects the number of excesses and deposits in review, and the state of each chain.
 
     Collects nothing while the database is unreachable, so that other metrics are still served.
     """
@@ -20,11 +23,17 @@ class TopUpCollector(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         try:
             in_review = Deposit.objects.in_review().count()
+            excesses = Excess.objects.under_review().filter(amount_nano__gt=0).count()
             states = list(ChainState.objects.all())
         except DatabaseError:
             return
         yield GaugeMetricFamily(
             "causeway_deposits_in_review", "Deposits that wait for an operator.", value=in_review
+        )
+        yield GaugeMetricFamily(
+            "causeway_excesses_under_review",
+            "Claims of upstreams beyond what was allowed that wait for an operator.",
+            value=excesses,
         )
         halted = GaugeMetricFamily(
             "causeway_chain_halted",

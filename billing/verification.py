@@ -20,6 +20,7 @@ VERIFY_BALANCES: Final = load_statement("billing", "verify_balances")
 VERIFY_OVERDRAFTS: Final = load_statement("billing", "verify_overdrafts")
 VERIFY_OWNERS: Final = load_statement("billing", "verify_owners")
 VERIFY_REFUNDS: Final = load_statement("billing", "verify_refunds")
+VERIFY_EXCESSES: Final = load_statement("billing", "verify_excesses")
 VERIFY_DEPOSITS: Final = load_statement("billing", "verify_deposits")
 
 CHECKS: Final = (
@@ -28,6 +29,7 @@ CHECKS: Final = (
     VERIFY_OVERDRAFTS,
     VERIFY_OWNERS,
     VERIFY_REFUNDS,
+    VERIFY_EXCESSES,
     VERIFY_DEPOSITS,
 )
 

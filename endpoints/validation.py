@@ -51,6 +51,8 @@ MAX_TOKENS: Final = 16
 _PROBE: Final = {
     "messages": [{"role": "user", "content": "Reply with the single word: ready"}],
 }
+# The message of the probe has about ten tokens. A deployment may add a system prompt of its own.
+_MOST_PROMPT_TOKENS: Final = 16_384
 _SEPARATORS: Final = ("-", "/", ":", "@")
 
 
@@ -402,7 +404,8 @@ class _Probe:
     def _note(self, model: str | None, usage: Usage | None) -> None:
         if model is not None:
             self.models.append(model)
-        if usage is None:
+        if usage is None or usage.prompt > _MOST_PROMPT_TOKENS or usage.completion > MAX_TOKENS:
+            # A count beyond what the probe allowed is no count.
             self.has_usage = False
         else:
             self.result.usages.append(usage)

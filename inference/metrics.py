@@ -19,6 +19,11 @@ _CANCELLED: Final = Counter(
     "Generations whose caller left, by the usage that they pay for.",
     ("usage",),
 )
+_CLAIMS: Final = Counter(
+    "causeway_usage_claims_total",
+    "Usages beyond what their requests allowed, by the count that was too high.",
+    ("reason",),
+)
 _TOKENS: Final = Counter("causeway_tokens_total", "Tokens used.", ("kind",))
 _SECONDS: Final = Histogram(
     "causeway_generation_seconds",
@@ -51,6 +56,11 @@ def count_cancelled(is_estimated: bool | None) -> None:
     """Counts a generation whose caller left; ``None`` if it is free."""
     usage = {None: "none", False: "reported", True: "estimated"}[is_estimated]
     _CANCELLED.labels(usage).inc()
+
+
+def count_claim(reason: str) -> None:
+    """Counts a usage that an upstream claimed beyond what was allowed."""
+    _CLAIMS.labels(reason).inc()
 
 
 def count_refused(status: int) -> None:

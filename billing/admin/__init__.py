@@ -1,6 +1,7 @@
-"""The console's pages for the ledger, top-ups, deposits and chains."""
+"""The console's pages for the ledger, excesses, top-ups, deposits and chains."""
 
 from billing.admin.chains import ChainStateAdmin
+from billing.admin.excesses import ExcessAdmin
 from billing.admin.ledger import AccountAdmin, GrantRequestAdmin, TransferAdmin
 from billing.admin.top_ups import DepositAdmin, TopUpAdmin
 
@@ -8,6 +9,7 @@ __all__ = [
     "AccountAdmin",
     "ChainStateAdmin",
     "DepositAdmin",
+    "ExcessAdmin",
     "GrantRequestAdmin",
     "TopUpAdmin",
     "TransferAdmin",

@@ -1,5 +1,6 @@
 """Money: the ledger, and top-ups and deposits on chains."""
 
+from billing.models.excesses import Excess, NotChargeable
 from billing.models.ledger import (
     Account,
     GrantRequest,
@@ -18,8 +19,10 @@ __all__ = [
     "ChainNotOffered",
     "ChainState",
     "Deposit",
+    "Excess",
     "GrantRequest",
     "Meter",
+    "NotChargeable",
     "NotIndependent",
     "SameOperator",
     "TooManyTopUps",

@@ -33,8 +33,8 @@ class Account(models.Model):
     """One side of an organization's transfers; a trigger creates all five with the organization.
 
     Credits come from ``grants`` and ``deposits`` and go to ``usage``; ``write_off`` pays for usage
-    beyond all credits. The balances of an organization therefore add up to zero. Organizations
-    share no account, because they would wait for each other's locks.
+    that nobody is charged for. The balances of an organization therefore add up to zero.
+    Organizations share no account, because they would wait for each other's locks.
     """
 
     class Kind(models.TextChoices):
@@ -107,8 +107,8 @@ class Transfer(models.Model):
 
     class Kind(models.TextChoices):
         USAGE = "usage", "usage"
-        EXCESS = "excess", "usage beyond its hold"
-        WRITE_OFF = "write_off", "usage beyond all credits"
+        EXCESS = "excess", "excess that was charged"
+        WRITE_OFF = "write_off", "excess that was written off"
         REFUND = "refund", "refund"
         GRANT = "grant", "grant"
         DEPOSIT = "deposit", "deposit"

@@ -8,6 +8,7 @@ from django.contrib import admin
 from django.http import HttpRequest
 from django.utils.html import format_html_join
 
+from billing.admin.excesses import ReviewedEndpoints, UnderReviewFilter
 from catalog.admin.uploads import CatalogueAdmin
 from catalog.models import ModelEndpoint, PriceVersion
 from catalog.pricing import RATES, Price
@@ -65,16 +66,16 @@ class ModelEndpointForm(ConsoleForm):
 
 
 @admin.register(ModelEndpoint)
-class ModelEndpointAdmin(CatalogueAdmin):
+class ModelEndpointAdmin(ReviewedEndpoints, CatalogueAdmin):
     """Lists the public endpoints: models as providers serve them, at their list price."""
 
     form = ModelEndpointForm
     list_display = (
         "model", "provider", "upstream_model_id", "region", "prompt_price", "completion_price",
-        "promises", "listing",
+        "promises", "listing", "reviews",
     )  # fmt: skip
     list_select_related = ("model", "provider", "price")
-    list_filter = ("is_listed", "provider", "region", "zdr")
+    list_filter = ("is_listed", UnderReviewFilter, "provider", "region", "zdr")
     search_fields = ("model__name", "model__slug", "provider__name", "upstream_model_id")
     uuid_search_fields = ("id", "model_id", "provider_id")
     autocomplete_fields = ("model", "provider")
@@ -104,9 +105,12 @@ class ModelEndpointAdmin(CatalogueAdmin):
                 )
             },
         ),
-        ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
+        (
+            "Record",
+            {"classes": ["collapse"], "fields": (("id", "reviews"), ("created_at", "updated_at"))},
+        ),
     )
-    readonly_fields = ("rates", "id", "created_at", "updated_at")
+    readonly_fields = ("rates", "reviews", "id", "created_at", "updated_at")
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Replaces the rate fields with plain text for an operator who may only view."""

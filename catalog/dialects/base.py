@@ -19,7 +19,8 @@ from config.egress import OutboundRequest
 Fields = dict[str, Any]
 """A JSON object whose values are raw JSON (``msgspec.Raw``) or plain Python values."""
 
-_MAX_TOKENS: Final = 100_000_000
+# The largest count that is taken over; sums of such counts stay in the range of the database.
+_MAX_TOKENS: Final = 10**15
 _MAX_MESSAGE: Final = 512
 # Controls, line and paragraph separators, marks that turn the direction of text, lone surrogates.
 _UNPRINTABLE: Final = re.compile(
@@ -217,21 +218,25 @@ def _replace_lone_surrogate(escape: re.Match[bytes]) -> bytes:
 
 
 def read_usage(prompt: Any, completion: Any, **details: Any) -> Usage | None:
-    """Returns the usage, or ``None`` when one of the two counts is missing or absurd.
+    """Returns the usage, or ``None`` when one of the two counts is missing or not a count.
 
-    A detail that is missing or absurd counts as zero, because it only splits a known total.
+    A detail that is missing or not a count counts as zero, because it only splits a known total. A
+    count may be far more than was allowed: settlement decides what of it is believed.
     """
     if not _is_count(prompt) or not _is_count(completion):
         return None
     return Usage(
-        prompt=prompt,
-        completion=completion,
-        **{name: value if _is_count(value) else 0 for name, value in details.items()},
+        prompt=min(prompt, _MAX_TOKENS),
+        completion=min(completion, _MAX_TOKENS),
+        **{
+            name: min(value, _MAX_TOKENS) if _is_count(value) else 0
+            for name, value in details.items()
+        },
     )
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_TOKENS
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def clean_message(text: str, secret: Secret) -> str:

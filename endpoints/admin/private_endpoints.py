@@ -11,6 +11,7 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 
 from accounts.admin.uploads import OrganizationExportForm, OrganizationUploadForm
+from billing.admin.excesses import ReviewedEndpoints, UnderReviewFilter
 from catalog.models import LanguageModel
 from config.api.text import parse_uuid
 from config.bulk.report import Report, RowListener
@@ -25,16 +26,18 @@ from endpoints.models import PrivateEndpoint
 
 
 @admin.register(PrivateEndpoint)
-class PrivateEndpointAdmin(PrivateEndpointColumns, PrivateEndpointActions, UploadsAdmin):
+class PrivateEndpointAdmin(
+    ReviewedEndpoints, PrivateEndpointColumns, PrivateEndpointActions, UploadsAdmin
+):
     """Lists the endpoints of organizations; only the actions change an endpoint's status."""
 
     form = PrivateEndpointForm
     list_display = (
         "model", "provider_name", "state", "validated", "validated_ago", "drift", "organization",
-        "region", "zdr", "price_text",
+        "region", "zdr", "price_text", "reviews",
     )  # fmt: skip
     list_select_related = ("organization", "model", "provider", "price", "validation")
-    list_filter = ("status", "declared_region", "provider")
+    list_filter = ("status", UnderReviewFilter, "declared_region", "provider")
     linked_lookups = (*UploadsAdmin.linked_lookups, "drifted_at__isnull")
     search_fields = ("model__name", "model__slug", "provider_name", "upstream_model_id")
     uuid_search_fields = ("id", "organization_id")
@@ -79,7 +82,7 @@ class PrivateEndpointAdmin(PrivateEndpointColumns, PrivateEndpointActions, Uploa
         ),
         ("Upstream", {"fields": ("base_url", "upstream_model_id", "credentials")}),
         ("Declarations", {"fields": (("declared_region", "declared_zdr"),)}),
-        ("Price", {"fields": ("rates",)}),
+        ("Price", {"fields": (("rates", "reviews"),)}),
         ("History", {"fields": ("history",)}),
         (
             "Record",
@@ -98,8 +101,8 @@ class PrivateEndpointAdmin(PrivateEndpointColumns, PrivateEndpointActions, Uploa
         ),
     )
     readonly_fields = (
-        "state", "validated", "drift", "credentials", "rates", "history", "activated_at",
-        "activated_by",
+        "state", "validated", "drift", "credentials", "rates", "reviews", "history",
+        "activated_at", "activated_by",
         "disabled_at", "disabled_by", "disabled_reason", "watched_at", "drifted_at", "created_at",
         "updated_at", "id", "idempotency_key",
     )  # fmt: skip

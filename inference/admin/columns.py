@@ -7,7 +7,7 @@ from typing import Final
 
 from django.utils.html import format_html
 
-from billing.models import Transfer
+from billing.models import Excess, Transfer
 from catalog.pricing import NANO, Usage, prompt_parts
 from config.console.formatting import dollars, label_renderer, nano_dollars, render_table
 from config.console.unfold import display
@@ -105,6 +105,17 @@ class GenerationColumns:
                 transfer.note,
             )
             for transfer in Transfer.objects.filter(reference=generation.pk).order_by("id")
+        ]
+        rows += [
+            (
+                "excess",
+                Excess.Status(excess.status).label,
+                nano_dollars(excess.amount_nano),
+                nano_dollars(0),
+                "",
+                f"{excess.claimed_prompt_tokens:,} + {excess.claimed_completion_tokens:,} claimed",
+            )
+            for excess in Excess.objects.under_review().filter(reference=generation.pk)
         ]
         headers = ("Transfer", "Status", "Amount", "Posted", "Actor", "Note")
         hold = nano_dollars(generation.hold_nano)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Context, Decimal
 from typing import Final
 
+import msgspec
+
 from catalog.pricing import NANO, Price, nano_usd
 from inference.requests.parsing import InferenceRequest
 from inference.routing.routes import Candidate, Route
@@ -20,6 +22,28 @@ BYTES_PER_TOKEN: Final = 4
 _EXACT: Final = Context(prec=80)
 _NANO: Final = Decimal(NANO)
 _HUNDRED: Final = Decimal(100)
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """The tokens that an upstream reported for a request that allowed fewer, and those allowed.
+
+    ``excess_nano`` is what the claim would cost in credits beyond the allowed tokens, in nano-USD;
+    ``upstream_excess_nano`` the same at the provider's price.
+    """
+
+    prompt: int
+    completion: int
+    allowed_prompt: int
+    allowed_completion: int
+    excess_nano: int
+    upstream_excess_nano: int
+
+    @property
+    def reason(self) -> str:
+        """Returns the count that exceeds its bound: ``prompt``, ``completion`` or ``both``."""
+        if self.prompt <= self.allowed_prompt:
+            return "completion"
+        return "both" if self.completion > self.allowed_completion else "prompt"
 
 
 def estimate_tokens(size: int) -> int:

@@ -57,9 +57,9 @@ class Stream:
 class Attempts:
     """Tries the candidates of an admission, and records how each attempt went.
 
-    ``candidate`` is the candidate of the latest attempt, ``response`` what its upstream answers, or
-    ``None`` if it has not been reached or has failed. ``parser`` parses that response if it is a
-    stream. ``records`` are the attempts as the generation stores them.
+    ``item`` is the candidate of the latest attempt with its hold. ``response`` is what its upstream
+    answers, or ``None`` if it has not been reached or has failed; ``parser`` parses that response
+    if it is a stream. ``records`` are the attempts as the generation stores them.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Attempts:
         health: HealthTable,
         repin: Repin,
     ) -> None:
-        self.candidate = admission.candidates[0].candidate
+        self.item = admission.candidates[0]
         self.response: egress.OutboundResponse | None = None
         self.parser: StreamParser | None = None
         self.latency_ms: int | None = None
@@ -89,6 +89,10 @@ class Attempts:
     @property
     def elapsed_ms(self) -> int:
         return round((time.monotonic() - self._started) * 1000)
+
+    @property
+    def candidate(self) -> Candidate:
+        return self.item.candidate
 
     @property
     def is_sent(self) -> bool:
@@ -112,7 +116,7 @@ class Attempts:
             candidate = item.candidate
             if error is not None and not await self._repin(self._admission, candidate):
                 raise error
-            self.candidate = candidate
+            self.item = item
             started_ms = self.elapsed_ms
             try:
                 if candidate.first_use is not None:

@@ -27,6 +27,7 @@ from inference.admission.estimate import BYTES_PER_TOKEN
 from inference.admission.recognition import RecognizedKey, Recognizer
 from inference.exchange import draining, upstream
 from inference.exchange.attempts import FAILURES, Attempts, Stream
+from inference.exchange.claims import ClaimLog
 from inference.exchange.rendering import DONE, Renderer
 from inference.exchange.tally import Ending, Tally
 from inference.filters.problems import ContentBlocked, Unscreened
@@ -68,6 +69,7 @@ class Gateway:
         self.health = HealthTable()
         self.bulkheads = Bulkheads()
         self.recognizer = Recognizer(self.bulkheads.refuse)
+        self.claims = ClaimLog()
         self._admission = AdmissionStore(self.health)
         self._settlement = SettlementStore()
         self._admissions: Batcher[AdmissionRequest, Admission] = Batcher(self._admission.admit)
@@ -270,7 +272,7 @@ class Exchange:
             except (InvalidStream, ProviderFailure) as exc:
                 chunks, fault = stream.parser.pending, exc
         if self._tally.usage is not None:
-            self._attempts.report_speed(self._tally.usage.completion)
+            self._attempts.report_speed(self._tally.count().usage.completion)
         self._is_delivering = True
         await deliver(renderer.render_usage_event(self._attempts.metadata()) + DONE)
         # The caller has received everything, so a later disconnect is not a cancellation.
@@ -294,6 +296,7 @@ class Exchange:
         self._is_settled = True
         attempts, tally = self._attempts, self._tally
         attempts.release_probe()
+        tally.allow(attempts.candidate, attempts.item.max_tokens)
         if error is None:
             ending = Ending.COMPLETED
         elif isinstance(error, asyncio.CancelledError | CallerStuck):
@@ -303,6 +306,7 @@ class Exchange:
         charged = tally.charge(ending, is_sent=attempts.is_sent)
         usage = None if charged is None else charged.usage
         cost = tally.price(usage, attempts.candidate)
+        claim = None if charged is None else tally.find_claim()
         duration_ms = attempts.elapsed_ms
         self._gateway.settle(
             self,
@@ -321,9 +325,12 @@ class Exchange:
                 attempts=attempts.records,
                 latency_ms=attempts.latency_ms,
                 duration_ms=duration_ms,
+                claim=claim,
             ),
         )
         metrics.count_settled(self._request.operation, ending, usage, duration_ms)
+        if claim is not None:
+            self._gateway.claims.report(self.generation_id, attempts.candidate.route, claim)
         if ending is Ending.CANCELLED:
             metrics.count_cancelled(None if charged is None else charged.is_estimated)
 
@@ -343,4 +350,6 @@ class Exchange:
         )
 
     def _renderer(self) -> Renderer:
-        return Renderer(self._request, self.generation_id, self._attempts.candidate, self._tally)
+        item = self._attempts.item
+        self._tally.allow(item.candidate, item.max_tokens)
+        return Renderer(self._request, self.generation_id, item.candidate, self._tally)

@@ -150,7 +150,9 @@ class Renderer:
         usage = tally.count().usage
         cost = tally.price(None if tally.is_blank(usage) else usage, candidate)
         price = candidate.route.price
-        body = {**_decode_usage(tally.usage_body), "prompt_tokens": usage.prompt}
+        # The members of a usage that is not believed would contradict the counts that are.
+        raw = tally.usage_body if tally.is_believed else None
+        body = {**_decode_usage(raw), "prompt_tokens": usage.prompt}
         if self._request.operation is not Operation.EMBEDDINGS:
             body["completion_tokens"] = usage.completion
         return {

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from catalog.dialects.base import Chunk, Reply
 from catalog.dialects.shared.finish_reasons import normalize_finish_reasons
 from catalog.pricing import Usage, nano_usd, total_cost
-from inference.admission.estimate import estimate_tokens, fee_nano
+from inference.admission.estimate import Claim, estimate_tokens, fee_nano, output_bound
 from inference.requests.parsing import InferenceRequest
 from inference.routing.routes import Candidate
 
@@ -39,15 +39,18 @@ class Cost(NamedTuple):
 
 
 NO_COST: Final = Cost(0, 0)
+# The largest amount that is recorded of a claim: a billion USD.
+_MOST_NANO: Final = 10**18
 
 
 class Tally:
     """Counts the output of one generation as it is relayed."""
 
     __slots__ = (
-        "_cost", "_costed", "_fee_percent", "_has_finished", "_is_final", "_is_last",
-        "_prompt_tokens", "_request", "finish_reason", "native_finish_reason", "output_bytes",
-        "upstream_id", "upstream_model", "usage", "usage_body",
+        "_candidate", "_cost", "_costed", "_fee_percent", "_has_finished", "_is_final",
+        "_is_last", "_most_output", "_prompt_tokens", "_request", "finish_reason",
+        "native_finish_reason", "output_bytes", "upstream_id", "upstream_model", "usage",
+        "usage_body",
     )  # fmt: skip
 
     def __init__(self, request: InferenceRequest, fee_percent: Decimal) -> None:
@@ -69,6 +72,9 @@ class Tally:
         # The finish reason has come, perhaps only after the caller had left.
         self._has_finished = False
         self._prompt_tokens: int | None = None
+        # The candidate that answers, and the most tokens that it may produce.
+        self._candidate: Candidate | None = None
+        self._most_output = 0
         self._costed: tuple[Usage, Candidate] | None = None
         self._cost = NO_COST
 
@@ -127,20 +133,31 @@ class Tally:
         self._is_final = has_finished
         self._is_last = self._is_final and isinstance(part, Chunk) and not part.has_choices
 
+    def allow(self, candidate: Candidate, max_tokens: int | None = None) -> None:
+        """Sets the candidate that answers, and the bound that the gateway set on its answer."""
+        self._candidate = candidate
+        bound = output_bound(self._request, candidate.route) if max_tokens is None else max_tokens
+        self._most_output = bound * self._request.choices
+
     def estimate(self) -> Usage:
-        """Estimates the usage from the sizes of prompt and output."""
+        """Estimates the usage from the sizes of prompt and output, within what was allowed."""
         if self._prompt_tokens is None:
             # Remembered, because measuring a long prompt takes time and every heartbeat needs it.
-            self._prompt_tokens = estimate_tokens(self._request.prompt_bytes)
-        return Usage(prompt=self._prompt_tokens, completion=estimate_tokens(self.output_bytes))
+            self._prompt_tokens = min(
+                estimate_tokens(self._request.prompt_bytes), self._request.prompt_bound
+            )
+        return Usage(
+            prompt=self._prompt_tokens,
+            completion=min(estimate_tokens(self.output_bytes), self._most_output),
+        )
 
     def count(self) -> Count:
-        """Returns the usage so far.
+        """Returns the usage so far, as far as it is believed: within what was allowed.
 
         A usage that came before the end of the output may be too low. Its completion tokens are
         then replaced by their estimate if that is higher.
         """
-        usage = self.usage
+        usage = None if self.usage is None else self._believe(self.usage)
         if usage is not None and self._is_final:
             return Count(usage, False)
         estimate = self.estimate()
@@ -149,6 +166,54 @@ class Tally:
         if usage.completion >= estimate.completion:
             return Count(usage, False)
         return Count(replace(usage, completion=estimate.completion), True)
+
+    def _believe(self, usage: Usage) -> Usage:
+        """Returns a usage without what exceeds its bounds; a part is never more than its total."""
+        prompt = min(usage.prompt, self._request.prompt_bound)
+        completion = min(usage.completion, self._most_output)
+        if (
+            usage.cached + usage.cache_write <= prompt == usage.prompt
+            and usage.reasoning <= completion == usage.completion
+            and usage.image_output <= completion
+        ):
+            return usage
+        cached = min(usage.cached, prompt)
+        return Usage(
+            prompt=prompt,
+            completion=completion,
+            cached=cached,
+            cache_write=min(usage.cache_write, prompt - cached),
+            reasoning=min(usage.reasoning, completion),
+            images=usage.images,
+            image_output=min(usage.image_output, completion),
+        )
+
+    @property
+    def is_believed(self) -> bool:
+        """Returns whether the upstream's usage, if there is one, is believed as it is."""
+        return self.usage is None or self._believe(self.usage) == self.usage
+
+    def find_claim(self) -> Claim | None:
+        """Returns what the upstream claimed beyond what was allowed; ``None`` if nothing.
+
+        The amounts of a claim without measure end at the range of the ledger.
+        """
+        usage, request, candidate = self.usage, self._request, self._candidate
+        if usage is None or candidate is None:
+            return None
+        if usage.prompt <= request.prompt_bound and usage.completion <= self._most_output:
+            return None
+        believed, claimed = (
+            self._calculate(each, candidate) for each in (self._believe(usage), usage)
+        )
+        return Claim(
+            prompt=usage.prompt,
+            completion=usage.completion,
+            allowed_prompt=request.prompt_bound,
+            allowed_completion=self._most_output,
+            excess_nano=_clip(claimed.credits_nano - believed.credits_nano),
+            upstream_excess_nano=_clip(claimed.upstream_nano - believed.upstream_nano),
+        )
 
     def is_blank(self, usage: Usage) -> bool:
         """Tells whether the answer is empty without a finish reason, or with the reason "error"."""
@@ -160,15 +225,17 @@ class Tally:
             return NO_COST
         # Remembered, because the last event of a stream and its settlement need the same cost.
         if self._costed != (usage, candidate):
-            priced = usage
-            if self._request.images:
-                priced = replace(usage, images=self._request.images)
-            upstream_nano = nano_usd(total_cost(candidate.route.price, priced))
-            credits_nano = upstream_nano
-            if candidate.is_byok:
-                credits_nano = fee_nano(upstream_nano, self._fee_percent)
-            self._costed, self._cost = (usage, candidate), Cost(credits_nano, upstream_nano)
+            self._costed, self._cost = (usage, candidate), self._calculate(usage, candidate)
         return self._cost
+
+    def _calculate(self, usage: Usage, candidate: Candidate) -> Cost:
+        if self._request.images:
+            usage = replace(usage, images=self._request.images)
+        upstream_nano = nano_usd(total_cost(candidate.route.price, usage))
+        credits_nano = upstream_nano
+        if candidate.is_byok:
+            credits_nano = fee_nano(upstream_nano, self._fee_percent)
+        return Cost(credits_nano, upstream_nano)
 
     def charge(self, ending: Ending, *, is_sent: bool) -> Count | None:
         """Returns the usage to charge for; ``None`` when the generation is free.
@@ -194,3 +261,7 @@ class Tally:
             has_begun = self.usage is not None or ending is Ending.COMPLETED
             is_due = bool(self.output_bytes) or (has_begun and not self.is_blank(count.usage))
         return count if is_due else None
+
+
+def _clip(amount_nano: int) -> int:
+    return min(max(amount_nano, 0), _MOST_NANO)

@@ -23,7 +23,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from accounts.models import Organization
-from billing.models import Account, Deposit
+from billing.models import Account, Deposit, Excess
 from catalog.pricing import NANO
 from config.console import charts
 from config.console.charts import Chart
@@ -36,6 +36,7 @@ from inference.reports.rollups import midnight
 
 _SECONDS: Final = 60
 _ALERTS: Final = 10
+_MAX_WAITING: Final = 2_000
 _DAY: Final = timedelta(days=1)
 _CENT: Final = Decimal("0.01")
 _COLUMNS: Final = (
@@ -158,6 +159,8 @@ def build_dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, 
         dashboard["cards"] += _endpoint_cards(timezone.now() - chosen.hours * HOUR)
     if request.user.has_perm("billing.view_deposit"):
         dashboard["cards"].append(_deposit_card())
+    if request.user.has_perm("billing.view_excess"):
+        dashboard["cards"].append(_excess_card())
     if request.user.has_perm("billing.view_account"):
         dashboard["alerts"] = _find_low_balances()
         dashboard["cards"].append(_alert_card(dashboard["alerts"]))
@@ -207,6 +210,17 @@ def _deposit_card() -> Card:
         f"{waiting:,}",
         _url("billing_deposit", status__in=",".join(map(str, Deposit.REVIEWED))),
         "savings",
+        is_alarming=waiting > 0,
+    )
+
+
+def _excess_card() -> Card:
+    waiting = Excess.objects.under_review()[: _MAX_WAITING + 1].count()
+    return Card(
+        "Excesses under review",
+        f"{waiting:,}" if waiting <= _MAX_WAITING else f"more than {_MAX_WAITING:,}",
+        _url("billing_excess", status__exact=Excess.Status.UNDER_REVIEW),
+        "gavel",
         is_alarming=waiting > 0,
     )
 

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from catalog.pricing import Usage
 from config.api.errors import Unavailable
 from config.sql import load_statement
+from inference.admission.estimate import Claim
 from inference.store import DataPlaneConnection
 
 logger = logging.getLogger(__name__)
@@ -25,7 +26,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Settlement(msgspec.Struct, frozen=True):
-    """The outcome of one generation; a second settlement of the generation changes nothing."""
+    """The outcome of one generation; a second settlement of the generation changes nothing.
+
+    ``usage`` and the costs are what is believed; ``claim`` is what the upstream reported beyond it.
+    """
 
     generation_id: str
     status: str
@@ -41,6 +45,7 @@ class Settlement(msgspec.Struct, frozen=True):
     attempts: list[dict[str, Any]] = msgspec.field(default_factory=list)
     latency_ms: int | None = None
     duration_ms: int | None = None
+    claim: Claim | None = None
 
     def without_upstream_texts(self) -> Settlement:
         """Returns the same settlement without the texts that the upstream chose."""
@@ -74,6 +79,12 @@ class SettlementRow(msgspec.Struct, frozen=True):
     attempts: list[dict[str, Any]]
     latency_ms: int | None
     duration_ms: int | None
+    claimed_prompt_tokens: int | None
+    claimed_completion_tokens: int | None
+    allowed_prompt_tokens: int | None
+    allowed_completion_tokens: int | None
+    excess_nano: int
+    upstream_excess_nano: int
 
 
 class SettlementStore:
@@ -134,7 +145,7 @@ def encode_settlements(batch: Sequence[Settlement]) -> str:
 
 
 def _make_row(item: Settlement) -> SettlementRow:
-    usage = item.usage
+    usage, claim = item.usage, item.claim
     return SettlementRow(
         id=item.generation_id,
         status=item.status,
@@ -154,6 +165,12 @@ def _make_row(item: Settlement) -> SettlementRow:
         attempts=item.attempts,
         latency_ms=item.latency_ms,
         duration_ms=item.duration_ms,
+        claimed_prompt_tokens=None if claim is None else claim.prompt,
+        claimed_completion_tokens=None if claim is None else claim.completion,
+        allowed_prompt_tokens=None if claim is None else claim.allowed_prompt,
+        allowed_completion_tokens=None if claim is None else claim.allowed_completion,
+        excess_nano=0 if claim is None else claim.excess_nano,
+        upstream_excess_nano=0 if claim is None else claim.upstream_excess_nano,
     )
 
 

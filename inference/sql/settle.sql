@@ -4,8 +4,8 @@
 -- A generation ends once. A row whose generation has ended already, for instance because the
 -- sweeper took its worker for dead, changes nothing.
 --
--- The hold pays the cost as far as it can. An excess is paid from the available credits, and the
--- rest of it is written off, visible in the ledger. Nothing is clamped and nothing overdrawn.
+-- The hold bounds any honest usage, so nothing beyond it is charged. What an upstream claimed beyond
+-- what was allowed is stored as an excess under review, and no money moves for it.
 --
 -- Parameters: $1 json, an array of `SettlementRow`, at most one row for each generation.
 -- Returns: the ids of the generations that ended now.
@@ -20,7 +20,9 @@ WITH batch AS (
         cached_tokens bigint, cache_write_tokens bigint, reasoning_tokens bigint,
         is_estimated bool, cost_nano bigint, upstream_cost_nano bigint, finish_reason text,
         native_finish_reason text, upstream_id text, upstream_model text, error_type text,
-        attempts jsonb, latency_ms int, duration_ms int
+        attempts jsonb, latency_ms int, duration_ms int, claimed_prompt_tokens bigint,
+        claimed_completion_tokens bigint, allowed_prompt_tokens bigint,
+        allowed_completion_tokens bigint, excess_nano bigint, upstream_excess_nano bigint
     )
 ),
 
@@ -34,7 +36,7 @@ settled AS (
         cache_write_tokens = b.cache_write_tokens,
         reasoning_tokens = b.reasoning_tokens,
         is_estimated = b.is_estimated,
-        cost_nano = b.cost_nano,
+        cost_nano = least(b.cost_nano, g.hold_nano),
         upstream_cost_nano = b.upstream_cost_nano,
         finish_reason = b.finish_reason,
         native_finish_reason = b.native_finish_reason,
@@ -49,7 +51,12 @@ settled AS (
     RETURNING
         g.id, g.organization_id, g.hold_nano, g.upstream_hold_nano AS byok_hold_nano, g.cost_nano,
         CASE WHEN g.is_byok THEN g.upstream_cost_nano ELSE 0 END AS byok_cost_nano,
-        array_remove(ARRAY[g.api_key_id, g.workspace_id, g.member_id], NULL) AS subjects
+        array_remove(ARRAY[g.api_key_id, g.workspace_id, g.member_id], NULL) AS subjects,
+        coalesce(g.private_endpoint_id, g.model_endpoint_id) AS endpoint_id, g.provider_name,
+        g.model, g.prompt_tokens, g.completion_tokens, b.claimed_prompt_tokens,
+        b.claimed_completion_tokens, b.allowed_prompt_tokens, b.allowed_completion_tokens,
+        coalesce(b.excess_nano, 0) + b.cost_nano - g.cost_nano AS excess_nano,
+        coalesce(b.upstream_excess_nano, 0) AS upstream_excess_nano
 ),
 
 ended AS MATERIALIZED (
@@ -61,14 +68,11 @@ ended AS MATERIALIZED (
 
 locked_accounts AS MATERIALIZED (
     SELECT
-        a.id, a.organization_id, a.kind,
-        a.posted_credits - a.posted_debits - a.pending_debits AS available
+        a.id, a.organization_id, a.kind
     FROM billing_account AS a
     WHERE
-        a.kind IN ('credits', 'usage', 'write_off')
-        AND a.organization_id = any(array(
-            SELECT organization_id FROM ended WHERE hold_nano > 0 OR cost_nano > 0
-        ))
+        a.kind IN ('credits', 'usage')
+        AND a.organization_id = any(array(SELECT organization_id FROM ended WHERE hold_nano > 0))
     ORDER BY a.id
     FOR NO KEY UPDATE
 ),
@@ -83,84 +87,55 @@ locked_meters AS MATERIALIZED (
     FOR NO KEY UPDATE
 ),
 
-paid AS MATERIALIZED (
-    SELECT
-        reference, organization_id, hold_nano, least(cost_nano, hold_nano) AS posted,
-        greatest(cost_nano - hold_nano, 0) AS excess,
-        sum(greatest(cost_nano - hold_nano, 0))
-            OVER (PARTITION BY organization_id ORDER BY reference)
-            AS excess_so_far,
-        sum(greatest(hold_nano - cost_nano, 0)) OVER (PARTITION BY organization_id) AS freed
-    FROM ended
-    WHERE
-        (hold_nano > 0 OR cost_nano > 0)
-        -- Counting takes every lock, in order, before the first row is changed.
-        AND (SELECT count(*) FROM locked_meters) >= 0
-),
-
+-- Counting takes every lock, in order, before the first row is changed.
 charged AS MATERIALIZED (
-    SELECT
-        p.*,
-        least(
-            p.excess, greatest(a.available + p.freed - p.excess_so_far + p.excess, 0)
-        ) AS surcharge
-    FROM paid AS p
-    INNER JOIN locked_accounts AS a ON p.organization_id = a.organization_id
-    WHERE a.kind = 'credits'
+    SELECT reference, organization_id, hold_nano, cost_nano
+    FROM ended
+    WHERE hold_nano > 0 AND (SELECT count(*) FROM locked_meters) >= 0
 ),
 
 ended_holds AS (
     UPDATE billing_transfer AS t
     SET
-        status = CASE WHEN c.posted > 0 THEN 'posted' ELSE 'voided' END,
-        posted_nano = nullif(c.posted, 0),
+        status = CASE WHEN c.cost_nano > 0 THEN 'posted' ELSE 'voided' END,
+        posted_nano = nullif(c.cost_nano, 0),
         ended_at = now()
     FROM charged AS c
     WHERE
         t.reference = c.reference AND t.kind = 'usage' AND t.status = 'pending'
-        AND t.reference = any(array(SELECT reference FROM charged WHERE hold_nano > 0))
-),
-
-surcharges AS (
-    INSERT INTO billing_transfer (
-        organization_id, kind, debit_id, credit_id, amount_nano, posted_nano, status, reference,
-        ended_at
-    )
-    SELECT c.organization_id, v.kind, d.id, u.id, v.amount, v.amount, 'posted', c.reference, now()
-    FROM charged AS c
-    CROSS JOIN
-        LATERAL (
-            VALUES
-            ('excess', 'credits', c.surcharge),
-            ('write_off', 'write_off', c.excess - c.surcharge)
-        ) AS v (kind, source, amount)
-    INNER JOIN locked_accounts AS d ON c.organization_id = d.organization_id AND v.source = d.kind
-    INNER JOIN locked_accounts AS u ON c.organization_id = u.organization_id AND u.kind = 'usage'
-    WHERE v.amount > 0
+        AND t.reference = any(array(SELECT reference FROM charged))
 ),
 
 settled_accounts AS (
     UPDATE billing_account AS a
     SET
         pending_debits = a.pending_debits - CASE a.kind WHEN 'credits' THEN c.held ELSE 0 END,
-        posted_debits = a.posted_debits + CASE a.kind
-            WHEN 'credits' THEN c.posted + c.surcharge
-            WHEN 'write_off' THEN c.excess - c.surcharge
-            ELSE 0
-        END,
-        posted_credits = a.posted_credits
-        + CASE a.kind WHEN 'usage' THEN c.posted + c.excess ELSE 0 END
+        posted_debits = a.posted_debits + CASE a.kind WHEN 'credits' THEN c.cost ELSE 0 END,
+        posted_credits = a.posted_credits + CASE a.kind WHEN 'usage' THEN c.cost ELSE 0 END
     FROM (
-        SELECT
-            organization_id, sum(hold_nano) AS held, sum(posted) AS posted,
-            sum(excess) AS excess, sum(surcharge) AS surcharge
+        SELECT organization_id, sum(hold_nano) AS held, sum(cost_nano) AS cost
         FROM charged
         GROUP BY organization_id
     ) AS c
     WHERE
         a.organization_id = c.organization_id
         AND a.id = any(array(SELECT id FROM locked_accounts))
-        AND (a.kind IN ('credits', 'usage') OR (a.kind = 'write_off' AND c.excess > c.surcharge))
+),
+
+excesses AS (
+    INSERT INTO billing_excess (
+        id, organization_id, reference, endpoint_id, provider_name, model, amount_nano,
+        upstream_nano, claimed_prompt_tokens, claimed_completion_tokens, allowed_prompt_tokens,
+        allowed_completion_tokens, status, created_at, updated_at
+    )
+    SELECT
+        gen_random_uuid(), organization_id, id, endpoint_id, provider_name, model, excess_nano,
+        upstream_excess_nano, coalesce(claimed_prompt_tokens, prompt_tokens, 0),
+        coalesce(claimed_completion_tokens, completion_tokens, 0),
+        coalesce(allowed_prompt_tokens, prompt_tokens, 0),
+        coalesce(allowed_completion_tokens, completion_tokens, 0), 'under_review', now(), now()
+    FROM settled
+    WHERE excess_nano > 0 OR claimed_prompt_tokens IS NOT NULL
 ),
 
 -- A transaction that began before midnight may come after one that began later: the day of a meter

@@ -1,5 +1,8 @@
 -- Compares the cost or the hold of each generation with its transfers.
 --
+-- An operator's decision about an excess moves money of its own, which is no cost of the generation.
+-- Generations from before there were reviews have such transfers without one.
+--
 -- Returns: a sentence for each generation that differs.
 -- Locks: none.
 WITH moved AS (
@@ -7,8 +10,11 @@ WITH moved AS (
         reference,
         sum(coalesce(posted_nano, 0)) AS paid,
         sum(CASE status WHEN 'pending' THEN amount_nano ELSE 0 END) AS held
-    FROM billing_transfer
-    WHERE kind IN ('usage', 'excess', 'write_off')
+    FROM billing_transfer AS t
+    WHERE
+        kind = 'usage'
+        OR kind IN ('excess', 'write_off')
+        AND NOT EXISTS (SELECT 1 FROM billing_excess AS e WHERE e.reference = t.reference)
     GROUP BY reference
 )
 

@@ -26,13 +26,17 @@ from hypothesis.stateful import (
 )
 
 from accounts.models import ApiKey, LimitReset, Member
-from billing import ledger
-from billing.models import Account, Meter, Transfer
+from billing import ledger, reviews
+from billing.models import Account, Excess, Meter, NotChargeable, Transfer
+from billing.verification import VERIFY_EXCESSES as BILLING_EXCESSES
+from billing.verification import run_check
 from catalog.models import CatalogVersion, ModelEndpoint
 from catalog.pricing import Usage, nano_usd, total_cost
 from config import sql
 from config.api.errors import NotFound
 from inference.admission.admit import ADMIT
+from inference.admission.estimate import Claim
+from inference.management.commands.verify_ledger import VERIFY_EXCESSES, VERIFY_GENERATIONS
 from inference.models import Generation, Journal, new_generation_id
 from inference.settlement.journal import JOURNAL
 from inference.settlement.settle import SETTLE, Settlement, encode_settlements
@@ -109,6 +113,12 @@ class Made:
     upstream_cost: int = 0
     paid: int = 0
     is_refunded: bool = False
+    excess: int | None = None
+    decision: str = "under_review"
+
+    @property
+    def is_reviewed(self) -> bool:
+        return self.excess is not None and self.decision == "under_review"
 
 
 @dataclass(frozen=True)
@@ -144,10 +154,12 @@ rooms = st.dictionaries(
 )
 # The cost minus the hold: 0, negative, slightly positive, or above all credits.
 overs = st.just(0) | st.integers(-300, -1) | st.integers(1, 50) | st.integers(100, 3_000)
+# The cost of a claim beyond what was allowed; None is no claim.
+claims = st.none() | st.just(0) | st.integers(1, 50) | st.integers(100, 3_000)
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """Runs grants, deposits, holds, settlements, sweeps and refunds of two organizations."""
+    """Runs grants, deposits, holds, settlements, sweeps, refunds, reviews of two organizations."""
 
     stage: Stage
 
@@ -307,17 +319,19 @@ class LedgerMachine(RuleBasedStateMachine):
         }
 
     @precondition(lambda self: self.made)
-    @rule(picks=st.lists(st.tuples(st.integers(0, 100), overs, holds), min_size=1, max_size=6))
-    def settle(self, picks: list[tuple[int, int, int]]) -> None:
+    @rule(
+        picks=st.lists(st.tuples(st.integers(0, 100), overs, holds, claims), min_size=1, max_size=6)
+    )
+    def settle(self, picks: list[tuple[int, int, int, int | None]]) -> None:
         """Settles one batch below, at and above the holds; it may include ended generations."""
-        batch: dict[str, tuple[int, int]] = {}
+        batch: dict[str, tuple[int, int, int | None]] = {}
         pending = [i for i, made in self.made.items() if made.status == "pending"]
         ids = [*pending, *[i for i in self.made if i not in pending][-2:]]
-        for index, over, upstream in picks:
+        for index, over, upstream, claim in picks:
             generation_id = ids[index % len(ids)]
             made = self.made[generation_id]
             cost = max(made.hold + over, 0)
-            batch[generation_id] = (cost, upstream if made.is_byok else cost)
+            batch[generation_id] = (cost, upstream if made.is_byok else cost, claim)
         with connection.cursor() as cursor:
             sql.execute(
                 cursor,
@@ -330,8 +344,9 @@ class LedgerMachine(RuleBasedStateMachine):
                                 "completed",
                                 cost_nano=cost,
                                 upstream_cost_nano=upstream,
+                                claim=None if claim is None else Claim(7, 9, 7, 8, claim, claim),
                             )
-                            for generation_id, (cost, upstream) in batch.items()
+                            for generation_id, (cost, upstream, claim) in batch.items()
                         ]
                     )
                 ],
@@ -340,14 +355,17 @@ class LedgerMachine(RuleBasedStateMachine):
         assert ended == {i for i in batch if self.made[i].status == "pending"}
         self._end({i: batch[i] for i in ended}, "completed")
 
-    def _end(self, batch: dict[str, tuple[int, int]], status: str) -> None:
-        """Frees all holds of the batch, then charges the excess costs in the order of the ids."""
-        for generation_id, (cost, upstream) in batch.items():
+    def _end(self, batch: dict[str, tuple[int, int, int | None]], status: str) -> None:
+        """Frees the holds of the batch and charges the costs up to them."""
+        for generation_id, (whole_cost, upstream, claim) in batch.items():
             made = self.made[generation_id]
             books = self.books[made.organization]
             books.held -= made.hold
-            made.paid = min(cost, made.hold)
-            books.credits_out += made.paid
+            cost = made.paid = min(whole_cost, made.hold)
+            # What exceeds the hold is never charged: it waits for an operator, with the claim.
+            if claim is not None or whole_cost > cost:
+                made.excess = whole_cost - cost + (claim or 0)
+            books.credits_out += cost
             books.used += cost
             for subject in made.subjects:
                 used = self.used[subject]
@@ -355,14 +373,31 @@ class LedgerMachine(RuleBasedStateMachine):
                 used.add(self.today, cost=cost, byok=upstream if made.is_byok else 0)
             made.status, made.cost, made.upstream_cost = status, cost, upstream
             made.journal = None
-        for generation_id in sorted(batch):
-            made = self.made[generation_id]
-            books = self.books[made.organization]
-            excess = made.cost - made.paid
-            surcharge = min(excess, books.available)
-            books.credits_out += surcharge
-            books.written_off += excess - surcharge
-            made.paid += surcharge
+
+    @precondition(lambda self: any(made.is_reviewed for made in self.made.values()))
+    @rule(index=st.integers(0, 100), is_charged=st.booleans())
+    def decide(self, index: int, is_charged: bool) -> None:
+        """Charges an excess or writes it off; a charge is refused where it is not available."""
+        reviewed = [i for i, made in self.made.items() if made.is_reviewed]
+        generation_id = reviewed[index % len(reviewed)]
+        made = self.made[generation_id]
+        books = self.books[made.organization]
+        excess = Excess.objects.get(reference=generation_id)
+        assert made.excess is not None
+        if not is_charged:
+            reviews.write_off(excess, by="model")
+            books.written_off += made.excess
+            books.used += made.excess
+            made.decision = "written_off"
+        elif made.is_refunded or not 0 < made.excess <= books.available:
+            with pytest.raises(NotChargeable):
+                reviews.charge(excess, by="model")
+        else:
+            reviews.charge(excess, by="model")
+            books.credits_out += made.excess
+            books.used += made.excess
+            made.paid += made.excess
+            made.decision = "charged"
 
     @precondition(lambda self: any(made.status == "pending" for made in self.made.values()))
     @rule(index=st.integers(0, 100), prompt=st.integers(0, 3), completion=st.integers(0, 3))
@@ -392,7 +427,7 @@ class LedgerMachine(RuleBasedStateMachine):
             if made.journal is not None and made.journal[1]:
                 price = self.stage.endpoint.price.price
                 cost = nano_usd(total_cost(price, Usage(*made.journal)))
-            batch[generation_id] = (0 if made.is_byok else cost, cost)
+            batch[generation_id] = (0 if made.is_byok else cost, cost, None)
         self._end(batch, "failed")
 
     @precondition(lambda self: self.made)
@@ -480,7 +515,21 @@ class LedgerMachine(RuleBasedStateMachine):
             ended = "posted" if min(made.hold, made.cost) else "voided"
             expected = "pending" if made.status == "pending" else ended
             assert status_of.get(generation_id) == (expected if made.hold else None)
-            assert (charged[generation_id], paid[generation_id]) == (made.cost, made.paid)
+            decided = 0 if made.decision == "under_review" else made.excess or 0
+            assert (charged[generation_id], paid[generation_id]) == (
+                made.cost + decided,
+                made.paid,
+            )
+        assert {
+            excess.reference: (excess.organization_id, excess.amount_nano, excess.status)
+            for excess in Excess.objects.all()
+        } == {
+            i: (made.organization, made.excess, made.decision)
+            for i, made in self.made.items()
+            if made.excess is not None
+        }
+        for check in (BILLING_EXCESSES, VERIFY_EXCESSES, VERIFY_GENERATIONS):
+            assert run_check(check) == []
 
         for meter in Meter.objects.filter(organization__in=self.books):
             used = self.used[meter.subject_id]

@@ -1,4 +1,4 @@
-"""Tests every transition of grant requests and transfers against a table."""
+"""Tests every transition of grant requests, excesses and transfers against a table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from django.contrib.auth.models import User
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from billing.models import Account, GrantRequest, SameOperator, Transfer
+from billing import ledger, reviews
+from billing.models import Account, Excess, GrantRequest, NotChargeable, SameOperator, Transfer
+from billing.verification import find_differences
 from config.api.errors import InvalidTransition
 from tests.support.database.states import check_transition
 from tests.support.factories import Tenant
@@ -59,6 +61,121 @@ def test_each_transition_of_a_grant_request_has_the_expected_result(
         expected,
         lambda row: str(row.status),
     )
+
+
+EXCESS_TRANSITIONS: dict[str, Callable[[Excess], object]] = {
+    "charge": lambda excess: reviews.charge(excess, by="bob"),
+    "write off": lambda excess: reviews.write_off(excess, by="bob"),
+}
+
+# The columns are in the order of EXCESS_TRANSITIONS.
+EXCESSES: dict[str, tuple[Any, ...]] = {
+    "under_review": ("charged", "written_off"),
+    "charged": (REFUSED, REFUSED),
+    "written_off": (REFUSED, REFUSED),
+}
+
+
+def make_excess(tenant: Tenant, amount_nano: int = 5, reference: str = "gen-1") -> Excess:
+    return Excess.objects.create(
+        organization=tenant.organization,
+        reference=reference,
+        endpoint_id=tenant.organization.pk,
+        provider_name="Acme",
+        model="acme/falcon",
+        amount_nano=amount_nano,
+        upstream_nano=amount_nano,
+        claimed_prompt_tokens=1,
+        claimed_completion_tokens=600_000,
+        allowed_prompt_tokens=1,
+        allowed_completion_tokens=16,
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "transition", "expected"),
+    [
+        (state, transition, expected)
+        for state, row in EXCESSES.items()
+        for transition, expected in zip(EXCESS_TRANSITIONS, row, strict=True)
+    ],
+)
+def test_each_transition_of_an_excess_has_the_expected_result(
+    tenant: Tenant, state: str, transition: str, expected: Any
+) -> None:
+    excess = make_excess(tenant)
+    if state == "charged":
+        reviews.charge(excess, by="eve")
+    if state == "written_off":
+        reviews.write_off(excess, by="eve")
+
+    check_transition(
+        excess,
+        lambda: EXCESS_TRANSITIONS[transition](excess),
+        expected,
+        lambda row: str(row.status),
+    )
+    moved = Transfer.objects.filter(reference="gen-1").values_list("kind", "posted_nano")
+    kinds = {"charged": [("excess", 5)], "written_off": [("write_off", 5)], "under_review": []}
+    assert list(moved) == kinds[Excess.objects.get().status]
+    assert find_differences() == []
+
+
+def test_an_excess_that_costs_nothing_is_only_written_off(tenant: Tenant) -> None:
+    excess = make_excess(tenant, 0)
+    with pytest.raises(NotChargeable, match="nothing to charge"):
+        reviews.charge(excess, by="bob")
+    assert Excess.objects.get().status == "under_review"
+    reviews.write_off(excess, by="bob", note="free")
+    assert (excess.status, excess.note, excess.decided_by) == ("written_off", "free", "bob")
+    assert not Transfer.objects.filter(reference="gen-1").exists()
+
+
+def test_an_excess_is_charged_whole_or_not_at_all(tenant: Tenant) -> None:
+    account = Account.objects.get(organization=tenant.organization, kind="credits")
+    excess = make_excess(tenant, account.available + 1)
+    with pytest.raises(NotChargeable, match="less available"):
+        reviews.charge(excess, by="bob")
+    assert Excess.objects.get().status == "under_review"
+    assert Account.objects.get(pk=account.pk).available == account.available
+    ledger.grant(tenant.organization.pk, 1, actor="bob")
+    reviews.charge(excess, by="bob")
+    assert Account.objects.get(pk=account.pk).available == 0
+    assert find_differences() == []
+
+
+def test_an_excess_of_a_refunded_generation_is_not_charged(tenant: Tenant) -> None:
+    accounts = {row.kind: row for row in Account.objects.for_organization(tenant.organization.pk)}
+    Transfer.objects.create(
+        organization=tenant.organization,
+        kind=Transfer.Kind.REFUND,
+        debit=accounts["usage"],
+        credit=accounts["credits"],
+        amount_nano=5,
+        posted_nano=5,
+        status="posted",
+        ended_at=timezone.now(),
+        reference="gen-1",
+    )
+    with pytest.raises(NotChargeable, match="was refunded"):
+        reviews.charge(make_excess(tenant), by="bob")
+    assert Excess.objects.get().status == "under_review"
+
+
+@pytest.mark.parametrize("change", [{"amount_nano": 1}, {"reference": "gen-2"}, {"note": "x"}])
+def test_database_refuses_to_change_an_excess_but_once(
+    tenant: Tenant, change: dict[str, Any]
+) -> None:
+    excess = make_excess(tenant)
+    rows = Excess.objects.filter(pk=excess.pk)
+    decided = {"status": "written_off", "decided_at": timezone.now()}
+    if "note" in change:
+        rows.update(**decided)
+        decided = {}
+    with pytest.raises(IntegrityError, match="never changed"), transaction.atomic():
+        rows.update(**decided, **change)
+    with pytest.raises(IntegrityError, match="never changed"), transaction.atomic():
+        rows.delete()
 
 
 @pytest.mark.parametrize("after", Transfer.Status.values)

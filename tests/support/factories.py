@@ -25,7 +25,7 @@ from accounts.models import (
     workspace_for,
 )
 from billing import ledger
-from billing.models import Meter
+from billing.models import Account, Meter, Transfer
 from catalog.models import LanguageModel, ModelEndpoint, PriceVersion, Provider
 from catalog.pricing import NANO, Price
 from config import sql
@@ -162,7 +162,7 @@ def make_validation(endpoint: PrivateEndpoint, credential: ByokCredential) -> Va
 
 
 def make_generation(tenant: Tenant, **fields: Any) -> Generation:
-    """A generation of the tenant's inference key, settled without a hold unless it is pending.
+    """A generation of the tenant's inference key, settled from a hold of its cost unless pending.
 
     The ledger and the meters have it too; a period that began after it does not count it.
     """
@@ -199,11 +199,37 @@ def make_generation(tenant: Tenant, **fields: Any) -> Generation:
         last_used_at=Greatest(F("last_used_at"), generation.created_at),
     )
     if outcome["status"] != Generation.Status.PENDING:
+        place_hold(generation, outcome["cost_nano"])
         with connection.cursor() as cursor:
             sql.execute(cursor, SETTLE, [json.dumps([outcome])])
         _forget_in_later_periods(generation, outcome)
         generation.refresh_from_db()
     return generation
+
+
+def place_hold(generation: Generation, hold_nano: int) -> None:
+    """Holds credits for a pending generation, as its admission would have done."""
+    if not hold_nano:
+        return
+    accounts = {
+        row.kind: row for row in Account.objects.for_organization(generation.organization_id)
+    }
+    Generation.objects.filter(pk=generation.pk).update(hold_nano=hold_nano)
+    Transfer.objects.create(
+        organization_id=generation.organization_id,
+        kind=Transfer.Kind.USAGE,
+        debit=accounts["credits"],
+        credit=accounts["usage"],
+        amount_nano=hold_nano,
+        status=Transfer.Status.PENDING,
+        reference=generation.pk,
+    )
+    Account.objects.filter(pk=accounts["credits"].pk).update(
+        pending_debits=F("pending_debits") + hold_nano
+    )
+    Meter.objects.filter(subject_id__in=_subjects(generation)).update(
+        held_cost=F("held_cost") + hold_nano
+    )
 
 
 def _subjects(generation: Generation) -> list[UUID]:

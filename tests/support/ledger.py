@@ -22,7 +22,11 @@ SELECT g.id, g.cost_nano, t.paid
 FROM inference_generation g
 CROSS JOIN LATERAL (
     SELECT coalesce(sum(posted_nano), 0) AS paid FROM billing_transfer
-    WHERE reference = g.id AND kind IN ('usage', 'excess', 'write_off')
+    WHERE reference = g.id AND (
+        kind = 'usage'
+        OR kind IN ('excess', 'write_off')
+           AND NOT EXISTS (SELECT FROM billing_excess e WHERE e.reference = g.id)
+    )
 ) t
 WHERE g.cost_nano <> t.paid OR (g.status = 'pending' AND t.paid > 0)
 """
@@ -44,12 +48,17 @@ WHERE (m.cost, m.byok, m.held_cost, m.held_byok)
           coalesce(u.held_byok, 0))
    OR least(m.cost, m.byok, m.cost_daily, m.byok_daily) < 0
 """
+_EXCESSES: Final = """
+SELECT e.reference, e.status, g.status
+FROM billing_excess e LEFT JOIN inference_generation g ON g.id = e.reference
+WHERE g.id IS NULL OR g.status = 'pending' OR g.organization_id <> e.organization_id
+"""
 _JOURNALS: Final = """
 SELECT g.id, j.generation_id, g.status
 FROM inference_generation g LEFT JOIN inference_journal j ON j.generation_id = g.id
 WHERE (g.status = 'pending') <> (j.generation_id IS NOT NULL)
 """
-_BEYOND_THE_AUDIT: Final = (_HOLDS, _CHARGES, _METERS, _JOURNALS)
+_BEYOND_THE_AUDIT: Final = (_HOLDS, _CHARGES, _METERS, _EXCESSES, _JOURNALS)
 
 
 def differences() -> list[object]:

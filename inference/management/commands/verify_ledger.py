@@ -8,6 +8,7 @@ from config.bulk.files import refuse
 from config.sql import load_statement
 
 VERIFY_GENERATIONS: Final = load_statement("inference", "verify_generations")
+VERIFY_EXCESSES: Final = load_statement("inference", "verify_excesses")
 VERIFY_METERS: Final = load_statement("inference", "verify_meters")
 
 
@@ -18,6 +19,7 @@ class Command(JSONCommand):
         differences = [
             *find_differences(),
             *run_check(VERIFY_GENERATIONS),
+            *run_check(VERIFY_EXCESSES),
             *run_check(VERIFY_METERS),
         ]
         if options["json"]:

@@ -285,7 +285,7 @@ def test_finish_reasons_of_anthropic_are_mapped(reason: str, word: str) -> None:
         ("gemini", {"promptTokenCount": 3, "candidatesTokenCount": True}, None),
         ("bedrock", {"inputTokens": 3, "outputTokens": 4}, Usage(3, 4)),
         ("bedrock", {"inputTokens": 3}, None),
-        ("bedrock", {"inputTokens": 100_000_001, "outputTokens": 4}, None),
+        ("bedrock", {"inputTokens": 10**18, "outputTokens": 4}, Usage(10**15, 4)),
     ],
 )
 def test_usage_is_read_only_when_it_is_valid(

@@ -70,7 +70,7 @@ def passed(names: list[str]) -> list[dict[str, Any]]:
     "behaviour",
     [
         *("sim-echo", "sim-chunks:3", "sim-mirror", "sim-tools", "sim-reasoning", "sim-extra"),
-        *("sim-content-filter", "sim-null-content", "sim-cached", "sim-tokens"),
+        *("sim-content-filter", "sim-null-content", "sim-cached", "sim-tokens:1000,16"),
         *("sim-comments", "sim-cr", "sim-lf", "sim-crlf", "sim-no-space", "sim-multi-line"),
         *("sim-bom", "sim-usage-with-choices", "sim-usage-zero", "sim-after-done"),
         *("sim-usage-twice", "sim-big-event:1000", "sim-slow:0.05"),
@@ -330,8 +330,8 @@ def test_validation_sends_one_plain_and_one_streamed_request(
 
 
 def test_the_cost_of_the_calls_is_recorded(draft: PrivateEndpoint) -> None:
-    result = behave(draft, "sim-tokens:1000,500")
-    assert result.cost_nano == 2 * (1000 * 1_000_000 + 500 * 2_000_000)
+    result = behave(draft, "sim-tokens:1000,16")
+    assert result.cost_nano == 2 * (1000 * 1_000_000 + 16 * 2_000_000)
 
 
 def test_an_invalid_certificate_prevents_every_request(

@@ -113,6 +113,7 @@ def test_concurrent_settlements_of_a_generation_charge_it_once(
     tenant_of_threads: Tenant, together: Together
 ) -> None:
     row = factories.make_generation(tenant_of_threads, status="pending")
+    factories.place_hold(row, 7)
     parameter = encode_settlements([Settlement(row.pk, "completed", cost_nano=7)])
 
     def settle() -> int:

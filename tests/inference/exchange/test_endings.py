@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import requests
 
-from billing import ledger
-from billing.models import Account, Transfer
+from billing import ledger, reviews
+from billing.models import Account, Excess, NotChargeable, Transfer
 from catalog.dialects.base import Operation
 from config.credentials import Secret
 from inference.models import Generation
@@ -238,36 +238,64 @@ def test_a_stopping_worker_completes_its_streams(site: Site) -> None:
     assert_ended(site, Ending("completed", (2, 4), False))
 
 
-def test_a_cost_beyond_the_hold_is_posted_as_excess(site: Site) -> None:
+def test_a_claim_beyond_what_was_allowed_is_charged_up_to_it_and_reviewed(site: Site) -> None:
     publish(site, "sim-tokens:1000,500")
-    assert site.post(wanted(site)).status_code == 200
+    answer = site.post(wanted(site))
+    *_, event, _ = events_of(answer.text)
     row = site.settled()
-    assert row.cost_nano == 2_000_000 > row.hold_nano
-    kinds = {t.kind: t.posted_nano for t in Transfer.objects.filter(reference=row.pk)}
-    assert kinds == {"usage": row.hold_nano, "excess": 2_000_000 - row.hold_nano}
+    bound = row.hold_nano // 1000 - 200
+    assert (row.cost_nano, row.upstream_cost_nano) == (row.hold_nano, row.hold_nano)
+    assert (row.prompt_tokens, row.completion_tokens) == (bound, 100)
+    counts = {"prompt_tokens": bound, "completion_tokens": 100, "total_tokens": bound + 100}
+    assert {name: event["usage"][name] for name in counts} == counts
+    assert event["usage"]["cost"] == row.cost_nano / 10**9
+    [transfer] = Transfer.objects.filter(reference=row.pk)
+    assert (transfer.kind, transfer.posted_nano) == ("usage", row.hold_nano)
+    excess = Excess.objects.get()
+    assert (excess.reference, excess.organization_id) == (row.pk, row.organization_id)
+    assert (excess.amount_nano, excess.status) == (2_000_000 - row.hold_nano, "under_review")
+    assert excess.upstream_nano == excess.amount_nano
+    assert (excess.claimed_prompt_tokens, excess.claimed_completion_tokens) == (1000, 500)
+    assert (excess.allowed_prompt_tokens, excess.allowed_completion_tokens) == (bound, 100)
+    assert excess.endpoint_id == row.model_endpoint_id
     account = Account.objects.get(organization=row.organization, kind="credits")
-    assert account.available == CREDITS - 2_000_000
+    assert account.available == CREDITS - row.hold_nano
     assert_in_order()
 
 
-def test_a_cost_beyond_all_credits_is_recorded_as_a_write_off(site: Site) -> None:
+@pytest.mark.parametrize("is_charged", [True, False])
+def test_an_operator_charges_an_excess_or_writes_it_off(site: Site, is_charged: bool) -> None:
     publish(site, "sim-tokens:1000,500")
-    row = spend_beyond(site)
+    assert site.post(wanted(site)).status_code == 200
+    row = site.settled()
+    excess = Excess.objects.get()
+    rest = 2_000_000 - row.hold_nano
+    (reviews.charge if is_charged else reviews.write_off)(excess, by="ann", note="seen")
     kinds = {t.kind: t.posted_nano for t in Transfer.objects.filter(reference=row.pk)}
-    assert kinds == {
-        "usage": row.hold_nano,
-        "excess": 7,
-        "write_off": 2_000_000 - row.hold_nano - 7,
-    }
+    assert kinds == {"usage": row.hold_nano, "excess" if is_charged else "write_off": rest}
     accounts = {a.kind: a for a in Account.objects.filter(organization=row.organization)}
-    assert accounts["credits"].available == 0
-    assert accounts["write_off"].balance == -(2_000_000 - row.hold_nano - 7)
+    assert accounts["credits"].available == CREDITS - (2_000_000 if is_charged else row.hold_nano)
+    assert accounts["write_off"].balance == (0 if is_charged else -rest)
     assert accounts["usage"].balance == 2_000_000
     assert_in_order()
 
 
+def test_a_balance_as_small_as_the_hold_is_never_overdrawn_by_a_claim(site: Site) -> None:
+    publish(site, "sim-tokens:1000,500")
+    row = spend_beyond(site)
+    excess = Excess.objects.get()
+    account = Account.objects.get(organization=row.organization, kind="credits")
+    assert account.available == 7
+    with pytest.raises(NotChargeable, match="less available"):
+        reviews.charge(excess, by="ann")
+    excess.refresh_from_db()
+    assert (excess.status, excess.decided_by) == ("under_review", "")
+    assert [t.kind for t in Transfer.objects.filter(reference=row.pk)] == ["usage"]
+    assert_in_order()
+
+
 def spend_beyond(site: Site) -> Generation:
-    """Sends a request that costs more than the tenant's credits: its hold and 7 nano-USD."""
+    """Sends a request whose tenant has credits for its hold and 7 nano-USD."""
     body = wanted(site)
     bound = parsing.parse(Operation.CHAT, json.dumps(body).encode()).prompt_bound
     poor = factories.make_tenant("Poor", credits_usd=0)

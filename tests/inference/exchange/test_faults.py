@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from django.conf import LazySettings
 
+from billing.models import Excess
 from config.local.simulator.certificates import ensure_certificates
 from config.local.simulator.server import Simulator
 from inference.models import Generation
 from tests.support import factories
 from tests.support.inference.site import OPERATOR_SECRET, Site, content_of, events_of
+from tests.support.ledger import assert_in_order
 
 NO_ANSWER = "The upstream provider did not answer in time."
 NOT_VALID = "The upstream provider's answer is not valid: "
@@ -135,7 +137,7 @@ FAULTS: list[tuple[str, Failed | Served, Failed | Served | Broken]] = [
     ("sim-null-usage", ESTIMATED, ESTIMATED),
     *(
         (f"sim-usage-{kind}", ESTIMATED, ESTIMATED)
-        for kind in ("negative", "huge", "float", "string", "nan", "null")
+        for kind in ("negative", "float", "string", "nan", "null")
     ),
     ("sim-usage-zero", *[Served((0, 0))] * 2),
     ("sim-content-filter", *[Served(finish_reason="content_filter")] * 2),
@@ -198,6 +200,33 @@ def assert_stored(
     }
     assert {name: getattr(row, name) for name in expected} == expected
     assert len(row.attempts) == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("behaviour", ["sim-usage-huge", f"sim-tokens:{10**17},{10**18}"])
+def test_a_usage_beyond_what_was_allowed_is_believed_up_to_the_hold(
+    priced: Site, behaviour: str, stream: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    publish(priced, behaviour)
+    answer = priced.chat("one two", stream=stream, max_tokens=16)
+    assert answer.status_code == 200
+    shown = events_of(answer.text)[-2]["usage"] if stream else answer.json()["usage"]
+    row = priced.settled()
+    bound = (row.hold_nano - 16 * 2000) // 1000
+    counts = {
+        "prompt_tokens": bound, "completion_tokens": 16, "total_tokens": bound + 16,
+        "cost": row.hold_nano / 10**9,
+    }  # fmt: skip
+    assert {name: shown[name] for name in counts} == counts
+    assert_stored(
+        priced, (bound, 16), is_estimated=False, status="completed", hold_nano=row.cost_nano
+    )
+    excess = Excess.objects.get()
+    assert (excess.reference, excess.status) == (row.pk, "under_review")
+    assert excess.claimed_completion_tokens == (10**9 if "huge" in behaviour else 10**15)
+    assert excess.amount_nano > 10**12
+    assert f"the endpoint {row.model_endpoint_id} claimed" in caplog.text
+    assert_in_order()
 
 
 @pytest.mark.parametrize("stream", [False, True])

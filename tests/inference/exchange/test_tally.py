@@ -23,10 +23,19 @@ BODY = b'{"model": "a/b", "stream": %s, "messages": [{"role": "user", "content":
 PROMPT_TOKENS = 14
 
 
+def candidate(*, is_byok: bool = False, **rates: str) -> Candidate:
+    """Returns a candidate with these rates; without any it is free."""
+    rates = {"prompt": "0", "completion": "0", **rates}
+    price = Price(**{name: Decimal(rate) for name, rate in rates.items()})
+    endpoint = replace(route("x"), price=price)
+    return Candidate(endpoint, Secret("a secret"), is_byok, endpoint.endpoint_id)
+
+
 def tally_of(*parts: Reply | Chunk, stream: bool = True, fee: str = "0") -> Tally:
-    """Returns the tally of a request after these parts of its answer."""
+    """Returns the tally of a request for 1,000 tokens after these parts of its answer."""
     body = BODY % (b"true" if stream else b"false", b"x" * 40)
     tally = Tally(parsing.parse(Operation.CHAT, body), Decimal(fee))
+    tally.allow(candidate(), 1_000)
     for part in parts:
         tally.add(part)
     return tally
@@ -150,12 +159,6 @@ def test_what_comes_after_the_caller_has_left_counts_only_by_its_usage() -> None
     assert (tally.finish_reason, tally.output_bytes) == (None, 9)
 
 
-def candidate(*, is_byok: bool = False, **rates: str) -> Candidate:
-    price = Price(**{name: Decimal(rate) for name, rate in rates.items()})
-    endpoint = replace(route("x"), price=price)
-    return Candidate(endpoint, Secret("a secret"), is_byok, endpoint.endpoint_id)
-
-
 @pytest.mark.parametrize(
     ("rates", "fee", "is_byok", "usage", "cost"),
     [
@@ -204,3 +207,61 @@ def test_price_includes_the_images_of_the_request() -> None:
 
 def test_endings_are_the_terminal_statuses() -> None:
     assert set(Ending) == set(Generation.Status.values) - {Generation.Status.PENDING}
+
+
+BOUND = parsing.parse(Operation.CHAT, BODY % (b"true", b"x" * 40)).prompt_bound
+
+
+def claim_of(usage: Usage) -> Chunk:
+    return Chunk(fields={"usage": msgspec.Raw(b"{}")}, usage=usage)
+
+
+@pytest.mark.parametrize(
+    ("claimed", "believed"),
+    [
+        (Usage(BOUND, 1_000), Usage(BOUND, 1_000)),
+        (Usage(BOUND + 1, 1_000), Usage(BOUND, 1_000)),
+        (Usage(10, 1_001), Usage(10, 1_000)),
+        (Usage(10**15, 10**15), Usage(BOUND, 1_000)),
+        # A part is never more than its total.
+        (Usage(10, 5, cached=10**9, cache_write=3), Usage(10, 5, cached=10)),
+        (Usage(10, 5, cached=4, cache_write=10**9), Usage(10, 5, cached=4, cache_write=6)),
+        (Usage(10, 5, reasoning=10**9), Usage(10, 5, reasoning=5)),
+        (Usage(10, 5, image_output=10**9), Usage(10, 5, image_output=5)),
+        (Usage(10**9, 5, cached=10**9), Usage(BOUND, 5, cached=BOUND)),
+    ],
+)
+def test_a_usage_is_believed_as_far_as_it_was_allowed(claimed: Usage, believed: Usage) -> None:
+    tally = tally_of(text(), STOP, claim_of(claimed))
+    assert tally.count() == Count(believed, False)
+    assert tally.is_believed == (claimed == believed)
+
+
+def test_an_estimate_is_never_more_than_was_allowed() -> None:
+    assert tally_of(text(1_000_000)).count() == Count(Usage(PROMPT_TOKENS, 1_000), True)
+
+
+@pytest.mark.parametrize(
+    ("usage", "is_byok", "reason", "excess"),
+    [
+        (Usage(BOUND, 1_000), False, None, (0, 0)),
+        (Usage(10, 5, cached=10**9), False, None, (0, 0)),
+        (Usage(10, 1_500), False, "completion", (1_000_000, 1_000_000)),
+        (Usage(BOUND + 7, 5), False, "prompt", (7_000, 7_000)),
+        (Usage(BOUND + 7, 1_500), False, "both", (1_007_000, 1_007_000)),
+        # Credits pay only the fee on what the own credential is charged.
+        (Usage(10, 1_500), True, "completion", (50_000, 1_000_000)),
+        (Usage(10**15, 10**15), False, "both", (10**18, 10**18)),
+    ],
+)
+def test_a_claim_is_the_cost_beyond_what_was_allowed(
+    usage: Usage, is_byok: bool, reason: str | None, excess: tuple[int, int]
+) -> None:
+    tally = tally_of(text(), STOP, claim_of(usage), fee="5")
+    tally.allow(candidate(is_byok=is_byok, prompt="0.000001", completion="0.000002"), 1_000)
+    claim = tally.find_claim()
+    assert (claim and claim.reason) == reason
+    if claim is not None:
+        assert (claim.excess_nano, claim.upstream_excess_nano) == excess
+        assert (claim.prompt, claim.completion) == (usage.prompt, usage.completion)
+        assert (claim.allowed_prompt, claim.allowed_completion) == (BOUND, 1_000)

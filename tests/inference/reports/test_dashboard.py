@@ -64,6 +64,7 @@ def test_an_empty_dashboard_explains_what_to_do(operator: Client) -> None:
         "Failed validations": "0",
         "Drifted endpoints": "0",
         "Deposits under review": "0",
+        "Excesses under review": "0",
         "Low balances": "0",
     }
     assert [chart.is_empty for chart in shown["charts"]] == [True] * 3
@@ -166,13 +167,14 @@ def test_numbers_link_to_the_lists_that_they_count(operator: Client, tenant: Ten
     assert counts == {
         "Requests": 2,
         "Tokens": 2,
-        "Revenue": 0,
+        "Revenue": 1,
         "Error rate": 1,
         "Active endpoints": 0,
         "Drafts": 2,
         "Failed validations": 0,
         "Drifted endpoints": 1,
         "Deposits under review": 0,
+        "Excesses under review": 0,
         "Low balances": 1,
     }
     for top in shown["tops"]:

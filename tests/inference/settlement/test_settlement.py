@@ -31,6 +31,9 @@ from tests.support.factories import Tenant
 from tests.support.inference.site import Site, content_of, events_of
 from tests.support.ledger import assert_in_order
 
+# More than any cost in these tests.
+HOLD = 1_000_000
+
 
 def make_generation(tenant: Tenant, **fields: Any) -> Generation:
     endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
@@ -52,6 +55,8 @@ def make_generation(tenant: Tenant, **fields: Any) -> Generation:
     Journal.objects.create(
         generation=row, prompt_tokens=0, completion_tokens=0, beat_at=row.created_at
     )
+    factories.place_hold(row, HOLD)
+    row.refresh_from_db()
     return row
 
 
@@ -138,7 +143,7 @@ def test_a_settlement_that_the_ledger_refuses_does_not_affect_its_batch(
 ) -> None:
     rows = [make_generation(tenant) for _ in range(3)]
     # This hold was never placed, so its release would make the pending amount negative.
-    Generation.objects.filter(pk=rows[1].pk).update(hold_nano=1)
+    Generation.objects.filter(pk=rows[1].pk).update(hold_nano=HOLD * 10)
     Journal.objects.update(beat_at=timezone.now() - timedelta(seconds=61))
     settle([Settlement(row.pk, "completed", cost_nano=2) for row in rows[:2]])
     assert sweep() == 1

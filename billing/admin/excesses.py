@@ -1,0 +1,209 @@
+"""The page of excesses, and the column by which pages of endpoints point to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+from uuid import UUID
+
+from django.contrib import admin, messages
+from django.db.models import Count, QuerySet
+from django.http import HttpRequest
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.html import format_html
+
+from billing import reviews
+from billing.models import Excess
+from config.console.actions import Message, bulk_action, transition
+from config.console.base import BoundedPaginator, ReadOnlyAdmin, actor_of
+from config.console.formatting import label_renderer, nano_dollars
+from config.console.forms import NoteField
+from config.console.unfold import Dialog, display
+
+_STATES: Final = {"under_review": "warning", "charged": "success", "written_off": "info"}
+
+
+class ReviewDialog(Dialog):
+    """Asks for the reason of a decision."""
+
+    note = NoteField(help_text="The reason. The ledger stores it.")
+
+
+@admin.register(Excess)
+class ExcessAdmin(ReadOnlyAdmin):
+    """Lists what upstreams claimed beyond what was allowed, latest first; operators decide here."""
+
+    list_display = (
+        "created_at", "state", "organization", "provider_name", "model", "amount", "upstream",
+        "claimed", "allowed", "reference",
+    )  # fmt: skip
+    list_display_links = ("created_at", "reference")
+    list_select_related = ("organization",)
+    list_filter = ("status",)
+    linked_lookups = (*ReadOnlyAdmin.linked_lookups, "endpoint_id__exact")
+    search_fields = ("reference__exact",)
+    search_help_text = "The ID of a generation, of an endpoint or of an organization."
+    uuid_search_fields = ("id", "organization_id", "endpoint_id")
+    paginator = BoundedPaginator
+    ordering = ("-created_at",)
+    sortable_by = ()
+    empty_hint = (
+        "When an upstream claims more tokens than a request allowed, the rest of its claim waits "
+        "here. Nobody is charged for it before an operator decides."
+    )
+    actions = ("charge_selected", "write_off_selected")
+    actions_detail = ("charge", "write_off")
+    fieldsets = (
+        (None, {"fields": (("state", "amount", "upstream"), ("organization", "generation"))}),
+        (
+            "Claim",
+            {"fields": (("claimed", "allowed"), ("provider_name", "model"), "endpoint")},
+        ),
+        ("Decision", {"fields": (("decided_by", "decided_at"), "note")}),
+        ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
+    )
+    readonly_fields = (
+        "state", "amount", "upstream", "organization", "generation", "claimed", "allowed",
+        "provider_name", "model", "endpoint", "decided_by", "decided_at", "note", "id",
+        "created_at", "updated_at",
+    )  # fmt: skip
+    readonly_preprocess_fields = {"state": label_renderer(_STATES)}
+
+    @display(description="Status", label=_STATES)
+    def state(self, excess: Excess) -> str:
+        return str(excess.status)
+
+    @display(description="Excess")
+    def amount(self, excess: Excess) -> str:
+        return nano_dollars(excess.amount_nano)
+
+    @display(description="At the upstream's price")
+    def upstream(self, excess: Excess) -> str:
+        return nano_dollars(excess.upstream_nano)
+
+    @display(description="Claimed tokens")
+    def claimed(self, excess: Excess) -> str:
+        return f"{excess.claimed_prompt_tokens:,} + {excess.claimed_completion_tokens:,}"
+
+    @display(description="Allowed tokens")
+    def allowed(self, excess: Excess) -> str:
+        return f"{excess.allowed_prompt_tokens:,} + {excess.allowed_completion_tokens:,}"
+
+    @display(description="Generation")
+    def generation(self, excess: Excess) -> str:
+        url = reverse("admin:inference_generation_change", args=(excess.reference,))
+        return format_html('<a class="text-primary-600" href="{}">{}</a>', url, excess.reference)
+
+    @display(description="Endpoint ID")
+    def endpoint(self, excess: Excess) -> str:
+        return format_html(
+            '{} <a class="text-primary-600" href="{}">(all of its reviews)</a>',
+            excess.endpoint_id,
+            _url_of(excess.endpoint_id),
+        )
+
+    def has_decide_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        return request.user.has_perm("billing.change_excess")
+
+    def get_actions_detail(self, request: HttpRequest, object_id: Any) -> Any:
+        """Returns the actions of an undecided excess; the model checks it again under a lock."""
+        excess = self.get_object(request, str(object_id))
+        if excess is None or excess.status != Excess.Status.UNDER_REVIEW:
+            return []
+        return super().get_actions_detail(request, object_id)  # type: ignore[misc]
+
+    @transition(
+        description="Charge",
+        question="The organization pays the whole excess from its available credits. It is refused "
+        "if they do not suffice.",
+        submit="Charge the excess",
+        permission="decide",
+        icon="payments",
+        form=ReviewDialog,
+    )
+    def charge(self, request: HttpRequest, excess: Excess, form: Any) -> Message:
+        reviews.charge(excess, by=actor_of(request), note=form.cleaned_data["note"])
+        amount = nano_dollars(excess.amount_nano)
+        return messages.SUCCESS, f"{amount} charged to {excess.organization}."
+
+    @transition(
+        description="Write off",
+        question="The organization pays nothing for the excess. This cannot be undone.",
+        submit="Write the excess off",
+        permission="decide",
+        icon="block",
+        danger=True,
+        form=ReviewDialog,
+    )
+    def write_off(self, request: HttpRequest, excess: Excess, form: Any) -> Message:
+        reviews.write_off(excess, by=actor_of(request), note=form.cleaned_data["note"])
+        return messages.SUCCESS, f"{nano_dollars(excess.amount_nano)} written off."
+
+    @bulk_action(
+        description="Charge the selected excesses",
+        question="Each organization pays its whole excess from its available credits. An excess "
+        "that they do not cover is refused.",
+        permission="decide",
+    )
+    def charge_selected(self, request: HttpRequest, excess: Excess) -> None:
+        reviews.charge(excess, by=actor_of(request))
+
+    @bulk_action(
+        description="Write off the selected excesses",
+        question="Their organizations pay nothing for them. This cannot be undone.",
+        permission="decide",
+    )
+    def write_off_selected(self, request: HttpRequest, excess: Excess) -> None:
+        reviews.write_off(excess, by=actor_of(request))
+
+
+def _url_of(endpoint_id: UUID) -> str:
+    return f"{reverse('admin:billing_excess_changelist')}?endpoint_id__exact={endpoint_id}"
+
+
+def _count_reviews(endpoint_ids: Iterable[UUID]) -> dict[UUID, int]:
+    rows = Excess.objects.under_review().filter(endpoint_id__in=list(endpoint_ids))
+    return dict(rows.order_by().values_list("endpoint_id").annotate(count=Count("pk")))
+
+
+class UnderReviewFilter(admin.SimpleListFilter):
+    """Finds the endpoints with claims that wait for an operator."""
+
+    title = "claims under review"
+    parameter_name = "reviews"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("yes", "Some")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        if self.value() != "yes":
+            return queryset
+        return queryset.filter(pk__in=Excess.objects.under_review().values("endpoint_id"))
+
+
+class ReviewedEndpoints(admin.ModelAdmin):  # type: ignore[type-arg]
+    """Adds the column ``reviews``: how many claims of an endpoint wait for an operator."""
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
+        """Counts the reviews of all rows of the page with one query."""
+        response = super().changelist_view(request, extra_context)
+        if isinstance(response, TemplateResponse) and "cl" in (response.context_data or {}):
+            rows = (response.context_data or {})["cl"].result_list
+            counts = _count_reviews(row.pk for row in rows)
+            for row in rows:
+                row.review_count = counts.get(row.pk, 0)
+        return response
+
+    @display(description="Reviews")
+    def reviews(self, endpoint: Any) -> str:
+        """Links to the claims of the endpoint that wait for an operator."""
+        if endpoint.pk is None:
+            return ""
+        count = getattr(endpoint, "review_count", None)
+        if count is None:
+            count = _count_reviews([endpoint.pk]).get(endpoint.pk, 0)
+        if not count:
+            return ""
+        url = f"{_url_of(endpoint.pk)}&status__exact={Excess.Status.UNDER_REVIEW}"
+        return format_html('<a class="text-primary-600" href="{}">{}</a>', url, f"{count:,}")

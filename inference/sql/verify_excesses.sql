@@ -1,0 +1,14 @@
+-- Finds excesses that contradict their generations: an excess belongs to a generation of its
+-- organization that has ended.
+--
+-- Returns: a sentence for each such excess.
+-- Locks: none.
+SELECT
+    format(
+        'generation %s: %s, and %s beyond its hold is %s', e.reference,
+        coalesce(g.status, 'it does not exist'), e.amount_nano, e.status
+    )
+FROM billing_excess AS e
+LEFT JOIN inference_generation AS g ON e.reference = g.id
+WHERE g.id IS NULL OR g.status = 'pending' OR g.organization_id <> e.organization_id
+ORDER BY e.reference
