@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from catalog.dialects.base import (
+    Body,
     Call,
     Chunk,
     InvalidReply,
@@ -176,7 +177,7 @@ def build_headers(call: Call, key: Secret) -> dict[str, str]:
     }
 
 
-def parse_reply(operation: Operation, body: bytes) -> Reply:
+def parse_reply(operation: Operation, body: Body) -> Reply:
     try:
         reply = _decode_message(body.decode())
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

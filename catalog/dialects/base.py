@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
@@ -13,6 +13,7 @@ import msgspec
 
 from catalog.dialects.shared.credentials import sensitive_parts
 from catalog.pricing import Usage
+from config.api.scanning import BoundExceeded, Bounds, scan
 from config.credentials import Secret
 from config.egress import OutboundRequest
 
@@ -32,7 +33,18 @@ _TOKEN: Final = re.compile(r"eyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
 _ESCAPE: Final = re.compile(
     rb"\\(?:u[dD][89abAB]..(?:\\u[dD][c-fC-F]..)?|u[dD][c-fC-F]..|.)", re.DOTALL
 )
+# Bounds of one answer. Vectors and logarithmic probabilities have many values; what is decoded one
+# by one has few objects. ``lists`` is added for each answer.
+_ANSWER: Final = Bounds(depth=200, containers=500_000, members=20_000, values=25_000_000)
+# The lists of an answer that hold one item for each choice that was asked for, in all formats.
+_CHOICES: Final = (b"choices", b"candidates", b"data")
+# Above this size an answer must be strict JSON, because repairing it takes several times its size.
+_LENIENT_BYTES: Final = 1_048_576
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+Body = bytes | bytearray
+"""The body of an answer; one that arrived in many pieces was collected in a ``bytearray``."""
 
 
 class Operation(StrEnum):
@@ -100,7 +112,7 @@ class Reply(msgspec.Struct):
     """A whole completion: its body, and the facts that the gateway needs.
 
     ``output_bytes`` is the size of the output, from which tokens are estimated when the usage is
-    missing.
+    missing. ``choices`` is the number of completions or vectors.
     """
 
     fields: Fields
@@ -109,6 +121,7 @@ class Reply(msgspec.Struct):
     finish_reason: str | None
     output_bytes: int = 0
     upstream_id: str | None = None
+    choices: int = 1
 
 
 class Chunk(msgspec.Struct):
@@ -178,7 +191,7 @@ class Dialect(Protocol):
         """Returns the HTTP request of a call; raises :class:`Untranslatable`."""
         ...
 
-    def parse_reply(self, operation: Operation, body: bytes) -> Reply:
+    def parse_reply(self, operation: Operation, body: Body) -> Reply:
         """Parses a whole reply; raises :class:`InvalidReply` or :class:`ProviderFailure`."""
         ...
 
@@ -187,13 +200,35 @@ class Dialect(Protocol):
         ...
 
 
-def decode_object(body: bytes) -> dict[str, msgspec.Raw] | None:
+def check_answer(body: Body, choices: int) -> None:
+    """Raises :class:`InvalidReply` for a large answer that would cost too much to parse.
+
+    ``choices`` is the number of completions or vectors that were asked for. More of them are found
+    here before they are decoded.
+    """
+    bounds = replace(_ANSWER, lists=dict.fromkeys(_CHOICES, choices))
+    try:
+        scan(body, bounds, may_repeat=True)
+    except BoundExceeded as exc:
+        raise InvalidReply(f"It has {exc}.") from None
+    except UnicodeDecodeError:
+        raise InvalidReply("It is not UTF-8.") from None
+
+
+def decode_object(body: Body) -> dict[str, msgspec.Raw] | None:
     """Decodes a JSON object and leaves its values raw; returns ``None`` for anything else.
+
+    :func:`check_answer` has read a body above 1 MiB, which is neither copied nor repaired.
 
     Some servers print ``NaN`` for a missing number. That is not JSON, but the rest of the reply is
     valid, so ``NaN`` is read as ``null``. Other servers split the two surrogates of a character
     over two events; each surrogate is read as U+FFFD.
     """
+    if len(body) > _LENIENT_BYTES:
+        try:
+            return _decode_fields(body)
+        except (msgspec.DecodeError, RecursionError):
+            return None
     if b"\\ud" in body or b"\\uD" in body:
         body = _ESCAPE.sub(_replace_lone_surrogate, body)
     try:
@@ -247,7 +282,7 @@ def clean_message(text: str, secret: Secret) -> str:
     return _UNPRINTABLE.sub(" ", text[:4096]).strip()[:_MAX_MESSAGE]
 
 
-def parse_error(body: bytes) -> ProviderFailure:
+def parse_error(body: Body) -> ProviderFailure:
     """Parses an error body of any known dialect; only a JSON error's message is ever shown.
 
     Accepts ``{"error": {"message", "code", "type"}}``, ``{"error": "…"}`` and ``{"message": "…"}``.

@@ -22,6 +22,7 @@ from botocore.eventstream import EventStreamBuffer, EventStreamMessage, ParserEr
 
 from catalog.dialects import anthropic
 from catalog.dialects.base import (
+    Body,
     Call,
     Chunk,
     InvalidReply,
@@ -206,7 +207,7 @@ def build(call: Call, *, clock: Callable[[], float] = time.time) -> OutboundRequ
     return request
 
 
-def parse_reply(operation: Operation, body: bytes) -> Reply:
+def parse_reply(operation: Operation, body: Body) -> Reply:
     try:
         reply = _decode_reply(body.decode())
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

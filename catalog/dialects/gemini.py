@@ -10,6 +10,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from catalog.dialects.base import (
+    Body,
     Call,
     Chunk,
     InvalidReply,
@@ -165,7 +166,7 @@ def build(call: Call) -> OutboundRequest:
     )
 
 
-def parse_reply(operation: Operation, body: bytes) -> Reply:
+def parse_reply(operation: Operation, body: Body) -> Reply:
     try:
         reply = _decode(body.decode())
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from catalog.dialects.base import (
+    Body,
     Call,
     Chunk,
     InvalidReply,
@@ -21,6 +22,7 @@ from catalog.dialects.base import (
     Operation,
     Reply,
     Untranslatable,
+    check_answer,
     decode_object,
     parse_error,
     read_usage,
@@ -85,6 +87,7 @@ class _Delta(msgspec.Struct):
 
 
 class _Choice(msgspec.Struct):
+    index: Any = None
     delta: _Delta | None = None
     message: _Delta | None = None
     text: str | None = None
@@ -121,6 +124,8 @@ _REASONING: Final = re.compile(rb'"reasoning_content": ?("(?:[^"\\]|\\.)*+")')
 # one, because a stream may change from one kind of output to another; limited, because in some
 # streams the position always changes.
 _MAX_SEARCHES: Final = 8
+# A larger event is scanned before it is decoded.
+_LARGE_EVENT_BYTES: Final = 16 * 1024
 
 
 def host(base_url: str | None, secret: Secret) -> str:
@@ -287,7 +292,7 @@ def _decode_list(value: Any) -> list[dict[str, Any]] | None:
         return None
 
 
-def parse_reply(operation: Operation, body: bytes) -> Reply:
+def parse_reply(operation: Operation, body: Body) -> Reply:
     fields = decode_object(body)
     if fields is None:
         raise InvalidReply("The answer is not a JSON object.")
@@ -308,6 +313,7 @@ def parse_reply(operation: Operation, body: bytes) -> Reply:
         finish_reason=_finish_reason(choices),
         output_bytes=_size(choices),
         upstream_id=_read_text(fields, "id"),
+        choices=len(choices),
     )
 
 
@@ -325,11 +331,12 @@ def _parse_embeddings(fields: dict[str, msgspec.Raw]) -> Reply:
         usage=_parse_usage(fields, completion=0),
         finish_reason="stop",
         upstream_id=_read_text(fields, "id"),
+        choices=len(vectors),
     )
 
 
 def stream_parser(operation: Operation, choices: int = 1) -> _StreamParser:
-    return _StreamParser()
+    return _StreamParser(choices)
 
 
 class _StreamParser:
@@ -342,6 +349,7 @@ class _StreamParser:
 
     __slots__ = (
         "_after",
+        "_allowed",
         "_before",
         "_choices",
         "_decoder",
@@ -354,8 +362,10 @@ class _StreamParser:
         "pending",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, allowed: int) -> None:
         self._decoder = EventDecoder()
+        # The number of choices that were asked for.
+        self._allowed = allowed
         self._is_done = False
         # The bytes before and after the choices, and the slice of the choices.
         self._before = self._after = b""
@@ -379,6 +389,8 @@ class _StreamParser:
             raise InvalidStream("An event of the stream is too large.") from None
         repeats: Chunk | None = None
         for event in events:
+            if len(event) > _LARGE_EVENT_BYTES:
+                self._check_large(event)
             if (size := self._read_repeat(event)) is not None:
                 if repeats is None:
                     repeats = Chunk(fields={}, has_choices=True, repeats=[])
@@ -416,7 +428,7 @@ class _StreamParser:
             return None
         raw = event[self._choices]
         try:
-            choices = _decode_choices(raw)
+            self._check_choices(choices := _decode_choices(raw))
             if not raw.isascii():
                 # The choices are relayed without decoding, and must be UTF-8 nevertheless.
                 raw.decode()
@@ -462,6 +474,20 @@ class _StreamParser:
             self._before, self._after = before, after
             self._choices = slice(len(before), -len(after) or None)
 
+    def _check_large(self, event: bytes) -> None:
+        """Raises :class:`InvalidStream` for an event that would cost too much to decode."""
+        try:
+            check_answer(event, self._allowed)
+        except InvalidReply as exc:
+            raise InvalidStream(str(exc)) from None
+
+    def _check_choices(self, choices: list[_Choice]) -> None:
+        """Raises :class:`InvalidStream` for more choices than were asked for."""
+        if len(choices) > self._allowed or any(
+            isinstance(each.index, int) and each.index >= self._allowed for each in choices
+        ):
+            raise InvalidStream(f"It has more than {self._allowed} choices.")
+
     def _chunk(self, event: bytes) -> Chunk:
         fields = decode_object(event)
         if fields is None:
@@ -471,6 +497,7 @@ class _StreamParser:
             choices = _parse_choices(fields)
         except InvalidReply as exc:
             raise InvalidStream(str(exc)) from None
+        self._check_choices(choices)
         self._note_frame(event, fields, is_blank=not choices)
         fields["choices"] = _add_reasoning(fields["choices"])
         return Chunk(

@@ -81,14 +81,16 @@ def check_short(text: bytes, bounds: Bounds) -> None:
         scan(text, bounds)
 
 
-def scan(text: bytes | bytearray, bounds: Bounds) -> None:
+def scan(text: bytes | bytearray, bounds: Bounds, *, may_repeat: bool = False) -> None:
     """Raises if decoding the text would cost too much, or if one of its objects repeats a key.
+
+    ``may_repeat`` accepts objects that repeat a key.
 
     Raises :class:`BoundExceeded`, :class:`DuplicateKey`, and ``UnicodeDecodeError`` if the text is
     not UTF-8. A text that is not JSON may pass: a decoder refuses it at the first wrong byte, and
     up to that byte the scan has read it as the decoder does.
     """
-    scanner = _Scanner(bounds)
+    scanner = _Scanner(bounds, may_repeat)
     encoding = codecs.getincrementaldecoder("utf-8")()
     view = memoryview(text)
     start = 0
@@ -114,6 +116,7 @@ class _Scanner:
     """Follows objects and lists through the pieces of a text."""
 
     bounds: Bounds
+    may_repeat: bool
     containers: int = 0
     values: int = 0
     strings: int = 0
@@ -152,7 +155,7 @@ class _Scanner:
             if after == b",":
                 commas += 1
             elif after == b":" and not has_escapes and (keys := self.keys) is not None:
-                if text in keys:
+                if text in keys and not self.may_repeat:
                     raise DuplicateKey(text.decode("utf-8", "replace"))
                 keys.add(text)
                 if self.is_outermost:
@@ -229,7 +232,7 @@ class _Scanner:
             raise BoundExceeded("bytes in one key", _KEY_BYTES)
         if _ESCAPED.search(key):
             key = _read_key(key)
-        if key in keys:
+        if key in keys and not self.may_repeat:
             raise DuplicateKey(key.decode("utf-8", "replace"))
         keys.add(key)
         if self.is_outermost:

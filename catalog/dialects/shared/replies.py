@@ -134,6 +134,7 @@ def build_reply(
         finish_reason=choices[0][1].reason,
         output_bytes=sum(output.size for output, _ in choices),
         upstream_id=upstream_id,
+        choices=len(choices),
     )
 
 

@@ -22,7 +22,7 @@ def event(content: str, **after: Any) -> bytes:
 
 
 def read(*events: bytes) -> list[Chunk]:
-    parser = stream_parser(Operation.CHAT)
+    parser = stream_parser(Operation.CHAT, 2)
     return [chunk for each in events for chunk in parser.feed(each)]
 
 
