@@ -27,6 +27,7 @@ from catalog.dialects.base import (
     parse_error,
     read_usage,
 )
+from catalog.dialects.shared.raw import LONG_BYTES, first_byte, is_empty, is_null, measure_value
 from catalog.dialects.shared.replies import GEMINI_FORMAT
 from catalog.dialects.shared.sse import EventDecoder, EventTooLarge
 from catalog.pricing import Usage
@@ -69,20 +70,20 @@ class _Reasoning(msgspec.Struct):
 class _Delta(msgspec.Struct):
     """The parts of a delta or message that count as output."""
 
-    content: Any = None
-    reasoning: Any = None
-    reasoning_content: Any = None
-    refusal: Any = None
+    content: msgspec.Raw = msgspec.Raw()
+    reasoning: msgspec.Raw = msgspec.Raw()
+    reasoning_content: msgspec.Raw = msgspec.Raw()
+    refusal: msgspec.Raw = msgspec.Raw()
     tool_calls: msgspec.Raw = msgspec.Raw()
 
     @property
     def size(self) -> int:
-        calls = bytes(self.tool_calls)
-        total = 0 if calls == b"null" else len(calls)
+        total = 0 if self.tool_calls == _NULL else len(self.tool_calls)
         # Servers that send both names of the reasoning repeat the same text.
-        for text in (self.content, self.reasoning or self.reasoning_content, self.refusal):
-            if text is not None:
-                total += _bytes(text)
+        reasoning = self.reasoning_content if is_empty(self.reasoning) else self.reasoning
+        for text in (self.content, reasoning, self.refusal):
+            if text:
+                total += measure_value(text)
         return total
 
 
@@ -90,7 +91,7 @@ class _Choice(msgspec.Struct):
     index: Any = None
     delta: _Delta | None = None
     message: _Delta | None = None
-    text: str | None = None
+    text: msgspec.Raw = msgspec.Raw()
     finish_reason: str | None = None
 
 
@@ -110,6 +111,7 @@ class _Usage(msgspec.Struct):
 
 _decode_reasoning = msgspec.json.Decoder(_Reasoning | None).decode
 _decode_signatures = msgspec.json.Decoder(list[_Signature] | None).decode
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
 _decode_choices = msgspec.json.Decoder(list[_Choice]).decode
 _decode_embeddings = msgspec.json.Decoder(list[_Embedding]).decode
@@ -302,12 +304,13 @@ def parse_reply(operation: Operation, body: Body) -> Reply:
     choices = _parse_choices(fields)
     if not choices:
         raise InvalidReply("The answer has no choices.")
-    fields["choices"] = _add_reasoning(fields["choices"])
+    add = _add_long_reasoning if len(fields["choices"]) > LONG_BYTES else _add_reasoning
+    members = {**fields, "choices": add(fields["choices"])}
     for choice in choices:
-        if choice.text is None if operation is Operation.TEXT else choice.message is None:
+        if is_null(choice.text) if operation is Operation.TEXT else choice.message is None:
             raise InvalidReply("A choice of the answer has no content.")
     return Reply(
-        fields=fields,
+        fields=members,
         model=_read_text(fields, "model"),
         usage=_parse_usage(fields),
         finish_reason=_finish_reason(choices),
@@ -530,7 +533,10 @@ def _parse_choices(fields: dict[str, msgspec.Raw]) -> list[_Choice]:
     if raw is None:
         raise InvalidReply("The answer has no choices.")
     try:
-        return _decode_choices(raw)
+        choices = _decode_choices(raw)
+        if all(is_null(each.text) or memoryview(each.text)[0] == 0x22 for each in choices):
+            return choices
+        raise InvalidReply("A text of the answer is malformed.")
     except (msgspec.DecodeError, RecursionError):
         raise InvalidReply("The choices of the answer are malformed.") from None
 
@@ -541,6 +547,17 @@ def _add_reasoning(choices: Raw) -> Raw:
     if b'"reasoning_content"' not in raw or b'"reasoning":' in raw:
         return choices
     return type(choices)(_REASONING.sub(rb'\g<0>,"reasoning":\1', raw))
+
+
+def _add_long_reasoning(choices: msgspec.Raw) -> list[dict[str, Any]]:
+    """Does the same for the whole choices of a long answer, which a substitution would copy."""
+    given: list[dict[str, Any]] = [*_decode_objects(choices)]
+    for choice in given:
+        if first_byte(choice.get("message")) == b"{":
+            message = choice["message"] = _decode_members(choice["message"])
+            if "reasoning_content" in message:
+                message.setdefault("reasoning", message["reasoning_content"])
+    return given
 
 
 def _parse_usage(fields: dict[str, msgspec.Raw], *, completion: int | None = None) -> Usage | None:
@@ -597,8 +614,8 @@ def _size(choices: list[_Choice]) -> int:
         part = choice.delta or choice.message
         if part is not None:
             total += part.size
-        if choice.text is not None:
-            total += _bytes(choice.text)
+        if choice.text:
+            total += measure_value(choice.text)
     return total
 
 

@@ -178,20 +178,20 @@ class _Organization:
 class Occupancy:
     """What one request takes of its worker, from the recognition of its caller to its end."""
 
-    __slots__ = ("_bulkheads", "_key_id", "_organization", "_organization_id", "held")
+    __slots__ = ("_bulkheads", "_key_id", "_organization", "organization_id", "held")
 
     def __init__(
         self, bulkheads: Bulkheads, organization_id: UUID | None, key_id: UUID | None
     ) -> None:
         self._bulkheads = bulkheads
-        self._organization_id = organization_id
+        self.organization_id = organization_id
         self._key_id = key_id
         self._organization: _Organization | None = None
         # The bytes that the request holds.
         self.held = 0
 
     def __enter__(self) -> Self:
-        self._organization = self._bulkheads._join(self._organization_id)
+        self._organization = self._bulkheads._join(self.organization_id)
         return self
 
     def __exit__(
@@ -201,7 +201,7 @@ class Occupancy:
         traceback: TracebackType | None,
     ) -> None:
         self.release_all()
-        self._bulkheads._leave(self._organization_id, self._organization)
+        self._bulkheads._leave(self.organization_id, self._organization)
 
     def reserve(self, size: int) -> None:
         """Counts bytes before they are read; a refusal counts none.
@@ -214,11 +214,11 @@ class Occupancy:
         if organization is not None and key_id is not None:
             held = organization.keys.get(key_id, 0)
             if held > self.held and held + size > _limit_of(Budget.KEY_BYTES):
-                raise bulkheads.refuse(Budget.KEY_BYTES, self._organization_id)
+                raise bulkheads.refuse(Budget.KEY_BYTES, self.organization_id)
             if organization.buffered + size > settings.ORGANIZATION_BUFFERED_BYTES:
-                raise bulkheads.refuse(Budget.ORGANIZATION_BYTES, self._organization_id)
+                raise bulkheads.refuse(Budget.ORGANIZATION_BYTES, self.organization_id)
         if bulkheads._buffered + size > settings.MAX_BUFFERED_BYTES:
-            raise bulkheads.refuse(Budget.WORKER_BYTES, self._organization_id)
+            raise bulkheads.refuse(Budget.WORKER_BYTES, self.organization_id)
         self._take(size)
 
     def release(self, size: int) -> None:

@@ -6,6 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
+from catalog.dialects.shared.raw import first_byte
+
 # Other names that servers of this interface are known to send; any other name becomes "stop".
 _REASONS: Final = {
     "stop": "stop",
@@ -20,7 +22,8 @@ _REASONS: Final = {
     "safety": "content_filter",
     "refusal": "content_filter",
 }
-_decode = msgspec.json.Decoder(list[dict[str, Any]]).decode
+_decode = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
+_decode_text = msgspec.json.Decoder(str).decode
 
 
 def normalize_finish_reasons(
@@ -32,14 +35,22 @@ def normalize_finish_reasons(
     """
     if isinstance(choices, msgspec.Raw):
         try:
-            choices = _decode(choices)
+            decoded: list[dict[str, Any]] = _decode(choices)
         except msgspec.DecodeError:
             return choices, None, None
+        choices = decoded
     reason = native = None
     for choice in choices:
-        given = choice.get("finish_reason")
-        if isinstance(given, str):
-            own = choice.get("native_finish_reason")
-            native = choice["native_finish_reason"] = own if isinstance(own, str) else given
+        given = _read_text(choice.get("finish_reason"))
+        if given is not None:
+            own = _read_text(choice.get("native_finish_reason"))
+            native = choice["native_finish_reason"] = given if own is None else own
             reason = choice["finish_reason"] = _REASONS.get(given.lower(), "stop")
     return choices, reason, native
+
+
+def _read_text(value: Any) -> str | None:
+    """Returns a text that is raw JSON or not; ``None`` for any other value."""
+    if isinstance(value, msgspec.Raw):
+        return _decode_text(value) if first_byte(value) == b'"' else None
+    return value if isinstance(value, str) else None

@@ -6,12 +6,20 @@ from typing import Any, Final
 
 import msgspec
 
+from catalog.dialects.shared.raw import LONG_BYTES, first_byte
+
 _NAMES: Final = ("reasoning", "reasoning_content")
 _DETAILS: Final = "reasoning_details"
 _THINKING: Final = "thinking"
 _TEXTS: Final = frozenset(("text", "summary"))
 _MARKS: Final = (b'"reasoning', b'"thinking"')
-_decode = msgspec.json.Decoder(list[dict[str, Any]]).decode
+_Raws = dict[str, msgspec.Raw]
+_decode_list_of_raws = msgspec.json.Decoder(list[_Raws]).decode
+_decode_part = msgspec.json.Decoder(_Raws).decode
+
+
+def _decode_choices(raw: bytes | msgspec.Raw) -> list[dict[str, Any]]:
+    return [*_decode_list_of_raws(raw)]
 
 
 def hide_reasoning(choices: bytes | msgspec.Raw | list[Any]) -> Any:
@@ -21,15 +29,20 @@ def hide_reasoning(choices: bytes | msgspec.Raw | list[Any]) -> Any:
     them back with the next request.
     """
     if not isinstance(choices, list):
-        raw = bytes(choices)
-        if not any(mark in raw for mark in _MARKS):
-            return choices
+        # Long choices are decoded into raw members without a search, which would copy them.
+        if len(choices) <= LONG_BYTES:
+            raw = bytes(choices)
+            if not any(mark in raw for mark in _MARKS):
+                return choices
         try:
-            choices = _decode(choices)
+            choices = _decode_choices(choices)
         except (msgspec.DecodeError, RecursionError):
             return choices
     for choice in choices:
-        for part in (choice.get("delta"), choice.get("message")):
+        for name in ("delta", "message"):
+            part: Any = choice.get(name)
+            if first_byte(part) == b"{":
+                part = choice[name] = _decode_part(part)
             if isinstance(part, dict):
                 _hide_in(part)
     return choices
@@ -38,15 +51,20 @@ def hide_reasoning(choices: bytes | msgspec.Raw | list[Any]) -> Any:
 def _hide_in(part: dict[str, Any]) -> None:
     for name in _NAMES:
         part.pop(name, None)
-    details = part.pop(_DETAILS, None)
+    details = _decode_list(part.pop(_DETAILS, None))
     if isinstance(details, list) and (
         kept := [_without_text(one) for one in details if _is_kept(one)]
     ):
         part[_DETAILS] = kept
-    content = part.get("content")
+    content = _decode_list(part.get("content"))
     if isinstance(content, list) and any(map(_is_thinking, content)):
         # A content that holds only reasoning becomes an empty text.
         part["content"] = [one for one in content if not _is_thinking(one)] or ""
+
+
+def _decode_list(value: Any) -> Any:
+    """Decodes a raw list; other values stay as they are."""
+    return msgspec.json.decode(value) if first_byte(value) == b"[" else value
 
 
 def _without_text(detail: dict[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,9 @@ from catalog.dialects.shared.finish_reasons import normalize_finish_reasons
 def test_a_native_reason_is_mapped_and_kept(native: str, reason: str) -> None:
     raw = msgspec.Raw(msgspec.json.encode([{"index": 0, "finish_reason": native}]))
     choice = {"index": 0, "finish_reason": reason, "native_finish_reason": native}
-    assert normalize_finish_reasons(raw) == ([choice], reason, native)
+    choices, *reasons = normalize_finish_reasons(raw)
+    assert msgspec.json.decode(msgspec.json.encode(choices)) == [choice]
+    assert reasons == [reason, native]
 
 
 def test_an_existing_native_reason_is_kept() -> None:
