@@ -20,6 +20,7 @@ from django.http import HttpRequest
 
 from accounts.authentication import bearer_digests, key_digests, require_inference
 from catalog.dialects.base import InvalidReply, Operation
+from catalog.dialects.shared.raw import Piece
 from config.api.errors import (
     GatewayError,
     HostNotServed,
@@ -31,6 +32,7 @@ from config.secrets import KeyDigests
 from config.server import logs
 from config.server.bodies import (
     ClientGone,
+    Message,
     Receive,
     Scope,
     Send,
@@ -46,6 +48,7 @@ from inference.admission.decide import AdmissionRequest
 from inference.admission.estimate import estimate_tokens
 from inference.admission.recognition import RecognizedKey
 from inference.exchange.gateway import CallerStuck, Gateway
+from inference.exchange.workload import Workload
 from inference.requests import parsing
 from inference.requests.messages.events import PING, Events
 from inference.requests.messages.reply import render_error, render_reply
@@ -69,6 +72,12 @@ ROUTES: Final = {
 _METADATA_HEADERS: Final = (b"x-openrouter-metadata", b"x-openrouter-experimental-metadata")
 # The comment that a quiet stream sends, so that proxies do not close it.
 _KEEPALIVE: Final = b": CAUSEWAY PROCESSING\n\n"
+# A long answer is sent in pieces of this size, each when the caller has read the ones before.
+_PIECE_BYTES: Final = 262_144
+# How long a caller may leave a piece of an answer unread.
+_STUCK_SECONDS: Final = 30.0
+# The longest answer that is converted to Anthropic's format, which takes several times its size.
+_MESSAGE_BYTES: Final = 8_388_608
 
 
 class Inference:
@@ -112,11 +121,10 @@ class Inference:
         require_inference(is_management=key.is_management)
         connection.mark_recognized()
         with self._gateway.bulkheads.enter(key.organization_id, key.key_id) as occupancy:
-            request = parsing.parse(
-                ROUTES[connection.path],
-                await connection.read_body(occupancy),
-                session_id=connection.header(b"x-session-id"),
-            )
+            body = await connection.read_body(occupancy)
+            workload = Workload(occupancy, self._gateway.large_work, self._gateway.loop_time)
+            connection.workload = workload
+            request = await workload.run(len(body), connection.parse, body)
             if is_count:
                 count = {"input_tokens": estimate_tokens(request.prompt_bytes)}
                 await connection.respond(200, msgspec.json.encode(count))
@@ -154,10 +162,20 @@ class Inference:
                     await exchange.stream(connection.deliver)
                     await connection.end_events()
                 else:
-                    await connection.respond(200, await exchange.reply(connection.rewrite_reply))
+                    reply = await exchange.reply(connection.rewrite_reply)
+                    await connection.respond_pieces(200, reply)
         finally:
             exchange.settle(asyncio.CancelledError())
             logs.generation_id.reset(token)
+
+
+def _slice(pieces: list[Piece]) -> list[Piece]:
+    """Returns at least one piece, and none that is long."""
+    return [
+        piece[start : start + _PIECE_BYTES]
+        for piece in pieces
+        for start in range(0, len(piece), _PIECE_BYTES)
+    ] or [b""]
 
 
 @lru_cache(maxsize=64)
@@ -181,6 +199,8 @@ class _Connection:
     """Reads one request and sends its response over ASGI."""
 
     keepalive: ClassVar = _KEEPALIVE
+    # Set once the caller is recognized.
+    workload: Workload
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._scope = scope
@@ -225,8 +245,12 @@ class _Connection:
         self._is_read = True
         return body
 
-    def rewrite_reply(self, reply: bytes) -> bytes:
-        """Returns the body of a whole reply in the format of the interface."""
+    def parse(self, body: bytes) -> InferenceRequest:
+        """Parses the request's body; raises :class:`InvalidRequest`."""
+        return parsing.parse(ROUTES[self.path], body, session_id=self.header(b"x-session-id"))
+
+    def rewrite_reply(self, reply: list[Piece]) -> list[Piece]:
+        """Returns the pieces of a whole reply in the format of the interface."""
         return reply
 
     def error_body(self, error: GatewayError) -> dict[str, Any]:
@@ -241,6 +265,18 @@ class _Connection:
         self, status: int, body: bytes, headers: list[tuple[bytes, bytes]] | None = None
     ) -> None:
         """Sends a whole JSON response."""
+        await self.respond_pieces(status, [body], headers)
+
+    async def respond_pieces(
+        self,
+        status: int,
+        pieces: list[Piece],
+        headers: list[tuple[bytes, bytes]] | None = None,
+    ) -> None:
+        """Sends a whole JSON response; a long one as fast as the caller reads it.
+
+        Raises :class:`CallerStuck` if the caller does not read for 30 seconds.
+        """
         self._has_begun = True
         await self._send(
             {
@@ -248,13 +284,24 @@ class _Connection:
                 "status": status,
                 "headers": [
                     (b"content-type", b"application/json"),
-                    (b"content-length", str(len(body)).encode()),
+                    (b"content-length", str(sum(map(len, pieces))).encode()),
                     *self._common_headers(),
                     *(headers or ()),
                 ],
             }
         )
-        await self._send({"type": "http.response.body", "body": body})
+        *parts, last = _slice(pieces)
+        for part in parts:
+            message = {"type": "http.response.body", "body": bytes(part), "more_body": True}
+            await self._send_within(_STUCK_SECONDS, message)
+        await self._send({"type": "http.response.body", "body": bytes(last)})
+
+    async def _send_within(self, seconds: float, message: Message) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._send(message)
+        except TimeoutError:
+            raise CallerStuck from None
 
     async def respond_error(self, error: GatewayError) -> None:
         """Sends an error in the envelope, unless a response has begun."""
@@ -299,11 +346,8 @@ class _Connection:
     async def end_events(self) -> None:
         """Ends a stream; raises :class:`CallerStuck` if the caller does not read its end."""
         self.stop_comments()
-        try:
-            async with asyncio.timeout(settings.HOLD_TIMEOUT):
-                await self._send({"type": "http.response.body", "body": b""})
-        except TimeoutError:
-            raise CallerStuck from None
+        end: Message = {"type": "http.response.body", "body": b""}
+        await self._send_within(settings.HOLD_TIMEOUT, end)
 
     def stop_comments(self) -> None:
         if self._comment_timer is not None:
@@ -378,12 +422,19 @@ class _MessagesConnection(_Connection):
         api_key = self._single_header(b"x-api-key", "Send one x-api-key header.")
         return key_digests(self.authorization(), api_key)
 
-    async def read_body(self, occupancy: Occupancy) -> bytes:
-        return to_chat(await super().read_body(occupancy))
+    def parse(self, body: bytes) -> InferenceRequest:
+        chat = to_chat(body, is_count=self.path == COUNT_TOKENS)
+        session_id = self.header(b"x-session-id")
+        return parsing.parse(Operation.CHAT, chat, session_id=session_id, is_checked=True)
 
-    def rewrite_reply(self, reply: bytes) -> bytes:
+    def rewrite_reply(self, reply: list[Piece]) -> list[Piece]:
+        if sum(map(len, reply)) > _MESSAGE_BYTES:
+            raise UpstreamError(
+                f"The answer has more than {_MESSAGE_BYTES} bytes, the most that this interface "
+                "converts. Ask for it at /chat/completions."
+            )
         try:
-            return render_reply(reply)
+            return [render_reply(b"".join(reply))]
         except InvalidReply as exc:
             raise UpstreamError(f"The upstream provider's answer is not valid: {exc}") from None
 
@@ -391,7 +442,7 @@ class _MessagesConnection(_Connection):
         return render_error(error.body(), self.request_id)
 
     async def deliver(self, data: bytes) -> None:
-        if events := self._events.feed(data):
+        if events := await self.workload.run(len(data), self._events.feed, data):
             await self.send_events(events)
 
     def _common_headers(self) -> list[tuple[bytes, bytes]]:
@@ -399,16 +450,9 @@ class _MessagesConnection(_Connection):
         return [(b"request-id", self.request_id.encode()), *super()._common_headers()]
 
 
-class _CountConnection(_MessagesConnection):
-    """Reads a message whose tokens are only estimated; nothing is sent, held or stored."""
-
-    async def read_body(self, occupancy: Occupancy) -> bytes:
-        return to_chat(await _Connection.read_body(self, occupancy), is_count=True)
-
-
 _CONNECTIONS: Final[dict[str, type[_Connection]]] = {
     MESSAGES: _MessagesConnection,
-    COUNT_TOKENS: _CountConnection,
+    COUNT_TOKENS: _MessagesConnection,
 }
 
 

@@ -112,7 +112,7 @@ class Reply(msgspec.Struct):
     """A whole completion: its body, and the facts that the gateway needs.
 
     ``output_bytes`` is the size of the output, from which tokens are estimated when the usage is
-    missing. ``choices`` is the number of completions or vectors.
+    missing. ``choices`` is the number of completions or vectors, ``size`` that of bytes.
     """
 
     fields: Fields
@@ -122,6 +122,7 @@ class Reply(msgspec.Struct):
     output_bytes: int = 0
     upstream_id: str | None = None
     choices: int = 1
+    size: int = 0
 
 
 class Chunk(msgspec.Struct):

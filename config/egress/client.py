@@ -345,11 +345,11 @@ class OutboundResponse:
     """
 
     __slots__ = (
+        "_body",
         "_connection",
         "_idle_timeout",
         "_keep",
         "_limit",
-        "_parts",
         "_since",
         "_timer",
         "_was_sent",
@@ -372,7 +372,7 @@ class OutboundResponse:
         self._keep = keep
         self._since: float | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._parts: list[bytes] = []
+        self._body: bytes | bytearray = b""
         self._was_sent = False
 
     @property
@@ -441,18 +441,31 @@ class OutboundResponse:
         while chunk := await self.readany():
             yield chunk
 
-    async def read(self, limit: int | None = None) -> bytes:
+    async def read(
+        self,
+        limit: int | None = None,
+        count: Callable[[int], Awaitable[None]] | None = None,
+    ) -> bytes | bytearray:
         """Returns the whole body. Raises as `readany` does, and `TooLarge` beyond `limit` bytes.
 
-        A call that was cancelled may be repeated: it returns what the first call had read too.
+        `count` is called with the size of each part before the part is kept; reading ends with the
+        error that it raises. A call that was cancelled may be repeated: it returns what the first
+        call had read too. A body of many parts grows in place and is never joined, which would take
+        twice its size.
         """
-        parts = self._parts
         if limit is not None:
-            self._limit = min(self._limit, limit - sum(map(len, parts)))
+            self._limit = min(self._limit, limit - len(self._body))
         while part := await self.readany():
-            parts.append(part)
-        self._parts = []
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+            if count is not None:
+                await count(len(part))
+            if self._body:
+                if not isinstance(self._body, bytearray):
+                    self._body = bytearray(self._body)
+                self._body += part
+            else:
+                self._body = part
+        body, self._body = self._body, b""
+        return body
 
     def close(self, *, linger: float = 0) -> None:
         """Ends the exchange at once; idempotent. An unfinished body closes the connection.

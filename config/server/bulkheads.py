@@ -99,6 +99,11 @@ class Bulkheads:
         """Tells whether nothing runs, nothing is buffered and no organization has an entry."""
         return not (self._running or self._buffered or self._organizations)
 
+    @property
+    def is_shared(self) -> bool:
+        """Tells whether requests of more than one organization are running."""
+        return len(self._organizations) > 1
+
     def enter(self, organization_id: UUID, key_id: UUID) -> Occupancy:
         """Returns the context manager of a request; it raises :class:`TooManyRequests`."""
         return Occupancy(self, organization_id, key_id)
@@ -178,7 +183,7 @@ class _Organization:
 class Occupancy:
     """What one request takes of its worker, from the recognition of its caller to its end."""
 
-    __slots__ = ("_bulkheads", "_key_id", "_organization", "organization_id", "held")
+    __slots__ = ("_bulkheads", "_key_id", "_organization", "held", "organization_id")
 
     def __init__(
         self, bulkheads: Bulkheads, organization_id: UUID | None, key_id: UUID | None

@@ -44,8 +44,9 @@ class LargeWork:
     them. Only the worker's event loop calls it.
     """
 
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(_THREADS, "large-work")
+    def __init__(self, name: str) -> None:
+        """Makes the threads, which have this name in the process list."""
+        self._threads = ThreadPoolExecutor(_THREADS, name)
         self._free = _THREADS
         # The waiting work of each owner; an owner is in exactly one of ``_turns`` and ``_running``.
         self._waiting: dict[Hashable, deque[_Piece]] = {}

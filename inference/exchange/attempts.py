@@ -12,26 +12,33 @@ from django.conf import settings
 
 from catalog import dialects
 from catalog.dialects.base import (
+    Body,
     Chunk,
     Dialect,
     InvalidReply,
     InvalidStream,
+    Operation,
     ProviderFailure,
     Reply,
-    StreamParser,
+    check_answer,
 )
 from config import egress
 from config.api.errors import GatewayError, UpstreamError
+from config.server.large_work import LARGE_BYTES
 from inference.admission.budgets import AffordableCandidate
 from inference.admission.decide import Admission
 from inference.admission.snapshots import record_first_use
 from inference.exchange import upstream
+from inference.exchange.chunks import ChunkReader
 from inference.exchange.metadata import routing_metadata
+from inference.exchange.workload import Workload
 from inference.routing.health import HealthTable, classify_attempt
 from inference.routing.routes import Candidate, FirstUse
 from inference.store import run_in_thread
 
 Begun = TypeVar("Begun")
+# A whole answer to a streamed request is an error, which is short.
+_MAX_ERROR_BYTES: Final = 65_536
 Repin = Callable[[Admission, Candidate], Awaitable[bool]]
 
 # The errors by which an attempt fails; any other exception is a bug or a cancellation.
@@ -49,8 +56,7 @@ FAILURES: Final = (
 class Stream:
     """A stream whose first chunks have arrived."""
 
-    response: egress.OutboundResponse
-    parser: StreamParser
+    reader: ChunkReader
     first_chunks: list[Chunk]
 
 
@@ -69,10 +75,13 @@ class Attempts:
         egress_client: egress.EgressClient,
         health: HealthTable,
         repin: Repin,
+        workload: Workload,
     ) -> None:
         self.item = admission.candidates[0]
         self.response: egress.OutboundResponse | None = None
-        self.parser: StreamParser | None = None
+        self.reader: ChunkReader | None = None
+        # A whole answer that is being parsed.
+        self._answer: Body | None = None
         self.latency_ms: int | None = None
         self.records: list[dict[str, Any]] = []
         self._admission = admission
@@ -80,6 +89,7 @@ class Attempts:
         self._egress_client = egress_client
         self._health = health
         self._repin = repin
+        self._workload = workload
         self._probe = admission.probe
         self._started = time.monotonic()
         # No attempt may run longer, even if its upstream still sends bytes, because the sweeper
@@ -148,59 +158,74 @@ class Attempts:
         """Sends the request and returns the whole reply."""
         async with asyncio.timeout(self.seconds_left):
             response = await self._send(item, dialect)
-            body = await response.read()
-        return dialect.parse_reply(self._request.operation, body)
+            body = self._answer = await self._workload.read_answer(response)
+        try:
+            return await self._parse_reply(dialect, body)
+        except BaseException:
+            self._workload.forget_answer(body)
+            raise
 
     async def open_stream(self, item: AffordableCandidate, dialect: Dialect) -> Stream:
         """Sends the request and waits for the first chunks of its stream."""
-        operation = self._request.operation
         async with asyncio.timeout(settings.UPSTREAM_FIRST_EVENT_TIMEOUT):
             response = await self._send(item, dialect)
-            parser = self.parser = dialect.stream_parser(operation, self._request.choices)
             if response.headers.get("Content-Type", "").startswith("application/json"):
                 # Some providers send an error with status 200. The parser raises it with the
                 # provider's message, which says more than the one below.
-                dialect.parse_reply(operation, await response.read())
+                await self._parse_reply(dialect, await response.read(_MAX_ERROR_BYTES))
                 raise InvalidStream("The answer to a streamed request is not a stream.")
-            while data := await response.readany():
+            reader = self._open_reader(dialect, response)
+            while (chunks := await reader.read()) is not None:
                 # The caller has received nothing, not even chunks that precede a fault in the same
                 # bytes, so the next candidate can answer from the start.
-                if chunks := parser.feed(data):
+                if chunks:
                     if chunks[0].is_done:
                         break
-                    return Stream(response, parser, chunks)
-            parser.finish()
+                    return Stream(reader, chunks)
+            reader.parser.finish()
             raise InvalidStream("The stream has no events.")
 
     async def receive_late_reply(self, limit: int) -> Reply:
         """Returns the whole reply of the latest attempt, of at most ``limit`` bytes."""
         assert self.response is not None
         await upstream.accept(self.response, self.candidate)
-        body = await self.response.read(limit=limit)
-        return _dialect_of(self.candidate).parse_reply(self._request.operation, body)
+        # The caller may have left while a thread parsed the answer.
+        body = self._answer or await self.response.read(limit)
+        if len(body) > limit:
+            raise egress.TooLarge
+        return await self._parse_reply(_dialect_of(self.candidate), body)
+
+    async def _parse_reply(self, dialect: Dialect, body: Body) -> Reply:
+        request = self._request
+        return await self._workload.run(
+            len(body), _parse_reply, dialect, request.operation, body, request.choices
+        )
 
     async def receive_late_chunks(self, limit: int) -> AsyncGenerator[Chunk]:
         """Yields the further chunks of the latest attempt's stream, of ``limit`` bytes in all."""
         assert self.response is not None
         await upstream.accept(self.response, self.candidate)
-        if self.parser is None:
-            self.parser = _dialect_of(self.candidate).stream_parser(
-                self._request.operation, self._request.choices
-            )
-        while limit > 0 and (data := await self.response.readany()):
-            limit -= len(data)
-            for chunk in self.parser.feed(data):
+        reader = self.reader or self._open_reader(_dialect_of(self.candidate), self.response)
+        while limit > 0 and (chunks := await reader.read()) is not None:
+            limit -= reader.step_bytes
+            for chunk in chunks:
                 yield chunk
                 if chunk.is_done:
                     return
         if limit > 0:
-            for chunk in self.parser.finish():
+            for chunk in reader.parser.finish():
                 yield chunk
+
+    def _open_reader(self, dialect: Dialect, response: egress.OutboundResponse) -> ChunkReader:
+        request = self._request
+        parser = dialect.stream_parser(request.operation, request.choices)
+        self.reader = ChunkReader(response, parser, self._workload)
+        return self.reader
 
     def discard(self) -> None:
         """Closes the response of a failed attempt and forgets it."""
         self.close()
-        self.response = self.parser = None
+        self.response = self.reader = self._answer = None
 
     def close(self) -> None:
         """Closes the response of the latest attempt; an unread rest is not waited for."""
@@ -208,13 +233,14 @@ class Attempts:
             self.response.close()
 
     async def _send(self, item: AffordableCandidate, dialect: Dialect) -> egress.OutboundResponse:
+        call = upstream.build_call(
+            item.candidate, self._request, self._admission.user, item.max_tokens
+        )
+        outbound = await self._workload.run(
+            self._request.size, upstream.build_request, dialect, item.candidate, call
+        )
         self.response = response = await upstream.start(
-            self._egress_client,
-            dialect,
-            item.candidate,
-            self._request,
-            self._admission.user,
-            item.max_tokens,
+            self._egress_client, item.candidate, outbound
         )
         await upstream.accept(response, item.candidate)
         return response
@@ -283,6 +309,17 @@ class Attempts:
             record["status"] = getattr(error, "upstream_status", None) or error.status
             record["error_type"] = error.error_type
         self.records.append(record)
+
+
+def _parse_reply(dialect: Dialect, operation: Operation, body: Body, choices: int) -> Reply:
+    """Parses a whole reply with at most this number of choices."""
+    if len(body) > LARGE_BYTES:
+        check_answer(body, choices)
+    reply = dialect.parse_reply(operation, body)
+    if reply.choices > choices:
+        raise InvalidReply(f"It has {reply.choices} choices; {choices} were asked for.")
+    reply.size = len(body)
+    return reply
 
 
 def _dialect_of(candidate: Candidate) -> Dialect:

@@ -8,18 +8,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from django.conf import settings
 from msgspec.structs import replace
 
-from catalog.dialects.base import InvalidStream, ProviderFailure
+from catalog.dialects.base import InvalidStream, ProviderFailure, Reply
+from catalog.dialects.shared.raw import Piece
 from config import egress
 from config.api.errors import GatewayError, Unauthenticated
 from config.server.batching import Batcher
 from config.server.bulkheads import Bulkheads, Occupancy
+from config.server.large_work import LargeWork
+from config.server.loop_time import LoopTime
 from inference import metrics
 from inference.admission.admit import AdmissionStore
 from inference.admission.decide import Admission, AdmissionRequest
@@ -30,6 +32,7 @@ from inference.exchange.attempts import FAILURES, Attempts, Stream
 from inference.exchange.claims import ClaimLog
 from inference.exchange.rendering import DONE, Renderer
 from inference.exchange.tally import Ending, Tally
+from inference.exchange.workload import Workload
 from inference.filters.problems import ContentBlocked, Unscreened
 from inference.filters.screening import screen
 from inference.routing.health import HealthTable
@@ -48,8 +51,6 @@ _YOUNG_MS: Final = 1000
 _LINGER_SECONDS: Final = 0.05
 # How long a caller may take to receive the event of a failure.
 _LAST_EVENT_SECONDS: Final = 5.0
-# How many long prompts a worker screens with content filters at a time.
-_SCREENING_THREADS: Final = 2
 # How long a settlement waits for others to share its statement. If the process ends before that,
 # the sweeper settles the generation by its journal.
 _SETTLING_SECONDS: Final = 0.01
@@ -78,8 +79,10 @@ class Gateway:
         )
         self._heartbeat = Heartbeat(self._collect_progress, self.health)
         self._running: set[Exchange] = set()
-        # Threads of their own, so that long prompts never block the worker's other threads.
-        self._screening = ThreadPoolExecutor(_SCREENING_THREADS, "screening")
+        self.large_work = LargeWork("large-work")
+        self.loop_time = LoopTime(lambda: self.bulkheads.is_shared)
+        # Threads of their own: content filters may take seconds.
+        self._screening = LargeWork("screening")
 
     async def open(self) -> None:
         await self.egress_client.__aenter__()
@@ -96,7 +99,8 @@ class Gateway:
                 await self._settlements.drain()
         except TimeoutError:
             logger.error("some generations are left to the sweeper: the database is unavailable")
-        self._screening.shutdown(wait=False, cancel_futures=True)
+        self.large_work.close()
+        self._screening.close()
         await self._heartbeat.close()
         await self.recognizer.close()
         await self._admission.close()
@@ -162,8 +166,8 @@ class Gateway:
                 admitted.add_done_callback(partial(self._settle_cancelled, occupancy))
                 raise
             except Unscreened as exc:
-                screened = await asyncio.get_running_loop().run_in_executor(
-                    self._screening, screen, exc.filters, request.request
+                screened = await self._screening.run(
+                    occupancy.organization_id, screen, exc.filters, request.request
                 )
             request = replace(request, screened=screened)
 
@@ -181,18 +185,20 @@ class Exchange:
         self._gateway = gateway
         self._request = admission.request
         self._tally = Tally(admission.request, settings.BYOK_FEE_PERCENT)
+        self._workload = Workload(occupancy, gateway.large_work, gateway.loop_time)
         self._attempts = Attempts(
             admission,
             egress_client=gateway.egress_client,
             health=gateway.health,
             repin=gateway.repin,
+            workload=self._workload,
         )
         self._journalled_bytes = 0
         self._is_delivering = False
         self._is_settled = False
 
-    async def reply(self, rewrite: Callable[[bytes], bytes]) -> bytes:
-        """Returns the body of a whole reply and settles; raises :class:`GatewayError`.
+    async def reply(self, rewrite: Callable[[list[Piece]], list[Piece]]) -> list[Piece]:
+        """Returns the pieces of a whole reply and settles; raises :class:`GatewayError`.
 
         ``rewrite`` puts the body into the format of the caller's interface. It raises
         :class:`GatewayError` when that format cannot express it.
@@ -200,7 +206,9 @@ class Exchange:
         error: BaseException | None = None
         try:
             reply = await self._attempts.first_success(self._attempts.fetch_reply)
-            return rewrite(self._renderer().render_reply(reply, self._attempts.metadata()))
+            return await self._workload.run(
+                reply.size, self._render_reply, reply, self._attempts.metadata(), rewrite
+            )
         except BaseException as exc:
             error = exc
             await self._drain(exc)
@@ -208,6 +216,14 @@ class Exchange:
         finally:
             self._attempts.close()
             self.settle(error)
+
+    def _render_reply(
+        self,
+        reply: Reply,
+        metadata: dict[str, Any],
+        rewrite: Callable[[list[Piece]], list[Piece]],
+    ) -> list[Piece]:
+        return rewrite(self._renderer().render_reply(reply, metadata))
 
     async def stream(self, deliver: Callable[[bytes], Awaitable[None]]) -> None:
         """Hands the events of a stream to ``deliver`` as they arrive, and settles.
@@ -250,10 +266,12 @@ class Exchange:
         self, stream: Stream, renderer: Renderer, deliver: Callable[[bytes], Awaitable[None]]
     ) -> None:
         """Reads the upstream up to its end mark, and delivers the events of each read together."""
-        chunks = stream.first_chunks
+        reader, chunks = stream.reader, stream.first_chunks
         fault: Exception | None = None
         while True:
-            if events := b"".join(map(renderer.render_chunk, chunks)):
+            if events := await self._workload.run(
+                reader.event_bytes, renderer.render_chunks, chunks
+            ):
                 if self.is_ahead():
                     self._gateway.journal_now()
                 self._is_delivering = True
@@ -263,21 +281,22 @@ class Exchange:
                 raise fault
             if chunks and chunks[-1].is_done:
                 break
-            if not (data := await stream.response.readany()):
-                if chunks := stream.parser.finish():
-                    continue
-                raise InvalidStream("The stream ended without its end mark.")
             try:
-                chunks = stream.parser.feed(data)
+                read = await reader.read()
             except (InvalidStream, ProviderFailure) as exc:
-                chunks, fault = stream.parser.pending, exc
+                chunks, fault = reader.parser.pending, exc
+                continue
+            if read is not None:
+                chunks = read
+            elif not (chunks := reader.parser.finish()):
+                raise InvalidStream("The stream ended without its end mark.")
         if self._tally.usage is not None:
             self._attempts.report_speed(self._tally.count().usage.completion)
         self._is_delivering = True
         await deliver(renderer.render_usage_event(self._attempts.metadata()) + DONE)
         # The caller has received everything, so a later disconnect is not a cancellation.
         self.settle()
-        stream.response.close(linger=_LINGER_SECONDS)
+        reader.response.close(linger=_LINGER_SECONDS)
 
     async def _deliver_last(
         self, deliver: Callable[[bytes], Awaitable[None]], event: bytes

@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from catalog.dialects.base import Chunk, Operation, Reply
+from catalog.dialects.shared.raw import LONG_BYTES, Piece, encode_pieces
 from catalog.dialects.shared.reasoning import hide_reasoning
 from catalog.pricing import completion_cost, nano_usd, prompt_cost, usd
 from config.api.errors import GatewayError
@@ -60,8 +61,8 @@ class Renderer:
         # The members beside the upstream's usage, for the gateway's own usage event.
         self._usage_fields: dict[str, Any] = {}
 
-    def render_reply(self, reply: Reply, metadata: dict[str, Any]) -> bytes:
-        """Returns the body of a whole reply, after counting it."""
+    def render_reply(self, reply: Reply, metadata: dict[str, Any]) -> list[Piece]:
+        """Returns the body of a whole reply in pieces, after counting it."""
         self._tally.add(reply)
         fields = reply.fields
         if self._request.is_reasoning_hidden:
@@ -75,7 +76,11 @@ class Renderer:
             fields.pop("system_fingerprint", None)
         fields["usage"] = self._usage_body()
         fields.update(metadata)
-        return _encode(fields)
+        return encode_pieces(fields) if reply.size > LONG_BYTES else [_encode(fields)]
+
+    def render_chunks(self, chunks: list[Chunk]) -> bytes:
+        """Returns the events of several chunks."""
+        return b"".join(map(self.render_chunk, chunks))
 
     def render_chunk(self, chunk: Chunk) -> bytes:
         """Returns the events of a chunk, after counting it.

@@ -46,26 +46,23 @@ class RequestUntranslatable(UpstreamRefused):
     retryable = True
 
 
-async def start(
-    client: egress.EgressClient,
-    dialect: Dialect,
-    candidate: Candidate,
-    request: InferenceRequest,
-    user: str | None,
-    max_tokens: int | None = None,
-) -> egress.OutboundResponse:
-    """Begins to send the request and returns its response, whose head is still to come.
-
-    ``user`` is the pseudonym of the end user. ``max_tokens`` bounds the answer if the request does
-    not. Raises :class:`GatewayError` if the upstream cannot be reached. The caller closes the
-    response.
-    """
+def build_request(dialect: Dialect, candidate: Candidate, call: Call) -> egress.OutboundRequest:
+    """Returns the HTTP request of a call; raises :class:`RequestUntranslatable`."""
     try:
-        outbound = dialect.build(_build_call(candidate, request, user, max_tokens))
+        return dialect.build(call)
     except Untranslatable as exc:
         raise RequestUntranslatable(
             str(exc), metadata={"provider_name": candidate.route.facts.provider_name}
         ) from None
+
+
+async def start(
+    client: egress.EgressClient, candidate: Candidate, outbound: egress.OutboundRequest
+) -> egress.OutboundResponse:
+    """Begins to send a request and returns its response, whose head is still to come.
+
+    Raises :class:`GatewayError` if the upstream cannot be reached. The caller closes the response.
+    """
     try:
         return await client.start(outbound, idle_timeout=settings.UPSTREAM_IDLE_TIMEOUT)
     except egress.EgressError as exc:
@@ -87,10 +84,14 @@ async def accept(response: egress.OutboundResponse, candidate: Candidate) -> Non
         raise await _read_refusal(response, candidate)
 
 
-def _build_call(
+def build_call(
     candidate: Candidate, request: InferenceRequest, user: str | None, max_tokens: int | None
 ) -> Call:
-    """Returns the call that a dialect puts into the provider's format."""
+    """Returns the call that a dialect puts into the provider's format.
+
+    ``user`` is the pseudonym of the end user. ``max_tokens`` bounds the answer if the request does
+    not.
+    """
     route = candidate.route
     options = candidate.options or {}
     fields = {**request.fields, **options}

@@ -11,7 +11,7 @@ import msgspec
 from catalog.dialects.base import Operation
 from config.api.errors import InvalidRequest
 from config.api.text import CONTROL_CHARACTERS
-from inference.requests.limits import MAX_ALL_CHOICES, check_body
+from inference.requests.limits import MAX_ALL_CHOICES, check_body, is_large
 from inference.requests.problems import explain_decode_error, field_error
 from inference.requests.schemas import (
     SESSION_LENGTH,
@@ -86,7 +86,8 @@ class InferenceRequest:
     completions, or of vectors. ``prompt_bound`` is an upper bound of the prompt's tokens for any
     tokenizer, and ``images`` the number of its images. ``tools`` names the tools that a server
     runs.
-    ``is_reasoning_hidden`` asks for an answer without the model's reasoning.
+    ``is_reasoning_hidden`` asks for an answer without the model's reasoning. ``size`` is the size
+    of the body in bytes, ``text_bytes`` the size of the text of a large prompt.
     """
 
     operation: Operation
@@ -102,6 +103,8 @@ class InferenceRequest:
     images: int = 0
     tools: frozenset[str] = frozenset()
     is_reasoning_hidden: bool = False
+    size: int = 0
+    text_bytes: int | None = None
 
     @property
     def parameters(self) -> frozenset[str]:
@@ -124,6 +127,8 @@ class InferenceRequest:
     @property
     def prompt_bytes(self) -> int:
         """The size of the prompt's text in bytes."""
+        if self.text_bytes is not None:
+            return self.text_bytes
         return measure_text(self.operation, self.fields)
 
 
@@ -164,6 +169,9 @@ def parse(
         images=images,
         tools=_tools(request),
         is_reasoning_hidden=isinstance(request, ChatRequest) and _is_reasoning_hidden(request),
+        size=len(body),
+        # Measured here, in a thread: the event loop needs it for every heartbeat.
+        text_bytes=measure_text(operation, fields) if is_large(body) else None,
     )
 
 

@@ -15,7 +15,7 @@ from config.server.large_work import LargeWork
 
 def run(scenario: Callable[[LargeWork], Awaitable[None]]) -> None:
     async def scene() -> None:
-        work = LargeWork()
+        work = LargeWork("test")
         await scenario(work)
         work.close()
 

@@ -1,0 +1,85 @@
+"""What the work for one request takes of its worker: buffered bytes, threads, and loop time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from catalog.dialects.base import Body
+from config import egress
+from config.server.bulkheads import Occupancy
+from config.server.large_work import LARGE_BYTES, LargeWork
+from config.server.loop_time import LoopTime
+
+Result = TypeVar("Result")
+
+# The bytes of a stream that are parsed and rendered at once. They hold 400 events at most, which
+# take 3 ms; most reads are shorter.
+SLICE_BYTES: Final = 8 * 1024
+
+
+class Workload:
+    """Does the work for one request within the budgets of its organization."""
+
+    __slots__ = ("_large_work", "_loop_time", "_occupancy", "_organization_id")
+
+    def __init__(self, occupancy: Occupancy, large_work: LargeWork, loop_time: LoopTime) -> None:
+        self._occupancy = occupancy
+        self._large_work = large_work
+        self._loop_time = loop_time
+        self._organization_id = occupancy.organization_id
+
+    async def run(self, size: int, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Calls a function that works on this number of bytes; a large number in a thread.
+
+        Raises :class:`TooManyRequests` if too much large work of the organization waits.
+        """
+        if size > LARGE_BYTES:
+            return await self._large_work.run(self._organization_id, function, *arguments)
+        began = self._loop_time.now()
+        try:
+            return function(*arguments)
+        finally:
+            self._loop_time.count(self._organization_id, began)
+
+    async def wait_turn(self) -> None:
+        """Waits while the organization has used up its share of the loop and others need it."""
+        await self._loop_time.wait_turn(self._organization_id)
+
+    async def read_answer(self, response: egress.OutboundResponse) -> Body:
+        """Returns a whole answer, whose bytes are counted as the organization's from then on.
+
+        Raises the errors of :meth:`OutboundResponse.read` and of :meth:`Occupancy.reserve`. Nothing
+        of an answer that failed stays counted.
+        """
+        held = self._occupancy.held
+        received = counted = 0
+
+        async def count(size: int) -> None:
+            nonlocal received, counted
+            received += size
+            # Short answers are bounded by the number of requests.
+            if received > LARGE_BYTES:
+                self._occupancy.reserve(received - counted)
+                counted = received
+                self._loop_time.count(self._organization_id, self._loop_time.now(), size)
+                await self.wait_turn()
+
+        try:
+            return await response.read(count=count)
+        except BaseException:
+            self._occupancy.release(self._occupancy.held - held)
+            raise
+
+    def forget_answer(self, body: Body) -> None:
+        """Gives back the bytes of an answer that was refused."""
+        if len(body) > LARGE_BYTES:
+            self._occupancy.release(len(body))
+
+    def begin_step(self) -> float:
+        """Returns the time at which a step on the loop begins, for :meth:`end_step`."""
+        return self._loop_time.now()
+
+    def end_step(self, began: float, size: int = 0) -> None:
+        """Counts a step on the loop; ``size`` is the number of bytes received for it."""
+        self._loop_time.count(self._organization_id, began, size)
