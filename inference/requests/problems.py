@@ -11,12 +11,15 @@ from config.api.errors import InvalidRequest
 _PLACE: Final = re.compile(r"(?P<what>.*?)(?: - at (?:`key` in )?`\$(?P<path>.*)`)?", re.DOTALL)
 
 
-def explain_decode_error(text: str) -> InvalidRequest:
-    """Returns the error for a message of msgspec, which names a type and a place."""
+def explain_decode_error(text: str, *, within: str = "") -> InvalidRequest:
+    """Returns the error for a message of msgspec, which names a type and a place.
+
+    ``within`` is the name of the field that was decoded, if it was not the whole body.
+    """
     match = _PLACE.fullmatch(text)
     assert match is not None
     what = match["what"].replace("`", "")
-    path = (match["path"] or "").lstrip(".").replace("[...]", "[]")
+    path = (within + (match["path"] or "")).lstrip(".").replace("[...]", "[]")
     missing = re.search(r"missing required field (\w+)", what)
     if missing:
         return missing_field(f"{path}.{missing[1]}".lstrip("."))

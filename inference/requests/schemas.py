@@ -22,8 +22,10 @@ _Slug = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 _Slugs = Annotated[list[_Slug], msgspec.Meta(max_length=32)]
 
 
-_Parts = Annotated[list[dict[str, msgspec.Raw]], msgspec.Meta(max_length=MAX_PARTS)]
-Content = str | _Parts
+Parts = Annotated[list[dict[str, msgspec.Raw]], msgspec.Meta(max_length=MAX_PARTS)]
+# A text, or parts. It stays raw, because decoding a long text takes up to four times its size;
+# ``sizes.read_contents`` checks it.
+Content = msgspec.Raw
 
 
 class _UserMessage(msgspec.Struct, tag_field="role", tag="user"):
@@ -43,11 +45,11 @@ class _ToolMessage(msgspec.Struct, tag_field="role", tag="tool"):
     tool_call_id: str
 
 
-class _AssistantMessage(msgspec.Struct, tag_field="role", tag="assistant"):
-    content: Content | None = None
+class AssistantMessage(msgspec.Struct, tag_field="role", tag="assistant"):
+    content: Content = msgspec.Raw()
 
 
-_Message = _UserMessage | _SystemMessage | _DeveloperMessage | _ToolMessage | _AssistantMessage
+_Message = _UserMessage | _SystemMessage | _DeveloperMessage | _ToolMessage | AssistantMessage
 
 
 _Amount = (

@@ -8,7 +8,16 @@ from typing import Any, Final
 import msgspec
 
 from catalog.dialects.base import Operation
-from inference.requests.schemas import Body, ChatRequest, Content, EmbeddingsItem, EmbeddingsRequest
+from catalog.dialects.shared.raw import first_byte, is_null, measure_value
+from inference.requests.problems import explain_decode_error
+from inference.requests.schemas import (
+    AssistantMessage,
+    Body,
+    ChatRequest,
+    EmbeddingsItem,
+    EmbeddingsRequest,
+    Parts,
+)
 
 # A message's role and delimiters are about four tokens.
 _MESSAGE_BYTES: Final = 16
@@ -31,11 +40,32 @@ _TEXTS: Final = frozenset((b"", b'"text"', b'"refusal"'))
 class _SizedMessage(msgspec.Struct):
     """The members of any message that are text for a model."""
 
-    content: Content | None = None
+    content: msgspec.Raw = msgspec.Raw()
     tool_calls: msgspec.Raw = msgspec.Raw()
 
 
+_decode_parts = msgspec.json.Decoder(Parts).decode
+_decode_content = msgspec.json.Decoder(str | Parts).decode
 _decode_messages = msgspec.json.Decoder(list[_SizedMessage]).decode
+
+
+def read_contents(request: ChatRequest) -> list[list[dict[str, msgspec.Raw]]]:
+    """Returns the parts of the messages that have parts.
+
+    Raises :class:`InvalidRequest` for a content that is neither a text nor a list of parts.
+    """
+    contents = []
+    for index, message in enumerate(request.messages):
+        content = message.content
+        kind = first_byte(content)
+        if kind == b'"' or (isinstance(message, AssistantMessage) and is_null(content)):
+            continue
+        try:
+            contents.append((_decode_parts if kind == b"[" else _decode_content)(content))
+        except msgspec.ValidationError as exc:
+            place = f"messages[{index}].content"
+            raise explain_decode_error(str(exc), within=place) from None
+    return contents
 
 
 def bound_prompt(request: Body, fields: dict[str, msgspec.Raw]) -> tuple[int, int]:
@@ -69,7 +99,7 @@ def _other_parts(request: Body) -> Iterable[dict[str, msgspec.Raw]]:
     """Yields the parts of the prompt that are not text."""
     contents: Iterable[Any] = ()
     if isinstance(request, ChatRequest):
-        contents = (message.content for message in request.messages)
+        contents = read_contents(request)
     elif isinstance(request, EmbeddingsRequest) and isinstance(request.input, list):
         contents = (item.content for item in request.input if isinstance(item, EmbeddingsItem))
     for content in contents:
@@ -93,8 +123,9 @@ def measure_text(operation: Operation, fields: Mapping[str, msgspec.Raw]) -> int
 
 def _message_bytes(message: _SizedMessage) -> int:
     size = _MESSAGE_BYTES + len(message.tool_calls)
-    if isinstance(message.content, str):
-        return size + len(message.content.encode("utf-8", "surrogatepass"))
+    if first_byte(message.content) != b"[":
+        return size + measure_value(message.content)
     return size + sum(
-        len(part["text"]) if "text" in part else _OTHER_PART_BYTES for part in message.content or ()
+        len(part["text"]) if "text" in part else _OTHER_PART_BYTES
+        for part in _decode_parts(message.content)
     )

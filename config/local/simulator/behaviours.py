@@ -306,6 +306,39 @@ def _gate(request: Request) -> Script:
     return _stream_with_pauses(request, None if request.stream else Signal.GATE, Signal.GATE)
 
 
+def _choices(request: Request) -> Script:
+    """Answers with many choices, all of them first in line, or in one event."""
+    count = int(request.numbers(500_000)[0])
+    answer = ScriptedReply.to(request).plain()
+    name = "delta" if request.stream else "message"
+    choice = encode_json({"index": 0, name: {"role": "assistant", "content": "a"}})
+    head, _, tail = encode_json({**answer, "choices": []}).partition(b"[]")
+    body = head + b"[" + b",".join([choice] * count) + b"]" + tail
+    if request.stream:
+        yield http_response(200, b"data: " + body + b"\n\n", "text/event-stream")
+    else:
+        yield http_response(200, body)
+
+
+def _hang(request: Request) -> Script:
+    """Sends a whole answer of many bytes except for the last, and waits."""
+    size = int(request.numbers(47_000_000)[0])
+    head, name, tail = encode_json(ScriptedReply.to(request).plain()).partition(b'"content":"')
+    yield response_head(200, len(head + name + tail) + size, "application/json")
+    yield head + name
+    for start in range(0, size, WRITE_BYTES):
+        yield b"x" * min(WRITE_BYTES, size - start)
+    yield tail[:-1]
+    yield Signal.STALL
+
+
+def _burst(request: Request) -> Script:
+    """Sends many of the shortest events at once."""
+    event = b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
+    end = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+    yield http_response(200, event * int(request.numbers(20_000)[0]) + end, "text/event-stream")
+
+
 def _drip(data: bytes, request: Request) -> Script:
     (pause,) = request.numbers(1)
     for number, byte in enumerate(insert_request_id(data, request)):
@@ -451,6 +484,8 @@ BEHAVIOURS: dict[str, tuple[str, Callable[[Request], Script]]] = {
     "sim-usage-nan": ("token counts NaN, which is not JSON", _usage(float("nan"))),
     "sim-usage-zero": ("token counts 0", _usage(0)),
     "sim-usage-null": ("token counts null", _usage(None)),
+    "sim-choices": ("an answer, or an event, with :N choices (500000)", _choices),
+    "sim-hanging": ("an answer of :N bytes (47000000) without its last byte", _hang),
     # Connections.
     "sim-connect-reset": ("reset before any header", lambda q: (Signal.RESET,)),
     "sim-connect-close": ("closes before any header", lambda q: (Signal.CLOSE,)),
@@ -470,6 +505,9 @@ BEHAVIOURS: dict[str, tuple[str, Callable[[Request], Script]]] = {
         lambda e, q: to_sse([*e[:2], b"[1,2]", *e[2:]]))),
     "sim-big-event": ("an event of :N bytes of content (2 MiB)", _stream(lambda e, q: (
         *to_sse(e[:1]), _delta(q, content="x" * int(q.numbers(2**21)[0])), *to_sse(e[1:])))),
+    "sim-burst": ("the shortest event :N times (20000) at once", _burst),
+    "sim-choice-index": ("choices with the index :N (1)", _stream(lambda e, q: to_sse(
+        event.replace(b'"index":0', b'"index":%d' % q.numbers(1)[0]) for event in e))),
     "sim-only-comments": ("three comments and no event", _stream(
         lambda e, q: [b": still here\n\n"] * 3)),
     "sim-comments": ("a comment before each event", _stream(

@@ -275,6 +275,8 @@ PLAIN: dict[str, Check] = {
     "sim-usage-nan": ok(lambda a: b'"prompt_tokens":NaN' in a.body),
     "sim-usage-zero": usage_is(0, 0, 0),
     "sim-usage-null": usage_is(None, None, None),
+    "sim-choices:3": ok(
+        lambda a: [c["message"]["content"] for c in a.json["choices"]] == ["a"] * 3),
     "sim-connect-reset": lambda a: (a.raw, a.ending) == (b"", "cut"),
     "sim-connect-close": lambda a: (a.raw, a.ending) == (b"", "closed"),
     "sim-drip:0.001": ok(lambda a: a.text == "You said: say it"),
@@ -307,6 +309,11 @@ STREAMED: dict[str, Check] = {
     "sim-bad-json": ok(lambda a: a.body.split(b"\n\n")[2] == b'data: {"id": oops'),
     "sim-bad-shape": ok(lambda a: a.events[2] == [1, 2]),
     "sim-big-event": ok(lambda a: a.deltas[1] == {"content": "x" * 2 * 1024 * 1024}),
+    "sim-choices:3": ok(lambda a: b'"delta"' in a.body and len(
+        json.loads(a.body.removeprefix(b"data: "))["choices"]) == 3),
+    "sim-burst:30": ok(lambda a: [d.get("content") for d in a.deltas] == ["a"] * 30 + [None]),
+    "sim-choice-index:4": ok(lambda a: {
+        c["index"] for e in a.events[:-1] for c in e["choices"]} == {4}),
     "sim-only-comments": ok(lambda a: a.body == b": still here\n\n" * 3),
     "sim-comments": streams_like_echo(lambda b: b.replace(b": still here\n\n", b"")),
     "sim-cr": streams_like_echo(lambda b: b.replace(b"\r", b"\n")),
@@ -334,6 +341,7 @@ STREAMED: dict[str, Check] = {
 SILENT: dict[str, Check] = {
     "sim-stall": lambda a: a.raw == b"",
     "sim-stall-stream": lambda a: len(a.events) == 1 and not a.complete,
+    "sim-hanging:9": lambda a: b'"content":"xxxxxxxxx' in a.body and not a.complete,
     "sim-linger": lambda a: a.events[-1] == "[DONE]" and not a.complete,
     "sim-gated": lambda a: len(a.events) == 1 and not a.complete,
     "sim-held": lambda a: a.raw == b"",

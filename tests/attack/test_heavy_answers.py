@@ -1,0 +1,142 @@
+"""Answers that cost a worker more than they cost the upstream: their organization alone pays."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import requests
+
+from inference.models import Generation
+from tests.support.attack import read_counter
+from tests.support.inference.site import Site, content_of, events_of
+
+# The service also has a good public endpoint, which would answer instead.
+ALONE = {"provider": {"allow_fallbacks": False}}
+NOT_VALID = "The upstream provider's answer is not valid: "
+
+
+def settle(site: Site, count: int) -> list[Generation]:
+    """Returns the generations of the attacker after their settlement."""
+    site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    found = [*Generation.objects.filter(organization=site.tenant.organization)]
+    assert len(found) == count
+    return found
+
+
+@pytest.mark.parametrize("count", [2, 500_000])
+def test_an_answer_with_more_choices_than_asked_for_is_refused(
+    service: Site, is_served: Callable[[], bool], count: int
+) -> None:
+    service.own(f"sim-choices:{count}")
+    failed = read_counter(service.server, "causeway_generations_total", status="failed")
+    answer = service.chat(**ALONE)
+    assert answer.status_code == 502, answer.text
+    assert answer.json()["error"]["message"].startswith(NOT_VALID)
+    assert "choices" in answer.json()["error"]["message"]
+    [row] = settle(service, 1)
+    assert (row.status, row.cost_nano) == (Generation.Status.FAILED, 0)
+    assert read_counter(service.server, "causeway_generations_total", status="failed") > failed
+    assert is_served()
+
+
+def test_as_many_choices_as_asked_for_are_served(service: Site) -> None:
+    service.own("sim-choices:3")
+    assert len(service.chat(n=3).json()["choices"]) == 3
+
+
+@pytest.mark.parametrize("behaviour", ["sim-choices:2", "sim-choices:10000", "sim-choice-index:1"])
+def test_a_stream_with_more_choices_than_asked_for_ends_in_an_error(
+    service: Site, is_served: Callable[[], bool], behaviour: str
+) -> None:
+    service.own(behaviour)
+    answer = service.chat(stream=True, **ALONE)
+    # The first event is wrong, so the status is still free.
+    assert answer.status_code == 502, answer.text
+    assert "choices" in answer.json()["error"]["message"]
+    assert [row.cost_nano for row in settle(service, 1)] == [0]
+    assert is_served()
+
+
+def test_hanging_answers_of_47_mb_fill_their_organizations_buffers_alone(
+    service: Site, neighbour: Any, is_served: Callable[[], bool]
+) -> None:
+    service.own("sim-hanging")
+    refused = read_counter(service.server, "causeway_budget_refusals_total")
+    answers: list[requests.Response] = []
+
+    def ask() -> None:
+        # An answer that is buffered hangs.
+        with suppress(requests.Timeout):
+            answers.append(service.chat())
+
+    attackers = [threading.Thread(target=ask) for _ in range(15)]
+    for each in attackers:
+        each.start()
+    served = []
+    while any(each.is_alive() for each in attackers):
+        served.append(is_served())
+    for each in attackers:
+        each.join()
+    # Two workers hold one answer each at most; the others are refused while these hang.
+    assert len(answers) >= 13
+    assert {answer.status_code for answer in answers} == {429}
+    assert all("hold too many bytes" in answer.json()["error"]["message"] for answer in answers)
+    assert all(answer.headers["Retry-After"] == "1" for answer in answers)
+    assert read_counter(service.server, "causeway_budget_refusals_total") >= refused + 13
+    assert served
+    assert all(served)
+    service.eventually(lambda: read_counter(service.server, "causeway_buffered_bytes") == 0)
+    rows = settle(service, 15)
+    assert {row.cost_nano for row in rows if row.status == Generation.Status.FAILED} == {0}
+
+
+def test_thousands_of_events_in_one_read_arrive_in_order_and_a_neighbour_is_served(
+    service: Site, is_served: Callable[[], bool]
+) -> None:
+    service.own("sim-burst:20000")
+    texts: list[str] = []
+
+    def ask() -> None:
+        answer = service.post(service.chat_body(stream=True))
+        texts.append(content_of(events_of(answer.text)))
+
+    attackers = [threading.Thread(target=ask) for _ in range(4)]
+    for each in attackers:
+        each.start()
+    served = []
+    while any(each.is_alive() for each in attackers):
+        served.append(is_served())
+    for each in attackers:
+        each.join()
+    assert texts == ["a" * 20_000] * 4
+    assert served
+    assert all(served)
+
+
+def test_a_long_answer_within_the_limits_arrives_whole(
+    service: Site, is_served: Callable[[], bool]
+) -> None:
+    service.own("sim-big:30000000")
+    for _ in range(2):
+        answer = service.chat()
+        assert answer.status_code == 200, answer.text[:500]
+        message = answer.json()["choices"][0]["message"]
+        assert message == {"role": "assistant", "content": "x" * 30_000_000}
+    assert {row.status for row in settle(service, 2)} == {Generation.Status.COMPLETED}
+    assert is_served()
+    service.eventually(lambda: read_counter(service.server, "causeway_buffered_bytes") == 0)
+
+
+def test_an_answer_too_long_for_the_format_of_messages_is_refused(
+    service: Site, is_served: Callable[[], bool]
+) -> None:
+    service.own("sim-big:9000000")
+    body = {**service.chat_body(), "max_tokens": 16}
+    answer = service.post(body, path="/api/v1/messages")
+    assert answer.status_code == 502
+    assert "Ask for it at /chat/completions." in answer.json()["error"]["message"]
+    assert is_served()
