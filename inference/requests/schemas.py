@@ -23,9 +23,21 @@ _Slugs = Annotated[list[_Slug], msgspec.Meta(max_length=32)]
 
 
 Parts = Annotated[list[dict[str, msgspec.Raw]], msgspec.Meta(max_length=MAX_PARTS)]
+_CONTENTS: Final[list[dict[str, Any]]] = [
+    {"type": "string"},
+    {
+        "type": "array",
+        "items": {"type": "object", "additionalProperties": {}},
+        "maxItems": MAX_PARTS,
+    },
+]
 # A text, or parts. It stays raw, because decoding a long text takes up to four times its size;
 # ``sizes.read_contents`` checks it.
-Content = msgspec.Raw
+Content = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema={"anyOf": _CONTENTS})]
+_OptionalContent = Annotated[
+    msgspec.Raw,
+    msgspec.Meta(extra_json_schema={"anyOf": [*_CONTENTS, {"type": "null"}], "default": None}),
+]
 
 
 class _UserMessage(msgspec.Struct, tag_field="role", tag="user"):
@@ -46,7 +58,7 @@ class _ToolMessage(msgspec.Struct, tag_field="role", tag="tool"):
 
 
 class AssistantMessage(msgspec.Struct, tag_field="role", tag="assistant"):
-    content: Content = msgspec.Raw()
+    content: _OptionalContent = msgspec.field(default_factory=msgspec.Raw)
 
 
 _Message = _UserMessage | _SystemMessage | _DeveloperMessage | _ToolMessage | AssistantMessage
