@@ -17,6 +17,7 @@ import requests
 from django.conf import LazySettings
 
 from config.server.connections import unread
+from inference import asgi
 from inference.models import Generation, Journal
 from inference.settlement import journal
 from tests.support import factories
@@ -278,7 +279,8 @@ def test_a_slow_caller_slows_the_upstream(site: Site, settings: LazySettings) ->
 def test_a_connection_whose_caller_stops_reading_is_dropped(
     site: Site, is_patient: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unread, "_STUCK_SECONDS", 0.5)
+    for module in (asgi, unread):
+        monkeypatch.setattr(module, "_STUCK_SECONDS", 0.5)
     size = 12_000_000
     site.publish(f"sim-big:{size}")
     address = urlsplit(site.server)
@@ -310,7 +312,8 @@ def test_a_kept_connection_whose_caller_stops_reading_is_dropped(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second request on the connection does not reset the time limit of the first answer."""
-    monkeypatch.setattr(unread, "_STUCK_SECONDS", 0.5)
+    for module in (asgi, unread):
+        monkeypatch.setattr(module, "_STUCK_SECONDS", 0.5)
     size = 12_000_000
     site.publish(f"sim-big:{size}")
     address = urlsplit(site.server)
