@@ -23,7 +23,9 @@ class NothingToRefund(Conflict):
     """The generation cost no credits, or it was refunded before."""
 
     error_type = "nothing_to_refund"
-    message = "This generation paid nothing, or was refunded before."
+    message = (
+        "There is nothing to refund: the generation cost no credits, or it was already refunded."
+    )
 
 
 def grant(organization_id: uuid.UUID, amount_nano: int, *, actor: str, note: str = "") -> Transfer:

@@ -252,7 +252,7 @@ def _refuse_repeated(keys: list[tuple[str, Any]], problems: Problems) -> None:
     first: dict[Any, str] = {}
     for place, key in keys:
         if key in first:
-            problems.add_at(place, f"the same as {first[key]} ({key})")
+            problems.add_at(place, f"repeats {first[key]} ({key}); remove one of them")
         first.setdefault(key, place)
 
 

@@ -117,7 +117,7 @@ class ModelViewSet(_CatalogueViewSet):
         model = find_model(author, slug)
         shown = self.load_public_catalogue().find(model.pk)
         if shown is None:
-            raise ModelNotFound(f"Nobody serves {model.slug!r} publicly.")
+            raise ModelNotFound(f"No public endpoint serves the model {model.slug!r}.")
         [data] = self.get_serializer([shown], many=True).data
         return render({"data": data})
 

@@ -232,7 +232,7 @@ def _csv_rows(texts: Iterable[str], problems: Problems) -> Iterator[tuple[int, s
         elif not cells:
             continue
         elif len(cells) != width:
-            problems.add(line, f"{len(cells)} cells, where the header has {width}")
+            problems.add(line, f"the line has {len(cells)} cells, but the header has {width}")
         elif width == 2 and cells[1] not in _FLAGS:
             problems.add(line, "is_active must be true, false or empty")
         else:

@@ -180,7 +180,7 @@ def _slice(pieces: list[Piece]) -> list[Piece]:
 
 @lru_cache(maxsize=64)
 def _is_served(host: str) -> bool:
-    """Tells whether Django serves the host; cached, because Django's check is slow."""
+    """Returns whether Django serves the host; cached, because Django's check is slow."""
     request = HttpRequest()
     request.META["HTTP_HOST"] = host
     try:

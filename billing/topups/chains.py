@@ -47,7 +47,7 @@ def parse_address(text: str) -> str:
     An address in a single case has no checksum; one in mixed case must satisfy it.
     """
     if not _ADDRESS.fullmatch(text):
-        raise ValueError("an address is 0x and 40 hexadecimal digits")
+        raise ValueError("an address must be 0x and 40 hexadecimal digits")
     digits = text[2:]
     address = checksum_address(bytes.fromhex(digits))
     if digits not in (digits.lower(), digits.upper()) and text != address:
@@ -119,7 +119,9 @@ def parse_chains(
     for chain_id, url in urls.items():
         for name, given in (("CHAIN_TOKENS", contracts), ("TOP_UP_RECIPIENTS", owners)):
             if chain_id not in given:
-                raise ValueError(f"{name} lacks chain {chain_id} of CHAIN_RPC_URLS")
+                raise ValueError(
+                    f"{name} has no value for chain {chain_id} of CHAIN_RPC_URLS; add one"
+                )
         _check_url(chain_id, url)
         token = _parse_token(chain_id, contracts[chain_id])
         recipient = _parse_nonzero_address("TOP_UP_RECIPIENTS", chain_id, owners[chain_id])
@@ -138,9 +140,11 @@ def _parse_items(name: str, text: str) -> Iterator[tuple[int, str]]:
     for item in text.split(",") if text.strip() else ():
         number, _, value = item.strip().partition("=")
         if not value or not _CHAIN_ID.fullmatch(number) or int(number) > MAX_CHAIN_ID:
-            raise ValueError(f"{name} is a comma list of CHAIN_ID=value, a chain id being a number")
+            raise ValueError(
+                f"{name} must be a comma list of CHAIN_ID=value, where CHAIN_ID is a number"
+            )
         if number in seen:
-            raise ValueError(f"{name} gives chain {number} twice")
+            raise ValueError(f"{name} names chain {number} twice; name it once")
         seen.add(number)
         yield int(number), value
 
@@ -149,7 +153,9 @@ def _parse_known_chains(name: str, text: str, listed: Mapping[int, str]) -> dict
     found = dict(_parse_items(name, text))
     for chain_id in found:
         if chain_id not in listed:
-            raise ValueError(f"{name} gives chain {chain_id}, which CHAIN_RPC_URLS lacks")
+            raise ValueError(
+                f"{name} names chain {chain_id}, but CHAIN_RPC_URLS does not; add the chain there"
+            )
     return found
 
 
@@ -166,7 +172,7 @@ def _parse_nonzero_address(name: str, chain_id: int, text: str) -> str:
     except ValueError as exc:
         raise ValueError(f"{name}: chain {chain_id}: {exc}") from None
     if not int(address, 16):
-        raise ValueError(f"{name}: chain {chain_id}: the zero address belongs to nobody")
+        raise ValueError(f"{name}: chain {chain_id}: the address must not be the zero address")
     return address
 
 

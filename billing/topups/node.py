@@ -162,7 +162,7 @@ class _TransferFilter:
         """Returns the logs. Raises `ChainContradiction` for one that the filter excludes."""
         logs: list[_Log] = decode(result, list[_Log])
         if not all(map(self._is_match, logs)):
-            raise ChainContradiction("The node gives a log that was not asked for.")
+            raise ChainContradiction("The node sent a log that we did not ask for.")
         return logs
 
     def _is_match(self, log: _Log) -> bool:
@@ -211,7 +211,9 @@ class Node:
             yield [], Cursor(head.number, head.hash)
             return
         if head.number < cursor.number:
-            raise ChainContradiction("The node has gone back behind a block that it confirmed.")
+            raise ChainContradiction(
+                "The node's confirmed head moved back behind a block that it had confirmed."
+            )
         if head.number == cursor.number and head.hash != cursor.hash:
             raise _reorganization_error(cursor)
         while cursor.number < head.number:
@@ -219,7 +221,7 @@ class Node:
             try:
                 logs, last = self._read_logs(cursor, end)
                 if last.number == head.number and last.hash != head.hash:
-                    raise ChainContradiction("The node reports one block in two versions.")
+                    raise ChainContradiction("The node sent two versions of one block.")
                 payments, reached, failure = self._read_payments(logs, last, until)
             except ChainRefused:
                 self._narrow_span(end - cursor.number)
@@ -304,12 +306,12 @@ class Node:
         for log in wanted.parse_logs(found):
             known = logs.setdefault((log.transaction_hash, int(log.log_index, 16)), log)
             if known != log:
-                raise ChainContradiction("The node reports one log in two versions.")
+                raise ChainContradiction("The node sent two versions of one log.")
         # Anybody can make a token log a transfer of zero units from any sender.
         paid = [log for log in logs.values() if int(log.data, 16)]
         transactions = {log.transaction_hash for log in paid}
         if len(transactions) > MAX_TRANSACTIONS and end > cursor.number + 1:
-            raise ChainRefused("There are too many payments for one batch.")
+            raise ChainRefused("One batch of blocks has too many payments.")
         return paid, last
 
     def _read_unconfirmed_range(self, first: int, last: int) -> list[UnconfirmedPayment]:
@@ -319,7 +321,7 @@ class Node:
             ("eth_getBlockByNumber", [hex(last), False]),
         )
         if decode(after, _Block | None) is None:
-            raise ChainLags("The node lags behind the latest block.")
+            raise ChainLags("The node has not reached the latest block yet.")
         return [
             UnconfirmedPayment(
                 tx_hash=log.transaction_hash,
@@ -364,7 +366,7 @@ class Node:
                 receipts[log.transaction_hash] = self._read_receipt(log)
             receipt, block = receipts[log.transaction_hash]
             if receipt.block_hash != log.block_hash:
-                raise ChainContradiction("A log is in another block than its receipt.")
+                raise ChainContradiction("A log and its receipt name different blocks.")
             payments.append(
                 ChainPayment(
                     chain_id=self.chain.chain_id,
@@ -388,16 +390,16 @@ class Node:
         )
         receipt: _Receipt | None = decode(answer, _Receipt | None)
         if receipt is None:
-            raise ChainContradiction("The node lacks the receipt of a log that it gave.")
+            raise ChainContradiction("The node sent a log but has no receipt for it.")
         block = _parse_block(numbered, int(log.block_number, 16))
         if (receipt.transaction_hash, receipt.block_hash, int(receipt.block_number, 16)) != (
             log.transaction_hash,
             block.hash,
             block.number,
         ):
-            raise ChainContradiction("A receipt is of another transaction or block.")
+            raise ChainContradiction("A receipt names another transaction or block than its log.")
         if int(receipt.status, 16) != 1:
-            raise ChainContradiction("A log is of a transaction that failed.")
+            raise ChainContradiction("A log belongs to a transaction that failed.")
         return receipt, block
 
 
@@ -406,7 +408,7 @@ def _parse_block(result: msgspec.Raw, number: int) -> Block:
     if found is None:
         raise ChainContradiction(f"The node lacks block {number}.")
     if int(found.number, 16) != number:
-        raise ChainContradiction("The node gives another block than was asked for.")
+        raise ChainContradiction("The node sent another block than we asked for.")
     return _to_block(found)
 
 
@@ -424,7 +426,7 @@ def _ordinal(log: _Log, receipt: _Receipt) -> int:
     """Returns the position of the log in its receipt, which must contain exactly one equal log."""
     places = [place for place, other in enumerate(receipt.logs) if other == log]
     if len(places) != 1:
-        raise ChainContradiction("A log is not in its receipt.")
+        raise ChainContradiction("A receipt does not contain its log.")
     return places[0]
 
 

@@ -88,7 +88,7 @@ class RpcClient:
             raise _refusal("a batch of calls", answers.error)
         by_id = {answer.id: answer for answer in answers}
         if len(answers) != len(calls) or by_id.keys() != set(range(len(calls))):
-            raise ChainContradiction("The node's answers do not belong to the calls.")
+            raise ChainContradiction("The node's answers do not match the calls.")
         for place, (method, _) in enumerate(calls):
             if (error := by_id[place].error) is not None:
                 raise _refusal(method, error)
@@ -109,14 +109,14 @@ class RpcClient:
                 isinstance(exc, TimedOut) and exc.phase == "total"
             )
             kind = ChainRefused if too_much else ChainUnavailable
-            raise kind(f"The node cannot be called: {exc}.") from None
+            raise kind(f"The call of the node failed: {exc}.") from None
         retry_after = _parse_retry_after(headers.get("Retry-After", ""))
         if status == 429 or (status >= 400 and retry_after is not None):
-            raise ChainUnavailable(f"The node answers with status {status}.", retry_after)
+            raise ChainUnavailable(f"The node answered with status {status}.", retry_after)
         if status != 200:
             # Nodes refuse a range that is too wide with different statuses, such as 400, 413, 500,
             # 502 and 504.
-            raise ChainRefused(f"The node answers with status {status}.")
+            raise ChainRefused(f"The node answered with status {status}.")
         return answer
 
     def _wait_for_turn(self, calls: int) -> None:
@@ -131,7 +131,7 @@ def decode(result: msgspec.Raw, kind: Any) -> Any:
     try:
         return msgspec.json.decode(result, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise ChainContradiction("A result of the node has another shape.") from None
+        raise ChainContradiction("A result of the node has an unexpected shape.") from None
 
 
 def _parse_answers(body: bytes) -> list[_Answer] | _Answer:
@@ -146,7 +146,7 @@ def _parse_answers(body: bytes) -> list[_Answer] | _Answer:
 def _refusal(subject: str, error: _Error) -> ChainUnavailable:
     # Some nodes put the HTTP status into the error code of an answer with status 200.
     kind = ChainUnavailable if error.code == 429 else ChainRefused
-    return kind(f"The node refuses {subject} with error {error.code}.")
+    return kind(f"The node refused {subject} with error {error.code}.")
 
 
 def _parse_retry_after(text: str) -> float | None:

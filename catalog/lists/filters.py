@@ -92,13 +92,13 @@ class ModelFilters(SortedFilters):
     q = TextFilter(help_text="Part of the name or the slug, in any case.")
     supported_parameters = ListFilter(help_text="A comma list; a model must support all of it.")
     context = IntegerFilter(help_text="The smallest context length, in tokens.")
-    min_price = DecimalFilter(help_text="At least: the prompt price, in USD per million tokens.")
-    max_price = DecimalFilter(help_text="At most: the prompt price, in USD per million tokens.")
+    min_price = DecimalFilter(help_text="The lowest prompt price, in USD per million tokens.")
+    max_price = DecimalFilter(help_text="The highest prompt price, in USD per million tokens.")
     min_output_price = DecimalFilter(
-        help_text="At least: the completion price, in USD per million tokens."
+        help_text="The lowest completion price, in USD per million tokens."
     )
     max_output_price = DecimalFilter(
-        help_text="At most: the completion price, in USD per million tokens."
+        help_text="The highest completion price, in USD per million tokens."
     )
     arch = FamilyFilter(help_text="A model family, by the beginning of its tokenizer's name.")
     model_authors = ListFilter(help_text="A comma list of author slugs.")
@@ -113,21 +113,24 @@ class ModelFilters(SortedFilters):
         choices=tuple(REGIONS), help_text="Only models with an endpoint in this region."
     )
     min_age_days = IntegerFilter(
-        maximum=_MOST_DAYS, help_text="At least: whole days since the model was published."
+        maximum=_MOST_DAYS, help_text="The lowest age, in whole days since the model was published."
     )
     max_age_days = IntegerFilter(
-        maximum=_MOST_DAYS, help_text="At most: whole days since the model was published."
+        maximum=_MOST_DAYS,
+        help_text="The highest age, in whole days since the model was published.",
     )
     category = ChoiceFilter(choices=CATEGORIES, help_text=_NOT_RECORDED)
     distillable = ChoiceFilter(choices=("true", "false"), help_text=_NOT_RECORDED)
-    min_intelligence_index = DecimalFilter(help_text=f"At least: {_NOT_RECORDED}")
-    max_intelligence_index = DecimalFilter(help_text=f"At most: {_NOT_RECORDED}")
-    min_coding_index = DecimalFilter(help_text=f"At least: {_NOT_RECORDED}")
-    max_coding_index = DecimalFilter(help_text=f"At most: {_NOT_RECORDED}")
-    min_agentic_index = DecimalFilter(help_text=f"At least: {_NOT_RECORDED}")
-    max_agentic_index = DecimalFilter(help_text=f"At most: {_NOT_RECORDED}")
-    min_tool_success_rate = DecimalFilter(maximum=1, help_text=f"At least: {_NOT_RECORDED}")
-    max_tool_success_rate = DecimalFilter(maximum=1, help_text=f"At most: {_NOT_RECORDED}")
+    min_intelligence_index = DecimalFilter(help_text=f"The lowest value. {_NOT_RECORDED}")
+    max_intelligence_index = DecimalFilter(help_text=f"The highest value. {_NOT_RECORDED}")
+    min_coding_index = DecimalFilter(help_text=f"The lowest value. {_NOT_RECORDED}")
+    max_coding_index = DecimalFilter(help_text=f"The highest value. {_NOT_RECORDED}")
+    min_agentic_index = DecimalFilter(help_text=f"The lowest value. {_NOT_RECORDED}")
+    max_agentic_index = DecimalFilter(help_text=f"The highest value. {_NOT_RECORDED}")
+    min_tool_success_rate = DecimalFilter(maximum=1, help_text=f"The lowest value. {_NOT_RECORDED}")
+    max_tool_success_rate = DecimalFilter(
+        maximum=1, help_text=f"The highest value. {_NOT_RECORDED}"
+    )
 
 
 def criteria_of(values: Mapping[str, Any]) -> Criteria:

@@ -20,7 +20,7 @@ def parse_uuid(text: str) -> UUID | None:
 
 
 def is_utf8_path(raw_path: bytes) -> bool:
-    """Tells whether the percent-decoded octets of a request path are UTF-8."""
+    """Returns whether the percent-decoded octets of a request path are UTF-8."""
     try:
         unquote_to_bytes(raw_path).decode()
     except UnicodeDecodeError:

@@ -38,7 +38,7 @@ class ClientGone(Exception):
 
 
 def has_large_body(scope: Scope) -> bool:
-    """Tells whether a request may have a body of more than :data:`UNRECOGNIZED_BYTES`."""
+    """Returns whether a request may have a body of more than :data:`UNRECOGNIZED_BYTES`."""
     for name, value in scope["headers"]:
         if name in (b"transfer-encoding", b"expect"):
             return True

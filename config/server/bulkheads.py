@@ -96,7 +96,7 @@ class Bulkheads:
 
     @property
     def is_idle(self) -> bool:
-        """Tells whether nothing runs, nothing is buffered and no organization has an entry."""
+        """Returns whether nothing runs, nothing is buffered and no organization has an entry."""
         return not (self._running or self._buffered or self._organizations)
 
     @property

@@ -354,7 +354,7 @@ class Exchange:
             metrics.count_cancelled(None if charged is None else charged.is_estimated)
 
     def is_ahead(self) -> bool:
-        """Tells whether the generation delivered much since its progress was journalled."""
+        """Returns whether the generation delivered much since its progress was journalled."""
         return self._tally.output_bytes >= self._journalled_bytes + _JOURNALLED_BYTES
 
     def measure_progress(self) -> Progress | None:

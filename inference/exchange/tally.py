@@ -216,7 +216,7 @@ class Tally:
         )
 
     def is_blank(self, usage: Usage) -> bool:
-        """Tells whether the answer is empty without a finish reason, or with the reason "error"."""
+        """Returns whether the answer is empty, and its finish reason is missing or "error"."""
         return not usage.completion and self.finish_reason in (None, "error")
 
     def price(self, usage: Usage | None, candidate: Candidate) -> Cost:

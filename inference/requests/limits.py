@@ -46,5 +46,5 @@ def check_body(body: bytes) -> None:
 
 
 def is_large(body: bytes | bytearray) -> bool:
-    """Tells whether a body takes the event loop too long."""
+    """Returns whether a body takes the event loop too long."""
     return len(body) > LARGE_BYTES

@@ -213,7 +213,7 @@ def _check_effort(request: ChatRequest) -> None:
 
 
 def _is_reasoning_hidden(request: ChatRequest) -> bool:
-    """Tells whether either member hides the reasoning; ``include_reasoning`` is the older one."""
+    """Returns whether either member hides the reasoning; ``include_reasoning`` is the older one."""
     excluded = request.reasoning is not None and request.reasoning.exclude is True
     return excluded or request.include_reasoning is False
 

@@ -377,7 +377,7 @@ def _unmet_requirements(route: Route, request: InferenceRequest, variant: str | 
 
 
 def _exceeds(price: Price, limit: MaxPrice) -> bool:
-    """Tells whether any rate of the price is above its limit."""
+    """Returns whether any rate of the price is above its limit."""
     rates = (
         (price.prompt * _MILLION, limit.prompt),
         (price.completion * _MILLION, limit.completion),

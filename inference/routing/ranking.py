@@ -75,7 +75,7 @@ def draw_seed(request: InferenceRequest, owner: uuid.UUID, seed: int | None) -> 
 
 
 def is_down(health: Health, *, may_fall_back: bool) -> bool:
-    """Tells whether an endpoint should be tried only after those that work."""
+    """Returns whether an endpoint should be tried only after those that work."""
     return _tier(health, may_fall_back=may_fall_back) == _DOWN
 
 
@@ -171,7 +171,7 @@ class Ranking:
         return (price,)
 
     def _misses_preference(self, health: Health) -> bool:
-        """Tells whether an endpoint is known to be slower than the request prefers."""
+        """Returns whether an endpoint is known to be slower than the request prefers."""
         latency, throughput = health.latency, health.throughput
         return (
             latency is not None

@@ -55,13 +55,13 @@ class Credential:
     declared_zdr: bool | None = None
 
     def may_call_model_of(self, route: Route) -> bool:
-        """Tells whether the credential may be used for the route's model."""
+        """Returns whether the credential may be used for the route's model."""
         return self.allowed_models is None or not self.allowed_models.isdisjoint(
             (route.model_slug, route.model_permaslug)
         )
 
     def may_travel_to(self, route: Route) -> bool:
-        """Tells whether the credential may be sent to the route's host."""
+        """Returns whether the credential may be sent to the route's host."""
         return self.limits.permits(self.host or route.host)
 
     def first_use_at(self, route: Route) -> FirstUse | None:
@@ -73,7 +73,7 @@ class Credential:
     def may_be_used_by(
         self, workspace_id: uuid.UUID, key_digest: str, member_id: uuid.UUID | None
     ) -> bool:
-        """Tells whether a key of the workspace, made by the member, may use the credential."""
+        """Returns whether a key of the workspace, made by the member, may use the credential."""
         return (
             self.workspace_id in (None, workspace_id)
             and (self.allowed_key_digests is None or key_digest in self.allowed_key_digests)

@@ -121,7 +121,7 @@ def _replace(port: int, supervisor: int) -> float:
 
 
 def _is_listening(pid: int, port: int) -> bool:
-    """Tells whether an event loop of the process waits for connections: epoll has the socket."""
+    """Returns whether an event loop of the process waits for connections: epoll has the socket."""
     with contextlib.suppress(OSError):
         inodes = {
             fields[9]

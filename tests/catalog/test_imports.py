@@ -334,8 +334,16 @@ DECIMAL = "must be a decimal such as 0.0000005, below 1000000"
             "ftp://x.example",
             ("providers[0]: base_url: the URL must begin with https://"),
         ),
-        (("providers", 1, "slug"), "acme", "providers[1]: the same as providers[0] (acme)"),
-        (("models", 1, "id"), "acme/falcon", "models[1]: the same as models[0] (acme/falcon)"),
+        (
+            ("providers", 1, "slug"),
+            "acme",
+            "providers[1]: repeats providers[0] (acme); remove one of them",
+        ),
+        (
+            ("models", 1, "id"),
+            "acme/falcon",
+            "models[1]: repeats models[0] (acme/falcon); remove one of them",
+        ),
         (
             ("endpoints", 0, "model"),
             "acme/falcon",
@@ -456,7 +464,7 @@ def test_import_refuses_a_duplicate_endpoint(db: None) -> None:
     file = copy.deepcopy(FILE)
     file["endpoints"].append(file["endpoints"][0])
     (problem,) = refusal(file)
-    assert problem.startswith("endpoints[2]: the same as endpoints[0] ")
+    assert problem.startswith("endpoints[2]: repeats endpoints[0] ")
 
 
 def test_import_refuses_a_public_name_of_another_model(db: None) -> None:

@@ -34,7 +34,7 @@ def test_every_variable_is_documented_with_its_default() -> None:
 
 
 def _is_a_reader(call: ast.Call) -> bool:
-    """Tells whether a call reads a variable: `env.…("NAME")`, or a function of the module."""
+    """Returns whether a call reads a variable: `env.…("NAME")`, or a function of the module."""
     match call:
         case ast.Call(args=[ast.Constant(value=str(name)), *_]) if _NAME.fullmatch(name):
             match call.func:

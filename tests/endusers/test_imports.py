@@ -164,8 +164,8 @@ CSV_FAULTS: list[tuple[bytes, list[str]]] = [
     (b"user,is_active\nalice,yes\n", ["line 2: is_active must be true, false or empty"]),
     (b"user,is_active\nalice,1\n", ["line 2: is_active must be true, false or empty"]),
     (b"user,is_active\nalice, true\n", ["line 2: is_active must be true, false or empty"]),
-    (b"user,is_active\nalice\n", ["line 2: 1 cells, where the header has 2"]),
-    (b"user\nalice,true\n", ["line 2: 2 cells, where the header has 1"]),
+    (b"user,is_active\nalice\n", ["line 2: the line has 1 cells, but the header has 2"]),
+    (b"user\nalice,true\n", ["line 2: the line has 2 cells, but the header has 1"]),
     (
         b"user\n" + b"x" * 513 + b"\n",
         ["line 2: user must not be longer than 256 characters"],

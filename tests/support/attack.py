@@ -125,7 +125,7 @@ class Line:
         return data
 
     def is_open(self) -> bool:
-        """Tells whether the service has neither answered nor closed the connection."""
+        """Returns whether the service has neither answered nor closed the connection."""
         self.socket.setblocking(False)
         try:
             self.socket.recv(1, socket.MSG_PEEK)

@@ -36,7 +36,9 @@ class TooManyTopUps(GatewayError):
 
     status = 429
     error_type = "rate_limit_exceeded"
-    message = f"There are {MAX_OPEN} open top-ups. Pay one of them, or wait until one expires."
+    message = (
+        f"The organization has {MAX_OPEN} open top-ups. Pay one of them, or wait until one expires."
+    )
 
 
 class ChainNotOffered(GatewayError):
@@ -319,7 +321,7 @@ def _require_offered(chain_id: int) -> Chain:
     """Returns a chain; raises :class:`ChainNotOffered` unless the watcher reads it."""
     chains: dict[int, Chain] = settings.CHAINS
     if not chains:
-        raise ChainNotOffered("Crypto top-ups are not configured here.")
+        raise ChainNotOffered("This service has no chain configured for top-ups. Ask its operator.")
     chain = chains.get(chain_id)
     if chain is None:
         listed = ", ".join(map(str, chains))
@@ -328,9 +330,11 @@ def _require_offered(chain_id: int) -> Chain:
         )
     state = ChainState.objects.filter(chain_id=chain_id).first()
     if state is None or state.cursor is None:
-        raise ChainNotOffered(f"Payments on {chain.name} are not watched yet. Try again shortly.")
+        raise ChainNotOffered(f"The service does not read {chain.name} yet. Try again in a minute.")
     if state.halted_at is not None:
-        raise ChainNotOffered(f"Payments on {chain.name} are halted until an operator looks.")
+        raise ChainNotOffered(
+            f"Top-ups on {chain.name} are halted until an operator has checked the chain."
+        )
     return chain
 
 
@@ -355,5 +359,7 @@ def _free_units(chain: Chain, sender: str, units: int) -> int:
     taken = set(rows.values_list("units", flat=True))
     free = [tail for tail in range(1, MAX_TAIL + 1) if units + tail not in taken]
     if not free:
-        raise TooManyTopUps("This sender has too many top-ups of this amount.")
+        raise TooManyTopUps(
+            "This sender has too many open top-ups of this amount. Choose another amount."
+        )
     return units + secrets.choice(free)

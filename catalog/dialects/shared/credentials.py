@@ -128,7 +128,9 @@ def parse_azure(secret: Secret) -> AzureCredential:
     assert match is not None
     name, suffix = match[1].lower(), match[2].lower()
     if suffix not in AZURE_SUFFIXES:
-        raise InvalidCredential("The credential's endpoint_url is not one of Azure's.")
+        raise InvalidCredential(
+            "The credential's endpoint_url must be the URL of an Azure resource."
+        )
     return AzureCredential(
         host=f"{name}.{suffix}",
         api_key=Secret(members["api_key"]),
@@ -175,7 +177,7 @@ def parse_vertex(secret: Secret) -> VertexCredential:
     account = members.pop("service_account", None)
     found = _match_members(members, required={"project_id": _PROJECT_ID, "location": _LOCATION})
     if not isinstance(account, dict):
-        raise InvalidCredential("The credential needs service_account, an object.")
+        raise InvalidCredential("The credential must have service_account, a JSON object.")
     keys = _match_members(
         account,
         required={
@@ -244,7 +246,9 @@ def _parse_object(secret: Secret) -> dict[str, Any]:
     except (ValueError, RecursionError):
         members = None
     if not isinstance(members, dict):
-        raise InvalidCredential("The credential must be one JSON object without repeated members.")
+        raise InvalidCredential(
+            "The credential must be one JSON object that names each member once."
+        )
     return members
 
 
@@ -261,12 +265,12 @@ def _match_members(
     """Returns the members. Raises for missing, unknown and unmatched members."""
     patterns = {**required, **(optional or {})}
     if not members.keys() <= patterns.keys():
-        raise InvalidCredential("The credential has a member that its format does not know.")
+        raise InvalidCredential("The credential has an unknown member; remove it.")
     found: dict[str, str] = {}
     for name, pattern in patterns.items():
         if name not in members:
             if name in required:
-                raise InvalidCredential(f"The credential needs {name}.")
+                raise InvalidCredential(f"The credential must have {name}.")
             continue
         value = members[name]
         if not isinstance(value, str) or not pattern.fullmatch(value):

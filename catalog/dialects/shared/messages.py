@@ -306,7 +306,7 @@ def parse_chat(call: Call) -> Chat:
     try:
         request = _decode(_encode(dict(call.fields)))
     except RecursionError:
-        raise Untranslatable("The request nests too deep.") from None
+        raise Untranslatable("The request has too many levels.") from None
     except msgspec.DecodeError as exc:
         # The message of msgspec names a type and a path, and repeats no value.
         raise Untranslatable(f"The request has an unexpected shape: {exc}") from None
@@ -368,9 +368,9 @@ def omit_none(**members: Any) -> dict[str, Any]:
 def unsupported_part(part: Media, provider: str) -> Untranslatable:
     """Returns the error for a part that a provider's format cannot express."""
     if part.url is not None:
-        return Untranslatable(f"{provider} takes no {part.kind} part by its URL.")
+        return Untranslatable(f"{provider} does not accept URLs for {part.kind} parts.")
     kind = (part.media_type or "unknown")[:64]
-    return Untranslatable(f"{provider} takes no {part.kind} part of type {kind}.")
+    return Untranslatable(f"{provider} does not accept {part.kind} parts of type {kind}.")
 
 
 def _parse_turns(messages: list[_Message]) -> list[Turn]:
@@ -389,7 +389,7 @@ def _parse_turns(messages: list[_Message]) -> list[Turn]:
             case "tool":
                 parts.append(_parse_tool_result(message, names))
             case _:
-                raise Untranslatable("The role of a message is none that this provider knows.")
+                raise Untranslatable("This provider does not know the role of a message.")
         names |= {part.id: part.name for part in parts if isinstance(part, ToolCall)}
         role: Literal["user", "assistant"] = "assistant" if message.role == "assistant" else "user"
         if not parts:
@@ -458,7 +458,7 @@ def _parse_parts(content: str | list[_Part] | None) -> Iterator[Text | Media]:
         elif part.file is not None and part.file.file_data is not None:
             yield _parse_media("file", part.file.file_data, name=part.file.filename, cache=cache)
         else:
-            raise Untranslatable("A message has a part of a type that this provider cannot take.")
+            raise Untranslatable("This provider does not accept a part of a message.")
 
 
 def _parse_media(
@@ -467,20 +467,20 @@ def _parse_media(
     url = place.url if isinstance(place, _URL) else place
     if not url.startswith("data:"):
         if not _WEB_URL.match(url):
-            raise Untranslatable("A part of a message lies at a URL that is not one of the web.")
+            raise Untranslatable("The URL of a part must begin with https://, http:// or data:.")
         media_type, _ = mimetypes.guess_type(url.partition("?")[0])
         return Media(kind, media_type, url=url, name=name, cache=cache)
     head, _, data = url.partition(",")
     match = _DATA_URL.fullmatch(head)
     if match is None:
-        raise Untranslatable("A data: URL of a message is not encoded in Base64.")
+        raise Untranslatable("A data: URL must be encoded in Base64.")
     return Media(kind, match[1], data, name=name, cache=cache)
 
 
 def _parse_tool(tool: _Tool) -> Tool:
     function = tool.function
     if tool.type != "function" or function is None:
-        raise Untranslatable("This provider takes no tools but functions.")
+        raise Untranslatable("This provider accepts only tools of the type function.")
     return Tool(
         name=function.name,
         description=function.description or None,
@@ -502,7 +502,7 @@ def _parse_tool_choice(choice: str | _ToolChoice | None) -> ToolChoice | None:
             return ToolChoice(choice)
     elif choice.type == "function" and choice.function is not None:
         return ToolChoice("required", choice.function.name)
-    raise Untranslatable("The tool_choice is none that this provider knows.")
+    raise Untranslatable("This provider does not know the tool_choice.")
 
 
 def _parse_reasoning(request: _Request) -> ReasoningOptions:

@@ -58,7 +58,7 @@ class Schema(AutoSchema):
         return operation
 
     def _is_list_view(self, serializer: Any = None) -> bool:
-        """Tells whether an operation has the filters and pages of a list.
+        """Returns whether an operation has the filters and pages of a list.
 
         With a ``serializer`` it returns ``False``, because no response is a bare array.
         """

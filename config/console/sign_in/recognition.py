@@ -44,7 +44,7 @@ class OperatorSessions:
         self._waiting = 0
 
     async def is_signed_in(self, scope: Scope) -> bool:
-        """Tells whether a request has the session of an operator who may use the console."""
+        """Returns whether a request has the session of an operator who may use the console."""
         if all(name != b"cookie" for name, _ in scope["headers"]):
             return False
         if self._waiting >= _WAITING:

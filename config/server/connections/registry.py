@@ -64,7 +64,7 @@ class WorkerConnections:
         )
 
     def may_refuse_another(self) -> bool:
-        """Tells whether one more connection beyond the limits may wait to read its refusal."""
+        """Returns whether one more connection beyond the limits may wait to read its refusal."""
         return len(self.endings) < _MAX_REFUSED
 
     def start_ending(self, connection: Connection) -> None:

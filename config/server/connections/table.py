@@ -23,7 +23,7 @@ class Guest(Protocol):
     pools: tuple[Pool, ...]
 
     def is_responding(self) -> bool:
-        """Tells whether a response has begun and has not ended."""
+        """Returns whether a response has begun and has not ended."""
 
     def evict(self, reason: Reason) -> None:
         """Closes the connection at once and removes it from the table."""

@@ -22,7 +22,7 @@ class Response(Protocol):
     is_recognized: bool
 
     def is_responding(self) -> bool:
-        """Tells whether a response has begun and has not ended."""
+        """Returns whether a response has begun and has not ended."""
 
     def end_stuck(self) -> None:
         """Closes the connection."""

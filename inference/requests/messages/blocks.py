@@ -34,7 +34,7 @@ class _Block:
         self._is_checked = False
 
     def is_complete(self) -> bool:
-        """Tells whether the block is complete, now that another block waits behind it.
+        """Returns whether the block is complete, now that another block waits behind it.
 
         The arguments of a call are decoded only once, because decoding them with every piece takes
         quadratic time. A call that is incomplete then stays open until the end of the stream.

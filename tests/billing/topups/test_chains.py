@@ -54,7 +54,7 @@ def test_parse_address_accepts_three_spellings(address: str) -> None:
     ],
 )
 def test_parse_address_refuses_malformed_text(text: str) -> None:
-    with pytest.raises(ValueError, match=r"^an address is 0x and 40 hexadecimal digits$"):
+    with pytest.raises(ValueError, match=r"^an address must be 0x and 40 hexadecimal digits$"):
         parse_address(text)
 
 
@@ -136,26 +136,35 @@ def test_repr_of_a_chain_hides_the_url_of_its_node() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"tokens": ""}, "CHAIN_TOKENS lacks chain 8453 of CHAIN_RPC_URLS"),
-        ({"recipients": ""}, "TOP_UP_RECIPIENTS lacks chain 8453 of CHAIN_RPC_URLS"),
-        ({"rpc_urls": ""}, "CHAIN_TOKENS gives chain 8453, which CHAIN_RPC_URLS lacks"),
+        ({"tokens": ""}, "CHAIN_TOKENS has no value for chain 8453 of CHAIN_RPC_URLS; add one"),
+        (
+            {"recipients": ""},
+            "TOP_UP_RECIPIENTS has no value for chain 8453 of CHAIN_RPC_URLS; add one",
+        ),
+        (
+            {"rpc_urls": ""},
+            "CHAIN_TOKENS names chain 8453, but CHAIN_RPC_URLS does not; add the chain there",
+        ),
         (
             {"recipients": f"8453={OWNER},1={OWNER}"},
-            "TOP_UP_RECIPIENTS gives chain 1, which CHAIN_RPC_URLS lacks",
+            "TOP_UP_RECIPIENTS names chain 1, but CHAIN_RPC_URLS does not; add the chain there",
         ),
         (
             {"confirmations": "1=safe"},
-            "CHAIN_CONFIRMATIONS gives chain 1, which CHAIN_RPC_URLS lacks",
+            "CHAIN_CONFIRMATIONS names chain 1, but CHAIN_RPC_URLS does not; add the chain there",
         ),
         (
             {"rpc_urls": "8453=http://a,8453=http://b"},
-            "CHAIN_RPC_URLS gives chain 8453 twice",
+            "CHAIN_RPC_URLS names chain 8453 twice; name it once",
         ),
-        ({"confirmations": "8453=1,8453=1"}, "CHAIN_CONFIRMATIONS gives chain 8453 twice"),
+        (
+            {"confirmations": "8453=1,8453=1"},
+            "CHAIN_CONFIRMATIONS names chain 8453 twice; name it once",
+        ),
         *(
             (
                 {"rpc_urls": text},
-                "CHAIN_RPC_URLS is a comma list of CHAIN_ID=value, a chain id being a number",
+                "CHAIN_RPC_URLS must be a comma list of CHAIN_ID=value, where CHAIN_ID is a number",
             )
             for text in (
                 "http://secret",
@@ -208,11 +217,11 @@ def test_repr_of_a_chain_hides_the_url_of_its_node() -> None:
         ),
         (
             {"recipients": "8453=0x12"},
-            "TOP_UP_RECIPIENTS: chain 8453: an address is 0x and 40 hexadecimal digits",
+            "TOP_UP_RECIPIENTS: chain 8453: an address must be 0x and 40 hexadecimal digits",
         ),
         (
             {"recipients": f"8453=0x{'0' * 40}"},
-            "TOP_UP_RECIPIENTS: chain 8453: the zero address belongs to nobody",
+            "TOP_UP_RECIPIENTS: chain 8453: the address must not be the zero address",
         ),
         (
             {"recipients": f"8453={USDC}"},
@@ -277,6 +286,7 @@ def test_invalid_settings_stop_the_start() -> None:
     refused = load(CHAIN_RPC_URLS=url)
     assert refused.returncode == 1
     assert refused.stderr.splitlines()[-1] == (
-        "django.core.exceptions.ImproperlyConfigured: CHAIN_TOKENS lacks chain 1 of CHAIN_RPC_URLS."
+        "django.core.exceptions.ImproperlyConfigured: CHAIN_TOKENS has no value for chain 1 of "
+        "CHAIN_RPC_URLS; add one."
     )
     assert "secret-key" not in refused.stderr

@@ -102,7 +102,7 @@ def test_scan_refuses_a_head_that_changes_during_the_scan(token: Contract, front
         return answers
 
     front.fault = changing
-    with pytest.raises(ChainContradiction, match=r"^The node reports one block in two versions\.$"):
+    with pytest.raises(ChainContradiction, match=r"^The node sent two versions of one block\.$"):
         watcher.look()
     assert watcher.deposits == []
 
@@ -111,7 +111,7 @@ def test_read_block_refuses_a_block_with_another_number(token: Contract, front: 
     node = Node(chain_of(token, url=front.url), EgressPolicy())
     front.fault = of("eth_getBlockByNumber", changed(number="0x2"))
     assert node.read_block(2).number == 2
-    with pytest.raises(ChainContradiction, match=r"^The node gives another block than was asked"):
+    with pytest.raises(ChainContradiction, match=r"^The node sent another block than we asked"):
         node.read_block(1)
 
 
@@ -163,7 +163,9 @@ def test_scan_times_out_when_a_node_drips_its_answer(token: Contract, front: Fro
     watcher = watching(token, front, timeout=0.3)
     token.pay(5)
     front.drip = 0.01
-    with pytest.raises(ChainUnavailable, match=r"^The node cannot be called: timed out: total\.$"):
+    with pytest.raises(
+        ChainUnavailable, match=r"^The call of the node failed: timed out: total\.$"
+    ):
         watcher.look()
     front.drip = 0.0
     assert [deposit.units for deposit in watcher.look()] == [5]
@@ -176,7 +178,7 @@ def test_scan_refuses_an_oversized_answer(
     watcher = watching(token, front)
     token.pay(5)
     front.fault = of("eth_getLogs", lambda found: [*found, " " * 20_000])
-    with pytest.raises(ChainUnavailable, match=r"^The node cannot be called: the answer is too"):
+    with pytest.raises(ChainUnavailable, match=r"^The call of the node failed: the answer is too"):
         watcher.look()
     front.fault = lambda calls, answers: answers
     assert [deposit.units for deposit in watcher.look()] == [5]
@@ -186,4 +188,4 @@ def test_scan_reports_an_unreachable_node(token: Contract, front: Front) -> None
     chain = chain_of(token, url="http://127.0.0.1:1/v2/node-key")
     with pytest.raises(ChainUnavailable) as caught:
         list(Node(chain, EgressPolicy()).scan(None))
-    assert str(caught.value) == "The node cannot be called: could not connect."
+    assert str(caught.value) == "The call of the node failed: could not connect."

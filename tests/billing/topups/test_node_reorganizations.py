@@ -125,7 +125,9 @@ def test_scan_refuses_a_node_whose_chain_is_shorter_than_the_cursor(anvil: Anvil
     mine(anvil, 1)
     watcher.look()
     anvil.rpc("evm_revert", snapshot)
-    with pytest.raises(ChainContradiction, match=r"^The node has gone back behind a block"):
+    with pytest.raises(
+        ChainContradiction, match=r"^The node's confirmed head moved back behind a block"
+    ):
         watcher.look()
     assert watcher.units() == [5]
 

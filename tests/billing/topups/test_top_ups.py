@@ -200,7 +200,10 @@ def test_create_refuses_an_unknown_field(inference: APIClient, chain: Chain) -> 
 def test_create_reports_missing_configuration(inference: APIClient) -> None:
     response = inference.post(PATH, {"amount": 10, "sender": SENDER, "chain_id": 1})
     assert (response.status_code, error_type(response)) == (503, "top_up_unavailable")
-    assert response.json()["error"]["message"] == "Crypto top-ups are not configured here."
+    assert (
+        response.json()["error"]["message"]
+        == "This service has no chain configured for top-ups. Ask its operator."
+    )
 
 
 def test_create_refuses_a_chain_before_its_first_scan(

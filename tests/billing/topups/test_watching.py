@@ -50,7 +50,7 @@ def test_watcher_continues_from_the_cursor_after_an_outage_of_the_node(
     gone = offer(chain_of(token, url="http://127.0.0.1:1/v2/node-key"))
     assert look(gone) == 0
     state = ChainState.objects.get()
-    assert (state.failures, state.failure) == (1, "The node cannot be called: could not connect.")
+    assert (state.failures, state.failure) == (1, "The call of the node failed: could not connect.")
     assert state.retry_at is not None
     # The watcher does not call the node before that time, although the node works again.
     front.calls.clear()

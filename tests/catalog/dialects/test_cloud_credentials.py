@@ -25,8 +25,8 @@ from tests.support.embedded import CLOUD_HOSTS
 from tests.support.factories import Tenant
 from tests.support.upstreams import clouds
 
-UNKNOWN = "The credential has a member that its format does not know."
-NO_OBJECT = "The credential must be one JSON object without repeated members."
+UNKNOWN = "The credential has an unknown member; remove it."
+NO_OBJECT = "The credential must be one JSON object that names each member once."
 
 
 def secret(members: Any) -> Secret:
@@ -115,15 +115,15 @@ def test_azure_refuses_any_other_endpoint(url: Any) -> None:
         credentials.parse_azure(secret(members))
     assert str(caught.value) in (
         "The credential's endpoint_url is not valid.",
-        "The credential's endpoint_url is not one of Azure's.",
+        "The credential's endpoint_url must be the URL of an Azure resource.",
     )
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"api_key": None}, "The credential needs api_key."),
-        ({"endpoint_url": None}, "The credential needs endpoint_url."),
+        ({"api_key": None}, "The credential must have api_key."),
+        ({"endpoint_url": None}, "The credential must have endpoint_url."),
         ({"api_key": "short"}, "The credential's api_key is not valid."),
         ({"api_key": "with a space in it"}, "The credential's api_key is not valid."),
         ({"api_key": "line-break-in-it\r\nX: y"}, "The credential's api_key is not valid."),
@@ -246,16 +246,16 @@ def test_bedrock_reads_api_keys_access_keys_and_session_tokens() -> None:
 @pytest.mark.parametrize(
     ("members", "message"),
     [
-        (clouds.bedrock(region=None), "needs region"),
-        (clouds.bedrock(access_key_id=None), "needs access_key_id"),
-        (clouds.bedrock(secret_access_key=None), "needs secret_access_key"),
+        (clouds.bedrock(region=None), "must have region"),
+        (clouds.bedrock(access_key_id=None), "must have access_key_id"),
+        (clouds.bedrock(secret_access_key=None), "must have secret_access_key"),
         (clouds.bedrock(access_key_id="AKIA/0123456789AB"), "'s access_key_id is not valid"),
         (clouds.bedrock(access_key_id="akia0123456789ab"), "'s access_key_id is not valid"),
         (clouds.bedrock(secret_access_key="no spaces here"), "'s secret_access_key is not valid"),
         (clouds.bedrock(session_token="x\r\ny" * 8), "'s session_token is not valid"),
         (clouds.bedrock_key(api_key="x y"), "'s api_key is not valid"),
-        (clouds.bedrock(endpoint="x"), "has a member that its format does not know"),
-        (clouds.bedrock_key(session_token="x"), "has a member that its format does not know"),
+        (clouds.bedrock(endpoint="x"), "has an unknown member; remove it"),
+        (clouds.bedrock_key(session_token="x"), "has an unknown member; remove it"),
     ],
 )
 def test_bedrock_refuses_invalid_members(members: dict[str, Any], message: str) -> None:
@@ -300,10 +300,10 @@ def test_vertex_requires_only_the_members_that_it_uses() -> None:
 @pytest.mark.parametrize(
     ("members", "message"),
     [
-        ({"project_id": None}, "The credential needs project_id."),
-        ({"location": None}, "The credential needs location."),
-        ({"service_account": None}, "The credential needs service_account, an object."),
-        ({"service_account": "a path"}, "The credential needs service_account, an object."),
+        ({"project_id": None}, "The credential must have project_id."),
+        ({"location": None}, "The credential must have location."),
+        ({"service_account": None}, "The credential must have service_account, a JSON object."),
+        ({"service_account": "a path"}, "The credential must have service_account, a JSON object."),
         ({"project_id": "short"}, "The credential's project_id is not valid."),
         ({"project_id": "1starts-with-a-digit"}, "The credential's project_id is not valid."),
         ({"project_id": "ends-with-a-hyphen-"}, "The credential's project_id is not valid."),
@@ -327,11 +327,11 @@ def test_vertex_refuses_invalid_members(members: dict[str, Any], message: str) -
     ("changes", "message"),
     [
         ({"type": "authorized_user"}, "The credential's type is not valid."),
-        ({"type": None}, "The credential needs type."),
+        ({"type": None}, "The credential must have type."),
         ({"client_email": "somebody@example.com"}, "The credential's client_email is not valid."),
-        ({"client_email": None}, "The credential needs client_email."),
+        ({"client_email": None}, "The credential must have client_email."),
         ({"private_key_id": "not-hexadecimal"}, "The credential's private_key_id is not valid."),
-        ({"private_key": None}, "The credential needs private_key."),
+        ({"private_key": None}, "The credential must have private_key."),
         ({"private_key": "no PEM"}, "The credential's private_key is not valid."),
         ({"universe_domain": "evil.example"}, "The credential's universe_domain is not valid."),
         ({"token_uri": 5}, "The credential's token_uri is not valid."),

@@ -243,7 +243,9 @@ def test_claude_on_vertex_refuses_image_urls_and_drops_the_top_level_cache_contr
     sent = json.loads(vertex_claude.build(asked("data:image/png;base64,AAAA")).body)
     assert "cache_control" not in sent
     for role in ("user", "tool"):
-        with pytest.raises(Untranslatable, match=r"^Vertex takes no image part by its URL\.$"):
+        with pytest.raises(
+            Untranslatable, match=r"^Vertex does not accept URLs for image parts\.$"
+        ):
             vertex_claude.build(asked("https://a.example/b.png", role))
 
 

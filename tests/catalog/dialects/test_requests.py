@@ -59,32 +59,32 @@ def test_build_refuses_fields_that_a_format_cannot_express(
         (
             "anthropic",
             {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
-            "Anthropic takes no audio part of type audio/wav.",
+            "Anthropic does not accept audio parts of type audio/wav.",
         ),
         (
             "anthropic",
             {"type": "video_url", "video_url": {"url": "https://a.example/b.mp4"}},
-            "Anthropic takes no video part by its URL.",
+            "Anthropic does not accept URLs for video parts.",
         ),
         (
             "anthropic",
             {"type": "file", "file": {"file_data": "data:text/csv;base64,YQ=="}},
-            "Anthropic takes no file part of type text/csv.",
+            "Anthropic does not accept file parts of type text/csv.",
         ),
         (
             "gemini",
             {"type": "image_url", "image_url": "data:;base64,AAAA"},
-            "Gemini takes no image part of type unknown.",
+            "Gemini does not accept image parts of type unknown.",
         ),
         (
             "bedrock",
             {"type": "image_url", "image_url": {"url": "https://a.example/b.png"}},
-            "Bedrock takes no image part by its URL.",
+            "Bedrock does not accept URLs for image parts.",
         ),
         (
             "bedrock",
             {"type": "image_url", "image_url": {"url": "data:image/tiff;base64,AAAA"}},
-            "Bedrock takes no image part of type image/tiff.",
+            "Bedrock does not accept image parts of type image/tiff.",
         ),
     ],
 )

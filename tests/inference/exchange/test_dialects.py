@@ -204,7 +204,7 @@ def test_a_request_that_no_dialect_can_express_is_a_bad_request(
     assert answer.status_code == 400
     assert answer.json()["error"] == {
         "code": 400,
-        "message": "A message has a part of a type that this provider cannot take.",
+        "message": "This provider does not accept a part of a message.",
         "metadata": {"error_type": "invalid_request", "provider_name": "Maker"},
     }
     assert upstream.seen() == []

@@ -167,7 +167,9 @@ def test_a_generation_is_refunded_once_in_a_dialog(operator: Client, tenant: Ten
 
     before = snapshots.everything()
     again = operator.post(url(generation, "refund"), form, follow=True)
-    assert said(again) == ["This generation paid nothing, or was refunded before."]
+    assert said(again) == [
+        "There is nothing to refund: the generation cost no credits, or it was already refunded."
+    ]
     assert snapshots.everything() == before
 
 

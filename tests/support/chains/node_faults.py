@@ -133,32 +133,32 @@ HTML = b"<!doctype html><title>node-key</title>"
 OTHER = "0x" + "ab" * 32
 NO_JSON = "The node's answer is not JSON."
 NOT_RPC = "The node's answer is not JSON-RPC."
-OTHER_ANSWERS = "The node's answers do not belong to the calls."
-SHAPE = "A result of the node has another shape."
-NOT_ASKED = "The node gives a log that was not asked for."
-NOT_IN_RECEIPT = "A log is not in its receipt."
-OTHER_RECEIPT = "A receipt is of another transaction or block."
+OTHER_ANSWERS = "The node's answers do not match the calls."
+SHAPE = "A result of the node has an unexpected shape."
+NOT_ASKED = "The node sent a log that we did not ask for."
+NOT_IN_RECEIPT = "A receipt does not contain its log."
+OTHER_RECEIPT = "A receipt names another transaction or block than its log."
 
 FAULTS: dict[str, tuple[Fault, type[ChainError], str]] = {
     "429": (
         responding(HTML, "429 Too Many Requests"),
         ChainUnavailable,
-        "The node answers with status 429.",
+        "The node answered with status 429.",
     ),
     "401": (
         responding(HTML, "401 Unauthorized"),
         ChainUnavailable,
-        "The node answers with status 401.",
+        "The node answered with status 401.",
     ),
     "502": (
         responding(HTML, "502 Bad Gateway"),
         ChainUnavailable,
-        "The node answers with status 502.",
+        "The node answered with status 502.",
     ),
     "redirect": (
         responding(b"", "302 Found", "Location: https://x/v2/node-key\r\n"),
         ChainUnavailable,
-        "The node cannot be called: the answer is a redirect.",
+        "The call of the node failed: the answer is a redirect.",
     ),
     "HTML": (responding(HTML), ChainUnavailable, NO_JSON),
     "nothing": (responding(b""), ChainUnavailable, NO_JSON),
@@ -177,38 +177,38 @@ FAULTS: dict[str, tuple[Fault, type[ChainError], str]] = {
     "cut in the body": (
         truncated,
         ChainUnavailable,
-        "The node cannot be called: the answer is not usable HTTP: ended early.",
+        "The call of the node failed: the answer is not usable HTTP: ended early.",
     ),
     "cut JSON": (cut, ChainUnavailable, NO_JSON),
     "no HTTP": (
         lambda calls, answers: b"node-key\r\n\r\n",
         ChainUnavailable,
-        "The node cannot be called: the answer is not usable HTTP.",
+        "The call of the node failed: the answer is not usable HTTP.",
     ),
     "rate limit inside the answer": (
         refusing(429),
         ChainUnavailable,
-        "The node refuses eth_getLogs with error 429.",
+        "The node refused eth_getLogs with error 429.",
     ),
     "every range refused": (
         refusing(-32005),
         ChainUnavailable,
-        "The node refuses eth_getLogs with error -32005.",
+        "The node refused eth_getLogs with error -32005.",
     ),
     "tag refused": (
         refusing(-32602, "eth_getBlockByNumber"),
         ChainUnavailable,
-        "The node refuses eth_getBlockByNumber with error -32602.",
+        "The node refused eth_getBlockByNumber with error -32602.",
     ),
     "receipt refused": (
         refusing(-32000, "eth_getTransactionReceipt"),
         ChainUnavailable,
-        "The node refuses eth_getTransactionReceipt with error -32000.",
+        "The node refused eth_getTransactionReceipt with error -32000.",
     ),
     "batch refused": (
         responding(b'{"jsonrpc": "2.0", "id": null, "error": {"code": -32600, "message": ""}}'),
         ChainUnavailable,
-        "The node refuses a batch of calls with error -32600.",
+        "The node refused a batch of calls with error -32600.",
     ),
     "a list of numbers": (responding(b"[1, 2, 3]"), ChainContradiction, NOT_RPC),
     "an object": (responding(b"{}"), ChainContradiction, NOT_RPC),
@@ -267,13 +267,13 @@ FAULTS: dict[str, tuple[Fault, type[ChainError], str]] = {
     "going back": (
         of("eth_getBlockByNumber", changed(number="0x0")),
         ChainContradiction,
-        "The node has gone back behind a block that it confirmed.",
+        "The node's confirmed head moved back behind a block that it had confirmed.",
     ),
     "null logs": (of("eth_getLogs", lambda _: None), ChainContradiction, SHAPE),
     "a log in two ways": (
         of("eth_getLogs", lambda found: [*found, changed(data="0x" + "0" * 63 + "1")(found[0])]),
         ChainContradiction,
-        "The node reports one log in two versions.",
+        "The node sent two versions of one log.",
     ),
     "a removed log": (logs(removed=True), ChainContradiction, NOT_ASKED),
     "a log of another contract": (logs(address=STRANGER), ChainContradiction, NOT_ASKED),
@@ -304,12 +304,12 @@ FAULTS: dict[str, tuple[Fault, type[ChainError], str]] = {
     "null receipt": (
         of("eth_getTransactionReceipt", lambda _: None),
         ChainContradiction,
-        "The node lacks the receipt of a log that it gave.",
+        "The node sent a log but has no receipt for it.",
     ),
     "a receipt of a failure": (
         of("eth_getTransactionReceipt", changed(status="0x0")),
         ChainContradiction,
-        "A log is of a transaction that failed.",
+        "A log belongs to a transaction that failed.",
     ),
     "a receipt without a status": (
         of("eth_getTransactionReceipt", changed(status=None)),
@@ -334,7 +334,7 @@ FAULTS: dict[str, tuple[Fault, type[ChainError], str]] = {
     "a log of another block than its receipt": (
         logs(blockHash=OTHER),
         ChainContradiction,
-        "A log is in another block than its receipt.",
+        "A log and its receipt name different blocks.",
     ),
     "a receipt without the log": (
         of("eth_getTransactionReceipt", changed(logs=[])),
