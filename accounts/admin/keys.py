@@ -49,6 +49,21 @@ class ApiKeyStatusFilter(admin.SimpleListFilter):
                 return queryset
 
 
+class PepperFilter(admin.SimpleListFilter):
+    """Finds the keys that would be lost if all peppers but the first were removed."""
+
+    title = "pepper"
+    parameter_name = "pepper"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("first", "the first"), ("older", "only older ones")]
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        if self.value() not in ("first", "older"):
+            return queryset
+        return queryset.filter(deleted_at=None).by_first_pepper(self.value() == "first")
+
+
 class ApiKeyForm(ConsoleForm):
     class Meta:
         labels = {"include_byok_in_limit": "Include BYOK in limit"}
@@ -71,7 +86,7 @@ class ApiKeyAdmin(ConsoleAdmin):
     )  # fmt: skip
     list_select_related = ("organization", "workspace")
     form = ApiKeyForm
-    list_filter = (ApiKeyStatusFilter, "is_management")
+    list_filter = (ApiKeyStatusFilter, "is_management", PepperFilter)
     search_fields = ("name", "label", "digest__exact")
     uuid_search_fields = ("id", "organization_id", "workspace_id")
     autocomplete_fields = ("workspace", "creator")

@@ -63,6 +63,13 @@ class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
     def unexpired(self) -> Self:
         return self.exclude(expires_at__lte=timezone.now())
 
+    def by_first_pepper(self, is_found: bool = True) -> Self:
+        """Returns the keys that the first pepper finds, or those that only an older one does."""
+        found = Exists(
+            KeyDigest.objects.filter(api_key=OuterRef("pk"), pepper=list_peppers()[0].id)
+        )
+        return self.filter(found if is_found else ~found)
+
     def find_all(self, digests: Collection[str]) -> list[ApiKey]:
         """Returns the keys with these digests.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from django.contrib.admin.models import LogEntry
 from django.test import Client
@@ -84,6 +85,18 @@ def test_revoke_selected_asks_for_confirmation(operator: Client, tenant: Tenant)
     done = operator.post(listing(ApiKey), {**form, "confirmed": "yes"}, follow=True)
     assert sorted(messages_of(done)) == sorted(f"{key}: done." for key in keys)
     assert ApiKey.objects.filter(disabled=True).count() == 2
+
+
+def test_keys_are_filtered_by_their_pepper(operator: Client, tenant: Tenant, settings: Any) -> None:
+    def listed(value: str) -> set[str]:
+        page = operator.get(f"/admin/accounts/apikey/?pepper={value}")
+        return {key.name for key in page.context["cl"].result_list}
+
+    assert (listed("first"), listed("older")) == ({"management", "inference"}, set())
+    settings.KEY_PEPPERS = ["p" * 32]
+    assert factories.client(tenant.management_key).get("/api/v1/key").status_code == 200
+    assert (listed("first"), listed("older")) == ({"management"}, {"inference"})
+    assert listed("") == {"management", "inference"}
 
 
 def test_keys_are_filtered_by_state(operator: Client, tenant: Tenant) -> None:
