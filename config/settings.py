@@ -225,6 +225,7 @@ MIDDLEWARE = [
     "config.audit.context.AuditMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "config.console.site.RefusalMiddleware",
 ]
 
 ROOT_URLCONF = "config.urls"

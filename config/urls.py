@@ -88,6 +88,6 @@ urlpatterns = [
 ]
 
 handler400 = "config.api.handler.bad_request"
-handler403 = "config.console.site.permission_denied"
+handler403 = "config.api.handler.permission_denied"
 handler404 = "config.api.handler.page_not_found"
 handler500 = "config.api.handler.server_error"

@@ -12,20 +12,20 @@ from django.conf import settings
 from django.contrib import admin
 from django.contrib.auth.models import User
 from django.contrib.auth.views import PasswordChangeView, redirect_to_login
-from django.core.exceptions import BadRequest
+from django.core.exceptions import BadRequest, PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.decorators import method_decorator
+from django.utils.deprecation import MiddlewareMixin
 from django.utils.encoding import escape_uri_path
 from django.utils.safestring import mark_safe
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_protect
 from django.views.decorators.debug import sensitive_post_parameters
 
-from config.api import handler
 from config.api.text import NOT_STORABLE
 from config.console.sign_in import events, totp
 from config.console.sign_in.sessions import SIGNED_IN_AT
@@ -210,15 +210,17 @@ def _has_device(request: HttpRequest) -> bool:
     return bool(cache.has_second_factor)
 
 
-def permission_denied(request: HttpRequest, exception: Exception) -> HttpResponseBase:
-    """Renders a refused page in plain English, a refused route of the API as JSON.
+class RefusalMiddleware(MiddlewareMixin):
+    """Renders a page that an operator may not open in plain English; the API answers in JSON.
 
-    Set as ``handler403``.
+    Django runs a ``handler403`` in another thread, whose connection to the database nobody closes.
     """
-    if request.path_info.startswith(_API):
-        return handler.permission_denied(request, exception)
-    groups = request.user.groups.order_by("name").values_list("name", flat=True)
-    return _refuse(request, "no permission", roles=", ".join(groups))
+
+    def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
+        if not isinstance(exception, PermissionDenied) or request.path_info.startswith(_API):
+            return None
+        roles = request.user.groups.order_by("name").values_list("name", flat=True)
+        return _refuse(request, "no permission", roles=", ".join(roles))
 
 
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponseBase:
