@@ -44,11 +44,16 @@ def rotate(
     with ValidationSlot(organization_id=credential.organization_id).take() as slot:
         tried = _try_dependants(credential, secret, slot)
     with transaction.atomic():
-        credential.rotate(secret)
+        credential.lock_present()
+        # Admission locks endpoints by key and then the organization, which every write below
+        # locks. So all endpoints are locked before the first write.
+        keys = [endpoint.pk for endpoint, _ in tried]
+        list(PrivateEndpoint.objects.select_for_update().filter(pk__in=keys).order_by("pk"))
         for endpoint, found in tried:
-            found.credential_version = credential.version
+            found.credential_version = credential.version + 1
             endpoint.record_revalidation(found)
             _require_passed(endpoint, found)
+        credential.rotate(secret)
     return [found for _, found in tried]
 
 
@@ -57,7 +62,6 @@ def _try_dependants(
 ) -> list[tuple[PrivateEndpoint, Validation]]:
     """Validates each dependant with the new secret; raises :class:`RotationRefused`."""
     tried = []
-    # The transaction of the caller locks the endpoints in this order, as admission does.
     for endpoint in dependants(credential).order_by("pk"):
         current = endpoint.validation
         if current is None or current.workspace_id is None:
