@@ -37,7 +37,7 @@ class ValidationAdmin(ReadOnlyAdmin):
     sortable_by = ()
     fieldsets = (
         (None, {"fields": ("endpoint", ("result", "purpose"), ("cost", "duration"))}),
-        ("Credential", {"fields": ("workspace", ("credential", "credential_version"))}),
+        ("Credential", {"fields": ("workspace", ("credential", "credential_version"), "host")}),
         ("Checks", {"fields": ("checks_table",)}),
         ("Evidence", {"fields": ("evidence", "changes")}),
         (
