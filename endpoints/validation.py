@@ -48,6 +48,9 @@ Outcome = Validation.Outcome
 
 # Some providers refuse fewer than 16 output tokens.
 MAX_TOKENS: Final = 16
+# A short answer is asked for. A large one would be parsed beside other tenants' requests.
+_MAX_REPLY_BYTES: Final = 1_048_576
+_MAX_STREAM_BYTES: Final = 4 * 1_048_576
 _PROBE: Final = {
     "messages": [{"role": "user", "content": "Reply with the single word: ready"}],
 }
@@ -332,7 +335,7 @@ class _Probe:
             "certificate_key": peer.certificate_key,
         }
         try:
-            body = await response.read()
+            body = await response.read(limit=_MAX_REPLY_BYTES)
             reply = self.dialect.parse_reply(self.call.operation, body)
         except (InvalidReply, ProviderFailure, egress.EgressError) as exc:
             if isinstance(exc, egress.TimedOut):
@@ -358,7 +361,7 @@ class _Probe:
         try:
             while not is_done and (data := await response.readany()):
                 size += len(data)
-                if size > settings.MAX_UPSTREAM_BYTES:
+                if size > _MAX_STREAM_BYTES:
                     raise InvalidStream("The stream is too large.")
                 for chunk in parser.feed(data):
                     if not chunks:

@@ -145,6 +145,8 @@ FAULTS: list[tuple[str, str, dict[str, Any]]] = [
     ),
     ("sim-endless", "failed", failed(
         "completion", "invalid_response", "The upstream's answer is too large.")),
+    ("sim-big:1100000", "failed", failed(
+        "completion", "invalid_response", "The upstream's answer is too large.")),
     *(
         (name, "unreachable", failed("completion", "upstream_error", UNREACHABLE))
         for name in ("sim-connect-reset", "sim-connect-close")
