@@ -166,3 +166,10 @@ def test_no_common_variable_of_other_programs_is_refused() -> None:
 )
 def test_the_distance_counts_exchanged_neighbours_once(one: str, other: str, distance: int) -> None:
     assert measure_distance(one, other) == measure_distance(other, one) == distance
+
+
+def test_the_rule_for_the_hosts_of_credentials_is_one_of_three() -> None:
+    assert json.loads(read("settings.CREDENTIALS_REQUIRE_HOSTS").stdout) == "first-use"
+    done = read("settings.CREDENTIALS_REQUIRE_HOSTS", CREDENTIALS_REQUIRE_HOSTS="first_use")
+    assert done.returncode != 0
+    assert "CREDENTIALS_REQUIRE_HOSTS must be one of first-use, named, off." in done.stderr
