@@ -11,6 +11,8 @@ from uuid import uuid4
 
 import pytest
 import requests
+from django.contrib.auth.models import Group, User
+from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 from django.utils import timezone
 from rest_framework.test import APIClient
@@ -18,9 +20,12 @@ from rest_framework.views import APIView
 
 from accounts.authentication import AnyKey, Anyone, DenyAll, ManagementKey
 from accounts.models import ApiKey
+from config.apps import Role
+from config.local.simulator.server import Simulator
 from config.secrets import generate_api_key
+from endpoints.models import PrivateEndpoint
 from inference.asgi import COUNT_TOKENS, MESSAGES, ROUTES
-from tests.support import factories
+from tests.support import console, factories
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
 
@@ -269,3 +274,55 @@ def test_the_routes_of_the_data_plane_follow_the_same_table(
             told = error["type"] if is_messages else error["code"]
             wanted = names[status] if is_messages else status
             assert (path, got.status_code, told) == (path, status, wanted)
+
+
+# Who may have a stored secret sent where: to its provider's own host, to the domain of its first
+# use, to another domain, and, before its first use, to any host. "no page" means that the role has
+# no Validate at all.
+SENT, REFUSED, NO_PAGE = "sent", "refused", "no page"
+DESTINATIONS = ("own", "bound", "new", "unused")
+MAY_SEND = {
+    "management": (SENT, SENT, REFUSED, SENT),
+    Role.ADMINISTRATOR: (SENT, SENT, REFUSED, SENT),
+    Role.SUPPORT: (SENT, SENT, REFUSED, REFUSED),
+    Role.FINANCE: (NO_PAGE,) * 4,
+    Role.READ_ONLY: (NO_PAGE,) * 4,
+}
+
+
+def press_validate(actor: str, draft: PrivateEndpoint, tenant: Tenant) -> int:
+    """Validates the draft as an actor and returns the status of the answer."""
+    workspace = str(tenant.workspace.pk)
+    if actor == "management":
+        route = f"/api/v1/private-endpoints/{draft.pk}/validate"
+        body = {"workspace_id": workspace}
+        return factories.client(tenant.management_key).post(route, body).status_code
+    user = User.objects.create_user("operator", is_staff=True)
+    user.groups.add(Group.objects.get(name=actor))
+    browser = Client()
+    browser.force_login(user)
+    form = {**console.SUBMIT, "workspace": workspace}
+    return browser.post(console.page(draft, "validate"), form).status_code
+
+
+@pytest.mark.parametrize("destination", DESTINATIONS)
+@pytest.mark.parametrize("actor", MAY_SEND)
+def test_every_actor_sends_a_secret_only_where_it_may(
+    tenant: Tenant, simulator: Simulator, actor: str, destination: str
+) -> None:
+    own = simulator.base_url if destination == "own" else "https://api.acme.example/v1"
+    provider = factories.make_provider("acme", base_url=own)
+    credential = factories.make_credential(tenant, provider)
+    if destination != "unused":
+        used = "127.0.0.1" if destination == "bound" else "llm.corp.example"
+        credential.record_use(used, own_hosts=frozenset())
+    draft = factories.make_draft(
+        tenant, factories.make_model(), provider, base_url=simulator.base_url
+    )
+    simulator.clear()
+    status = press_validate(actor, draft, tenant)
+    expected = MAY_SEND[actor][DESTINATIONS.index(destination)]
+    assert (status == 403) is (expected == NO_PAGE)
+    assert (len(simulator.requests), simulator.connections > 0) == (
+        (2, True) if expected == SENT else (0, False)
+    )
