@@ -6,6 +6,7 @@ worker's gateway, and at shutdown it closes it.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +23,7 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from starlette.middleware.cors import CORSMiddleware
 
 from accounts.authentication import bearer_digests
-from config.api.errors import PayloadTooLarge
+from config.api.errors import GatewayError, PayloadTooLarge, Unavailable
 from config.console.sign_in.gate import SignInGate
 from config.console.sign_in.recognition import OperatorSessions
 from config.console.site import PREFIX
@@ -34,10 +35,12 @@ from inference.exchange.gateway import Gateway
 if TYPE_CHECKING:
     from config.server.bodies import Receive, Scope, Send
     from config.server.bulkheads import Occupancy
+    from inference.admission.recognition import RecognizedKey
 
 
 # The collector runs after this many new objects; Python's default is 700.
 _COLLECTOR_THRESHOLD: Final = 20_000
+_RECOGNITION_SECONDS: Final = 1.0
 _API: Final = "/api/v1/"
 _NO_LIFESPAN: Final = "the server must support the lifespan protocol"
 
@@ -49,7 +52,7 @@ class Application:
         self._gateway: Gateway | None = None
         self._inference: Inference | None = None
         self._sessions: OperatorSessions | None = None
-        self._django = guard_bodies(SignInGate(_application), self._admit_caller)
+        self._django = guard_bodies(SignInGate(_application), self._find_caller)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] in ROUTES:
@@ -62,20 +65,25 @@ class Application:
         else:
             await self._django(scope, receive, send)
 
-    async def _admit_caller(self, scope: Scope) -> Occupancy:
-        """Returns the occupancy of a request to Django that has a large body.
+    async def _find_caller(self, scope: Scope, is_large: bool) -> Occupancy | None:
+        """Returns the occupancy of a request to Django, ``None`` if Django shall refuse it.
 
-        Raises :class:`GatewayError` unless an API key, or an operator's session, is recognized.
+        Raises :class:`GatewayError` for a large body of an unknown caller.
         """
         assert self._gateway is not None, _NO_LIFESPAN
         assert self._sessions is not None, _NO_LIFESPAN
         path = scope["path"]
         bulkheads = self._gateway.bulkheads
         if path.startswith(_API):
-            values = [value for name, value in scope["headers"] if name == b"authorization"]
-            digests = bearer_digests(b",".join(values).decode("latin-1"))
-            key = await self._gateway.recognizer.recognize(digests)
-            occupancy = bulkheads.enter(key.organization_id, key.key_id)
+            try:
+                key = await self._recognize(scope, self._gateway)
+            except GatewayError:
+                if is_large:
+                    raise
+                return None
+            occupancy = bulkheads.enter(key.organization_id, key.key_id, is_management=True)
+        elif not is_large:
+            return None
         elif path.startswith(PREFIX) and await self._sessions.is_signed_in(scope):
             occupancy = bulkheads.enter_operator()
         else:
@@ -84,6 +92,17 @@ class Application:
             )
         mark_recognized(scope)
         return occupancy
+
+    async def _recognize(self, scope: Scope, gateway: Gateway) -> RecognizedKey:
+        """Returns the key of a request to the management routes; raises :class:`GatewayError`."""
+        values = [value for name, value in scope["headers"] if name == b"authorization"]
+        digests = bearer_digests(b",".join(values).decode("latin-1"))
+        try:
+            # Django tells within two seconds that PostgreSQL does not answer.
+            async with asyncio.timeout(_RECOGNITION_SECONDS):
+                return await gateway.recognizer.recognize(digests)
+        except TimeoutError:
+            raise Unavailable from None
 
     async def _run_lifespan(self, receive: Receive, send: Send) -> None:
         while True:

@@ -7,8 +7,8 @@ only for a recognized caller, and counted against its budgets before it is asked
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from contextlib import ExitStack
-from typing import Any, Final
+from contextlib import AsyncExitStack
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from django.conf import settings
@@ -21,7 +21,9 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 AsgiApplication = Callable[[Scope, Receive, Send], Awaitable[None]]
-AdmitCaller = Callable[[Scope], Awaitable[Occupancy]]
+# Finds the caller of a request; with a large body, which the second argument tells, it raises
+# :class:`GatewayError` for an unknown caller.
+FindCaller = Callable[[Scope, bool], Awaitable[Occupancy | None]]
 
 # uvicorn buffers as much before anyone asks for it.
 UNRECOGNIZED_BYTES: Final = 65_536
@@ -86,52 +88,67 @@ async def read_body(
             return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def guard_bodies(application: AsgiApplication, admit: AdmitCaller) -> AsgiApplication:
-    """Returns an application that reads large bodies only for callers whom ``admit`` recognizes.
+def guard_bodies(application: AsgiApplication, find: FindCaller) -> AsgiApplication:
+    """Returns an application whose requests are counted for the callers that ``find`` recognizes.
 
-    Other bodies pass, and the application itself refuses their callers. A body of unknown length is
-    read first and then gets a ``Content-Length``, because Django REST Framework treats a body
-    without one as empty.
+    A large body is read for a recognized caller only. Other requests of unknown callers pass, and
+    the application itself refuses them. A body of unknown length is read first and then gets a
+    ``Content-Length``, because Django REST Framework treats a body without one as empty.
     """
 
     async def serve_guarded(scope: Scope, receive: Receive, send: Send) -> None:
-        with ExitStack() as occupancies:
+        async with AsyncExitStack() as stack:
             try:
                 length = body_length(scope)
+                begun = await _read_beginning(receive) if length is None else _NOTHING
+                is_large = begun.has_more or (length or 0) > UNRECOGNIZED_BYTES
+                occupancy = await find(scope, is_large)
+                if occupancy is not None:
+                    stack.enter_context(occupancy)
+                    if length is not None and is_large:
+                        occupancy.reserve(length)
                 if length is None:
-                    body = await _read_chunked(scope, receive, admit, occupancies)
+                    body = b"".join(begun.parts)
+                    if begun.has_more and occupancy is not None:
+                        body = await read_body(receive, occupancy, None, begun.parts)
                     scope, receive = _with_length(scope, len(body)), _replay_body(body, receive)
-                elif length > UNRECOGNIZED_BYTES:
-                    occupancies.enter_context(await admit(scope)).reserve(length)
             except ClientGone:
                 return
             except GatewayError as error:
                 await _respond(send, error)
                 return
+            if occupancy is not None:
+                await stack.enter_async_context(occupancy.turn())
             await application(scope, receive, send)
 
     return serve_guarded
 
 
-async def _read_chunked(
-    scope: Scope, receive: Receive, admit: AdmitCaller, occupancies: ExitStack
-) -> bytes:
-    """Reads a chunked body; what exceeds the first bytes is read for a recognized caller only."""
-    begun: list[bytes] = []
-    while sum(map(len, begun)) <= min(UNRECOGNIZED_BYTES, settings.MAX_REQUEST_BYTES):
+class _Beginning(NamedTuple):
+    """The first parts of a chunked body, and whether more follow."""
+
+    parts: list[bytes]
+    has_more: bool
+
+
+_NOTHING: Final = _Beginning([], has_more=False)
+
+
+async def _read_beginning(receive: Receive) -> _Beginning:
+    """Reads as much of a chunked body as may be read for an unknown caller."""
+    parts: list[bytes] = []
+    size = 0
+    while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientGone
-        begun.append(message.get("body", b""))
-        if not message.get("more_body"):
-            break
-    else:
-        occupancy = occupancies.enter_context(await admit(scope))
-        return await read_body(receive, occupancy, None, begun)
-    body = b"".join(begun)
-    if len(body) > settings.MAX_REQUEST_BYTES:
-        raise PayloadTooLarge
-    return body
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > settings.MAX_REQUEST_BYTES:
+            raise PayloadTooLarge
+        has_more = message.get("more_body", False)
+        if size > UNRECOGNIZED_BYTES or not has_more:
+            return _Beginning(parts, has_more=has_more)
 
 
 def _with_length(scope: Scope, length: int) -> Scope:

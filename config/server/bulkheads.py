@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from contextlib import AbstractAsyncContextManager, nullcontext
 from enum import StrEnum
 from types import TracebackType
 from typing import Final, Self
@@ -35,6 +36,8 @@ _BUFFERED: Final = Gauge(
 _REFUSALS: Final = Counter(
     "causeway_budget_refusals_total", "Requests refused because a budget is used up.", ("reason",)
 )
+# Management requests of one organization that a worker runs at once.
+MANAGEMENT_TURNS: Final = 8
 # A worker publishes its gauges this long after a change, because a write to the file that the
 # workers share costs more than the count.
 _PUBLISH_SECONDS: Final = 0.1
@@ -104,9 +107,15 @@ class Bulkheads:
         """Tells whether requests of more than one organization are running."""
         return len(self._organizations) > 1
 
-    def enter(self, organization_id: UUID, key_id: UUID) -> Occupancy:
-        """Returns the context manager of a request; it raises :class:`TooManyRequests`."""
-        return Occupancy(self, organization_id, key_id)
+    def enter(
+        self, organization_id: UUID, key_id: UUID, *, is_management: bool = False
+    ) -> Occupancy:
+        """Returns the context manager of a request; it raises :class:`TooManyRequests`.
+
+        Management requests are counted apart, so that an organization can still disable an
+        endpoint that uses up its inference requests.
+        """
+        return Occupancy(self, organization_id, key_id, is_management=is_management)
 
     def enter_operator(self) -> Occupancy:
         """Returns the context manager of an operator's request: only the worker bounds it."""
@@ -131,25 +140,31 @@ class Bulkheads:
             _MESSAGES[budget].format(limit=_limit_of(budget)), headers={"Retry-After": "1"}
         )
 
-    def _join(self, organization_id: UUID | None) -> _Organization | None:
+    def _join(self, organization_id: UUID | None, *, is_management: bool) -> _Organization | None:
         """Counts a request and returns its organization; raises :class:`TooManyRequests`."""
         organization = None
         if organization_id is not None:
             organization = self._organizations.get(organization_id)
             if organization is None:
                 organization = self._organizations[organization_id] = _Organization()
-            elif organization.running >= settings.ORGANIZATION_CONCURRENCY:
+            elif organization.running[is_management] >= settings.ORGANIZATION_CONCURRENCY:
                 raise self.refuse(Budget.CONCURRENCY, organization_id)
-            organization.running += 1
+            organization.running[is_management] += 1
         self._running += 1
         self._publish_soon()
         return organization
 
-    def _leave(self, organization_id: UUID | None, organization: _Organization | None) -> None:
+    def _leave(
+        self,
+        organization_id: UUID | None,
+        organization: _Organization | None,
+        *,
+        is_management: bool,
+    ) -> None:
         self._running -= 1
-        if organization is not None:
-            organization.running -= 1
-            if not organization.running and organization_id is not None:
+        if organization is not None and organization_id is not None:
+            organization.running[is_management] -= 1
+            if not any(organization.running):
                 del self._organizations[organization_id]
         self._publish_soon()
 
@@ -170,12 +185,16 @@ class Bulkheads:
 
 
 class _Organization:
-    """The running requests and buffered bytes of one organization; the bytes also by key."""
+    """The running requests and buffered bytes of one organization; the bytes also by key.
 
-    __slots__ = ("buffered", "keys", "running")
+    ``running`` has the number of inference requests and that of management requests.
+    """
+
+    __slots__ = ("buffered", "keys", "running", "turns")
 
     def __init__(self) -> None:
-        self.running = 0
+        self.running = [0, 0]
+        self.turns: asyncio.Semaphore | None = None
         self.buffered = 0
         self.keys: dict[UUID, int] = {}
 
@@ -183,20 +202,30 @@ class _Organization:
 class Occupancy:
     """What one request takes of its worker, from the recognition of its caller to its end."""
 
-    __slots__ = ("_bulkheads", "_key_id", "_organization", "held", "organization_id")
+    __slots__ = (
+        "_bulkheads", "_is_management", "_key_id", "_organization", "held", "organization_id",
+    )  # fmt: skip
 
     def __init__(
-        self, bulkheads: Bulkheads, organization_id: UUID | None, key_id: UUID | None
+        self,
+        bulkheads: Bulkheads,
+        organization_id: UUID | None,
+        key_id: UUID | None,
+        *,
+        is_management: bool = False,
     ) -> None:
         self._bulkheads = bulkheads
         self.organization_id = organization_id
         self._key_id = key_id
+        self._is_management = is_management
         self._organization: _Organization | None = None
         # The bytes that the request holds.
         self.held = 0
 
     def __enter__(self) -> Self:
-        self._organization = self._bulkheads._join(self.organization_id)
+        self._organization = self._bulkheads._join(
+            self.organization_id, is_management=self._is_management
+        )
         return self
 
     def __exit__(
@@ -206,7 +235,9 @@ class Occupancy:
         traceback: TracebackType | None,
     ) -> None:
         self.release_all()
-        self._bulkheads._leave(self.organization_id, self._organization)
+        self._bulkheads._leave(
+            self.organization_id, self._organization, is_management=self._is_management
+        )
 
     def reserve(self, size: int) -> None:
         """Counts bytes before they are read; a refusal counts none.
@@ -225,6 +256,20 @@ class Occupancy:
         if bulkheads._buffered + size > settings.MAX_BUFFERED_BYTES:
             raise bulkheads.refuse(Budget.WORKER_BYTES, self.organization_id)
         self._take(size)
+
+    def turn(self) -> AbstractAsyncContextManager[None]:
+        """Returns a context manager that waits for a turn among the organization's requests.
+
+        A management request takes a thread and a connection to PostgreSQL, of which a worker has
+        few. So only :data:`MANAGEMENT_TURNS` requests of an organization run at once, and the
+        others wait without either.
+        """
+        organization = self._organization
+        if organization is None:
+            return nullcontext()
+        if organization.turns is None:
+            organization.turns = asyncio.Semaphore(MANAGEMENT_TURNS)
+        return organization.turns
 
     def release(self, size: int) -> None:
         """Gives bytes back that are no longer in memory."""

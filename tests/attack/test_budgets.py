@@ -10,9 +10,10 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from django.db import transaction
 from django.test import Client
 
-from accounts.models import ApiKey
+from accounts.models import ApiKey, Organization
 from endusers.models import EndUser
 from inference.models import Generation
 from tests.support import factories
@@ -170,6 +171,34 @@ def test_a_chunked_body_is_counted_as_it_arrives(
     assert_refused(sent[-1].receive_answer(), 429, "rate_limit_exceeded")
     assert site.post(site.chat_body(), key=neighbour.api_key).status_code == 200
     assert Generation.objects.count() == 1
+
+
+def test_slow_management_requests_leave_threads_and_connections_to_others(
+    service: Site, neighbour: Tenant
+) -> None:
+    organization = service.tenant.organization
+    with ExitStack() as opened:
+        with transaction.atomic():
+            # Every insert of the organization waits for this lock.
+            Organization.objects.select_for_update().get(pk=organization.pk)
+            waiting = []
+            for number in range(48):
+                body = json.dumps({"user": f"customer-{number}"}).encode()
+                waiting.append(opened.enter_context(connect(service.server)))
+                head = bearer(service.tenant.management_key)
+                waiting[-1].send(head_of("POST", END_USERS, Content_Length=len(body), **head))
+                waiting[-1].send(body)
+            service.eventually(
+                lambda: read_counter(service.server, "causeway_running_requests") == 48
+            )
+            for number in range(4):
+                answer = service.post(
+                    {"user": f"neighbour-{number}"}, path=END_USERS, key=neighbour.management_key
+                )
+                assert answer.status_code == 201, answer.text
+        assert {line.receive_answer().status for line in waiting} == {201}
+    assert EndUser.objects.filter(organization=organization).count() == 48
+    assert_idle(service)
 
 
 def test_an_organization_whose_upstream_hangs_is_refused_alone(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from uuid import UUID, uuid4
@@ -12,7 +13,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from config.api.errors import GatewayError, TooManyRequests, Unavailable
-from config.server.bulkheads import Budget, Bulkheads
+from config.server.bulkheads import MANAGEMENT_TURNS, Budget, Bulkheads
 
 MIB = 1024 * 1024
 ORGANIZATION, OTHER = UUID(int=1), UUID(int=2)
@@ -60,6 +61,48 @@ def test_an_organization_runs_no_more_than_its_limit_at_once(settings: object) -
             assert bulkheads.running == 1
 
     run(check)
+
+
+def test_management_requests_are_counted_apart(settings: object) -> None:
+    settings.ORGANIZATION_CONCURRENCY = 1
+
+    def check(bulkheads: Bulkheads) -> None:
+        with bulkheads.enter(ORGANIZATION, KEY):
+            with bulkheads.enter(ORGANIZATION, KEY, is_management=True):
+                enter = bulkheads.enter(ORGANIZATION, KEY, is_management=True).__enter__
+                refused(TooManyRequests, enter, Budget.CONCURRENCY)
+            with bulkheads.enter(ORGANIZATION, KEY, is_management=True):
+                assert bulkheads.running == 2
+
+    run(check)
+
+
+def test_management_requests_of_an_organization_take_turns() -> None:
+    async def scenario() -> None:
+        bulkheads = Bulkheads()
+        running: Counter[UUID] = Counter()
+        most: Counter[UUID] = Counter()
+        release = asyncio.Event()
+
+        async def request(organization_id: UUID) -> None:
+            with bulkheads.enter(organization_id, KEY, is_management=True) as occupancy:
+                async with occupancy.turn():
+                    running[organization_id] += 1
+                    most[organization_id] = max(most[organization_id], running[organization_id])
+                    await release.wait()
+                    running[organization_id] -= 1
+
+        tasks = [asyncio.create_task(request(ORGANIZATION)) for _ in range(MANAGEMENT_TURNS + 5)]
+        tasks.append(asyncio.create_task(request(OTHER)))
+        while not running[OTHER]:
+            await asyncio.sleep(0)
+        assert bulkheads.running == MANAGEMENT_TURNS + 6
+        release.set()
+        await asyncio.gather(*tasks)
+        assert most == {ORGANIZATION: MANAGEMENT_TURNS, OTHER: 1}
+        assert bulkheads.is_idle
+
+    asyncio.run(scenario())
 
 
 def test_a_key_holds_no_more_than_half_of_its_organization() -> None:
