@@ -37,7 +37,6 @@ from config.server.bodies import (
     Scope,
     Send,
     body_length,
-    has_large_body,
     mark_recognized,
     read_body,
 )
@@ -213,7 +212,6 @@ class _Connection:
         self._abort: Callable[[], None] = scope["causeway.abort"]
         self.request_id = logs.new_request_id(self.header(b"x-request-id"))
         self.generation_id = ""
-        self._is_read = False
         self._has_begun = False
         self._is_sending = False
         self._last_sent = 0.0
@@ -241,9 +239,7 @@ class _Connection:
 
     async def read_body(self, occupancy: Occupancy) -> bytes:
         """Reads the request body; raises :class:`PayloadTooLarge` and the refusals of budgets."""
-        body = await read_body(self._receive, occupancy, body_length(self._scope))
-        self._is_read = True
-        return body
+        return await read_body(self._receive, occupancy, body_length(self._scope))
 
     def parse(self, body: bytes) -> InferenceRequest:
         """Parses the request's body; raises :class:`InvalidRequest`."""
@@ -311,9 +307,6 @@ class _Connection:
             (name.lower().encode(), value.encode("latin-1"))
             for name, value in error.headers.items()
         ]
-        if not self._is_read and has_large_body(self._scope):
-            # uvicorn would read the rest of the body before the next request.
-            headers.append((b"connection", b"close"))
         await self.respond(error.status, msgspec.json.encode(self.error_body(error)), headers)
 
     async def send_events(self, data: bytes) -> None:

@@ -39,16 +39,6 @@ class ClientGone(Exception):
     """The caller disconnected, so no response is possible."""
 
 
-def has_large_body(scope: Scope) -> bool:
-    """Returns whether a request may have a body of more than :data:`UNRECOGNIZED_BYTES`."""
-    for name, value in scope["headers"]:
-        if name in (b"transfer-encoding", b"expect"):
-            return True
-        if name == b"content-length" and int(value) > UNRECOGNIZED_BYTES:
-            return True
-    return False
-
-
 def body_length(scope: Scope) -> int | None:
     """Returns the length of a body, ``None`` if it is chunked; raises :class:`PayloadTooLarge`."""
     for name, value in scope["headers"]:

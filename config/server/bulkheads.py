@@ -104,7 +104,7 @@ class Bulkheads:
 
     @property
     def is_shared(self) -> bool:
-        """Tells whether requests of more than one organization are running."""
+        """Returns whether requests of more than one organization are running."""
         return len(self._organizations) > 1
 
     def enter(

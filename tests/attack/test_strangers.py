@@ -210,18 +210,18 @@ def test_many_made_up_keys_displace_nobody_who_is_known(
     refused = read_counter(service.server, "causeway_refusals_total", status="401")
     with connect(service.server) as line:
         for _ in range(300):
-            line.send(head_of("POST", CHAT, Authorization=f"Bearer {make_up()}", Content_Length=2))
-            line.send(b"{}")
+            head = head_of("POST", CHAT, Authorization=f"Bearer {make_up()}", Content_Length=2)
+            line.send(head + b"{}")
             assert line.receive_answer().status == 401
     assert read_counter(service.server, "causeway_refusals_total", status="401") == refused + 300
     assert is_served()
     assert Generation.objects.filter(organization=neighbour.organization).count() == 2
 
 
-def test_a_refused_key_with_a_small_body_keeps_its_connection(service: Site) -> None:
+def test_a_refused_key_whose_body_has_arrived_keeps_its_connection(service: Site) -> None:
     with connect(service.server) as line:
         for key, status in ((make_up(), 401), (service.tenant.api_key, 400)):
-            line.send(head_of("POST", CHAT, Authorization=f"Bearer {key}", Content_Length=2))
-            line.send(b"{}")
+            head = head_of("POST", CHAT, Authorization=f"Bearer {key}", Content_Length=2)
+            line.send(head + b"{}")
             answer = line.receive_answer()
             assert (answer.status, "connection" in answer.headers) == (status, False)
