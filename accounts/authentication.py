@@ -19,6 +19,7 @@ from accounts.models import ApiKey, KeyDigest
 from config import secrets
 from config.api.errors import Forbidden, Unauthenticated
 from config.secrets import KeyDigests
+from config.server.bodies import mark_recognized
 
 if TYPE_CHECKING:
     from rest_framework.request import Request
@@ -148,6 +149,7 @@ class KeyAuthentication(BaseAuthentication):
         if authorization is None:
             return None
         key = usable_key(bearer_digests(authorization))
+        mark_recognized(getattr(request, "scope", {}))
         caller = Caller(
             key_id=key.pk,
             key_digest=key.digest,

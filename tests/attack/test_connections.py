@@ -7,6 +7,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 import pytest
+from django.contrib.auth.models import User
+from django.test import Client
 
 from config import secrets
 from endusers.models import EndUser
@@ -182,3 +184,28 @@ def test_an_idle_connection_of_a_known_caller_makes_room_before_anybody_is_refus
             assert line.receive_answer().status == 200
         [late] = open_lines(stack, guarded, 1, chat_request(guarded), "127.0.0.4")
         assert late.receive_answer().status == 200
+
+
+def test_callers_of_the_management_routes_and_operators_are_known_too(
+    guarded: Site, is_served: Callable[[], bool]
+) -> None:
+    guarded.publish()
+    operator = Client()
+    operator.force_login(User.objects.create_superuser("operator"))
+    cookie = f"sessionid={operator.cookies['sessionid'].value}"
+    key = f"Bearer {guarded.tenant.management_key}"
+    requests = {
+        "127.0.0.5": head_of("GET", "/api/v1/end-users", Authorization=key),
+        "127.0.0.6": head_of("GET", "/admin/password_change/", Cookie=cookie),
+    }
+    with ExitStack() as stack:
+        known = []
+        for source, request in requests.items():
+            known += open_lines(stack, guarded, 1, request, source)
+            assert known[-1].receive_answer().status == 200
+        for source in requests:
+            open_lines(stack, guarded, 60, BEGUN, source)
+        assert is_served()
+        for line, request in zip(known, requests.values(), strict=True):
+            line.send(request)
+            assert line.receive_answer().status == 200

@@ -7,9 +7,10 @@ from typing import Any, Final
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from config.api.errors import GatewayError, HeadersTooLarge, InvalidRequest
+from config.api.errors import GatewayError, HeadersTooLarge, InvalidRequest, RequestTimeout
 from config.server.connections.heads import MAX_HEADER_BYTES, Fault, check_head, require_room
 from config.server.connections.refusals import Reason
+from config.server.connections.registry import WorkerConnections
 
 # What is parsed at once: a limit on bytes is exceeded by no more than this.
 _PIECE_BYTES: Final = 65_536
@@ -18,8 +19,23 @@ _PIECE_BYTES: Final = 65_536
 class BoundedParser(HttpToolsProtocol):
     """The parsing half of uvicorn's protocol; the other half serves and refuses requests."""
 
+    # More attributes in the instance's dict would double its size, for each of 10,000 connections.
+    __slots__ = (
+        "_bodyless_bytes",
+        "_discarded_bytes",
+        "_has_head_deadline",
+        "_host",
+        "_is_in_head",
+        "_surplus_bytes",
+        "_worker",
+        "body_bytes",
+    )
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._worker = WorkerConnections.of(self.app_state, self.loop)
+        self._host = ""
+        self._has_head_deadline = False
         # Bytes of the body of the arriving request.
         self.body_bytes = 0
         # Bytes since the last byte of a body or the end of a message, and how many more bytes of
@@ -32,6 +48,10 @@ class BoundedParser(HttpToolsProtocol):
 
     def refuse(self, reason: Reason, error: GatewayError) -> None:
         """Refuses the arriving request; nothing more is parsed."""
+        raise NotImplementedError
+
+    def is_callers_turn(self) -> bool:
+        """Tells whether no request of the connection is unanswered."""
         raise NotImplementedError
 
     def parse(self, data: bytes) -> None:
@@ -72,6 +92,9 @@ class BoundedParser(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         check_head(self.parser, self.url, self.headers, self._bodyless_bytes)
         super().on_headers_complete()
+        if self._has_head_deadline:
+            self._has_head_deadline = False
+            self._worker.heads.stop(self)
         self._is_in_head = False
         self.body_bytes = 0
 
@@ -92,3 +115,29 @@ class BoundedParser(HttpToolsProtocol):
         else:
             message = "The trailers or the extensions of the chunks are too large."
             self.refuse(Reason.FRAMING_SIZE, HeadersTooLarge(message))
+
+    def _start_head_deadline(self) -> None:
+        self._has_head_deadline = True
+        self._worker.heads.start(self)
+
+    def _await_head(self) -> None:
+        """Gives a head that has begun its time, once it is the caller's turn."""
+        if (
+            self._bodyless_bytes
+            and self._is_in_head
+            and not self._has_head_deadline
+            and self._discarded_bytes is None
+            and self.is_callers_turn()
+        ):
+            self._start_head_deadline()
+
+    def expire_head(self) -> None:
+        """Ends a connection whose head has not arrived in time."""
+        self._has_head_deadline = False
+        if self._bodyless_bytes:
+            message = "The head of the request did not arrive in time."
+            self.refuse(Reason.HEAD_TIMEOUT, RequestTimeout(message))
+        elif not self.transport.is_closing():
+            # No request was begun, so no response is due: a client might take it for another's.
+            self._worker.refusals.count(Reason.IDLE, self._host)
+            self.transport.close()

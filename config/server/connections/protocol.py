@@ -25,6 +25,7 @@ version and ``tests/config/server/test_uvicorn.py`` checks that all of them stil
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import Any, Final
 
@@ -41,7 +42,6 @@ from config.server.connections.deadlines import BodyClock
 from config.server.connections.heads import Fault
 from config.server.connections.parser import BoundedParser
 from config.server.connections.refusals import Reason, render_refusal
-from config.server.connections.registry import WorkerConnections
 from config.server.connections.table import Pool
 from config.server.connections.unread import UnreadWatch
 from config.server.readiness import readiness
@@ -56,6 +56,19 @@ _SOON: Final = {"Retry-After": "1"}
 class HttpProtocol(BoundedParser):
     """Uvicorn's protocol with the bounds that the module names."""
 
+    __slots__ = (
+        "_answered",
+        "_is_ending",
+        "_is_lost",
+        "_unread",
+        "_waiting_refusal",
+        "ends_after_response",
+        "ends_at",
+        "held_bytes",
+        "is_recognized",
+        "pools",
+    )
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.is_recognized = False
@@ -63,9 +76,6 @@ class HttpProtocol(BoundedParser):
         self.pools: tuple[Pool, ...] = ()
         # A response asked for the end of the connection, which uvicorn must not close itself.
         self.ends_after_response = False
-        self._worker = WorkerConnections.of(self.app_state, self.loop)
-        self._host = ""
-        self._has_head_deadline = False
         self._is_ending = False
         self.ends_at = 0.0
         self._waiting_refusal: bytes | None = None
@@ -104,10 +114,21 @@ class HttpProtocol(BoundedParser):
         self._unread.look()
 
     def recognize(self) -> None:
-        """Notes that the caller is known, so that no stranger takes its place."""
-        if not self.is_recognized:
+        """Notes that the caller is known, so that no stranger takes its place; thread-safe."""
+        if self.is_recognized:
+            return
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:  # a thread of Django
+            self.loop.call_soon_threadsafe(self.recognize)
+        else:
             self._worker.table.recognize(self)
             self.is_recognized = True
+            if self.is_callers_turn():
+                self._worker.table.rest(self)
+
+    def is_callers_turn(self) -> bool:
+        return self._answered is None or self._answered.response_complete
 
     def is_responding(self) -> bool:
         cycle = self._answered
@@ -159,39 +180,10 @@ class HttpProtocol(BoundedParser):
         super().on_headers_complete()
         if readiness.is_draining:
             self.cycle.keep_alive = False
-        if self._has_head_deadline:
-            self._has_head_deadline = False
-            self._worker.heads.stop(self)
         if self.cycle is not self._answered and not self.is_recognized:
             self._worker.table.hold(self, _WAITING_REQUEST_BYTES)
 
     # Deadlines
-
-    def _start_head_deadline(self) -> None:
-        self._has_head_deadline = True
-        self._worker.heads.start(self)
-
-    def _await_head(self) -> None:
-        """Gives a head that has begun its time, once it is the caller's turn."""
-        if (
-            self._bodyless_bytes
-            and self._is_in_head
-            and not self._has_head_deadline
-            and self._discarded_bytes is None
-            and (self._answered is None or self._answered.response_complete)
-        ):
-            self._start_head_deadline()
-
-    def expire_head(self) -> None:
-        """Ends a connection whose head has not arrived in time."""
-        self._has_head_deadline = False
-        if self._bodyless_bytes:
-            message = "The head of the request did not arrive in time."
-            self.refuse(Reason.HEAD_TIMEOUT, RequestTimeout(message))
-        elif not self.transport.is_closing():
-            # No request was begun, so no response is due: a client might take it for another's.
-            self._worker.refusals.count(Reason.IDLE, self._host)
-            self.transport.close()
 
     def expire_body(self) -> None:
         """Refuses a request whose body does not arrive in time."""

@@ -11,7 +11,7 @@ from config.server.connections.deadlines import DeadlineQueue
 from config.server.connections.open_files import fitting_connections
 from config.server.connections.peers import Proxies
 from config.server.connections.refusals import Refusals
-from config.server.connections.table import ConnectionTable, Guest
+from config.server.connections.table import ConnectionTable
 
 # After the last response, a caller may be silent for so long, send for so long, and send so much
 # more than the largest body.
@@ -22,13 +22,17 @@ _ENDING_BYTES: Final = 4 * 1024 * 1024
 _MAX_REFUSED: Final = 256
 
 
-class Connection(Guest, Protocol):
-    """A connection with deadlines."""
-
-    ends_at: float
+class AwaitedHead(Protocol):
+    """A connection from which a head is awaited."""
 
     def expire_head(self) -> None:
         """Ends it because no head has arrived in time."""
+
+
+class Ending(Protocol):
+    """A connection whose last response has been sent."""
+
+    ends_at: float
 
     def expire_ending(self) -> None:
         """Ends it because its caller is silent after the last response."""
@@ -56,10 +60,10 @@ class WorkerConnections:
             proxies=Proxies(settings.FORWARDED_ALLOW_IPS),
         )
         self.most_discarded = settings.MAX_REQUEST_BYTES + _ENDING_BYTES
-        self.heads: DeadlineQueue[Connection] = DeadlineQueue(
+        self.heads: DeadlineQueue[AwaitedHead] = DeadlineQueue(
             loop, settings.REQUEST_HEAD_TIMEOUT, lambda connection: connection.expire_head()
         )
-        self.endings: DeadlineQueue[Connection] = DeadlineQueue(
+        self.endings: DeadlineQueue[Ending] = DeadlineQueue(
             loop, _SILENCE_SECONDS, lambda connection: connection.expire_ending()
         )
 
@@ -67,12 +71,12 @@ class WorkerConnections:
         """Returns whether one more connection beyond the limits may wait to read its refusal."""
         return len(self.endings) < _MAX_REFUSED
 
-    def start_ending(self, connection: Connection) -> None:
+    def start_ending(self, connection: Ending) -> None:
         """Gives a caller time to read its last response."""
         connection.ends_at = self._loop.time() + _ENDING_SECONDS
         self.endings.start(connection)
 
-    def continue_ending(self, connection: Connection) -> None:
+    def continue_ending(self, connection: Ending) -> None:
         """Gives a caller that still sends more time, up to the end of the whole time."""
         if self._loop.time() < connection.ends_at:
             self.endings.start(connection)

@@ -10,9 +10,9 @@ from config.server.connections.peers import Proxies, address_group
 from config.server.connections.refusals import Reason
 
 # What the connections of callers who are not recognized may hold of heads and bodies in all.
-STRANGER_BYTES: Final = 32 * 1024 * 1024
+STRANGER_BYTES: Final = 16 * 1024 * 1024
 # Recognizing a caller takes milliseconds. Only what is held for longer than this makes room.
-_GRACE_SECONDS: Final = 1.0
+_GRACE_SECONDS: Final = 0.5
 
 
 class Guest(Protocol):
