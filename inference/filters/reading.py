@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -24,6 +25,7 @@ _MAX_REDACTIONS: Final = 100_000
 # A number with a larger exponent is no number of a card or a person.
 _MAX_EXPONENT: Final = 40
 _PSEUDONYM_BYTES: Final = 12
+_ESCAPE: Final = re.compile(r"\\u([0-9a-fA-F]{4})")
 _encode = msgspec.json.Encoder().encode
 _decode_text = msgspec.json.Decoder(str).decode
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -68,7 +70,7 @@ class Reader:
         """Returns the replacement of a JSON value; ``None`` without a redaction.
 
         Raises :class:`ContentBlocked`, :class:`TooSlow`, :class:`InvalidRequest` for too many
-        levels, and ``msgspec.DecodeError`` for text that is not Unicode.
+        levels of the body, and ``msgspec.DecodeError`` for text that is not Unicode.
         """
         if depth > _MAX_DEPTH:
             raise InvalidRequest(
@@ -190,29 +192,41 @@ class Reader:
         """Returns the replacement of a text, which may be JSON and then stays JSON.
 
         JSON is read twice: its decoded strings, which may hide behind escapes, and its own text,
-        because a pattern may match a name and its value together.
+        because a pattern may match a name and its value together. Escapes outside of JSON are read
+        too, but what they hide cannot be replaced.
         """
-        if text.lstrip()[:1] not in ("{", "["):
-            return self._screen_text(text)
         before = list(self._counts)
-        try:
-            value = self.read_value(text.strip().encode(), DATA, depth=depth + 1)
-        except (msgspec.DecodeError, RecursionError):
-            self._counts = before
-            return self._screen_text(text)
-        whole = self._find_cuts(text.encode())
-        if value is None:
-            replacement = self._redact(text.encode(), whole) if whole else None
-        elif orders := {order for _, order, _ in whole}:
-            cuts = self._find_cuts(value, orders)
-            replacement = self._redact(value, cuts) if cuts else value.decode()
-        else:
+        raw = text.encode()
+        is_json = text.lstrip()[:1] in ("{", "[")
+        value = self._read_json(text.strip().encode(), depth) if is_json else None
+        cuts = self._find_cuts(raw)
+        if value is not None:
+            orders = {order for _, order, _ in cuts}
+            raw, cuts = value, self._find_cuts(value, orders) if orders else []
+        replacement = None
+        if cuts:
+            replacement = self._redact(raw, cuts)
+        elif value is not None:
             replacement = value.decode()
+        result = text if replacement is None else replacement
+        if "\\u" in result:
+            plain = _ESCAPE.sub(_decode_escape, result)
+            if plain != result and self._find_cuts(plain.encode("utf-8", "replace")):
+                raise self._refuse()
         # The text counts once, however often a filter matches in it.
         self._counts = [
             count + (now > count) for count, now in zip(before, self._counts, strict=True)
         ]
         return replacement
+
+    def _read_json(self, raw: bytes, depth: int) -> bytes | None:
+        """Reads a text as JSON; ``None`` without a redaction and for any other text."""
+        before = list(self._counts)
+        try:
+            return self.read_value(raw, DATA, depth=depth + 1)
+        except (msgspec.DecodeError, RecursionError, InvalidRequest):
+            self._counts = before
+            return None
 
     def _screen_text(self, text: str) -> str | None:
         raw = text.encode()
@@ -268,8 +282,8 @@ class Reader:
         each = self._last
         return ContentBlocked(
             replace(each.report(), action="block"),
-            f"A guardrail redacts {each.label}, but cannot replace it in a name, number, URL or "
-            f"setting of {self.where}. Remove it there.",
+            f"A guardrail redacts {each.label}, but cannot replace it in a name, number, URL, "
+            f"escape or setting of {self.where}. Remove it there.",
         )
 
     def _make_pseudonym(self, text: str) -> str:
@@ -296,6 +310,10 @@ class Reader:
 
 
 _LETTERS: Final = str.maketrans("0123456789", "ghijklmnop")
+
+
+def _decode_escape(match: re.Match[str]) -> str:
+    return chr(int(match[1], 16))
 
 
 def first_byte(raw: Any) -> bytes:

@@ -232,6 +232,33 @@ def test_everything_outside_of_messages_counts_as_the_users(
     assert sum(one.count for one in found) == count
 
 
+ESCAPED = "".join(f"\\u{ord(digit):04x}" for digit in NUMBER)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"the card {ESCAPED}",
+        f'{{"cut off": "{ESCAPED}',
+        f'{{"twice": "{ESCAPED}", "twice": "x"}}',
+        "[" * 40 + f'"{ESCAPED}"' + "]" * 40,
+        f'{{"plain": "{NUMBER}", "plain": "x"}} {ESCAPED}',
+    ],
+)
+def test_escapes_hide_nothing_in_a_text(text: str) -> None:
+    said = user({"type": "text", "text": text})
+    for action in ("block", "redact"):
+        with pytest.raises(ContentBlocked):
+            run(cards(action), {}, said)
+    assert [one.count for one in run(cards("flag"), {}, said).findings] == [1]
+
+
+def test_json_in_a_text_may_nest_deeply() -> None:
+    deep = '{"x":' * 40 + f'"{NUMBER}"' + "}" * 40
+    [_, message] = sent(run(cards(), {}, user({"type": "text", "text": deep})), "messages")
+    assert message["content"][0]["text"] == deep.replace(NUMBER, "[CREDIT_CARD]")
+
+
 def test_the_prompt_bound_grows_with_replacements_in_any_field() -> None:
     pattern = [{"pattern": "x", "action": "redact", "label": "LONGER"}]
     fields = {"documents": ["x", "a" * 100, "x"], "metadata": {"m": "y" * 50 + "x"}}
