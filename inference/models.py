@@ -283,6 +283,12 @@ class DailyUsage(models.Model):
     byok_nano = models.BigIntegerField(
         help_text="The upstream cost of BYOK credentials, in nano-USD."
     )
+    cancelled = models.BigIntegerField(
+        default=0, db_default=0, help_text="The requests whose caller left."
+    )
+    cancelled_nano = models.BigIntegerField(
+        default=0, db_default=0, help_text="The upstream cost of these, in nano-USD."
+    )
 
     class Meta:
         indexes = [

@@ -11,6 +11,7 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils import timezone
 
+from accounts.admin.cancellations import CancelledColumn, render_cancellations
 from accounts.admin.preview import preview
 from accounts.models import ApiKey
 from config.console.actions import Message, bulk_action, transition
@@ -77,12 +78,12 @@ class ApiKeyForm(ConsoleForm):
 
 
 @admin.register(ApiKey)
-class ApiKeyAdmin(ConsoleAdmin):
+class ApiKeyAdmin(CancelledColumn, ConsoleAdmin):
     """Lists the API keys; a key is shown once, in the response to its creation."""
 
     list_display = (
         "name", "label", "kind", "status", "organization", "workspace_name", "expires_at",
-        "created_at",
+        "cancelled", "created_at",
     )  # fmt: skip
     list_select_related = ("organization", "workspace")
     form = ApiKeyForm
@@ -161,6 +162,7 @@ class ApiKeyAdmin(ConsoleAdmin):
             if key is not None and key.deleted_at is None and not key.is_management:
                 region = region_of_host(request.get_host(), settings.REGION_HOSTS)
                 context["preview"] = preview(key, request.GET, region=region)
+                context["cancellations"] = render_cancellations(key)
         return super().changeform_view(request, object_id, form_url, context)
 
     def has_revoke_permission(self, request: HttpRequest, obj: Any = None) -> bool:

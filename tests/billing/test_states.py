@@ -14,6 +14,7 @@ from billing import ledger, reviews
 from billing.models import Account, Excess, GrantRequest, NotChargeable, SameOperator, Transfer
 from billing.verification import find_differences
 from config.api.errors import InvalidTransition
+from tests.support import factories
 from tests.support.database.states import check_transition
 from tests.support.factories import Tenant
 
@@ -76,22 +77,6 @@ EXCESSES: dict[str, tuple[Any, ...]] = {
 }
 
 
-def make_excess(tenant: Tenant, amount_nano: int = 5, reference: str = "gen-1") -> Excess:
-    return Excess.objects.create(
-        organization=tenant.organization,
-        reference=reference,
-        endpoint_id=tenant.organization.pk,
-        provider_name="Acme",
-        model="acme/falcon",
-        amount_nano=amount_nano,
-        upstream_nano=amount_nano,
-        claimed_prompt_tokens=1,
-        claimed_completion_tokens=600_000,
-        allowed_prompt_tokens=1,
-        allowed_completion_tokens=16,
-    )
-
-
 @pytest.mark.parametrize(
     ("state", "transition", "expected"),
     [
@@ -103,7 +88,7 @@ def make_excess(tenant: Tenant, amount_nano: int = 5, reference: str = "gen-1") 
 def test_each_transition_of_an_excess_has_the_expected_result(
     tenant: Tenant, state: str, transition: str, expected: Any
 ) -> None:
-    excess = make_excess(tenant)
+    excess = factories.make_excess(tenant)
     if state == "charged":
         reviews.charge(excess, by="eve")
     if state == "written_off":
@@ -122,7 +107,7 @@ def test_each_transition_of_an_excess_has_the_expected_result(
 
 
 def test_an_excess_that_costs_nothing_is_only_written_off(tenant: Tenant) -> None:
-    excess = make_excess(tenant, 0)
+    excess = factories.make_excess(tenant, 0)
     with pytest.raises(NotChargeable, match="nothing to charge"):
         reviews.charge(excess, by="bob")
     assert Excess.objects.get().status == "under_review"
@@ -133,7 +118,7 @@ def test_an_excess_that_costs_nothing_is_only_written_off(tenant: Tenant) -> Non
 
 def test_an_excess_is_charged_whole_or_not_at_all(tenant: Tenant) -> None:
     account = Account.objects.get(organization=tenant.organization, kind="credits")
-    excess = make_excess(tenant, account.available + 1)
+    excess = factories.make_excess(tenant, account.available + 1)
     with pytest.raises(NotChargeable, match="less available"):
         reviews.charge(excess, by="bob")
     assert Excess.objects.get().status == "under_review"
@@ -158,7 +143,7 @@ def test_an_excess_of_a_refunded_generation_is_not_charged(tenant: Tenant) -> No
         reference="gen-1",
     )
     with pytest.raises(NotChargeable, match="was refunded"):
-        reviews.charge(make_excess(tenant), by="bob")
+        reviews.charge(factories.make_excess(tenant), by="bob")
     assert Excess.objects.get().status == "under_review"
 
 
@@ -166,7 +151,7 @@ def test_an_excess_of_a_refunded_generation_is_not_charged(tenant: Tenant) -> No
 def test_database_refuses_to_change_an_excess_but_once(
     tenant: Tenant, change: dict[str, Any]
 ) -> None:
-    excess = make_excess(tenant)
+    excess = factories.make_excess(tenant)
     rows = Excess.objects.filter(pk=excess.pk)
     decided = {"status": "written_off", "decided_at": timezone.now()}
     if "note" in change:

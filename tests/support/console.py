@@ -61,6 +61,7 @@ STATUSES = {
             "inference_feedback",
             "billing_account",
             "billing_transfer",
+            "billing_excess",
             "billing_grantrequest",
             "billing_topup",
             "billing_deposit",
@@ -79,6 +80,7 @@ STATUSES = {
             "inference_feedback",
             "billing_account",
             "billing_transfer",
+            "billing_excess",
             "billing_grantrequest",
             "billing_topup",
             "billing_deposit",
@@ -150,6 +152,7 @@ def make_world(tenant: Tenant) -> dict[str, Any]:
         Feedback.objects.submit(generation, category="latency", comment="slow", by="key"),
         Account.objects.order_by("pk")[0],
         Transfer.objects.order_by("pk")[0],
+        factories.make_excess(tenant, reference=generation.pk),
         GrantRequest.objects.create(
             organization=tenant.organization, amount_nano=1, requested_by="operator ann"
         ),

@@ -25,7 +25,7 @@ from accounts.models import (
     workspace_for,
 )
 from billing import ledger
-from billing.models import Account, Meter, Transfer
+from billing.models import Account, Excess, Meter, Transfer
 from catalog.models import LanguageModel, ModelEndpoint, PriceVersion, Provider
 from catalog.pricing import NANO, Price
 from config import sql
@@ -229,6 +229,28 @@ def place_hold(generation: Generation, hold_nano: int) -> None:
     )
     Meter.objects.filter(subject_id__in=_subjects(generation)).update(
         held_cost=F("held_cost") + hold_nano
+    )
+
+
+def make_excess(
+    tenant: Tenant, amount_nano: int = 5, reference: str = "gen-1", **fields: Any
+) -> Excess:
+    """An excess under review; its generation need not exist."""
+    defaults: dict[str, Any] = {
+        "endpoint_id": tenant.organization.pk,
+        "provider_name": "Acme AI",
+        "model": "acme/falcon",
+        "upstream_nano": amount_nano,
+        "claimed_prompt_tokens": 1,
+        "claimed_completion_tokens": 600_000,
+        "allowed_prompt_tokens": 1,
+        "allowed_completion_tokens": 16,
+    }
+    return Excess.objects.create(
+        organization=tenant.organization,
+        reference=reference,
+        amount_nano=amount_nano,
+        **{**defaults, **fields},
     )
 
 

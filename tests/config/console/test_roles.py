@@ -87,6 +87,8 @@ WRITES = {
         for name in (
             "accounts_organization_grant",
             "inference_generation_refund",
+            "billing_excess_charge",
+            "billing_excess_write_off",
             "billing_grantrequest_approve",
             "billing_grantrequest_decline",
             "billing_deposit_credit",

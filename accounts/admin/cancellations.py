@@ -1,0 +1,53 @@
+"""The column and the panel that show how often the callers of a key leave."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.http import HttpRequest
+from django.template.response import TemplateResponse
+
+from accounts.models import ApiKey
+from config.console.formatting import nano_dollars, render_table
+from config.console.unfold import display
+from inference.reports.cancellations import DAYS, Cancellations, sum_today, sum_week
+
+
+class CancelledColumn(admin.ModelAdmin):  # type: ignore[type-arg]
+    """Adds the column ``cancelled``: the share of cancelled requests of the last week."""
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
+        """Reads the sums of all keys of the page with one query."""
+        response = super().changelist_view(request, extra_context)
+        if isinstance(response, TemplateResponse) and "cl" in (response.context_data or {}):
+            rows = (response.context_data or {})["cl"].result_list
+            sums = sum_week(list(rows))
+            for row in rows:
+                row.week = sums.get(row.pk, Cancellations())
+        return response
+
+    @display(description="Cancelled")
+    def cancelled(self, key: ApiKey) -> str:
+        week: Cancellations = getattr(key, "week", Cancellations())
+        return f"{week.share:.0%}" if week.cancelled else ""
+
+
+def render_cancellations(key: ApiKey) -> str:
+    """Returns the table of a key's page."""
+    spans = (
+        ("Today, of the latest 10,000 requests", sum_today(key)),
+        (f"The last {DAYS} completed days", sum_week([key]).get(key.pk, Cancellations())),
+    )
+    rows = (
+        (
+            title,
+            f"{found.requests:,}",
+            f"{found.cancelled:,}",
+            f"{found.share:.1%}",
+            nano_dollars(found.upstream_nano),
+        )
+        for title, found in spans
+    )
+    headers = ("Time", "Requests", "Cancelled", "Share", "Upstream cost of the cancelled")
+    return render_table(headers, rows)
