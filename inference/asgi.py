@@ -210,6 +210,7 @@ class _Connection:
         self._receive = receive
         self._send = send
         self._abort: Callable[[], None] = scope["causeway.abort"]
+        self._count_unread: Callable[[], int] = scope["causeway.unread"]
         self.request_id = logs.new_request_id(self.header(b"x-request-id"))
         self.generation_id = ""
         self._has_begun = False
@@ -289,8 +290,26 @@ class _Connection:
         *parts, last = _slice(pieces)
         for part in parts:
             message = {"type": "http.response.body", "body": bytes(part), "more_body": True}
-            await self._send_within(_STUCK_SECONDS, message)
+            await self._send_while_read(message)
         await self._send({"type": "http.response.body", "body": bytes(last)})
+
+    async def _send_while_read(self, message: Message) -> None:
+        """Sends a piece; raises :class:`CallerStuck` when the caller reads none of the last ones.
+
+        The kernel takes a piece only when much of its buffer is free, so a slow caller is seen to
+        read by the bytes that are left.
+        """
+        unread = self._count_unread()
+        sending = asyncio.ensure_future(self._send(message))
+        try:
+            while not (await asyncio.wait((sending,), timeout=_STUCK_SECONDS))[0]:
+                left = self._count_unread()
+                if left >= unread:
+                    raise CallerStuck
+                unread = left
+            sending.result()
+        finally:
+            sending.cancel()
 
     async def _send_within(self, seconds: float, message: Message) -> None:
         try:

@@ -172,6 +172,7 @@ class HttpProtocol(BoundedParser):
         super().on_message_begin()
         self.scope["causeway.abort"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
         self.scope["causeway.recognized"] = self.recognize  # type: ignore[typeddict-unknown-key]
+        self.scope["causeway.unread"] = self._unread.count_unread  # type: ignore[typeddict-unknown-key]
 
     def on_headers_complete(self) -> None:
         if len(self.pipeline) >= MAX_WAITING_REQUESTS:

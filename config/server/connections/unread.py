@@ -56,7 +56,7 @@ class UnreadWatch:
             and connection.transport.get_write_buffer_size()
         ):
             self._is_watching = True
-            connection.loop.call_later(_STUCK_SECONDS, self._judge, self._unread_bytes())
+            connection.loop.call_later(_STUCK_SECONDS, self._judge, self.count_unread())
 
     def _judge(self, unread: int) -> None:
         """Closes the connection if the caller has read nothing since ``unread`` was counted."""
@@ -69,13 +69,13 @@ class UnreadWatch:
         if connection.is_responding() and not connection.is_recognized:
             is_stuck = self._checks >= _STRANGER_CHECKS
         else:
-            is_stuck = self._unread_bytes() >= unread and not connection.is_responding()
+            is_stuck = self.count_unread() >= unread and not connection.is_responding()
         if is_stuck:
             connection.end_stuck()
         else:
             self.look()
 
-    def _unread_bytes(self) -> int:
+    def count_unread(self) -> int:
         """Returns the number of bytes that the caller has not read.
 
         The kernel's buffer counts too: a slow caller drains it for a long time before our own
