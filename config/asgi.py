@@ -28,6 +28,7 @@ from config.console.sign_in.gate import SignInGate
 from config.console.sign_in.recognition import OperatorSessions
 from config.console.site import PREFIX
 from config.server.bodies import UNRECOGNIZED_BYTES, guard_bodies, mark_recognized
+from config.server.memory import return_large_blocks
 from config.server.readiness import PROBES, serve_probe
 from inference.asgi import ROUTES, Inference
 from inference.exchange.gateway import Gateway
@@ -118,6 +119,7 @@ class Application:
                 gc.collect()
                 gc.freeze()
                 gc.set_threshold(_COLLECTOR_THRESHOLD)
+                return_large_blocks()
                 await send({"type": "lifespan.startup.complete"})
             elif message["type"] == "lifespan.shutdown":
                 if self._gateway is not None:

@@ -27,7 +27,14 @@ from catalog.dialects.base import (
     parse_error,
     read_usage,
 )
-from catalog.dialects.shared.raw import LONG_BYTES, first_byte, is_empty, is_null, measure_value
+from catalog.dialects.shared.raw import (
+    LONG_BYTES,
+    encode_pieces,
+    first_byte,
+    is_empty,
+    is_null,
+    measure_value,
+)
 from catalog.dialects.shared.replies import GEMINI_FORMAT
 from catalog.dialects.shared.sse import EventDecoder, EventTooLarge
 from catalog.pricing import Usage
@@ -49,7 +56,7 @@ _EXTENSIONS: Final = (
     ("reasoning", "reasoning_details", b'"reasoning"'),
     ("reasoning_details", "reasoning_details", b'"reasoning_details"'),
 )
-_MEDIA: Final = re.compile(rb'"(?:image_url|video_url|input_audio|file)"')
+_MEDIA: Final = (b'"image_url"', b'"video_url"', b'"input_audio"', b'"file"')
 _ATTACHED: Final = "The result is attached to the next message."
 # The efforts that every model accepts, with about the number of thinking tokens of each.
 _BUDGETS: Final = {"low": 4096, "medium": 8192, "high": 16384}
@@ -159,15 +166,17 @@ def build_request(
     if call.stream:
         fields["stream"] = True
         fields["stream_options"] = _add_include_usage(fields.get("stream_options"))
-    body = _encode(fields)
+    body = _write_body(fields)
     unsupported = {
         member
         for member, parameter, mark in _EXTENSIONS
         if listed is not None and parameter not in listed and mark in body
     }
     restores_signatures = has_signatures and b'"reasoning_details"' in body
-    if unsupported or restores_signatures or (b'"tool_call_id"' in body and _MEDIA.search(body)):
-        body = _encode(_adapt_fields(fields, unsupported, restores_signatures=restores_signatures))
+    if unsupported or restores_signatures or (b'"tool_call_id"' in body and _has_media(body)):
+        body = _write_body(
+            _adapt_fields(fields, unsupported, restores_signatures=restores_signatures)
+        )
     return OutboundRequest(
         method="POST",
         url=url,
@@ -178,6 +187,18 @@ def build_request(
         },
         body=body,
     )
+
+
+def _has_media(body: bytes) -> bool:
+    return any(mark in body for mark in _MEDIA)
+
+
+def _write_body(fields: dict[str, Any]) -> bytes:
+    """Encodes a body; long raw members are copied once, where an encoder copies them repeatedly."""
+    raws = (value for value in fields.values() if isinstance(value, msgspec.Raw))
+    if any(len(raw) > LONG_BYTES for raw in raws):
+        return b"".join(encode_pieces(fields))
+    return _encode(fields)
 
 
 def _set_effort(fields: dict[str, Any], *, accepts_effort: bool) -> None:

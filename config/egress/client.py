@@ -436,6 +436,14 @@ class OutboundResponse:
         assert connection.problem is not None
         raise connection.problem
 
+    def take_spent(self) -> float:
+        """Returns the seconds that parsing HTTP took since the last call."""
+        connection = self._connection
+        if connection is None:
+            return 0.0
+        spent, connection.spent = connection.spent, 0.0
+        return spent
+
     async def iter_chunks(self) -> AsyncIterator[bytes]:
         """Yields the body as it arrives. Raises the errors of `readany`."""
         while chunk := await self.readany():

@@ -7,6 +7,7 @@ nor policies: the client opens the connection.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Final, cast
 
@@ -49,6 +50,8 @@ class Connection(asyncio.Protocol):
         self.headers: dict[str, str] = {}
         self.problem: EgressError | None = None
         self.is_complete = False
+        # The seconds that parsing the response has taken of the event loop.
+        self.spent = 0.0
         self._has_head = False
         self._is_begun = False
         self._unsent = memoryview(b"")
@@ -158,6 +161,7 @@ class Connection(asyncio.Protocol):
             self.abort()
             return
         self._bytes_without_body += len(data)
+        began = time.perf_counter()
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -166,6 +170,7 @@ class Connection(asyncio.Protocol):
             # A response that ended in the same bytes is not complete either: its end is in doubt.
             self.is_complete = False
             self.fail(BadResponse())
+        self.spent += time.perf_counter() - began
         if self._bytes_without_body > _HEAD_BYTES:
             self.fail(BadResponse("headers without end"))
         if self._size > _WAITING_BYTES and not self._is_paused and self.is_open:

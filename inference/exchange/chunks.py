@@ -61,7 +61,7 @@ class ChunkReader:
                 if not received:
                     return None
             await self._workload.wait_turn()
-            began = self._workload.begin_step()
+            began = self._workload.begin_step() - self.response.take_spent()
             piece = self._take_piece()
             self.step_bytes = len(piece)
             # An event that the bytes so far did not end is parsed with these.

@@ -62,7 +62,8 @@ class Workload:
             if received > LARGE_BYTES:
                 self._occupancy.reserve(received - counted)
                 counted = received
-                self._loop_time.count(self._organization_id, self._loop_time.now(), size)
+                began = self._loop_time.now() - response.take_spent()
+                self._loop_time.count(self._organization_id, began, size)
                 await self.wait_turn()
 
         try:

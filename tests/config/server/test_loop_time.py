@@ -51,7 +51,7 @@ def use(loop_time: LoopTime, clock: Clock, seconds: float, size: int = 0) -> Non
 
 @pytest.mark.parametrize(
     ("steps", "size", "expected"),
-    [([0.024], 0, False), ([0.025], 0, True), ([0.01] * 3, 0, True), ([0], 25_000_001, True)],
+    [([0.009], 0, False), ([0.011], 0, True), ([0.004] * 3, 0, True), ([0], 10_000_001, True)],
 )
 def test_an_organization_waits_once_it_used_half_of_the_window(
     steps: list[float], size: int, expected: bool
@@ -69,16 +69,16 @@ def test_an_organization_waits_once_it_used_half_of_the_window(
 def test_an_organization_alone_never_waits() -> None:
     clock = Clock()
     loop_time = LoopTime(lambda: False, clock)
-    use(loop_time, clock, 0.04)
+    use(loop_time, clock, 0.015)
     assert waits(loop_time, BUSY, clock) is False
 
 
 def test_the_next_window_counts_from_zero() -> None:
     clock = Clock()
     loop_time = LoopTime(lambda: True, clock)
-    use(loop_time, clock, 0.04)
-    clock.now += 0.05
-    use(loop_time, clock, 0.01)
+    use(loop_time, clock, 0.015)
+    clock.now += 0.02
+    use(loop_time, clock, 0.005)
     assert waits(loop_time, BUSY, clock) is False
 
 
@@ -87,7 +87,7 @@ def test_the_log_names_the_organization_once_a_minute(caplog: pytest.LogCaptureF
     loop_time = LoopTime(lambda: True, clock)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            use(loop_time, clock, 0.03)
+            use(loop_time, clock, 0.015)
             assert waits(loop_time, BUSY, clock)
     assert [record.getMessage() for record in caplog.records] == [
         f"organization {BUSY} takes more than 50 % of the event loop: its answers wait"
