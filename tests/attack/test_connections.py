@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from django.contrib.auth.models import User
@@ -15,6 +18,7 @@ from endusers.models import EndUser
 from inference.models import Generation
 from tests.support.attack import Line, connect, counted, head_of
 from tests.support.inference.site import CHAT, Site
+from tests.support.processes import serve
 
 BEGUN = b"POST /api/v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthor"
 
@@ -209,3 +213,23 @@ def test_callers_of_the_management_routes_and_operators_are_known_too(
         for line, request in zip(known, requests.values(), strict=True):
             line.send(request)
             assert line.receive_answer().status == 200
+
+
+def test_a_worker_without_open_files_serves_again(site: Site) -> None:
+    """Connections that cannot be opened are dropped, and the listener stays."""
+    site.publish()
+    with serve("--workers", "2") as served:
+        site.server = served.address
+        for worker in find_children(served.process.pid):
+            limit = len(os.listdir(f"/proc/{worker}/fd")) + 8
+            resource.prlimit(worker, resource.RLIMIT_NOFILE, (limit, limit))
+        with ExitStack() as stack:
+            lines = open_lines(stack, site, 100, BEGUN, "127.0.0.1")
+            site.eventually(lambda: not all(line.is_open() for line in lines))
+        site.eventually(lambda: site.chat().status_code == 200)
+
+
+def find_children(process: int) -> list[int]:
+    return [
+        int(pid) for pid in Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    ]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import resource
+from contextlib import suppress
 from typing import Final
 
 # Files of the process that are no connections of callers or upstreams: database, log, libraries,
 # and refused connections that are still read.
 _RESERVE: Final = 512
+# A limit below this would refuse ordinary use, and so would a process with so few files.
+_FEWEST: Final = 64
 # The kernel refuses "unlimited" on some systems; no worker needs more.
 _MOST: Final = 1 << 20
 
@@ -17,7 +20,9 @@ def raise_open_files() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MOST if hard == resource.RLIM_INFINITY else hard
     if soft not in (wanted, resource.RLIM_INFINITY):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        # A system may allow less than it says; the soft limit then stays.
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def fitting_connections(limit: int) -> int:
@@ -29,7 +34,7 @@ def fitting_connections(limit: int) -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return limit
-    return max(1, min(limit, (soft - _RESERVE) // 2))
+    return min(limit, max(_FEWEST, (soft - _RESERVE) // 2))
 
 
 def needed_files(limit: int) -> int:

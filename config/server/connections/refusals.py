@@ -58,7 +58,7 @@ class Refusals:
         if now - self._logged_at.get(reason, -_LOG_SECONDS) >= _LOG_SECONDS:
             self._logged_at[reason] = now
             number, said = 0, number
-            logger.warning("refused: %s, %d times, last from %s", reason, said, host)
+            logger.warning("refused connections: %s, %d times, last %s", reason, said, host)
         self._unlogged[reason] = number
 
 

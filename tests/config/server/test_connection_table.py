@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from dataclasses import dataclass, field
 
 import pytest
 
+from config.local.bootstrap import PROJECT
 from config.server.connections import table as tables
 from config.server.connections.deadlines import BodyClock, DeadlineQueue
 from config.server.connections.peers import Proxies, address_group, parse_proxies
@@ -175,6 +178,25 @@ def test_proxies_are_addresses_networks_or_everybody() -> None:
 def test_what_is_no_address_is_no_proxy(items: list[str]) -> None:
     with pytest.raises(ValueError, match=r"\S"):
         parse_proxies(items)
+
+
+@pytest.mark.parametrize(
+    ("hard", "wanted", "possible"), [(5000, 10_000, 2244), (5000, 2000, 2000), (300, 10_000, 64)]
+)
+def test_a_worker_accepts_the_connections_that_it_can_open(
+    hard: int, wanted: int, possible: int
+) -> None:
+    program = (
+        "import resource\n"
+        "from config.server.connections.open_files import *\n"
+        f"resource.setrlimit(resource.RLIMIT_NOFILE, (100, {hard}))\n"
+        "raise_open_files()\n"
+        f"print(resource.getrlimit(resource.RLIMIT_NOFILE), fitting_connections({wanted}))\n"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=PROJECT, check=True
+    )
+    assert output.stdout == f"({hard}, {hard}) {possible}\n"
 
 
 def test_deadlines_expire_in_the_order_of_their_starts() -> None:
