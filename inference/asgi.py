@@ -120,10 +120,10 @@ class Inference:
         require_inference(is_management=key.is_management)
         connection.mark_recognized()
         with self._gateway.bulkheads.enter(key.organization_id, key.key_id) as occupancy:
-            body = await connection.read_body(occupancy)
-            workload = Workload(occupancy, self._gateway.large_work, self._gateway.loop_time)
-            connection.workload = workload
-            request = await workload.run(len(body), connection.parse, body)
+            connection.workload = Workload(
+                occupancy, self._gateway.large_work, self._gateway.loop_time
+            )
+            request = await connection.read_request(occupancy)
             if is_count:
                 count = {"input_tokens": estimate_tokens(request.prompt_bytes)}
                 await connection.respond(200, msgspec.json.encode(count))
@@ -238,9 +238,14 @@ class _Connection:
         """Tells the server that the caller is known."""
         mark_recognized(self._scope)
 
-    async def read_body(self, occupancy: Occupancy) -> bytes:
-        """Reads the request body; raises :class:`PayloadTooLarge` and the refusals of budgets."""
-        return await read_body(self._receive, occupancy, body_length(self._scope))
+    async def read_request(self, occupancy: Occupancy) -> InferenceRequest:
+        """Reads and parses the request's body.
+
+        Raises :class:`PayloadTooLarge`, the refusals of budgets, and :class:`InvalidRequest`. No
+        caller of this method keeps the body, so that the exchange can free it.
+        """
+        body = await read_body(self._receive, occupancy, body_length(self._scope))
+        return await self.workload.run(len(body), self.parse, body)
 
     def parse(self, body: bytes) -> InferenceRequest:
         """Parses the request's body; raises :class:`InvalidRequest`."""

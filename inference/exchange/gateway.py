@@ -20,7 +20,7 @@ from config import egress
 from config.api.errors import GatewayError, Unauthenticated
 from config.server.batching import Batcher
 from config.server.bulkheads import Bulkheads, Occupancy
-from config.server.large_work import LargeWork
+from config.server.large_work import LARGE_BYTES, LargeWork
 from config.server.loop_time import LoopTime
 from inference import metrics
 from inference.admission.admit import AdmissionStore
@@ -124,6 +124,9 @@ class Gateway:
             raise
         key.confirm()
         metrics.count_findings(admission.findings)
+        if admission.request is not request.request:
+            # Only the request that the content filters rewrote is sent.
+            request.request.fields.clear()
         exchange = Exchange(self, admission, occupancy)
         self._running.add(exchange)
         return exchange
@@ -236,6 +239,7 @@ class Exchange:
         error: BaseException | None = None
         try:
             stream = await attempts.first_success(attempts.open_stream)
+            self._free_request()
             renderer = self._renderer()
             try:
                 async with asyncio.timeout(attempts.seconds_left):
@@ -256,6 +260,16 @@ class Exchange:
         finally:
             attempts.close()
             self.settle(error)
+
+    def _free_request(self) -> None:
+        """Frees a large request body, which no other candidate needs once a stream has begun.
+
+        A long stream with a long prompt then takes nothing of the organization's buffers.
+        """
+        if self.occupancy.held > LARGE_BYTES:
+            self._tally.estimate()  # measures the prompt
+            self._request.fields.clear()
+            self.occupancy.release_all()
 
     async def _drain(self, error: BaseException) -> None:
         """Waits for the usage of a request that its caller has left; for a short time."""

@@ -173,6 +173,30 @@ def test_a_chunked_body_is_counted_as_it_arrives(
     assert Generation.objects.count() == 1
 
 
+@pytest.mark.parametrize("behaviour", ["sim-gated", "sim-stall"])
+def test_a_stream_that_has_begun_holds_no_body(
+    site: Site, lines: ExitStack, neighbour: Tenant, behaviour: str
+) -> None:
+    model = factories.make_model("acme/crane")
+    site.publish(behaviour, model=model)
+    asked = {**site.chat_body("x" * BODY), "model": model.slug, "stream": True}
+    body = json.dumps(asked).encode()
+    head = head_of("POST", CHAT, Content_Length=len(body), **bearer(site.tenant.api_key))
+    line = lines.enter_context(connect(site.server))
+    line.send(head + body)
+    if behaviour == "sim-gated":
+        site.eventually(lambda: bool(select.select([line.socket], [], [], 0)[0]))
+        held = 0
+    else:
+        # Another candidate may need the body.
+        site.eventually(lambda: len(site.dialled()) == 1)
+        held = len(body)
+    gauge = "causeway_buffered_bytes"
+    site.eventually(lambda: read_counter(site.server, gauge) == held)
+    assert read_counter(site.server, "causeway_running_requests") == 1
+    site.upstream.release()
+
+
 def test_slow_management_requests_leave_threads_and_connections_to_others(
     service: Site, neighbour: Tenant
 ) -> None:
