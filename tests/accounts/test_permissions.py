@@ -21,6 +21,7 @@ from rest_framework.views import APIView
 from accounts.authentication import AnyKey, Anyone, DenyAll, ManagementKey
 from accounts.models import ApiKey
 from config.apps import Role
+from config.console.roles import update_roles
 from config.local.simulator.server import Simulator
 from config.secrets import generate_api_key
 from endpoints.models import PrivateEndpoint
@@ -297,6 +298,7 @@ def press_validate(actor: str, draft: PrivateEndpoint, tenant: Tenant) -> int:
         route = f"/api/v1/private-endpoints/{draft.pk}/validate"
         body = {"workspace_id": workspace}
         return factories.client(tenant.management_key).post(route, body).status_code
+    update_roles()
     user = User.objects.create_user("operator", is_staff=True)
     user.groups.add(Group.objects.get(name=actor))
     browser = Client()

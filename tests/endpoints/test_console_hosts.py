@@ -8,6 +8,7 @@ from django.test import Client
 
 from accounts.models import ByokCredential
 from config.apps import Role
+from config.console.roles import update_roles
 from config.local.simulator.server import Simulator
 from endpoints.models import PrivateEndpoint, Validation, ValidationSlot
 from tests.support import factories
@@ -18,6 +19,7 @@ from tests.support.factories import Tenant
 @pytest.fixture
 def support(db: None) -> Client:
     """Returns a browser of an operator with the role Support."""
+    update_roles()
     user = User.objects.create_user("support", is_staff=True)
     user.groups.add(Group.objects.get(name=Role.SUPPORT))
     client = Client()
