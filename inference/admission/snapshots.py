@@ -101,7 +101,7 @@ class Snapshots:
 def record_first_use(use: FirstUse) -> str | None:
     """Binds a credential to the domain of its first use, on this thread's connection.
 
-    Returns the reason why its secret may not be sent, if there is one.
+    Returns the reason why its secret may not go there from now on, if there is one.
     """
     try:
         with transaction.atomic(), connection.cursor() as cursor:

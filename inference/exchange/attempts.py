@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from catalog.dialects.base import (
     check_answer,
 )
 from config import egress
-from config.api.errors import GatewayError, UpstreamError
+from config.api.errors import GatewayError, Unavailable, UpstreamError
 from config.server.large_work import LARGE_BYTES
 from inference.admission.budgets import AffordableCandidate
 from inference.admission.decide import Admission
@@ -35,6 +36,8 @@ from inference.exchange.workload import Workload
 from inference.routing.health import HealthTable, classify_attempt
 from inference.routing.routes import Candidate, FirstUse
 from inference.store import run_in_thread
+
+logger = logging.getLogger(__name__)
 
 Begun = TypeVar("Begun")
 # A whole answer to a streamed request is an error, which is short.
@@ -129,8 +132,6 @@ class Attempts:
             self.item = item
             started_ms = self.elapsed_ms
             try:
-                if candidate.first_use is not None:
-                    await self._record_first_use(candidate.first_use)
                 begun = await attempt(item, _dialect_of(candidate))
             except FAILURES as exc:
                 # A failed attempt is free, even if the caller leaves before the next one.
@@ -147,12 +148,6 @@ class Attempts:
                 self.report(None, self.latency_ms - started_ms)
                 return begun
         raise AssertionError("the admission has no candidates")
-
-    async def _record_first_use(self, use: FirstUse) -> None:
-        """Binds the credential before its secret is sent; raises :class:`UpstreamError`."""
-        reason = await run_in_thread(record_first_use, use)
-        if reason is not None:
-            raise UpstreamError(reason)
 
     async def fetch_reply(self, item: AffordableCandidate, dialect: Dialect) -> Reply:
         """Sends the request and returns the whole reply."""
@@ -243,6 +238,8 @@ class Attempts:
             self._egress_client, item.candidate, outbound
         )
         await upstream.accept(response, item.candidate)
+        if item.candidate.first_use is not None:
+            await _bind_credential(item.candidate.first_use)
         return response
 
     def report(self, error: GatewayError | None, latency_ms: int | None = None) -> None:
@@ -320,6 +317,20 @@ def _parse_reply(dialect: Dialect, operation: Operation, body: Body, choices: in
         raise InvalidReply(f"It has {reply.choices} choices; {choices} were asked for.")
     reply.size = len(body)
     return reply
+
+
+async def _bind_credential(use: FirstUse) -> None:
+    """Binds a credential that an upstream has accepted, before the caller receives anything.
+
+    A refused secret binds nothing: it was perhaps stored for another host, while requests went on.
+    """
+    try:
+        reason = await run_in_thread(record_first_use, use)
+    except Unavailable:
+        logger.warning("credential %s is not bound yet: the next use binds it", use.credential_id)
+        return
+    if reason is not None:
+        logger.warning("credential %s went to %s: %s", use.credential_id, use.host, reason)
 
 
 def _dialect_of(candidate: Candidate) -> Dialect:

@@ -144,7 +144,7 @@ class Candidate:
 
     ``subject`` is the id under which the health of the two together is kept. ``options`` are the
     fields of ``provider.options`` for this provider: they join the request's own fields.
-    ``first_use`` must be recorded before the secret is sent.
+    ``first_use`` is recorded once the upstream has accepted the secret.
     """
 
     route: Route

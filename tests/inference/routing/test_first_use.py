@@ -1,4 +1,4 @@
-"""A request binds a credential that was never used, before its secret is sent."""
+"""A request that an upstream accepts binds a credential that was never used."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import requests
 from django.db import transaction
 
 from accounts.models import ByokCredential
+from config.credentials import Secret
 from inference.admission.snapshots import record_first_use
-from inference.models import Generation
 from inference.routing.routes import FirstUse
 from tests.support import factories
 from tests.support.database.locks import waiting
@@ -63,7 +63,7 @@ def test_the_setting_rules_requests_too(
     assert authorizations(site) == {"named": [], "off": [f"Bearer {UNUSED}"]}[rule]
 
 
-def test_a_request_that_loses_the_race_for_the_first_use_sends_nothing(
+def test_a_request_that_loses_the_race_for_the_first_use_is_the_last_one(
     site: Site, unused: ByokCredential
 ) -> None:
     with ThreadPoolExecutor(1) as pool:
@@ -73,10 +73,22 @@ def test_a_request_that_loses_the_race_for_the_first_use_sends_nothing(
             site.eventually(lambda: waiting() == 1)
             unused.record_use("llm.corp.example", own_hosts=frozenset())
         answer: requests.Response = pending.result()
-    assert answer.status_code == 502
-    assert "bound by its first use to corp.example" in answer.json()["error"]["message"]
-    assert authorizations(site) == []
-    site.eventually(lambda: Generation.objects.filter(status="failed").count() == 1)
+    assert answer.status_code == 200
+    assert authorizations(site) == [f"Bearer {UNUSED}"]
+    unused.refresh_from_db()
+    assert unused.bound_domains == [".corp.example"]
+    assert site.chat().status_code == 404
+
+
+def test_a_secret_that_the_upstream_refuses_stays_unbound(
+    site: Site, unused: ByokCredential
+) -> None:
+    """Requests may try a key before its owner has created the endpoint that it is for."""
+    unused.rotate(Secret("bad-credential-0123456789"))
+    assert site.chat().status_code == 502
+    assert len(site.dialled()) == 1
+    unused.refresh_from_db()
+    assert unused.bound_domains is None
 
 
 def test_the_first_use_of_a_deleted_credential_is_refused(
