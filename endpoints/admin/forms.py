@@ -19,6 +19,10 @@ from endpoints.models import (
     require_base_url,
 )
 
+_FIXED_BASE_URL: Final = (
+    "Only operators who may change credentials may change the base URL, because the secret of the "
+    "organization goes there."
+)
 RATES: Final = ("prompt", "completion", "cache_read", "cache_write")
 
 
@@ -92,6 +96,9 @@ class EditDialog(Dialog):
                 name: getattr(self._endpoint, name)
                 for name in ("upstream_model_id", "base_url", "declared_region")
             } | {"declared_zdr": zdr}
+        if not may_point_secrets(self.request):
+            self.fields["base_url"].widget.attrs["readonly"] = True
+            self.fields["base_url"].help_text = _FIXED_BASE_URL
 
     def clean_base_url(self) -> str | None:
         text: str | None = self.cleaned_data["base_url"]
@@ -103,10 +110,7 @@ class EditDialog(Dialog):
         except InvalidBaseURL as exc:
             raise forms.ValidationError(exc.message) from None
         if base_url != self._endpoint.base_url and not may_point_secrets(self.request):
-            raise forms.ValidationError(
-                "Only operators who may change credentials may change the base URL, because the "
-                "secret of the organization goes there."
-            )
+            raise forms.ValidationError(_FIXED_BASE_URL)
         return base_url
 
 
