@@ -21,7 +21,7 @@ from config.console.formatting import label_renderer, nano_dollars
 from config.console.forms import NoteField
 from config.console.unfold import Dialog, display
 
-_STATES: Final = {"under_review": "warning", "charged": "success", "written_off": "info"}
+_STATES: Final = {"under review": "warning", "charged": "success", "written off": "info"}
 
 
 class ReviewDialog(Dialog):
@@ -35,10 +35,9 @@ class ExcessAdmin(ReadOnlyAdmin):
     """Lists what upstreams claimed beyond what was allowed, latest first; operators decide here."""
 
     list_display = (
-        "created_at", "state", "organization", "provider_name", "model", "amount", "upstream",
-        "claimed", "allowed", "reference",
+        "created_at", "state", "organization", "provider_name", "model", "amount", "claimed",
+        "allowed",
     )  # fmt: skip
-    list_display_links = ("created_at", "reference")
     list_select_related = ("organization",)
     list_filter = ("status",)
     linked_lookups = (*ReadOnlyAdmin.linked_lookups, "endpoint_id__exact")
@@ -55,7 +54,7 @@ class ExcessAdmin(ReadOnlyAdmin):
     actions = ("charge_selected", "write_off_selected")
     actions_detail = ("charge", "write_off")
     fieldsets = (
-        (None, {"fields": (("state", "amount", "upstream"), ("organization", "generation"))}),
+        (None, {"fields": (("state", "organization"), ("amount", "upstream"), "generation")}),
         (
             "Claim",
             {"fields": (("claimed", "allowed"), ("provider_name", "model"), "endpoint")},
@@ -72,7 +71,7 @@ class ExcessAdmin(ReadOnlyAdmin):
 
     @display(description="Status", label=_STATES)
     def state(self, excess: Excess) -> str:
-        return str(excess.status)
+        return str(Excess.Status(excess.status).label)
 
     @display(description="Excess")
     def amount(self, excess: Excess) -> str:
