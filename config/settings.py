@@ -24,7 +24,7 @@ from django.urls import reverse_lazy
 from billing.topups.chains import Chain, parse_chains
 from config.egress.addresses import EgressPolicy, PinnedHost, parse_pinned_hosts
 from config.environment import Environment, find_misspelt
-from config.local.postgres import has_programs
+from config.local.programs import has_programs
 from config.server.connections.peers import parse_proxies
 from config.server.regions import parse_region_hosts
 

@@ -426,14 +426,9 @@ def _account_for(directory: Path) -> _Account:
     return _Account(uid, gid, switch=False)
 
 
-def has_programs() -> bool:
-    """Returns whether this machine has PostgreSQL's programs, as an image has not."""
-    return _wheel_site() is not None or bool(_system_programs())
-
-
 def _find_programs(account: _Account, major: str | None = None) -> Path:
     """Finds PostgreSQL's programs for the account: the wheel's, else the newest of the system."""
-    for programs in _wheel_programs(account) + _system_programs():
+    for programs in _wheel_programs(account) + system_programs():
         shown = account.run(programs / "postgres", "--version")
         if shown.returncode == 0 and major in (None, shown.stdout.split()[2].split(".")[0]):
             return programs
@@ -445,7 +440,7 @@ def _find_programs(account: _Account, major: str | None = None) -> Path:
 
 
 def _wheel_programs(account: _Account) -> list[Path]:
-    site = _wheel_site()
+    site = wheel_site()
     if site is None:
         return []
     found = sorted(
@@ -457,7 +452,7 @@ def _wheel_programs(account: _Account) -> list[Path]:
     return found
 
 
-def _wheel_site() -> Path | None:
+def wheel_site() -> Path | None:
     """Finds where the wheel is installed, without importing it.
 
     As root, its Python code adds a system user and opens every parent directory.
@@ -480,11 +475,10 @@ def _is_readable_by_all(site: Path) -> bool:
 
 
 def _trailing_number(programs: Path) -> int:
-    digits = re.search(r"\d+$", programs.parent.name)
-    return int(digits.group()) if digits else 0
+    return int((re.search(r"\d+$", programs.parent.name) or "0")[0])
 
 
-def _system_programs() -> list[Path]:
+def system_programs() -> list[Path]:
     return sorted(SYSTEM_PROGRAMS.glob("*/bin"), key=_trailing_number, reverse=True)
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any, Final
 from urllib.parse import unquote
+from uuid import UUID
 
 import msgspec
 
@@ -53,6 +54,7 @@ class Reader:
     """
 
     def __init__(self, filters: Filters, deadline: float) -> None:
+        self._filters = filters
         self._all = list(enumerate(filters))
         self._of_user = _Active(self._all)
         self._of_others = _Active([item for item in self._all if not item[1].is_of_users_only])
@@ -130,7 +132,7 @@ class Reader:
             case Redaction.REFUSE:
                 raise self._refuse()
             case Redaction.PSEUDONYM:
-                replacement = self._make_pseudonym(text)
+                replacement = _make_pseudonym(text, self._last.guardrail_id)
         encoded = _encode(replacement)
         self.growth += max(len(encoded) - len(memoryview(raw)), 0)
         return encoded
@@ -205,7 +207,7 @@ class Reader:
             raw, cuts = value, self._find_cuts(value, orders) if orders else []
         replacement = None
         if cuts:
-            replacement = self._redact(raw, cuts)
+            replacement = _redact(raw, cuts, self._filters)
         elif value is not None:
             replacement = value.decode()
         result = text if replacement is None else replacement
@@ -231,7 +233,7 @@ class Reader:
     def _screen_text(self, text: str) -> str | None:
         raw = text.encode()
         cuts = self._find_cuts(raw)
-        return self._redact(raw, cuts) if cuts else None
+        return _redact(raw, cuts, self._filters) if cuts else None
 
     @property
     def _active(self) -> _Active:
@@ -286,27 +288,30 @@ class Reader:
             f"escape or setting of {self.where}. Remove it there.",
         )
 
-    def _make_pseudonym(self, text: str) -> str:
-        key = self._last.guardrail_id.bytes
-        digest = hashlib.blake2b(text.encode(), digest_size=_PSEUDONYM_BYTES, key=key)
-        # Letters only, so that no filter takes it for a number.
-        return "call_" + digest.hexdigest().translate(_LETTERS)
-
     def _require_time(self) -> None:
         if time.monotonic() > self._deadline:
             raise TooSlow
 
-    def _redact(self, raw: bytes, cuts: Sequence[_Cut]) -> str:
-        """Replaces the matches; overlapping matches get one label, that of the first."""
-        pieces: list[bytes] = []
-        position = 0
-        for start, order, end in sorted(cuts):
-            if start >= position:
-                pieces += (raw[position:start], _format_label(self._all[order][1].label))
-            position = max(position, end)
-        pieces.append(raw[position:])
-        # A pattern may match single bytes and so cut a character in two.
-        return b"".join(pieces).decode("utf-8", "replace")
+
+def _redact(raw: bytes, cuts: Sequence[_Cut], filters: Filters) -> str:
+    """Replaces the matches; overlapping matches get one label, that of the first."""
+    pieces: list[bytes] = []
+    position = 0
+    for start, order, end in sorted(cuts):
+        if start >= position:
+            pieces += (raw[position:start], _format_label(filters[order].label))
+        position = max(position, end)
+    pieces.append(raw[position:])
+    # A pattern may match single bytes and so cut a character in two.
+    return b"".join(pieces).decode("utf-8", "replace")
+
+
+def _make_pseudonym(text: str, guardrail_id: UUID) -> str:
+    """Returns another name for an id, the same for every text of the guardrail that equals it."""
+    key = guardrail_id.bytes
+    digest = hashlib.blake2b(text.encode(), digest_size=_PSEUDONYM_BYTES, key=key)
+    # Letters only, so that no filter takes it for a number.
+    return "call_" + digest.hexdigest().translate(_LETTERS)
 
 
 _LETTERS: Final = str.maketrans("0123456789", "ghijklmnop")

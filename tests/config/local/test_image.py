@@ -16,7 +16,8 @@ import requests
 import yaml
 from django.core.management import load_command_class
 
-from tests.support.container import PROJECT, Build, IgnoreRules, Step, read_steps
+from tests.support.containers.build import PROJECT, Build, Step, read_steps
+from tests.support.containers.ignore_rules import IgnoreRules
 from tests.support.processes import Served, environment, free_port, wait_until_served
 
 STEPS = read_steps((PROJECT / "Containerfile").read_text())
