@@ -101,7 +101,7 @@ def test_an_imported_draft_equals_a_created_draft(
     assert {**first, "_state": None} == {**second, "_state": None}
     assert created.attestation is not None
     assert imported.attestation is not None
-    assert imported.attestation.declarations == created.attestation.declared
+    assert imported.attestation.declarations == created.attestation.declarations
     assert imported.attestation.stated_by == created.attestation.stated_by
 
 
