@@ -250,9 +250,13 @@ def test_operator_sets_up_a_customer_who_sends_traffic(
         assert history(page) == [disabled, activated, passed, edited, failed, ["CREATED"]]
 
         page.goto(reverse("admin:config_auditentry_changelist"))
-        assert [row[-1].removeprefix("admin: ") for row in rows(page)] == [
+        *changes, entered, mistyped = rows(page)
+        assert (entered[0], entered[-1]) == ("operator operator", "sign-in: signed_in")
+        assert (mistyped[0], mistyped[-1]) == ("address 127.0.0.1", "sign-in: failed")
+        assert [row[-1].removeprefix("admin: ") for row in changes] == [
             "endpoints_privateendpoint_disable",
             "endpoints_privateendpoint_activate",
+            "endpoints_privateendpoint_validate",
             "endpoints_privateendpoint_validate",
             "endpoints_privateendpoint_edit",
             "endpoints_privateendpoint_validate",
@@ -265,14 +269,17 @@ def test_operator_sets_up_a_customer_who_sends_traffic(
             "accounts_organization_add",
             "accounts_organization_add",
         ]
-        assert {row[0] for row in rows(page)} == {"operator operator"}
-        assert [re.sub(r"(?<!endpoint) \d+$", "", " ".join(row[1:3])) for row in rows(page)] == [
+        assert {row[0] for row in changes} == {"operator operator"}
+        # The validation that passed bound the credential.
+        bound = changes.pop(3)
+        assert (bound[2][:15], bound[3]) == ("BYOK credential", "bound_domains")
+        assert [re.sub(r"(?<!endpoint) \d+$", "", " ".join(row[1:3])) for row in changes] == [
             *[f"CHANGED private endpoint {endpoint_id[:8]}"] * 5,
             f"CREATED private endpoint {endpoint_id[:8]}",
             "CREATED price version",
             "CREATED BYOK credential Own deployment",
             "CREATED API key CI",
-            "CREATED import",
+            "RECORDED import",
             "CREATED transfer",
             "CREATED workspace Default",
             "CREATED organization Globex",
