@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from accounts.models import ApiKey, BudgetInterval
-from billing import grants
+from billing import grants, reviews
 from billing import verification as audit
 from billing.models import Account, GrantRequest, Transfer
 from config.api.errors import InvalidTransition
@@ -60,7 +60,9 @@ def test_the_page_shows_the_balance_and_spend_of_an_organization(
 
 def test_spend_excludes_written_off_amounts(operator: Client) -> None:
     poor = factories.make_tenant("Poor", credits_usd=1)
-    factories.make_generation(poor, cost_nano=1_250_000_000)
+    generation = factories.make_generation(poor, cost_nano=1_000_000_000)
+    excess = factories.make_excess(poor, 250_000_000, reference=generation.pk)
+    reviews.write_off(excess, by="ann")
 
     cards = operator.get(url(poor)).context["summary"]["cards"]
 

@@ -175,7 +175,9 @@ def test_a_large_delivery_is_journalled_before_the_interval_ends(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_caller_that_leaves_before_the_first_event_pays_nothing(site: Site, stream: bool) -> None:
+def test_a_caller_that_leaves_before_the_first_event_pays_for_the_prompt(
+    site: Site, stream: bool
+) -> None:
     site.publish("sim-held")
     with pytest.raises(requests.exceptions.ReadTimeout):
         requests.post(
@@ -187,7 +189,7 @@ def test_a_caller_that_leaves_before_the_first_event_pays_nothing(site: Site, st
     [request] = site.dialled()
     assert site.upstream.wait_until(lambda: request.client_closed_at is not None)
     row = site.settled()
-    assert (row.status, row.cost_nano, row.prompt_tokens) == ("cancelled", 0, None)
+    assert (row.status, row.cost_nano, row.prompt_tokens) == ("cancelled", 6_000, 6)
 
 
 def test_a_request_whose_caller_left_does_not_fall_back(site: Site) -> None:
