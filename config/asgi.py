@@ -7,7 +7,6 @@ worker's gateway, and at shutdown it closes it.
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,6 +27,7 @@ from config.console.sign_in.gate import SignInGate
 from config.console.sign_in.recognition import OperatorSessions
 from config.console.site import PREFIX
 from config.server.bodies import UNRECOGNIZED_BYTES, guard_bodies, mark_recognized
+from config.server.collector import Collector
 from config.server.memory import return_large_blocks
 from config.server.readiness import PROBES, serve_probe
 from inference.asgi import ROUTES, Inference
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from inference.admission.recognition import RecognizedKey
 
 
-# The collector runs after this many new objects; Python's default is 700.
-_COLLECTOR_THRESHOLD: Final = 20_000
 _RECOGNITION_SECONDS: Final = 1.0
 _API: Final = "/api/v1/"
 _NO_LIFESPAN: Final = "the server must support the lifespan protocol"
@@ -53,6 +51,7 @@ class Application:
         self._gateway: Gateway | None = None
         self._inference: Inference | None = None
         self._sessions: OperatorSessions | None = None
+        self._collector: Collector | None = None
         self._django = guard_bodies(SignInGate(_application), self._find_caller)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -113,16 +112,13 @@ class Application:
                 await self._gateway.open()
                 self._inference = Inference(self._gateway)
                 self._sessions = OperatorSessions(self._gateway.bulkheads.refuse)
-                # Everything loaded so far lives as long as the worker, so the collector need not
-                # visit it again in the middle of running streams. Requests leave few cycles, so
-                # it may also run less often.
-                gc.collect()
-                gc.freeze()
-                gc.set_threshold(_COLLECTOR_THRESHOLD)
+                self._collector = Collector(self._gateway.bulkheads)
+                self._collector.start()
                 return_large_blocks()
                 await send({"type": "lifespan.startup.complete"})
             elif message["type"] == "lifespan.shutdown":
-                if self._gateway is not None:
+                if self._gateway is not None and self._collector is not None:
+                    self._collector.stop()
                     await self._gateway.close()
                 await send({"type": "lifespan.shutdown.complete"})
                 return

@@ -11,6 +11,10 @@ from config.server.connections.refusals import Reason
 
 # What the connections of callers who are not recognized may hold of heads and bodies in all.
 STRANGER_BYTES: Final = 16 * 1024 * 1024
+# How many connections of strangers a worker keeps, as a share of all, and at least. Closing one
+# takes the event loop some ten microseconds, and whoever opened them can close them all at once.
+_STRANGER_SHARE: Final = 5
+_FEWEST_STRANGERS: Final = 256
 # Recognizing a caller takes milliseconds. Only what is held for longer than this makes room.
 _GRACE_SECONDS: Final = 0.5
 
@@ -80,6 +84,7 @@ class ConnectionTable:
     def __init__(self, *, limit: int, limit_per_address: int, proxies: Proxies) -> None:
         self._limit = limit
         self._limit_per_address = limit_per_address
+        self._stranger_limit = max(limit // _STRANGER_SHARE, _FEWEST_STRANGERS)
         self._proxies = proxies
         self._all = Pool()
         self._addresses: dict[str, Pool] = {}
@@ -96,6 +101,8 @@ class ConnectionTable:
                 return Reason.ADDRESS_LIMIT
         if not self._make_room(self._all, self._limit):
             return Reason.CONNECTION_LIMIT
+        while len(self._all.strangers) >= self._stranger_limit:
+            next(iter(self._all.strangers)).evict(Reason.MAKES_ROOM)
         guest.pools = tuple(pools)
         for pool in pools:
             pool.size += 1

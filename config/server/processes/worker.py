@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 import time
 from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 import uvicorn
 
+from config.server.connections.acceptor import Acceptor
 from config.server.processes.supervisor import RETIRE
 from config.server.readiness import readiness
 
@@ -31,12 +34,30 @@ class WorkerServer(uvicorn.Server):
         self._notify = notify
         self._exit_at = float("inf")
         self._is_retiring = False
+        self._acceptors: list[Acceptor] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.started:
-            signal.signal(RETIRE, self._retire)
-            self._notify()
+        await super().startup([])
+        if not self.started:
+            return
+        for listener in sockets or ():
+            listener.listen(self.config.backlog)
+            self._acceptors.append(Acceptor(listener, self._make_protocol))
+        signal.signal(RETIRE, self._retire)
+        self._notify()
+
+    def _make_protocol(self) -> asyncio.Protocol:
+        make: Any = self.config.http_protocol_class
+        protocol: asyncio.Protocol = make(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return protocol
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for acceptor in self._acceptors:
+            acceptor.close()
+            await acceptor.wait_closed()
+        await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Handles SIGTERM and SIGINT; neither is raised again, so that the command ends with 0."""
@@ -50,8 +71,8 @@ class WorkerServer(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         if self._is_retiring:
-            for server in self.servers:
-                server.close()
+            for acceptor in self._acceptors:
+                acceptor.close()
         if time.monotonic() >= self._exit_at:
             self.should_exit = True
         return await super().on_tick(counter)

@@ -63,6 +63,17 @@ def test_the_oldest_stranger_makes_room() -> None:
     assert lines[0].evicted == [Reason.MAKES_ROOM]
 
 
+def test_strangers_get_a_share_of_the_worker() -> None:
+    table = make_table(limit=2_000)
+    known = admit(table, 10)
+    for line in known:
+        line.recognize()
+    strangers = admit(table, 500)
+    # A fifth of all connections: the oldest strangers make room.
+    assert find_evicted(strangers) == list(range(100))
+    assert find_evicted(known) == []
+
+
 def test_a_recognized_caller_is_never_closed_while_its_request_runs() -> None:
     table = make_table()
     lines = admit(table, 3)
