@@ -28,7 +28,7 @@ from config.console.sign_in.recognition import OperatorSessions
 from config.console.site import PREFIX
 from config.server.bodies import UNRECOGNIZED_BYTES, guard_bodies, mark_recognized
 from config.server.collector import Collector
-from config.server.memory import return_large_blocks
+from config.server.load.memory import return_large_blocks
 from config.server.readiness import PROBES, serve_probe
 from inference.asgi import ROUTES, Inference
 from inference.exchange.gateway import Gateway

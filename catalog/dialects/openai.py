@@ -27,6 +27,7 @@ from catalog.dialects.base import (
     parse_error,
     read_usage,
 )
+from catalog.dialects.shared.openai_fields import adapt_fields
 from catalog.dialects.shared.raw import (
     LONG_BYTES,
     encode_pieces,
@@ -35,7 +36,6 @@ from catalog.dialects.shared.raw import (
     is_null,
     measure_value,
 )
-from catalog.dialects.shared.replies import GEMINI_FORMAT
 from catalog.dialects.shared.sse import EventDecoder, EventTooLarge
 from catalog.pricing import Usage
 from config.credentials import Secret
@@ -57,15 +57,8 @@ _EXTENSIONS: Final = (
     ("reasoning_details", "reasoning_details", b'"reasoning_details"'),
 )
 _MEDIA: Final = (b'"image_url"', b'"video_url"', b'"input_audio"', b'"file"')
-_ATTACHED: Final = "The result is attached to the next message."
 # The efforts that every model accepts, with about the number of thinking tokens of each.
 _BUDGETS: Final = {"low": 4096, "medium": 8192, "high": 16384}
-
-
-class _Signature(msgspec.Struct):
-    id: str | None = None
-    data: str | None = None
-    format: str | None = None
 
 
 class _Reasoning(msgspec.Struct):
@@ -117,7 +110,6 @@ class _Usage(msgspec.Struct):
 
 
 _decode_reasoning = msgspec.json.Decoder(_Reasoning | None).decode
-_decode_signatures = msgspec.json.Decoder(list[_Signature] | None).decode
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
 _decode_choices = msgspec.json.Decoder(list[_Choice]).decode
@@ -175,7 +167,7 @@ def build_request(
     restores_signatures = has_signatures and b'"reasoning_details"' in body
     if unsupported or restores_signatures or (b'"tool_call_id"' in body and _has_media(body)):
         body = _write_body(
-            _adapt_fields(fields, unsupported, restores_signatures=restores_signatures)
+            adapt_fields(fields, unsupported, restores_signatures=restores_signatures)
         )
     return OutboundRequest(
         method="POST",
@@ -232,87 +224,6 @@ def _choose_effort(reasoning: Any) -> str | None:
     if options.effort or budget is None:
         return options.effort or None
     return min(_BUDGETS, key=lambda effort: abs(_BUDGETS[effort] - budget))
-
-
-def _adapt_fields(
-    fields: dict[str, Any], unsupported: set[str], *, restores_signatures: bool
-) -> dict[str, Any]:
-    """Returns the fields without unsupported members and without media in tool results."""
-    fields = {name: value for name, value in fields.items() if name not in unsupported}
-    if "tools" in fields:
-        tools = _decode_list(fields["tools"])
-        fields["tools"] = fields["tools"] if tools is None else _strip(tools, unsupported)
-    if "messages" in fields:
-        messages = _decode_list(fields["messages"])
-        if messages is not None:
-            for message in messages if restores_signatures else ():
-                _restore_signatures(message)
-            fields["messages"] = _adapt_messages(_strip(messages, unsupported), unsupported)
-    return fields
-
-
-def _restore_signatures(message: dict[str, Any]) -> None:
-    """Copies the signatures that callers keep in ``reasoning_details`` back into tool calls."""
-    calls = _decode_list(message.get("tool_calls"))
-    if calls is None or "reasoning_details" not in message:
-        return
-    try:
-        details = _decode_signatures(message["reasoning_details"])
-    except (msgspec.DecodeError, RecursionError):
-        return
-    signatures = {one.id: one.data for one in details or () if one.format == GEMINI_FORMAT}
-    for call in calls:
-        if signature := signatures.get(_read_text(call, "id")):
-            call.setdefault("extra_content", {"google": {"thought_signature": signature}})
-    message["tool_calls"] = calls
-
-
-def _adapt_messages(messages: list[dict[str, Any]], unsupported: set[str]) -> list[dict[str, Any]]:
-    """Returns the messages without unsupported members in their parts.
-
-    A tool result may hold only text: its media move to a user message after the last tool result
-    of the same turn.
-    """
-    adapted: list[dict[str, Any]] = []
-    media: list[dict[str, Any]] = []
-    for message in messages:
-        is_result = bytes(message.get("role", b"")) == b'"tool"'
-        if media and not is_result:
-            adapted.append({"role": "user", "content": media})
-            media = []
-        parts = _decode_list(message.get("content"))
-        if parts is not None:
-            message["content"] = _strip(parts, unsupported)
-            if is_result and (others := [part for part in parts if "text" not in part]):
-                message["content"] = _build_tool_content([part for part in parts if "text" in part])
-                media += others
-        adapted.append(message)
-    if media:
-        adapted.append({"role": "user", "content": media})
-    return adapted
-
-
-def _build_tool_content(parts: list[dict[str, Any]]) -> Any:
-    """Returns the text parts of a tool result; a single text as a string, as all servers accept."""
-    if not parts:
-        return _ATTACHED
-    is_plain = len(parts) == 1 and parts[0].keys() == {"type", "text"}
-    return parts[0]["text"] if is_plain else parts
-
-
-def _strip(items: list[dict[str, Any]], unsupported: set[str]) -> list[dict[str, Any]]:
-    for item in items:
-        for name in unsupported & item.keys():
-            del item[name]
-    return items
-
-
-def _decode_list(value: Any) -> list[dict[str, Any]] | None:
-    """Returns a list of objects with raw members, or ``None`` for any other value."""
-    try:
-        return _decode_objects(value if isinstance(value, msgspec.Raw) else _encode(value))
-    except (msgspec.DecodeError, RecursionError):
-        return None
 
 
 def parse_reply(operation: Operation, body: Body) -> Reply:

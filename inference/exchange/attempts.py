@@ -25,7 +25,7 @@ from catalog.dialects.base import (
 )
 from config import egress
 from config.api.errors import GatewayError, Unavailable, UpstreamError
-from config.server.large_work import LARGE_BYTES
+from config.server.load.large_work import LARGE_BYTES
 from inference.admission.budgets import AffordableCandidate
 from inference.admission.decide import Admission
 from inference.admission.snapshots import record_first_use

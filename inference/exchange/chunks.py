@@ -7,7 +7,7 @@ from typing import Final
 
 from catalog.dialects.base import Chunk, StreamParser
 from config import egress
-from config.server.large_work import LARGE_BYTES
+from config.server.load.large_work import LARGE_BYTES
 from inference.exchange.workload import Workload
 
 # The bytes of a stream that are parsed and rendered at once. They hold 400 events at most, which

@@ -8,8 +8,8 @@ from typing import Any, Final, TypeVar
 from catalog.dialects.base import Body
 from config import egress
 from config.server.bulkheads import Occupancy
-from config.server.large_work import LARGE_BYTES, LargeWork
-from config.server.loop_time import LoopTime
+from config.server.load.large_work import LARGE_BYTES, LargeWork
+from config.server.load.loop_time import LoopTime
 
 Result = TypeVar("Result")
 

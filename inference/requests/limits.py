@@ -10,7 +10,7 @@ from typing import Final
 
 from config.api.errors import InvalidRequest
 from config.api.scanning import BoundExceeded, Bounds, DuplicateKey, check_short, scan
-from config.server.large_work import LARGE_BYTES
+from config.server.load.large_work import LARGE_BYTES
 
 MAX_MESSAGES: Final = 10_000
 # Parts of one message.

@@ -22,6 +22,7 @@ from catalog.dialects.base import (
     Untranslatable,
     parse_error,
 )
+from catalog.dialects.shared.openai_fields import ATTACHED
 from catalog.pricing import Usage
 from config.credentials import Secret
 
@@ -259,7 +260,7 @@ def test_build_moves_attachments_of_tool_results_into_a_user_message() -> None:
         messages[1],
         {"role": "tool", "tool_call_id": "a", "content": "Found it."},
         messages[3],
-        {"role": "tool", "tool_call_id": "c", "content": openai._ATTACHED},
+        {"role": "tool", "tool_call_id": "c", "content": ATTACHED},
         {"role": "user", "content": [image("a"), document]},
         *messages[5:7],
         {"role": "tool", "tool_call_id": "d", "content": [said, more]},

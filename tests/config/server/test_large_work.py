@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from config.api.errors import TooManyRequests
-from config.server.large_work import LargeWork
+from config.server.load.large_work import LargeWork
 
 
 def run(scenario: Callable[[LargeWork], Awaitable[None]]) -> None:

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 from prometheus_client import REGISTRY
 
-from config.server.loop_time import LoopTime
+from config.server.load.loop_time import LoopTime
 
 BUSY, QUIET = UUID(int=1), UUID(int=2)
 

@@ -1,0 +1,111 @@
+"""Adapts the fields of a request to servers of OpenAI's format that know fewer members."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from catalog.dialects.shared.replies import GEMINI_FORMAT
+
+ATTACHED: Final = "The result is attached to the next message."
+
+
+class _Signature(msgspec.Struct):
+    id: str | None = None
+    data: str | None = None
+    format: str | None = None
+
+
+_encode = msgspec.json.Encoder().encode
+_decode_signatures = msgspec.json.Decoder(list[_Signature] | None).decode
+_decode_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
+_decode_text: Final = msgspec.json.Decoder(str).decode
+
+
+def adapt_fields(
+    fields: dict[str, Any], unsupported: set[str], *, restores_signatures: bool
+) -> dict[str, Any]:
+    """Returns the fields without unsupported members and without media in tool results."""
+    fields = {name: value for name, value in fields.items() if name not in unsupported}
+    if "tools" in fields:
+        tools = _decode_list(fields["tools"])
+        fields["tools"] = fields["tools"] if tools is None else _strip(tools, unsupported)
+    if "messages" in fields:
+        messages = _decode_list(fields["messages"])
+        if messages is not None:
+            for message in messages if restores_signatures else ():
+                _restore_signatures(message)
+            fields["messages"] = _adapt_messages(_strip(messages, unsupported), unsupported)
+    return fields
+
+
+def _restore_signatures(message: dict[str, Any]) -> None:
+    """Copies the signatures that callers keep in ``reasoning_details`` back into tool calls."""
+    calls = _decode_list(message.get("tool_calls"))
+    if calls is None or "reasoning_details" not in message:
+        return
+    try:
+        details = _decode_signatures(message["reasoning_details"])
+    except (msgspec.DecodeError, RecursionError):
+        return
+    signatures = {one.id: one.data for one in details or () if one.format == GEMINI_FORMAT}
+    for call in calls:
+        if signature := signatures.get(_read_id(call)):
+            call.setdefault("extra_content", {"google": {"thought_signature": signature}})
+    message["tool_calls"] = calls
+
+
+def _adapt_messages(messages: list[dict[str, Any]], unsupported: set[str]) -> list[dict[str, Any]]:
+    """Returns the messages without unsupported members in their parts.
+
+    A tool result may hold only text: its media move to a user message after the last tool result
+    of the same turn.
+    """
+    adapted: list[dict[str, Any]] = []
+    media: list[dict[str, Any]] = []
+    for message in messages:
+        is_result = bytes(message.get("role", b"")) == b'"tool"'
+        if media and not is_result:
+            adapted.append({"role": "user", "content": media})
+            media = []
+        parts = _decode_list(message.get("content"))
+        if parts is not None:
+            message["content"] = _strip(parts, unsupported)
+            if is_result and (others := [part for part in parts if "text" not in part]):
+                message["content"] = _build_tool_content([part for part in parts if "text" in part])
+                media += others
+        adapted.append(message)
+    if media:
+        adapted.append({"role": "user", "content": media})
+    return adapted
+
+
+def _build_tool_content(parts: list[dict[str, Any]]) -> Any:
+    """Returns the text parts of a tool result; a single text as a string, as all servers accept."""
+    if not parts:
+        return ATTACHED
+    is_plain = len(parts) == 1 and parts[0].keys() == {"type", "text"}
+    return parts[0]["text"] if is_plain else parts
+
+
+def _strip(items: list[dict[str, Any]], unsupported: set[str]) -> list[dict[str, Any]]:
+    for item in items:
+        for name in unsupported & item.keys():
+            del item[name]
+    return items
+
+
+def _decode_list(value: Any) -> list[dict[str, Any]] | None:
+    """Returns a list of objects with raw members, or ``None`` for any other value."""
+    try:
+        return _decode_objects(value if isinstance(value, msgspec.Raw) else _encode(value))
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def _read_id(call: dict[str, Any]) -> str | None:
+    try:
+        return None if call.get("id") is None else _decode_text(call["id"])
+    except msgspec.DecodeError:
+        return None
