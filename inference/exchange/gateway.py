@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
-from config.server.large_work import LARGE_BYTES
 from django.conf import settings
 from msgspec.structs import replace
 
@@ -21,7 +20,7 @@ from config import egress
 from config.api.errors import GatewayError, Unauthenticated
 from config.server.batching import Batcher
 from config.server.bulkheads import Bulkheads, Occupancy
-from config.server.load.large_work import LargeWork
+from config.server.load.large_work import LARGE_BYTES, LargeWork
 from config.server.load.loop_time import LoopTime
 from inference import metrics
 from inference.admission.admit import AdmissionStore
