@@ -124,7 +124,7 @@ class Gateway:
             raise
         key.confirm()
         metrics.count_findings(admission.findings)
-        if admission.request is not request.request:
+        if admission.request.fields is not request.request.fields:
             # Only the request that the content filters rewrote is sent.
             request.request.fields.clear()
         exchange = Exchange(self, admission, occupancy)
