@@ -44,6 +44,11 @@ _PUBLISH_SECONDS: Final = 0.1
 # One log line an organization and reason in this time.
 _LOG_SECONDS: Final = 1.0
 
+# A request of this size is small. Small ones may take so much more of a worker's bytes, as a share,
+# so that a few organizations with large ones do not keep all others out.
+SMALL_BYTES: Final = 65_536
+_SMALL_SHARE: Final = 8
+
 
 class Budget(StrEnum):
     """A budget that can be used up: the label ``reason`` of the metric."""
@@ -243,7 +248,8 @@ class Occupancy:
         """Counts bytes before they are read; a refusal counts none.
 
         Raises :class:`TooManyRequests` if the key or its organization holds too much, and
-        :class:`Unavailable` if the worker does. A key's share does not bind its only request, so
+        :class:`Unavailable` if the worker does; large requests that fill the worker leave room for
+        small ones. A key's share does not bind its only request, so
         that a single one can be as large as the organization may be.
         """
         bulkheads, organization, key_id = self._bulkheads, self._organization, self._key_id
@@ -253,7 +259,10 @@ class Occupancy:
                 raise bulkheads.refuse(Budget.KEY_BYTES, self.organization_id)
             if organization.buffered + size > settings.ORGANIZATION_BUFFERED_BYTES:
                 raise bulkheads.refuse(Budget.ORGANIZATION_BYTES, self.organization_id)
-        if bulkheads._buffered + size > settings.MAX_BUFFERED_BYTES:
+        limit = settings.MAX_BUFFERED_BYTES
+        if self.held + size <= SMALL_BYTES:
+            limit += limit // _SMALL_SHARE
+        if bulkheads._buffered + size > limit:
             raise bulkheads.refuse(Budget.WORKER_BYTES, self.organization_id)
         self._take(size)
 

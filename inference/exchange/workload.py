@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
+from django.conf import settings
+
 from catalog.dialects.base import Body
 from config import egress
 from config.server.bulkheads import Occupancy
@@ -54,14 +56,20 @@ class Workload:
         """
         held = self._occupancy.held
         received = counted = 0
+        length = response.headers.get("Content-Length", "")
+        if length.isdecimal() and LARGE_BYTES < int(length) <= settings.MAX_UPSTREAM_BYTES:
+            # What the organization may not hold is not read in part either.
+            counted = int(length)
+            self._occupancy.reserve(counted)
 
         async def count(size: int) -> None:
             nonlocal received, counted
             received += size
             # Short answers are bounded by the number of requests.
             if received > LARGE_BYTES:
-                self._occupancy.reserve(received - counted)
-                counted = received
+                if received > counted:
+                    self._occupancy.reserve(received - counted)
+                    counted = received
                 began = self._loop_time.now() - response.take_spent()
                 self._loop_time.count(self._organization_id, began, size)
                 await self.wait_turn()

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from config.api.errors import GatewayError, TooManyRequests, Unavailable
-from config.server.bulkheads import MANAGEMENT_TURNS, Budget, Bulkheads
+from config.server.bulkheads import MANAGEMENT_TURNS, SMALL_BYTES, Budget, Bulkheads
 
 MIB = 1024 * 1024
 ORGANIZATION, OTHER = UUID(int=1), UUID(int=2)
@@ -150,6 +150,21 @@ def test_a_full_worker_answers_that_it_is_unavailable(settings: object) -> None:
             two.reserve(16 * MIB)
             operator.release_all()
             two.reserve(16 * MIB)
+
+    run(check)
+
+
+def test_large_requests_leave_room_for_small_ones(settings: object) -> None:
+    settings.MAX_BUFFERED_BYTES = 64 * MIB
+
+    def check(bulkheads: Bulkheads) -> None:
+        with ExitStack() as stack:
+            stack.enter_context(bulkheads.enter(OTHER, OTHER_KEY)).reserve(64 * MIB)
+            for _ in range(8 * MIB // SMALL_BYTES):
+                small = stack.enter_context(bulkheads.enter(ORGANIZATION, KEY))
+                small.reserve(SMALL_BYTES)
+            last = stack.enter_context(bulkheads.enter(ORGANIZATION, KEY))
+            refused(Unavailable, lambda: last.reserve(1), Budget.WORKER_BYTES)
 
     run(check)
 
