@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 import environ
+from django.core.exceptions import ImproperlyConfigured
 
 # Servers and libraries read these without the settings.
 _READ_ELSEWHERE: Final = ("FORWARDED_ALLOW_IPS",)
@@ -20,7 +21,12 @@ class Environment(environ.FileAwareEnv):  # type: ignore[misc]
 
     def get_value(self, var: str, *args: Any, **kwargs: Any) -> Any:
         self.names.add(var)
-        return super().get_value(var, *args, **kwargs)
+        try:
+            return super().get_value(var, *args, **kwargs)
+        except OSError as exc:
+            raise ImproperlyConfigured(
+                f"{var}_FILE: {exc.filename} cannot be read: {exc.strerror}."
+            ) from None
 
 
 def find_misspelt(

@@ -33,9 +33,20 @@ env = Environment()
 VERSION = importlib.metadata.version("causeway")
 
 DATA_DIR = Path(env.str("DATA_DIR", default=str(BASE_DIR / ".data"))).expanduser().absolute()
-DEBUG = env.bool("DEBUG", default=False)
 _database_url = env.str("DATABASE_URL", default="").strip()
 EMBEDDED = _database_url in ("", "embedded")
+_SWITCHES = {
+    **dict.fromkeys(("", "off", "false", "no", "0"), False),
+    **dict.fromkeys(("on", "true", "yes", "1"), True),
+}
+
+
+def _switch(name: str) -> bool:
+    """Reads a setting that is on or off; off if the variable is not set."""
+    text = env.str(name, default="").strip().lower()
+    if text not in _SWITCHES:
+        raise ImproperlyConfigured(f"{name} must be on or off.")
+    return _SWITCHES[text]
 
 
 def _number(name: str, default: float, *, minimum: float = 0.001) -> float:
@@ -61,6 +72,8 @@ def _buffer_size(name: str, default: int, *, at_least: tuple[int, ...]) -> int:
 
 
 def _port(name: str) -> int | None:
+    if env.str(name, default="").startswith("tcp://"):
+        return None  # Kubernetes sets METRICS_PORT so for a service that is called "metrics"
     number = _integer(name, 0, minimum=0)
     if number > 65_535:
         raise ImproperlyConfigured(f"{name} must be a port from 1 to 65535.")
@@ -182,6 +195,7 @@ def _chains() -> dict[int, Chain]:
         raise ImproperlyConfigured(f"{exc}.") from None
 
 
+DEBUG = _switch("DEBUG")
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 INSTALLED_APPS = [
@@ -270,7 +284,7 @@ CORS_ALLOWED_ORIGINS = env.list("CORS_ALLOWED_ORIGINS", default=[])
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"
-ADMIN_REQUIRES_TOTP = env.bool("ADMIN_REQUIRES_TOTP", default=False)
+ADMIN_REQUIRES_TOTP = _switch("ADMIN_REQUIRES_TOTP")
 OTP_TOTP_ISSUER = "Causeway"
 # The limits of sign-ins count wrong codes too; a second rule would keep the owner out.
 OTP_TOTP_THROTTLE_FACTOR = OTP_STATIC_THROTTLE_FACTOR = 0
@@ -350,7 +364,7 @@ VALIDATION_TIMEOUT = _number("VALIDATION_TIMEOUT", 30.0)
 VALIDATION_MAX_AGE = _integer("VALIDATION_MAX_AGE", 86_400)
 WATCH_INTERVAL = _integer("WATCH_INTERVAL", 0, minimum=0)
 WATCH_SPEND_LIMIT = _number("WATCH_SPEND_LIMIT", 1.0, minimum=0)
-WATCH_DISABLES = env.bool("WATCH_DISABLES", default=False)
+WATCH_DISABLES = _switch("WATCH_DISABLES")
 CREDENTIALS_REQUIRE_HOSTS = _choice(
     "CREDENTIALS_REQUIRE_HOSTS", "first-use", ("first-use", "named", "off")
 )
@@ -475,10 +489,16 @@ if EMBEDDED and not has_programs():
         "your own, for instance postgres://causeway:secret@db.example.com/causeway."
     )
 
+DATABASES = {"default": env.db_url_config("postgres:///causeway" if EMBEDDED else _database_url)}
+if DATABASES["default"].get("ENGINE") != "django.db.backends.postgresql":
+    raise ImproperlyConfigured(
+        "DATABASE_URL must name a PostgreSQL database, postgres://…, or be 'embedded'."
+    )
 SECRET_KEY = _secret_key or _generate_secret("SECRET_KEY", lambda: secrets.token_urlsafe(48))
 if len(SECRET_KEY) < 32:
     raise ImproperlyConfigured(
-        "SECRET_KEY needs at least 32 random characters; generate one with: openssl rand -base64 48"
+        f"SECRET_KEY {'is too short' if SECRET_KEY else 'is not set'}: it needs at least 32 random "
+        "characters; generate one with: openssl rand -base64 48"
     )
 CREDENTIAL_KEYS = _parse_credential_keys(
     _credential_keys
@@ -487,11 +507,6 @@ CREDENTIAL_KEYS = _parse_credential_keys(
     )
 )
 
-DATABASES = {"default": env.db_url_config("postgres:///causeway" if EMBEDDED else _database_url)}
-if DATABASES["default"].get("ENGINE") != "django.db.backends.postgresql":
-    raise ImproperlyConfigured(
-        "DATABASE_URL must name a PostgreSQL database, postgres://…, or be 'embedded'."
-    )
 if EMBEDDED:
     # This backend starts the embedded server when the process opens its first connection.
     DATABASES["default"]["ENGINE"] = "config.local.database"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from django.contrib import admin
-from django.contrib.admin.utils import flatten_fieldsets
+from django.contrib.admin.utils import flatten_fieldsets, unquote
 from django.contrib.auth.admin import GroupAdmin as DjangoGroupAdmin
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.models import Group, User
@@ -95,7 +95,8 @@ class OperatorAdmin(StrictList, DjangoUserAdmin, ModelAdmin):  # type: ignore[ty
 
     def user_change_password(self, request: HttpRequest, id: str, form_url: str = "") -> Any:  # noqa: A002
         """Sets another operator's password; an own one needs the old one, on a page of its own."""
-        if id == str(request.user.pk):
+        # Several texts name the same row, such as "7" and "07".
+        if self.get_object(request, unquote(id)) == request.user:
             return HttpResponseRedirect(reverse("admin:password_change"))
         return super().user_change_password(request, id, form_url)
 

@@ -39,8 +39,8 @@ class SecretRequired(Unprocessable):
 
     def __init__(self) -> None:
         why = (
-            "More hosts than now need the secret: send it as `key` in the same request. "
-            "Without it, a list may only shrink."
+            "The secret may not go to more hosts without being entered again, in the same request "
+            "(the API's field is `key`). Without it, the list may only shrink."
         )
         super().__init__(f"allowed_hosts: {why}", metadata={"fields": {"allowed_hosts": why}})
 

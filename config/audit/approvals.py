@@ -87,7 +87,8 @@ def _had_permission(user: User, permission: str, since: datetime) -> bool:
 def _makers_of(name: str) -> set[str]:
     """Returns the operators who made an account, the accounts of these, and so on.
 
-    An operator makes an account who creates it, and also who was the last to set its password.
+    An operator makes an account who creates it, and also who was the last, besides its owner, to
+    set its password: whoever set it may sign in as the owner and replace it.
     """
     found: set[str] = set()
     left = [name]
@@ -105,7 +106,11 @@ def _direct_makers_of(name: str) -> set[str]:
     keys = set(creations.values_list("object_id", flat=True))
     keys |= {str(key) for key in User.objects.filter(username=name).values_list("pk", flat=True)}
     for key in keys:
-        changes = accounts.filter(object_id=key, before__isnull=False, after__has_key="password")
-        setters = changes.order_by("-id").values_list("actor", flat=True)[:1]
-        actors |= set(setters) - {f"{_PREFIX}{name}"}
+        changes = accounts.filter(
+            ~Q(actor=f"{_PREFIX}{name}"),
+            object_id=key,
+            before__isnull=False,
+            after__has_key="password",
+        )
+        actors |= set(changes.order_by("-id").values_list("actor", flat=True)[:1])
     return {actor.removeprefix(_PREFIX) for actor in actors if actor.startswith(_PREFIX)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 
 from publicsuffixlist import PublicSuffixList
 
@@ -23,8 +23,17 @@ def scope_of(host: str) -> str:
 
 
 def is_in_scope(host: str, scope: str) -> bool:
-    """Returns whether a host belongs to a scope; does not read the list."""
-    return f".{host}".endswith(scope) if scope.startswith(".") else host == scope
+    """Returns whether a host belongs to a scope.
+
+    A subdomain that the list gives to other owners, such as ``up.railway.app``, does not belong to
+    ``.railway.app``. The list is read only for a name that ends like the scope.
+    """
+    if not scope.startswith("."):
+        return host == scope
+    return host == scope[1:] or (host.endswith(scope) and _cached_scope_of(host) == scope)
+
+
+_cached_scope_of = lru_cache(maxsize=4096)(scope_of)
 
 
 @cache

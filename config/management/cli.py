@@ -95,7 +95,8 @@ def main(argv: list[str]) -> None:
 def _share_metrics(arguments: list[str]) -> None:
     """Lets the workers of ``serve`` count in files, which ``/metrics`` adds up.
 
-    ``prometheus_client`` reads the variable when it is imported, so it is set before that.
+    ``prometheus_client`` reads the variable when it is imported, so it is set before that. The
+    option ``--workers`` may be abbreviated.
     """
-    if arguments[:1] == ["serve"] and any(each.startswith("--workers") for each in arguments):
+    if arguments[:1] == ["serve"] and any(each.startswith("--w") for each in arguments):
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = tempfile.mkdtemp(prefix="causeway-metrics-")

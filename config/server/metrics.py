@@ -103,7 +103,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
 
 
 class MetricsListener(ThreadingHTTPServer):
-    """The listener on ``METRICS_PORT``, in threads of the process that starts the workers."""
+    """The listener on ``METRICS_PORT``, in threads of a process."""
 
     daemon_threads = True
 

@@ -53,6 +53,37 @@ def test_a_short_part_of_a_list_of_secrets_is_refused(text: str) -> None:
     assert "o" * 32 not in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.parametrize(
+    ("text", "is_on"), [("on", True), ("True", True), ("1", True), ("off", False), ("", False)]
+)
+def test_a_switch_is_on_or_off(text: str, is_on: bool) -> None:
+    done = read("settings.ADMIN_REQUIRES_TOTP", ADMIN_REQUIRES_TOTP=text)
+    assert json.loads(done.stdout) is is_on
+
+
+@pytest.mark.parametrize(
+    ("environment", "refusal"),
+    [
+        ({"ADMIN_REQUIRES_TOTP": "ture"}, "ADMIN_REQUIRES_TOTP must be on or off."),
+        ({"DATABASE_URL": "embeded"}, "DATABASE_URL must name a PostgreSQL database"),
+        ({"SECRET_KEY": ""}, "SECRET_KEY is not set: it needs at least 32"),
+        ({"SECRET_KEY_FILE": "/nowhere"}, "SECRET_KEY_FILE: /nowhere cannot be read"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_the_name_of_its_variable(
+    environment: dict[str, str], refusal: str
+) -> None:
+    done = manage("verify_ledger", **environment)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert done.stderr.startswith(f"Causeway cannot start: {refusal}")
+
+
+def test_the_variables_of_a_kubernetes_service_are_no_port() -> None:
+    assert (
+        json.loads(read("settings.METRICS_PORT", METRICS_PORT="tcp://10.0.0.7:9090").stdout) is None
+    )
+
+
 @pytest.mark.parametrize("command", ["migrate", "create_organization"])
 def test_no_command_makes_a_database_for_a_secret_key(tmp_path: Path, command: str) -> None:
     done = manage(command, DATABASE_URL="", DATA_DIR=str(tmp_path))

@@ -13,8 +13,8 @@ class Command(JSONCommand):
     # The command changes no key, so it needs no audit entries.
     is_audited = False
     help = (
-        "Lists the peppers with the number of API keys that each finds and no newer one does. A "
-        "pepper with 0 keys can be removed from its list."
+        "Lists the peppers with the number of API keys that each finds and no newer one does. "
+        "The older peppers can be removed when no key waits."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:

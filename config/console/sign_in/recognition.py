@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from io import BytesIO
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from asgiref.sync import sync_to_async
 from django.contrib import admin
@@ -17,6 +17,7 @@ from django.http import HttpRequest, HttpResponse
 from django_otp.middleware import OTPMiddleware
 
 from config.api.errors import GatewayError, Unavailable
+from config.console.sign_in.sessions import SessionStore
 from config.server.bodies import Scope
 from config.server.bulkheads import Budget
 
@@ -29,10 +30,27 @@ def _answer(request: HttpRequest) -> HttpResponse:
     return HttpResponse(status=204 if admin.site.has_permission(request) else 403)
 
 
-_ask = cast(
-    Callable[[HttpRequest], HttpResponse],
-    SessionMiddleware(AuthenticationMiddleware(OTPMiddleware(_answer))),
-)
+class _ReadSession(SessionStore):
+    """A session that is only read: the browser does not receive the cookie of this answer.
+
+    After a rotation of ``SECRET_KEY``, Django gives a session a new key when it is first used.
+    """
+
+    key_salt = SessionStore().key_salt
+
+    def cycle_key(self) -> None:
+        pass
+
+    def flush(self) -> None:
+        self._session_cache: dict[str, Any] = {}
+
+    def save(self, must_create: bool = False) -> None:
+        pass
+
+
+_sessions = SessionMiddleware(AuthenticationMiddleware(OTPMiddleware(_answer)))
+_sessions.SessionStore = _ReadSession
+_ask = cast(Callable[[HttpRequest], HttpResponse], _sessions)
 
 
 class OperatorSessions:

@@ -24,7 +24,7 @@ _MAX_ACCOUNT: Final = 150
 # An address from which an account signed in during these days is not subject to its limit over all
 # addresses, so that strangers cannot keep the owner out.
 _FAMILIAR_DAYS: Final = 30
-# Counters without failures are kept for a day.
+# Counters whose time is over are kept for a day.
 _KEPT_SECONDS: Final = 86_400
 
 _RESERVE: Final = """
@@ -32,11 +32,16 @@ INSERT INTO config_signinlimit AS l (scope, account, network, failures, resets_a
 VALUES (%(scope)s, %(account)s, %(network)s, 1, now() + make_interval(secs => %(seconds)s))
 ON CONFLICT (scope, account, network) DO UPDATE SET
     failures = CASE WHEN l.resets_at <= now() THEN 1 ELSE l.failures + 1 END,
-    resets_at = excluded.resets_at
+    resets_at = CASE WHEN l.resets_at <= now() THEN excluded.resets_at ELSE l.resets_at END
 WHERE l.resets_at <= now() OR l.failures < %(limit)s
 RETURNING l.failures
 """
-_REST: Final = """
+# A success must not prolong the failures before it, so only a failure moves the time of the reset.
+_EXTEND: Final = """
+UPDATE config_signinlimit SET resets_at = now() + make_interval(secs => %(seconds)s)
+WHERE (scope, account, network) = (%(scope)s, %(account)s, %(network)s)
+"""
+_SECONDS_LEFT: Final = """
 SELECT extract(epoch FROM resets_at - now())::float8 FROM config_signinlimit
 WHERE (scope, account, network) = (%(scope)s, %(account)s, %(network)s)
 """
@@ -81,7 +86,8 @@ class SignInLocked(ValidationError):
 def count_attempt(request: HttpRequest, account: str) -> Iterator[None]:
     """Counts an attempt to prove that somebody is an operator; the block makes the attempt.
 
-    A ``ValidationError`` of the block is a failure. Raises :class:`SignInLocked` before the block
+    A ``ValidationError`` of the block is a failure; any other exception leaves the attempt counted.
+    Raises :class:`SignInLocked` before the block
     when there were too many; such an attempt is not counted.
     """
     account, address = clean_account(account), address_of(request)
@@ -96,14 +102,13 @@ def count_attempt(request: HttpRequest, account: str) -> Iterator[None]:
     except ValidationError as exc:
         detail = str(getattr(exc, "code", "") or "")
         events.record(events.FAILED, account=account, address=address, detail=detail)
+        _execute([(_EXTEND, row) for row in rows])
         for row, count in zip(rows, counts, strict=True):
             if count == row["limit"]:
                 name = Scope(row["scope"]).label
                 events.record(events.LOCKED, account=account, address=address, detail=name)
         raise
-    with transaction.atomic(), connection.cursor() as cursor:
-        for row in rows:
-            cursor.execute(_SIGN_IN if row["scope"] == Scope.PAIR else _TAKE_BACK, row)
+    _execute([(_SIGN_IN if row["scope"] == Scope.PAIR else _TAKE_BACK, row) for row in rows])
 
 
 def clear_limits() -> int:
@@ -138,7 +143,10 @@ def network_of(address: str) -> str:
 
 
 def _rows_of(account: str, network: str) -> list[dict[str, Any]]:
-    """Returns the keys and limits of the counters of an attempt, in the order of their locks."""
+    """Returns the keys and limits of the counters of an attempt, always in the same order.
+
+    So attempts cannot wait for each other's locks in a circle.
+    """
     with connection.cursor() as cursor:
         names: dict[str, str | int] = {
             "account": account,
@@ -159,6 +167,12 @@ def _rows_of(account: str, network: str) -> list[dict[str, Any]]:
     ]
 
 
+def _execute(statements: list[tuple[str, dict[str, Any]]]) -> None:
+    with transaction.atomic(), connection.cursor() as cursor:
+        for statement, row in statements:
+            cursor.execute(statement, row)
+
+
 def _reserve(rows: list[dict[str, Any]]) -> list[int]:
     """Counts an attempt and returns the counts; raises :class:`SignInLocked`, counting nothing."""
     counts = []
@@ -167,7 +181,7 @@ def _reserve(rows: list[dict[str, Any]]) -> list[int]:
             cursor.execute(_RESERVE, row)
             found = cursor.fetchone()
             if found is None:
-                cursor.execute(_REST, row)
+                cursor.execute(_SECONDS_LEFT, row)
                 [seconds] = cursor.fetchone()
                 raise SignInLocked(max(1, ceil(seconds)))
             counts.append(found[0])

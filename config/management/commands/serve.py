@@ -46,6 +46,8 @@ class Command(BaseCommand):
         host, port, workers = options["host"], options["port"], options["workers"]
         require_migrated()
         connection.close()
+        if port == settings.METRICS_PORT:
+            refuse(f"METRICS_PORT is {port}, the port of the service; choose another one.")
         listener = listen(host, port)
         metrics = bind_metrics(settings.METRICS_HOST or host)
         raise_open_files()

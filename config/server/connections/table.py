@@ -11,11 +11,12 @@ from config.server.connections.refusals import Reason
 
 # What the connections of callers who are not recognized may hold of heads and bodies in all.
 STRANGER_BYTES: Final = 16 * 1024 * 1024
-# How many connections of strangers a worker keeps, as a share of all, and at least. Closing one
-# takes the event loop some ten microseconds, and whoever opened them can close them all at once.
-_STRANGER_SHARE: Final = 5
+# Strangers may hold a fifth of a worker's connections, but always 256. Closing a connection takes
+# the event loop some ten microseconds, and whoever opened them can close them all at once.
+_STRANGER_DIVISOR: Final = 5
 _FEWEST_STRANGERS: Final = 256
-# Recognizing a caller takes milliseconds. Only what is held for longer than this makes room.
+# Bytes that were held for less time than this close nobody, because recognizing a caller takes
+# milliseconds.
 _GRACE_SECONDS: Final = 0.5
 
 
@@ -57,8 +58,8 @@ class Pool:
     def choose_victim(self) -> Guest | None:
         """Returns the connection that makes room, or ``None`` if all are in use by known callers.
 
-        A stranger whose response has begun is moved once, when it is met, so the choice costs
-        nothing while no limit is reached.
+        A stranger moves to ``responding`` only when this method meets it, so nothing is tracked
+        until a limit is reached.
         """
         while self.strangers:
             guest = next(iter(self.strangers))
@@ -84,7 +85,7 @@ class ConnectionTable:
     def __init__(self, *, limit: int, limit_per_address: int, proxies: Proxies) -> None:
         self._limit = limit
         self._limit_per_address = limit_per_address
-        self._stranger_limit = max(limit // _STRANGER_SHARE, _FEWEST_STRANGERS)
+        self._stranger_limit = max(limit // _STRANGER_DIVISOR, _FEWEST_STRANGERS)
         self._proxies = proxies
         self._all = Pool()
         self._addresses: dict[str, Pool] = {}
@@ -102,7 +103,10 @@ class ConnectionTable:
         if not self._make_room(self._all, self._limit):
             return Reason.CONNECTION_LIMIT
         while len(self._all.strangers) >= self._stranger_limit:
-            next(iter(self._all.strangers)).evict(Reason.MAKES_ROOM)
+            victim = self._all.choose_victim()
+            if victim not in self._all.strangers:
+                break
+            victim.evict(Reason.MAKES_ROOM)
         guest.pools = tuple(pools)
         for pool in pools:
             pool.size += 1
@@ -131,7 +135,7 @@ class ConnectionTable:
                 pool.resting[guest] = None
             elif guest in pool.responding:
                 del pool.responding[guest]
-                # It was the oldest when it was moved.
+                # It goes back to the front, because it was the oldest.
                 pool.strangers[guest] = None
                 pool.strangers.move_to_end(guest, last=False)
 

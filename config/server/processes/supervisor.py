@@ -22,7 +22,7 @@ RETIRE: Final = signal.SIGUSR1
 # Serves until a signal stops it; calls its argument when it is ready.
 Run = Callable[[Callable[[], None]], None]
 _READY: Final = b"r"
-# A worker that dies before it was ready would die again at once.
+# A worker that died before it was ready is started again after this pause.
 _PAUSE_SECONDS: Final = 1.0
 _HANDLED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -51,14 +51,17 @@ class Supervisor:
     def __init__(self, runs: Sequence[Run], listener: socket.socket, *, grace: float) -> None:
         """Stores the functions and the socket on which their workers accept connections.
 
-        A function calls its argument when its worker is ready, and returns when a signal has
-        stopped it. A worker that needs more than ``grace`` seconds to stop is killed.
+        The service has started when a worker of the first function was ready. A function calls its
+        argument when its worker is ready, and returns when a signal has stopped it. A worker that
+        needs more than ``grace`` seconds to stop is killed.
         """
         self._runs = runs
         self._listener = listener
         self._grace = grace
         self._workers: dict[int, _Worker] = {}
+        # The workers that SIGHUP replaces, and the successor that is starting for one of them.
         self._outdated: list[_Worker] = []
+        self._successor: _Worker | None = None
         self._has_been_ready = False
         self._stop_signal = 0
         self._kill_at = float("inf")
@@ -109,22 +112,21 @@ class Supervisor:
         while self._signals:
             number = self._signals.pop(0)
             if number == signal.SIGHUP:
-                waiting = not self._outdated
                 self._outdated = [each for each in self._workers.values() if not each.is_retiring]
-                if waiting and not self._stop_signal:
+                if self._successor is None:
                     self._replace_next()
             else:
                 self._stop(number)
 
     def _stop(self, number: int) -> None:
-        """Sends a signal to all workers, and closes the listener so that only theirs are left."""
+        """Sends a signal to all workers, and closes the listener: the port closes with them."""
         self._stop_signal = number
         self._kill_at = time.monotonic() + self._grace
         self._listener.close()
         self._signal_all(number)
 
-    def _start(self, run: Run, predecessor: _Worker | None = None) -> None:
-        """Forks a worker."""
+    def _start(self, run: Run, predecessor: _Worker | None = None) -> _Worker:
+        """Forks a worker and returns it."""
         read, write = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -132,8 +134,9 @@ class Supervisor:
         if pid == 0:
             self._become_worker(run, write)
         os.close(write)
-        self._workers[read] = _Worker(pid, read, run, predecessor=predecessor)
+        worker = self._workers[read] = _Worker(pid, read, run, predecessor=predecessor)
         self._selector.register(read, selectors.EVENT_READ)
+        return worker
 
     def _become_worker(self, run: Run, write: int) -> NoReturn:
         """Runs a worker in this forked process and ends it."""
@@ -164,10 +167,12 @@ class Supervisor:
         os.kill(os.getpid(), signal.SIGTERM)
 
     def _note_ready(self, worker: _Worker) -> None:
-        worker.is_ready = self._has_been_ready = True
-        if worker.predecessor is not None:
-            self._retire(worker.predecessor)
-            worker.predecessor = None
+        worker.is_ready = True
+        if worker.run is self._runs[0]:
+            self._has_been_ready = True
+        if worker is self._successor:
+            self._retire_predecessor(worker)
+            self._successor = None
             self._replace_next()
 
     def _note_death(self, worker: _Worker) -> None:
@@ -177,34 +182,41 @@ class Supervisor:
         _, status = os.waitpid(worker.pid, 0)
         if self._stop_signal or worker.is_retiring:
             return
-        logger.error(
-            "worker %d ended with %d; another one starts",
-            worker.pid,
-            os.waitstatus_to_exitcode(status),
-        )
-        if worker.predecessor is not None:
-            # The worker that it should have replaced stays.
-            worker.predecessor = None
+        successor = self._successor
+        if successor is not None and successor.predecessor is worker:
+            successor.predecessor = None
+            remedy = "its successor starts already"
+        elif worker is successor and worker.predecessor is not None:
+            # One that dies at once would die again, so the other old workers stay too.
+            self._successor = None
             self._outdated.clear()
+            remedy = "the worker that it should have replaced stays"
         elif worker.is_ready:
             self._start(worker.run)
+            remedy = "another one starts"
         elif self._has_been_ready:
+            self._successor = None if worker is successor else successor
             self._delayed.append((time.monotonic() + _PAUSE_SECONDS, worker.run))
+            remedy = "another one starts in a second"
         else:
             # The settings or the database are wrong: the log of the worker says it.
             self._stop(signal.SIGTERM)
+            remedy = "no worker was ever ready, so the service stops"
+        code = os.waitstatus_to_exitcode(status)
+        logger.error("worker %d ended with %d; %s", worker.pid, code, remedy)
 
     def _replace_next(self) -> None:
         while self._outdated:
             worker = self._outdated.pop(0)
-            if worker.pipe in self._workers and not self._stop_signal:
-                self._start(worker.run, worker)
+            if self._workers.get(worker.pipe) is worker and not self._stop_signal:
+                self._successor = self._start(worker.run, worker)
                 return
 
-    def _retire(self, worker: _Worker) -> None:
-        if self._workers.get(worker.pipe) is worker:
-            worker.is_retiring = True
-            os.kill(worker.pid, RETIRE)
+    def _retire_predecessor(self, worker: _Worker) -> None:
+        if (predecessor := worker.predecessor) is not None:
+            worker.predecessor = None
+            predecessor.is_retiring = True
+            os.kill(predecessor.pid, RETIRE)
 
     def _signal_all(self, number: int) -> None:
         for worker in self._workers.values():

@@ -43,7 +43,7 @@ def test_more_hosts_need_the_secret_on_the_page_too(
     for hosts in ("a.example,b.example", ""):
         before = fingerprint()
         [[message]] = change(operator, credential, allowed_hosts=hosts).values()
-        assert message.startswith("allowed_hosts: More hosts than now need the secret")
+        assert message.startswith("allowed_hosts: The secret may not go to more hosts")
         assert fingerprint() == before
     assert change(operator, credential, allowed_hosts="b.example", secret=SECRET) == {}
     assert (credential.allowed_hosts, credential.version) == (["b.example"], 1)

@@ -244,9 +244,11 @@ def test_name_of_an_operator_is_fixed(operator: Client, sue: User) -> None:
     assert sue.username == "sue"
 
 
-def test_own_password_needs_the_old_one(operator: Client) -> None:
+@pytest.mark.parametrize("prefix", ["", "0", "+", "%20"])
+def test_own_password_needs_the_old_one(operator: Client, prefix: str) -> None:
     own = User.objects.get(username="operator")
-    answer = operator.post(f"{USERS}{own.pk}/password/", {"usable_password": "true", **PASSWORDS})
+    path = f"{USERS}{prefix}{own.pk}/password/"
+    answer = operator.post(path, {"usable_password": "true", **PASSWORDS})
 
     assert answer["Location"] == "/admin/password_change/"
     own.refresh_from_db()

@@ -42,8 +42,8 @@ def assert_refused(client: APIClient, credential: ByokCredential, **body: Any) -
     assert (response.status_code, error["metadata"]["error_type"]) == (422, "secret_required")
     assert list(error["metadata"]["fields"]) == ["allowed_hosts"]
     assert error["message"] == (
-        "allowed_hosts: More hosts than now need the secret: send it as `key` in the same request. "
-        "Without it, a list may only shrink."
+        "allowed_hosts: The secret may not go to more hosts without being entered again, in the "
+        "same request (the API's field is `key`). Without it, the list may only shrink."
     )
     assert snapshots.everything() == before
 

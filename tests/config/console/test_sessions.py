@@ -14,10 +14,11 @@ from django.contrib.sessions.backends.db import SessionStore as DjangosStore
 from django.contrib.sessions.models import Session
 from django.core.management import call_command
 from django.db import connection
-from django.test import Client
+from django.test import Client, RequestFactory
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from config.console.sign_in.recognition import _ask
 from config.console.sign_in.sessions import SIGNED_IN_AT, SessionStore, digest_session_key
 
 COOKIE = configured.SESSION_COOKIE_NAME
@@ -182,3 +183,19 @@ def test_migration_deletes_a_session_that_nobody_can_read(older: Client) -> None
     migration.digest_keys(apps, None)
 
     assert not Session.objects.exists()
+
+
+def test_recognition_before_a_large_body_leaves_a_session_of_an_older_secret_to_the_request(
+    db: None, settings: Any
+) -> None:
+    user = User.objects.create_superuser("root", "root@example.com", "a long enough password")
+    settings.SECRET_KEY, present = OLD, settings.SECRET_KEY
+    client = Client()
+    client.force_login(user)
+    settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = present, [OLD]
+    request = RequestFactory().post("/admin/")
+    request.COOKIES[COOKIE] = client.cookies[COOKIE].value
+
+    # The browser never receives the answer of the recognition, so its cookie must stay valid.
+    assert _ask(request).status_code == 204
+    assert is_inside(client)

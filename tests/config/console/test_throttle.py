@@ -134,6 +134,16 @@ def test_success_forgets_the_failures_of_the_pair_alone(user: User) -> None:
     assert dict(found) == {"account": 4, "address": 9, "pair": 5}
 
 
+def test_success_does_not_prolong_the_failures_before_it(user: User) -> None:
+    fail(4)
+    soon = timezone.now() + timedelta(minutes=1)
+    SignInLimit.objects.update(resets_at=soon)
+    assert log_in().status_code == 302
+    assert set(SignInLimit.objects.values_list("resets_at", flat=True)) == {soon}
+    assert fail(1) == [200]
+    assert SignInLimit.objects.filter(resets_at__gt=soon).count() == 3
+
+
 @pytest.mark.django_db(transaction=True)
 def test_attempts_at_the_same_time_cannot_pass_the_limit(
     together: Callable[..., list[Any]],

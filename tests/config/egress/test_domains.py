@@ -37,6 +37,8 @@ def test_the_scope_of_a_host_is_its_registrable_domain_or_itself(host: str) -> N
         ("9.192.0.2.7", "192.0.2.7"),
         ("x.localhost", "localhost"),
         ("com", "example.com"),
+        ("evil.up.railway.app", "api.railway.app"),
+        ("evil.lambda-url.us-east-1.on.aws", "api.on.aws"),
     ],
 )
 def test_a_host_of_another_party_is_outside_of_the_scope(host: str, used: str) -> None:

@@ -74,6 +74,15 @@ def test_strangers_get_a_share_of_the_worker() -> None:
     assert find_evicted(known) == []
 
 
+def test_a_response_under_way_outlasts_idle_strangers() -> None:
+    table = make_table(limit=1_000)
+    [busy] = admit(table, 1)
+    busy.is_busy = True
+    idle = admit(table, 300)
+    assert busy.evicted == []
+    assert find_evicted(idle) == list(range(44))
+
+
 def test_a_recognized_caller_is_never_closed_while_its_request_runs() -> None:
     table = make_table()
     lines = admit(table, 3)

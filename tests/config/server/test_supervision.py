@@ -17,7 +17,7 @@ import requests
 
 from inference.models import Generation
 from tests.support.inference.site import Site, content_of, events_of
-from tests.support.processes import Served, serve
+from tests.support.processes import Served, free_port, manage, serve
 
 
 def workers_of(served: Served) -> set[int]:
@@ -130,6 +130,49 @@ def test_workers_stop_when_their_supervisor_was_killed(site: Site) -> None:
         assert len(workers) == 2
         served.process.kill()
         wait_for(lambda: not any(map(is_alive, workers)))
+
+
+def test_a_worker_that_dies_before_its_successor_is_ready_is_replaced_once(tmp_path: Path) -> None:
+    """After SIGHUP two of the four starts are slow; the old worker is killed during the first."""
+    program = (
+        "import os, pathlib, signal, socket, sys, time\n"
+        "from config.server.processes.supervisor import Supervisor\n"
+        "folder = pathlib.Path(sys.argv[1])\n"
+        "def run(notify):\n"
+        "    signal.signal(signal.SIGUSR1, lambda *_: os._exit(0))\n"
+        "    if (folder / 'slow').exists():\n"
+        "        while not (folder / 'go').exists(): time.sleep(0.01)\n"
+        "    notify()\n"
+        "    while True: time.sleep(60)\n"
+        "sys.exit(Supervisor([run, run], socket.socket(), grace=5).supervise())"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], stderr=subprocess.PIPE, text=True
+    )
+    served = Served("", process)
+    try:
+        wait_for(lambda: len(workers_of(served)) == 2)
+        before = workers_of(served)
+        (tmp_path / "slow").touch()
+        time.sleep(0.5)  # the workers become ready
+        process.send_signal(signal.SIGHUP)
+        wait_for(lambda: len(workers_of(served)) == 3)
+        os.kill(min(before), signal.SIGKILL)
+        wait_for(lambda: min(before) not in workers_of(served))
+        (tmp_path / "go").touch()
+        wait_for(lambda: not before & workers_of(served))
+        time.sleep(0.5)
+        assert len(workers_of(served)) == 2
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def test_the_metrics_have_a_port_of_their_own(transactional_db: None) -> None:
+    port = str(free_port())
+    result = manage("serve", "--port", port, "--workers", "2", METRICS_PORT=port)
+    assert result.returncode == 1
+    assert f"METRICS_PORT is {port}, the port of the service" in result.stderr
 
 
 def test_workers_that_fail_at_once_end_the_service() -> None:
