@@ -11,12 +11,17 @@ meters by subject. Admission locks keys, endpoints and organizations between acc
 from __future__ import annotations
 
 import uuid
+from typing import Final
 
 from django.db import transaction
 from django.utils import timezone
 
 from billing.models import Account, NotChargeable, Transfer
 from config.api.errors import Conflict, InvalidRequest, NotFound
+
+# The most nano-USD that are written off for one organization, so that its accounts stay inside the
+# range of BIGINT: a settlement that left it could not be stored, and its generation would be free.
+_MOST_WRITTEN_OFF: Final = 2**62
 
 
 class NothingToRefund(Conflict):
@@ -25,6 +30,16 @@ class NothingToRefund(Conflict):
     error_type = "nothing_to_refund"
     message = (
         "There is nothing to refund: the generation cost no credits, or it was already refunded."
+    )
+
+
+class TooMuchWrittenOff(Conflict):
+    """The accounts of the organization cannot count a further amount."""
+
+    error_type = "too_much_written_off"
+    message = (
+        "So much was written off for this organization that its accounts cannot count more. "
+        "Nothing was changed; the excess stays under review."
     )
 
 
@@ -118,9 +133,11 @@ def charge_excess(
 def write_off(
     organization_id: uuid.UUID, amount_nano: int, *, reference: str, actor: str, note: str
 ) -> Transfer:
-    """Records usage that nobody is charged for."""
+    """Records usage that nobody is charged for; raises :class:`TooMuchWrittenOff`."""
     with transaction.atomic():
         accounts = _lock_accounts(organization_id, Account.Kind.WRITE_OFF, Account.Kind.USAGE)
+        if accounts[Account.Kind.WRITE_OFF].posted_debits + amount_nano > _MOST_WRITTEN_OFF:
+            raise TooMuchWrittenOff
         return _post(
             Transfer.Kind.WRITE_OFF,
             debit=accounts[Account.Kind.WRITE_OFF],

@@ -36,14 +36,13 @@ DATA_DIR = Path(env.str("DATA_DIR", default=str(BASE_DIR / ".data"))).expanduser
 _database_url = env.str("DATABASE_URL", default="").strip()
 EMBEDDED = _database_url in ("", "embedded")
 _SWITCHES = {
-    **dict.fromkeys(("", "off", "false", "no", "0"), False),
+    **dict.fromkeys(("off", "false", "no", "0"), False),
     **dict.fromkeys(("on", "true", "yes", "1"), True),
 }
 
 
-def _switch(name: str) -> bool:
-    """Reads a setting that is on or off; off if the variable is not set."""
-    text = env.str(name, default="").strip().lower()
+def _switch(name: str, *, default: bool) -> bool:
+    text = env.str(name, default="").strip().lower() or str(default).lower()
     if text not in _SWITCHES:
         raise ImproperlyConfigured(f"{name} must be on or off.")
     return _SWITCHES[text]
@@ -195,7 +194,7 @@ def _chains() -> dict[int, Chain]:
         raise ImproperlyConfigured(f"{exc}.") from None
 
 
-DEBUG = _switch("DEBUG")
+DEBUG = _switch("DEBUG", default=False)
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 INSTALLED_APPS = [
@@ -284,7 +283,7 @@ CORS_ALLOWED_ORIGINS = env.list("CORS_ALLOWED_ORIGINS", default=[])
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"
-ADMIN_REQUIRES_TOTP = _switch("ADMIN_REQUIRES_TOTP")
+ADMIN_REQUIRES_TOTP = _switch("ADMIN_REQUIRES_TOTP", default=False)
 OTP_TOTP_ISSUER = "Causeway"
 # The limits of sign-ins count wrong codes too; a second rule would keep the owner out.
 OTP_TOTP_THROTTLE_FACTOR = OTP_STATIC_THROTTLE_FACTOR = 0
@@ -364,7 +363,7 @@ VALIDATION_TIMEOUT = _number("VALIDATION_TIMEOUT", 30.0)
 VALIDATION_MAX_AGE = _integer("VALIDATION_MAX_AGE", 86_400)
 WATCH_INTERVAL = _integer("WATCH_INTERVAL", 0, minimum=0)
 WATCH_SPEND_LIMIT = _number("WATCH_SPEND_LIMIT", 1.0, minimum=0)
-WATCH_DISABLES = _switch("WATCH_DISABLES")
+WATCH_DISABLES = _switch("WATCH_DISABLES", default=False)
 CREDENTIALS_REQUIRE_HOSTS = _choice(
     "CREDENTIALS_REQUIRE_HOSTS", "first-use", ("first-use", "named", "off")
 )

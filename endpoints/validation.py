@@ -56,6 +56,8 @@ _PROBE: Final = {
 }
 # The message of the probe has about ten tokens. A deployment may add a system prompt of its own.
 _MOST_PROMPT_TOKENS: Final = 16_384
+# Some providers count more than they were allowed to write, such as thoughts.
+_MOST_COMPLETION_TOKENS: Final = 1_024
 _SEPARATORS: Final = ("-", "/", ":", "@")
 
 
@@ -407,7 +409,11 @@ class _Probe:
     def _note(self, model: str | None, usage: Usage | None) -> None:
         if model is not None:
             self.models.append(model)
-        if usage is None or usage.prompt > _MOST_PROMPT_TOKENS or usage.completion > MAX_TOKENS:
+        if (
+            usage is None
+            or usage.prompt > _MOST_PROMPT_TOKENS
+            or usage.completion > _MOST_COMPLETION_TOKENS
+        ):
             # A count beyond what the probe allowed is no count.
             self.has_usage = False
         else:

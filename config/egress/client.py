@@ -456,22 +456,26 @@ class OutboundResponse:
     ) -> bytes | bytearray:
         """Returns the whole body. Raises as `readany` does, and `TooLarge` beyond `limit` bytes.
 
-        `count` is called with the size of each part before the part is kept; reading ends with the
-        error that it raises. A call that was cancelled may be repeated: it returns what the first
-        call had read too. A body of many parts grows in place and is never joined, which would take
-        twice its size.
+        `count` is called with the size of each part; reading ends with the error that it raises. A
+        call that was cancelled may be repeated: it returns what the first call had read too. A body
+        of many parts grows in place and is never joined, which would take twice its size.
         """
         if limit is not None:
             self._limit = min(self._limit, limit - len(self._body))
+            if self._limit < 0:
+                # The first call had read more; nothing is waited for.
+                self.close()
+                raise TooLarge
         while part := await self.readany():
-            if count is not None:
-                await count(len(part))
             if self._body:
                 if not isinstance(self._body, bytearray):
                     self._body = bytearray(self._body)
                 self._body += part
             else:
                 self._body = part
+            # The part is kept first, because a cancellation may end the call here too.
+            if count is not None:
+                await count(len(part))
         body, self._body = self._body, b""
         return body
 

@@ -88,6 +88,8 @@ class Bulkheads:
         self._organizations: dict[UUID, _Organization] = {}
         self._running = 0
         self._buffered = 0
+        # All bytes that were given back since the start.
+        self.released = 0
         self._is_publishing = False
         # When an organization's refusals for a reason were logged, oldest first.
         self._logged: dict[tuple[UUID | None, Budget], float] = {}
@@ -176,6 +178,8 @@ class Bulkheads:
     def _take(self, size: int) -> None:
         """Counts buffered bytes of the worker; a negative size gives them back."""
         self._buffered += size
+        if size < 0:
+            self.released -= size
         self._publish_soon()
 
     def _publish_soon(self) -> None:

@@ -219,6 +219,10 @@ class Exchange:
         finally:
             self._attempts.close()
             self.settle(error)
+            if error is not None:
+                # The error's traceback refers to this frame: a cycle, which would keep the request.
+                error = None
+                self._forget_request()
 
     def _render_reply(
         self,
@@ -249,9 +253,9 @@ class Exchange:
                 # A timeout during a delivery means that the caller does not read.
                 if self._is_delivering and isinstance(exc, TimeoutError):
                     raise CallerStuck from None
-                error = translated = upstream.translate(exc, attempts.candidate.secret)
-                attempts.report(translated)
-                event = renderer.render_error_event(translated, attempts.metadata())
+                error = upstream.translate(exc, attempts.candidate.secret)
+                attempts.report(error)
+                event = renderer.render_error_event(error, attempts.metadata())
                 await self._deliver_last(deliver, event)
         except BaseException as exc:
             error = exc
@@ -260,6 +264,14 @@ class Exchange:
         finally:
             attempts.close()
             self.settle(error)
+            if error is not None:
+                error = None
+                self._forget_request()
+
+    def _forget_request(self) -> None:
+        """Frees the body: cycles of a failed request live until the next full collection."""
+        self._tally.estimate()  # measures the prompt for the last heartbeats
+        self._request.fields.clear()
 
     def _free_request(self) -> None:
         """Frees a large request body, which no other candidate needs once a stream has begun.

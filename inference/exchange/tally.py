@@ -39,8 +39,12 @@ class Cost(NamedTuple):
 
 
 NO_COST: Final = Cost(0, 0)
-# The largest amount that is recorded of a claim: a billion USD.
-_MOST_NANO: Final = 10**18
+# A provider's template or a deployment's own system prompt may add so many tokens to a prompt. They
+# are believed as long as the bounds of the request pay for them; validation allows as many.
+_ADDED_TOKENS: Final = 16_384
+# The largest amount that is recorded of a claim: a million USD. Thousands of such claims can be
+# written off for one organization before its accounts are full.
+_MOST_NANO: Final = 10**15
 
 
 class Tally:
@@ -169,6 +173,8 @@ class Tally:
 
     def _believe(self, usage: Usage) -> Usage:
         """Returns a usage without what exceeds its bounds; a part is never more than its total."""
+        if usage.prompt > self._request.prompt_bound and self._is_affordable(usage):
+            return usage
         prompt = min(usage.prompt, self._request.prompt_bound)
         completion = min(usage.completion, self._most_output)
         if (
@@ -188,6 +194,19 @@ class Tally:
             image_output=min(usage.image_output, completion),
         )
 
+    def _is_affordable(self, usage: Usage) -> bool:
+        """Returns whether a prompt that grew on its way costs no more than what was allowed."""
+        candidate, most = self._candidate, self._request.prompt_bound
+        if (
+            candidate is None
+            or usage.prompt > most + _ADDED_TOKENS
+            or usage.cached + usage.cache_write > usage.prompt
+            or max(usage.completion, usage.reasoning, usage.image_output) > self._most_output
+        ):
+            return False
+        allowed = self._calculate(Usage(prompt=most, completion=self._most_output), candidate)
+        return self._calculate(usage, candidate).upstream_nano <= allowed.upstream_nano
+
     @property
     def is_believed(self) -> bool:
         """Returns whether the upstream's usage, if there is one, is believed as it is."""
@@ -202,6 +221,8 @@ class Tally:
         if usage is None or candidate is None:
             return None
         if usage.prompt <= request.prompt_bound and usage.completion <= self._most_output:
+            return None
+        if self._is_affordable(usage):
             return None
         believed, claimed = (
             self._calculate(each, candidate) for each in (self._believe(usage), usage)

@@ -11,7 +11,7 @@ from accounts.patterns import compile_pattern
 # Shorter Base64 is read as text too, because names and numbers look like it.
 _MIN_LENGTH: Final = 64
 # The patterns are RE2's, because it releases the interpreter while it searches a long text.
-_ALPHABET: Final = compile_pattern(r"\A[A-Za-z0-9+/_-]+={0,2}\z")
+_ALPHABET: Final = compile_pattern(r"\A[A-Za-z0-9+/_-]+=*\z")
 # Thirteen digits in a row occur in one of 3,000 files of 10 MB.
 _NUMBER: Final = compile_pattern(r"[0-9]{13}")
 _UPPER: Final = compile_pattern(r"[A-Z]")

@@ -157,22 +157,26 @@ class Reader:
 
     def _read_encoded(self, text: str, depth: int) -> None:
         """Reads a URL, Base64 or a signature; only what is no text at all passes unread."""
-        head, comma, payload = "", "", text
-        if text[:5].lower() == "data:":
-            head, comma, payload = text.partition(",")
+        is_data = text[:5].lower() == "data:"
+        head, comma, payload = text.partition(",") if is_data else ("", "", text)
         readable = [head]
-        is_text = not comma or head.lower().endswith(";base64")
-        if is_text:
+        is_base64 = head.rstrip().lower().endswith(";base64")
+        # Decoders skip white space, and a URL may escape any of its characters.
+        encoded = "".join((unquote(payload) if comma else payload).split())
+        if not comma or is_base64:
+            is_declared_text = head[:10].lower() == "data:text/"
             try:
-                content = decode_readable(
-                    payload, is_declared_text=head[:10].lower() == "data:text/"
-                )
+                content = decode_readable(encoded, is_declared_text=is_declared_text)
             except Unreadable:
                 self._meet_unreadable()
+                if encoded != payload:
+                    readable.append(payload)
             else:
                 if content is not None:
                     readable.append(content)
-                if content is None or not is_long(payload):
+                elif is_base64:
+                    self._meet_unreadable()
+                if content is None or encoded != payload or not is_long(payload):
                     readable.append(payload)
         else:
             readable.append(payload)

@@ -173,5 +173,5 @@ def test_a_liar_never_stops_the_settlements_of_its_neighbour(
         assert is_served()
     liar.eventually(lambda: not Transfer.objects.pending().exists())
     assert Excess.objects.count() == 3
-    assert set(Excess.objects.values_list("amount_nano", flat=True)) == {10**18}
+    assert set(Excess.objects.values_list("amount_nano", flat=True)) == {10**15}
     assert_in_order()

@@ -104,7 +104,7 @@ class ConnectionTable:
             return Reason.CONNECTION_LIMIT
         while len(self._all.strangers) >= self._stranger_limit:
             victim = self._all.choose_victim()
-            if victim not in self._all.strangers:
+            if victim is None or victim not in self._all.strangers:
                 break
             victim.evict(Reason.MAKES_ROOM)
         guest.pools = tuple(pools)

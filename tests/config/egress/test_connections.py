@@ -18,6 +18,7 @@ from config.egress import (
     OutboundRequest,
     OutboundResponse,
     TimedOut,
+    TooLarge,
 )
 from tests.support.egress import HEADERS, post, silent, through, upstream
 from tests.support.upstreams.tls import answering, serving
@@ -114,6 +115,60 @@ def test_a_cancelled_request_closes_its_connection(
 
     with serving(waiting, context) as server:
         assert asyncio.run(run(upstream(server))) is True
+
+
+def drip(line: socket.socket, head: bytes, body: bytes) -> bool:
+    line.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nab")
+    time.sleep(0.3)
+    line.sendall(b"cd")
+    return True
+
+
+async def cancel_in_count(response: OutboundResponse) -> None:
+    """Reads the first two bytes of an answer, and is cancelled while they are counted."""
+    counting = asyncio.Event()
+
+    async def count(size: int) -> None:
+        counting.set()
+        await asyncio.sleep(20)
+
+    reading = asyncio.create_task(response.read(count=count))
+    await counting.wait()
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+
+
+def test_a_read_that_was_cancelled_while_it_counted_loses_nothing(
+    policy: EgressPolicy, context: ssl.SSLContext
+) -> None:
+    async def run(url: str) -> bytes | bytearray:
+        async with through(policy) as egress_client:
+            response = await egress_client.send(post(url), first_byte_timeout=20, idle_timeout=20)
+            await cancel_in_count(response)
+            return await response.read(limit=4)
+
+    with serving(drip, context) as server:
+        assert asyncio.run(run(upstream(server))) == b"abcd"
+
+
+def test_a_repeated_read_waits_for_nothing_beyond_its_limit(
+    policy: EgressPolicy, context: ssl.SSLContext
+) -> None:
+    def stalled(line: socket.socket, head: bytes, body: bytes) -> bool:
+        line.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nab")
+        return silent(line, head, body)
+
+    async def run(url: str) -> None:
+        async with through(policy) as egress_client:
+            response = await egress_client.send(post(url), first_byte_timeout=20, idle_timeout=20)
+            await cancel_in_count(response)
+            async with asyncio.timeout(5):
+                with pytest.raises(TooLarge):
+                    await response.read(limit=1)
+
+    with serving(stalled, context) as server:
+        asyncio.run(run(upstream(server)))
 
 
 def test_a_paused_reader_stops_the_upstream_from_sending(policy: EgressPolicy) -> None:

@@ -147,7 +147,7 @@ def test_a_worker_that_dies_before_its_successor_is_ready_is_replaced_once(tmp_p
         "sys.exit(Supervisor([run, run], socket.socket(), grace=5).supervise())"
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", program, str(tmp_path)], stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", program, str(tmp_path)], stderr=subprocess.DEVNULL, text=True
     )
     served = Served("", process)
     try:

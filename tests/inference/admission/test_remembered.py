@@ -30,7 +30,7 @@ from inference.models import Generation
 from inference.requests import parsing
 from inference.routing.health import HealthTable
 from inference.settlement.settle import Settlement, SettlementStore
-from inference.store import DataPlaneConnection
+from inference.store import DataPlaneConnection, run_in_thread
 from tests.support import factories
 from tests.support.governance import make_member
 from tests.support.inference.site import Site
@@ -170,22 +170,25 @@ def test_a_change_of_a_remembered_key_takes_effect_on_the_next_request(
 
 
 def test_a_spent_budget_refuses_free_requests_in_every_worker(site: Site) -> None:
-    site.publish(price=factories.make_price("0", "0"))
+    endpoint = site.publish(price=factories.make_price("0", "0"))
     ApiKey.objects.filter(name="inference").update(limit_nano=10**6)
     request = parsing.parse(Operation.CHAT, json.dumps(site.chat_body()).encode())
     entry = AdmissionRequest(digest_api_key(site.tenant.api_key), request, "r")
+
+    def spend_the_limit() -> None:
+        factories.make_generation(site.tenant, cost_nano=10**6, model_endpoint=endpoint)
 
     async def run() -> list[str]:
         found = []
         first, second = AdmissionStore(HealthTable()), AdmissionStore(HealthTable())
         settlements = SettlementStore()
-        # The second settlement spends the whole limit.
-        for store, cost in ((first, 0), (second, 10**6), (first, 0), (second, 0)):
+        for store, is_last in ((first, False), (second, True), (first, False), (second, False)):
             [one] = await store.admit([entry])
             found.append(type(one).__name__)
             if isinstance(one, Admission):
-                end = Settlement(one.generation_id, "completed", cost_nano=cost)
-                await settlements.store([end])
+                await settlements.store([Settlement(one.generation_id, "completed")])
+            if is_last:
+                await run_in_thread(spend_the_limit)
         for store in (first, second, settlements):
             await store.close()
         return found

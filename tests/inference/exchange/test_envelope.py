@@ -179,7 +179,7 @@ def test_two_host_headers_are_refused(site: Site) -> None:
         site, f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n".encode()
     )
     assert status == 400
-    assert json.loads(answer)["error"]["message"] == "This host name is not served here."
+    assert json.loads(answer)["error"]["message"] == "Send exactly one Host header."
 
 
 def test_an_unknown_path_is_not_found(site: Site) -> None:

@@ -220,7 +220,9 @@ def claim_of(usage: Usage) -> Chunk:
     ("claimed", "believed"),
     [
         (Usage(BOUND, 1_000), Usage(BOUND, 1_000)),
-        (Usage(BOUND + 1, 1_000), Usage(BOUND, 1_000)),
+        # The template of a free model may add to the prompt.
+        (Usage(BOUND + 1, 1_000), Usage(BOUND + 1, 1_000)),
+        (Usage(BOUND + 20_000, 1_000), Usage(BOUND, 1_000)),
         (Usage(10, 1_001), Usage(10, 1_000)),
         (Usage(10**15, 10**15), Usage(BOUND, 1_000)),
         # A part is never more than its total.
@@ -247,11 +249,13 @@ def test_an_estimate_is_never_more_than_was_allowed() -> None:
         (Usage(BOUND, 1_000), False, None, (0, 0)),
         (Usage(10, 5, cached=10**9), False, None, (0, 0)),
         (Usage(10, 1_500), False, "completion", (1_000_000, 1_000_000)),
-        (Usage(BOUND + 7, 5), False, "prompt", (7_000, 7_000)),
+        # What the bound of the completion leaves pays for a longer prompt.
+        (Usage(BOUND + 7, 5), False, None, (0, 0)),
+        (Usage(BOUND + 7, 1_000), False, "prompt", (7_000, 7_000)),
         (Usage(BOUND + 7, 1_500), False, "both", (1_007_000, 1_007_000)),
         # Credits pay only the fee on what the own credential is charged.
         (Usage(10, 1_500), True, "completion", (50_000, 1_000_000)),
-        (Usage(10**15, 10**15), False, "both", (10**18, 10**18)),
+        (Usage(10**15, 10**15), False, "both", (10**15, 10**15)),
     ],
 )
 def test_a_claim_is_the_cost_beyond_what_was_allowed(

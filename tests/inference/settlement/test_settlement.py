@@ -16,6 +16,7 @@ from django.utils import timezone
 from msgspec.structs import replace
 
 from accounts.authentication import bearer_digests
+from billing import ledger, reviews
 from billing.models import Transfer
 from catalog.dialects.base import Operation
 from catalog.pricing import Usage
@@ -411,3 +412,18 @@ def test_a_caller_that_leaves_during_admission_leaves_no_pending_generation(site
     assert Transfer.objects.get(reference=row.pk).status == "voided"
     assert_in_order()
     assert site.dialled() == []
+
+
+def test_claims_that_were_written_off_never_make_a_generation_free(tenant: Tenant) -> None:
+    for number in range(4):
+        excess = factories.make_excess(tenant, 10**18, reference=f"gen-x{number}")
+        reviews.write_off(excess, by="ann")
+    # The rest up to the range of a bigint, less what the next generation costs.
+    rest = factories.make_excess(tenant, 2**63 - 1 - 4 * 10**18 - 100, reference="gen-rest")
+    with pytest.raises(ledger.TooMuchWrittenOff):
+        reviews.write_off(rest, by="ann")
+    rest.refresh_from_db()
+    assert rest.status == "under_review"
+    row = make_generation(tenant)
+    settle([Settlement(row.pk, "completed", usage=Usage(1, 2), cost_nano=1_000)])
+    assert facts(row) == ("completed", 1, 2, 1_000, None)
