@@ -113,6 +113,11 @@ class Attempts:
         return self.response is not None and self.response.is_sent
 
     @property
+    def has_refusal(self) -> bool:
+        """Returns whether the upstream has answered with another status than 200."""
+        return self.response is not None and self.response.status not in (0, 200)
+
+    @property
     def seconds_left(self) -> float:
         return self._deadline - time.monotonic()
 

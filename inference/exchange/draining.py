@@ -22,7 +22,7 @@ async def drain(attempts: Attempts, tally: Tally, *, is_stream: bool) -> None:
     Leaving early must not be cheaper than staying, and the provider bills what it produced. The
     request keeps its place among those of its organization meanwhile, which bounds the number of
     answers that nobody reads. A second cancellation, as of a worker that must stop now, ends the
-    wait. The caller of this function closes the response and settles.
+    wait. The code that calls this closes the response and settles.
 
     An upstream that fails, or refuses the request, before anything was delivered is free, as it is
     for a caller who stays.
@@ -37,8 +37,16 @@ async def drain(attempts: Attempts, tally: Tally, *, is_stream: bool) -> None:
                 else:
                     tally.add_unseen(await attempts.receive_late_reply(_BYTES))
     except FAILURES:
-        if not tally.output_bytes:
-            attempts.discard()
+        _discard_failure(attempts, tally)
+    if attempts.has_refusal:
+        # The time was over before the refusal could be read.
+        _discard_failure(attempts, tally)
+
+
+def _discard_failure(attempts: Attempts, tally: Tally) -> None:
+    """Makes a failed answer free, unless something of it was delivered or counted."""
+    if not tally.output_bytes and (tally.usage is None or tally.is_blank(tally.usage)):
+        attempts.discard()
 
 
 async def _drain_stream(attempts: Attempts, tally: Tally) -> None:

@@ -56,6 +56,7 @@ _LAST_EVENT_SECONDS: Final = 5.0
 _SETTLING_SECONDS: Final = 0.01
 # How long a stopping worker waits until its last settlements are stored.
 _DRAIN_SECONDS: Final = 15.0
+_POLL_SECONDS: Final = 0.02
 
 
 class CallerStuck(Exception):
@@ -96,6 +97,9 @@ class Gateway:
         try:
             async with asyncio.timeout(_DRAIN_SECONDS):
                 await self._admissions.drain()
+                # Callers whose requests were cancelled may still wait for a last usage.
+                while self._running:
+                    await asyncio.sleep(_POLL_SECONDS)
                 await self._settlements.drain()
         except TimeoutError:
             logger.error("some generations are left to the sweeper: the database is unavailable")

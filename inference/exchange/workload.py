@@ -38,6 +38,7 @@ class Workload:
         """
         if size > LARGE_BYTES:
             return await self._large_work.run(self._organization_id, function, *arguments)
+        await self.wait_turn()
         began = self._loop_time.now()
         try:
             return function(*arguments)

@@ -14,7 +14,10 @@ WITH moved AS (
     WHERE
         kind = 'usage'
         OR kind IN ('excess', 'write_off')
-        AND NOT EXISTS (SELECT 1 FROM billing_excess AS e WHERE e.reference = t.reference)
+        AND NOT EXISTS (
+            SELECT 1 FROM billing_excess AS e
+            WHERE e.reference = t.reference AND e.organization_id = t.organization_id
+        )
     GROUP BY reference
 )
 
