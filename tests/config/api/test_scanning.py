@@ -52,8 +52,10 @@ def has_duplicate(text: str) -> bool:
     return found
 
 
-@given(values, st.sampled_from(["", " ", "\r\n\t"]), st.integers(2, 40))
-@example(Pairs([("a", 1), ("a", 2)]), "", 2)
+# A key may be twice as long as a piece here; the scan refuses one that is longer than half of one.
+@given(values, st.sampled_from(["", " ", "\r\n\t"]), st.integers(3, 40))
+@example(Pairs([("a", 1), ("a", 2)]), "", 3)
+@example(Pairs([("a", None), ("back\\", None), ("back\\", None)]), "", 3)
 @example([Pairs([("a", Pairs([("a", 1)]))])], "", 3)
 def test_a_scan_finds_what_a_decoder_sees_wherever_pieces_end(
     value: Any, space: str, size: int
