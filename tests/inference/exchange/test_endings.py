@@ -149,7 +149,7 @@ def test_a_caller_that_leaves_a_fallback_pays_for_the_candidate_that_was_asked(
         provider=site.another_provider("second"),
         price=factories.make_price("0.000003", "0.000004"),
     )
-    with connected(site) as line:
+    with connected(site, provider={"order": ["acme", "second"]}) as line:
         site.eventually(lambda: len(site.dialled()) == 2)
         hang_up(line)
     row = site.settled()
