@@ -1,6 +1,7 @@
 -- Compares the cost or the hold of each generation with its transfers.
 --
--- An operator's decision about an excess moves money of its own, which is no cost of the generation.
+-- An operator's decision about an excess moves money of its own, which is no cost of the
+-- generation.
 -- Generations from before there were reviews have such transfers without one.
 --
 -- Returns: a sentence for each generation that differs.
