@@ -4,7 +4,8 @@
 -- A generation ends once. A row whose generation has ended already, for instance because the
 -- sweeper took its worker for dead, changes nothing.
 --
--- The hold bounds any honest usage, so nothing beyond it is charged. What an upstream claimed beyond
+-- The hold bounds any honest usage, so nothing beyond it is charged. What an upstream claimed
+-- beyond
 -- what was allowed is stored as an excess under review, and no money moves for it.
 --
 -- Parameters: $1 json, an array of `SettlementRow`, at most one row for each generation.
