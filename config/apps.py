@@ -27,7 +27,7 @@ class Role(StrEnum):
 
 
 class Audience(Enum):
-    """Who may view the rows of a model in the console."""
+    """The operators who may view the rows of a model in the console."""
 
     OPERATORS = "operators"
     ADMINISTRATORS = "administrators"

@@ -32,8 +32,7 @@ NOT_LISTED: Final = "no longer listed"
 class FirstDigest(Trigger):
     """Makes the public hash of a new key one of the digests that find it.
 
-    So every key is found, whoever inserted it: workers of an earlier release create keys while the
-    database is migrated already.
+    During an upgrade, workers of the earlier release still create keys, and insert no digest.
     """
 
     name = "first_digest"

@@ -87,8 +87,8 @@ def _had_permission(user: User, permission: str, since: datetime) -> bool:
 def _makers_of(name: str) -> set[str]:
     """Returns the operators who made an account, the accounts of these, and so on.
 
-    An operator makes an account who creates it, and also who was the last, besides its owner, to
-    set its password: whoever set it may sign in as the owner and replace it.
+    The maker of an account is the operator who created it, and the one other than the owner who
+    last set its password. That operator can sign in as the owner and replace the password.
     """
     found: set[str] = set()
     left = [name]

@@ -209,7 +209,7 @@ class _Organization:
 
 
 class Occupancy:
-    """What one request takes of its worker, from the recognition of its caller to its end."""
+    """Counts what one request takes of its worker, from the recognition of its caller on."""
 
     __slots__ = (
         "_bulkheads", "_is_management", "_key_id", "_organization", "held", "organization_id",

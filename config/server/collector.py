@@ -18,8 +18,8 @@ _THRESHOLDS: Final = (2_000, 5, 1_000_000)
 _INTERVAL_SECONDS: Final = 1.0
 _IDLE_SECONDS: Final = 60.0
 _LONGEST_SECONDS: Final = 3_600.0
-# A failed request may leave its body in a cycle, which no budget counts any more. So a full
-# collection follows when requests have given back so many bytes.
+# A failed request may leave its body in a cycle, which no budget counts. A full collection follows
+# when requests have given back this number of bytes.
 _RELEASED_BYTES: Final = 32 * 1024 * 1024
 
 

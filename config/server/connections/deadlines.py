@@ -1,4 +1,4 @@
-"""How long a caller may be awaited: for a head, for a body, and for the end of a connection."""
+"""Limits the time that a connection waits for its caller: for a head, a body and its end."""
 
 from __future__ import annotations
 

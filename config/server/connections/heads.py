@@ -1,4 +1,4 @@
-"""What the head of a request may be."""
+"""Checks the head of a request."""
 
 from __future__ import annotations
 

@@ -38,5 +38,5 @@ def fitting_connections(limit: int) -> int:
 
 
 def needed_files(limit: int) -> int:
-    """Returns how many files a process with so many connections may have to open."""
+    """Returns the number of files that a process with ``limit`` connections may have to open."""
     return 2 * limit + _RESERVE

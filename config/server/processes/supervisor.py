@@ -29,7 +29,7 @@ _HANDLED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 @dataclass(eq=False, slots=True)
 class _Worker:
-    """A forked process; the end of ``pipe`` tells its death, a byte in it that it is ready."""
+    """A forked process. A byte in ``pipe`` says that it is ready; the end, that it has died."""
 
     pid: int
     pipe: int
