@@ -29,6 +29,7 @@ from tests.support.database.flush import replace_flush
 from tests.support.embedded import CLOUD_HOSTS, CLOUD_PORT
 from tests.support.factories import Tenant
 from tests.support.inference.site import OPERATOR_SECRET, Site
+from tests.support.processes import Served, serve
 from tests.support.static_files import share_static_files
 from tests.support.upstreams.clouds import Clouds, Gate
 
@@ -204,3 +205,38 @@ def site(
         model=factories.make_model("acme/falcon"),
         eventually=eventually,
     )
+
+
+@pytest.fixture(scope="session")
+def running_service(django_db_setup: None, django_db_blocker: Any) -> Iterator[Served]:
+    """``serve --workers 2`` with its default settings, for all tests that need no others."""
+    with django_db_blocker.unblock(), serve("--workers", "2") as served:
+        yield served
+
+
+@pytest.fixture
+def service(site: Site, running_service: Served) -> Site:
+    """The service with two workers between a tenant and the simulated upstream.
+
+    A test that needs other settings starts its own: ``with serve("--workers", "2", NAME=…)``.
+    """
+    site.server = running_service.address
+    site.publish()
+    return site
+
+
+@pytest.fixture
+def neighbour(site: Site) -> Tenant:
+    """Another organization on the same service."""
+    return factories.make_tenant("Neighbour")
+
+
+@pytest.fixture
+def is_served(site: Site, neighbour: Tenant) -> Callable[[], bool]:
+    """Sends the neighbour's chat request and returns whether it was answered."""
+
+    def ask() -> bool:
+        answer = site.post(site.chat_body("one two"), key=neighbour.api_key)
+        return answer.status_code == 200
+
+    return ask

@@ -1,34 +1,13 @@
-"""What an attack needs: the service with two workers, its attacker and the attacker's neighbour."""
+"""What an attack needs beside the service with two workers: one with short deadlines."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
-import requests
 
-from tests.support import factories
-from tests.support.factories import Tenant
 from tests.support.inference.site import Site
 from tests.support.processes import serve
-
-
-@pytest.fixture(scope="session")
-def _running_service(django_db_setup: None, django_db_blocker: object) -> Iterator[str]:
-    """``serve --workers 2`` with its default settings, for all attacks that need no others."""
-    with django_db_blocker.unblock(), serve("--workers", "2") as served:  # type: ignore[attr-defined]
-        yield served.address
-
-
-@pytest.fixture
-def service(site: Site, _running_service: str) -> Site:
-    """The attacked service between a tenant, the attacker, and the simulated upstream.
-
-    An attack that needs other settings starts its own: ``with serve("--workers", "2", NAME=…)``.
-    """
-    site.server = _running_service
-    site.publish()
-    return site
 
 
 @pytest.fixture(scope="session")
@@ -52,20 +31,3 @@ def guarded(site: Site, _guarded_service: str) -> Site:
     """
     site.server = _guarded_service
     return site
-
-
-@pytest.fixture
-def neighbour(site: Site) -> Tenant:
-    """Another organization on the same service."""
-    return factories.make_tenant("Neighbour")
-
-
-@pytest.fixture
-def is_served(site: Site, neighbour: Tenant) -> Callable[[], bool]:
-    """Sends the neighbour's chat request and returns whether it was answered."""
-
-    def ask() -> bool:
-        answer: requests.Response = site.post(site.chat_body("one two"), key=neighbour.api_key)
-        return answer.status_code == 200
-
-    return ask

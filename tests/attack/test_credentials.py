@@ -18,8 +18,9 @@ from config.console.roles import update_roles
 from config.local.simulator.certificates import ensure_certificates
 from config.local.simulator.server import Simulator
 from endpoints.models import PrivateEndpoint, Validation
-from tests.support.attack import Browser, read_counter
+from tests.support.attack import Browser
 from tests.support.console import SUBMIT, page
+from tests.support.counters import read_counter
 from tests.support.database import snapshots
 from tests.support.inference.site import Site
 from tests.support.processes import serve

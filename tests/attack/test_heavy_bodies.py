@@ -10,7 +10,8 @@ import pytest
 import requests
 
 from inference.models import Generation
-from tests.support.attack import Answer, connect, head_of, read_counter
+from tests.support.attack import Answer, connect, head_of
+from tests.support.counters import read_counter
 from tests.support.inference.site import CHAT, TEXT, Site
 
 BYTES = 20 * 1024 * 1024 - 1024

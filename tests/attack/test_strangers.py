@@ -13,7 +13,8 @@ from accounts.models import ApiKey
 from config import secrets
 from endusers.models import EndUser
 from inference.models import Generation
-from tests.support.attack import Answer, connect, head_of, read_counter
+from tests.support.attack import Answer, connect, head_of
+from tests.support.counters import read_counter
 from tests.support.factories import Tenant
 from tests.support.inference.site import CHAT, TEXT, Site
 

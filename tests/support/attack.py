@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 import requests
 from django.contrib.auth.models import User
 from django.test import Client
-from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.counters import read_counter
 
 _SECONDS: Final = 20.0
 
@@ -177,17 +178,6 @@ def head_of(method: str, path: str, **headers: str | int) -> bytes:
     fields = {"Host": "localhost", **{name.replace("_", "-"): headers[name] for name in headers}}
     lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
-
-
-def read_counter(address: str, name: str, **labels: str) -> float:
-    """Returns the sum of a metric's samples that have these labels, over all workers."""
-    text = requests.get(f"{address}/metrics", timeout=_SECONDS).text
-    return sum(
-        sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if sample.name == name and labels.items() <= sample.labels.items()
-    )
 
 
 @contextmanager

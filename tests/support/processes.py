@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -54,6 +55,12 @@ class Served:
 
     address: str
     process: subprocess.Popen[str]
+    log_file: Path
+
+    @property
+    def log(self) -> str:
+        """What the service has written to its log so far."""
+        return self.log_file.read_text()
 
     def stop(self) -> tuple[int, str]:
         """Asks it to stop as a supervisor does; its exit code and what it printed."""
@@ -61,8 +68,8 @@ class Served:
         return self.wait()
 
     def wait(self) -> tuple[int, str]:
-        _, errors = self.process.communicate(timeout=30)
-        return self.process.returncode, errors
+        self.process.wait(timeout=30)
+        return self.process.returncode, self.log
 
 
 def wait_until_served(served: Served) -> None:
@@ -73,7 +80,7 @@ def wait_until_served(served: Served) -> None:
             if requests.get(f"{served.address}/healthz", timeout=5).status_code == 200:
                 return
         except requests.ConnectionError:
-            assert served.process.poll() is None, served.process.communicate()[1]
+            assert served.process.poll() is None, served.log
         assert time.monotonic() < deadline, "it does not answer"
         time.sleep(0.05)
 
@@ -82,21 +89,22 @@ def wait_until_served(served: Served) -> None:
 def serve(*arguments: str, **changes: str) -> Iterator[Served]:
     """Runs ``serve`` on a free port until it answers, and makes sure that it ends."""
     port = free_port()
-    process = subprocess.Popen(
-        [sys.executable, str(MANAGE), "serve", "--port", str(port), *arguments],
-        env=environment(**changes),
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    served = Served(f"http://127.0.0.1:{port}", process)
-    try:
-        wait_until_served(served)
-        yield served
-    finally:
-        if process.poll() is None:
-            process.terminate()
+    with tempfile.NamedTemporaryFile("w", prefix="causeway-log-") as log:
+        process = subprocess.Popen(
+            [sys.executable, str(MANAGE), "serve", "--port", str(port), *arguments],
+            env=environment(**changes),
+            stderr=log,
+            text=True,
+        )
+        served = Served(f"http://127.0.0.1:{port}", process, Path(log.name))
         try:
-            process.communicate(timeout=15)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
+            wait_until_served(served)
+            yield served
+        finally:
+            if process.poll() is None:
+                process.terminate()
+            try:
+                process.wait(timeout=15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()

@@ -1,8 +1,32 @@
-"""Locks that sessions wait for."""
+"""Locks that a session holds, and those that sessions wait for."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 from django.db import connection
+from django.db.models import QuerySet
+
+
+@contextmanager
+def locked(*rows: QuerySet[Any], strength: str = "UPDATE") -> Iterator[None]:
+    """Holds the rows of these queries locked in a session of its own, and changes nothing.
+
+    ``strength`` is PostgreSQL's word: a payment locks its accounts FOR NO KEY UPDATE, for instance.
+    """
+    session = connection.copy()
+    try:
+        session.set_autocommit(False)
+        with session.cursor() as cursor:
+            for query in rows:
+                statement, parameters = query.query.sql_with_params()
+                cursor.execute(f"{statement} FOR {strength}", parameters)
+                assert cursor.fetchall(), "there is no such row"
+        yield
+    finally:
+        session.close()
 
 
 def waiting() -> int:

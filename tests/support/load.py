@@ -1,0 +1,87 @@
+"""Requests of several callers, one after another for each, while a test does something else."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+import requests
+
+from tests.support.inference.site import CHAT, Site
+
+_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A request: its caller's key, when it began and ended (``time.monotonic()``), its status."""
+
+    key: str
+    began_at: float
+    ended_at: float
+    status: int
+
+
+class Load:
+    """Keeps every caller asking, each in a thread of its own, for the time of a ``with`` block.
+
+    ``sent`` has all requests that were answered.
+    """
+
+    def __init__(self, site: Site, keys: list[str]) -> None:
+        self.sent: list[Sent] = []
+        self._address = site.server
+        self._body = site.chat_body()
+        self._keys = keys
+        self._is_over = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def __enter__(self) -> Self:
+        self._is_over.clear()
+        self._threads = [
+            threading.Thread(target=self._ask, args=(key,), daemon=True) for key in self._keys
+        ]
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._is_over.set()
+        for thread in self._threads:
+            thread.join(_SECONDS)
+
+    def statuses(self, key: str | None = None) -> Counter[int]:
+        """Counts the answers of one caller, or of all, by status."""
+        return Counter(each.status for each in self.sent if key in (None, each.key))
+
+    def wait_for_answers(self, count: int) -> None:
+        """Returns once each caller has had so many answers to requests that began after this."""
+        began_at = time.monotonic()
+        deadline = began_at + _SECONDS
+        while True:
+            found = Counter(each.key for each in list(self.sent) if each.began_at >= began_at)
+            if all(found[key] >= count for key in self._keys):
+                return
+            assert time.monotonic() < deadline, f"{len(found)} of {len(self._keys)} are answered"
+            time.sleep(0.02)
+
+    def _ask(self, key: str) -> None:
+        with requests.Session() as session:
+            while not self._is_over.is_set():
+                began_at = time.monotonic()
+                status = session.post(
+                    f"{self._address}{CHAT}",
+                    json=self._body,
+                    headers={"Authorization": f"Bearer {key}"},
+                    timeout=_SECONDS,
+                ).status_code
+                self.sent.append(Sent(key, began_at, time.monotonic(), status))
