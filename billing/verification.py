@@ -10,7 +10,7 @@ from typing import Final
 
 from django.db import connection
 
-from config.sql import load_statement
+from config.sql import Statement, execute, load_statement
 
 # The maximum number of differences that each check reports.
 MAX_DIFFERENCES: Final = 1_000
@@ -39,8 +39,8 @@ def find_differences() -> list[str]:
     return [text for check in CHECKS for text in run_check(check)]
 
 
-def run_check(check: str) -> list[str]:
+def run_check(check: Statement) -> list[str]:
     """Returns the differences that one statement finds, at most ``MAX_DIFFERENCES``."""
     with connection.cursor() as cursor:
-        cursor.execute(check)
+        execute(cursor, check)
         return [text for (text,) in cursor.fetchmany(MAX_DIFFERENCES)]

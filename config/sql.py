@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any, Final
@@ -17,20 +18,29 @@ from django.db.backends.utils import CursorWrapper
 _PLACEHOLDER: Final = re.compile(r"\$([0-9]+)")
 
 
-def load_statement(package: str, name: str) -> str:
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """The text of a statement; ``name`` is that of its file, for the log and the metrics."""
+
+    name: str
+    text: str
+
+
+def load_statement(package: str, name: str) -> Statement:
     """Returns a statement without its comments, which would be sent with every execution."""
     text = files(package).joinpath("sql", f"{name}.sql").read_text("utf-8")
     lines = text.splitlines()
-    return "\n".join(line for line in lines if line and not line.lstrip().startswith("--"))
+    kept = (line for line in lines if line and not line.lstrip().startswith("--"))
+    return Statement(name, "\n".join(kept))
 
 
-def execute(cursor: CursorWrapper, statement: str, parameters: Sequence[Any] = ()) -> None:
+def execute(cursor: CursorWrapper, statement: Statement, parameters: Sequence[Any] = ()) -> None:
     """Executes a loaded statement on a cursor of the ORM."""
     if parameters:
         named = {f"p{number}": value for number, value in enumerate(parameters, 1)}
-        cursor.execute(_convert_placeholders(statement), named)
+        cursor.execute(_convert_placeholders(statement.text), named)
     else:
-        cursor.execute(statement)
+        cursor.execute(statement.text)
 
 
 @lru_cache

@@ -6,15 +6,20 @@ They use asyncpg, because psycopg spends five times as much of the event loop's 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import re
+import time
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
+from uuid import UUID
 
 import asyncpg
 from asgiref.sync import sync_to_async
 from django.db import InterfaceError, OperationalError, connection
 
 from config.api.errors import Unavailable
+from config.server.batching.waits import Blocked, waits
+from config.sql import Statement
 
 Loaded = TypeVar("Loaded")
 
@@ -29,12 +34,24 @@ _URL_OPTIONS: Final[tuple[str, ...]] = (
 # All of them find rows by key. A plan for small tables may prefer a scan, which is wrong as soon as
 # the tables grow.
 # The server's timeout is shorter than ours, so that a statement that we gave up does not run later.
+# A lock is waited for only briefly, because the statement holds the locks of other organizations
+# meanwhile. Our own statements hold theirs for a few milliseconds.
 _OPTIONS: Final = (
     "-c plan_cache_mode=force_generic_plan -c jit=off "
-    "-c enable_seqscan=off -c enable_bitmapscan=off -c statement_timeout=4500"
+    "-c enable_seqscan=off -c enable_bitmapscan=off "
+    "-c statement_timeout=4500 -c lock_timeout=200"
 )
 _STATEMENT_SECONDS: Final = 5.0
 _CONNECT_SECONDS: Final = 3.0
+
+# Another transaction holds a lock. The statement changed nothing, and the connection is usable.
+_BLOCKED: Final = (
+    asyncpg.LockNotAvailableError,
+    asyncpg.DeadlockDetectedError,
+    asyncpg.SerializationError,
+)
+# Where PostgreSQL says which lock it was, in the context of the error.
+_RELATION: Final = re.compile(r'in relation "([^"]+)"|function "?(\w+)')
 
 # PostgreSQL is unreachable or not ready, or it cancelled the statement for another one.
 _AWAY: Final = (
@@ -64,23 +81,40 @@ class DataPlaneConnection:
     def __init__(self) -> None:
         self._connection: asyncpg.Connection | None = None
 
-    async def execute(self, query: str, parameters: Sequence[Any]) -> list[Sequence[Any]]:
+    async def execute(
+        self,
+        query: Statement,
+        parameters: Sequence[Any],
+        organizations: Collection[UUID] = (),
+    ) -> list[Sequence[Any]]:
         """Runs one statement and returns its rows, if it has any.
 
         Raises :class:`Unavailable` when the database cannot be reached; a statement that was
-        running when the connection broke may or may not have committed. Raises :class:`Rejected`
-        for a statement that changed nothing and would be rejected again.
+        running when the connection broke may or may not have committed. Raises :class:`Blocked`
+        for a statement that changed nothing because a lock was held for too long, and
+        :class:`Rejected` for one that changed nothing and would be rejected again. Reports long
+        waits with the organizations of the statement.
         """
         for attempt in (1, 2):
             fresh = self._connection is None
+            started = time.perf_counter()
             try:
                 if self._connection is None:
                     self._connection = await _connect()
+                    started = time.perf_counter()
                 # A server that hangs does not enforce its own statement timeout.
                 async with asyncio.timeout(_STATEMENT_SECONDS):
-                    rows: list[Sequence[Any]] = await self._connection.fetch(query, *parameters)
-                    return rows
+                    rows: list[Sequence[Any]] = await self._connection.fetch(
+                        query.text, *parameters
+                    )
+                waits.report_slow(query.name, organizations, time.perf_counter() - started)
+                return rows
+            except _BLOCKED as exc:
+                seconds = time.perf_counter() - started
+                waits.report_timeout(query.name, organizations, seconds, _find_relation(exc))
+                raise Blocked from None
             except asyncpg.QueryCanceledError:
+                waits.report_slow(query.name, organizations, time.perf_counter() - started)
                 raise Unavailable from None
             except _AWAY:
                 await self.close()
@@ -99,6 +133,12 @@ class DataPlaneConnection:
         if self._connection is not None:
             broken, self._connection = self._connection, None
             broken.terminate()
+
+
+def _find_relation(error: asyncpg.PostgresError) -> str:
+    """Returns the table, or the function, whose lock a statement did not get."""
+    found = _RELATION.search(error.context or "")
+    return "unknown" if found is None else found[1] or found[2]
 
 
 async def run_in_thread(read: Callable[..., Loaded], *arguments: Any) -> Loaded:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+from uuid import UUID
 
 import msgspec
 
 from config.api.errors import Conflict, GatewayError, Unauthenticated, Unavailable
+from config.server.batching.lane import Lane, Ticket
+from config.server.batching.lanes import Lanes
+from config.server.batching.suspects import Suspects
+from config.server.batching.waits import Blocked
 from config.sql import load_statement
 from inference.admission.authority import Authority, AuthorityReader, GovernedKey, build_budgets
 from inference.admission.budgets import Budgets, StaleReading
@@ -29,12 +33,18 @@ REPIN: Final = load_statement("inference", "repin")
 # Other writers may change the data of a request between reading and storing. After this many tries
 # the request is refused with status 503.
 _TRIES: Final = 8
+# How long a request waits for a row that is locked, before it is refused with status 503.
+_PATIENCE_SECONDS: Final = 4.5
+# Generations that one connection moves in turn, before others may use it.
+_REPINS: Final = 8
 _encode = msgspec.json.Encoder().encode
 
 # The decision about one request; ``None`` means that the request must be decided again.
 Decision = Admission | BaseException | None
 # The admissions of a batch, by the index of their request.
 AdmittedByIndex = Mapping[int, tuple[AdmissionRequest, Admission]]
+# A generation and the candidate to which it moves.
+Repinning = tuple[Admission, Candidate]
 
 
 class AdmissionStore:
@@ -42,28 +52,33 @@ class AdmissionStore:
 
     The first try decides by readings that the worker remembers. Two more statements read authority
     and meters again when the worker does not know a key, or when a remembered reading would refuse
-    or bound a request.
+    or bound a request. A store is not for concurrent use: each lane has its own, and all stores of
+    a worker share the health of endpoints, what it remembers of keys, and its copies.
     """
 
-    def __init__(self, health: HealthTable) -> None:
+    def __init__(
+        self,
+        health: HealthTable,
+        snapshots: Snapshots | None = None,
+        authority: AuthorityReader | None = None,
+    ) -> None:
         self._health = health
         self._connection = DataPlaneConnection()
-        # Repinning is rare. It has a connection of its own, so that it never waits for a batch.
-        self._repin_connection = DataPlaneConnection()
-        self._repin_lock = asyncio.Lock()
-        self._snapshots = Snapshots()
-        self._authority = AuthorityReader(self._connection, self._snapshots)
+        self._snapshots = snapshots or Snapshots()
+        self._authority = authority or AuthorityReader(self._snapshots)
 
     async def close(self) -> None:
         await self._connection.close()
-        await self._repin_connection.close()
 
-    async def admit(self, batch: list[AdmissionRequest]) -> Sequence[Admission | BaseException]:
+    async def admit(
+        self, batch: list[AdmissionRequest], organizations: Collection[UUID] = ()
+    ) -> Sequence[Admission | BaseException]:
         """Returns an admission, or the error that refuses it, for each request in order.
 
         ``admit.sql`` checks keys, balances, budgets and every version that routing depends on once
         more. A revocation, a spent budget or a disabled endpoint therefore takes effect on the
         next request. A request whose data has changed is read and decided again.
+        :class:`Blocked` stands for a request that is not stored because of a lock.
         """
         results: list[Admission | BaseException] = [Unavailable() for _ in batch]
         waiting = list(range(len(batch)))
@@ -92,32 +107,6 @@ class AdmissionStore:
                 break
         return results
 
-    async def repin(self, admission: Admission, candidate: Candidate) -> bool:
-        """Moves a generation, and the price it will pay, to the next candidate before dispatch.
-
-        The hold stays as it is: it covers every candidate. Returns ``False``, and changes nothing,
-        if the key, the organization's endpoints and credentials, or the catalogue changed since the
-        candidates were selected.
-        """
-        route = candidate.route
-        authority = admission.authority
-        parameters = [
-            admission.generation_id,
-            authority.organization_id,
-            authority.key_id,
-            route.endpoint_id if route.is_private else None,
-            None if route.is_private else route.endpoint_id,
-            route.facts.provider_name,
-            route.price_id,
-            candidate.is_byok,
-            route.attestation_id,
-            route.model_slug,
-            authority.routing_version,
-            authority.catalog_version,
-        ]
-        async with self._repin_lock:
-            return bool(await self._repin_connection.execute(REPIN, parameters))
-
     async def _try_admit(
         self, batch: list[AdmissionRequest], *, may_recall: bool, is_last: bool
     ) -> list[Decision]:
@@ -129,7 +118,7 @@ class AdmissionStore:
         readings = self._authority.recall(digests) if may_recall else None
         is_current = readings is None
         if readings is None:
-            readings = await self._authority.read(digests)
+            readings = await self._authority.read(self._connection, digests)
         keys = {digest: await self._govern(each.authority) for digest, each in readings.items()}
         budgets = build_budgets(readings.values(), is_current=is_current)
         screening = TimeSlice()
@@ -203,6 +192,7 @@ class AdmissionStore:
                 _encode([make_row(entry, admission) for entry, admission in admitted]).decode(),
                 _encode(list(budgets.ceilings.values())).decode(),
             ],
+            {admission.authority.organization_id for _, admission in admitted},
         )
         return {row[0] for row in rows}
 
@@ -212,17 +202,124 @@ class AdmissionStore:
         """Stores admissions one by one; adds their ids to ``stored`` and returns the refusals."""
         refusals: dict[int, GatewayError] = {}
         unavailable: Unavailable | None = None
+        blocked: dict[UUID, Blocked] = {}
         for index, (entry, admission) in admitted.items():
-            if unavailable is not None:
+            organization_id = admission.authority.organization_id
+            if refusal := unavailable or blocked.get(organization_id):
                 # Each further try would cost one time-out, and the callers whose admission is
                 # stored would wait for all of them.
-                refusals[index] = unavailable
+                refusals[index] = refusal
                 continue
             try:
                 stored |= await self._store([(entry, admission)], budgets)
+            except Blocked as exc:
+                refusals[index] = blocked[organization_id] = exc
             except Unavailable as exc:
                 refusals[index] = unavailable = exc
             except Rejected:
                 if is_last:
                     refusals[index] = Conflict("A resource that this request needs was removed.")
         return refusals
+
+
+class RepinStore:
+    """Moves generations to their next candidates, one statement for each."""
+
+    def __init__(self) -> None:
+        self._connection = DataPlaneConnection()
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+    async def repin(
+        self, batch: list[Repinning], organizations: Collection[UUID] = ()
+    ) -> Sequence[bool | BaseException]:
+        """Returns for each generation whether it was moved, or the error that prevented it."""
+        results: list[bool | BaseException] = []
+        blocked: dict[UUID, Blocked] = {}
+        for admission, candidate in batch:
+            organization_id = admission.authority.organization_id
+            try:
+                if organization_id in blocked:
+                    raise blocked[organization_id]
+                rows = await self._connection.execute(
+                    REPIN, _make_parameters(admission, candidate), [organization_id]
+                )
+                results.append(bool(rows))
+            except Blocked as exc:
+                blocked[organization_id] = exc
+                results.append(exc)
+            except (Unavailable, Rejected) as exc:
+                results.append(exc)
+        return results
+
+
+def _make_parameters(admission: Admission, candidate: Candidate) -> list[Any]:
+    """Returns the parameters of :data:`REPIN`."""
+    route = candidate.route
+    authority = admission.authority
+    return [
+        admission.generation_id,
+        authority.organization_id,
+        authority.key_id,
+        route.endpoint_id if route.is_private else None,
+        None if route.is_private else route.endpoint_id,
+        route.facts.provider_name,
+        route.price_id,
+        candidate.is_byok,
+        route.attestation_id,
+        route.model_slug,
+        authority.routing_version,
+        authority.catalog_version,
+    ]
+
+
+class AdmissionLanes:
+    """The lanes in which a worker admits requests, and those in which it moves generations.
+
+    Moving is rare. It has lanes of its own, so that it never waits for a batch of admissions.
+    """
+
+    def __init__(self, health: HealthTable, suspects: Suspects) -> None:
+        self._health = health
+        self._snapshots = Snapshots()
+        self._authority = AuthorityReader(self._snapshots)
+        self._admissions: Lanes[AdmissionRequest, Admission] = Lanes(
+            "admit", self._open_admission, suspects, patience=_PATIENCE_SECONDS
+        )
+        self._repins: Lanes[Repinning, bool] = Lanes(
+            "repin", _open_repin, suspects, limit=_REPINS, patience=_PATIENCE_SECONDS
+        )
+
+    async def close(self) -> None:
+        await self._admissions.close()
+        await self._repins.close()
+
+    async def drain(self) -> None:
+        """Waits until every request that was submitted is admitted or refused."""
+        await self._admissions.drain()
+
+    def submit(
+        self, organization_id: UUID, request: AdmissionRequest
+    ) -> Ticket[AdmissionRequest, Admission]:
+        """Queues a request of an organization for admission."""
+        return self._admissions.submit(organization_id, request)
+
+    async def repin(self, admission: Admission, candidate: Candidate) -> bool:
+        """Moves a generation, and the price it will pay, to the next candidate before dispatch.
+
+        The hold stays as it is: it covers every candidate. Returns ``False``, and changes nothing,
+        if the key, the organization's endpoints and credentials, or the catalogue changed since the
+        candidates were selected. Raises :class:`Unavailable`.
+        """
+        organization_id = admission.authority.organization_id
+        return await self._repins.submit(organization_id, (admission, candidate)).future
+
+    def _open_admission(self) -> Lane[AdmissionRequest, Admission]:
+        store = AdmissionStore(self._health, self._snapshots, self._authority)
+        return Lane(store.admit, store.close)
+
+
+def _open_repin() -> Lane[Repinning, bool]:
+    store = RepinStore()
+    return Lane(store.repin, store.close)

@@ -83,10 +83,12 @@ class GovernedKey:
 
 
 class AuthorityReader:
-    """Reads the authority of keys with one statement, and their meters with another one."""
+    """Reads the authority of keys with one statement, and their meters with another one.
 
-    def __init__(self, connection: DataPlaneConnection, snapshots: Snapshots) -> None:
-        self._connection = connection
+    All lanes of a worker share what it remembers; each reads on a connection of its own.
+    """
+
+    def __init__(self, snapshots: Snapshots) -> None:
         self._snapshots = snapshots
         self._remembered: OrderedDict[str, KeyReading] = OrderedDict()
 
@@ -108,15 +110,17 @@ class AuthorityReader:
             readings[digest] = reading
         return readings
 
-    async def read(self, digests: Collection[str]) -> dict[str, KeyReading]:
+    async def read(
+        self, connection: DataPlaneConnection, digests: Collection[str]
+    ) -> dict[str, KeyReading]:
         """Reads and remembers the authority and the meters of every key that exists."""
-        rows = await self._connection.execute(READ_AUTHORITY, [list(digests)])
+        rows = await connection.execute(READ_AUTHORITY, [list(digests)])
         authorities = {digest: Authority(*columns) for digest, *columns in rows}
         meters: dict[UUID, MeterReading] = {}
         read_at = datetime.now(UTC)
         subjects = {subject for each in authorities.values() for subject in each.subjects}
         if subjects:
-            for now, *columns in await self._connection.execute(READ_METERS, [list(subjects)]):
+            for now, *columns in await connection.execute(READ_METERS, [list(subjects)]):
                 meter = MeterReading(*columns)
                 meters[meter.subject_id], read_at = meter, now.astimezone(UTC)
         for digest in digests:

@@ -19,7 +19,7 @@ import msgspec
 from accounts.authentication import require_usable
 from config.api.errors import GatewayError, Unauthenticated
 from config.secrets import KeyDigests
-from config.server.batching import Batcher
+from config.server.batching.batcher import Batcher
 from config.server.bulkheads import Budget
 from config.sql import load_statement
 from inference.admission.renewal import DigestRenewal

@@ -10,8 +10,10 @@ from uuid import UUID
 
 import msgspec
 
+from config.api.errors import Unavailable
 from config.secrets import KeyDigests
-from config.server.batching import Batcher
+from config.server.batching.batcher import Batcher
+from config.server.batching.waits import Blocked
 from config.sql import load_statement
 from inference.store import DataPlaneConnection
 
@@ -52,9 +54,27 @@ class DigestRenewal:
         await self._batcher.drain()
         await self._connection.close()
 
-    async def _store(self, batch: list[RenewedDigest]) -> Sequence[None]:
-        await self._connection.execute(RENEW_DIGESTS, [_encode(batch).decode()])
+    async def _store(self, batch: list[RenewedDigest]) -> Sequence[BaseException | None]:
+        try:
+            await self._execute(batch)
+        except Blocked:
+            # One of the digests is locked. The others are stored without it.
+            return await self._store_each(batch)
         return [None] * len(batch)
+
+    async def _store_each(self, batch: list[RenewedDigest]) -> list[BaseException | None]:
+        results: list[BaseException | None] = []
+        for renewed in batch:
+            try:
+                await self._execute([renewed])
+            except Unavailable as exc:
+                results.append(exc)
+            else:
+                results.append(None)
+        return results
+
+    async def _execute(self, batch: list[RenewedDigest]) -> None:
+        await self._connection.execute(RENEW_DIGESTS, [_encode(batch).decode()])
 
 
 def _report(stored: asyncio.Future[None]) -> None:

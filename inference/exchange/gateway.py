@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
+from uuid import UUID
 
 from django.conf import settings
 from msgspec.structs import replace
@@ -18,12 +19,13 @@ from catalog.dialects.base import InvalidStream, ProviderFailure, Reply
 from catalog.dialects.shared.raw import Piece
 from config import egress
 from config.api.errors import GatewayError, Unauthenticated
-from config.server.batching import Batcher
+from config.server.batching.lane import Ticket
+from config.server.batching.suspects import Suspects
 from config.server.bulkheads import Bulkheads, Occupancy
 from config.server.load.large_work import LARGE_BYTES, LargeWork
 from config.server.load.loop_time import LoopTime
 from inference import metrics
-from inference.admission.admit import AdmissionStore
+from inference.admission.admit import AdmissionLanes
 from inference.admission.decide import Admission, AdmissionRequest
 from inference.admission.estimate import BYTES_PER_TOKEN
 from inference.admission.recognition import RecognizedKey, Recognizer
@@ -38,7 +40,7 @@ from inference.filters.screening import screen
 from inference.routing.health import HealthTable
 from inference.routing.routes import Candidate
 from inference.settlement.journal import Heartbeat, Progress
-from inference.settlement.settle import Settlement, SettlementStore
+from inference.settlement.settle import Settlement, open_lanes
 
 logger = logging.getLogger(__name__)
 
@@ -51,9 +53,6 @@ _YOUNG_MS: Final = 1000
 _LINGER_SECONDS: Final = 0.05
 # How long a caller may take to receive the event of a failure.
 _LAST_EVENT_SECONDS: Final = 5.0
-# How long a settlement waits for others to share its statement. If the process ends before that,
-# the sweeper settles the generation by its journal.
-_SETTLING_SECONDS: Final = 0.01
 # How long a stopping worker waits until its last settlements are stored.
 _DRAIN_SECONDS: Final = 15.0
 _POLL_SECONDS: Final = 0.02
@@ -72,12 +71,9 @@ class Gateway:
         self.bulkheads = Bulkheads()
         self.recognizer = Recognizer(self.bulkheads.refuse)
         self.claims = ClaimLog()
-        self._admission = AdmissionStore(self.health)
-        self._settlement = SettlementStore()
-        self._admissions: Batcher[AdmissionRequest, Admission] = Batcher(self._admission.admit)
-        self._settlements: Batcher[Settlement, None] = Batcher(
-            self._settlement.store, pause=_SETTLING_SECONDS
-        )
+        suspects = Suspects()
+        self._admissions = AdmissionLanes(self.health, suspects)
+        self._settlements = open_lanes(suspects)
         self._heartbeat = Heartbeat(self._collect_progress, self.health)
         self._running: set[Exchange] = set()
         self.large_work = LargeWork("large-work")
@@ -92,7 +88,7 @@ class Gateway:
     async def close(self) -> None:
         """Waits until everything delivered is settled, then closes the connections.
 
-        If the database is unavailable for fifteen seconds, the sweeper settles the rest.
+        What the database does not take for fifteen seconds, the sweeper settles.
         """
         try:
             async with asyncio.timeout(_DRAIN_SECONDS):
@@ -102,13 +98,17 @@ class Gateway:
                     await asyncio.sleep(_POLL_SECONDS)
                 await self._settlements.drain()
         except TimeoutError:
-            logger.error("some generations are left to the sweeper: the database is unavailable")
+            logger.error(
+                "%d generations are left to the sweeper: the database is unavailable, or their "
+                "rows are locked",
+                len(self._running),
+            )
         self.large_work.close()
         self._screening.close()
         await self._heartbeat.close()
         await self.recognizer.close()
-        await self._admission.close()
-        await self._settlement.close()
+        await self._admissions.close()
+        await self._settlements.close()
         await self.egress_client.__aexit__(None, None, None)
 
     async def admit(
@@ -119,7 +119,7 @@ class Gateway:
         Nothing has been sent to an upstream when this returns or raises.
         """
         try:
-            admission = await self._submit(request, occupancy)
+            admission = await self._submit(request, key.organization_id, occupancy)
         except ContentBlocked as exc:
             metrics.count_findings([exc.finding])
             raise
@@ -137,11 +137,11 @@ class Gateway:
 
     async def repin(self, admission: Admission, candidate: Candidate) -> bool:
         """Pins the price of the next candidate; ``False`` when it may no longer be used."""
-        return await self._admission.repin(admission, candidate)
+        return await self._admissions.repin(admission, candidate)
 
     def settle(self, exchange: Exchange, settlement: Settlement) -> None:
         """Queues a settlement; it is stored even when nobody waits for it."""
-        stored = self._settlements.submit(settlement)
+        stored = self._settlements.submit(exchange.organization_id, settlement).future
         # The heartbeat continues until it is stored, so that the sweeper does not end the
         # generation after an outage of the database.
         stored.add_done_callback(lambda _: self._running.discard(exchange))
@@ -158,25 +158,31 @@ class Gateway:
         running = filter(Exchange.is_ahead, self._running) if is_urgent else self._running
         return [progress for each in running if (progress := each.measure_progress()) is not None]
 
-    async def _submit(self, request: AdmissionRequest, occupancy: Occupancy) -> Admission:
+    async def _submit(
+        self, request: AdmissionRequest, organization_id: UUID, occupancy: Occupancy
+    ) -> Admission:
         """Queues a request for admission.
 
         The batch refuses a prompt that takes long to screen with :class:`Unscreened`. It is then
         screened in a thread and queued again with the result.
         """
         while True:
-            admitted = self._admissions.submit(request)
+            ticket = self._admissions.submit(organization_id, request)
             try:
-                return await asyncio.shield(admitted)
+                return await asyncio.shield(ticket.future)
             except asyncio.CancelledError:
-                # The batch continues and may store the generation, which must then be settled.
-                admitted.add_done_callback(partial(self._settle_cancelled, occupancy))
+                self._withdraw(ticket, occupancy)
                 raise
             except Unscreened as exc:
                 screened = await self._screening.run(
                     occupancy.organization_id, screen, exc.filters, request.request
                 )
             request = replace(request, screened=screened)
+
+    def _withdraw(self, ticket: Ticket[AdmissionRequest, Admission], occupancy: Occupancy) -> None:
+        """Drops the request of a caller who left; if a batch has it, settles what that stores."""
+        if not ticket.withdraw():
+            ticket.future.add_done_callback(partial(self._settle_cancelled, occupancy))
 
     def _settle_cancelled(self, occupancy: Occupancy, admitted: asyncio.Future[Admission]) -> None:
         if admitted.exception() is None:
@@ -188,6 +194,7 @@ class Exchange:
 
     def __init__(self, gateway: Gateway, admission: Admission, occupancy: Occupancy) -> None:
         self.generation_id = admission.generation_id
+        self.organization_id = admission.authority.organization_id
         self.occupancy = occupancy
         self._gateway = gateway
         self._request = admission.request

@@ -306,11 +306,15 @@ class HealthTable:
             rows.extend(record.sent.values())
         return rows
 
-    def merge(self, rows: Iterable[Sequence[Any]], now: float) -> None:
-        """Replaces the shared buckets by the rows of ``exchange_health.sql``, ours included."""
+    def merge(self, rows: Iterable[Sequence[Any]], now: float, *, has_sent: bool = True) -> None:
+        """Replaces the shared buckets by the rows of ``exchange_health.sql``, ours included.
+
+        ``has_sent=False`` keeps the buckets that could not be sent, for the next exchange.
+        """
         for record in self._records.values():
             record.shared = {}
-            record.sent = {}
+            if has_sent:
+                record.sent = {}
         for row in rows:
             bucket = Bucket(*row)
             record = self._records.setdefault(bucket.endpoint_id, _Record())

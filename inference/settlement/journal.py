@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from config.api.errors import Unavailable
+from config.server.batching.waits import Blocked
 from config.server.readiness import readiness
 from config.sql import load_statement
 from inference.routing.health import HealthTable, oldest_bucket
@@ -25,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 JOURNAL: Final = load_statement("inference", "journal")
 EXCHANGE_HEALTH: Final = load_statement("inference", "exchange_health")
+READ_HEALTH: Final = load_statement("inference", "read_health")
 
 # Output since the last heartbeat stays unbilled if the process dies. A heartbeat therefore runs
 # once a second, and earlier when a stream has delivered much. The pause bounds the number of
@@ -91,6 +93,9 @@ class Heartbeat:
                 if is_due:
                     await self._exchange_health()
                     readiness.is_database_available = True
+            except Blocked:
+                # Reported already. The database is there, and the next heartbeat tries again.
+                continue
             except (Unavailable, Rejected) as exc:
                 readiness.is_database_available = False
                 # The next heartbeat writes everything that this one would have written.
@@ -100,5 +105,13 @@ class Heartbeat:
     async def _exchange_health(self) -> None:
         now = time.time()
         rows = _encode(self._health.outgoing()).decode()
-        found = await self._connection.execute(EXCHANGE_HEALTH, [rows, oldest_bucket(now)])
-        self._health.merge(found, now)
+        oldest = oldest_bucket(now)
+        try:
+            found = await self._connection.execute(EXCHANGE_HEALTH, [rows, oldest])
+        except Blocked:
+            # All workers share these rows. While one of them is locked, what this worker has seen
+            # waits, and what the others have seen still comes.
+            found = await self._connection.execute(READ_HEALTH, [oldest])
+            self._health.merge(found, now, has_sent=False)
+        else:
+            self._health.merge(found, now)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
+from uuid import UUID
 
 import msgspec
 from msgspec.structs import replace
 
 from catalog.pricing import Usage
 from config.api.errors import Unavailable
+from config.server.batching.lane import Lane
+from config.server.batching.lanes import Lanes
+from config.server.batching.suspects import Suspects
+from config.server.batching.waits import Blocked
 from config.sql import load_statement
 from inference.admission.estimate import Claim
 from inference.store import DataPlaneConnection
@@ -22,6 +27,9 @@ SETTLE: Final = load_statement("inference", "settle")
 
 _RETRY_SECONDS: Final = 0.25
 _LONGEST_RETRY_SECONDS: Final = 4.0
+# How long a settlement waits for others to share its statement. If the process ends before that,
+# the sweeper settles the generation by its journal.
+_PAUSE_SECONDS: Final = 0.01
 _encode = msgspec.json.Encoder().encode
 
 
@@ -88,7 +96,10 @@ class SettlementRow(msgspec.Struct, frozen=True):
 
 
 class SettlementStore:
-    """Stores batches with one statement, and retries while the database is unavailable."""
+    """Stores batches with one statement, and retries while the database is unavailable.
+
+    A store is not for concurrent use: each lane has its own.
+    """
 
     def __init__(self) -> None:
         self._connection = DataPlaneConnection()
@@ -96,20 +107,26 @@ class SettlementStore:
     async def close(self) -> None:
         await self._connection.close()
 
-    async def store(self, batch: list[Settlement]) -> Sequence[None]:
+    async def store(
+        self, batch: list[Settlement], organizations: Collection[UUID] = ()
+    ) -> Sequence[Blocked | None]:
         """Stores every settlement of the batch; returns when they are durable.
 
         A settlement that PostgreSQL rejects, for instance because its cost is out of range, is
         logged and left to the sweeper. It does not keep the others from being stored.
+        :class:`Blocked` stands for a settlement that is not stored because of a lock.
         """
         try:
-            await self._execute(batch)
+            await self._execute(batch, organizations)
+        except Blocked as exc:
+            return [exc] * len(batch)
         except Exception:
-            for item in batch:
-                await self._store_alone(item)
+            return [await self._store_alone(item, organizations) for item in batch]
         return [None] * len(batch)
 
-    async def _store_alone(self, item: Settlement) -> None:
+    async def _store_alone(
+        self, item: Settlement, organizations: Collection[UUID]
+    ) -> Blocked | None:
         """Stores one settlement; drops the upstream's texts if it cannot be stored with them.
 
         It is tried twice unchanged: PostgreSQL checks a row's constraints before it sees that its
@@ -118,25 +135,40 @@ class SettlementStore:
         problem: Exception | None = None
         for candidate in (item, item, item.without_upstream_texts()):
             try:
-                await self._execute([candidate])
+                await self._execute([candidate], organizations)
+            except Blocked as exc:
+                return exc
             except Exception as exc:
                 problem = exc
             else:
-                return
+                return None
         logger.error("the generation %s cannot be settled", item.generation_id, exc_info=problem)
+        return None
 
-    async def _execute(self, batch: list[Settlement]) -> None:
+    async def _execute(self, batch: list[Settlement], organizations: Collection[UUID]) -> None:
         rows = encode_settlements(batch)
         pause = _RETRY_SECONDS
         while True:
             try:
-                await self._connection.execute(SETTLE, [rows])
+                await self._connection.execute(SETTLE, [rows], organizations)
+            except Blocked:
+                raise
             except Unavailable:
                 logger.error("the database is unavailable: %d settlements wait", len(batch))
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LONGEST_RETRY_SECONDS)
             else:
                 return
+
+
+def open_lanes(suspects: Suspects) -> Lanes[Settlement, None]:
+    """Opens the lanes in which a worker settles; a settlement that a lock stops waits for ever."""
+    return Lanes("settle", _open_lane, suspects, pause=_PAUSE_SECONDS)
+
+
+def _open_lane() -> Lane[Settlement, None]:
+    store = SettlementStore()
+    return Lane(store.store, store.close)
 
 
 def encode_settlements(batch: Sequence[Settlement]) -> str:

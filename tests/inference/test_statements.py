@@ -51,7 +51,7 @@ STATEMENTS = [
 
 def batch_columns(name: str, parameter: int) -> dict[str, str]:
     """Returns the columns that a statement reads from a JSON parameter, with their types."""
-    statement = sql.load_statement("inference", name)
+    statement = sql.load_statement("inference", name).text
     found = re.search(
         rf"json_to_recordset\(\${parameter}::json\) AS \w+ \((.*?)\n    \)", statement, re.DOTALL
     )
@@ -86,7 +86,7 @@ def test_the_columns_of_a_batch_are_the_fields_of_its_struct(
     ],
 )
 def test_the_columns_of_a_result_are_the_fields_of_its_struct(
-    db: None, statement: str, leading: str, fields: list[str]
+    db: None, statement: sql.Statement, leading: str, fields: list[str]
 ) -> None:
     with connection.cursor() as cursor:
         sql.execute(cursor, statement, [[]])
@@ -106,4 +106,4 @@ def test_the_header_of_a_statement_states_its_parameters_result_and_locks(
 
 def test_load_statement_removes_the_comments() -> None:
     for package, name in STATEMENTS:
-        assert "--" not in sql.load_statement(package, name)
+        assert "--" not in sql.load_statement(package, name).text

@@ -51,12 +51,10 @@ def admitted(site: Site, count: int, monkeypatch: pytest.MonkeyPatch, **fields: 
     loops: list[asyncio.AbstractEventLoop] = []
     execute = DataPlaneConnection.execute
 
-    async def counted(
-        self: DataPlaneConnection, query: str, parameters: Sequence[Any]
-    ) -> list[Sequence[Any]]:
+    async def counted(self: DataPlaneConnection, *arguments: Any) -> list[Sequence[Any]]:
         if asyncio.get_running_loop() is loops[0]:
             statements[-1] += 1
-        return await execute(self, query, parameters)
+        return await execute(self, *arguments)
 
     async def run() -> None:
         loops.append(asyncio.get_running_loop())

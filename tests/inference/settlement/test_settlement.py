@@ -20,7 +20,7 @@ from billing import ledger, reviews
 from billing.models import Transfer
 from catalog.dialects.base import Operation
 from catalog.pricing import Usage
-from config.server.batching import Batcher
+from config.server.batching.batcher import Batcher
 from inference.admission.decide import AdmissionRequest
 from inference.exchange.gateway import Gateway
 from inference.models import Generation, Journal

@@ -1,0 +1,201 @@
+"""Lanes: natural batches in which a locked organization holds up no other one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Generic
+from uuid import UUID
+
+from config.server.batching.lane import Item, Lane, Result, Runner, Ticket
+from config.server.batching.sides import Sides
+from config.server.batching.suspects import Suspects
+
+# The second shared lane begins when the first one's flush has run this long. Before that, larger
+# batches cost less than an earlier start gains.
+_SLOW_SECONDS: Final = 0.02
+_DRAIN_POLL_SECONDS: Final = 0.02
+
+
+class Lanes(Generic[Item, Result]):
+    """Collects items while flushes run; an organization is in one flush at a time.
+
+    A free shared lane takes the items of all organizations that are in no flush. The organizations
+    of a batch that met a lock are tried apart, each in a batch of its own, in side lanes, and those
+    that meet a lock there stay apart (:class:`Sides`).
+
+    ``pause`` delays each shared flush, for items that nobody waits for. ``patience`` is how long a
+    blocked item is tried before :class:`Blocked` is raised to its waiter; ``None`` is for ever.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        open_lane: Callable[[], Lane[Item, Result]],
+        suspects: Suspects,
+        *,
+        shared: int = 2,
+        side: int = 4,
+        limit: int = 256,
+        pause: float = 0,
+        patience: float | None = None,
+    ) -> None:
+        self._limit = limit
+        self._pause = pause
+        self._shared = [Runner(open_lane()) for _ in range(shared)]
+        self._queues: dict[UUID, list[Ticket[Item, Result]]] = {}
+        self._busy: set[UUID] = set()
+        self._sides = Sides(
+            name,
+            [Runner(open_lane()) for _ in range(side)],
+            suspects,
+            self._busy,
+            self._take_back,
+            limit=limit,
+            patience=patience,
+        )
+        # Whether the first lane's flush is slow, and the timer that finds out.
+        self._is_slow = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def submit(self, organization_id: UUID, item: Item) -> Ticket[Item, Result]:
+        """Queues an item of an organization; never blocks."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        ticket: Ticket[Item, Result] = Ticket(organization_id, item, loop.create_future(), now)
+        if self._sides.serves(organization_id, now):
+            self._set_apart([ticket])
+            return ticket
+        queue = self._queues.get(organization_id)
+        if queue is None:
+            self._queues[organization_id] = [ticket]
+        else:
+            queue.append(ticket)
+        self._start()
+        return ticket
+
+    async def drain(self) -> None:
+        """Waits until no item is queued and no flush is running."""
+        while True:
+            if tasks := self._tasks():
+                await asyncio.wait(tasks)
+            elif self._queues or self._sides.has_waiting:
+                await asyncio.sleep(_DRAIN_POLL_SECONDS)
+            else:
+                return
+
+    async def close(self) -> None:
+        """Ends all flushes and connections."""
+        self._sides.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        tasks = self._tasks()
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        for runner in (*self._shared, *self._sides.runners):
+            await runner.lane.close()
+
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        runners = (*self._shared, *self._sides.runners)
+        return [runner.task for runner in runners if runner.task is not None]
+
+    def _start(self) -> None:
+        """Starts the first lane; if it is slow, another one."""
+        first, *others = self._shared
+        if first.task is None:
+            first.task = asyncio.get_running_loop().create_task(self._run(first))
+        elif self._is_slow:
+            for runner in others:
+                if runner.task is None:
+                    runner.task = asyncio.get_running_loop().create_task(self._run(runner))
+                    return
+
+    async def _run(self, runner: Runner[Item, Result]) -> None:
+        first = self._shared[0]
+        try:
+            while self._queues and (runner is first or first.task is None or self._is_slow):
+                if self._pause and sum(map(len, self._queues.values())) < self._limit:
+                    await asyncio.sleep(self._pause)
+                tickets, organizations = self._take()
+                if not tickets:
+                    break
+                await self._flush(runner, tickets, organizations)
+        finally:
+            runner.task = None
+
+    def _take(self) -> tuple[list[Ticket[Item, Result]], list[UUID]]:
+        """Removes and returns the items of all organizations that are in no flush.
+
+        If they are too many, each organization has the same share, and those that still have items
+        go behind the others.
+        """
+        queues, limit = self._queues, self._limit
+        free = [each for each in queues if each not in self._busy]
+        is_full = sum(len(queues[each]) for each in free) > limit
+        share = max(1, limit // len(free)) if is_full else limit
+        tickets: list[Ticket[Item, Result]] = []
+        organizations = []
+        for organization_id in free:
+            queue = queues.pop(organization_id)
+            if len(queue) > share:
+                queues[organization_id] = queue[share:]
+                del queue[share:]
+            if taken := [ticket for ticket in queue if not ticket.future.done()]:
+                organizations.append(organization_id)
+                tickets += taken
+                if len(tickets) >= limit:
+                    break
+        return tickets, organizations
+
+    async def _flush(
+        self,
+        runner: Runner[Item, Result],
+        tickets: list[Ticket[Item, Result]],
+        organizations: list[UUID],
+    ) -> None:
+        """Flushes a batch of one or many organizations; sets those apart that meet a lock."""
+        is_first = runner is self._shared[0]
+        if is_first and self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(_SLOW_SECONDS, self._notice_slow)
+        self._busy.update(organizations)
+        try:
+            blocked = await runner.flush(tickets, organizations)
+        finally:
+            self._busy.difference_update(organizations)
+            if is_first:
+                self._is_slow = False
+        if blocked:
+            self._set_apart(blocked)
+        else:
+            self._sides.start()
+
+    def _notice_slow(self) -> None:
+        """Starts the second lane if the flush of the first one is slow."""
+        self._timer = None
+        started_at = self._shared[0].started_at
+        if started_at is None:
+            return
+        loop = asyncio.get_running_loop()
+        if loop.time() < started_at + _SLOW_SECONDS:
+            self._timer = loop.call_at(started_at + _SLOW_SECONDS, self._notice_slow)
+            return
+        self._is_slow = True
+        if self._queues:
+            self._start()
+
+    def _set_apart(self, tickets: list[Ticket[Item, Result]]) -> None:
+        """Queues items at the side lanes, with all others of their organizations."""
+        for ticket in tickets:
+            others = self._queues.pop(ticket.organization_id, [])
+            self._sides.add(ticket.organization_id, [ticket, *others])
+        self._sides.start()
+
+    def _take_back(self, organization_id: UUID, tickets: list[Ticket[Item, Result]]) -> None:
+        """Queues an organization's items at the shared lanes again."""
+        if tickets:
+            self._queues.setdefault(organization_id, []).extend(tickets)
+        if self._queues:
+            self._start()

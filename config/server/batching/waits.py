@@ -1,0 +1,97 @@
+"""Waits: reports the statements that wait for locks, in the log and in the metrics."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection
+from typing import Final
+from uuid import UUID
+
+from prometheus_client import Counter, Gauge
+
+from config.api.errors import Unavailable
+
+logger = logging.getLogger(__name__)
+
+_SLOW_STATEMENTS: Final = Counter(
+    "causeway_slow_statements_total",
+    "Statements of the data plane that took more than 100 ms.",
+    ("statement",),
+)
+_LOCK_TIMEOUTS: Final = Counter(
+    "causeway_lock_timeouts_total",
+    "Statements of the data plane that were given up because a row or a table was locked.",
+    ("statement", "relation"),
+)
+_BLOCKED: Final = Gauge(
+    "causeway_blocked_organizations",
+    "Organizations whose items wait apart, because one of their rows is locked.",
+    ("statement",),
+    multiprocess_mode="livesum",
+)
+_SLOW_SECONDS: Final = 0.1
+# One log line a statement and kind in this time.
+_LOG_SECONDS: Final = 1.0
+
+
+class Blocked(Unavailable):
+    """A lock that a statement needs is held by another transaction; it stored nothing."""
+
+    message = (
+        "Another transaction has locked a row that this request needs. Nothing was stored. "
+        "Try again shortly."
+    )
+
+
+class Waits:
+    """Logs and counts slow statements and lock timeouts; at most one line a second of each."""
+
+    def __init__(self) -> None:
+        self._logged: dict[tuple[str, bool], float] = {}
+
+    def report_slow(self, statement: str, organizations: Collection[UUID], seconds: float) -> None:
+        """Reports a statement that has run, if it took more than 100 ms."""
+        if seconds > _SLOW_SECONDS:
+            _SLOW_STATEMENTS.labels(statement).inc()
+            if self._may_log(statement, is_timeout=False):
+                logger.warning(
+                    "the statement %s took %d ms for %s",
+                    statement,
+                    seconds * 1000,
+                    _name(organizations),
+                )
+
+    def report_timeout(
+        self, statement: str, organizations: Collection[UUID], seconds: float, relation: str
+    ) -> None:
+        """Reports a statement that was given up; ``relation`` has the row that is locked."""
+        _LOCK_TIMEOUTS.labels(statement, relation).inc()
+        if self._may_log(statement, is_timeout=True):
+            logger.warning(
+                "the statement %s waited %d ms for a lock in %s, for %s",
+                statement,
+                seconds * 1000,
+                relation,
+                _name(organizations),
+            )
+
+    def report_blocked(self, statement: str, count: int) -> None:
+        """Sets the number of organizations whose items wait for locks."""
+        _BLOCKED.labels(statement).set(count)
+
+    def _may_log(self, statement: str, *, is_timeout: bool) -> bool:
+        now = time.monotonic()
+        if self._logged.get((statement, is_timeout), -_LOG_SECONDS) + _LOG_SECONDS > now:
+            return False
+        self._logged[statement, is_timeout] = now
+        return True
+
+
+waits: Final = Waits()
+
+
+def _name(organizations: Collection[UUID]) -> str:
+    if len(organizations) == 1:
+        return f"organization {next(iter(organizations))}"
+    return f"{len(organizations)} organizations" if organizations else "all organizations"
