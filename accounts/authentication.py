@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 from uuid import UUID
 
 from django.db import DatabaseError, connection, transaction
-from django.utils import timezone
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.permissions import BasePermission
@@ -18,6 +17,7 @@ from rest_framework.permissions import BasePermission
 from accounts.models import ApiKey, KeyDigest
 from config import secrets
 from config.api.errors import Forbidden, Unauthenticated
+from config.clock import clock
 from config.secrets import KeyDigests
 from config.server.bodies import mark_recognized
 
@@ -83,14 +83,13 @@ def require_usable(
 ) -> None:
     """Raises :class:`Unauthenticated` for a disabled or expired key.
 
-    ``now`` is the time of another clock, such as the database's; the later time decides.
+    ``now`` is the database's time, if the caller has just read it.
     """
     if disabled:
         raise Unauthenticated("The API key is disabled.")
     if expires_at is None:
         return
-    here = timezone.now()
-    if expires_at <= (here if now is None else max(here, now)):
+    if expires_at <= (clock.now() if now is None else now):
         raise Unauthenticated("The API key has expired.")
 
 

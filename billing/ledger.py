@@ -14,10 +14,10 @@ import uuid
 from typing import Final
 
 from django.db import transaction
-from django.utils import timezone
 
 from billing.models import Account, NotChargeable, Transfer
 from config.api.errors import Conflict, InvalidRequest, NotFound
+from config.clock import clock
 
 # The most nano-USD that are written off for one organization, so that its accounts stay inside the
 # range of BIGINT: a settlement that left it could not be stored, and its generation would be free.
@@ -189,6 +189,6 @@ def _post(
         actor=actor,
         note=note,
     )
-    transfer.ended_at = transfer.created_at = timezone.now()
+    transfer.ended_at = transfer.created_at = clock.now()
     transfer.save(force_insert=True)
     return transfer

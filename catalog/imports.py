@@ -10,7 +10,6 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import CharField, Value
 from django.db.models.functions import Cast, Concat
-from django.utils import timezone
 
 from catalog.models import LanguageModel, ModelEndpoint, PriceVersion, Provider
 from catalog.rows import (
@@ -31,6 +30,7 @@ from catalog.rows import (
 )
 from config.bulk.problems import Problems
 from config.bulk.report import Report, RowListener, RowOutcome
+from config.clock import clock
 
 _Stored = TypeVar("_Stored", Provider, LanguageModel)
 _Row = TypeVar("_Row")
@@ -206,7 +206,7 @@ def _upsert_endpoints(
             has_same_price = endpoint.price.price == price
             outcome = RowOutcome.UNCHANGED
             if _assign(endpoint, values) or not has_same_price:
-                endpoint.updated_at = timezone.now()
+                endpoint.updated_at = clock.now()
                 updated.append(endpoint)
                 outcome = RowOutcome.UPDATE
         count_row("endpoints", " ".join(endpoint_key(row)), outcome)
@@ -231,7 +231,7 @@ def _assign(row: Provider | LanguageModel | ModelEndpoint, values: dict[str, Any
     for name, value in changes.items():
         setattr(row, name, value)
     if changes:
-        row.updated_at = timezone.now()
+        row.updated_at = clock.now()
     return bool(changes)
 
 

@@ -15,7 +15,7 @@ from catalog.pricing import Price
 from config import secrets
 from config.audit.triggers import Audit
 from config.credentials import Secret
-from config.models import BaseModel
+from config.models import BaseModel, StampField
 from config.triggers import TRANSACTION_ID, AppendOnly, VersionBump
 
 _PRICE: dict[str, Any] = {
@@ -217,7 +217,7 @@ class PriceVersion(models.Model):
         blank=True,
         help_text="Empty: image tokens cost as much as completion tokens.",
     )
-    created_at = models.DateTimeField(auto_now_add=True, editable=False)
+    created_at = StampField(auto_now_add=True, editable=False)
 
     class Meta:
         ordering = ("-id",)

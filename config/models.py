@@ -1,28 +1,45 @@
-"""Abstract base models, and the leases of scheduled duties."""
+"""Abstract base models."""
 
 from __future__ import annotations
 
 import uuid
-from datetime import timedelta
+from collections.abc import Sequence
 from typing import Any
 
-from django.db import models, transaction
-from django.utils import timezone
+from django.db import models
 
 from config.api.errors import InvalidTransition
 
 # Django finds the models of the app ``config`` in this module only.
 from config.audit.entries import AuditEntry as AuditEntry
+from config.clock import clock
 from config.console.sign_in.models import SecondFactor as SecondFactor
 from config.console.sign_in.models import SignInLimit as SignInLimit
+from config.leases import Lease as Lease
+
+
+class StampField(models.DateTimeField):  # type: ignore[type-arg]
+    """A time that ``auto_now`` or ``auto_now_add`` sets by the database's clock."""
+
+    def pre_save(self, model_instance: models.Model, add: bool) -> Any:
+        if not (self.auto_now or (self.auto_now_add and add)):
+            return super().pre_save(model_instance, add)
+        value = clock.now()
+        setattr(model_instance, self.attname, value)
+        return value
+
+    def deconstruct(self) -> tuple[str, str, Sequence[Any], dict[str, Any]]:
+        """Describes the column for migrations as the usual field, whose column it has."""
+        name, _, args, kwargs = super().deconstruct()
+        return name, "django.db.models.DateTimeField", args, kwargs
 
 
 class BaseModel(models.Model):
     """A row with a UUID primary key and the times of its creation and its last change."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    created_at = models.DateTimeField(auto_now_add=True, editable=False)
-    updated_at = models.DateTimeField(auto_now=True, editable=False)
+    created_at = StampField(auto_now_add=True, editable=False)
+    updated_at = StampField(auto_now=True, editable=False)
 
     class Meta:
         abstract = True
@@ -56,35 +73,3 @@ class StatefulModel(BaseModel):
                 f"The {self._meta.verbose_name} is {self.status}; this needs it to be {names}.",
                 metadata={"status": str(self.status)},
             )
-
-
-class LeaseManager(models.Manager["Lease"]):
-    def take(self, name: str, *, seconds: float) -> bool:
-        """Takes the lease of a duty; only one of several concurrent calls returns True.
-
-        The duty is due again after ``seconds``, whether its holder finished or died.
-        """
-        now = timezone.now()
-        until = now + timedelta(seconds=seconds)
-        with transaction.atomic():
-            self.bulk_create([Lease(name=name, until=now)], ignore_conflicts=True)
-            lease = (
-                self.select_for_update(skip_locked=True).filter(name=name, until__lte=now).first()
-            )
-            if lease is None:
-                return False
-            lease.until = until
-            lease.save(update_fields=["until"])
-        return True
-
-
-class Lease(models.Model):
-    """The exclusive right of one process to do a scheduled duty until a time."""
-
-    name = models.CharField(primary_key=True, max_length=64)
-    until = models.DateTimeField()
-
-    objects = LeaseManager()
-
-    def __str__(self) -> str:
-        return self.name

@@ -7,13 +7,17 @@ Each file ``<package>/sql/<name>.sql`` contains one statement with PostgreSQL's 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any, Final
 
+from django.db import connection
 from django.db.backends.utils import CursorWrapper
+
+from config.clock import clock
 
 _PLACEHOLDER: Final = re.compile(r"\$([0-9]+)")
 
@@ -41,6 +45,16 @@ def execute(cursor: CursorWrapper, statement: Statement, parameters: Sequence[An
         cursor.execute(_convert_placeholders(statement.text), named)
     else:
         cursor.execute(statement.text)
+
+
+def measure_clock() -> None:
+    """Learns the database's time on this thread's connection, inside a transaction or not."""
+    with connection.cursor() as cursor:
+        # Connecting takes longer than asking, and would make the answer less exact.
+        sent = time.monotonic()
+        cursor.execute("SELECT clock_timestamp()")
+        [read_at] = cursor.fetchone()
+    clock.observe(read_at, sent)
 
 
 @lru_cache

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from django.conf import settings
 from django.db.models import F, Q, Sum
-from django.utils import timezone
 
 from catalog.pricing import NANO
 from config.api.errors import InvalidTransition, NotFound
+from config.clock import clock
 from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation, ValidationsBusy, ValidationSlot
 
@@ -29,7 +29,7 @@ def watch_due() -> int:
     """
     if not settings.WATCH_INTERVAL:
         return 0
-    before = timezone.now() - timedelta(seconds=settings.WATCH_INTERVAL)
+    before = clock.now() - timedelta(seconds=settings.WATCH_INTERVAL)
     due = (
         PrivateEndpoint.objects.routable()
         .filter(Q(watched_at=None, activated_at__lt=before) | Q(watched_at__lt=before))
@@ -47,7 +47,7 @@ def watch_due() -> int:
             # Only one of several runners updates the row and validates the endpoint.
             claimed = PrivateEndpoint.objects.filter(
                 pk=endpoint.pk, watched_at=endpoint.watched_at
-            ).update(watched_at=timezone.now())
+            ).update(watched_at=clock.now())
             if claimed:
                 watch(endpoint)
                 done += 1
@@ -86,7 +86,7 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[dict[str, A
 
 def spent_today() -> int:
     """Returns the cost of the watch in the last 24 hours, in nano-USD."""
-    since = timezone.now() - timedelta(days=1)
+    since = clock.now() - timedelta(days=1)
     watched = Validation.objects.filter(purpose=Validation.Purpose.WATCH, created_at__gte=since)
     return watched.aggregate(total=Sum("cost_nano"))["total"] or 0
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable
-from datetime import UTC
 from itertools import chain
 from typing import Any
 
@@ -12,13 +11,13 @@ from django import forms
 from django.contrib import admin
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
-from django.utils import timezone
 
 from accounts.admin.uploads import OrganizationExportForm, OrganizationUploadForm
 from accounts.models import Organization
 from config.api.text import CONTROL_CHARACTERS, parse_uuid
 from config.bulk.report import Report, RowListener
 from config.bulk.rows import read_lines
+from config.clock import clock
 from config.console.actions import bulk_action
 from config.console.base import BoundedPaginator
 from config.console.formatting import nano_dollars
@@ -115,7 +114,7 @@ class EndUserAdmin(UploadsAdmin):
         if found is not None:
             found.activity = Activity(
                 found.organization_id,
-                [timezone.now().astimezone(UTC).date(), *completed_days()],
+                [clock.now().date(), *completed_days()],
                 end_user=found.user,
             ).rows()
         return found

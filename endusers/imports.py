@@ -28,12 +28,12 @@ from typing import Final
 
 import msgspec
 from django.db import connection, transaction
-from django.utils import timezone
 
 from config.api.text import CONTROL_CHARACTERS, NOT_STORABLE
 from config.bulk.problems import Problems
 from config.bulk.report import Report, RowListener, RowOutcome
 from config.bulk.rows import decode_lines, parse_json_rows
+from config.clock import clock
 from endusers.models import EndUser
 
 KIND: Final = "end_users"
@@ -137,7 +137,7 @@ def apply(
         # Imports of one organization run one after another, because concurrent ones could deadlock.
         # They do not lock the organization's row, because requests would wait for a long import.
         cursor.execute(_TAKE_TURNS, [f"end_user_import|{organization_id}"])
-        now = timezone.now()
+        now = clock.now()
         if on_row is not None:
             with connection.chunked_cursor() as outcomes:
                 outcomes.execute(_PLAN, [organization_id])

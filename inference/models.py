@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
 import uuid
 from typing import Self
 
@@ -14,12 +13,14 @@ from django.db.models import Q
 from accounts.models import ApiKey, Member, Organization, Workspace
 from catalog.models import ModelEndpoint, PriceVersion
 from config.api.errors import Conflict
+from config.clock import clock
+from config.models import StampField
 from endpoints.models import Attestation, PrivateEndpoint
 
 
 def new_generation_id() -> str:
     """Returns an identifier that sorts by time: ``gen-``, Unix seconds, 80 random bits."""
-    return f"gen-{int(time.time())}-{secrets.token_hex(10)}"
+    return f"gen-{int(clock.time())}-{secrets.token_hex(10)}"
 
 
 class GenerationQuerySet(models.QuerySet["Generation"]):
@@ -169,6 +170,20 @@ class Journal(models.Model):
         return self.generation_id
 
 
+class Uptime(models.Model):
+    """Since when heartbeats reach the database without a gap: one row, with its id 1.
+
+    ``beat.sql`` writes it for every worker and every ``work``; all times are the database's.
+    """
+
+    id = models.SmallIntegerField(primary_key=True)
+    since = models.DateTimeField()
+    beat_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"since {self.since:%Y-%m-%d %H:%M:%S}"
+
+
 class EndpointHealth(models.Model):
     """The health of one endpoint in five seconds, from all workers; a ring of twelve slots.
 
@@ -226,7 +241,7 @@ class Feedback(models.Model):
     category = models.CharField(max_length=32, choices=Category)
     comment = models.CharField(max_length=4096, blank=True)
     created_by = models.CharField(max_length=255)
-    created_at = models.DateTimeField(auto_now_add=True)
+    created_at = StampField(auto_now_add=True)
 
     objects = FeedbackManager()
 

@@ -9,11 +9,11 @@ from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.utils import timezone
 
 from accounts.admin.cancellations import CancelledColumn, render_cancellations
 from accounts.admin.preview import preview
 from accounts.models import ApiKey
+from config.clock import clock
 from config.console.actions import Message, bulk_action, transition
 from config.console.base import ConsoleAdmin
 from config.console.formatting import label_renderer, nano_dollars
@@ -36,7 +36,7 @@ class ApiKeyStatusFilter(admin.SimpleListFilter):
         return [(state, state) for state in _KEY_STATES]
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
-        expired = queryset.filter(disabled=False, expires_at__lte=timezone.now())
+        expired = queryset.filter(disabled=False, expires_at__lte=clock.now())
         match self.value():
             case "revoked":
                 return queryset.exclude(deleted_at=None)
@@ -45,7 +45,7 @@ class ApiKeyStatusFilter(admin.SimpleListFilter):
             case "expired":
                 return expired
             case "usable":
-                return queryset.filter(disabled=False).exclude(expires_at__lte=timezone.now())
+                return queryset.filter(disabled=False).exclude(expires_at__lte=clock.now())
             case _:
                 return queryset
 

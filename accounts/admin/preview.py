@@ -10,7 +10,6 @@ from typing import Any
 
 from django import forms
 from django.http import QueryDict
-from django.utils import timezone
 
 from accounts.models import (
     ApiKey,
@@ -19,6 +18,7 @@ from accounts.models import (
 from billing.models import Meter
 from catalog.dialects.base import Operation
 from config.api.errors import GatewayError
+from config.clock import clock
 from config.console.formatting import nano_dollars, render_table
 from config.console.unfold import TextWidget
 from inference.admission.explain import describe_policy, explain
@@ -82,7 +82,7 @@ def _join_values(value: list[str] | str | None) -> str:
 
 
 def _render_budgets(key: ApiKey) -> str:
-    now = timezone.now()
+    now = clock.now()
     budgets = budgets_of(key)
     meters = Meter.objects.in_bulk([budget.subject_id for budget in budgets])
     rows = []

@@ -10,7 +10,6 @@ from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.db import models, transaction
 from django.db.models import Max, Q
-from django.utils import timezone
 
 from accounts.hosts import HostLimits, HostRule
 from accounts.models.edits import refusal, write_fields
@@ -21,6 +20,7 @@ from accounts.models.workspaces import Workspace
 from config import secrets
 from config.api.errors import NotFound, Unprocessable
 from config.audit.triggers import Audit
+from config.clock import clock
 from config.credentials import Secret
 from config.egress.domains import scope_of
 from config.models import BaseModel
@@ -217,7 +217,7 @@ class ByokCredential(BaseModel):
         """
         with transaction.atomic():
             self.lock_present()
-            self.sealed, self.deleted_at = b"", timezone.now()
+            self.sealed, self.deleted_at = b"", clock.now()
             self.save_fields("sealed", "deleted_at")
 
     def record_use(self, host: str, *, own_hosts: frozenset[str]) -> str | None:

@@ -10,7 +10,6 @@ from typing import Any, Final, Self
 import pgtrigger
 from django.db import models, transaction
 from django.db.models import Case, Count, Exists, OuterRef, Q, Subquery, When
-from django.utils import timezone
 
 from accounts.models.edits import write_fields
 from accounts.models.members import Member
@@ -20,6 +19,7 @@ from accounts.models.workspaces import Workspace, require_workspace
 from config import secrets
 from config.api.errors import NotFound
 from config.audit.triggers import Audit
+from config.clock import clock
 from config.credentials import Secret
 from config.models import BaseModel
 from config.peppers import list_peppers
@@ -60,7 +60,7 @@ class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
         return self.filter(disabled=False)
 
     def unexpired(self) -> Self:
-        return self.exclude(expires_at__lte=timezone.now())
+        return self.exclude(expires_at__lte=clock.now())
 
     def by_first_pepper(self, is_found: bool = True) -> Self:
         """Returns the keys that the first pepper finds, or those that only an older one does."""
@@ -179,7 +179,7 @@ class ApiKey(BaseModel):
 
     @property
     def is_usable(self) -> bool:
-        return not self.disabled and (self.expires_at is None or self.expires_at > timezone.now())
+        return not self.disabled and (self.expires_at is None or self.expires_at > clock.now())
 
     def edit(self, **changes: Any) -> bool:
         """PRESENT → PRESENT. Writes the fields that differ and returns whether any did.
@@ -206,7 +206,7 @@ class ApiKey(BaseModel):
             self.refresh_from_db(from_queryset=ApiKey._base_manager.select_for_update())
             if self.deleted_at is not None:
                 return False
-            self.disabled, self.deleted_at = True, timezone.now()
+            self.disabled, self.deleted_at = True, clock.now()
             self.save_fields("disabled", "deleted_at")
         return True
 

@@ -11,7 +11,6 @@ import pgtrigger
 from django.contrib.postgres.fields import ArrayField
 from django.db import models, transaction
 from django.db.models import Q
-from django.utils import timezone
 
 from accounts.models.edits import refusal, write_fields
 from accounts.models.members import Member
@@ -20,6 +19,7 @@ from accounts.models.terms import BudgetInterval
 from accounts.models.versions import RoutingVersionBump
 from config.api.errors import InvalidRequest, NotFound, Unavailable
 from config.audit.triggers import Audit
+from config.clock import clock
 from config.models import BaseModel
 
 WORKSPACE_SLUG: Final = re.compile("[a-z0-9]+(?:-[a-z0-9]+)*")
@@ -198,7 +198,7 @@ class Workspace(BaseModel):
             if keys.exclude(pk__in=locked).exists():
                 transaction.set_rollback(True)
                 return False
-            now = timezone.now()
+            now = clock.now()
             keys.filter(pk__in=locked).update(disabled=True, updated_at=now)
             self.budgets.all().delete()
             self.guardrails.all().delete()

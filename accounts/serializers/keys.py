@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from typing import Any, cast
 
-from django.utils import timezone
 from drf_spectacular.utils import extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
@@ -25,6 +24,7 @@ from config.api.fields import (
     UUIDField,
 )
 from config.api.openapi import envelope
+from config.clock import clock
 from inference.admission.governance import budgets_of, limit_of
 
 
@@ -61,7 +61,7 @@ class CreateKeySerializer(_KeyLimitFields):
     )
 
     def validate_expires_at(self, moment: datetime | None) -> datetime | None:
-        if moment is not None and moment <= timezone.now():
+        if moment is not None and moment <= clock.now():
             raise ValidationError("Must be in the future.")
         return moment
 
@@ -256,7 +256,7 @@ CurrentKeyResponseSerializer = envelope("GetCurrentKeyResponse", data=CurrentKey
 
 def _describe_limit(key: ApiKey, meter: Meter) -> dict[str, Any]:
     """Returns a key's limit, its remaining limit and its usage, in USD."""
-    today = timezone.now().astimezone(UTC).date()
+    today = clock.now().date()
     limit = limit_of(key)
     rest = None if limit is None else usd(limit.limit_nano - limit.spent_nano(meter, today))
     return {
@@ -280,7 +280,7 @@ def _describe_usage(meter: Meter, today: date) -> dict[str, float]:
 
 
 def _describe_budget(budget: Budget, meter: Meter) -> dict[str, Any]:
-    now = timezone.now().astimezone(UTC)
+    now = clock.now()
     spending = budget.spent_nano(meter, now.date())
     return {
         "scope": budget.scope.value,

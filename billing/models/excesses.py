@@ -6,11 +6,11 @@ from typing import Self
 
 from django.db import models, transaction
 from django.db.models import Q
-from django.utils import timezone
 
 from accounts.models import Organization
 from config.api.errors import Conflict
 from config.audit.triggers import Audit
+from config.clock import clock
 from config.models import StatefulModel
 from config.triggers import AppendOnly
 
@@ -121,5 +121,5 @@ class Excess(StatefulModel):
             self.lock()
             self.require_status(self.Status.UNDER_REVIEW)
             self.status = status
-            self.decided_at, self.decided_by, self.note = timezone.now(), by, note
+            self.decided_at, self.decided_by, self.note = clock.now(), by, note
             self.save_fields("status", "decided_at", "decided_by", "note")

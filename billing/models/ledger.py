@@ -14,12 +14,12 @@ import pgtrigger
 from django.db import models, transaction
 from django.db.models import F, Q
 from django.db.models.functions import Now
-from django.utils import timezone
 
 from accounts.models import ApiKey, Member, Organization, Workspace
 from config.api.errors import Conflict
 from config.audit.approvals import find_objection
 from config.audit.triggers import Audit
+from config.clock import clock
 from config.models import StatefulModel
 from config.triggers import AppendOnly, Trigger
 
@@ -276,7 +276,7 @@ class GrantRequest(StatefulModel):
 
     def _decide(self, status: Status, by: str) -> None:
         self.status = status
-        self.decided_at, self.decided_by = timezone.now(), by
+        self.decided_at, self.decided_by = clock.now(), by
         self.save_fields("status", "decided_at", "decided_by")
 
 

@@ -36,6 +36,7 @@ from billing.topups.rpc import (
     RpcClient,
     decode,
 )
+from config.clock import clock
 from config.egress import EgressPolicy
 
 # Keccak-256 of "Transfer(address,address,uint256)".
@@ -417,7 +418,7 @@ def _to_block(block: _Block) -> Block:
         mined_at = datetime.fromtimestamp(int(block.timestamp, 16), UTC)
     except (OverflowError, ValueError, OSError):
         raise ChainContradiction("A block has an impossible time.") from None
-    if mined_at > datetime.now(UTC) + _MAX_CLOCK_AHEAD:
+    if mined_at > clock.now() + _MAX_CLOCK_AHEAD:
         raise ChainContradiction("A block has an impossible time.")
     return Block(int(block.number, 16), block.hash, mined_at)
 

@@ -11,13 +11,13 @@ import segno
 from csp.decorators import csp_replace
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
-from django.utils import timezone
 from django.utils.safestring import mark_safe
 from django.views.decorators.csrf import csrf_exempt
 
 from billing.models import TopUp, TopUpNotFound, chain_name
 from config.api.errors import MethodNotAllowed
 from config.api.handler import error_response
+from config.clock import clock
 
 _PAGE_POLICY: Final = {
     "default-src": ["'none'"],
@@ -91,7 +91,7 @@ def show_status(request: HttpRequest, pk: UUID) -> HttpResponse:
 
 def _describe_progress(top_up: TopUp) -> dict[str, Any]:
     """Returns the changing part of the page. An open top-up past its deadline counts as expired."""
-    now = timezone.now()
+    now = clock.now()
     status = top_up.status
     if status == TopUp.Status.OPEN and top_up.expires_at <= now:
         status = TopUp.Status.EXPIRED

@@ -8,13 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Annotated, Any
 
 import msgspec
 
 from billing.topups.chains import ANYWHERE
+from config.clock import clock
 from config.egress import EgressError, EgressPolicy, OutboundRequest, TimedOut, TooLarge, fetch
 
 MAX_ANSWER_BYTES = 32 * 1024 * 1024
@@ -159,4 +160,4 @@ def _parse_retry_after(text: str) -> float | None:
         return None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return min(max((moment - datetime.now(UTC)).total_seconds(), 0.0), MAX_WAIT)
+    return min(max((moment - clock.now()).total_seconds(), 0.0), MAX_WAIT)

@@ -16,14 +16,14 @@ from typing import Final
 
 from django.conf import settings
 from django.db import InterfaceError, OperationalError
-from django.utils import timezone
 
 from billing.models import ChainState, Deposit, TopUp
 from billing.topups.chains import Chain
 from billing.topups.matching import match_deposit
 from billing.topups.node import MAX_SPAN, ChainLags, Node, Reorganized
 from billing.topups.rpc import ChainError, ChainRefused, ChainUnavailable
-from config.models import Lease
+from config.clock import clock
+from config.leases import Lease
 
 logger = logging.getLogger("causeway.chain")
 
@@ -40,8 +40,11 @@ def watch_due_chains() -> int:
     """
     done = 0
     for chain in settings.CHAINS.values():
-        if Lease.objects.take(f"watch_chain_{chain.chain_id}", seconds=_EVERY_SECONDS):
+        lease = Lease.objects.hold(f"watch_chain_{chain.chain_id}", every_seconds=_EVERY_SECONDS)
+        with lease as is_held:
             try:
+                if not is_held:
+                    continue
                 done += watch_chain(chain, Node(chain, settings.EGRESS_POLICY))
             except (OperationalError, InterfaceError):
                 raise
@@ -128,7 +131,7 @@ def release_amounts(chain_id: int, read_until: datetime) -> int:
     if Deposit.objects.received().filter(chain_id=chain_id).exists():
         return 0
     rows = TopUp.objects.filter(chain_id=chain_id, is_reserved=True, payable_until__lt=read_until)
-    freed: int = rows.update(is_reserved=False, updated_at=timezone.now())
+    freed: int = rows.update(is_reserved=False, updated_at=clock.now())
     return freed
 
 
@@ -161,7 +164,7 @@ def mark_unconfirmed(chain: Chain, node: Node, state: ChainState) -> int | None:
 
 def expire_due_top_ups() -> int:
     """Expires the top-ups that were not paid in time; returns their number."""
-    rows = TopUp.objects.filter(status=TopUp.Status.OPEN, expires_at__lte=timezone.now())
+    rows = TopUp.objects.filter(status=TopUp.Status.OPEN, expires_at__lte=clock.now())
     return sum(top_up.expire() for top_up in rows)
 
 
@@ -172,4 +175,4 @@ def _record_unexpected_error(chain_id: int) -> None:
 
 
 def _is_waiting(state: ChainState) -> bool:
-    return state.retry_at is not None and state.retry_at > timezone.now()
+    return state.retry_at is not None and state.retry_at > clock.now()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import struct
-import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -39,6 +38,7 @@ from catalog.dialects.shared.messages import Chat, Media, ReasoningBlock, Text, 
 from catalog.dialects.shared.replies import ANTHROPIC_FORMAT, Finish, Output
 from catalog.dialects.shared.sse import EventTooLarge
 from catalog.pricing import Usage
+from config.clock import clock as database_clock
 from config.credentials import Secret
 from config.egress import OutboundRequest
 
@@ -183,7 +183,7 @@ def host(base_url: str | None, secret: Secret) -> str:
     return credentials.parse_bedrock(secret).host
 
 
-def build(call: Call, *, clock: Callable[[], float] = time.time) -> OutboundRequest:
+def build(call: Call, *, clock: Callable[[], float] = database_clock.time) -> OutboundRequest:
     credential = credentials.parse_bedrock(call.secret)
     # An identifier may be an ARN, whose slashes and colons must stay in one segment of the path.
     model = quote(call.model, safe="")

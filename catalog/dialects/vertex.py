@@ -9,7 +9,6 @@ audience, as https://google.aip.dev/auth/4111 describes. So no token server is c
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
@@ -20,6 +19,7 @@ from google.auth.crypt import RSASigner
 from catalog.dialects import openai
 from catalog.dialects.base import Call, Operation
 from catalog.dialects.shared import credentials
+from config.clock import clock as database_clock
 from config.credentials import Secret
 from config.egress import OutboundRequest
 
@@ -38,7 +38,7 @@ def host(base_url: str | None, secret: Secret) -> str:
     return credentials.parse_vertex(secret).host
 
 
-def build(call: Call, *, clock: Callable[[], float] = time.time) -> OutboundRequest:
+def build(call: Call, *, clock: Callable[[], float] = database_clock.time) -> OutboundRequest:
     return openai.build_request(
         call,
         f"{project_url(call.secret)}/endpoints/openapi/{call.operation.value}",

@@ -6,7 +6,6 @@ describes it. It accepts media only inside the request, and ``cache_control`` on
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
@@ -17,6 +16,7 @@ import msgspec
 from catalog.dialects import anthropic, vertex
 from catalog.dialects.base import Call
 from catalog.dialects.shared import messages
+from config.clock import clock as database_clock
 from config.egress import OutboundRequest
 
 operations: Final = vertex.operations
@@ -29,7 +29,7 @@ _VERSION: Final = "vertex-2023-10-16"
 _encode = msgspec.json.Encoder().encode
 
 
-def build(call: Call, *, clock: Callable[[], float] = time.time) -> OutboundRequest:
+def build(call: Call, *, clock: Callable[[], float] = database_clock.time) -> OutboundRequest:
     chat = messages.parse_chat(call)
     for part in chat.media:
         if part.url is not None:

@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import Any, Final
 
 from django.core.exceptions import ValidationError
-from django.utils import timezone
 
 from accounts.models import Region
 from catalog.lists.listing import SORTS, CatalogueModel, Criteria, Range
@@ -22,6 +21,7 @@ from config.api.filters import (
     TextFilter,
 )
 from config.api.params import TextParameter
+from config.clock import clock
 
 OUTPUT_MODALITIES: Final = (
     "text", "image", "embeddings", "audio", "video", "rerank", "speech", "transcription",
@@ -189,4 +189,4 @@ def _conditions(values: Mapping[str, Any]) -> Iterable[Condition]:
 
 
 def _days_ago(number: int) -> int:
-    return int((timezone.now() - timedelta(days=number)).timestamp())
+    return int((clock.now() - timedelta(days=number)).timestamp())

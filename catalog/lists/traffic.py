@@ -16,8 +16,8 @@ from uuid import UUID
 from django.core.cache import cache
 from django.db import connection
 from django.db.models import F, Sum
-from django.utils import timezone
 
+from config.clock import clock
 from inference.models import Generation
 
 KEPT_SECONDS: Final = 60
@@ -99,7 +99,7 @@ def tokens_last_week() -> dict[UUID, int]:
 
 
 def _figures() -> dict[UUID, Figures]:
-    now = timezone.now()
+    now = clock.now()
     day = now - timedelta(days=1)
     values: dict[str, Any] = {
         "oldest_id": _first_id(day),
@@ -119,7 +119,7 @@ def _figures() -> dict[UUID, Figures]:
 
 
 def _tokens() -> dict[UUID, int]:
-    week = timezone.now() - timedelta(days=7)
+    week = clock.now() - timedelta(days=7)
     sums = (
         Generation.objects.filter(pk__gte=_first_id(week), created_at__gte=week)
         .order_by()

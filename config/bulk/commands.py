@@ -15,7 +15,9 @@ from config.audit import context as audit
 from config.bulk.files import refuse, with_progress, write_output
 from config.bulk.problems import ImportRefused
 from config.bulk.report import Report, RowListener, RowOutcome
+from config.clock_report import clock_report
 from config.server.health import pending_migrations, unknown_migrations
+from config.sql import measure_clock
 
 _SPOOLED_BYTES: Final = 1024 * 1024
 
@@ -33,6 +35,8 @@ class AuditedCommand(BaseCommand):
         return type(self).__module__.rpartition(".")[2]
 
     def execute(self, *args: Any, **options: Any) -> str | None:
+        # A command may run on a host whose clock is wrong.
+        measure_clock()
         if not self.is_audited:
             return super().execute(*args, **options)
         with audit.acting_as(audit.command_actor(self.name), f"command {self.name}"):
@@ -178,6 +182,8 @@ def require_migrated() -> None:
         pending = pending_migrations()
     except DatabaseError as exc:
         refuse(f"The database cannot be reached: {str(exc).splitlines()[0]}")
+    measure_clock()
+    clock_report.update()
     if pending:
         refuse(
             f"The database lacks {len(pending)} migrations ({pending[0]}, …); "

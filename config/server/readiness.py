@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from config.api.errors import MethodNotAllowed
+from config.clock_report import clock_report
 from config.server.bodies import Scope, Send
 
 PROBES: Final = frozenset(("/healthz", "/readyz"))
@@ -24,6 +25,12 @@ class Readiness:
 
     def body(self) -> tuple[int, dict[str, Any]]:
         """Returns the status and the body of ``/readyz``."""
+        status, answer = self._judge()
+        if offset := clock_report.describe():
+            answer["clock"] = offset
+        return status, answer
+
+    def _judge(self) -> tuple[int, dict[str, Any]]:
         if self.is_draining:
             return 503, {"status": "unavailable", "reason": "stopping"}
         if not self.is_database_available:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from django.template.loader import render_to_string
-from django.utils import timezone
 from django.utils.html import format_html_join
 from django.utils.timesince import timesince
 
 from accounts.models import ByokCredential
+from config.clock import clock
 from config.console.formatting import dollars, label_renderer, per_million
 from config.console.unfold import display
 from endpoints.admin.forms import RATES
@@ -49,7 +49,7 @@ class PrivateEndpointColumns:
         """Returns the age of the validation of the current configuration."""
         if endpoint.validation is None:
             return "never"
-        return f"{timesince(endpoint.validation.created_at, timezone.now(), depth=1)}\xa0ago"
+        return f"{timesince(endpoint.validation.created_at, clock.now(), depth=1)}\xa0ago"
 
     @display(description="Region")
     def region(self, endpoint: PrivateEndpoint) -> str:

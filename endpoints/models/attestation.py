@@ -7,6 +7,7 @@ from typing import Any
 from django.db import models
 
 from accounts.models import Region
+from config.models import StampField
 from config.server import logs
 from config.triggers import AppendOnly
 
@@ -20,7 +21,7 @@ class Attestation(models.Model):
     )
     declared_zdr = models.BooleanField("declared ZDR", null=True)
     declared_region = models.CharField(max_length=16, choices=Region, null=True)
-    stated_at = models.DateTimeField(auto_now_add=True)
+    stated_at = StampField(auto_now_add=True)
     stated_by = models.CharField(max_length=255, default="")
     request_id = models.CharField(max_length=64, default="")
 

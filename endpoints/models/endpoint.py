@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 import pgtrigger
 from django.db import models, transaction
 from django.db.models import Q
-from django.utils import timezone
 
 from accounts.models import Organization, Region
 from accounts.models.versions import RoutingVersionBump
@@ -22,6 +21,7 @@ from catalog.pricing import Price
 from config.api.errors import GatewayError, InvalidTransition, NotFound, Unprocessable
 from config.api.idempotency import IdempotentModel, find_replay, fingerprint_of
 from config.audit.triggers import Audit
+from config.clock import clock
 from config.models import StatefulModel
 from endpoints.models.attestation import Attestation, next_attestation
 from endpoints.models.drafts import (
@@ -351,7 +351,7 @@ class PrivateEndpoint(IdempotentModel, StatefulModel):
             if not self.validation.is_current_for(self.configuration):
                 raise ValidationStale
             self.status = self.Status.ACTIVE
-            self.activated_at, self.activated_by = timezone.now(), by
+            self.activated_at, self.activated_by = clock.now(), by
             self.save_fields("status", "activated_at", "activated_by")
 
     def disable(self, *, by: str = "", reason: str = "") -> None:
@@ -360,7 +360,7 @@ class PrivateEndpoint(IdempotentModel, StatefulModel):
             self.lock_present()
             self.require_status(self.Status.ACTIVE)
             self.status = self.Status.DISABLED
-            self.disabled_at, self.disabled_by = timezone.now(), by
+            self.disabled_at, self.disabled_by = clock.now(), by
             self.disabled_reason = reason[:255]
             self.save_fields("status", "disabled_at", "disabled_by", "disabled_reason")
 
@@ -424,7 +424,7 @@ class PrivateEndpoint(IdempotentModel, StatefulModel):
                     "The endpoint has been activated; draft_only refuses to delete it.",
                     metadata={"status": str(self.status)},
                 )
-            self.deleted_at, self.deleted_by = timezone.now(), by
+            self.deleted_at, self.deleted_by = clock.now(), by
             self.save_fields("deleted_at", "deleted_by")
 
     def attest(self, *, by: str) -> None:
@@ -456,7 +456,7 @@ class PrivateEndpoint(IdempotentModel, StatefulModel):
             self.lock_present()
             self.require_status(self.Status.ACTIVE, self.Status.DISABLED)
             self._store(validation)
-            self.watched_at = timezone.now()
+            self.watched_at = clock.now()
             since = self.drifted_at or self.watched_at
             self.drifted_at = since if validation.shows_drift else None
             self.save_fields("watched_at", "drifted_at")

@@ -13,10 +13,10 @@ from django.db import DatabaseError, models
 from django.db.models import Min
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Now
-from django.utils import timezone
 
 from accounts.models import Organization
 from config.api.errors import TooManyRequests
+from config.clock import clock
 from config.models import BaseModel
 from endpoints.metrics import Refusal, count_refusal
 
@@ -77,7 +77,7 @@ class ValidationSlot(BaseModel):
             if slots.filter(pk=self.pk).exists():
                 return self
         ends = slots.aggregate(first=Min("until"))["first"]
-        seconds = 1.0 if ends is None else (ends - timezone.now()).total_seconds()
+        seconds = 1.0 if ends is None else (ends - clock.now()).total_seconds()
         count_refusal(Refusal.SLOTS)
         raise ValidationsBusy(min(max(1, math.ceil(seconds)), _lease_seconds()))
 

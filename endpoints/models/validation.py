@@ -8,10 +8,10 @@ from typing import Any
 
 from django.conf import settings
 from django.db import models
-from django.utils import timezone
 
 from accounts.models import ByokCredential, CredentialNotFound, Workspace
 from catalog.models import Provider
+from config.clock import clock
 from config.models import BaseModel
 
 
@@ -131,5 +131,5 @@ class Validation(BaseModel):
             and credential.deleted_at is None
             and not credential.disabled
             and credential.version == self.credential_version
-            and self.created_at > timezone.now() - timedelta(seconds=settings.VALIDATION_MAX_AGE)
+            and self.created_at > clock.now() - timedelta(seconds=settings.VALIDATION_MAX_AGE)
         )

@@ -8,10 +8,10 @@ from typing import Any, Final
 from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.utils import timezone
 
 from billing import ledger
 from billing.models import Transfer
+from config.clock import clock
 from config.console.actions import Message, transition
 from config.console.base import BoundedPaginator, ReadOnlyAdmin, StatusFilter, actor_of
 from config.console.formatting import nano_dollars
@@ -42,7 +42,7 @@ class SinceFilter(admin.SimpleListFilter):
         found = _SINCE.get(self.value() or "")
         if found is None:
             return queryset
-        return queryset.filter(id__gte=first_id(timezone.now() - found[1]))
+        return queryset.filter(id__gte=first_id(clock.now() - found[1]))
 
 
 class RefundDialog(Dialog):

@@ -14,6 +14,7 @@ import msgspec
 from accounts.policy import Policy
 from billing.budgets import Budget, MeterReading
 from config.api.errors import Unavailable
+from config.clock import clock
 from config.sql import load_statement
 from inference.admission.budgets import Budgets
 from inference.admission.governance import WorkspaceRules, collect_budgets, make_key_limit
@@ -117,7 +118,7 @@ class AuthorityReader:
         rows = await connection.execute(READ_AUTHORITY, [list(digests)])
         authorities = {digest: Authority(*columns) for digest, *columns in rows}
         meters: dict[UUID, MeterReading] = {}
-        read_at = datetime.now(UTC)
+        read_at = clock.now()
         subjects = {subject for each in authorities.values() for subject in each.subjects}
         if subjects:
             for now, *columns in await connection.execute(READ_METERS, [list(subjects)]):
@@ -186,6 +187,6 @@ def build_budgets(readings: Collection[KeyReading], *, is_current: bool) -> Budg
         readings={
             subject: meter for reading in readings for subject, meter in reading.meters.items()
         },
-        now=max((reading.read_at for reading in readings), default=datetime.now(UTC)),
+        now=max((reading.read_at for reading in readings), default=clock.now()),
         is_current=is_current,
     )

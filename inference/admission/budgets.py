@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
@@ -15,6 +15,7 @@ import msgspec
 from billing.budgets import Budget, MeterReading, Scope
 from catalog.pricing import decimal_text, usd
 from config.api.errors import Forbidden, PaymentRequired, TooManyRequests
+from config.clock import clock
 from inference.admission.estimate import affordable_tokens, fee_nano, worst_case_nano
 from inference.requests.parsing import InferenceRequest
 from inference.routing.routes import Candidate
@@ -83,7 +84,7 @@ class Budgets:
 
     balances: dict[UUID, int]
     readings: Mapping[UUID, MeterReading]
-    now: datetime = field(default_factory=lambda: datetime.now(UTC))
+    now: datetime = field(default_factory=clock.now)
     is_current: bool = True
     taken: dict[UUID, tuple[int, int]] = field(default_factory=dict)
     requests: Counter[UUID] = field(default_factory=Counter)

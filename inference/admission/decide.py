@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from functools import partial
 from random import getrandbits
 from uuid import UUID
@@ -14,6 +12,7 @@ from django.conf import settings
 
 from accounts.authentication import require_inference, require_usable
 from accounts.policy import Policy, require_ingress_region
+from config.clock import clock
 from config.secrets import hash_end_user
 from inference.admission.authority import Authority, GovernedKey
 from inference.admission.budgets import AffordableCandidate, Budgets
@@ -58,7 +57,6 @@ class Admission(msgspec.Struct):
     hold_nano: int
     upstream_hold_nano: int
     user: str | None
-    created_at: datetime
     region: str | None
     is_metadata_wanted: bool
     findings: Sequence[Finding]
@@ -83,7 +81,7 @@ async def decide(
     _require_permission(entry, key, budgets)
     request, findings = _screen(entry, key, screening)
     catalog = await snapshots.catalog(authority.catalog_version)
-    now = time.time()
+    now = clock.time()
     selection = require_candidates(request, _build_context(entry, key, catalog, health, now))
     candidates = budgets.find_affordable(
         request,
@@ -105,7 +103,6 @@ async def decide(
         hold_nano=hold_nano,
         upstream_hold_nano=most_nano - hold_nano,
         user=_hash_user(authority.organization_id, request.user),
-        created_at=datetime.now(UTC),
         region=entry.region,
         is_metadata_wanted=entry.is_metadata_wanted,
         findings=findings,

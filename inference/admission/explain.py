@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterable
 from functools import partial
 from typing import Any, Final, Literal
@@ -18,6 +17,7 @@ from catalog.models import CatalogVersion, Provider
 from catalog.pricing import usd
 from config import sql
 from config.api.errors import PaymentRequired
+from config.clock import clock
 from inference.admission.budgets import Budgets, LimitSpent
 from inference.admission.estimate import worst_case_nano
 from inference.admission.governance import BudgetRule, assignment_of, collect_budgets, limit_of
@@ -44,7 +44,7 @@ def explain(key: ApiKey, request: InferenceRequest, *, region: str | None) -> di
     require_ingress_region(rules.policy, region)
     policy = rules.policy & Policy.of(served_in=region)
     workspace = copy.rules.workspaces[key.workspace_id]
-    health_of = partial(_read_health().health, now=time.time())
+    health_of = partial(_read_health().health, now=clock.time())
     context = RoutingContext(
         snapshot=snapshot,
         own=copy.routes,
@@ -92,7 +92,7 @@ def _load_snapshots(key: ApiKey) -> tuple[CatalogSnapshot, OrganizationCopy]:
 
 def _read_health() -> HealthTable:
     """Returns the health that all workers share, in a new table, so that no probe is reserved."""
-    table, now = HealthTable(), time.time()
+    table, now = HealthTable(), clock.time()
     with connection.cursor() as cursor:
         sql.execute(cursor, READ_HEALTH, [oldest_bucket(now)])
         table.merge(cursor.fetchall(), now)

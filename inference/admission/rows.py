@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from uuid import UUID
 
 import msgspec
@@ -33,7 +32,6 @@ class GenerationRow(msgspec.Struct, frozen=True):
     price_id: int
     is_byok: bool
     attestation_id: int | None
-    created_at: datetime
     request_id: str
     hold_nano: int
     upstream_hold_nano: int
@@ -68,7 +66,6 @@ def make_row(entry: AdmissionRequest, admission: Admission) -> GenerationRow:
         price_id=route.price_id,
         is_byok=candidate.is_byok,
         attestation_id=route.attestation_id,
-        created_at=admission.created_at,
         request_id=entry.request_id,
         hold_nano=admission.hold_nano,
         upstream_hold_nano=admission.upstream_hold_nano,

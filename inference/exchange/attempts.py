@@ -25,6 +25,7 @@ from catalog.dialects.base import (
 )
 from config import egress
 from config.api.errors import GatewayError, Unavailable, UpstreamError
+from config.clock import clock
 from config.server.load.large_work import LARGE_BYTES
 from inference.admission.budgets import AffordableCandidate
 from inference.admission.decide import Admission
@@ -249,7 +250,7 @@ class Attempts:
 
     def report(self, error: GatewayError | None, latency_ms: int | None = None) -> None:
         """Records in the health table that the attempt failed, or that its answer has begun."""
-        candidate, now = self.candidate, time.time()
+        candidate, now = self.candidate, clock.time()
         outcome = classify_attempt(error, has_own_credential=candidate.is_byok)
         if outcome is None:
             self.release_probe()
@@ -274,7 +275,7 @@ class Attempts:
         self._health.measure(
             self.candidate.measured_subject,
             tokens_per_second=completion_tokens / seconds,
-            now=time.time(),
+            now=clock.time(),
         )
 
     def release_probe(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any, Final
 
 import msgspec
@@ -12,6 +11,7 @@ from catalog.dialects.shared.raw import LONG_BYTES, Piece, encode_pieces
 from catalog.dialects.shared.reasoning import hide_reasoning
 from catalog.pricing import completion_cost, nano_usd, prompt_cost, usd
 from config.api.errors import GatewayError
+from config.clock import clock
 from inference.exchange.tally import Tally
 from inference.requests.parsing import InferenceRequest
 from inference.routing.routes import Candidate
@@ -144,7 +144,7 @@ class Renderer:
         return {
             "id": self._generation_id,
             "object": _OBJECTS[self._request.operation, self._request.stream],
-            "created": _read_integer(fields.get("created")) or int(time.time()),
+            "created": _read_integer(fields.get("created")) or int(clock.time()),
             "model": self._candidate.route.model_slug,
             "provider": self._candidate.route.facts.provider_name,
         }

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
 from django.db.models import Count, F, Q, QuerySet, Sum, UUIDField
 from django.db.models.functions import Coalesce, TruncDate
-from django.utils import timezone
 
 from catalog.models import ModelEndpoint
+from config.clock import clock
 from endpoints.models import PrivateEndpoint
 from inference.models import DailyUsage, Generation, UsageDay
 from inference.reports.rollups import midnight
@@ -117,7 +117,7 @@ class Activity:
 
 def completed_days() -> list[date]:
     """Returns the UTC days of the report, the latest first; today is not complete."""
-    today = timezone.now().astimezone(UTC).date()
+    today = clock.now().date()
     return [today - number * _DAY for number in range(1, ACTIVITY_DAYS + 1)]
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, timedelta
+from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
 from django.db.models import Count, Q, Sum
-from django.utils import timezone
 
 from accounts.models import ApiKey
+from config.clock import clock
 from inference.models import DailyUsage, Generation
 from inference.reports.rollups import midnight
 
@@ -35,7 +35,7 @@ class Cancellations:
 
 def sum_week(keys: Sequence[ApiKey]) -> dict[UUID, Cancellations]:
     """Returns the cancellations of keys in the last seven completed days, by the id of the key."""
-    today = timezone.now().astimezone(UTC).date()
+    today = clock.now().date()
     rows = (
         DailyUsage.objects.filter(
             # The organizations choose the index.
@@ -53,7 +53,7 @@ def sum_week(keys: Sequence[ApiKey]) -> dict[UUID, Cancellations]:
 
 def sum_today(key: ApiKey) -> Cancellations:
     """Returns the cancellations of a key among its latest 10,000 requests of this UTC day."""
-    today = midnight(timezone.now().astimezone(UTC).date())
+    today = midnight(clock.now().date())
     latest = (
         Generation.objects.filter(api_key=key, created_at__gte=today)
         .order_by("-created_at")

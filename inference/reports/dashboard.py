@@ -20,11 +20,11 @@ from django.db import connection
 from django.db.models import BigIntegerField, ExpressionWrapper, F
 from django.http import HttpRequest
 from django.urls import reverse
-from django.utils import timezone
 
 from accounts.models import Organization
 from billing.models import Account, Deposit, Excess
 from catalog.pricing import NANO
+from config.clock import clock
 from config.console import charts
 from config.console.charts import Chart
 from config.console.formatting import nano_dollars
@@ -165,7 +165,7 @@ def build_dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, 
         dashboard["charts"] = traffic["charts"]
         dashboard["tops"] = traffic["tops"]
     if request.user.has_perm("endpoints.view_privateendpoint"):
-        dashboard["cards"] += _endpoint_cards(timezone.now() - chosen.hours * HOUR)
+        dashboard["cards"] += _endpoint_cards(clock.now() - chosen.hours * HOUR)
     dashboard["cards"] += _review_cards(request)
     if request.user.has_perm("billing.view_account"):
         dashboard["alerts"] = _find_low_balances()
@@ -272,7 +272,7 @@ def _read_traffic(chosen: TimeRange) -> dict[str, Any]:
     key = f"console:traffic:{chosen.name}"
     found: dict[str, Any] | None = cache.get(key)
     if found is None:
-        now = timezone.now().astimezone(UTC)
+        now = clock.now()
         begin = chosen.began_at(now)
         rows = _read_hours(begin)
         found = {
@@ -425,7 +425,7 @@ def _find_most_used(begin: datetime) -> dict[str, list[_Used]]:
     """
     first = begin.date()
     left = begin
-    if begin < timezone.now() - _DAY:
+    if begin < clock.now() - _DAY:
         days = set(UsageDay.objects.filter(day__gte=first).values_list("day", flat=True))
         left = midnight(first)
         # The generations of days that are summed without a gap are not read again.

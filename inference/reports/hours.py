@@ -5,13 +5,15 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from django.db import connection
-from django.utils import timezone
+from django.db import connection, transaction
+from django.db.models import Q
 
 from inference.models import HourlyUsage
 
 HOUR: Final = timedelta(hours=1)
-# The second in a generation's id and its stamp may differ slightly.
+# A worker makes a generation's id, and the database stamps it a little later. An hour is summed
+# this long after its end: a statement that stores a generation may commit later than its stamp, and
+# workers of an older release stamp by the clock of their host.
 _SLACK: Final = timedelta(hours=1)
 
 SUMS: Final = """
@@ -43,6 +45,9 @@ _OLDEST_PENDING: Final = """
 SELECT min(g.created_at)
 FROM inference_journal j JOIN inference_generation g ON g.id = j.generation_id
 """
+# Only the duty and another re-sum wait for the lock.
+_LOCK: Final = "LOCK TABLE inference_hourlyusage IN SHARE ROW EXCLUSIVE MODE"
+_NOW: Final = "SELECT now()"
 _FIRST: Final = "SELECT created_at FROM inference_generation ORDER BY id LIMIT 1"
 
 
@@ -70,12 +75,38 @@ def roll_up_hours() -> int:
     begin = summed_until() or _moment(_FIRST)
     if begin is None:
         return 0
-    begin = hour_of(begin)
-    # A host with a slow clock may still add a row to the last hour.
-    end = hour_of(timezone.now() - _SLACK)
-    pending = _moment(_OLDEST_PENDING)
-    if pending is not None:
-        end = min(end, hour_of(pending))
+    return _sum_hours(hour_of(begin), _end_of_sums())
+
+
+def sum_hours_again(begin: datetime, end: datetime) -> int:
+    """Sums the hours from ``begin`` to ``end`` again; returns the number of hours.
+
+    Sums of hours that are not over, or have a running generation, are deleted: the duty stores them
+    later.
+    """
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute(_LOCK)
+        first, until = _moment(_FIRST), summed_until()
+        if first is None or until is None:
+            return 0
+        final = _end_of_sums()
+        # The rows stay without gaps.
+        begin = min(max(begin, hour_of(first)), until)
+        HourlyUsage.objects.filter(Q(hour__gte=begin, hour__lt=end) | Q(hour__gte=final)).delete()
+        return _sum_hours(begin, min(end, final))
+
+
+def _end_of_sums() -> datetime:
+    """Returns the end of the last hour whose generations have ended, by the database's clock."""
+    now, pending = _moment(_NOW), _moment(_OLDEST_PENDING)
+    assert now is not None
+    end = hour_of(now - _SLACK)
+    return end if pending is None else min(end, hour_of(pending))
+
+
+def _sum_hours(begin: datetime, end: datetime) -> int:
+    """Sums the hours from ``begin`` to ``end``; returns the number of rows."""
     if end <= begin:
         return 0
     with connection.cursor() as cursor:
@@ -84,6 +115,7 @@ def roll_up_hours() -> int:
 
 
 def _moment(statement: str) -> datetime | None:
+    """Returns the time that a statement reads; ``None`` without a row."""
     with connection.cursor() as cursor:
         cursor.execute(statement)
         row: Any = cursor.fetchone()

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
-from django.db import connection
+from django.db import connection, transaction
 from django.db.models import Min, OuterRef, Subquery
-from django.utils import timezone
 
 from accounts.models import Organization
 from inference.models import Generation, UsageDay
 
 _DAY: Final = timedelta(days=1)
-# A generation is stored after its stamp is taken, and the clock of its host may be wrong.
+# A statement that stores a generation may commit later than its stamp, and workers of an older
+# release stamp by the clock of their host.
 _GRACE: Final = timedelta(hours=1)
 
 # The whole statement reads one snapshot. A generation that has ended never changes, and a completed
@@ -55,6 +55,9 @@ summed AS (
 SELECT day FROM opened
 """
 
+_DELETE_SUMS: Final = "DELETE FROM inference_dailyusage WHERE day BETWEEN %(first)s AND %(last)s"
+_DELETE_DAYS: Final = "DELETE FROM inference_usageday WHERE day BETWEEN %(first)s AND %(last)s"
+
 
 def midnight(day: date) -> datetime:
     """Returns the beginning of a UTC day."""
@@ -66,7 +69,30 @@ def roll_up_usage(now: datetime | None = None) -> int:
 
     Reports read the generations of the other days themselves. Several processes may run it at once.
     """
-    return sum(_roll_up(day) for day in _due(now or timezone.now()))
+    return sum(_roll_up(day) for day in _due(now or _read_time()))
+
+
+def sum_days_again(first: date, last: date) -> list[date]:
+    """Deletes the sums of days and sums those again that are over; returns the latter.
+
+    The sums of a day with a running generation are stored later, by the duty.
+    """
+    days = {"first": first, "last": last}
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute(_DELETE_SUMS, days)
+            cursor.execute(_DELETE_DAYS, days)
+        due = [day for day in _due(_read_time()) if first <= day <= last]
+        return [day for day in due if _roll_up(day)]
+
+
+def _read_time() -> datetime:
+    """Returns the database's time."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT now()")
+        [now] = cursor.fetchone()
+    moment: datetime = now
+    return moment
 
 
 def _due(now: datetime) -> Iterator[date]:

@@ -12,7 +12,6 @@ from uuid import UUID
 from django.core.exceptions import ValidationError as InvalidParameter
 from django.db import close_old_connections
 from django.db.models import QuerySet
-from django.utils import timezone
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 from rest_framework.exceptions import ValidationError
 from rest_framework.mixins import ListModelMixin
@@ -41,6 +40,7 @@ from config.api.pagination import WholeList
 from config.api.params import QueryParameter
 from config.api.text import NOT_STORABLE
 from config.api.viewsets import OrganizationViewSet
+from config.clock import clock
 from inference.models import Feedback, Generation
 from inference.reports.activity import ACTIVITY_DAYS, Activity, completed_days, permaslugs
 from inference.reports.analytics import DIMENSIONS, METRICS, OPERATORS, Granularity, Query
@@ -323,7 +323,7 @@ def _find_pk(
 
 
 def _build_query(organization_id: UUID, body: Mapping[str, Any]) -> Query:
-    now = timezone.now()
+    now = clock.now()
     span = body.get("time_range", {"start": now - _DEFAULT_RANGE, "end": now})
     order = body.get("order_by", {})
     granularity = body.get("granularity")

@@ -16,6 +16,8 @@ from typing import Final
 import msgspec
 
 from config.api.errors import Unavailable
+from config.clock import clock
+from config.clock_report import clock_report
 from config.server.batching.waits import Blocked
 from config.server.readiness import readiness
 from config.sql import load_statement
@@ -25,6 +27,7 @@ from inference.store import DataPlaneConnection, Rejected
 logger = logging.getLogger(__name__)
 
 JOURNAL: Final = load_statement("inference", "journal")
+BEAT: Final = load_statement("inference", "beat")
 EXCHANGE_HEALTH: Final = load_statement("inference", "exchange_health")
 READ_HEALTH: Final = load_statement("inference", "read_health")
 
@@ -33,6 +36,9 @@ READ_HEALTH: Final = load_statement("inference", "read_health")
 # statements when many streams are fast.
 _INTERVAL_SECONDS: Final = 1.0
 _PAUSE_SECONDS: Final = 0.05
+# Heartbeats come every second. The time between two that are further apart than this is an outage
+# of the database, during which no worker could write.
+GAP_SECONDS: Final = 10.0
 _encode = msgspec.json.Encoder().encode
 
 
@@ -91,6 +97,7 @@ class Heartbeat:
                 if progress := self._collect_progress(not is_due):
                     await self._connection.execute(JOURNAL, [_encode(progress).decode()])
                 if is_due:
+                    await self._beat()
                     await self._exchange_health()
                     readiness.is_database_available = True
             except Blocked:
@@ -102,8 +109,15 @@ class Heartbeat:
                 logger.error("the heartbeat failed: %s", type(exc).__name__)
                 await asyncio.sleep(_INTERVAL_SECONDS)
 
+    async def _beat(self) -> None:
+        """Records that the database is reached, and reads its time."""
+        sent = time.monotonic()
+        [[read_at]] = await self._connection.execute(BEAT, [GAP_SECONDS])
+        clock.observe(read_at, sent)
+        clock_report.update()
+
     async def _exchange_health(self) -> None:
-        now = time.time()
+        now = clock.time()
         rows = _encode(self._health.outgoing()).decode()
         oldest = oldest_bucket(now)
         try:

@@ -11,12 +11,15 @@ from typing import Final
 from django.conf import settings
 from django.contrib.postgres.functions import TransactionNow
 from django.db import DataError, IntegrityError, connection, transaction
+from django.db.models import QuerySet
 
 from catalog.pricing import Usage, nano_usd, total_cost
 from config import sql
+from config.clock import clock
 from inference.admission.estimate import fee_nano
-from inference.models import Generation, Journal
+from inference.models import Generation, Journal, Uptime
 from inference.routing.health import oldest_bucket
+from inference.settlement.journal import BEAT, GAP_SECONDS
 from inference.settlement.settle import SETTLE, Settlement, encode_settlements
 
 logger = logging.getLogger(__name__)
@@ -27,6 +30,33 @@ _BATCH: Final = 500
 # Health is kept for this long after its window, because the clocks of hosts differ.
 _KEPT_SECONDS: Final = 600
 _UNCHARGEABLE: Final = "unchargeable"
+
+
+def beat() -> None:
+    """Records a heartbeat of ``work``, and learns the database's time."""
+    with connection.cursor() as cursor:
+        sent = time.monotonic()
+        sql.execute(cursor, BEAT, [GAP_SECONDS])
+        [read_at] = cursor.fetchone()
+    clock.observe(read_at, sent)
+
+
+def may_believe_silence() -> bool:
+    """Returns whether heartbeats have reached the database for a whole lease without a gap.
+
+    After an outage or a failover every living worker thus has the time to write its journals,
+    however long ago the server was started.
+    """
+    now = TransactionNow()
+    return Uptime.objects.filter(
+        since__lte=now - timedelta(seconds=settings.HOLD_LEASE),
+        beat_at__gte=now - timedelta(seconds=GAP_SECONDS),
+    ).exists()
+
+
+def has_silent() -> bool:
+    """Returns whether the lease of any generation has run out."""
+    return _silent().exists()
 
 
 def sweep() -> int:
@@ -44,16 +74,20 @@ def sweep() -> int:
 def clear_health() -> int:
     """Deletes the health of endpoints that no worker reads any more; returns the row count."""
     with connection.cursor() as cursor:
-        sql.execute(cursor, CLEAR_HEALTH, [oldest_bucket(time.time() - _KEPT_SECONDS)])
+        sql.execute(cursor, CLEAR_HEALTH, [oldest_bucket(clock.time() - _KEPT_SECONDS)])
         cleared: int = cursor.rowcount
     return cleared
 
 
+def _silent() -> QuerySet[Journal]:
+    lease = timedelta(seconds=settings.HOLD_LEASE)
+    return Journal.objects.filter(beat_at__lt=TransactionNow() - lease)
+
+
 def _sweep_batch() -> int:
-    silent_since = TransactionNow() - timedelta(seconds=settings.HOLD_LEASE)
     with transaction.atomic():
         abandoned = list(
-            Journal.objects.filter(beat_at__lt=silent_since)
+            _silent()
             .select_related("generation__price")
             .order_by("pk")
             .select_for_update(of=("generation",), skip_locked=True)[:_BATCH]

@@ -29,9 +29,8 @@ WITH batch AS (
         end_user text, session_id text, region text, http_referer text, app_title text,
         user_agent text, operation text, streamed bool, model text, private_endpoint_id uuid,
         model_endpoint_id uuid, provider_name text, price_id bigint, is_byok bool,
-        attestation_id bigint, created_at timestamptz, request_id text, hold_nano bigint,
-        upstream_hold_nano bigint, images int, key_version bigint, routing_version bigint,
-        catalog_version bigint
+        attestation_id bigint, request_id text, hold_nano bigint, upstream_hold_nano bigint,
+        images int, key_version bigint, routing_version bigint, catalog_version bigint
     )
 ),
 
@@ -207,7 +206,7 @@ stored AS (
     SELECT
         id, organization_id, workspace_id, api_key_id, member_id, end_user, session_id, region,
         http_referer, app_title, user_agent, operation, streamed, model, private_endpoint_id,
-        model_endpoint_id, provider_name, price_id, is_byok, attestation_id, created_at,
+        model_endpoint_id, provider_name, price_id, is_byok, attestation_id, now(),
         request_id, hold_nano, upstream_hold_nano, 'pending', FALSE, 0,
         0, '[]'::jsonb
     FROM accepted

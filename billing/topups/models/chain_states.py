@@ -8,12 +8,12 @@ from typing import Final
 from django.conf import settings
 from django.db import models, transaction
 from django.db.models import Q
-from django.utils import timezone
 
 from billing.topups.chains import Chain
 from billing.topups.node import Cursor
 from config.api.errors import InvalidRequest, InvalidTransition
 from config.audit.triggers import Audit
+from config.clock import clock
 
 _FIRST_WAIT: Final = 5.0
 _LONGEST_WAIT: Final = 300.0
@@ -91,7 +91,7 @@ class ChainState(models.Model):
         self.failures, self.failure, self.retry_at = 0, "", None
         fields = ["failures", "failure", "retry_at", *self._learn(span)]
         if is_read:
-            self.scanned_at = timezone.now()
+            self.scanned_at = clock.now()
             fields.append("scanned_at")
         if latest_number is not None:
             self.latest_number = latest_number
@@ -105,7 +105,7 @@ class ChainState(models.Model):
         wait = min(_FIRST_WAIT * 2 ** min(self.failures, 10), _LONGEST_WAIT)
         self.failures += 1
         self.failure = reason[:255]
-        self.retry_at = timezone.now() + timedelta(seconds=max(wait, retry_after or 0.0))
+        self.retry_at = clock.now() + timedelta(seconds=max(wait, retry_after or 0.0))
         self.save(update_fields=["failures", "failure", "retry_at", *self._learn(span)])
 
     def _learn(self, span: int | None) -> list[str]:
@@ -123,7 +123,7 @@ class ChainState(models.Model):
             self.lock()
             if self.halted_at is not None or self.cursor != cursor:
                 return False
-            self.halted_at = timezone.now()
+            self.halted_at = clock.now()
             self.halt_reason = reason[:255]
             self.save(update_fields=["halted_at", "halt_reason"])
         return True
@@ -157,7 +157,7 @@ class ChainState(models.Model):
             raise InvalidRequest(f"The block must be at most {self.number}.")
         self.number, self.block_hash = cursor.number, cursor.hash
         self.halted_at, self.halt_reason = None, ""
-        self.resumed_at, self.resumed_by = timezone.now(), by
+        self.resumed_at, self.resumed_by = clock.now(), by
         self.failures, self.failure, self.retry_at = 0, "", None
         self.save(
             update_fields=[

@@ -8,7 +8,6 @@ from typing import ClassVar, Final, Self
 
 from django.db import models, transaction
 from django.db.models import Q
-from django.utils import timezone
 
 from accounts.models import Organization
 from billing.topups.chains import Chain, Token
@@ -17,6 +16,7 @@ from billing.topups.models.top_ups import TopUp
 from billing.topups.models.units import UnitsField, token_text
 from billing.topups.node import ChainPayment, Cursor
 from config.audit.triggers import Audit
+from config.clock import clock
 from config.models import StatefulModel
 from config.triggers import AppendOnly
 
@@ -212,5 +212,5 @@ class Deposit(StatefulModel):
         credited = organization_id is not None
         self.status = self.Status.CREDITED if credited else self.Status.DISMISSED
         self.organization_id = organization_id
-        self.resolved_at, self.resolved_by, self.note = timezone.now(), by, note
+        self.resolved_at, self.resolved_by, self.note = clock.now(), by, note
         self.save_fields("status", "organization", "resolved_at", "resolved_by", "note")

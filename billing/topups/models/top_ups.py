@@ -11,7 +11,6 @@ from typing import Any, Final, Self
 from django.conf import settings
 from django.db import connection, models, transaction
 from django.db.models import Q
-from django.utils import timezone
 
 from accounts.models import Organization
 from billing.topups.chains import Chain, Token
@@ -20,6 +19,7 @@ from billing.topups.models.units import UnitsField, token_text
 from config.api.errors import GatewayError, InvalidRequest, NotFound
 from config.api.idempotency import IdempotentModel, find_replay, fingerprint_of
 from config.audit.triggers import Audit
+from config.clock import clock
 from config.models import StatefulModel
 
 MAX_OPEN: Final = 5
@@ -54,7 +54,7 @@ class TopUpQuerySet(models.QuerySet["TopUp"]):
 
     def open(self) -> Self:
         """Returns the top-ups that wait for a payment and have not expired."""
-        return self.filter(status=TopUp.Status.OPEN, expires_at__gt=timezone.now())
+        return self.filter(status=TopUp.Status.OPEN, expires_at__gt=clock.now())
 
 
 class TopUpManager(models.Manager.from_queryset(TopUpQuerySet)):  # type: ignore[misc]
@@ -83,7 +83,7 @@ class TopUpManager(models.Manager.from_queryset(TopUpQuerySet)):  # type: ignore
             if first is not None:
                 return first
             chain = _require_offered(chain_id)
-            now = timezone.now()
+            now = clock.now()
             self._require_room(organization, now)
             expires_at = now + timedelta(seconds=settings.TOP_UP_LIFETIME)
             top_up = TopUp(
@@ -279,7 +279,7 @@ class TopUp(IdempotentModel, StatefulModel):
                 self.Status.OPEN, self.Status.SEEN, self.Status.EXPIRED, self.Status.REVIEW
             )
             self.status = self.Status.CONFIRMED
-            self.confirmed_at = timezone.now()
+            self.confirmed_at = clock.now()
             self.tx_hash, self.block_number = tx_hash, block_number
             self.save_fields("status", "confirmed_at", "tx_hash", "block_number")
 
@@ -287,7 +287,7 @@ class TopUp(IdempotentModel, StatefulModel):
         """OPEN → EXPIRED. Payments mined until ``payable_until`` are still credited."""
         with transaction.atomic():
             self.lock()
-            if self.status != self.Status.OPEN or self.expires_at > timezone.now():
+            if self.status != self.Status.OPEN or self.expires_at > clock.now():
                 return False
             self.status = self.Status.EXPIRED
             self.save_fields("status")
@@ -311,7 +311,7 @@ class TopUp(IdempotentModel, StatefulModel):
         with transaction.atomic():
             self.lock()
             self.require_status(self.Status.REVIEW)
-            is_over = self.expires_at <= timezone.now()
+            is_over = self.expires_at <= clock.now()
             self.status = self.Status.EXPIRED if is_over else self.Status.OPEN
             self.tx_hash, self.block_number = "", None
             self.save_fields("status", "tx_hash", "block_number")

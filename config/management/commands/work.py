@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,22 +16,28 @@ from django.db.models.functions import Now
 
 from billing.topups import watcher
 from config.bulk.commands import require_migrated
+from config.clock_report import clock_report
 from config.console.sign_in.throttle import clear_limits
+from config.leases import Lease
 from config.management.commands.serve import bind_metrics
-from config.models import Lease
 from endpoints.watch import watch_due
 from inference.reports.hours import roll_up_hours
 from inference.reports.rollups import roll_up_usage
-from inference.settlement.sweeper import clear_health, sweep
+from inference.settlement.sweeper import (
+    beat,
+    clear_health,
+    has_silent,
+    may_believe_silence,
+    sweep,
+)
 
 logger = logging.getLogger("causeway.work")
 
 _PAUSE_SECONDS: Final = 5.0
-# After an outage of the database, the workers need time to write their journals and settlements
-# before the sweeper may treat them as dead.
+# How long the duties wait while the database is unavailable.
 _RECOVERY_SECONDS: Final = 15.0
 _END_SECONDS: Final = 5.0
-_HAS_RECOVERED: Final = "SELECT now() - pg_postmaster_start_time() > make_interval(secs => %s)"
+_BEAT_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +55,8 @@ class Duty:
 
 
 def _sweep_generations() -> int:
-    """Sweeps, unless PostgreSQL has just started: workers must write their journals first."""
-    with connection.cursor() as cursor:
-        cursor.execute(_HAS_RECOVERED, [_RECOVERY_SECONDS])
-        [has_recovered] = cursor.fetchone()
-    return sweep() if has_recovered else 0
+    """Sweeps, unless the database was unavailable: workers must write their journals first."""
+    return sweep() if may_believe_silence() else 0
 
 
 def _clear_sessions() -> int:
@@ -82,6 +86,8 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         require_migrated()
         if options["once"]:
+            beat()
+            _wait_until_silence_counts()
             if not _run_due(DUTIES):
                 raise CommandError("A duty failed.")
             return
@@ -90,6 +96,7 @@ class Command(BaseCommand):
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
+        threading.Thread(target=_keep_beating, args=(stop,), name="heartbeat", daemon=True).start()
         logger.info("working on %s", ", ".join(duty.name for duty in DUTIES))
         threads = [
             # These duties may be killed at any step, so the command waits for them only briefly.
@@ -102,6 +109,30 @@ class Command(BaseCommand):
         _repeat([duty for duty in DUTIES if not duty.own_thread], stop)
         for thread in threads:
             thread.join(_END_SECONDS)
+
+
+def _wait_until_silence_counts() -> None:
+    """Sends heartbeats for a lease if a generation is silent and nobody sends any."""
+    until = time.monotonic() + settings.HOLD_LEASE + _BEAT_SECONDS
+    if has_silent() and not may_believe_silence():
+        logger.info(
+            "sweep_generations: waiting %d s, to see whether workers live", settings.HOLD_LEASE
+        )
+        while not may_believe_silence() and time.monotonic() < until:
+            time.sleep(_BEAT_SECONDS)
+            beat()
+
+
+def _keep_beating(stop: threading.Event) -> None:
+    """Sends heartbeats, and renews the leases of the running duties, until ``stop`` is set."""
+    while not stop.wait(_BEAT_SECONDS):
+        try:
+            beat()
+            Lease.objects.renew()
+            clock_report.update()
+        except (OperationalError, InterfaceError):
+            # The duties log the outage.
+            connection.close()
 
 
 def _repeat(duties: Sequence[Duty], stop: threading.Event) -> None:
@@ -129,8 +160,9 @@ def _run_due(duties: Sequence[Duty]) -> bool:
     all_succeeded = True
     for duty in duties:
         try:
-            if Lease.objects.take(duty.name, seconds=duty.every_seconds) and (done := duty.run()):
-                logger.info("%s: %d", duty.name, done)
+            with Lease.objects.hold(duty.name, every_seconds=duty.every_seconds) as is_held:
+                if is_held and (done := duty.run()):
+                    logger.info("%s: %d", duty.name, done)
         except (OperationalError, InterfaceError):
             raise
         except Exception:

@@ -8,8 +8,8 @@ from django.apps import apps
 from django.db import connection
 
 _APPS = ("accounts", "catalog", "endpoints", "endusers", "billing", "inference")
-# Every worker writes by itself, a second later, how upstreams did.
-_MEASUREMENTS = ("inference.EndpointHealth",)
+# Every worker writes by itself, each second, how upstreams did and that the database is reached.
+_MEASUREMENTS = ("inference.EndpointHealth", "inference.Uptime")
 
 
 @cache

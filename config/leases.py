@@ -1,0 +1,146 @@
+"""Leases: which process does a scheduled duty, and when the duty is due again."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, Final
+
+from django.db import connection, models
+
+logger = logging.getLogger("causeway.work")
+
+# A holder that has renewed nothing for this long is dead, and another process may take over.
+LEASE_SECONDS: Final = 30
+# Concurrent statements differ in their ``now()`` by the time that they run.
+_SLACK_SECONDS: Final = 5
+
+# A duty that is due later than after its own interval is due now: its time was written by a clock
+# that was wrong. In the same way, a renewal in the future renews nothing. A row that somebody else
+# has locked is left alone, so that no lock stops the other duties.
+_TAKE: Final = """
+WITH made AS (
+    INSERT INTO config_lease (name, until, holder, renewed_at)
+    VALUES (%(name)s, now() + make_interval(secs => %(every)s), %(holder)s, now())
+    ON CONFLICT DO NOTHING
+    RETURNING name
+),
+due AS (
+    SELECT name, holder FROM config_lease
+    WHERE name = %(name)s
+        AND NOT until BETWEEN now() AND now() + make_interval(secs => %(every)s + %(slack)s)
+        AND (
+            holder = '' OR renewed_at IS NULL OR NOT renewed_at BETWEEN
+            now() - make_interval(secs => %(lease)s) AND now() + make_interval(secs => %(slack)s)
+        )
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+taken AS (
+    UPDATE config_lease AS l SET
+        until = now() + make_interval(secs => %(every)s), holder = %(holder)s, renewed_at = now()
+    FROM due
+    WHERE l.name = due.name
+    RETURNING due.holder
+)
+SELECT '' FROM made UNION ALL SELECT holder FROM taken
+"""
+_RENEW: Final = """
+WITH held AS (
+    SELECT name FROM config_lease
+    WHERE name = any(%(names)s) AND holder = %(holder)s
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE config_lease AS l SET renewed_at = now() FROM held WHERE l.name = held.name
+"""
+_RELEASE: Final = """
+WITH held AS (
+    SELECT name FROM config_lease
+    WHERE name = %(name)s AND holder = %(holder)s
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE config_lease AS l SET holder = '' FROM held WHERE l.name = held.name
+"""
+
+
+@cache
+def process_name() -> str:
+    """Returns the name of this process for people: its host and pid, and what makes it unique.
+
+    Containers may share a host's name and have the same pid.
+    """
+    return f"{socket.gethostname()[:100]}:{os.getpid()}:{secrets.token_hex(4)}"
+
+
+class LeaseManager(models.Manager["Lease"]):
+    """The leases, and those of them that this process holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._held: Counter[str] = Counter()
+
+    @contextmanager
+    def hold(self, name: str, *, every_seconds: float) -> Iterator[bool]:
+        """Holds the lease of a duty during the block, if the duty is due and nobody holds it.
+
+        The value is whether it does; only one of several concurrent calls gets True. The duty is
+        due again ``every_seconds`` after it was taken. A process that dies keeps the lease for 30
+        seconds; one that lives calls :meth:`renew`.
+        """
+        if not self._take(name, every_seconds):
+            yield False
+            return
+        self._held[name] += 1
+        try:
+            yield True
+        finally:
+            self._held[name] -= 1
+            with connection.cursor() as cursor:
+                cursor.execute(_RELEASE, {"name": name, "holder": process_name()})
+
+    def renew(self) -> None:
+        """Renews the leases that this process holds; the heartbeat of ``work`` calls it."""
+        names = [name for name, count in self._held.items() if count > 0]
+        if names:
+            with connection.cursor() as cursor:
+                cursor.execute(_RENEW, {"names": names, "holder": process_name()})
+
+    def _take(self, name: str, every_seconds: float) -> bool:
+        values: dict[str, Any] = {
+            "name": name,
+            "every": every_seconds,
+            "holder": process_name(),
+            "lease": LEASE_SECONDS,
+            "slack": _SLACK_SECONDS,
+        }
+        with connection.cursor() as cursor:
+            cursor.execute(_TAKE, values)
+            taken = cursor.fetchone()
+        if taken is None:
+            return False
+        if taken[0]:
+            logger.warning("%s: taken over from %s, which has stopped renewing it", name, taken[0])
+        return True
+
+
+class Lease(models.Model):
+    """The exclusive right of one process to do a scheduled duty.
+
+    All times are the database's. ``until`` is when the duty is due again. ``holder`` does it now;
+    it is empty between two runs.
+    """
+
+    name = models.CharField(primary_key=True, max_length=64)
+    until = models.DateTimeField()
+    holder = models.CharField(max_length=128, default="", db_default="")
+    renewed_at = models.DateTimeField(null=True)
+
+    objects = LeaseManager()
+
+    def __str__(self) -> str:
+        return self.name
