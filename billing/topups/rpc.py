@@ -16,7 +16,8 @@ import msgspec
 
 from billing.topups.chains import ANYWHERE
 from config.clock import clock
-from config.egress import EgressError, EgressPolicy, OutboundRequest, TimedOut, TooLarge, fetch
+from config.egress import EgressError, EgressPolicy, OutboundRequest, TimedOut, TooLarge
+from config.egress.fetch import fetch
 
 MAX_ANSWER_BYTES = 32 * 1024 * 1024
 MAX_WAIT = 3_600.0

@@ -10,10 +10,12 @@ is the synchronous client of the control plane. Both follow no redirect, read ne
 variables nor `.netrc`, ask for an uncompressed body and limit the size of the response. They raise
 only `EgressError`, with texts of our own: an HTTP library can print a bearer key in its error, so
 no library exception leaves this package, neither as text nor as a cause.
+
+The clients are imported from their own modules, `client` and `fetch`: the settings and the dialects
+need only the policy and the shape of a request, and the libraries of the clients take 10 MB.
 """
 
 from config.egress.addresses import BaseURL, EgressPolicy, InvalidURL, find_refusal, parse_base_url
-from config.egress.client import EgressClient, OutboundResponse, Peer
 from config.egress.errors import (
     AddressRefused,
     BadResponse,
@@ -25,7 +27,6 @@ from config.egress.errors import (
     TooLarge,
     UnsendableRequest,
 )
-from config.egress.fetch import fetch
 from config.egress.rules import OutboundRequest
 
 __all__ = [
@@ -33,19 +34,15 @@ __all__ = [
     "BadResponse",
     "BaseURL",
     "ConnectFailed",
-    "EgressClient",
     "EgressError",
     "EgressPolicy",
     "InvalidURL",
     "OutboundRequest",
-    "OutboundResponse",
-    "Peer",
     "RedirectRefused",
     "TLSFailed",
     "TimedOut",
     "TooLarge",
     "UnsendableRequest",
-    "fetch",
     "find_refusal",
     "parse_base_url",
 ]

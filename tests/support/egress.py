@@ -7,12 +7,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import pytest
 import uvloop
 
-from config.egress import (
-    EgressClient,
-    EgressPolicy,
-    OutboundRequest,
-    fetch,
-)
+from config.egress import EgressPolicy, OutboundRequest
+from config.egress.client import EgressClient
+from config.egress.fetch import fetch
 from tests.support.upstreams.tls import Server
 
 KEY = "sk-canary-0123456789"

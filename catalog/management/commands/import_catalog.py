@@ -9,7 +9,8 @@ from catalog import imports
 from config.bulk.commands import ImportCommand
 from config.bulk.files import read_input, refuse
 from config.bulk.report import Report, RowListener
-from config.egress import EgressError, OutboundRequest, fetch
+from config.egress import EgressError, OutboundRequest
+from config.egress.fetch import fetch
 
 FETCH_TIMEOUT: Final = 60
 

@@ -36,7 +36,9 @@ from catalog.pricing import NANO
 from config.bulk.commands import JSONCommand
 from config.bulk.files import refuse
 from config.credentials import Secret
-from config.egress import EgressClient, EgressError, EgressPolicy, OutboundRequest, fetch
+from config.egress import EgressError, EgressPolicy, OutboundRequest
+from config.egress.client import EgressClient
+from config.egress.fetch import fetch
 from config.local.demo import SIMULATOR_DIR
 from config.local.simulator.certificates import ensure_certificates
 from config.local.simulator.server import Simulator

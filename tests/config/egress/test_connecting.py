@@ -16,12 +16,12 @@ from config.egress import (
     AddressRefused,
     BadResponse,
     ConnectFailed,
-    EgressClient,
     EgressError,
     EgressPolicy,
     TLSFailed,
-    fetch,
 )
+from config.egress.client import EgressClient
+from config.egress.fetch import fetch
 from tests.support.egress import (
     KEY,
     STRICT,

@@ -11,15 +11,8 @@ from dataclasses import replace
 import pytest
 import uvloop
 
-from config.egress import (
-    ConnectFailed,
-    EgressClient,
-    EgressPolicy,
-    OutboundRequest,
-    OutboundResponse,
-    TimedOut,
-    TooLarge,
-)
+from config.egress import ConnectFailed, EgressPolicy, OutboundRequest, TimedOut, TooLarge
+from config.egress.client import EgressClient, OutboundResponse
 from tests.support.egress import HEADERS, post, silent, through, upstream
 from tests.support.upstreams.tls import answering, serving
 

@@ -9,15 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from config.egress import (
-    AddressRefused,
-    ConnectFailed,
-    EgressPolicy,
-    TimedOut,
-    TLSFailed,
-    TooLarge,
-    fetch,
-)
+from config.egress import AddressRefused, ConnectFailed, EgressPolicy, TimedOut, TLSFailed, TooLarge
+from config.egress.fetch import fetch
 from tests.support.egress import Client, post, silent, through, through_fetch, to_loopback, upstream
 from tests.support.upstreams.tls import answering, sending, serving
 

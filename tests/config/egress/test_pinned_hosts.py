@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from config.egress import AddressRefused, EgressClient, OutboundRequest, fetch
+from config.egress import AddressRefused, OutboundRequest
 from config.egress.addresses import EgressPolicy, PinnedHost, parse_pinned_hosts
+from config.egress.client import EgressClient
+from config.egress.fetch import fetch
 from tests.support.upstreams.tls import Authority, answering, serving
 
 NAME = "models.example.com"
