@@ -12,7 +12,8 @@ from django.http import HttpRequest
 
 from billing.admin.cells import breakable
 from billing.models import ChainState, Deposit, TopUp
-from billing.topups.node import Cursor, Node
+from billing.topups.node import Node
+from billing.topups.payments import Cursor
 from billing.topups.rpc import ChainError
 from config.api.errors import Unavailable, Unprocessable
 from config.console.actions import Message, transition

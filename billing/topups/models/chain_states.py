@@ -10,7 +10,7 @@ from django.db import models, transaction
 from django.db.models import Q
 
 from billing.topups.chains import Chain
-from billing.topups.node import Cursor
+from billing.topups.payments import Cursor
 from config.api.errors import InvalidRequest, InvalidTransition
 from config.audit.triggers import Audit
 from config.clock import clock

@@ -14,7 +14,7 @@ from billing.topups.chains import Chain, Token
 from billing.topups.models.chain_states import ChainState, chain_name
 from billing.topups.models.top_ups import TopUp
 from billing.topups.models.units import UnitsField, token_text
-from billing.topups.node import ChainPayment, Cursor
+from billing.topups.payments import ChainPayment, Cursor
 from config.audit.triggers import Audit
 from config.clock import clock
 from config.models import StatefulModel
