@@ -9,14 +9,12 @@ from dataclasses import asdict
 from typing import Any, ClassVar, Final
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import DatabaseError, OperationalError, ProgrammingError, transaction
+from django.db import OperationalError, ProgrammingError, transaction
 
 from config.audit import context as audit
 from config.bulk.files import refuse, with_progress, write_output
 from config.bulk.problems import ImportRefused
 from config.bulk.report import Report, RowListener, RowOutcome
-from config.clock_report import clock_report
-from config.server.health import pending_migrations, unknown_migrations
 from config.sql import measure_clock
 
 _SPOOLED_BYTES: Final = 1024 * 1024
@@ -164,28 +162,3 @@ class ExportCommand(JSONCommand):
             self.note(", ".join(f"{count} {kind}" for kind, count in counts.items()))
         else:
             self.report({"exported": counts}, as_json=options["json"])
-
-
-def require_known_migrations() -> None:
-    """Refuses a database whose applied migrations this version does not have."""
-    if unknown_migrations():
-        refuse(
-            "The database was made by an unreleased version of Causeway: "
-            "remove the data directory, or point DATA_DIR or DATABASE_URL elsewhere."
-        )
-
-
-def require_migrated() -> None:
-    """Refuses to start on a database that cannot be reached or lacks migrations."""
-    try:
-        require_known_migrations()
-        pending = pending_migrations()
-    except DatabaseError as exc:
-        refuse(f"The database cannot be reached: {str(exc).splitlines()[0]}")
-    measure_clock()
-    clock_report.update()
-    if pending:
-        refuse(
-            f"The database lacks {len(pending)} migrations ({pending[0]}, …); "
-            "run: python3 manage.py migrate"
-        )

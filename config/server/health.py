@@ -6,8 +6,6 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Final
 
-from django.db import connection
-from django.db.migrations.executor import MigrationExecutor
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import resolve
@@ -16,20 +14,6 @@ from config.api.errors import MethodNotAllowed
 from config.api.handler import error_response
 
 _PROBES: Final = frozenset(("/metrics",))
-
-
-def pending_migrations() -> list[str]:
-    """Returns the migrations that the database lacks, as ``app.name``."""
-    executor = MigrationExecutor(connection)
-    plan = executor.migration_plan(executor.loader.graph.leaf_nodes())
-    return [f"{migration.app_label}.{migration.name}" for migration, _ in plan]
-
-
-def unknown_migrations() -> list[str]:
-    """Returns the applied migrations of present apps that no longer exist, as ``app.name``."""
-    loader = MigrationExecutor(connection).loader
-    unknown = loader.applied_migrations.keys() - loader.disk_migrations.keys()
-    return sorted(f"{app}.{name}" for app, name in unknown if app in loader.migrated_apps)
 
 
 def read_only(

@@ -4,7 +4,7 @@ from typing import Any
 
 from django.core.management.commands import migrate
 
-from config.bulk.commands import require_known_migrations
+from config.management.migrations import require_known_migrations
 
 
 class Command(migrate.Command):

@@ -16,8 +16,8 @@ from django.db import connection
 from django.urls import get_resolver
 from django.utils.module_loading import import_string
 
-from config.bulk.commands import require_migrated
 from config.bulk.files import refuse
+from config.management.migrations import require_migrated
 from config.server.connections.open_files import (
     fitting_connections,
     needed_files,

@@ -15,11 +15,11 @@ from django.db import InterfaceError, OperationalError, connection
 from django.db.models.functions import Now
 
 from billing.topups import watcher
-from config.bulk.commands import require_migrated
 from config.clock_report import clock_report
 from config.console.sign_in.throttle import clear_limits
 from config.leases import Lease
 from config.management.commands.serve import bind_metrics
+from config.management.migrations import require_migrated
 from endpoints.watch import watch_due
 from inference.reports.hours import roll_up_hours
 from inference.reports.rollups import roll_up_usage

@@ -1,0 +1,49 @@
+"""Compares the migrations that a database has with those of this version."""
+
+from __future__ import annotations
+
+from django.db import DatabaseError, connection
+from django.db.migrations.executor import MigrationExecutor
+
+from config.bulk.files import refuse
+from config.clock_report import clock_report
+from config.sql import measure_clock
+
+
+def require_known_migrations() -> None:
+    """Refuses a database whose applied migrations this version does not have."""
+    if _unknown_migrations():
+        refuse(
+            "The database was made by an unreleased version of Causeway: "
+            "remove the data directory, or point DATA_DIR or DATABASE_URL elsewhere."
+        )
+
+
+def require_migrated() -> None:
+    """Refuses to start on a database that cannot be reached or lacks migrations."""
+    try:
+        require_known_migrations()
+        pending = _pending_migrations()
+    except DatabaseError as exc:
+        refuse(f"The database cannot be reached: {str(exc).splitlines()[0]}")
+    measure_clock()
+    clock_report.update()
+    if pending:
+        refuse(
+            f"The database lacks {len(pending)} migrations ({pending[0]}, …); "
+            "run: python3 manage.py migrate"
+        )
+
+
+def _pending_migrations() -> list[str]:
+    """Returns the migrations that the database lacks, as ``app.name``."""
+    executor = MigrationExecutor(connection)
+    plan = executor.migration_plan(executor.loader.graph.leaf_nodes())
+    return [f"{migration.app_label}.{migration.name}" for migration, _ in plan]
+
+
+def _unknown_migrations() -> list[str]:
+    """Returns the applied migrations of present apps that no longer exist, as ``app.name``."""
+    loader = MigrationExecutor(connection).loader
+    unknown = loader.applied_migrations.keys() - loader.disk_migrations.keys()
+    return sorted(f"{app}.{name}" for app, name in unknown if app in loader.migrated_apps)
