@@ -23,6 +23,7 @@ from catalog.views import (
     ZdrEndpointViewSet,
 )
 from config.api.openapi.document import DocumentView
+from config.console.apps import discover_pages
 from config.server.metrics import metrics
 from endpoints.views import PrivateEndpointViewSet
 from endusers.views import EndUserViewSet, ExternalUserViewSet
@@ -77,6 +78,8 @@ api: list[URLPattern | URLResolver] = [
 reference = SpectacularSwaggerSplitView.as_view(
     url_name="openapi", http_method_names=["get", "head"]
 )
+
+discover_pages()
 
 urlpatterns = [
     path("api/v1/", include(api)),

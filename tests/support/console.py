@@ -20,6 +20,7 @@ from accounts.models import (
 )
 from billing.models import Account, ChainState, Deposit, GrantRequest, TopUp, Transfer
 from config.audit import context as audit
+from config.console.apps import discover_pages
 from config.console.sign_in.models import SignInLimit
 from config.credentials import Secret
 from endusers.models import EndUser
@@ -27,6 +28,9 @@ from inference.models import EndpointHealth, Feedback
 from tests.support import factories
 from tests.support.factories import Tenant
 from tests.support.governance import make_guardrail, make_member
+
+# The routes register the pages; modules of tests read the registry before any route is loaded.
+discover_pages()
 
 SECRET = "canary-provider-secret-9f8e7d6c5b4a3210"
 SUBMIT = {"_form_submitted": "True"}
