@@ -5,6 +5,7 @@ Every command that touches a database first says which one, on standard error.
 
 from __future__ import annotations
 
+import gc
 import importlib.metadata
 import os
 import sys
@@ -30,29 +31,36 @@ _WITHOUT_DATABASE: Final = frozenset({
 
 
 class CausewayUtility(ManagementUtility):
-    """Django's command line; an unknown command is wrong usage and exits with 2."""
+    """Django's command line; an unknown command is wrong usage and exits with 2.
+
+    Django's system checks run in ``manage.py check`` alone: they load every page and every route,
+    which most commands do not need, and find mistakes in the code, not in an installation.
+    """
 
     def fetch_command(self, subcommand: str) -> BaseCommand:
         try:
             command = super().fetch_command(subcommand)
         except SystemExit:
             sys.exit(2)
-        if subcommand not in _WITHOUT_DATABASE:
-            _name_database_first(command)
+        _prepare(command, names_database=subcommand not in _WITHOUT_DATABASE)
         return command
 
 
-def _name_database_first(command: BaseCommand) -> None:
-    """Makes a command name its database once its arguments are parsed, before it does anything."""
+def _prepare(command: BaseCommand, *, names_database: bool) -> None:
+    """Makes a command name its database before it does anything, and skip the system checks."""
     execute = command.execute
 
-    def name_and_execute(*args: Any, **options: Any) -> str | None:
-        stream = options.get("stderr") or sys.stderr
-        stream.write(f"Database: {describe_database(settings.DATABASES['default'])}\n")
-        result: str | None = execute(*args, **options)
+    def prepare_and_execute(*args: Any, **options: Any) -> str | None:
+        # The modules are loaded: the collector may work again, but never has to look at them.
+        gc.freeze()
+        gc.enable()
+        if names_database:
+            stream = options.get("stderr") or sys.stderr
+            stream.write(f"Database: {describe_database(settings.DATABASES['default'])}\n")
+        result: str | None = execute(*args, **{**options, "skip_checks": True})
         return result
 
-    command.execute = name_and_execute  # type: ignore[method-assign]
+    command.execute = prepare_and_execute  # type: ignore[method-assign]
 
 
 def describe_database(database: Mapping[str, Any]) -> str:

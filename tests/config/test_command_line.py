@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Final
 
 import environ
 import pytest
@@ -108,3 +109,42 @@ def test_a_command_names_its_database_before_it_fails(arguments: tuple[str, ...]
 @pytest.mark.parametrize("arguments", [("--version",), ("simulate_upstream", "--list"), ("check",)])
 def test_a_command_without_a_database_names_none(arguments: tuple[str, ...]) -> None:
     assert "Database: " not in run(*arguments).stderr
+
+
+_LOADED: Final = """
+import runpy, sys
+sys.argv = ["manage.py", *sys.argv[1:]]
+try:
+    runpy.run_path("manage.py", run_name="__main__")
+finally:
+    print(*sorted({%s} & set(sys.modules)), file=sys.stderr)
+"""
+HEAVY: Final = (
+    "accounts.admin", "accounts.views", "asyncpg", "botocore", "config.egress.client",
+    "config.egress.fetch", "config.urls", "drf_spectacular.openapi", "google.auth", "requests",
+    "rest_framework.serializers", "segno", "unfold.admin", "unittest", "uvicorn",
+)  # fmt: skip
+
+
+def load(*arguments: str) -> set[str]:
+    """Runs a command and returns the heavy modules that it has imported."""
+    done = subprocess.run(
+        [sys.executable, "-c", _LOADED % ", ".join(map(repr, HEAVY)), *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(done.stderr.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize(
+    "command", ["create_organization", "grant_credits", "migrate", "verify_ledger"]
+)
+def test_a_command_loads_neither_the_routes_nor_the_clients_of_providers(command: str) -> None:
+    assert load(command, "--help") == set()
+
+
+def test_the_system_checks_load_the_pages_of_the_console() -> None:
+    """No other check needs to have loaded the routes, which register the pages."""
+    assert {"accounts.admin", "unfold.admin"} <= load("check", "--tag", "admin")
