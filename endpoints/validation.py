@@ -32,6 +32,7 @@ from catalog.pricing import Usage, nano_usd, total_cost
 from config import egress
 from config.api.errors import Forbidden
 from config.credentials import Secret
+from config.egress.client import EgressClient, OutboundResponse
 from config.secrets import DecryptionFailed
 from endpoints.metrics import Refusal, count_refusal
 from endpoints.models import (
@@ -300,7 +301,7 @@ async def _probe(call: Call, dialect: Dialect, policy: egress.EgressPolicy, resu
     try:
         async with (
             asyncio.timeout(settings.VALIDATION_TIMEOUT),
-            egress.EgressClient(policy) as probe.egress_client,
+            EgressClient(policy) as probe.egress_client,
         ):
             await probe.call_plain()
             await probe.call_streamed()
@@ -326,7 +327,7 @@ class _Probe:
         self.models: list[str] = []
         self.limit = "max_tokens"
         self.has_usage = True
-        self.egress_client: egress.EgressClient
+        self.egress_client: EgressClient
 
     async def call_plain(self) -> None:
         """Makes the plain call, without streaming; raises :class:`_CheckFailed`."""
@@ -419,7 +420,7 @@ class _Probe:
         else:
             self.result.usages.append(usage)
 
-    async def _send(self, *, stream: bool) -> egress.OutboundResponse:
+    async def _send(self, *, stream: bool) -> OutboundResponse:
         """Sends a call and returns its response of status 200; raises :class:`_CheckFailed`."""
         status, failure = 0, ProviderFailure(None)
         for _ in range(2):
@@ -440,7 +441,7 @@ class _Probe:
             details["upstream_message"] = failure.message
         raise _CheckFailed(self.check, Reason.UPSTREAM_ERROR, **details)
 
-    async def _dial(self, *, stream: bool) -> egress.OutboundResponse:
+    async def _dial(self, *, stream: bool) -> OutboundResponse:
         request = self.dialect.build(self._call(stream=stream))
         timeout = settings.VALIDATION_TIMEOUT
         try:
@@ -476,7 +477,7 @@ class _Probe:
             stream=stream,
         )
 
-    async def _read_refusal(self, response: egress.OutboundResponse) -> tuple[int, ProviderFailure]:
+    async def _read_refusal(self, response: OutboundResponse) -> tuple[int, ProviderFailure]:
         try:
             body = await response.read(limit=1_048_576)
         except egress.TimedOut:

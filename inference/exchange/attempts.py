@@ -26,6 +26,7 @@ from catalog.dialects.base import (
 from config import egress
 from config.api.errors import GatewayError, Unavailable, UpstreamError
 from config.clock import clock
+from config.egress.client import EgressClient, OutboundResponse
 from config.server.load.large_work import LARGE_BYTES
 from inference.admission.budgets import AffordableCandidate
 from inference.admission.decide import Admission
@@ -76,13 +77,13 @@ class Attempts:
         self,
         admission: Admission,
         *,
-        egress_client: egress.EgressClient,
+        egress_client: EgressClient,
         health: HealthTable,
         repin: Repin,
         workload: Workload,
     ) -> None:
         self.item = admission.candidates[0]
-        self.response: egress.OutboundResponse | None = None
+        self.response: OutboundResponse | None = None
         self.reader: ChunkReader | None = None
         # A whole answer that is being parsed.
         self._answer: Body | None = None
@@ -217,7 +218,7 @@ class Attempts:
             for chunk in reader.parser.finish():
                 yield chunk
 
-    def _open_reader(self, dialect: Dialect, response: egress.OutboundResponse) -> ChunkReader:
+    def _open_reader(self, dialect: Dialect, response: OutboundResponse) -> ChunkReader:
         request = self._request
         parser = dialect.stream_parser(request.operation, request.choices)
         self.reader = ChunkReader(response, parser, self._workload)
@@ -233,7 +234,7 @@ class Attempts:
         if self.response is not None:
             self.response.close()
 
-    async def _send(self, item: AffordableCandidate, dialect: Dialect) -> egress.OutboundResponse:
+    async def _send(self, item: AffordableCandidate, dialect: Dialect) -> OutboundResponse:
         call = upstream.build_call(
             item.candidate, self._request, self._admission.user, item.max_tokens
         )

@@ -6,7 +6,7 @@ import asyncio
 from typing import Final
 
 from catalog.dialects.base import Chunk, StreamParser
-from config import egress
+from config.egress.client import OutboundResponse
 from config.server.load.large_work import LARGE_BYTES
 from inference.exchange.workload import Workload
 
@@ -34,7 +34,7 @@ class ChunkReader:
     )
 
     def __init__(
-        self, response: egress.OutboundResponse, parser: StreamParser, workload: Workload
+        self, response: OutboundResponse, parser: StreamParser, workload: Workload
     ) -> None:
         self.response = response
         self.parser = parser

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from catalog.dialects.base import InvalidStream, ProviderFailure, Reply
 from catalog.dialects.shared.raw import Piece
-from config import egress
 from config.api.errors import GatewayError, Unauthenticated
+from config.egress.client import EgressClient
 from config.server.batching.lane import Ticket
 from config.server.batching.suspects import Suspects
 from config.server.bulkheads import Bulkheads, Occupancy
@@ -66,7 +66,7 @@ class Gateway:
     """Keeps the state of a worker between requests: egress client, stores and batches."""
 
     def __init__(self) -> None:
-        self.egress_client = egress.EgressClient(settings.EGRESS_POLICY)
+        self.egress_client = EgressClient(settings.EGRESS_POLICY)
         self.health = HealthTable()
         self.bulkheads = Bulkheads()
         self.recognizer = Recognizer(self.bulkheads.refuse)

@@ -30,6 +30,7 @@ from config.api.errors import (
     UpstreamUnavailable,
 )
 from config.credentials import Secret
+from config.egress.client import EgressClient, OutboundResponse
 from inference.requests.parsing import BOUNDS, EFFORTS, InferenceRequest
 from inference.routing.routes import Candidate
 
@@ -57,8 +58,8 @@ def build_request(dialect: Dialect, candidate: Candidate, call: Call) -> egress.
 
 
 async def start(
-    client: egress.EgressClient, candidate: Candidate, outbound: egress.OutboundRequest
-) -> egress.OutboundResponse:
+    client: EgressClient, candidate: Candidate, outbound: egress.OutboundRequest
+) -> OutboundResponse:
     """Begins to send a request and returns its response, whose head is still to come.
 
     Raises :class:`GatewayError` if the upstream cannot be reached. The caller closes the response.
@@ -69,7 +70,7 @@ async def start(
         raise translate(exc, candidate.secret) from None
 
 
-async def accept(response: egress.OutboundResponse, candidate: Candidate) -> None:
+async def accept(response: OutboundResponse, candidate: Candidate) -> None:
     """Waits for the head of a response, and returns if its status is 200.
 
     Raises :class:`GatewayError` if the upstream fails or refuses the request. A call that was
@@ -162,7 +163,7 @@ def translate(exc: Exception, secret: Secret) -> GatewayError:
             raise exc
 
 
-async def _read_refusal(response: egress.OutboundResponse, candidate: Candidate) -> Exception:
+async def _read_refusal(response: OutboundResponse, candidate: Candidate) -> Exception:
     """Reads an error response and returns the error for the caller."""
     status = response.status
     try:

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 from django.conf import settings
 
 from catalog.dialects.base import Body
-from config import egress
+from config.egress.client import OutboundResponse
 from config.server.bulkheads import Occupancy
 from config.server.load.large_work import LARGE_BYTES, LargeWork
 from config.server.load.loop_time import LoopTime
@@ -49,7 +49,7 @@ class Workload:
         """Waits while the organization has used up its share of the loop and others need it."""
         await self._loop_time.wait_turn(self._organization_id)
 
-    async def read_answer(self, response: egress.OutboundResponse) -> Body:
+    async def read_answer(self, response: OutboundResponse) -> Body:
         """Returns a whole answer, whose bytes are counted as the organization's from then on.
 
         Raises the errors of :meth:`OutboundResponse.read` and of :meth:`Occupancy.reserve`. Nothing
