@@ -31,5 +31,6 @@ class AccountsConfig(CausewayApp):
             "policy", permissions={Role.SUPPORT: ("add", "change", "delete")}
         ),
         "keyassignment": ModelDeclaration(),
+        "ratelimit": INTERNAL,
         "memberassignment": ModelDeclaration(),
     }

@@ -38,7 +38,10 @@ class MeterAmounts(Protocol):
 
 
 class MeterReading(NamedTuple):
-    """A meter as the data plane reads it: columns of :class:`billing.models.Meter`."""
+    """A meter as the data plane reads it: columns of :class:`billing.models.Meter`.
+
+    :mod:`billing.rate_limits` reads the columns after ``held_byok``.
+    """
 
     subject_id: UUID
     day: date
@@ -55,10 +58,11 @@ class MeterReading(NamedTuple):
     requests: int
     minute: datetime | None
     requests_before: int
-
-    def requests_since(self, minute: datetime) -> int:
-        """Returns the number of requests in a minute; 0 if the meter counts another minute."""
-        return self.requests - self.requests_before if self.minute == minute else 0
+    requests_before_day: int | None
+    running: int
+    tokens: int
+    tokens_before: int
+    held_tokens: int
 
 
 @dataclass(frozen=True, slots=True)

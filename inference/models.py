@@ -106,6 +106,16 @@ class Generation(models.Model):
         db_default=0,
         help_text="The upper bound of the cost paid by BYOK credentials, in nano-USD.",
     )
+    limit_subjects = ArrayField(
+        models.UUIDField(),
+        null=True,
+        help_text="The meters that count the request for rate limits, besides those of its key, "
+        "workspace and member.",
+    )
+    held_tokens = models.BigIntegerField(
+        null=True,
+        help_text="The tokens held on the meters while it runs; empty if they do not count it.",
+    )
     cost_nano = models.BigIntegerField(
         default=0, help_text="The cost paid by credits, in nano-USD."
     )

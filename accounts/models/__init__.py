@@ -18,6 +18,13 @@ from accounts.models.guardrails import (
 from accounts.models.keys import ApiKey, ApiKeyNotFound, KeyDigest
 from accounts.models.members import Member, MemberNotFound
 from accounts.models.organizations import Organization
+from accounts.models.rate_limits import (
+    LIMIT_NAMES,
+    MOST_RATE,
+    LimitOwner,
+    RateLimit,
+    describe_limits,
+)
 from accounts.models.terms import BudgetInterval, LimitReset, Region
 from accounts.models.workspaces import (
     WORKSPACE_SLUG,
@@ -31,6 +38,8 @@ from accounts.models.workspaces import (
 
 __all__ = [
     "HOST_NAME",
+    "LIMIT_NAMES",
+    "MOST_RATE",
     "WORKSPACE_SLUG",
     "ApiKey",
     "ApiKeyNotFound",
@@ -43,17 +52,20 @@ __all__ = [
     "KeyAssignment",
     "KeyDigest",
     "KeyGuardrails",
+    "LimitOwner",
     "LimitReset",
     "Member",
     "MemberAssignment",
     "MemberNotFound",
     "Organization",
+    "RateLimit",
     "Region",
     "SecretRequired",
     "Workspace",
     "WorkspaceBudget",
     "WorkspaceMember",
     "WorkspaceNotFound",
+    "describe_limits",
     "guardrails_of",
     "policy_of",
     "workspace_for",

@@ -15,7 +15,7 @@ from django.db import models, transaction
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
-from accounts.models import ApiKey, Member, Organization, Workspace
+from accounts.models import ApiKey, Member, Organization, RateLimit, Workspace
 from config.api.errors import Conflict
 from config.audit.approvals import find_objection
 from config.audit.triggers import Audit
@@ -296,6 +296,8 @@ class OpenMeter(Trigger):
 class Meter(models.Model):
     """The usage of one key, member or workspace; a trigger creates it with its subject.
 
+    A rate limit of another subject creates a meter too, which counts from then on.
+
     ``cost…`` is the cost paid by credits, ``byok…`` the upstream cost of BYOK credentials: on
     ``day`` (UTC), in the week (from Monday) and month of that day, and in total. Holds of running
     requests are counted separately. In a period that does not contain ``day`` the usage is zero.
@@ -317,9 +319,25 @@ class Meter(models.Model):
     held_cost = models.BigIntegerField(default=0, db_default=0)
     held_byok = models.BigIntegerField(default=0, db_default=0)
     requests = models.BigIntegerField(default=0, db_default=0)
-    minute = models.DateTimeField(null=True, help_text="The last minute with a request.")
+    minute = models.DateTimeField(
+        null=True, help_text="The last minute in which a request began or ended."
+    )
     requests_before = models.BigIntegerField(
         default=0, db_default=0, help_text="Requests before that minute."
+    )
+    requests_before_day = models.BigIntegerField(
+        null=True,
+        help_text="Requests before the UTC day of that minute; empty until a request is counted.",
+    )
+    running = models.BigIntegerField(default=0, db_default=0, help_text="Requests in flight.")
+    tokens = models.BigIntegerField(
+        default=0, db_default=0, help_text="Prompt and completion tokens of ended requests."
+    )
+    tokens_before = models.BigIntegerField(
+        default=0, db_default=0, help_text="Tokens before that minute."
+    )
+    held_tokens = models.BigIntegerField(
+        default=0, db_default=0, help_text="Tokens that running requests may use."
     )
     last_used_at = models.DateTimeField(null=True)
 
@@ -377,3 +395,22 @@ class WorkspaceMeter(Workspace):
         proxy = True
         default_permissions = ()
         triggers = [OpenMeter()]
+
+
+class RateLimitMeter(RateLimit):
+    """The trigger that creates the meter of a rate limit, unless its subject has one."""
+
+    class Meta:
+        proxy = True
+        default_permissions = ()
+        triggers = [
+            Trigger(
+                name="open_meter",
+                when=pgtrigger.After,
+                operation=pgtrigger.Insert,
+                func="INSERT INTO billing_meter (subject_id, organization_id)\n"
+                "VALUES (NEW.subject_id, NEW.organization_id)\n"
+                "ON CONFLICT (subject_id) DO NOTHING;\n"
+                "RETURN NULL;",
+            )
+        ]

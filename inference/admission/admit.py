@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
 import msgspec
 
+from billing.budgets import MeterReading
+from billing.rate_limits import render_headers
 from config.api.errors import Conflict, GatewayError, Unauthenticated, Unavailable
 from config.server.batching.lane import Lane, Ticket
 from config.server.batching.lanes import Lanes
 from config.server.batching.suspects import Suspects
 from config.server.batching.waits import Blocked
 from config.sql import load_statement
-from inference.admission.authority import Authority, AuthorityReader, GovernedKey, build_budgets
-from inference.admission.budgets import Budgets, StaleReading
+from inference.admission.authority import (
+    Authority,
+    AuthorityReader,
+    GovernedKey,
+    build_budgets,
+    parse_meter,
+)
+from inference.admission.budgets import Budgets, StaleReading, UnreadMeters
 from inference.admission.decide import Admission, AdmissionRequest, decide
 from inference.admission.rows import make_row
 from inference.admission.snapshots import Snapshots
@@ -121,11 +130,9 @@ class AdmissionStore:
             readings = await self._authority.read(self._connection, digests)
         keys = {digest: await self._govern(each.authority) for digest, each in readings.items()}
         budgets = build_budgets(readings.values(), is_current=is_current)
-        screening = TimeSlice()
-        decisions = [
-            await self._decide(entry, keys.get(entry.key_digest), budgets, screening)
-            for entry in batch
-        ]
+        if not is_current:
+            self._authority.recall_meters(list(budgets.readings), budgets)
+        decisions = await self._decide_all(batch, keys, budgets)
         admitted = {
             index: (entry, decision)
             for index, (entry, decision) in enumerate(zip(batch, decisions, strict=True))
@@ -157,6 +164,44 @@ class AdmissionStore:
         except GatewayError as exc:
             return exc
 
+    async def _decide_all(
+        self,
+        batch: list[AdmissionRequest],
+        keys: Mapping[str, GovernedKey | GatewayError],
+        budgets: Budgets,
+    ) -> list[Decision]:
+        """Returns the decisions about a batch, in order.
+
+        The meters of rate limits are known once a request's end user and model are. Those that
+        this worker has not read yet are read for the whole batch with one statement; the requests
+        that wait for them are then decided.
+        """
+        screening = TimeSlice()
+        decisions: list[Decision] = [None] * len(batch)
+        waiting: Sequence[int] = range(len(batch))
+        for is_last in (False, False, True):
+            for index in waiting:
+                entry = batch[index]
+                key = keys.get(entry.key_digest)
+                decisions[index] = await self._decide(entry, key, budgets, screening)
+            unread = {
+                index: decision.subjects
+                for index in waiting
+                if isinstance(decision := decisions[index], UnreadMeters)
+            }
+            if not unread:
+                break
+            if is_last:
+                # A request whose meter is missing must not be free of its limit.
+                logger.error("meters of rate limits are missing: %s", set().union(*unread.values()))
+                for index in unread:
+                    decisions[index] = Unavailable()
+                break
+            subjects = frozenset().union(*unread.values())
+            await self._authority.add_meters(self._connection, subjects, budgets)
+            waiting = list(unread)
+        return decisions
+
     async def _decide(
         self,
         entry: AdmissionRequest,
@@ -173,6 +218,8 @@ class AdmissionStore:
             return await decide(entry, key, budgets, self._snapshots, self._health, screening)
         except StaleReading:
             return None
+        except UnreadMeters as exc:
+            return exc
         except GatewayError as exc:
             return exc if budgets.is_current else None
         except Exception:
@@ -191,10 +238,16 @@ class AdmissionStore:
             [
                 _encode([make_row(entry, admission) for entry, admission in admitted]).decode(),
                 _encode(list(budgets.ceilings.values())).decode(),
+                list({rule.subject_id for _, each in admitted for rule in each.rates}),
             ],
             {admission.authority.organization_id for _, admission in admitted},
         )
-        return {row[0] for row in rows}
+        stored = {row[0] for row in rows if row[1] is None}
+        if len(rows) > len(stored):
+            meters = [parse_meter(row[1]) for row in rows if row[1] is not None]
+            self._authority.remember_meters(meters)
+            _tell_rates([each for _, each in admitted if each.generation_id in stored], meters)
+        return stored
 
     async def _store_each(
         self, admitted: AdmittedByIndex, budgets: Budgets, stored: set[str], *, is_last: bool
@@ -323,3 +376,13 @@ class AdmissionLanes:
 def _open_repin() -> Lane[Repinning, bool]:
     store = RepinStore()
     return Lane(store.repin, store.close)
+
+
+def _tell_rates(
+    admissions: Iterable[Admission], meters: Sequence[tuple[datetime, MeterReading]]
+) -> None:
+    """Notes for the callers what is left of their rate limits."""
+    now = max(read_at for read_at, _ in meters)
+    readings = {meter.subject_id: meter for _, meter in meters}
+    for admission in admissions:
+        admission.rate_headers = render_headers(admission.rates, readings, now)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -13,6 +13,7 @@ import msgspec
 
 from accounts.policy import Policy
 from billing.budgets import Budget, MeterReading
+from billing.rate_limits import NO_RULES, RateRules
 from config.api.errors import Unavailable
 from config.clock import clock
 from config.sql import load_statement
@@ -28,6 +29,8 @@ READ_METERS: Final = load_statement("inference", "read_meters")
 
 # Keys that a worker remembers, at two kilobytes each.
 _REMEMBERED: Final = 5_000
+# Meters of rate limits that a worker remembers besides, at one kilobyte each.
+_METERS: Final = 10_000
 
 
 class Authority(msgspec.Struct, frozen=True):
@@ -81,6 +84,7 @@ class GovernedKey:
     policy: Policy
     budgets: Sequence[Budget]
     filters: Filters
+    rates: RateRules = NO_RULES
 
 
 class AuthorityReader:
@@ -92,6 +96,7 @@ class AuthorityReader:
     def __init__(self, snapshots: Snapshots) -> None:
         self._snapshots = snapshots
         self._remembered: OrderedDict[str, KeyReading] = OrderedDict()
+        self._meters: OrderedDict[UUID, tuple[datetime, MeterReading]] = OrderedDict()
 
     def recall(self, digests: Collection[str]) -> dict[str, KeyReading] | None:
         """Returns the remembered readings of these keys; ``None`` if one of them is unusable.
@@ -124,6 +129,8 @@ class AuthorityReader:
             for now, *columns in await connection.execute(READ_METERS, [list(subjects)]):
                 meter = MeterReading(*columns)
                 meters[meter.subject_id], read_at = meter, now.astimezone(UTC)
+        for subject in subjects:
+            self._meters.pop(subject, None)
         for digest in digests:
             self._remembered.pop(digest, None)
         readings = {
@@ -138,6 +145,39 @@ class AuthorityReader:
         while len(self._remembered) > _REMEMBERED:
             self._remembered.popitem(last=False)
         return readings
+
+    async def add_meters(
+        self, connection: DataPlaneConnection, subjects: frozenset[UUID], budgets: Budgets
+    ) -> None:
+        """Adds the meters of rate limits, and remembers them.
+
+        Reads those that are not remembered, or all if the other readings are current.
+        """
+        if not budgets.is_current:
+            self.recall_meters(subjects, budgets)
+            subjects = subjects - budgets.readings.keys()
+            if not subjects:
+                return
+        rows = await connection.execute(READ_METERS, [list(subjects)])
+        meters = [(now.astimezone(UTC), MeterReading(*columns)) for now, *columns in rows]
+        self.remember_meters(meters)
+        for read_at, meter in meters:
+            budgets.add(meter, read_at)
+
+    def remember_meters(self, meters: Iterable[tuple[datetime, MeterReading]]) -> None:
+        """Remembers meters that have just been read; the least recently read are forgotten."""
+        for read_at, meter in meters:
+            self._meters.pop(meter.subject_id, None)
+            self._meters[meter.subject_id] = read_at, meter
+        while len(self._meters) > _METERS:
+            self._meters.popitem(last=False)
+
+    def recall_meters(self, subjects: Collection[UUID], budgets: Budgets) -> None:
+        """Adds remembered meters, which are newer than those remembered with their keys."""
+        if self._meters:
+            for subject in subjects:
+                if (found := self._meters.get(subject)) is not None:
+                    budgets.add(found[1], found[0])
 
     async def govern(self, authority: Authority) -> GovernedKey:
         """Returns a key with the rules that apply to it; raises :class:`Unavailable`."""
@@ -170,7 +210,14 @@ class AuthorityReader:
                 limit,
             ),
             rules.filters,
+            copy.rules.rates,
         )
+
+
+def parse_meter(row: str) -> tuple[datetime, MeterReading]:
+    """Returns a meter that ``admit.sql`` counted, and the time."""
+    read_at, *columns = msgspec.json.decode(row)
+    return datetime.fromisoformat(read_at).astimezone(UTC), msgspec.convert(columns, MeterReading)
 
 
 def build_budgets(readings: Collection[KeyReading], *, is_current: bool) -> Budgets:

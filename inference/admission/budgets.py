@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -13,8 +13,9 @@ from uuid import UUID
 import msgspec
 
 from billing.budgets import Budget, MeterReading, Scope
+from billing.rate_limits import Rate, RateLimited, RateRule, base_of, used_of
 from catalog.pricing import decimal_text, usd
-from config.api.errors import Forbidden, PaymentRequired, TooManyRequests
+from config.api.errors import Forbidden, PaymentRequired
 from config.clock import clock
 from inference.admission.estimate import affordable_tokens, fee_nano, worst_case_nano
 from inference.requests.parsing import InferenceRequest
@@ -42,6 +43,14 @@ class StaleReading(Exception):
     """A remembered reading would bound a request, so the balance and meters must be read again."""
 
 
+class UnreadMeters(Exception):
+    """The meters of some rate limits must be read before a request can be decided."""
+
+    def __init__(self, subjects: frozenset[UUID]) -> None:
+        self.subjects = subjects
+        super().__init__(f"{len(subjects)} meters")
+
+
 class AffordableCandidate(msgspec.Struct, frozen=True):
     """A candidate that can be paid, with its worst-case cost in nano-USD.
 
@@ -58,7 +67,8 @@ class Ceiling(msgspec.Struct):
     """The highest values of a meter with which a decision is valid: a parameter of ``admit.sql``.
 
     ``cost`` counts credits, ``total`` credits and own credentials; both include the holds of
-    running requests. ``spent`` and ``spent_total`` count the same without the holds.
+    running requests. ``spent`` and ``spent_total`` count the same without the holds. ``tokens``
+    includes those held for running requests, and ``running`` counts these requests.
     """
 
     subject_id: UUID
@@ -67,43 +77,89 @@ class Ceiling(msgspec.Struct):
     requests: int = _UNLIMITED
     spent: int = _UNLIMITED
     spent_total: int = _UNLIMITED
+    tokens: int = _UNLIMITED
+    running: int = _UNLIMITED
 
 
 @dataclass(slots=True)
-class Budgets:
+class Readings:
+    """The balances and meters that were read for a batch, and the ceilings of its decisions.
+
+    ``is_current`` is false for remembered readings, which must not refuse or bound a request.
+    ``now`` is the database's time. ``requests`` and ``tokens`` count what the batch takes of rate
+    limits, by the subject of the meter.
+    """
+
+    balances: dict[UUID, int]
+    readings: dict[UUID, MeterReading]
+    now: datetime = field(default_factory=clock.now)
+    is_current: bool = True
+    requests: Counter[UUID] = field(default_factory=Counter)
+    tokens: Counter[UUID] = field(default_factory=Counter)
+    ceilings: dict[UUID, Ceiling] = field(default_factory=dict)
+
+    def add(self, meter: MeterReading, read_at: datetime) -> None:
+        """Adds a reading, which replaces an older one of the same meter."""
+        self.readings[meter.subject_id] = meter
+        self.now = max(self.now, read_at)
+
+    def require_rates(self, rules: Sequence[RateRule], need: int) -> None:
+        """Raises :class:`RateLimited` if a request that may use ``need`` tokens exceeds a limit.
+
+        Raises :class:`UnreadMeters` when meters of the rules have not been read.
+        """
+        if unread := {rule.subject_id for rule in rules} - self.readings.keys():
+            raise UnreadMeters(frozenset(unread))
+        for rule in rules:
+            meter = self.readings[rule.subject_id]
+            for rate, limit in rule.limits.items():
+                used, taken = used_of(rate, meter, self.now), self._taken(rate, rule.subject_id)
+                more = need if rate is Rate.TOKENS_PER_MINUTE else 1
+                if used + taken + more > limit:
+                    raise RateLimited(rule, rate, used=used, taken=taken, need=more, now=self.now)
+
+    def _taken(self, rate: Rate, subject_id: UUID) -> int:
+        """Returns how much of a limit the requests of the batch take."""
+        taken = self.tokens if rate is Rate.TOKENS_PER_MINUTE else self.requests
+        return taken[subject_id]
+
+    def _set_rate_ceilings(self, rule: RateRule, held_tokens: int) -> None:
+        """Lowers the ceilings of a meter to the values at which one more request still fits.
+
+        They are counted from the beginning of the window, which only moves up, so an older reading
+        gives the same ceilings or lower ones.
+        """
+        meter, ceiling = self.readings[rule.subject_id], self._ceiling_of(rule.subject_id)
+        for rate, limit in rule.limits.items():
+            more = held_tokens if rate is Rate.TOKENS_PER_MINUTE else 1
+            most = (
+                base_of(rate, meter, self.now) + limit - self._taken(rate, rule.subject_id) - more
+            )
+            match rate:
+                case Rate.TOKENS_PER_MINUTE:
+                    ceiling.tokens = min(ceiling.tokens, most)
+                case Rate.CONCURRENT_REQUESTS:
+                    ceiling.running = min(ceiling.running, most)
+                case _:
+                    ceiling.requests = min(ceiling.requests, most)
+
+    def _ceiling_of(self, subject_id: UUID) -> Ceiling:
+        return self.ceilings.setdefault(subject_id, Ceiling(subject_id))
+
+
+@dataclass(slots=True)
+class Budgets(Readings):
     """The balances and meters of a batch, from which every admission takes its hold.
 
     ``admit.sql`` compares the meters with the ceilings, and so finds what other workers have spent
     since the reading. A ceiling is the value of a meter at which a budget is used up, so an older
     reading gives the same ceiling or a lower one.
 
-    ``is_current`` is false for remembered readings, which must not refuse or bound a request.
-    ``now`` is the database's time. ``taken`` is the nano-USD that the holds of the batch take from
-    credits and from own credentials, by the subject of the meter.
+    ``taken`` is the nano-USD that the holds of the batch take from credits and from own
+    credentials, by the subject of the meter.
     """
 
-    balances: dict[UUID, int]
-    readings: Mapping[UUID, MeterReading]
-    now: datetime = field(default_factory=clock.now)
-    is_current: bool = True
     taken: dict[UUID, tuple[int, int]] = field(default_factory=dict)
-    requests: Counter[UUID] = field(default_factory=Counter)
-    ceilings: dict[UUID, Ceiling] = field(default_factory=dict)
-
-    def require_pace(self, key_id: UUID, limit: int) -> None:
-        """Raises :class:`TooManyRequests` if the key has used up its requests of this minute."""
-        meter = self.readings[key_id]
-        minute = self.now.replace(second=0, microsecond=0)
-        made = meter.requests_since(minute)
-        if made + self.requests[key_id] >= limit:
-            raise TooManyRequests(
-                f"This key may make {limit} requests a minute.",
-                headers={"Retry-After": str(60 - self.now.second)},
-            )
-        ceiling = self._ceiling_of(key_id)
-        # This request is not counted yet.
-        left = limit - made - self.requests[key_id] - 1
-        ceiling.requests = min(ceiling.requests, meter.requests + left)
 
     def require_unspent(self, budgets: Iterable[Budget]) -> None:
         """Raises :class:`LimitSpent` for the first budget that is spent."""
@@ -146,17 +202,26 @@ class Budgets:
         *,
         credits_nano: int,
         upstream_nano: int,
+        rules: Iterable[RateRule] = (),
+        held_tokens: int = 0,
     ) -> None:
-        """Counts a hold against the balance and the budgets for the rest of the batch."""
+        """Counts a hold against the balance, budgets and limits for the rest of the batch.
+
+        ``subjects`` are those of all meters that count the request.
+        """
         for budget in budgets:
             counted = credits_nano + upstream_nano if budget.include_byok else credits_nano
             if counted:
                 self._set_ceiling(budget, counted)
             else:
                 self._set_spent_ceiling(budget)
+        for rule in rules:
+            self._set_rate_ceilings(rule, held_tokens)
         self.balances[organization_id] -= credits_nano
         for subject in subjects:
             self.requests[subject] += 1
+            if held_tokens:
+                self.tokens[subject] += held_tokens
             cost, byok = self.taken.get(subject, (0, 0))
             self.taken[subject] = (cost + credits_nano, byok + upstream_nano)
 
@@ -267,9 +332,6 @@ class Budgets:
             ceiling.spent_total = min(ceiling.spent_total, meter.cost + meter.byok + left)
         else:
             ceiling.spent = min(ceiling.spent, meter.cost + left)
-
-    def _ceiling_of(self, subject_id: UUID) -> Ceiling:
-        return self.ceilings.setdefault(subject_id, Ceiling(subject_id))
 
     def _make_refusal(
         self,

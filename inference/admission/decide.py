@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from random import getrandbits
 from uuid import UUID
@@ -12,10 +12,12 @@ from django.conf import settings
 
 from accounts.authentication import require_inference, require_usable
 from accounts.policy import Policy, require_ingress_region
+from billing.rate_limits import NO_RULES, LimitScope, OwnerRules, Rate, RateLimited, RateRule
 from config.clock import clock
 from config.secrets import hash_end_user
 from inference.admission.authority import Authority, GovernedKey
 from inference.admission.budgets import AffordableCandidate, Budgets
+from inference.admission.estimate import estimate_tokens
 from inference.admission.snapshots import Snapshots
 from inference.filters.definitions import Finding
 from inference.filters.screening import Screened, TimeSlice
@@ -23,7 +25,7 @@ from inference.models import new_generation_id
 from inference.requests.parsing import InferenceRequest
 from inference.routing.candidates import RoutingContext, Selection, require_candidates
 from inference.routing.health import HealthTable
-from inference.routing.routes import CatalogSnapshot
+from inference.routing.routes import Candidate, CatalogSnapshot
 
 
 class AdmissionRequest(msgspec.Struct, frozen=True):
@@ -47,6 +49,8 @@ class Admission(msgspec.Struct):
     ``candidates`` are the selected candidates that can be paid, in order; the hold is the highest
     of their worst-case costs. ``probe`` is the subject that the first candidate probes, if its
     circuit is half-open: the owner of the admission records an outcome for it, or releases it.
+    ``rates`` are the rate limits that count the request, ``limit_subjects`` those of their meters
+    that are not the key's anyway, and ``rate_headers`` tell the caller what is left of them.
     """
 
     generation_id: str
@@ -61,6 +65,10 @@ class Admission(msgspec.Struct):
     is_metadata_wanted: bool
     findings: Sequence[Finding]
     probe: UUID | None = None
+    rates: Sequence[RateRule] = ()
+    limit_subjects: Sequence[UUID] = ()
+    held_tokens: int = 0
+    rate_headers: Mapping[str, str] | None = None
 
 
 async def decide(
@@ -78,14 +86,15 @@ async def decide(
     because it is long or ``screening`` is used up.
     """
     authority = key.authority
-    _require_permission(entry, key, budgets)
+    owners = _find_rate_owners(entry, key)
+    _require_permission(entry, key, budgets, owners)
     request, findings = _screen(entry, key, screening)
     catalog = await snapshots.catalog(authority.catalog_version)
     now = clock.time()
     selection = require_candidates(request, _build_context(entry, key, catalog, health, now))
     candidates = budgets.find_affordable(
         request,
-        selection.candidates,
+        _keep_within_rates(entry.request, selection.candidates, owners, budgets),
         authority.organization_id,
         key.budgets,
         settings.BYOK_FEE_PERCENT,
@@ -107,28 +116,122 @@ async def decide(
         is_metadata_wanted=entry.is_metadata_wanted,
         findings=findings,
     )
-    budgets.take(
-        authority.organization_id,
-        authority.subjects,
-        key.budgets,
-        credits_nano=admission.hold_nano,
-        upstream_nano=admission.upstream_hold_nano,
-    )
+    _take(admission, entry.request, key, owners, budgets)
     first = candidates[0].candidate.subject
     if health.claim(first, now):
         admission.probe = first
     return admission
 
 
-def _require_permission(entry: AdmissionRequest, key: GovernedKey, budgets: Budgets) -> None:
+def _require_permission(
+    entry: AdmissionRequest, key: GovernedKey, budgets: Budgets, owners: Sequence[OwnerRules]
+) -> None:
     """Raises an error if the key may not send any request now."""
     authority = key.authority
     require_usable(disabled=authority.disabled, expires_at=authority.expires_at, now=budgets.now)
     require_inference(is_management=authority.is_management)
     require_ingress_region(key.policy, entry.region)
-    if settings.REQUESTS_PER_MINUTE:
-        budgets.require_pace(authority.key_id, settings.REQUESTS_PER_MINUTE)
+    if owners:
+        rules = _own_rules(owners)
+        budgets.require_rates(rules, _tokens_to_hold(entry.request, rules))
     budgets.require_unspent(key.budgets)
+
+
+def _find_rate_owners(entry: AdmissionRequest, key: GovernedKey) -> Sequence[OwnerRules]:
+    """Returns the rate limits of a request's key, workspace, organization and end user."""
+    authority = key.authority
+    owners: list[OwnerRules] = []
+    if key.rates is not NO_RULES:
+        owners = key.rates.owners_of(authority.key_id, authority.workspace_id, entry.request.user)
+    if settings.REQUESTS_PER_MINUTE:
+        limits = {Rate.REQUESTS_PER_MINUTE: settings.REQUESTS_PER_MINUTE}
+        owners.insert(0, OwnerRules(RateRule(LimitScope.API_KEY, authority.key_id, limits)))
+    return owners
+
+
+def _own_rules(owners: Sequence[OwnerRules]) -> list[RateRule]:
+    """Returns the rules for all models together."""
+    return [owner.own for owner in owners if owner.own is not None]
+
+
+def _model_rules(owners: Sequence[OwnerRules], candidate: Candidate) -> list[RateRule]:
+    """Returns the rules for the model of a candidate."""
+    route = candidate.route
+    return [
+        rule
+        for owner in owners
+        if owner.models
+        for rule in owner.for_model(route.model_slug, route.model_permaslug)
+    ]
+
+
+def _tokens_to_hold(request: InferenceRequest, rules: Sequence[RateRule]) -> int:
+    """Returns the tokens that a request may use, by an estimate of its prompt.
+
+    It is 0 if no rule counts tokens. Without ``max_tokens`` the output counts when it is known.
+    """
+    if not any(rule.counts_tokens for rule in rules):
+        return 0
+    output = (request.max_tokens or 0) * request.choices
+    return estimate_tokens(request.prompt_bytes) + output
+
+
+def _keep_within_rates(
+    request: InferenceRequest,
+    candidates: Sequence[Candidate],
+    owners: Sequence[OwnerRules],
+    budgets: Budgets,
+) -> Sequence[Candidate]:
+    """Returns the candidates whose models are within their rate limits, in order.
+
+    So a request that names several models uses the next one. Raises :class:`RateLimited` for the
+    first model if no candidate is left, and with readings that are not current.
+    """
+    if not any(owner.models for owner in owners):
+        return candidates
+    refusals: dict[str, RateLimited | None] = {}
+    for candidate in candidates:
+        slug = candidate.route.model_slug
+        if slug in refusals:
+            continue
+        rules = _model_rules(owners, candidate)
+        try:
+            budgets.require_rates(rules, _tokens_to_hold(request, rules))
+            refusals[slug] = None
+        except RateLimited as exc:
+            if not budgets.is_current:
+                raise
+            refusals[slug] = exc
+    usable = [each for each in candidates if refusals[each.route.model_slug] is None]
+    if not usable:
+        raise next(exc for exc in refusals.values() if exc is not None)
+    return usable
+
+
+def _take(
+    admission: Admission,
+    request: InferenceRequest,
+    key: GovernedKey,
+    owners: Sequence[OwnerRules],
+    budgets: Budgets,
+) -> None:
+    """Takes the hold of an admission, and counts it for the rate limits of its first model."""
+    authority = admission.authority
+    if owners:
+        rules = _own_rules(owners) + _model_rules(owners, admission.candidates[0].candidate)
+        admission.rates = rules
+        admission.held_tokens = _tokens_to_hold(request, rules)
+        subjects = dict.fromkeys(rule.subject_id for rule in rules)
+        admission.limit_subjects = [each for each in subjects if each not in authority.subjects]
+    budgets.take(
+        authority.organization_id,
+        (*authority.subjects, *admission.limit_subjects),
+        key.budgets,
+        credits_nano=admission.hold_nano,
+        upstream_nano=admission.upstream_hold_nano,
+        rules=admission.rates,
+        held_tokens=admission.held_tokens,
+    )
 
 
 def _screen(

@@ -13,13 +13,16 @@ from accounts.models import (
     BudgetInterval,
     Guardrail,
     KeyGuardrails,
+    LimitOwner,
     LimitReset,
     Organization,
+    RateLimit,
     Workspace,
     guardrails_of,
 )
 from accounts.policy import Policy
 from billing.budgets import Budget, Scope
+from billing.rate_limits import NO_RULES, LimitScope, OwnerRules, Rate, RateRule, RateRules
 from inference.filters.definitions import Filters, build_filters
 from inference.routing.routes import NO_DEFAULTS, RoutingDefaults
 
@@ -106,6 +109,7 @@ class OrganizationRules:
     policy: Policy
     workspaces: Mapping[UUID, WorkspaceRules]
     guardrails: Mapping[UUID, GuardrailRules]
+    rates: RateRules = NO_RULES
     _merged: dict[Any, KeyRules] = field(default_factory=dict)
 
     def for_key(
@@ -198,7 +202,7 @@ def assignment_of(guardrails: KeyGuardrails) -> tuple[UUID | None, UUID | None]:
 
 
 def load_rules(organization_id: UUID) -> OrganizationRules:
-    """Reads the rules of an organization with four queries."""
+    """Reads the rules of an organization with five queries."""
     organization = Organization.objects.get(pk=organization_id)
     workspaces = Workspace.objects.filter(organization=organization).prefetch_related("budgets")
     return OrganizationRules(
@@ -208,7 +212,49 @@ def load_rules(organization_id: UUID) -> OrganizationRules:
             guardrail.pk: _read_guardrail(guardrail)
             for guardrail in Guardrail.objects.for_organization(organization_id)
         },
+        rates=read_rates(RateLimit.objects.for_organization(organization_id)),
     )
+
+
+def read_rates(rows: Iterable[RateLimit]) -> RateRules:
+    """Returns the rules of an organization's rate limits."""
+    owners: dict[LimitOwner, tuple[dict[str, RateRule], list[RateRule]]] = {}
+    for row in rows:
+        limits = {rate: value for rate in Rate if (value := getattr(row, rate)) is not None}
+        owner = LimitOwner(row.organization_id, row.workspace_id, row.api_key_id, row.end_user)
+        models, own = owners.setdefault(owner, ({}, []))
+        rule = RateRule(_scope_of(owner), row.subject_id, limits, row.model)
+        if row.model is None:
+            own.append(rule)
+        else:
+            models[row.model] = rule
+    if not owners:
+        return NO_RULES
+    found = {
+        owner: OwnerRules(own[0] if own else None, models)
+        for owner, (models, own) in owners.items()
+    }
+    return RateRules(
+        organization=next(
+            (each for owner, each in found.items() if _scope_of(owner) is LimitScope.ORGANIZATION),
+            None,
+        ),
+        workspaces={
+            owner.workspace_id: each for owner, each in found.items() if owner.workspace_id
+        },
+        keys={owner.api_key_id: each for owner, each in found.items() if owner.api_key_id},
+        end_users={
+            owner.end_user: each for owner, each in found.items() if owner.end_user is not None
+        },
+    )
+
+
+def _scope_of(owner: LimitOwner) -> LimitScope:
+    if owner.end_user is not None:
+        return LimitScope.END_USER
+    if owner.api_key_id is not None:
+        return LimitScope.API_KEY
+    return LimitScope.ORGANIZATION if owner.workspace_id is None else LimitScope.WORKSPACE
 
 
 def _read_workspace(workspace: Workspace) -> WorkspaceRules:

@@ -35,6 +35,8 @@ class GenerationRow(msgspec.Struct, frozen=True):
     request_id: str
     hold_nano: int
     upstream_hold_nano: int
+    held_tokens: int
+    limit_subjects: list[UUID] | None
     images: int
     key_version: int
     routing_version: int
@@ -69,6 +71,8 @@ def make_row(entry: AdmissionRequest, admission: Admission) -> GenerationRow:
         request_id=entry.request_id,
         hold_nano=admission.hold_nano,
         upstream_hold_nano=admission.upstream_hold_nano,
+        held_tokens=admission.held_tokens,
+        limit_subjects=list(admission.limit_subjects) or None,
         images=admission.request.images,
         key_version=authority.key_version,
         routing_version=authority.routing_version,

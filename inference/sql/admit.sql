@@ -8,9 +8,13 @@
 --             $2 json, an array of `Ceiling`: the highest values that a meter may have before this
 --             batch. `cost` counts credits, `total` credits and own credentials; both include the
 --             holds of running requests. `spent` and `spent_total` count the same without the
---             holds; `requests` counts requests.
--- Returns: the ids of the stored generations. An id that existed before was stored by an earlier
---          try of this statement whose result was lost: ids are random.
+--             holds; `requests` counts requests, `tokens` the tokens of ended requests and those
+--             held for running ones, `running` the requests in flight;
+--             $3 uuid[], the subjects whose meters are returned.
+-- Returns: the ids of the stored generations, without a meter. An id that existed before was stored
+--          by an earlier try of this statement whose result was lost: ids are random. Then the
+--          meters that count stored generations, as an array: the time, and the columns of
+--          `MeterReading`.
 --
 -- Lock order: credits accounts by id, API keys by id, private endpoints by id, organizations by id,
 --             the catalogue's version, meters by subject.
@@ -30,7 +34,8 @@ WITH batch AS (
         user_agent text, operation text, streamed bool, model text, private_endpoint_id uuid,
         model_endpoint_id uuid, provider_name text, price_id bigint, is_byok bool,
         attestation_id bigint, request_id text, hold_nano bigint, upstream_hold_nano bigint,
-        images int, key_version bigint, routing_version bigint, catalog_version bigint
+        held_tokens bigint, limit_subjects uuid[], images int, key_version bigint,
+        routing_version bigint, catalog_version bigint
     )
 ),
 
@@ -87,7 +92,9 @@ locked_catalog AS MATERIALIZED (
 current_rows AS MATERIALIZED (
     SELECT
         b.*,
-        array_remove(ARRAY[b.api_key_id, b.workspace_id, b.member_id], NULL) AS subjects
+        array_remove(
+            ARRAY[b.api_key_id, b.workspace_id, b.member_id] || b.limit_subjects, NULL
+        ) AS subjects
     FROM batch AS b
     INNER JOIN locked_organizations AS o
         ON b.organization_id = o.id AND b.routing_version = o.routing_version
@@ -100,14 +107,14 @@ ceilings AS (
     SELECT *
     FROM json_to_recordset($2::json) AS c (
         subject_id uuid, cost bigint, total bigint, requests bigint, spent bigint,
-        spent_total bigint
+        spent_total bigint, tokens bigint, running bigint
     )
 ),
 
 locked_meters AS MATERIALIZED (
     SELECT
         m.subject_id, m.cost + m.held_cost AS cost, m.byok + m.held_byok AS byok, m.requests,
-        m.cost AS spent, m.byok AS spent_byok
+        m.cost AS spent, m.byok AS spent_byok, m.tokens + m.held_tokens AS tokens, m.running
     FROM billing_meter AS m
     WHERE m.subject_id = any(array(SELECT unnest(subjects) FROM current_rows))
     ORDER BY m.subject_id
@@ -129,6 +136,7 @@ exhausted AS MATERIALIZED (
     WHERE
         m.cost > c.cost OR m.cost + m.byok > c.total OR m.requests > c.requests
         OR m.spent > c.spent OR m.spent + m.spent_byok > c.spent_total
+        OR m.tokens > c.tokens OR m.running > c.running
 ),
 
 accepted AS MATERIALIZED (
@@ -176,16 +184,26 @@ held_meters AS (
     SET
         held_cost = m.held_cost + w.cost,
         held_byok = m.held_byok + w.byok,
+        held_tokens = m.held_tokens + w.tokens,
         requests = m.requests + w.requests,
+        running = m.running + w.requests,
         last_used_at = now(),
         requests_before = CASE
             WHEN m.minute >= date_trunc('minute', now()) THEN m.requests_before ELSE m.requests
+        END,
+        requests_before_day = CASE
+            WHEN m.minute >= date_trunc('day', now(), 'UTC')
+                THEN coalesce(m.requests_before_day, m.requests)
+            ELSE m.requests
+        END,
+        tokens_before = CASE
+            WHEN m.minute >= date_trunc('minute', now()) THEN m.tokens_before ELSE m.tokens
         END,
         minute = greatest(m.minute, date_trunc('minute', now()))
     FROM (
         SELECT
             s.subject_id, sum(r.hold_nano) AS cost, sum(r.upstream_hold_nano) AS byok,
-            count(*) AS requests
+            sum(r.held_tokens) AS tokens, count(*) AS requests
         FROM accepted AS r
         CROSS JOIN LATERAL unnest(r.subjects) AS s (subject_id)
         GROUP BY s.subject_id
@@ -193,6 +211,7 @@ held_meters AS (
     WHERE
         m.subject_id = w.subject_id
         AND m.subject_id = any(array(SELECT subject_id FROM locked_meters))
+    RETURNING m.*
 ),
 
 stored AS (
@@ -200,15 +219,15 @@ stored AS (
         id, organization_id, workspace_id, api_key_id, member_id, end_user, session_id, region,
         http_referer, app_title, user_agent, operation, streamed, model, private_endpoint_id,
         model_endpoint_id, provider_name, price_id, is_byok, attestation_id, created_at,
-        request_id, hold_nano, upstream_hold_nano, status, is_estimated, cost_nano,
-        upstream_cost_nano, attempts
+        request_id, hold_nano, upstream_hold_nano, held_tokens, limit_subjects, status,
+        is_estimated, cost_nano, upstream_cost_nano, attempts
     )
     SELECT
         id, organization_id, workspace_id, api_key_id, member_id, end_user, session_id, region,
         http_referer, app_title, user_agent, operation, streamed, model, private_endpoint_id,
         model_endpoint_id, provider_name, price_id, is_byok, attestation_id, now(),
-        request_id, hold_nano, upstream_hold_nano, 'pending', FALSE, 0,
-        0, '[]'::jsonb
+        request_id, hold_nano, upstream_hold_nano, held_tokens, limit_subjects, 'pending',
+        FALSE, 0, 0, '[]'::jsonb
     FROM accepted
     RETURNING id
 ),
@@ -218,6 +237,16 @@ journals AS (
     SELECT id, 0, 0, coalesce(images, 0), now() FROM accepted
 )
 
-SELECT id FROM stored
+SELECT id, NULL::json AS meter FROM stored
 UNION ALL
-SELECT id FROM already_stored
+SELECT id, NULL AS meter FROM already_stored
+UNION ALL
+SELECT
+    NULL AS id,
+    json_build_array(
+        now(), subject_id, day, cost_daily, cost_weekly, cost_monthly, cost, byok_daily,
+        byok_weekly, byok_monthly, byok, held_cost, held_byok, requests, minute, requests_before,
+        requests_before_day, running, tokens, tokens_before, held_tokens
+    ) AS meter
+FROM held_meters
+WHERE subject_id = any($3::uuid[])

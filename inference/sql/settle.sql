@@ -52,7 +52,10 @@ settled AS (
     RETURNING
         g.id, g.organization_id, g.hold_nano, g.upstream_hold_nano AS byok_hold_nano, g.cost_nano,
         CASE WHEN g.is_byok THEN g.upstream_cost_nano ELSE 0 END AS byok_cost_nano,
-        array_remove(ARRAY[g.api_key_id, g.workspace_id, g.member_id], NULL) AS subjects,
+        array_remove(
+            ARRAY[g.api_key_id, g.workspace_id, g.member_id] || g.limit_subjects, NULL
+        ) AS subjects,
+        g.held_tokens,
         coalesce(g.private_endpoint_id, g.model_endpoint_id) AS endpoint_id, g.provider_name,
         g.model, g.prompt_tokens, g.completion_tokens, b.claimed_prompt_tokens,
         b.claimed_completion_tokens, b.allowed_prompt_tokens, b.allowed_completion_tokens,
@@ -63,7 +66,8 @@ settled AS (
 ended AS MATERIALIZED (
     SELECT
         id AS reference, organization_id, subjects, hold_nano, byok_hold_nano, cost_nano,
-        byok_cost_nano
+        byok_cost_nano, held_tokens,
+        coalesce(prompt_tokens, 0) + coalesce(completion_tokens, 0) AS tokens
     FROM settled
 ),
 
@@ -162,12 +166,31 @@ settled_meters AS (
         cost = m.cost + e.cost,
         byok = m.byok + e.byok,
         held_cost = m.held_cost - e.hold,
-        held_byok = m.held_byok - e.byok_hold
+        held_byok = m.held_byok - e.byok_hold,
+        tokens = m.tokens + e.tokens,
+        held_tokens = greatest(m.held_tokens - e.held_tokens, 0),
+        running = greatest(m.running - e.counted, 0),
+        requests_before = CASE
+            WHEN m.minute >= e.this_minute THEN m.requests_before ELSE m.requests
+        END,
+        requests_before_day = CASE
+            WHEN m.minute >= date_trunc('day', e.this_minute, 'UTC')
+                THEN coalesce(m.requests_before_day, m.requests)
+            ELSE m.requests
+        END,
+        tokens_before = CASE
+            WHEN m.minute >= e.this_minute THEN m.tokens_before ELSE m.tokens
+        END,
+        minute = greatest(m.minute, e.this_minute)
     FROM (
         SELECT
             s.subject_id, sum(r.cost_nano) AS cost, sum(r.byok_cost_nano) AS byok,
             sum(r.hold_nano) AS hold, sum(r.byok_hold_nano) AS byok_hold,
-            (now() AT TIME ZONE 'UTC')::date AS today
+            sum(r.tokens) AS tokens, coalesce(sum(r.held_tokens), 0) AS held_tokens,
+            -- A worker of an earlier release did not count its requests.
+            count(r.held_tokens) AS counted,
+            (now() AT TIME ZONE 'UTC')::date AS today,
+            date_trunc('minute', now()) AS this_minute
         FROM ended AS r
         CROSS JOIN LATERAL unnest(r.subjects) AS s (subject_id)
         WHERE (SELECT count(*) FROM locked_meters) >= 0

@@ -9,9 +9,15 @@ WITH used AS (
         sum(CASE WHEN g.status <> 'pending' AND g.is_byok THEN g.upstream_cost_nano ELSE 0 END)
             AS byok,
         sum(CASE g.status WHEN 'pending' THEN g.hold_nano ELSE 0 END) AS held_cost,
-        sum(CASE g.status WHEN 'pending' THEN g.upstream_hold_nano ELSE 0 END) AS held_byok
+        sum(CASE g.status WHEN 'pending' THEN g.upstream_hold_nano ELSE 0 END) AS held_byok,
+        sum(CASE g.status WHEN 'pending' THEN g.held_tokens END) AS held_tokens,
+        -- A generation of an earlier release has no held tokens and was not counted.
+        count(g.held_tokens) FILTER (WHERE g.status = 'pending') AS running
     FROM inference_generation AS g
-    CROSS JOIN LATERAL (VALUES (g.api_key_id), (g.workspace_id), (g.member_id)) AS s (subject_id)
+    CROSS JOIN
+        LATERAL unnest(
+            ARRAY[g.api_key_id, g.workspace_id, g.member_id] || g.limit_subjects
+        ) AS s (subject_id)
     WHERE s.subject_id IS NOT NULL
     GROUP BY s.subject_id
 )
@@ -19,16 +25,18 @@ WITH used AS (
 SELECT
     format(
         'meter %s: cost %s, own credentials %s, held %s and %s; '
-        'its generations make %s, %s, %s and %s',
+        'its generations make %s, %s, %s and %s; '
+        '%s requests run with %s tokens; its generations make %s and %s',
         m.subject_id, m.cost, m.byok, m.held_cost, m.held_byok, coalesce(u.cost, 0),
-        coalesce(u.byok, 0), coalesce(u.held_cost, 0), coalesce(u.held_byok, 0)
+        coalesce(u.byok, 0), coalesce(u.held_cost, 0), coalesce(u.held_byok, 0),
+        m.running, m.held_tokens, coalesce(u.running, 0), coalesce(u.held_tokens, 0)
     )
 FROM billing_meter AS m
 LEFT JOIN used AS u ON m.subject_id = u.subject_id
 WHERE
-    (m.cost, m.byok, m.held_cost, m.held_byok)
+    (m.cost, m.byok, m.held_cost, m.held_byok, m.running, m.held_tokens)
     <> (
         coalesce(u.cost, 0), coalesce(u.byok, 0), coalesce(u.held_cost, 0),
-        coalesce(u.held_byok, 0)
+        coalesce(u.held_byok, 0), coalesce(u.running, 0), coalesce(u.held_tokens, 0)
     )
 ORDER BY m.subject_id

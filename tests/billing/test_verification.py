@@ -133,7 +133,10 @@ def test_verify_ledger_reports_a_generation_that_did_not_pay_its_cost(tenant: Te
     assert f"generation {ended.pk}: ended at a cost of 6, its transfers paid 5 and hold 0" in found
     assert f"generation {pending.pk}: holds 7, its transfers hold 0 and paid 0" in found
     # The meters of the key and of the workspace give this text.
-    assert "cost 5, own credentials 0, held 0 and 0; its generations make 6, 0, 7 and 3" in told
+    assert (
+        "cost 5, own credentials 0, held 0 and 0; its generations make 6, 0, 7 and 3; "
+        "0 requests run with 0 tokens; its generations make 0 and 0"
+    ) in told
 
 
 def test_verify_ledger_reports_transfers_without_a_generation(tenant: Tenant) -> None:

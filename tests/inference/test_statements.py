@@ -31,6 +31,7 @@ COLUMN_TYPES = {
     float: {"double precision"},
     datetime: {"timestamptz"},
     list[int]: {"integer[]"},
+    list[UUID]: {"uuid[]"},
     list[float]: {"double precision[]"},
     list[dict[str, Any]]: {"jsonb"},
 }

@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from accounts.models import ApiKey, Guardrail, LimitReset
 from billing.budgets import Budget, MeterReading, Scope
 from billing.models import Meter
+from billing.rate_limits import LimitScope, Rate, RateRule
 from catalog.dialects.base import Operation
 from config.api.errors import GatewayError, Unavailable
 from config.secrets import digest_api_key
@@ -221,8 +222,10 @@ def test_an_expired_key_is_refused_by_the_clock_of_the_database(
     assert len(site.dialled()) == 1
 
 
-def settled(meter: MeterReading, today: date, cost: int, hold: int) -> MeterReading:
+def settled(meter: MeterReading, now: datetime, cost: int, hold: int) -> MeterReading:
     """Returns the meter after a settlement."""
+    today = now.date()
+    meter = rolled(meter, now.replace(second=0, microsecond=0))
     day = max(meter.day, today)
     starts = {
         "cost_daily": today,
@@ -234,7 +237,13 @@ def settled(meter: MeterReading, today: date, cost: int, hold: int) -> MeterRead
         for name, start in starts.items()
     }
     return meter._replace(
-        day=day, cost=meter.cost + cost, held_cost=meter.held_cost - hold, **periods
+        day=day,
+        cost=meter.cost + cost,
+        held_cost=meter.held_cost - hold,
+        running=meter.running - 1,
+        tokens=meter.tokens + cost,
+        held_tokens=meter.held_tokens - hold,
+        **periods,
     )
 
 
@@ -243,12 +252,24 @@ def requested(meter: MeterReading, now: datetime, hold: int) -> MeterReading:
     minute = now.replace(second=0, microsecond=0)
     if meter.minute is not None:
         minute = max(minute, meter.minute)
-    before = meter.requests_before if meter.minute == minute else meter.requests
-    return meter._replace(
+    return rolled(meter, minute)._replace(
         held_cost=meter.held_cost + hold,
         requests=meter.requests + 1,
+        running=meter.running + 1,
+        held_tokens=meter.held_tokens + hold,
+    )
+
+
+def rolled(meter: MeterReading, minute: datetime) -> MeterReading:
+    """Returns the meter at the beginning of a minute, which may begin a day."""
+    if meter.minute is not None and meter.minute >= minute:
+        return meter
+    is_same_day = meter.minute is not None and meter.minute.date() == minute.date()
+    return meter._replace(
         minute=minute,
-        requests_before=before,
+        requests_before=meter.requests,
+        tokens_before=meter.tokens,
+        requests_before_day=meter.requests_before_day if is_same_day else meter.requests,
     )
 
 
@@ -263,16 +284,23 @@ EVENTS = st.lists(
 
 
 @settings(max_examples=1500, deadline=None)
-@given(EVENTS, EVENTS, st.sampled_from([None, *LimitReset]), st.integers(0, 6), st.integers(1, 5))
+@given(
+    EVENTS,
+    EVENTS,
+    st.sampled_from([None, *LimitReset]),
+    st.integers(0, 6),
+    st.dictionaries(st.sampled_from(Rate), st.integers(1, 6)),
+)
 def test_a_stale_reading_never_permits_what_a_fresh_one_refuses(
     earlier: list[tuple[str, int, int]],
     later: list[tuple[str, int, int]],
     reset: LimitReset | None,
     hold: int,
-    pace: int,
+    limits: dict[Rate, int],
 ) -> None:
     now = datetime(2026, 1, 30, 23, 58, 50, tzinfo=UTC)
-    meter = MeterReading(SUBJECT, now.date(), *[0] * 10, 0, None, 0)
+    meter = MeterReading(SUBJECT, now.date(), *[0] * 10, 0, None, 0, None, 0, 0, 0, 0)
+    rule = RateRule(LimitScope.API_KEY, SUBJECT, limits)
     held: list[int] = []
 
     def happen(events: list[tuple[str, int, int]]) -> None:
@@ -285,20 +313,28 @@ def test_a_stale_reading_never_permits_what_a_fresh_one_refuses(
                 held.append(amount)
             elif held:
                 taken = held.pop(0)
-                meter = settled(meter, now.date(), amount, taken)
+                meter = settled(meter, now, amount, taken)
 
     def decided(reading: MeterReading, at: datetime) -> Budgets | None:
         budgets = Budgets({ORGANIZATION: 10**9}, {SUBJECT: reading}, now=at)
         budget = Budget(Scope.API_KEY, SUBJECT, LIMIT, reset, include_byok=False)
         try:
-            budgets.require_pace(SUBJECT, pace)
+            budgets.require_rates([rule], hold)
             budgets.require_unspent([budget])
         except GatewayError:
             return None
         left = LIMIT - budget.spent_nano(reading, at.date()) - budget.held_nano(reading)
         if hold and left < hold:
             return None
-        budgets.take(ORGANIZATION, [SUBJECT], [budget], credits_nano=hold, upstream_nano=0)
+        budgets.take(
+            ORGANIZATION,
+            [SUBJECT],
+            [budget],
+            credits_nano=hold,
+            upstream_nano=0,
+            rules=[rule],
+            held_tokens=hold,
+        )
         return budgets
 
     happen(earlier)
@@ -308,4 +344,10 @@ def test_a_stale_reading_never_permits_what_a_fresh_one_refuses(
         return
     ceiling = old.ceilings[SUBJECT]
     used = meter.cost + meter.held_cost
-    assert used > ceiling.cost or meter.cost > ceiling.spent or meter.requests > ceiling.requests
+    assert (
+        used > ceiling.cost
+        or meter.cost > ceiling.spent
+        or meter.requests > ceiling.requests
+        or meter.tokens + meter.held_tokens > ceiling.tokens
+        or meter.running > ceiling.running
+    )
