@@ -2,8 +2,14 @@
 
 The system under test has the first core. PostgreSQL, the load generator (Debian's ``wrk``) and the
 provider (``tests.bench.upstream``, plain HTTP) share the second. Rounds alternate between the
-systems and medians are printed, because a shared machine drifts. Every figure is printed with its
-ratio to Causeway's.
+systems and medians are printed, because a shared machine drifts. Before its first round a system
+must answer each load whole, and every round must have received as many bytes for each answer. After
+the rounds the ledger is verified, and the generations that did not complete are counted.
+
+Prints all figures; then the ratios that the budget of the hot path names, and the rows of the table
+in ``docs/performance.md``. ``busy`` is the share of the time in which the system used its core, and
+``other`` that in which the second core was used by anybody: figures mean something while the second
+core has time left.
 
 Systems:
 
@@ -42,6 +48,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from tests.bench.database import Database
 from tests.bench.upstream import DELAY_SECONDS
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -49,6 +56,11 @@ SYSTEM_CORE, OTHER_CORE = 0, 1
 UPSTREAM_KEY: Final = "bench-key-0000"
 _REQUESTS = re.compile(r"(\d+) requests in ([\d.]+)s")
 _BAD = re.compile(r"Non-2xx or 3xx responses: (\d+)")
+_BROKEN = re.compile(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)")
+_READ = re.compile(r"requests in [\d.]+s, ([\d.]+)([KMG]?)B read")
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+# An answer of a load without its headers, which a peer may leave out, has at least this share.
+_WHOLE_SHARE: Final = 0.93
 _LATENCY = re.compile(r"^\s+(50|99)%\s+([\d.]+)(us|ms|s|m) *$", re.MULTILINE)
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}
 _CROWD: Final = """
@@ -68,7 +80,10 @@ while True:
     time.sleep(60)
 """
 _PEERS: Final = "direct,floor,nginx,tensorzero,portkey,litellm"
-_COLUMNS: Final = ("per second", "CPU µs", "p50 ms", "p99 ms", "failed")
+_COLUMNS: Final = (
+    "per second", "CPU µs", "p50 ms", "p99 ms", "failed", "busy %", "other %", "PG µs", "WAL B",
+)  # fmt: skip
+_PEER: Final = "tensorzero"
 
 
 @dataclass(frozen=True)
@@ -100,6 +115,9 @@ class System:
     key: str = UPSTREAM_KEY
     author: str = ""
     headers: dict[str, str] = field(default_factory=dict)
+    database: Database | None = None
+    # The bytes of a whole answer of each load.
+    sizes: dict[str, int] = field(default_factory=dict)
     figures: dict[str, list[dict[str, float]]] = field(default_factory=dict)
 
 
@@ -114,6 +132,7 @@ def main() -> None:
         help="adds 100,000 organizations and 20,000 endpoints that get no requests",
     )
     parser.add_argument("--litellm", type=Path, help="the program of an installed litellm")
+    parser.add_argument("--tensorzero", type=Path, help="a Python that has tensorzero installed")
     parser.add_argument("--portkey", type=Path, help="a folder with @portkey-ai/gateway installed")
     options = parser.parse_args()
     if shutil.which("wrk") is None:
@@ -127,13 +146,14 @@ def main() -> None:
             "direct": _direct(upstream),
             "floor": _floor(upstream),
             "nginx": _nginx(directory, upstream),
-            "tensorzero": _tensorzero(directory, upstream),
+            "tensorzero": _tensorzero(directory, upstream, options.tensorzero),
             "portkey": _portkey(directory, upstream, options.portkey),
             "litellm": _litellm(directory, upstream, options.litellm),
         }
         systems += [stack.enter_context(peers[name]) for name in options.peers.split(",") if name]
         for system in systems:
             for load in LOADS:
+                system.sizes[load.name] = _require_whole_answer(system, load)
                 _measure(directory, system, load, seconds=2)
         for load in LOADS:
             for _ in range(options.rounds):
@@ -141,25 +161,83 @@ def main() -> None:
                     figures = _measure(directory, system, load, seconds=options.seconds)
                     system.figures.setdefault(load.name, []).append(figures)
         _print_figures(systems)
+        _print_budget({system.name: system for system in systems})
+        _print_rows(systems)
+        _print_ledger(directory, systems[0])
+
+
+def _median(system: System, load: Load, column: str) -> float:
+    return statistics.median(each[column] for each in system.figures[load.name])
 
 
 def _print_figures(systems: list[System]) -> None:
-    print(f"{'load':<24}{'system':<12}" + "".join(f"{name:>12}" for name in _COLUMNS), end="")
-    print(f"{'rate ratio':>12}{'CPU ratio':>12}")
+    print(f"{'load':<24}{'system':<12}" + "".join(f"{name:>11}" for name in _COLUMNS), end="")
+    print(f"{'rate ratio':>11}{'CPU ratio':>11}")
     for load in LOADS:
         first: dict[str, float] = {}
         for system in systems:
-            rounds = system.figures[load.name]
-            found = {name: statistics.median(each[name] for each in rounds) for name in _COLUMNS}
+            found = {name: _median(system, load, name) for name in _COLUMNS}
             first = first or found
             print(f"{load.name:<24}{system.name:<12}", end="")
-            print("".join(f"{found[name]:>12,.1f}" for name in _COLUMNS), end="")
+            print("".join(f"{found[name]:>11,.1f}" for name in _COLUMNS), end="")
             rate = first["per second"] / (found["per second"] or 1)
-            print(f"{rate:>12.2f}{found['CPU µs'] / first['CPU µs']:>12.2f}")
+            print(f"{rate:>11.2f}{found['CPU µs'] / first['CPU µs']:>11.2f}")
     for system in systems:
         if system.name == "direct":
             continue
         print(f"memory of {system.name}: {memory_of(system.pid) / 1e6:,.0f} MB")
+
+
+def _print_budget(systems: dict[str, System]) -> None:
+    """Prints what the budget of the hot path bounds: ratios to TensorZero, memory, PostgreSQL."""
+    ours, peer = systems["causeway"], systems.get(_PEER)
+    plain, stream, _, slow = LOADS
+    if peer is not None:
+        for name, load, column, bound in (
+            ("plain, rate", plain, "per second", "at least 0.75"),
+            ("plain, CPU", plain, "CPU µs", "at most 1.4"),
+            ("streams of 50 events, rate", stream, "per second", "at least 2"),
+            ("added p50 at 8 connections", slow, "p50 ms", "at most 2.5"),
+            ("added p99 at 8 connections", slow, "p99 ms", "at most 2.5"),
+        ):
+            ratio = _median(ours, load, column) / (_median(peer, load, column) or 1)
+            print(f"{name:<30}{ratio:>7.2f} × TensorZero   must be {bound}")
+    cpu, wal = _median(ours, plain, "PG µs"), _median(ours, plain, "WAL B")
+    memory = memory_of(ours.pid) / 1e6
+    print(f"{'PostgreSQL a plain request':<30}{cpu:>7.0f} µs CPU       must be at most 350")
+    print(f"{'WAL of a plain request':<30}{wal:>7,.0f} bytes")
+    print(f"{'memory of one worker':<30}{memory:>7.0f} MB           must be at most 110")
+
+
+def _print_rows(systems: list[System]) -> None:
+    """Prints the rows of the table in ``docs/performance.md``."""
+    plain, stream, packets, slow = LOADS
+    for system in systems:
+        cells = [system.name]
+        for load in (plain, stream, packets):
+            rate, cpu = _median(system, load, "per second"), _median(system, load, "CPU µs")
+            cells += [f"{rate:,.0f}", "" if system.name == "direct" else f"{cpu:,.0f}"]
+        cells.append(
+            f"{_median(system, slow, 'p50 ms'):.1f}, {_median(system, slow, 'p99 ms'):.1f}"
+        )
+        cells.append("" if system.name == "direct" else f"{memory_of(system.pid) / 1e6:.0f}")
+        print(f"| {' | '.join(cells)} |".replace("  ", " "))
+
+
+def _print_ledger(directory: Path, system: System) -> None:
+    """Prints how the generations ended; exits with 1 if the ledger contradicts itself."""
+    assert system.database is not None
+    # The last settlements of the last round may still be under way.
+    time.sleep(2)
+    ended = system.database.fetch(
+        "SELECT status, count(*) FROM inference_generation GROUP BY status ORDER BY status"
+    )
+    print("generations: " + ", ".join(f"{count:,} {status}" for status, count in ended)
+          + " (the load generator cuts its last requests off)")  # fmt: skip
+    command = [sys.executable, "manage.py", "verify_ledger"]
+    environment = {**os.environ, "DATA_DIR": str(directory / "data")}
+    if subprocess.run(command, cwd=PROJECT, env=environment).returncode:
+        sys.exit("the ledger contradicts itself")
 
 
 @contextlib.contextmanager
@@ -205,9 +283,10 @@ def causeway(directory: Path, upstream: str, *, crowded: bool = False) -> Iterat
     command = [sys.executable, "manage.py", "serve", "--port", str(port)]
     with process_on(command, SYSTEM_CORE, environment) as process:
         wait_for(f"http://127.0.0.1:{port}/readyz")
-        _move_database(OTHER_CORE)
+        database = Database.under(directory / "data")
+        database.move(OTHER_CORE)
         url = f"http://127.0.0.1:{port}/api/v1/chat/completions"
-        yield System("causeway", url, process.pid, key, author="bench/")
+        yield System("causeway", url, process.pid, key, author="bench/", database=database)
 
 
 @contextlib.contextmanager
@@ -244,8 +323,8 @@ def _nginx(directory: Path, upstream: str) -> Iterator[System]:
 
 
 @contextlib.contextmanager
-def _tensorzero(directory: Path, upstream: str) -> Iterator[System]:
-    python = _install(directory / "tensorzero", "tensorzero")
+def _tensorzero(directory: Path, upstream: str, python: Path | None) -> Iterator[System]:
+    python = python or _install(directory / "tensorzero", "tensorzero")
     config, address = directory / "tensorzero.toml", directory / "tensorzero.url"
     config.write_text(
         "[gateway]\nobservability.enabled = false\n"
@@ -320,8 +399,7 @@ def _install(venv: Path, package: str) -> Path:
     return python
 
 
-def _measure(directory: Path, system: System, load: Load, *, seconds: int) -> dict[str, float]:
-    """Runs the load generator once and returns the figures of the system."""
+def _request(system: System, load: Load) -> tuple[dict[str, str], bytes]:
     body: dict[str, Any] = {
         "model": f"{system.author}{load.model}",
         "messages": [{"role": "user", "content": "one two three four"}],
@@ -333,33 +411,79 @@ def _measure(directory: Path, system: System, load: Load, *, seconds: int) -> di
         "Authorization": f"Bearer {system.key}",
         **system.headers,
     }
+    return headers, json.dumps(body).encode()
+
+
+def _require_whole_answer(system: System, load: Load) -> int:
+    """Asks once; returns the bytes of the answer's body, or exits if any part of it is missing."""
+    headers, body = _request(system, load)
+    try:
+        with urllib.request.urlopen(
+            urllib.request.Request(system.url, body, headers), timeout=30
+        ) as answer:
+            text = answer.read()
+    except urllib.error.HTTPError as error:
+        text = error.read()
+    expected = [b"word0 ", b"word49 ", b"[DONE]"] if load.stream else [b"one two three four"]
+    if missing := [part for part in expected if part not in text]:
+        # A peer may not stream at all, for instance; its figures show it as failed.
+        print(f"{system.name}, {load.name}: {missing} missing in {text[:300]!r}", file=sys.stderr)
+        if system.name == "causeway":
+            sys.exit(1)
+    return len(text)
+
+
+def _measure(directory: Path, system: System, load: Load, *, seconds: int) -> dict[str, float]:
+    """Runs the load generator once and returns the figures of the system."""
+    headers, body = _request(system, load)
     script = directory / "load.lua"
     script.write_text(
-        f'wrk.method = "POST"\nwrk.body = {json.dumps(json.dumps(body))}\n'
+        f'wrk.method = "POST"\nwrk.body = {json.dumps(body.decode())}\n'
         + "".join(f'wrk.headers["{name}"] = "{value}"\n' for name, value in headers.items())
     )
-    before = cpu_of(system.pid)
+    database = system.database
+    before, idle_before = cpu_of(system.pid), _idle_of(OTHER_CORE)
+    stored_before = (database.cpu(), database.wal()) if database else (0.0, 0)
     output = subprocess.run(
         ["wrk", "-t1", f"-c{load.connections}", f"-d{seconds}s", "--latency", "--timeout", "30s",
          "-s", str(script), system.url],
         check=True, capture_output=True, text=True,
     ).stdout  # fmt: skip
-    spent = cpu_of(system.pid) - before
-    match = _REQUESTS.search(output)
-    assert match is not None, output
+    spent, idle = cpu_of(system.pid) - before, _idle_of(OTHER_CORE) - idle_before
+    stored = (database.cpu(), database.wal()) if database else (0.0, 0)
+    match, read = _REQUESTS.search(output), _READ.search(output)
+    if match is None or read is None:
+        raise AssertionError(output)
     count, elapsed = int(match[1]), float(match[2])
     latency = {
         percentile: (float(value) * _SECONDS[unit] - load.delay_seconds) * 1000
         for percentile, value, unit in _LATENCY.findall(output)
     }
-    bad = _BAD.search(output)
+    bad, broken = _BAD.search(output), _BROKEN.search(output)
+    failed = (int(bad[1]) if bad else 0) + sum(map(int, broken.groups() if broken else ()))
+    if float(read[1]) * _UNITS[read[2]] < _WHOLE_SHARE * count * system.sizes[load.name]:
+        print(f"{system.name}, {load.name}: answers are incomplete\n{output}", file=sys.stderr)
+        failed = count
     return {
         "per second": count / elapsed,
         "CPU µs": spent / max(count, 1) * 1e6,
         "p50 ms": latency.get("50", 0.0),
         "p99 ms": latency.get("99", 0.0),
-        "failed": float(bad[1]) if bad else 0.0,
+        "failed": float(failed),
+        "busy %": spent / elapsed * 100,
+        "other %": (1 - idle / elapsed) * 100,
+        "PG µs": (stored[0] - stored_before[0]) / max(count, 1) * 1e6,
+        "WAL B": (stored[1] - stored_before[1]) / max(count, 1),
     }
+
+
+def _idle_of(core: int) -> float:
+    """Returns the seconds for which a core had nothing to do since the machine started."""
+    for line in Path("/proc/stat").read_text().splitlines():
+        if line.startswith(f"cpu{core} "):
+            fields = line.split()
+            return (int(fields[4]) + int(fields[5])) / os.sysconf("SC_CLK_TCK")
+    raise AssertionError(core)
 
 
 def _catalogue(upstream: str, others: int) -> dict[str, Any]:
@@ -451,15 +575,6 @@ def memory_of(pid: int) -> int:
     match = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert match is not None
     return int(match[1]) * 1024
-
-
-def _move_database(core: int) -> None:
-    """Moves the PostgreSQL of the server under test to another core."""
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                if b"postgres" in (entry / "cmdline").read_bytes().split(b"\0")[0]:
-                    os.sched_setaffinity(int(entry.name), {core})
 
 
 if __name__ == "__main__":
