@@ -20,7 +20,6 @@ from django.db import connection, connections
 from django.test import Client
 from rest_framework.test import APIClient
 
-from config.credentials import Secret
 from config.local.simulator.certificates import ensure_certificates
 from config.local.simulator.server import Simulator
 from config.server.connections.protocol import HttpProtocol
@@ -28,7 +27,7 @@ from tests.support import console, factories
 from tests.support.database.flush import replace_flush
 from tests.support.embedded import CLOUD_HOSTS, CLOUD_PORT
 from tests.support.factories import Tenant
-from tests.support.inference.site import OPERATOR_SECRET, Site
+from tests.support.inference.site import Site, make_site
 from tests.support.processes import Served, serve
 from tests.support.static_files import share_static_files
 from tests.support.upstreams.clouds import Clouds, Gate
@@ -195,16 +194,7 @@ def site(
     server: str, simulator: Simulator, eventually: Callable[[Callable[[], bool]], None]
 ) -> Site:
     simulator.clear()
-    provider = factories.make_provider("acme", name="Acme AI", base_url=simulator.base_url)
-    provider.set_credential(Secret(OPERATOR_SECRET))
-    return Site(
-        server=server,
-        upstream=simulator,
-        tenant=factories.make_tenant(),
-        provider=provider,
-        model=factories.make_model("acme/falcon"),
-        eventually=eventually,
-    )
+    return make_site(server, simulator, eventually)
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,7 @@ import requests
 
 from accounts.models import ApiKey
 from catalog.dialects.base import Operation
+from catalog.models import ModelEndpoint
 from config.secrets import digest_api_key
 from inference.requests import parsing
 from tests.support import factories, governance
@@ -81,7 +82,7 @@ def make_rights(site: Site, kind: str, count: int) -> list[Right]:
     Five of them belong to one organization, so that a change meets the requests of another right.
     """
     price = factories.make_price(_RATE, _RATE)
-    if kind != "disable":
+    if kind != "disable" and not ModelEndpoint.objects.filter(model=site.model).exists():
         site.publish(price=price)
     tenants: Iterator[Tenant] = itertools.chain.from_iterable(
         itertools.repeat(factories.make_tenant(f"{kind} {number}"), _RIGHTS_OF_A_TENANT)

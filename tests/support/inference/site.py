@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import requests
+from django.core.management import call_command
 
 from catalog.models import LanguageModel, ModelEndpoint, Provider
 from config.credentials import Secret
+from config.local.simulator.certificates import ensure_certificates
 from config.local.simulator.protocol import Request
 from config.local.simulator.server import Simulator
 from endpoints.models import PrivateEndpoint
@@ -91,6 +97,41 @@ class Site:
     def assert_nothing_happened(self) -> None:
         assert not Generation.objects.exists()
         assert self.upstream.requests == []
+
+
+def make_site(
+    server: str, upstream: Simulator, eventually: Callable[[Callable[[], bool]], None]
+) -> Site:
+    """Creates the rows of a site: its tenant, its provider and its model."""
+    provider = factories.make_provider("acme", name="Acme AI", base_url=upstream.base_url)
+    provider.set_credential(Secret(OPERATOR_SECRET))
+    return Site(
+        server=server,
+        upstream=upstream,
+        tenant=factories.make_tenant(),
+        provider=provider,
+        model=factories.make_model("acme/falcon"),
+        eventually=eventually,
+    )
+
+
+@contextmanager
+def own_site() -> Iterator[Site]:
+    """Yields a site outside pytest: migrates the database and runs a simulated upstream.
+
+    ``server`` is empty until the caller starts a service.
+    """
+    call_command("migrate", verbosity=0)
+
+    def wait(condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 120
+        while not condition():
+            assert time.monotonic() < deadline, "it did not happen"
+            time.sleep(0.05)
+
+    certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
+    with Simulator(certificates).run_in_thread() as simulator:
+        yield make_site("", simulator, wait)
 
 
 def events_of(text: str) -> list[Any]:

@@ -1,0 +1,45 @@
+"""A loaded worker is killed again and again, while another one goes on and a third takes its place.
+
+``python -m tests.bench.kills --times 200`` is the long version.
+"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.support import factories
+from tests.support.inference.site import Site
+from tests.support.kills import BEHAVIOUR, LEASE, LOADED, PRICES, StreamsUnderFire
+from tests.support.ledger import assert_in_order
+from tests.support.processes import manage, serve
+
+pytestmark = pytest.mark.slow
+
+KILLS = 4
+# The journal lags by one interval and the time of its statement on a busy machine.
+UNBILLED_SECONDS = 1.0 + 1.5
+
+
+def test_killed_workers_leave_no_hold_and_no_stream_unbilled(site: Site) -> None:
+    site.publish(BEHAVIOUR, price=factories.make_price(*PRICES))
+    with (
+        serve("--workers", "2", HOLD_TIMEOUT=LEASE) as served,
+        StreamsUnderFire(site, served) as fire,
+    ):
+        for _ in range(KILLS):
+            fire.kill()
+            assert_in_order()
+    time.sleep(float(LEASE) + 0.5)
+    swept = manage("work", "--once", HOLD_TIMEOUT=LEASE)
+
+    assert swept.returncode == 0, swept.stderr
+    assert min(fire.hits) >= LOADED
+    found = fire.examine()
+    assert (found.open_holds, found.open_journals, found.charged_twice) == (0, 0, 0)
+    assert found.wrong == []
+    assert len(found.unbilled) >= sum(fire.hits)
+    assert max(found.unbilled) <= UNBILLED_SECONDS
+    assert any(stream.is_whole for stream in fire.streams)
+    assert_in_order()
