@@ -20,6 +20,7 @@ _application: Any = get_asgi_application()
 from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, connections
 from starlette.middleware.cors import CORSMiddleware
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from accounts.authentication import bearer_digests
 from config.api.errors import GatewayError, PayloadTooLarge, Unavailable
@@ -52,7 +53,8 @@ class Application:
         self._inference: Inference | None = None
         self._sessions: OperatorSessions | None = None
         self._collector: Collector | None = None
-        self._django = guard_bodies(SignInGate(_application), self._find_caller)
+        guarded: Any = guard_bodies(SignInGate(_application), self._find_caller)
+        self._django: Any = ProxyHeadersMiddleware(guarded, settings.FORWARDED_ALLOW_IPS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] in ROUTES:

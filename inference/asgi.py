@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, ClassVar, Final
 
@@ -41,6 +40,7 @@ from config.server.bodies import (
     read_body,
 )
 from config.server.bulkheads import Occupancy
+from config.server.connections.cycle import Cycle
 from config.server.regions import region_of_host
 from inference import metrics
 from inference.admission.decide import AdmissionRequest
@@ -156,14 +156,19 @@ class Inference:
         connection.generation_id = exchange.generation_id
         token = logs.generation_id.set(exchange.generation_id)
         try:
-            async with connection.watch_caller():
-                if request.stream:
-                    await exchange.stream(connection.deliver)
-                    await connection.end_events()
-                else:
-                    reply = await exchange.reply(connection.rewrite_reply)
-                    await connection.respond_pieces(200, reply)
+            connection.watch_caller()
+            if request.stream:
+                await exchange.stream(connection.deliver)
+                await connection.end_events()
+            else:
+                reply = await exchange.reply(connection.rewrite_reply)
+                await connection.respond_pieces(200, reply)
+        except asyncio.CancelledError:
+            if connection.unwatch_caller():
+                raise ClientGone from None
+            raise
         finally:
+            connection.unwatch_caller()
             exchange.settle(asyncio.CancelledError())
             logs.generation_id.reset(token)
 
@@ -209,8 +214,7 @@ class _Connection:
         self._server = scope.get("server")
         self._receive = receive
         self._send = send
-        self._abort: Callable[[], None] = scope["causeway.abort"]
-        self._count_unread: Callable[[], int] = scope["causeway.unread"]
+        self._cycle: Cycle = scope["causeway.cycle"]
         self.request_id = logs.new_request_id(self.header(b"x-request-id"))
         self.generation_id = ""
         self._has_begun = False
@@ -259,9 +263,14 @@ class _Connection:
         """Returns the body of an error in the format of the interface."""
         return error.body()
 
-    def watch_caller(self) -> _Watch:
-        """Returns a context manager that cancels its body when the caller disconnects."""
-        return _Watch(self)
+    def watch_caller(self) -> None:
+        """Cancels the work from now on when the caller disconnects."""
+        self._cycle.watch()
+
+    def unwatch_caller(self) -> bool:
+        """Ends that; returns whether the work was cancelled because the caller disconnected."""
+        self.stop_comments()
+        return self._cycle.unwatch()
 
     async def respond(
         self, status: int, body: bytes, headers: list[tuple[bytes, bytes]] | None = None
@@ -304,11 +313,11 @@ class _Connection:
         The kernel takes a piece only when much of its buffer is free, so a slow caller is seen to
         read by the bytes that are left.
         """
-        unread = self._count_unread()
+        unread = self._cycle.count_unread()
         sending = asyncio.ensure_future(self._send(message))
         try:
             while not (await asyncio.wait((sending,), timeout=_STUCK_SECONDS))[0]:
-                left = self._count_unread()
+                left = self._cycle.count_unread()
                 if left >= unread:
                     raise CallerStuck
                 unread = left
@@ -373,15 +382,7 @@ class _Connection:
 
     async def abort(self) -> None:
         """Closes the connection in the middle of a response."""
-        self._abort()
-        await self._wait_for_disconnect()
-
-    async def cancel_on_disconnect(self, task: asyncio.Task[Any]) -> None:
-        """Cancels the task when the caller disconnects."""
-        await self._wait_for_disconnect()
-        task.cancel()
-
-    async def _wait_for_disconnect(self) -> None:
+        self._cycle.abort()
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
@@ -471,27 +472,3 @@ _CONNECTIONS: Final[dict[str, type[_Connection]]] = {
     MESSAGES: _MessagesConnection,
     COUNT_TOKENS: _MessagesConnection,
 }
-
-
-class _Watch:
-    """Cancels the work of a request when its caller disconnects, and raises :class:`ClientGone`.
-
-    A cancellation with another cause passes through.
-    """
-
-    def __init__(self, connection: _Connection) -> None:
-        self._connection = connection
-
-    async def __aenter__(self) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._task = task
-        self._watcher = asyncio.create_task(self._connection.cancel_on_disconnect(task))
-
-    async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
-        self._connection.stop_comments()
-        is_gone = self._watcher.done()
-        self._watcher.cancel()
-        if is_gone and kind is not None and issubclass(kind, asyncio.CancelledError):
-            self._task.uncancel()
-            raise ClientGone from None

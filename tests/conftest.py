@@ -133,7 +133,12 @@ def _running_server(django_db_setup: None, django_db_blocker: Any) -> Iterator[s
         listener.bind(("127.0.0.1", 0))
         server = uvicorn.Server(
             uvicorn.Config(
-                application, lifespan="on", http=HttpProtocol, ws="none", log_config=None
+                application,
+                lifespan="on",
+                http=HttpProtocol,
+                ws="none",
+                log_config=None,
+                proxy_headers=False,
             )
         )
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)

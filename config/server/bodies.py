@@ -25,14 +25,14 @@ AsgiApplication = Callable[[Scope, Receive, Send], Awaitable[None]]
 # :class:`GatewayError` for an unknown caller.
 FindCaller = Callable[[Scope, bool], Awaitable[Occupancy | None]]
 
-# uvicorn buffers as much before anyone asks for it.
+# The server buffers as much before anyone asks for it.
 UNRECOGNIZED_BYTES: Final = 65_536
 
 
 def mark_recognized(scope: Scope) -> None:
     """Tells the server that the caller of a connection is known, so that it is never sacrificed."""
-    if mark := scope.get("causeway.recognized"):
-        mark()
+    if cycle := scope.get("causeway.cycle"):
+        cycle.recognize()
 
 
 class ClientGone(Exception):

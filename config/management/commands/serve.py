@@ -86,7 +86,8 @@ def _load_application() -> uvicorn.Config:
         server_header=False,
         log_config=None,
         timeout_keep_alive=75,
-        forwarded_allow_ips=settings.FORWARDED_ALLOW_IPS,
+        # The application reads them, where it needs them.
+        proxy_headers=False,
         # The longest time that a generation may take.
         timeout_graceful_shutdown=settings.HOLD_TIMEOUT,
     )

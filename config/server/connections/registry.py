@@ -29,6 +29,13 @@ class AwaitedHead(Protocol):
         """Ends it because no head has arrived in time."""
 
 
+class Resting(Protocol):
+    """A connection between two requests."""
+
+    def expire_rest(self) -> None:
+        """Ends it because its caller has sent no other request."""
+
+
 class Ending(Protocol):
     """A connection whose last response has been sent."""
 
@@ -44,14 +51,17 @@ class WorkerConnections:
     _KEY: ClassVar = "causeway.connections"
 
     @classmethod
-    def of(cls, state: dict[str, Any], loop: asyncio.AbstractEventLoop) -> Self:
+    def of(
+        cls, state: dict[str, Any], loop: asyncio.AbstractEventLoop, *, keep_alive: float
+    ) -> Self:
         """Returns the one of a server, whose state all its connections share."""
         found: Self | None = state.get(cls._KEY)
         if found is None:
-            found = state[cls._KEY] = cls(loop)
+            found = state[cls._KEY] = cls(loop, keep_alive=keep_alive)
         return found
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, keep_alive: float) -> None:
+        """Begins; a connection between two requests is kept for ``keep_alive`` seconds."""
         self._loop = loop
         self.refusals = Refusals()
         self.table = ConnectionTable(
@@ -62,6 +72,9 @@ class WorkerConnections:
         self.most_discarded = settings.MAX_REQUEST_BYTES + _ENDING_BYTES
         self.heads: DeadlineQueue[AwaitedHead] = DeadlineQueue(
             loop, settings.REQUEST_HEAD_TIMEOUT, lambda connection: connection.expire_head()
+        )
+        self.resting: DeadlineQueue[Resting] = DeadlineQueue(
+            loop, keep_alive, lambda connection: connection.expire_rest()
         )
         self.endings: DeadlineQueue[Ending] = DeadlineQueue(
             loop, _SILENCE_SECONDS, lambda connection: connection.expire_ending()
