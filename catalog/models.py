@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any, Self
+from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 from django.contrib.postgres.fields import ArrayField
@@ -18,6 +18,8 @@ from config.credentials import Secret
 from config.models import BaseModel, StampField
 from config.triggers import TRANSACTION_ID, AppendOnly, VersionBump
 
+# The entries that the log of changes keeps. A process with an older copy reads the whole catalogue.
+_LOGGED_CHANGES: Final = 10_000
 _PRICE: dict[str, Any] = {
     "max_digits": 36,
     "decimal_places": 30,
@@ -54,20 +56,74 @@ class CatalogVersion(models.Model):
         constraints = [models.CheckConstraint(condition=Q(id=1), name="catalog_version_one_row")]
 
 
-class CatalogVersionBump(VersionBump):
-    """Sets the catalogue's version once for each transaction that changes the catalogue.
+class CatalogChange(models.Model):
+    """A model or provider that changed, itself or in its endpoints, and the resulting version.
 
-    The advisory lock waits for the batches of requests that read the present version with
-    ``causeway_hold_catalog()``, which locks it until their commit.
+    Processes patch their copy of the catalogue with the changes since its version.
+    :class:`CatalogVersionBump` writes them, in the order of commits, and deletes the oldest.
     """
 
-    statement = f"""\
+    id = models.BigAutoField(primary_key=True)
+    version = models.BigIntegerField()
+    subject_id = models.UUIDField(help_text="The id of the model or of the provider.")
+
+    class Meta:
+        default_permissions = ()
+        constraints = [
+            models.UniqueConstraint(fields=("version", "subject_id"), name="catalog_change_unique")
+        ]
+
+
+class CatalogVersionBump(VersionBump):
+    """Sets the catalogue's version once for each transaction, and logs what each row changes.
+
+    ``columns`` are those of the row that name the changed models and providers.
+
+    The advisory lock waits for the batches of requests that read the present version with
+    ``causeway_hold_catalog()``, which locks it until their commit. It also orders the entries of
+    the log as their transactions commit. The notification is a hint for other processes; nothing
+    relies on its arrival.
+    """
+
+    def __init__(self, *columns: str) -> None:
+        self._columns = columns
+        super().__init__()
+
+    def get_statement(self, model: type[models.Model]) -> str:
+        changed = ", ".join(f"{row}.{column}" for column in self._columns for row in ("NEW", "OLD"))
+        return f"""\
 IF current_setting('causeway.catalog_changed', true) IS DISTINCT FROM {TRANSACTION_ID}::text THEN
     PERFORM set_config('causeway.catalog_changed', {TRANSACTION_ID}::text, true);
     PERFORM pg_advisory_xact_lock(6024917533);
     INSERT INTO catalog_catalogversion (id, version) VALUES (1, {TRANSACTION_ID})
     ON CONFLICT (id) DO UPDATE SET version = EXCLUDED.version;
-END IF;"""  # noqa: S608 - a constant
+    DELETE FROM catalog_catalogchange
+    WHERE id <= (SELECT max(id) - {_LOGGED_CHANGES} FROM catalog_catalogchange);
+    PERFORM pg_notify('causeway_versions', 'catalog');
+END IF;
+INSERT INTO catalog_catalogchange (version, subject_id)
+SELECT DISTINCT {TRANSACTION_ID}, subject
+FROM unnest(ARRAY[{changed}]) AS subjects (subject) WHERE subject IS NOT NULL
+ON CONFLICT (version, subject_id) DO NOTHING;"""  # noqa: S608 - constants and names of columns
+
+
+def associated_data(provider_id: uuid.UUID) -> str:
+    """Returns the text that binds a sealed secret of the operator to its provider."""
+    return f"provider|{provider_id}"
+
+
+def hosts_of(dialect: str, base_url: str | None, named: str = "") -> frozenset[str]:
+    """Returns a provider's own hosts: that of ``base_url``, or the one that a secret names.
+
+    ``named`` is the host that the secret names, for dialects whose secrets name one.
+    """
+    if DialectName(dialect).has_url_in_credential:
+        return frozenset((named,)) if named else frozenset()
+    try:
+        host = urlsplit(base_url or "").hostname
+    except ValueError:
+        return frozenset()  # the address is refused when it is called
+    return frozenset((host,)) if host else frozenset()
 
 
 class Provider(BaseModel):
@@ -97,7 +153,7 @@ class Provider(BaseModel):
 
     class Meta:
         ordering = ("slug",)
-        triggers = [CatalogVersionBump(), Audit(masked=("sealed_credential",))]
+        triggers = [CatalogVersionBump("id"), Audit(masked=("sealed_credential",))]
 
     def __str__(self) -> str:
         return self.name
@@ -107,21 +163,12 @@ class Provider(BaseModel):
         return self.sealed_credential is not None
 
     def own_hosts(self, named: str = "") -> frozenset[str]:
-        """Returns the provider's own hosts: that of ``base_url``, or the one that a secret names.
-
-        ``named`` is the host that the secret names, for providers whose secrets name one.
-        """
-        if DialectName(self.dialect).has_url_in_credential:
-            return frozenset((named,)) if named else frozenset()
-        try:
-            host = urlsplit(self.base_url or "").hostname
-        except ValueError:
-            return frozenset()  # the address is refused when it is called
-        return frozenset((host,)) if host else frozenset()
+        """Returns the provider's own hosts; see :func:`hosts_of`."""
+        return hosts_of(self.dialect, self.base_url, named)
 
     @property
     def _associated(self) -> str:
-        return f"provider|{self.pk}"
+        return associated_data(self.pk)
 
     def set_credential(self, secret: Secret) -> None:
         """Replaces the operator's secret for this provider."""
@@ -185,7 +232,7 @@ class LanguageModel(BaseModel):
     class Meta:
         verbose_name = "model"
         ordering = ("slug",)
-        triggers = [CatalogVersionBump(), Audit()]
+        triggers = [CatalogVersionBump("id"), Audit()]
 
     def __str__(self) -> str:
         return self.name
@@ -296,7 +343,7 @@ class ModelEndpoint(BaseModel):
                 name="model_endpoint_unique",
             ),
         ]
-        triggers = [CatalogVersionBump(), Audit()]
+        triggers = [CatalogVersionBump("model_id"), Audit()]
 
     def __str__(self) -> str:
         return f"{self.model} at {self.provider}"

@@ -22,16 +22,17 @@ from inference.admission.authority import (
     Authority,
     AuthorityReader,
     GovernedKey,
+    KeyReading,
     build_budgets,
     parse_meter,
 )
 from inference.admission.budgets import Budgets, StaleReading, UnreadMeters
+from inference.admission.copies.snapshots import Snapshots
 from inference.admission.decide import Admission, AdmissionRequest, decide
 from inference.admission.rows import make_row
-from inference.admission.snapshots import Snapshots
 from inference.filters.screening import TimeSlice
 from inference.routing.health import HealthTable
-from inference.routing.routes import Candidate
+from inference.routing.routes import Candidate, CatalogSnapshot
 from inference.store import DataPlaneConnection, Rejected
 
 logger = logging.getLogger(__name__)
@@ -48,7 +49,8 @@ _PATIENCE_SECONDS: Final = 4.5
 _REPINS: Final = 8
 _encode = msgspec.json.Encoder().encode
 
-# The decision about one request; ``None`` means that the request must be decided again.
+# The decision about one request. It must be decided again after ``None``, because its data changed,
+# and after :class:`StaleReading`, with its key read again.
 Decision = Admission | BaseException | None
 # The admissions of a batch, by the index of their request.
 AdmittedByIndex = Mapping[int, tuple[AdmissionRequest, Admission]]
@@ -60,24 +62,24 @@ class AdmissionStore:
     """Admits batches of requests; one statement stores those decisions that are still valid.
 
     The first try decides by readings that the worker remembers. Two more statements read authority
-    and meters again when the worker does not know a key, or when a remembered reading would refuse
-    or bound a request. A store is not for concurrent use: each lane has its own, and all stores of
-    a worker share the health of endpoints, what it remembers of keys, and its copies.
+    and meters of those keys that the worker does not know, or whose remembered reading would refuse
+    or bound a request. A change of the catalogue alone makes no key be read again.
+
+    A store is not for concurrent use: each lane has its own, and all stores of a worker share the
+    health of endpoints, what it remembers of keys, and its copies.
     """
 
-    def __init__(
-        self,
-        health: HealthTable,
-        snapshots: Snapshots | None = None,
-        authority: AuthorityReader | None = None,
-    ) -> None:
+    def __init__(self, health: HealthTable, authority: AuthorityReader | None = None) -> None:
         self._health = health
         self._connection = DataPlaneConnection()
-        self._snapshots = snapshots or Snapshots()
-        self._authority = authority or AuthorityReader(self._snapshots)
+        self._is_alone = authority is None
+        self._authority = authority or AuthorityReader(Snapshots())
+        self._snapshots = self._authority.snapshots
 
     async def close(self) -> None:
         await self._connection.close()
+        if self._is_alone:
+            await self._authority.close()
 
     async def admit(
         self, batch: list[AdmissionRequest], organizations: Collection[UUID] = ()
@@ -91,12 +93,12 @@ class AdmissionStore:
         """
         results: list[Admission | BaseException] = [Unavailable() for _ in batch]
         waiting = list(range(len(batch)))
+        may_recall = True
         for attempt in range(_TRIES):
+            entries = [batch[index] for index in waiting]
             try:
                 decisions = await self._try_admit(
-                    [batch[index] for index in waiting],
-                    may_recall=attempt == 0,
-                    is_last=attempt == _TRIES - 1,
+                    entries, may_recall=may_recall, is_last=attempt == _TRIES - 1
                 )
             except Exception as exc:
                 # The admissions of earlier tries are stored, so they are returned: their callers
@@ -104,14 +106,15 @@ class AdmissionStore:
                 for index in waiting:
                     results[index] = exc
                 break
+            undecided = []
+            may_recall = True
             for index, decision in zip(waiting, decisions, strict=True):
-                if decision is not None:
+                if decision is None or isinstance(decision, StaleReading):
+                    undecided.append(index)
+                    may_recall &= decision is None
+                else:
                     results[index] = decision
-            waiting = [
-                index
-                for index, decision in zip(waiting, decisions, strict=True)
-                if decision is None
-            ]
+            waiting = undecided
             if not waiting:
                 break
         return results
@@ -119,20 +122,47 @@ class AdmissionStore:
     async def _try_admit(
         self, batch: list[AdmissionRequest], *, may_recall: bool, is_last: bool
     ) -> list[Decision]:
-        """Reads or recalls, decides, and stores once.
+        """Recalls or reads the keys of the batch, decides, and stores once.
 
-        Returns ``None`` for a request that must be decided again.
+        If some keys are remembered, only their requests are decided: the others must not hold them
+        up, and are :class:`StaleReading`.
         """
         digests = {entry.key_digest for entry in batch}
-        readings = self._authority.recall(digests) if may_recall else None
-        is_current = readings is None
-        if readings is None:
-            readings = await self._authority.read(self._connection, digests)
-        keys = {digest: await self._govern(each.authority) for digest, each in readings.items()}
+        readings: dict[str, KeyReading] = {}
+        if may_recall:
+            recalled = {digest: self._authority.recall(digest) for digest in digests}
+            readings = {digest: each for digest, each in recalled.items() if each is not None}
+        is_current = not readings
+        if is_current:
+            readings = await self._authority.read(digests)
+        catalog = self._snapshots.catalog
+        keys = {digest: self._govern(each.authority, catalog) for digest, each in readings.items()}
         budgets = build_budgets(readings.values(), is_current=is_current)
         if not is_current:
             self._authority.recall_meters(list(budgets.readings), budgets)
-        decisions = await self._decide_all(batch, keys, budgets)
+        decisions = await self._decide_all(batch, keys, budgets, catalog)
+        await self._store_admitted(batch, decisions, budgets, is_last=is_last)
+        is_undecided = any(each is None for each in decisions)
+        if is_undecided and not await self._has_moved(catalog):
+            # A key, an organization, a balance or a meter has changed.
+            return [StaleReading() if each is None else each for each in decisions]
+        return decisions
+
+    async def _has_moved(self, catalog: CatalogSnapshot) -> bool:
+        """Returns whether the catalogue has another version by now; its copy is then current."""
+        if self._snapshots.catalog is catalog:
+            await self._snapshots.refresh_catalog()
+        return self._snapshots.catalog is not catalog
+
+    async def _store_admitted(
+        self,
+        batch: Sequence[AdmissionRequest],
+        decisions: list[Decision],
+        budgets: Budgets,
+        *,
+        is_last: bool,
+    ) -> None:
+        """Stores the admissions among the decisions; those not stored become ``None``."""
         admitted = {
             index: (entry, decision)
             for index, (entry, decision) in enumerate(zip(batch, decisions, strict=True))
@@ -155,20 +185,22 @@ class AdmissionStore:
         for index, (_, admission) in admitted.items():
             if decisions[index] is admission and admission.generation_id not in stored:
                 decisions[index] = None
-        return decisions
 
-    async def _govern(self, authority: Authority) -> GovernedKey | GatewayError:
+    def _govern(
+        self, authority: Authority, catalog: CatalogSnapshot
+    ) -> GovernedKey | GatewayError | StaleReading:
         """Returns a key with the rules that apply to it, or the error that refuses its requests."""
         try:
-            return await self._authority.govern(authority)
-        except GatewayError as exc:
+            return self._authority.govern(authority, catalog)
+        except (GatewayError, StaleReading) as exc:
             return exc
 
     async def _decide_all(
         self,
         batch: list[AdmissionRequest],
-        keys: Mapping[str, GovernedKey | GatewayError],
+        keys: Mapping[str, GovernedKey | GatewayError | StaleReading],
         budgets: Budgets,
+        catalog: CatalogSnapshot,
     ) -> list[Decision]:
         """Returns the decisions about a batch, in order.
 
@@ -183,7 +215,7 @@ class AdmissionStore:
             for index in waiting:
                 entry = batch[index]
                 key = keys.get(entry.key_digest)
-                decisions[index] = await self._decide(entry, key, budgets, screening)
+                decisions[index] = self._decide(entry, key, budgets, catalog, screening)
             unread = {
                 index: decision.subjects
                 for index in waiting
@@ -202,26 +234,25 @@ class AdmissionStore:
             waiting = list(unread)
         return decisions
 
-    async def _decide(
+    def _decide(
         self,
         entry: AdmissionRequest,
-        key: GovernedKey | GatewayError | None,
+        key: GovernedKey | GatewayError | StaleReading | None,
         budgets: Budgets,
+        catalog: CatalogSnapshot,
         screening: TimeSlice,
     ) -> Decision:
         """Returns the decision about a request; only current readings may refuse one."""
         try:
             if key is None:
                 raise Unauthenticated("The API key is not valid.")
-            if isinstance(key, GatewayError):
+            if isinstance(key, GatewayError | StaleReading):
                 raise key
-            return await decide(entry, key, budgets, self._snapshots, self._health, screening)
-        except StaleReading:
-            return None
-        except UnreadMeters as exc:
+            return decide(entry, key, budgets, catalog, self._health, screening)
+        except (StaleReading, UnreadMeters) as exc:
             return exc
         except GatewayError as exc:
-            return exc if budgets.is_current else None
+            return exc if budgets.is_current else StaleReading()
         except Exception:
             # A bug that one request triggers must not refuse the rest of the batch.
             logger.exception("a request cannot be decided")
@@ -323,7 +354,7 @@ def _make_parameters(admission: Admission, candidate: Candidate) -> list[Any]:
         route.attestation_id,
         route.model_slug,
         authority.routing_version,
-        authority.catalog_version,
+        admission.catalog_version,
     ]
 
 
@@ -335,8 +366,7 @@ class AdmissionLanes:
 
     def __init__(self, health: HealthTable, suspects: Suspects) -> None:
         self._health = health
-        self._snapshots = Snapshots()
-        self._authority = AuthorityReader(self._snapshots)
+        self._authority = AuthorityReader(Snapshots())
         self._admissions: Lanes[AdmissionRequest, Admission] = Lanes(
             "admit", self._open_admission, suspects, patience=_PATIENCE_SECONDS
         )
@@ -347,10 +377,20 @@ class AdmissionLanes:
     async def close(self) -> None:
         await self._admissions.close()
         await self._repins.close()
+        await self._authority.close()
 
     async def drain(self) -> None:
         """Waits until every request that was submitted is admitted or refused."""
         await self._admissions.drain()
+
+    async def prepare(self, key_digest: str) -> None:
+        """Reads a key that the worker does not remember, before its request joins a batch.
+
+        The other requests of the batch then wait neither for the reading nor for the organization's
+        copy. Raises :class:`Unavailable`.
+        """
+        if self._authority.recall(key_digest) is None:
+            await self._authority.read([key_digest])
 
     def submit(
         self, organization_id: UUID, request: AdmissionRequest
@@ -369,7 +409,7 @@ class AdmissionLanes:
         return await self._repins.submit(organization_id, (admission, candidate)).future
 
     def _open_admission(self) -> Lane[AdmissionRequest, Admission]:
-        store = AdmissionStore(self._health, self._snapshots, self._authority)
+        store = AdmissionStore(self._health, self._authority)
         return Lane(store.admit, store.close)
 
 

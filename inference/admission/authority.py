@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,21 +15,21 @@ import msgspec
 from accounts.policy import Policy
 from billing.budgets import Budget, MeterReading
 from billing.rate_limits import NO_RULES, RateRules
-from config.api.errors import Unavailable
 from config.clock import clock
+from config.server.batching.batcher import Batcher
 from config.sql import load_statement
-from inference.admission.budgets import Budgets
+from inference.admission.budgets import Budgets, StaleReading
+from inference.admission.copies.snapshots import Snapshots
 from inference.admission.governance import WorkspaceRules, collect_budgets, make_key_limit
-from inference.admission.snapshots import Snapshots
 from inference.filters.definitions import Filters
-from inference.routing.routes import OrganizationSnapshot
+from inference.routing.routes import CatalogSnapshot, OrganizationSnapshot
 from inference.store import DataPlaneConnection
 
 READ_AUTHORITY: Final = load_statement("inference", "read_authority")
 READ_METERS: Final = load_statement("inference", "read_meters")
 
 # Keys that a worker remembers, at two kilobytes each.
-_REMEMBERED: Final = 5_000
+_REMEMBERED: Final = 20_000
 # Meters of rate limits that a worker remembers besides, at one kilobyte each.
 _METERS: Final = 10_000
 
@@ -37,8 +38,8 @@ class Authority(msgspec.Struct, frozen=True):
     """The rights, limits and versions of an API key: a row of ``read_authority.sql``.
 
     It is valid until one of its versions moves. A change of the key's row moves ``key_version``;
-    an assignment of a guardrail moves ``routing_version``. ``available_nano`` is the balance at
-    the time of the read, and no version covers it.
+    an assignment of a guardrail moves ``routing_version``. A change of the catalogue moves neither.
+    ``available_nano`` is the balance at the time of the read, and no version covers it.
     """
 
     key_id: UUID
@@ -50,7 +51,6 @@ class Authority(msgspec.Struct, frozen=True):
     disabled: bool
     expires_at: datetime | None
     routing_version: int
-    catalog_version: int
     limit_nano: int | None
     limit_reset: str | None
     include_byok_in_limit: bool
@@ -90,43 +90,61 @@ class GovernedKey:
 class AuthorityReader:
     """Reads the authority of keys with one statement, and their meters with another one.
 
-    All lanes of a worker share what it remembers; each reads on a connection of its own.
+    Requests that need different keys at the same time share the statements. All lanes of a worker
+    share what it remembers.
     """
 
     def __init__(self, snapshots: Snapshots) -> None:
-        self._snapshots = snapshots
+        self.snapshots = snapshots
+        self._connection = DataPlaneConnection()
+        self._reads: Batcher[str, KeyReading | None] = Batcher(self._read)
         self._remembered: OrderedDict[str, KeyReading] = OrderedDict()
         self._meters: OrderedDict[UUID, tuple[datetime, MeterReading]] = OrderedDict()
 
-    def recall(self, digests: Collection[str]) -> dict[str, KeyReading] | None:
-        """Returns the remembered readings of these keys; ``None`` if one of them is unusable.
+    async def close(self) -> None:
+        await self._reads.drain()
+        await self._connection.close()
+        await self.snapshots.close()
 
-        A reading is usable while the worker has the snapshots of its versions.
+    def recall(self, digest: str) -> KeyReading | None:
+        """Returns the remembered reading of a key, if the worker has its organization's copy."""
+        reading = self._remembered.get(digest)
+        if reading is None:
+            return None
+        authority = reading.authority
+        if self.snapshots.find(authority.organization_id, authority.routing_version) is None:
+            return None
+        self._remembered.move_to_end(digest)
+        return reading
+
+    async def read(self, digests: Collection[str]) -> dict[str, KeyReading]:
+        """Reads and remembers every key that exists, and loads what its decisions need.
+
+        Refreshes the copy of the catalogue if it has changed, so that a decision by the readings
+        is final.
         """
-        readings: dict[str, KeyReading] = {}
-        for digest in digests:
-            reading = self._remembered.get(digest)
-            if reading is None or not self._snapshots.has(
-                reading.authority.organization_id,
-                reading.authority.routing_version,
-                reading.authority.catalog_version,
-            ):
-                return None
-            self._remembered.move_to_end(digest)
-            readings[digest] = reading
+        found = await asyncio.gather(*(self._reads.submit(digest) for digest in digests))
+        readings = {
+            digest: reading
+            for digest, reading in zip(digests, found, strict=True)
+            if reading is not None
+        }
+        versions = {
+            (each.authority.organization_id, each.authority.routing_version)
+            for each in readings.values()
+        }
+        await asyncio.gather(*(self.snapshots.load(*each) for each in versions))
         return readings
 
-    async def read(
-        self, connection: DataPlaneConnection, digests: Collection[str]
-    ) -> dict[str, KeyReading]:
-        """Reads and remembers the authority and the meters of every key that exists."""
-        rows = await connection.execute(READ_AUTHORITY, [list(digests)])
-        authorities = {digest: Authority(*columns) for digest, *columns in rows}
+    async def _read(self, digests: Sequence[str]) -> list[KeyReading | None]:
+        """Reads a batch of keys; ``None`` for one that does not exist."""
+        rows = await self._connection.execute(READ_AUTHORITY, [list(set(digests))])
+        authorities = {digest: Authority(*columns) for digest, _, *columns in rows}
         meters: dict[UUID, MeterReading] = {}
         read_at = clock.now()
         subjects = {subject for each in authorities.values() for subject in each.subjects}
         if subjects:
-            for now, *columns in await connection.execute(READ_METERS, [list(subjects)]):
+            for now, *columns in await self._connection.execute(READ_METERS, [list(subjects)]):
                 meter = MeterReading(*columns)
                 meters[meter.subject_id], read_at = meter, now.astimezone(UTC)
         for subject in subjects:
@@ -144,7 +162,9 @@ class AuthorityReader:
         self._remembered.update(readings)
         while len(self._remembered) > _REMEMBERED:
             self._remembered.popitem(last=False)
-        return readings
+        if rows and rows[0][1] != self.snapshots.catalog.version:
+            await self.snapshots.refresh_catalog()
+        return [readings.get(digest) for digest in digests]
 
     async def add_meters(
         self, connection: DataPlaneConnection, subjects: frozenset[UUID], budgets: Budgets
@@ -179,15 +199,15 @@ class AuthorityReader:
                 if (found := self._meters.get(subject)) is not None:
                     budgets.add(found[1], found[0])
 
-    async def govern(self, authority: Authority) -> GovernedKey:
-        """Returns a key with the rules that apply to it; raises :class:`Unavailable`."""
-        copy = await self._snapshots.organization(
-            authority.organization_id, authority.routing_version, authority.catalog_version
-        )
-        workspace = copy.rules.workspaces.get(authority.workspace_id)
-        if workspace is None:
-            # The workspace was created after the copy was loaded; a retry loads a newer copy.
-            raise Unavailable
+    def govern(self, authority: Authority, catalog: CatalogSnapshot) -> GovernedKey:
+        """Returns a key with the rules that apply to it and the routes of its organization.
+
+        Raises :class:`StaleReading` when the organization's copy has another version.
+        """
+        copy = self.snapshots.find(authority.organization_id, authority.routing_version)
+        workspace = None if copy is None else copy.rules.workspaces.get(authority.workspace_id)
+        if copy is None or workspace is None:
+            raise StaleReading
         rules = copy.rules.for_key(
             authority.workspace_id, authority.member_guardrail_id, authority.key_guardrail_id
         )
@@ -199,7 +219,7 @@ class AuthorityReader:
         )
         return GovernedKey(
             authority,
-            copy.routes,
+            copy.resolve(catalog),
             workspace,
             rules.policy,
             collect_budgets(

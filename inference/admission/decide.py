@@ -18,7 +18,6 @@ from config.secrets import hash_end_user
 from inference.admission.authority import Authority, GovernedKey
 from inference.admission.budgets import AffordableCandidate, Budgets
 from inference.admission.estimate import estimate_tokens
-from inference.admission.snapshots import Snapshots
 from inference.filters.definitions import Finding
 from inference.filters.screening import Screened, TimeSlice
 from inference.models import new_generation_id
@@ -45,9 +44,10 @@ class AdmissionRequest(msgspec.Struct, frozen=True):
 class Admission(msgspec.Struct):
     """An admitted request, whose generation, hold and first price are stored.
 
-    ``request`` is the request after the content filters, which is what may be sent.
-    ``candidates`` are the selected candidates that can be paid, in order; the hold is the highest
-    of their worst-case costs. ``probe`` is the subject that the first candidate probes, if its
+    ``catalog_version`` is the version of the catalogue by which it was decided. ``request`` is the
+    request after the content filters, which is what may be sent. ``candidates`` are the selected
+    candidates that can be paid, in order; the hold is the highest of their worst-case costs.
+    ``probe`` is the subject that the first candidate probes, if its
     circuit is half-open: the owner of the admission records an outcome for it, or releases it.
     ``rates`` are the rate limits that count the request, ``limit_subjects`` those of their meters
     that are not the key's anyway, and ``rate_headers`` tell the caller what is left of them.
@@ -55,6 +55,7 @@ class Admission(msgspec.Struct):
 
     generation_id: str
     authority: Authority
+    catalog_version: int
     request: InferenceRequest
     selection: Selection
     candidates: Sequence[AffordableCandidate]
@@ -71,11 +72,11 @@ class Admission(msgspec.Struct):
     rate_headers: Mapping[str, str] | None = None
 
 
-async def decide(
+def decide(
     entry: AdmissionRequest,
     key: GovernedKey,
     budgets: Budgets,
-    snapshots: Snapshots,
+    catalog: CatalogSnapshot,
     health: HealthTable,
     screening: TimeSlice,
 ) -> Admission:
@@ -89,7 +90,6 @@ async def decide(
     owners = _find_rate_owners(entry, key)
     _require_permission(entry, key, budgets, owners)
     request, findings = _screen(entry, key, screening)
-    catalog = await snapshots.catalog(authority.catalog_version)
     now = clock.time()
     selection = require_candidates(request, _build_context(entry, key, catalog, health, now))
     candidates = budgets.find_affordable(
@@ -106,6 +106,7 @@ async def decide(
     admission = Admission(
         generation_id=new_generation_id(),
         authority=authority,
+        catalog_version=catalog.version,
         request=request,
         selection=selection,
         candidates=candidates,

@@ -13,19 +13,20 @@ from accounts.models import ApiKey, guardrails_of
 from accounts.policy import Policy, require_ingress_region
 from billing.budgets import MeterReading
 from billing.models import Account, Meter
-from catalog.models import CatalogVersion, Provider
+from catalog.models import Provider
 from catalog.pricing import usd
 from config import sql
 from config.api.errors import PaymentRequired
 from config.clock import clock
 from inference.admission.budgets import Budgets, LimitSpent
+from inference.admission.copies.catalog import read_catalog, run_reading_on_orm
+from inference.admission.copies.organizations import load_organization
 from inference.admission.estimate import worst_case_nano
 from inference.admission.governance import BudgetRule, assignment_of, collect_budgets, limit_of
-from inference.admission.snapshots import OrganizationCopy, load_catalog, load_organization
 from inference.requests.parsing import InferenceRequest
 from inference.routing.candidates import RoutingContext, Selection, select_candidates
 from inference.routing.health import Health, HealthTable, oldest_bucket
-from inference.routing.routes import Candidate, CatalogSnapshot
+from inference.routing.routes import Candidate
 
 READ_HEALTH: Final = sql.load_statement("inference", "read_health")
 _RATES: Final[tuple[Literal["prompt", "completion", "request", "image"], ...]] = (
@@ -39,7 +40,8 @@ def explain(key: ApiKey, request: InferenceRequest, *, region: str | None) -> di
     Reads the database instead of a worker's copies, and changes nothing. Raises the error that
     would refuse the request itself.
     """
-    snapshot, copy = _load_snapshots(key)
+    # Only the event loop may use the worker's own copies.
+    snapshot, copy = run_reading_on_orm(read_catalog()), load_organization(key.organization_id)
     rules = copy.rules.for_key(key.workspace_id, *assignment_of(guardrails_of(key)))
     require_ingress_region(rules.policy, region)
     policy = rules.policy & Policy.of(served_in=region)
@@ -47,7 +49,7 @@ def explain(key: ApiKey, request: InferenceRequest, *, region: str | None) -> di
     health_of = partial(_read_health().health, now=clock.time())
     context = RoutingContext(
         snapshot=snapshot,
-        own=copy.routes,
+        own=copy.resolve(snapshot),
         workspace_id=key.workspace_id,
         key_digest=key.digest,
         policy=policy,
@@ -81,13 +83,6 @@ def describe_policy(policy: Policy) -> dict[str, Any]:
         "data_collection": "deny" if policy.no_training else "allow",
         "served_in": _sort_names(policy.served_in),
     }
-
-
-def _load_snapshots(key: ApiKey) -> tuple[CatalogSnapshot, OrganizationCopy]:
-    """Loads catalogue and organization; only the event loop may use the worker's own copies."""
-    version = CatalogVersion.objects.values_list("version", flat=True).first() or 0
-    copy = load_organization(key.organization_id, key.organization.routing_version, version)
-    return load_catalog(version), copy
 
 
 def _read_health() -> HealthTable:

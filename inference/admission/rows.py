@@ -76,5 +76,5 @@ def make_row(entry: AdmissionRequest, admission: Admission) -> GenerationRow:
         images=admission.request.images,
         key_version=authority.key_version,
         routing_version=authority.routing_version,
-        catalog_version=authority.catalog_version,
+        catalog_version=admission.catalog_version,
     )

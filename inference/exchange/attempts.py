@@ -29,8 +29,8 @@ from config.clock import clock
 from config.egress.client import EgressClient, OutboundResponse
 from config.server.load.large_work import LARGE_BYTES
 from inference.admission.budgets import AffordableCandidate
+from inference.admission.copies.organizations import record_first_use
 from inference.admission.decide import Admission
-from inference.admission.snapshots import record_first_use
 from inference.exchange import upstream
 from inference.exchange.chunks import ChunkReader
 from inference.exchange.metadata import routing_metadata

@@ -166,6 +166,7 @@ class Gateway:
         The batch refuses a prompt that takes long to screen with :class:`Unscreened`. It is then
         screened in a thread and queued again with the result.
         """
+        await self._admissions.prepare(request.key_digest)
         while True:
             ticket = self._admissions.submit(organization_id, request)
             try:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 import msgspec
@@ -173,23 +173,53 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class CatalogSnapshot:
-    """The public catalogue at one version: routes by every name of their model.
+class CatalogProvider:
+    """A provider of the catalogue. ``secret`` is the operator's credential, if it can be used."""
 
-    ``slugs`` maps every name of a model to its slug.
+    provider_id: uuid.UUID
+    slug: str
+    name: str
+    dialect: str
+    base_url: str | None
+    trains_on_prompts: bool
+    is_listed: bool
+    secret: Secret | None
+
+
+class CatalogModel(NamedTuple):
+    """A model of the catalogue: a row of ``read_models.sql``."""
+
+    model_id: uuid.UUID
+    slug: str
+    permaslug: str
+    context_length: int | None
+    output_modalities: Sequence[str]
+    is_listed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogSnapshot:
+    """The public catalogue at one version: routes by the slug of their model.
+
+    ``slugs`` maps every name of a listed model to its slug. A patch makes a new snapshot, which
+    shares each mapping that it does not change with the old one.
     """
 
     version: int
     routes: Mapping[str, tuple[Route, ...]]
     slugs: Mapping[str, str]
+    models: Mapping[uuid.UUID, CatalogModel] = field(default_factory=dict)
+    providers: Mapping[uuid.UUID, CatalogProvider] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class OrganizationSnapshot:
-    """The private endpoints and credentials of one organization, at one version of both."""
+    """The private endpoints, by the slug of their model, and the credentials of one organization.
+
+    ``version`` is that of the organization.
+    """
 
     version: int
-    catalog_version: int
     routes: Mapping[str, tuple[Route, ...]]
     credentials: tuple[Credential, ...]
 

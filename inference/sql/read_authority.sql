@@ -1,14 +1,15 @@
--- Reads the authority of API keys: each key with its organization's versions, balance and
--- guardrail assignments.
+-- Reads the authority of API keys: each key with its organization's version, balance and guardrail
+-- assignments, and the version of the catalogue.
 --
 -- Parameters: $1 text[], the digests of the keys.
--- Returns: one row for each key found; the columns after the digest are those of `Authority`.
+-- Returns: one row for each key found; the columns after the digest and the catalogue's version are
+--          those of `Authority`.
 -- Locks: none.
 SELECT
-    k.digest, k.id AS key_id, k.xmin::text::bigint AS key_version, k.organization_id,
+    k.digest, coalesce((SELECT c.version FROM catalog_catalogversion AS c), 0) AS catalog_version,
+    k.id AS key_id, k.xmin::text::bigint AS key_version, k.organization_id,
     k.workspace_id, k.creator_id AS member_id, k.is_management, k.disabled, k.expires_at,
     o.routing_version,
-    coalesce((SELECT c.version FROM catalog_catalogversion AS c), 0) AS catalog_version,
     k.limit_nano, k.limit_reset, k.include_byok_in_limit,
     a.posted_credits - a.posted_debits - a.pending_debits AS available_nano,
     kg.guardrail_id AS key_guardrail_id, mg.guardrail_id AS member_guardrail_id

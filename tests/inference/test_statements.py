@@ -81,7 +81,7 @@ def test_the_columns_of_a_batch_are_the_fields_of_its_struct(
 @pytest.mark.parametrize(
     ("statement", "leading", "fields"),
     [
-        (READ_AUTHORITY, "digest", list(Authority.__struct_fields__)),
+        (READ_AUTHORITY, "digest", ["catalog_version", *Authority.__struct_fields__]),
         (RECOGNIZE, "found_by", list(KeyRow.__struct_fields__[1:])),
         (READ_METERS, "read_at", list(MeterReading._fields)),
     ],

@@ -276,7 +276,7 @@ def test_options_go_only_to_their_provider() -> None:
         replace(request, preferences=preferences),
         RoutingContext(
             snapshot=CatalogSnapshot(1, {"a/b": (route("a"), route("b"))}, {"a/b": "a/b"}),
-            own=OrganizationSnapshot(1, 1, {}, ()),
+            own=OrganizationSnapshot(1, {}, ()),
             workspace_id=WORKSPACE,
             key_digest=KEY,
             policy=Policy(),

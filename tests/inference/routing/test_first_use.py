@@ -11,7 +11,7 @@ from django.db import transaction
 
 from accounts.models import ByokCredential
 from config.credentials import Secret
-from inference.admission.snapshots import record_first_use
+from inference.admission.copies.organizations import record_first_use
 from inference.routing.routes import FirstUse
 from tests.support import factories
 from tests.support.database.locks import waiting

@@ -74,7 +74,7 @@ def test_require_parameters_excludes_endpoints_that_do_not_list_them() -> None:
         request,
         RoutingContext(
             snapshot=CatalogSnapshot(1, {"a/b": (knowing, ignorant, silent)}, {"a/b": "a/b"}),
-            own=OrganizationSnapshot(1, 1, {}, ()),
+            own=OrganizationSnapshot(1, {}, ()),
             workspace_id=WORKSPACE,
             key_digest=KEY,
             policy=Policy(),
@@ -120,7 +120,7 @@ def test_require_parameters_compares_parameters_by_meaning(
             snapshot=CatalogSnapshot(
                 1, {"a/b": (route("x", supported_parameters=known),)}, {"a/b": "a/b"}
             ),
-            own=OrganizationSnapshot(1, 1, {}, ()),
+            own=OrganizationSnapshot(1, {}, ()),
             workspace_id=WORKSPACE,
             key_digest=KEY,
             policy=Policy(),

@@ -118,7 +118,6 @@ def planned(
             ),
             own=OrganizationSnapshot(
                 version=1,
-                catalog_version=1,
                 routes={name: tuple(routes) for name, routes in own.items()},
                 credentials=tuple(credentials or []),
             ),

@@ -1,0 +1,17 @@
+-- Reads models for routing: those named, and those that have an endpoint of a named provider.
+--
+-- Parameters: $1 uuid[], ids of models and providers.
+-- Returns: one row for each model found; the columns are those of `CatalogModel`.
+-- Locks: none.
+SELECT
+    m.id, m.slug, m.canonical_slug, m.context_length, m.output_modalities, m.is_listed
+FROM catalog_languagemodel AS m
+WHERE
+    m.id = any(
+        array(
+            SELECT unnest($1::uuid[])
+            UNION
+            SELECT e.model_id FROM catalog_modelendpoint AS e WHERE e.provider_id = any($1::uuid[])
+        )
+    )
+ORDER BY m.id

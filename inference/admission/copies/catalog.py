@@ -1,0 +1,260 @@
+"""Reads the routable catalogue, and patches a copy of it with what changed since its version.
+
+The whole catalogue is read as one patch of an empty copy: a patched copy and a new one are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Final, NamedTuple, TypeVar
+from urllib.parse import urlsplit
+from uuid import UUID
+
+from django.db import connection
+
+from catalog import dialects
+from catalog.dialects.base import Operation
+from catalog.dialects.shared.credentials import InvalidCredential
+from catalog.models import DialectName, associated_data
+from catalog.pricing import Price
+from catalog.visibility import EndpointFacts
+from config import secrets, sql
+from config.credentials import Secret
+from inference.requests.parsing import EFFORTS
+from inference.routing.routes import CatalogModel, CatalogProvider, CatalogSnapshot, Route
+from inference.store import DataPlaneConnection
+
+READ_CHANGES: Final = sql.load_statement("catalog", "read_changes")
+READ_SUBJECTS: Final = sql.load_statement("catalog", "read_subjects")
+READ_PROVIDERS: Final = sql.load_statement("catalog", "read_providers")
+READ_MODELS: Final = sql.load_statement("catalog", "read_models")
+READ_ENDPOINTS: Final = sql.load_statement("catalog", "read_endpoints")
+
+NO_CATALOG: Final = CatalogSnapshot(version=-1, routes={}, slugs={})
+# The models whose endpoints are read at a time. Making the routes of each part takes the event loop
+# a few milliseconds.
+_PART: Final = 50
+# The modalities of a chat or text completion.
+_COMPLETED: Final = frozenset(("text", "image", "audio"))
+CLOUDS: Final = frozenset(
+    str(dialect.value) for dialect in DialectName if dialect.has_url_in_credential
+)
+
+Query = tuple[sql.Statement, Sequence[Any]]
+Result = TypeVar("Result")
+# Yields statements with their parameters, and is sent their rows: the same reading runs on a
+# connection of the data plane and on one of the ORM.
+Reading = Generator[Query, list[Sequence[Any]], Result]
+
+
+class Changes(NamedTuple):
+    """What changed since a version: a row of ``read_changes.sql``."""
+
+    version: int
+    is_known: bool
+    subjects: Collection[UUID]
+
+
+async def run_reading(reading: Reading[Result], connection: DataPlaneConnection) -> Result:
+    """Executes the statements of a reading on a connection of the data plane."""
+    try:
+        query = next(reading)
+        while True:
+            query = reading.send(await connection.execute(*query))
+    except StopIteration as finished:
+        result: Result = finished.value
+        return result
+
+
+def run_reading_on_orm(reading: Reading[Result]) -> Result:
+    """Executes the statements of a reading on this thread's connection of the ORM."""
+    try:
+        query = next(reading)
+        with connection.cursor() as cursor:
+            while True:
+                sql.execute(cursor, *query)
+                query = reading.send(cursor.fetchall())
+    except StopIteration as finished:
+        result: Result = finished.value
+        return result
+
+
+def read_catalog(copy: CatalogSnapshot = NO_CATALOG) -> Reading[CatalogSnapshot]:
+    """Returns the present catalogue: ``copy`` if it is current, else the copy with the changes.
+
+    A copy whose version the log of changes does not have is replaced by a new one.
+    """
+    # The version was read before the rows. Newer rows under an older version are read again with
+    # the next patch; older rows under a newer version cannot happen.
+    [row] = yield READ_CHANGES, [copy.version]
+    changes = Changes(*row)
+    if changes.version == copy.version:
+        return copy
+    if changes.is_known:
+        return (yield from _patch(copy, changes.version, set(changes.subjects)))
+    subjects = {row[0] for row in (yield READ_SUBJECTS, [])}
+    return (yield from _patch(NO_CATALOG, changes.version, subjects))
+
+
+def _patch(
+    copy: CatalogSnapshot, version: int, subjects: AbstractSet[UUID]
+) -> Reading[CatalogSnapshot]:
+    """Returns the copy with the present state of the models and providers that changed."""
+    providers = {key: one for key, one in copy.providers.items() if key not in subjects}
+    for row in (yield READ_PROVIDERS, [list(subjects)]):
+        changed_provider = make_provider(*row)
+        providers[changed_provider.provider_id] = changed_provider
+    rows = yield READ_MODELS, [list(subjects)]
+    changed = {model.model_id: model for model in (CatalogModel(*row) for row in rows)}
+    models, routes = dict(copy.models), dict(copy.routes)
+    affected = subjects | changed.keys()
+    for model_id in affected:
+        if (old := models.pop(model_id, None)) is not None:
+            routes.pop(old.slug, None)
+    models |= changed
+    listed = [model.model_id for model in changed.values() if model.is_listed]
+    for start in range(0, len(listed), _PART):
+        found = yield READ_ENDPOINTS, [listed[start : start + _PART]]
+        for model_id, group in groupby(found, itemgetter(1)):
+            model = changed[model_id]
+            made = tuple(
+                make_route(model, provider, endpoint)
+                for endpoint in group
+                if (provider := providers.get(endpoint[2])) is not None and provider.is_listed
+            )
+            if made:
+                routes[model.slug] = made
+    # Organizations resolve their endpoints again when one of these mappings is another one.
+    has_models = any(copy.models.get(key) != models.get(key) for key in affected)
+    has_providers = any(copy.providers.get(key) != providers.get(key) for key in subjects)
+    return CatalogSnapshot(
+        version=version,
+        routes=routes,
+        slugs=_name_models(models.values()) if has_models else copy.slugs,
+        models=models if has_models else copy.models,
+        providers=providers if has_providers else copy.providers,
+    )
+
+
+def _name_models(models: Iterable[CatalogModel]) -> dict[str, str]:
+    """Returns the slug of each listed model by all its names; a slug hides an equal permaslug."""
+    listed = [model for model in models if model.is_listed]
+    slugs = {model.permaslug: model.slug for model in listed}
+    slugs.update((model.slug, model.slug) for model in listed)
+    return slugs
+
+
+def make_provider(
+    provider_id: UUID,
+    slug: str,
+    name: str,
+    dialect: str,
+    base_url: str | None,
+    trains_on_prompts: bool,
+    is_listed: bool,
+    sealed: bytes | None,
+) -> CatalogProvider:
+    """Returns a provider, with the operator's secret decrypted."""
+    secret = None if sealed is None else _unseal(bytes(sealed), associated_data(provider_id))
+    if dialect in CLOUDS and host_of_credential(dialect, secret) is None:
+        secret = None
+    return CatalogProvider(
+        provider_id, slug, name, dialect, base_url, trains_on_prompts, is_listed, secret
+    )
+
+
+def make_route(model: CatalogModel, provider: CatalogProvider, row: Sequence[Any]) -> Route:
+    """Returns the route of an endpoint: a row of ``read_endpoints.sql``."""
+    (
+        endpoint_id, _, _, upstream_model_id, region, zdr, quantization, context_length,
+        max_completion_tokens, parameters, price_id, *rates,
+    ) = row  # fmt: skip
+    price = Price(*rates)
+    return Route(
+        endpoint_id=endpoint_id,
+        is_private=False,
+        model_slug=model.slug,
+        model_permaslug=model.permaslug,
+        facts=EndpointFacts(
+            provider.slug,
+            provider.name,
+            zdr,
+            provider.trains_on_prompts,
+            model.slug,
+            model.permaslug,
+            region,
+            price.is_free,
+        ),
+        dialect=usable_dialect(provider, provider.base_url),
+        operations=operations_of(model, provider, upstream_model_id),
+        base_url=provider.base_url,
+        host=host_of_url(provider.base_url),
+        upstream_model_id=upstream_model_id,
+        price_id=price_id,
+        price=price,
+        secret=provider.secret,
+        quantization=quantization or "unknown",
+        context_length=context_length,
+        max_completion_tokens=max_completion_tokens,
+        supported_parameters=_parameters_of(parameters),
+        listed_parameters=frozenset(parameters) or None,
+    )
+
+
+def usable_dialect(provider: CatalogProvider, base_url: str | None) -> str | None:
+    """Returns the dialect of an endpoint; ``None`` if the endpoint cannot be called."""
+    if dialects.get(provider.dialect) is None:
+        return None
+    is_placed = base_url is not None or provider.dialect in CLOUDS
+    return provider.dialect if is_placed else None
+
+
+def operations_of(
+    model: CatalogModel, provider: CatalogProvider, upstream_model_id: str
+) -> frozenset[Operation]:
+    """Returns the operations that both the endpoint's dialect and its model support."""
+    dialect = dialects.get(provider.dialect, upstream_model_id)
+    if dialect is None:
+        return frozenset()
+    outputs = model.output_modalities
+    if outputs and _COMPLETED.isdisjoint(outputs):
+        return dialect.operations & {Operation.EMBEDDINGS}
+    return dialect.operations
+
+
+def host_of_url(base_url: str | None) -> str:
+    """Returns the host of an address; empty if the address has none."""
+    try:
+        return urlsplit(base_url or "").hostname or ""
+    except ValueError:
+        return ""  # the address is refused when it is called; other routes are not affected
+
+
+def host_of_credential(dialect: str, secret: Secret | None) -> str | None:
+    """Returns the host that a credential names; ``None`` if it names no valid one."""
+    speaker = dialects.get(dialect)
+    if speaker is None or secret is None:
+        return None
+    try:
+        return speaker.host(None, secret)
+    except InvalidCredential:
+        return None
+
+
+def _parameters_of(listed: Iterable[str]) -> frozenset[str] | None:
+    """Returns the parameters that an endpoint supports; ``None`` if its list is empty.
+
+    An endpoint that supports one name of the reasoning effort supports both.
+    """
+    supported = frozenset(listed)
+    return (supported if supported.isdisjoint(EFFORTS) else supported | EFFORTS) or None
+
+
+def _unseal(sealed: bytes, associated: str) -> Secret | None:
+    try:
+        return secrets.unseal(sealed, associated=associated)
+    except secrets.DecryptionFailed:
+        return None

@@ -1,0 +1,234 @@
+"""An organization's endpoints, credentials and rules, as a worker keeps them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from django.db import connection, transaction
+
+from accounts.models import ByokCredential, CredentialNotFound, Organization
+from catalog.models import hosts_of
+from catalog.pricing import Price
+from catalog.visibility import EndpointFacts
+from config.credentials import Secret
+from config.secrets import DecryptionFailed
+from endpoints.models import PrivateEndpoint
+from inference.admission.copies.catalog import (
+    CLOUDS,
+    host_of_credential,
+    host_of_url,
+    operations_of,
+    usable_dialect,
+)
+from inference.admission.governance import OrganizationRules, load_rules
+from inference.routing.routes import (
+    CatalogModel,
+    CatalogProvider,
+    CatalogSnapshot,
+    Credential,
+    FirstUse,
+    OrganizationSnapshot,
+    Route,
+)
+
+
+class OwnEndpoint(NamedTuple):
+    """A private endpoint without what the catalogue says about its model and its provider."""
+
+    endpoint_id: uuid.UUID
+    model_id: uuid.UUID
+    provider_id: uuid.UUID
+    provider_name: str
+    declared_zdr: bool
+    declared_region: str | None
+    base_url: str | None
+    upstream_model_id: str
+    price_id: int
+    price: Price
+    attestation_id: int | None
+
+
+@dataclass(slots=True)
+class OrganizationCopy:
+    """The endpoints and credentials of an organization, and its rules, at one version.
+
+    It does not depend on the catalogue: :meth:`resolve` adds what the present one says about the
+    models and providers. The credentials have neither hosts nor a provider yet.
+    """
+
+    version: int
+    endpoints: Sequence[OwnEndpoint]
+    credentials: Sequence[Credential]
+    rules: OrganizationRules
+    _resolved: OrganizationSnapshot | None = None
+    _models: Mapping[uuid.UUID, CatalogModel] = field(default_factory=dict)
+    _providers: Mapping[uuid.UUID, CatalogProvider] = field(default_factory=dict)
+
+    def resolve(self, catalog: CatalogSnapshot) -> OrganizationSnapshot:
+        """Returns the routes and credentials with the models and providers of a catalogue.
+
+        The result is kept until a model or a provider changes; prices do not matter to it.
+        """
+        if (
+            self._resolved is None
+            or self._models is not catalog.models
+            or self._providers is not catalog.providers
+        ):
+            self._resolved = OrganizationSnapshot(
+                version=self.version,
+                routes=_group_by_model(self._make_routes(catalog)),
+                credentials=self._place_credentials(catalog),
+            )
+            self._models, self._providers = catalog.models, catalog.providers
+        return self._resolved
+
+    def _make_routes(self, catalog: CatalogSnapshot) -> Iterable[Route]:
+        for endpoint in self.endpoints:
+            model = catalog.models.get(endpoint.model_id)
+            provider = catalog.providers.get(endpoint.provider_id)
+            # A model that is newer than the copy of the catalogue comes with its next patch.
+            if model is not None and provider is not None:
+                yield _make_route(endpoint, model, provider)
+
+    def _place_credentials(self, catalog: CatalogSnapshot) -> tuple[Credential, ...]:
+        if not self.credentials:
+            return ()
+        providers = {provider.slug: provider for provider in catalog.providers.values()}
+        return tuple(
+            _place_credential(credential, providers.get(credential.provider_slug))
+            for credential in self.credentials
+        )
+
+
+def load_organization(organization_id: uuid.UUID) -> OrganizationCopy:
+    """Reads an organization's endpoints, credentials and rules on this thread's connection."""
+    # The version is read before the rows. Newer rows under an older version are loaded again at
+    # the next admission; older rows under a newer version cannot happen.
+    version = (
+        Organization.objects.filter(pk=organization_id)
+        .values_list("routing_version", flat=True)
+        .first()
+    )
+    endpoints = [
+        OwnEndpoint(
+            endpoint.pk,
+            endpoint.model_id,
+            endpoint.provider_id,
+            endpoint.provider_name,
+            bool(endpoint.declared_zdr),
+            endpoint.declared_region,
+            endpoint.base_url,
+            endpoint.upstream_model_id,
+            endpoint.price_id,
+            endpoint.price.price,
+            endpoint.attestation_id,
+        )
+        for endpoint in PrivateEndpoint.objects.for_organization(organization_id)
+        .routable()
+        .select_related("price")
+    ]
+    credentials = (
+        ByokCredential.objects.for_organization(organization_id)
+        .filter(disabled=False)
+        .order_by("provider_slug", "sort_order", "created_at")
+    )
+    return OrganizationCopy(
+        version=-1 if version is None else version,
+        endpoints=endpoints,
+        credentials=[_make_credential(row) for row in credentials],
+        rules=load_rules(organization_id),
+    )
+
+
+def record_first_use(use: FirstUse) -> str | None:
+    """Binds a credential to the domain of its first use, on this thread's connection.
+
+    Returns the reason why its secret may not go there from now on, if there is one.
+    """
+    try:
+        with transaction.atomic(), connection.cursor() as cursor:
+            # A locked row may keep a thread only briefly: all tenants of the worker share them.
+            cursor.execute("SET LOCAL lock_timeout = '2s'")
+            credential: ByokCredential = ByokCredential.objects.get(pk=use.credential_id)
+            return credential.record_use(use.host, own_hosts=use.own_hosts)
+    except (ByokCredential.DoesNotExist, CredentialNotFound):
+        return CredentialNotFound.message
+
+
+def _make_route(endpoint: OwnEndpoint, model: CatalogModel, provider: CatalogProvider) -> Route:
+    return Route(
+        endpoint_id=endpoint.endpoint_id,
+        is_private=True,
+        model_slug=model.slug,
+        model_permaslug=model.permaslug,
+        facts=EndpointFacts(
+            provider.slug,
+            endpoint.provider_name,
+            endpoint.declared_zdr,
+            False,
+            model.slug,
+            model.permaslug,
+            endpoint.declared_region,
+        ),
+        dialect=usable_dialect(provider, endpoint.base_url),
+        operations=operations_of(model, provider, endpoint.upstream_model_id),
+        base_url=endpoint.base_url,
+        host=host_of_url(endpoint.base_url),
+        upstream_model_id=endpoint.upstream_model_id,
+        price_id=endpoint.price_id,
+        price=endpoint.price,
+        attestation_id=endpoint.attestation_id,
+        context_length=model.context_length,
+    )
+
+
+def _group_by_model(routes: Iterable[Route]) -> dict[str, tuple[Route, ...]]:
+    found: dict[str, list[Route]] = {}
+    for route in routes:
+        found.setdefault(route.model_slug, []).append(route)
+    return {slug: tuple(group) for slug, group in found.items()}
+
+
+def _make_credential(row: ByokCredential) -> Credential:
+    return Credential(
+        credential_id=row.pk,
+        provider_slug=row.provider_slug,
+        workspace_id=row.workspace_id,
+        secret=_reveal(row),
+        is_fallback=row.is_fallback,
+        is_required=row.is_required,
+        is_byok_only=row.is_byok_only,
+        allowed_models=_freeze(row.allowed_models),
+        allowed_key_digests=_freeze(row.allowed_api_key_hashes),
+        limits=row.host_limits(),
+        allowed_members=_freeze(row.allowed_user_ids),
+        declared_region=row.declared_region,
+        declared_zdr=row.declared_zdr,
+    )
+
+
+def _place_credential(credential: Credential, provider: CatalogProvider | None) -> Credential:
+    """Returns a credential with the hosts of its provider, which the catalogue may not have."""
+    if provider is None:
+        return credential
+    secret, host = credential.secret, None
+    if provider.dialect in CLOUDS:
+        host = host_of_credential(provider.dialect, secret)
+        secret = None if host is None else secret
+    own_hosts = hosts_of(provider.dialect, provider.base_url, host or "")
+    limits = replace(credential.limits, own_hosts=own_hosts)
+    return replace(credential, secret=secret, host=host, limits=limits)
+
+
+def _freeze(values: list[str] | None) -> frozenset[str] | None:
+    return None if values is None else frozenset(values)
+
+
+def _reveal(credential: ByokCredential) -> Secret | None:
+    try:
+        return credential.reveal()
+    except DecryptionFailed:
+        return None

@@ -1,0 +1,98 @@
+"""A worker's copies of the catalogue and of organizations, kept up with their versions."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import uuid
+from collections import OrderedDict
+from typing import Final
+
+from inference.admission.copies.catalog import NO_CATALOG, read_catalog, run_reading
+from inference.admission.copies.organizations import OrganizationCopy, load_organization
+from inference.routing.routes import CatalogSnapshot
+from inference.store import DataPlaneConnection, run_in_thread
+
+# The organizations that a worker remembers: about three kilobytes each, and one for each of their
+# endpoints and credentials.
+_ORGANIZATIONS: Final = 10_000
+
+
+class Snapshots:
+    """One worker's copies of the catalogue and of the organizations that it serves.
+
+    They have versions of their own: a change of the catalogue leaves the organizations' copies as
+    they are. A decision is stored only while both versions are current, so no change is missed.
+    The number of organizations is bounded: the least recently used copy is dropped first.
+    """
+
+    def __init__(self) -> None:
+        self.catalog: CatalogSnapshot = NO_CATALOG
+        self._connection = DataPlaneConnection()
+        self._refreshing = asyncio.Lock()
+        self._refreshes_begun = 0
+        self._organizations: OrderedDict[uuid.UUID, OrganizationCopy] = OrderedDict()
+        self._loading: dict[uuid.UUID, asyncio.Task[OrganizationCopy]] = {}
+
+    async def close(self) -> None:
+        for load in self._loading.values():
+            load.cancel()
+        await self._connection.close()
+
+    async def refresh_catalog(self) -> None:
+        """Brings the copy of the catalogue to a version that was read after this call.
+
+        Callers that wait for one refresh share the next: a crowd causes at most two.
+        """
+        begun = self._refreshes_begun
+        async with self._refreshing:
+            if self._refreshes_begun > begun:
+                return
+            self._refreshes_begun += 1
+            old = self.catalog
+            self.catalog = await run_reading(read_catalog(old), self._connection)
+        if old is NO_CATALOG and self.catalog is not old:
+            # The copy lives long and has no cycles, so the garbage collector need not visit it
+            # again. Recent garbage is collected first, because freezing would keep it for ever.
+            gc.collect(1)
+            gc.freeze()
+
+    def find(self, organization_id: uuid.UUID, version: int) -> OrganizationCopy | None:
+        """Returns the copy of an organization if it has this version."""
+        found = self._organizations.get(organization_id)
+        if found is None or found.version != version:
+            return None
+        self._organizations.move_to_end(organization_id)
+        return found
+
+    async def load(self, organization_id: uuid.UUID, version: int) -> OrganizationCopy:
+        """Returns the copy of an organization, loaded unless it has this version.
+
+        The copy may be newer than the version. Callers that need the same organization share one
+        load.
+        """
+        found = self.find(organization_id, version)
+        if found is None:
+            found = await self._join_load(organization_id)
+            if found.version != version:
+                # The load had begun before the organization had this version.
+                found = await self._join_load(organization_id)
+        return found
+
+    async def _join_load(self, organization_id: uuid.UUID) -> OrganizationCopy:
+        load = self._loading.get(organization_id)
+        if load is None:
+            load = asyncio.get_running_loop().create_task(self._load(organization_id))
+            self._loading[organization_id] = load
+        return await asyncio.shield(load)
+
+    async def _load(self, organization_id: uuid.UUID) -> OrganizationCopy:
+        try:
+            found = await run_in_thread(load_organization, organization_id)
+        finally:
+            del self._loading[organization_id]
+        self._organizations[organization_id] = found
+        self._organizations.move_to_end(organization_id)
+        if len(self._organizations) > _ORGANIZATIONS:
+            self._organizations.popitem(last=False)
+        return found
