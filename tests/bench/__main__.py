@@ -451,30 +451,58 @@ def _measure(directory: Path, system: System, load: Load, *, seconds: int) -> di
     ).stdout  # fmt: skip
     spent, idle = cpu_of(system.pid) - before, _idle_of(OTHER_CORE) - idle_before
     stored = (database.cpu(), database.wal()) if database else (0.0, 0)
-    match, read = _REQUESTS.search(output), _READ.search(output)
-    if match is None or read is None:
-        raise AssertionError(output)
-    count, elapsed = int(match[1]), float(match[2])
-    latency = {
-        percentile: (float(value) * _SECONDS[unit] - load.delay_seconds) * 1000
-        for percentile, value, unit in _LATENCY.findall(output)
-    }
-    bad, broken = _BAD.search(output), _BROKEN.search(output)
-    failed = (int(bad[1]) if bad else 0) + sum(map(int, broken.groups() if broken else ()))
-    if float(read[1]) * _UNITS[read[2]] < _WHOLE_SHARE * count * system.sizes[load.name]:
+    load_figures = parse_load(output)
+    count, elapsed, failed = load_figures.count, load_figures.seconds, load_figures.failed
+    if load_figures.read < _WHOLE_SHARE * count * system.sizes[load.name]:
         print(f"{system.name}, {load.name}: answers are incomplete\n{output}", file=sys.stderr)
         failed = count
+    latency = [each - load.delay_seconds for each in (load_figures.p50, load_figures.p99)]
     return {
         "per second": count / elapsed,
         "CPU µs": spent / max(count, 1) * 1e6,
-        "p50 ms": latency.get("50", 0.0),
-        "p99 ms": latency.get("99", 0.0),
+        "p50 ms": latency[0] * 1000,
+        "p99 ms": latency[1] * 1000,
         "failed": float(failed),
         "busy %": spent / elapsed * 100,
         "other %": (1 - idle / elapsed) * 100,
         "PG µs": (stored[0] - stored_before[0]) / max(count, 1) * 1e6,
         "WAL B": (stored[1] - stored_before[1]) / max(count, 1),
     }
+
+
+@dataclass(frozen=True)
+class LoadFigures:
+    """What ``wrk`` reports: answers, seconds, bytes; the latency in seconds; what failed."""
+
+    count: int
+    seconds: float
+    read: float
+    p50: float
+    p99: float
+    failed: int
+
+    @property
+    def rate(self) -> float:
+        return self.count / self.seconds
+
+
+def parse_load(output: str) -> LoadFigures:
+    """Reads the report of ``wrk --latency``; refusals and broken connections have failed."""
+    match, read = _REQUESTS.search(output), _READ.search(output)
+    if match is None or read is None:
+        raise AssertionError(output)
+    latency = {share: float(value) * _SECONDS[unit]
+               for share, value, unit in _LATENCY.findall(output)}  # fmt: skip
+    bad, broken = _BAD.search(output), _BROKEN.search(output)
+    failed = (int(bad[1]) if bad else 0) + sum(map(int, broken.groups() if broken else ()))
+    return LoadFigures(
+        int(match[1]),
+        float(match[2]),
+        float(read[1]) * _UNITS[read[2]],
+        latency.get("50", 0.0),
+        latency.get("99", 0.0),
+        failed,
+    )
 
 
 def _idle_of(core: int) -> float:
