@@ -34,7 +34,7 @@ WITH made AS (
 due AS (
     SELECT name, holder FROM config_lease
     WHERE name = %(name)s
-        AND NOT until BETWEEN now() AND now() + make_interval(secs => %(every)s + %(slack)s)
+        AND (until <= now() OR until > now() + make_interval(secs => %(every)s + %(slack)s))
         AND (
             holder = '' OR renewed_at IS NULL OR NOT renewed_at BETWEEN
             now() - make_interval(secs => %(lease)s) AND now() + make_interval(secs => %(slack)s)

@@ -124,8 +124,8 @@ def _create_pair(
         .issuer_name(issuer_name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        # Valid from one hour ago, for clients whose clocks are slow.
-        .not_valid_before(start - datetime.timedelta(hours=1))
+        # Valid from yesterday on, for clients whose clocks are slow.
+        .not_valid_before(start - datetime.timedelta(days=1))
         .not_valid_after(start + datetime.timedelta(days=days))
         .add_extension(
             x509.BasicConstraints(ca=not names, path_length=None if names else 0), critical=True

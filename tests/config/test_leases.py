@@ -1,0 +1,123 @@
+"""Leases of scheduled duties: one holder, renewed, by the database's clock."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.postgres.functions import TransactionNow
+from django.db import connection, transaction
+
+from config.leases import LEASE_SECONDS, Lease, process_name
+
+OTHER = "elsewhere:1:x"
+
+
+def hold(name: str = "duty", every_seconds: float = 60) -> bool:
+    with Lease.objects.hold(name, every_seconds=every_seconds) as is_held:
+        return is_held
+
+
+def change(**fields: Any) -> None:
+    assert Lease.objects.filter(name="duty").update(**fields) == 1
+
+
+def test_a_duty_is_due_once_in_its_interval(db: None) -> None:
+    assert hold() is True
+    assert hold() is False
+    change(until=TransactionNow())
+    assert hold() is True
+
+
+def test_a_held_lease_names_its_holder_and_is_renewed(db: None) -> None:
+    with Lease.objects.hold("duty", every_seconds=60) as is_held:
+        assert is_held
+        assert Lease.objects.get().holder == process_name()
+        change(renewed_at=TransactionNow() - timedelta(seconds=20))
+        Lease.objects.renew()
+        assert Lease.objects.filter(
+            renewed_at__gt=TransactionNow() - timedelta(seconds=10)
+        ).exists()
+    assert Lease.objects.get().holder == ""
+    change(renewed_at=TransactionNow() - timedelta(seconds=20))
+    Lease.objects.renew()
+    assert not Lease.objects.filter(
+        renewed_at__gt=TransactionNow() - timedelta(seconds=10)
+    ).exists()
+
+
+def test_a_renewal_leaves_the_lease_of_another_holder_alone(db: None) -> None:
+    with Lease.objects.hold("duty", every_seconds=60):
+        change(holder=OTHER, renewed_at=TransactionNow() - timedelta(seconds=20))
+        Lease.objects.renew()
+        assert not Lease.objects.filter(
+            renewed_at__gt=TransactionNow() - timedelta(seconds=10)
+        ).exists()
+    assert Lease.objects.get().holder == OTHER
+
+
+@pytest.mark.parametrize(
+    ("renewed", "is_free"), [(0, False), (LEASE_SECONDS - 3, False), (LEASE_SECONDS + 1, True)]
+)
+def test_a_lease_that_is_not_renewed_is_taken_over(
+    db: None, caplog: pytest.LogCaptureFixture, renewed: int, is_free: bool
+) -> None:
+    hold()
+    change(
+        holder=OTHER,
+        until=TransactionNow(),
+        renewed_at=TransactionNow() - timedelta(seconds=renewed),
+    )
+    assert hold() is is_free
+    taken_over = "duty: taken over from elsewhere:1:x, which has stopped renewing it"
+    assert (taken_over in caplog.messages) is is_free
+
+
+def test_times_in_the_future_hold_nothing(db: None) -> None:
+    hold()
+    change(until=TransactionNow() + timedelta(hours=2))
+    assert hold() is True
+    change(holder=OTHER, until=TransactionNow(), renewed_at=TransactionNow() + timedelta(hours=2))
+    assert hold() is True
+
+
+def test_one_of_several_takes_a_lease(
+    transactional_db: None, together: Callable[..., list[bool]]
+) -> None:
+    for _ in range(5):
+        assert sorted(together(*[hold] * 6)) == [False] * 5 + [True]
+        change(until=TransactionNow())
+    Lease.objects.all().delete()
+
+
+def test_a_locked_lease_stops_no_other_duty(transactional_db: None) -> None:
+    hold()
+    change(until=TransactionNow())
+    locked, done = threading.Event(), threading.Event()
+
+    def lock() -> None:
+        with transaction.atomic():
+            Lease.objects.select_for_update().get(name="duty")
+            locked.set()
+            done.wait(20)
+        connection.close()
+
+    thread = threading.Thread(target=lock)
+    thread.start()
+    assert locked.wait(20)
+    try:
+        assert hold() is False
+        assert hold("another") is True
+    finally:
+        done.set()
+        thread.join()
+    Lease.objects.all().delete()
+
+
+def test_an_error_of_the_duty_frees_its_lease(db: None) -> None:
+    with pytest.raises(ZeroDivisionError), Lease.objects.hold("duty", every_seconds=60):
+        raise ZeroDivisionError
+    assert Lease.objects.get().holder == ""

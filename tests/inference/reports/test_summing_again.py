@@ -1,0 +1,106 @@
+"""Sums of past days and hours that are made again."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.utils import timezone
+
+from inference.models import DailyUsage, Generation, HourlyUsage, UsageDay
+from inference.reports.hours import HOUR, hour_of, roll_up_hours
+from inference.reports.rollups import roll_up_usage
+from tests.support import factories
+from tests.support.factories import Tenant
+
+DAY = timedelta(days=1)
+
+
+def make(tenant: Tenant, moment: datetime, **fields: Any) -> Generation:
+    made = f"gen-{int(moment.timestamp())}-{Generation.objects.count()}"
+    return factories.make_generation(tenant, id=made, created_at=moment, **fields)
+
+
+def sum_again(capsys: pytest.CaptureFixture[str], begin: datetime, end: datetime) -> Any:
+    call_command("sum_usage", f"--from={begin.date()}", f"--to={end.date()}", json=True)
+    return json.loads(capsys.readouterr().out)
+
+
+def sums() -> tuple[list[Any], list[Any]]:
+    columns = ("day", "by_end_user", "requests", "prompt_tokens", "cost_nano")
+    days = DailyUsage.objects.order_by(*columns).values_list(*columns)
+    return list(days), list(HourlyUsage.objects.order_by("hour").values_list())
+
+
+def test_wrong_sums_are_made_right(tenant: Tenant, capsys: pytest.CaptureFixture[str]) -> None:
+    now = timezone.now()
+    for age in (0, 5, 26, 50, 74):
+        make(tenant, now - age * HOUR, prompt_tokens=age, cost_nano=1_000_000 * age)
+    roll_up_usage()
+    roll_up_hours()
+    right = sums()
+    DailyUsage.objects.update(requests=9, prompt_tokens=99)
+    HourlyUsage.objects.update(requests=9, cost_nano=99)
+
+    found = sum_again(capsys, now - 90 * HOUR, now)
+
+    assert sums() == right
+    assert found == {"days": UsageDay.objects.count(), "hours": HourlyUsage.objects.count()}
+    assert (roll_up_usage(), roll_up_hours()) == (0, 0)
+
+
+def test_an_hour_that_was_summed_too_early_waits_for_its_end(
+    tenant: Tenant, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A host whose clock was ahead has stored sums of this hour and of the next two."""
+    now = timezone.now()
+    make(tenant, now - 5 * HOUR)
+    roll_up_hours()
+    right = sums()[1]
+    wrong = HourlyUsage.objects.order_by("hour").last()
+    assert wrong is not None
+    for ahead in (1, 2, 3):
+        wrong.hour += HOUR
+        wrong.save(force_insert=True)
+        assert ahead
+    sum_again(capsys, now - HOUR, now)
+    assert sums()[1] == right
+
+
+def test_a_day_with_a_running_generation_is_left_to_the_duty(
+    tenant: Tenant, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = timezone.now()
+    make(tenant, now - 5 * DAY)
+    make(tenant, now - 3 * DAY)
+    roll_up_usage()
+    roll_up_hours()
+    waiting = make(tenant, now - 3 * DAY, status="pending")
+    days = UsageDay.objects.count()
+
+    found = sum_again(capsys, now - 5 * DAY, now)
+
+    pending = (now - 3 * DAY).date()
+    assert found["days"] == days - 1
+    assert not UsageDay.objects.filter(day=pending).exists()
+    assert not DailyUsage.objects.filter(day=pending).exists()
+    last = HourlyUsage.objects.order_by("hour").last()
+    assert last is not None
+    assert last.hour == hour_of(now - 3 * DAY) - HOUR
+    Generation.objects.filter(pk=waiting.pk).update(status="failed")
+    waiting.journal.delete()
+    assert roll_up_usage() == 1
+    rows = DailyUsage.objects.filter(day=pending, by_end_user=False)
+    assert sum(row.requests for row in rows) == 2
+    assert roll_up_hours() > 0
+
+
+def test_a_range_that_ends_before_it_begins_is_refused(
+    db: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = timezone.now()
+    with pytest.raises(CommandError, match="before --from"):
+        sum_again(capsys, now, now - DAY)
