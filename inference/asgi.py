@@ -175,6 +175,8 @@ class Inference:
 
 def _slice(pieces: list[Piece]) -> list[Piece]:
     """Returns at least one piece, and none that is long."""
+    if len(pieces) == 1 and len(pieces[0]) <= _PIECE_BYTES:
+        return pieces
     return [
         piece[start : start + _PIECE_BYTES]
         for piece in pieces
@@ -211,6 +213,8 @@ class _Connection:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self._raw_headers: list[tuple[bytes, bytes]] = scope["headers"]
+        # The first header of each name.
+        self._first_headers = dict(reversed(self._raw_headers))
         self._server = scope.get("server")
         self._receive = receive
         self._send = send
@@ -303,9 +307,9 @@ class _Connection:
         )
         *parts, last = _slice(pieces)
         for part in parts:
-            message = {"type": "http.response.body", "body": bytes(part), "more_body": True}
+            message = {"type": "http.response.body", "body": part, "more_body": True}
             await self._send_while_read(message)
-        await self._send({"type": "http.response.body", "body": bytes(last)})
+        await self._send({"type": "http.response.body", "body": last})
 
     async def _send_while_read(self, message: Message) -> None:
         """Sends a piece; raises :class:`CallerStuck` when the caller reads none of the last ones.
@@ -412,12 +416,12 @@ class _Connection:
 
     def header(self, name: bytes) -> str | None:
         """Returns the first header of this name."""
-        for other, value in self._raw_headers:
-            if other == name:
-                return value.decode("latin-1")
-        return None
+        value = self._first_headers.get(name)
+        return None if value is None else value.decode("latin-1")
 
     def _headers(self, name: bytes) -> list[bytes]:
+        if len(self._first_headers) == len(self._raw_headers):  # no name comes twice
+            return [self._first_headers[name]] if name in self._first_headers else []
         return [value for other, value in self._raw_headers if other == name]
 
     def _single_header(self, name: bytes, message: str) -> str | None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
 import uuid
-from typing import Self
+from typing import Final, Self
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
@@ -14,13 +13,16 @@ from accounts.models import ApiKey, Member, Organization, Workspace
 from catalog.models import ModelEndpoint, PriceVersion
 from config.api.errors import Conflict
 from config.clock import clock
+from config.ids import RandomIds
 from config.models import StampField
 from endpoints.models import Attestation, PrivateEndpoint
+
+_IDS: Final = RandomIds(10)
 
 
 def new_generation_id() -> str:
     """Returns an identifier that sorts by time: ``gen-``, Unix seconds, 80 random bits."""
-    return f"gen-{int(clock.time())}-{secrets.token_hex(10)}"
+    return f"gen-{int(clock.time())}-{_IDS.make()}"
 
 
 class GenerationQuerySet(models.QuerySet["Generation"]):

@@ -350,8 +350,6 @@ class OutboundResponse:
         "_idle_timeout",
         "_keep",
         "_limit",
-        "_since",
-        "_timer",
         "_was_sent",
         "headers",
         "status",
@@ -370,8 +368,6 @@ class OutboundResponse:
         self._idle_timeout = idle_timeout
         self._limit = limit
         self._keep = keep
-        self._since: float | None = None
-        self._timer: asyncio.TimerHandle | None = None
         self._body: bytes | bytearray = b""
         self._was_sent = False
 
@@ -388,11 +384,7 @@ class OutboundResponse:
         connection = self._connection
         if connection is None:
             raise ConnectFailed("the response is closed")
-        limit = _call_later(timeout, partial(connection.expire, "first byte"))
-        try:
-            await connection.receive_head()
-        finally:
-            limit.cancel()
+        await connection.receive_head(timeout)
         refused = rules.find_head_problem(
             connection.status, connection.headers.get("content-encoding")
         )
@@ -423,7 +415,7 @@ class OutboundResponse:
         if connection is None:
             return b""
         if not connection.has_news:
-            await self._wait_for_news(connection)
+            await connection.wait_for_news(self._idle_timeout)
         if data := connection.take_body():
             self._limit -= len(data)
             if self._limit >= 0:
@@ -489,38 +481,9 @@ class OutboundResponse:
         if connection is None:
             return
         self._was_sent = connection.is_sent
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         if connection.is_complete:
             self._keep(connection)
         elif linger and connection.problem is None:
             connection.linger(linger, self._keep)
         else:
             connection.abort()
-
-    async def _wait_for_news(self, connection: Connection) -> None:
-        if self._timer is None:
-            self._timer = _call_later(self._idle_timeout, self._check_idle)
-        self._since = time.monotonic()
-        try:
-            while not connection.has_news:
-                await connection.wait()
-        finally:
-            self._since = None
-
-    def _check_idle(self) -> None:
-        # One timer for a response instead of one for each chunk: it measures when it fires, and is
-        # set again only while a reader waits, so that it does not keep a forgotten response alive.
-        self._timer = None
-        if self._since is None or self._connection is None:
-            return
-        left = self._since + self._idle_timeout - time.monotonic()
-        if left <= 0:
-            self._connection.expire("idle")
-        else:
-            self._timer = _call_later(left, self._check_idle)
-
-
-def _call_later(seconds: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
-    return asyncio.get_running_loop().call_later(seconds, callback)

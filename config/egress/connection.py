@@ -41,6 +41,10 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
+        # When the present wait has lasted too long, and for what; the timer may fire earlier.
+        self._due: float | None = None
+        self._phase = ""
+        self._timer: asyncio.TimerHandle | None = None
         self._is_writable = True
         self._reset()
         self.is_complete = True
@@ -93,28 +97,63 @@ class Connection(asyncio.Protocol):
         self.transport.write(head + body[:_PIECE_BYTES])
         self._unsent = memoryview(body)[_PIECE_BYTES:]
 
-    async def receive_head(self) -> None:
+    async def receive_head(self, seconds: float) -> None:
         """Sends the rest of the request and returns when the response's headers have arrived.
 
         Raises `EgressError`. If the response comes before the whole request was sent, the rest is
         never sent.
         """
-        while not self._has_head and self.problem is None:
-            if self._unsent and self._is_writable:
-                self.transport.write(self._unsent[:_PIECE_BYTES])
-                self._unsent = self._unsent[_PIECE_BYTES:]
-            else:
-                await self.wait()
+        self._limit(seconds, "first byte")
+        try:
+            while not self._has_head and self.problem is None:
+                if self._unsent and self._is_writable:
+                    self.transport.write(self._unsent[:_PIECE_BYTES])
+                    self._unsent = self._unsent[_PIECE_BYTES:]
+                else:
+                    await self._wait()
+        finally:
+            self._due = None
         if self.problem is not None:
             raise self.problem
 
-    async def wait(self) -> None:
+    async def wait_for_news(self, seconds: float) -> None:
+        """Waits for bytes, the end or a problem; idle for longer than this is a problem."""
+        self._limit(seconds, "idle")
+        try:
+            while not self.has_news:
+                await self._wait()
+        finally:
+            self._due = None
+
+    async def _wait(self) -> None:
         """Waits until the state of the exchange changes."""
         self._waiter = self._loop.create_future()
         try:
             await self._waiter
         finally:
             self._waiter = None
+
+    def _limit(self, seconds: float, phase: str) -> None:
+        """Ends the exchange after this number of seconds, unless `_due` is reset before.
+
+        A timer for each wait would cost more than the wait. So the timer of an earlier wait stays,
+        and looks when it fires.
+        """
+        self._due, self._phase = due, _ = self._loop.time() + seconds, phase
+        if self._timer is None:
+            self._timer = self._loop.call_at(due, self._check_limit)
+        elif self._timer.when() > due:
+            self._timer.cancel()
+            self._timer = self._loop.call_at(due, self._check_limit)
+
+    def _check_limit(self) -> None:
+        self._timer = None
+        if self._due is None:
+            return
+        if self._loop.time() >= self._due:
+            self.fail(TimedOut(self._phase))
+        else:
+            self._timer = self._loop.call_at(self._due, self._check_limit)
 
     def take_body(self) -> bytes:
         """Returns the unread bytes of the body and resumes reading from the upstream."""
@@ -134,10 +173,6 @@ class Connection(asyncio.Protocol):
             self.problem = problem
         self._wake()
         self.abort()
-
-    def expire(self, phase: str) -> None:
-        """Ends the exchange because a time limit has passed."""
-        self.fail(TimedOut(phase))
 
     def abort(self) -> None:
         """Closes the connection at once.
@@ -214,6 +249,8 @@ class Connection(asyncio.Protocol):
                 self.fail(BadResponse("ended early"))
             else:
                 self.fail(ConnectFailed("closed before the answer"))
+        if self._timer is not None:
+            self._timer.cancel()
         self._wake()
         self._on_lost(self)
 

@@ -13,7 +13,7 @@ from config.server.bulkheads import Bulkheads
 # generation, and how many of those one of all objects: never. The last visits every object of every
 # open connection, and so stops the event loop for 0.2 s when there are ten thousand. What requests
 # leave is freed without the collector; its cycles are few.
-_THRESHOLDS: Final = (2_000, 5, 1_000_000)
+_THRESHOLDS: Final = (10_000, 10, 1_000_000)
 # How often the need of a full collection is judged, and how long one waits for an idle worker.
 _INTERVAL_SECONDS: Final = 1.0
 _IDLE_SECONDS: Final = 60.0

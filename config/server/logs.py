@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import secrets
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Final
@@ -13,12 +12,15 @@ from typing import Final
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
+from config.ids import RandomIds
+
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 generation_id: ContextVar[str] = ContextVar("generation_id", default="")
 
 _SECRETS: Final = re.compile(
     r"\b(?:sk|mk|pk|rk)-[A-Za-z0-9_\-]{8,}|(?i:bearer)\s+[^\s'\",;]+|\bAKIA[0-9A-Z]{16}\b"
 )
+_IDS: Final = RandomIds(8)
 _CALLER_ID: Final = re.compile(r"[A-Za-z0-9._\-]{1,64}")
 
 
@@ -31,7 +33,7 @@ def new_request_id(offered: str | None) -> str:
     """Returns the caller's request id when it is well formed, else a random one."""
     if offered and _CALLER_ID.fullmatch(offered):
         return offered
-    return secrets.token_hex(8)
+    return _IDS.make()
 
 
 class ContextFilter(logging.Filter):

@@ -38,16 +38,19 @@ class Workload:
         """
         if size > LARGE_BYTES:
             return await self._large_work.run(self._organization_id, function, *arguments)
-        await self.wait_turn()
-        began = self._loop_time.now()
+        loop_time, owner = self._loop_time, self._organization_id
+        if loop_time.must_wait(owner):
+            await loop_time.wait_turn(owner)
+        began = loop_time.now()
         try:
             return function(*arguments)
         finally:
-            self._loop_time.count(self._organization_id, began)
+            loop_time.count(owner, began)
 
     async def wait_turn(self) -> None:
         """Waits while the organization has used up its share of the loop and others need it."""
-        await self._loop_time.wait_turn(self._organization_id)
+        if self._loop_time.must_wait(self._organization_id):
+            await self._loop_time.wait_turn(self._organization_id)
 
     async def read_answer(self, response: OutboundResponse) -> Body:
         """Returns a whole answer, whose bytes are counted as the organization's from then on.

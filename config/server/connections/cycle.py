@@ -251,8 +251,9 @@ class Cycle:
         self._left = int(length) if length and not is_chunked else 0
         self._head = head
 
-    def _send_body(self, body: bytes, *, more_body: bool) -> None:
-        parts, self._head = self._head, []
+    def _send_body(self, body: bytes | memoryview, *, more_body: bool) -> None:
+        parts: list[bytes | memoryview] = [*self._head]
+        self._head = []
         if self._is_bodyless:
             self._left = 0
         elif self._is_chunked:

@@ -17,6 +17,7 @@ logger = logging.getLogger(__name__)
 # requests. So the others wait for half a window at most, and get the other half of the loop.
 _WINDOW_SECONDS: Final = 0.02
 _SHARE: Final = 0.5
+_SHARE_SECONDS: Final = _WINDOW_SECONDS * _SHARE
 # What a byte of an upstream costs before it is parsed: decryption, about 1 ms a MiB.
 _SECONDS_PER_BYTE: Final = 1e-9
 _LOG_SECONDS: Final = 60.0
@@ -36,29 +37,33 @@ class LoopTime:
     ) -> None:
         """Starts the first window; ``is_shared`` tells whether several organizations are active."""
         self._is_shared = is_shared
-        self._clock = clock
+        # Returns the time at which a step begins, for :meth:`count`.
+        self.now = clock
         self._end = clock() + _WINDOW_SECONDS
         self._used: dict[UUID | None, float] = {}
         self._logged_at = -_LOG_SECONDS
 
-    def now(self) -> float:
-        """Returns the time at which a step begins, for :meth:`count`."""
-        return self._clock()
-
     def count(self, organization_id: UUID | None, began: float, size: int = 0) -> None:
         """Counts a step that ends now; ``size`` is the number of bytes received for it."""
-        now = self._clock()
+        now = self.now()
         if now >= self._end:
             self._used.clear()
             self._end = now + _WINDOW_SECONDS
         used = self._used.get(organization_id, 0.0)
         self._used[organization_id] = used + now - began + size * _SECONDS_PER_BYTE
 
+    def must_wait(self, organization_id: UUID | None) -> bool:
+        """Returns whether the organization has used up its share, and others need the loop."""
+        used = self._used.get(organization_id)
+        return (
+            used is not None and used >= _SHARE_SECONDS and bool(self._find_wait(organization_id))
+        )
+
     async def wait_turn(self, organization_id: UUID | None) -> None:
         """Waits until the organization may use the loop again; usually returns at once."""
         while seconds := self._find_wait(organization_id):
             _LOOP_TIME.inc(seconds)
-            now = self._clock()
+            now = self.now()
             if now - self._logged_at >= _LOG_SECONDS:
                 self._logged_at = now
                 logger.warning(
@@ -70,7 +75,7 @@ class LoopTime:
 
     def _find_wait(self, organization_id: UUID | None) -> float:
         """Returns the seconds until the end of the window; 0 if the organization need not wait."""
-        if self._used.get(organization_id, 0.0) < _WINDOW_SECONDS * _SHARE:
+        if self._used.get(organization_id, 0.0) < _SHARE_SECONDS:
             return 0.0
-        left = self._end - self._clock()
+        left = self._end - self.now()
         return left if left > 0 and self._is_shared() else 0.0
