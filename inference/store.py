@@ -111,7 +111,7 @@ class DataPlaneConnection:
                 return rows
             except _BLOCKED as exc:
                 seconds = time.perf_counter() - started
-                waits.report_timeout(query.name, organizations, seconds, _find_relation(exc))
+                waits.report_timeout(query.name, organizations, seconds, find_relation(exc.context))
                 raise Blocked from None
             except asyncpg.QueryCanceledError:
                 waits.report_slow(query.name, organizations, time.perf_counter() - started)
@@ -135,9 +135,12 @@ class DataPlaneConnection:
             broken.terminate()
 
 
-def _find_relation(error: asyncpg.PostgresError) -> str:
-    """Returns the table, or the function, whose lock a statement did not get."""
-    found = _RELATION.search(error.context or "")
+def find_relation(context: str | None) -> str:
+    """Returns the table, or the function, whose lock a statement did not get.
+
+    ``context`` is that of PostgreSQL's error.
+    """
+    found = _RELATION.search(context or "")
     return "unknown" if found is None else found[1] or found[2]
 
 

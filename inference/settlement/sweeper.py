@@ -6,21 +6,25 @@ import logging
 import time
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Final, NamedTuple
+from uuid import UUID
 
 from django.conf import settings
 from django.contrib.postgres.functions import TransactionNow
-from django.db import DataError, IntegrityError, connection, transaction
+from django.db import DataError, IntegrityError, OperationalError, connection, transaction
 from django.db.models import QuerySet
+from psycopg.errors import DeadlockDetected, LockNotAvailable
 
 from catalog.pricing import Usage, nano_usd, total_cost
 from config import sql
 from config.clock import clock
+from config.server.batching.waits import Blocked, waits
 from inference.admission.estimate import fee_nano
 from inference.models import Generation, Journal, Uptime
 from inference.routing.health import oldest_bucket
 from inference.settlement.journal import BEAT, GAP_SECONDS
 from inference.settlement.settle import SETTLE, Settlement, encode_settlements
+from inference.store import find_relation
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +34,16 @@ _BATCH: Final = 500
 # Health is kept for this long after its window, because the clocks of hosts differ.
 _KEPT_SECONDS: Final = 600
 _UNCHARGEABLE: Final = "unchargeable"
+# How long a transaction waits for a lock; one that ends a single generation waits less.
+_LOCK_MS: Final = 200
+_ALONE_LOCK_MS: Final = 20
+
+
+class _Abandoned(NamedTuple):
+    """A generation whose worker is silent."""
+
+    generation_id: str
+    organization_id: UUID
 
 
 def beat() -> None:
@@ -63,11 +77,13 @@ def sweep() -> int:
     """Ends the generations whose lease has run out, and returns their number.
 
     PENDING → FAILED. The estimated tokens of the journal are charged; a generation without output
-    is not charged. Leases and journals are measured by the database's clock.
+    is not charged. Leases and journals are measured by the database's clock. Each generation is
+    tried once: one that is locked, or that the ledger rejects, is left to the next sweep.
     """
-    swept = 0
-    while count := _sweep_batch():
-        swept += count
+    swept, after = 0, ""
+    while abandoned := _find_abandoned(after):
+        after = abandoned[-1].generation_id
+        swept += _end(abandoned)
     return swept
 
 
@@ -84,57 +100,108 @@ def _silent() -> QuerySet[Journal]:
     return Journal.objects.filter(beat_at__lt=TransactionNow() - lease)
 
 
-def _sweep_batch() -> int:
-    with transaction.atomic():
-        abandoned = list(
-            _silent()
-            .select_related("generation__price")
-            .order_by("pk")
-            .select_for_update(of=("generation",), skip_locked=True)[:_BATCH]
-        )
-        return _end([_make_settlement(journal) for journal in abandoned]) if abandoned else 0
+def _find_abandoned(after: str) -> list[_Abandoned]:
+    """Returns the next generations whose lease has run out, by id; locks nothing."""
+    rows = (
+        _silent()
+        .filter(pk__gt=after)
+        .order_by("pk")
+        .values_list("pk", "generation__organization_id")[:_BATCH]
+    )
+    return [_Abandoned(*row) for row in rows]
 
 
-def _end(settlements: Sequence[Settlement]) -> int:
-    """Stores settlements; one that the ledger rejects does not keep the others from ending."""
+def _end(abandoned: Sequence[_Abandoned]) -> int:
+    """Ends generations together; if one of them cannot end, ends each organization's apart."""
     try:
-        _store(settlements)
-    except (DataError, IntegrityError):
-        return sum(map(_end_alone, settlements))
-    return len(settlements)
+        return _store(abandoned)
+    except (DataError, IntegrityError, Blocked):
+        pass
+    groups: dict[UUID, list[_Abandoned]] = {}
+    for each in abandoned:
+        groups.setdefault(each.organization_id, []).append(each)
+    return sum(map(_end_organization, groups.values()))
 
 
-def _end_alone(item: Settlement) -> int:
-    """Stores one settlement; if its cost is out of range, ends the generation without a charge.
+def _end_organization(abandoned: Sequence[_Abandoned]) -> int:
+    """Ends an organization's generations together; if one of them cannot end, each alone."""
+    try:
+        return _store(abandoned)
+    except (DataError, IntegrityError, Blocked):
+        return sum(map(_end_alone, abandoned))
+
+
+def _end_alone(abandoned: _Abandoned) -> int:
+    """Ends one generation; without a charge, if its cost is out of range.
 
     It is tried twice unchanged: PostgreSQL checks a row's constraints before it sees that its
-    statement has locked a newer version, which a payment may have changed.
+    statement has locked a newer version, which a payment may have changed. A locked one is not
+    waited for: there may be hundreds, and the next sweep finds them again.
     """
-    free = Settlement(item.generation_id, item.status, error_type=_UNCHARGEABLE)
     problem: Exception | None = None
-    for candidate in (item, item, free):
+    for is_free in (False, False, True):
         try:
-            _store([candidate])
+            ended = _store([abandoned], lock_ms=_ALONE_LOCK_MS, is_free=is_free)
+        except Blocked:
+            return 0
         except (DataError, IntegrityError) as exc:
             problem = exc
             continue
-        if candidate is free:
+        if is_free and ended:
             logger.error(
-                "the generation %s cannot be charged", item.generation_id, exc_info=problem
+                "the generation %s cannot be charged", abandoned.generation_id, exc_info=problem
             )
-        return 1
-    logger.error("the generation %s cannot be ended", item.generation_id, exc_info=problem)
+        return ended
+    logger.error("the generation %s cannot be ended", abandoned.generation_id, exc_info=problem)
     return 0
 
 
-def _store(settlements: Sequence[Settlement]) -> None:
-    with transaction.atomic(), connection.cursor() as cursor:
-        sql.execute(cursor, SETTLE, [encode_settlements(settlements)])
+def _store(
+    abandoned: Sequence[_Abandoned], *, lock_ms: int = _LOCK_MS, is_free: bool = False
+) -> int:
+    """Ends those generations that are still abandoned and not locked, in one transaction.
+
+    Returns their number. Raises :class:`Blocked` if another of their rows is locked: nothing has
+    changed then. No lock is kept beyond this transaction, so none outlasts a wait for another one.
+    """
+    started = time.perf_counter()
+    try:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(f"SET LOCAL lock_timeout = {lock_ms}")
+            # A worker that has just written to a journal keeps its generation: the rows are read
+            # again once they are locked. The generation is locked first, so that no journal stays
+            # locked whose generation a worker is settling.
+            journals = (
+                _silent()
+                .filter(pk__in=[each.generation_id for each in abandoned])
+                .select_related("generation__price")
+                .order_by("pk")
+                .select_for_update(of=("generation", "self"), skip_locked=True)
+            )
+            found = [_make_settlement(journal, is_free=is_free) for journal in journals]
+            if found:
+                sql.execute(cursor, SETTLE, [encode_settlements(found)])
+            return len(found)
+    except OperationalError as exc:
+        if not isinstance(exc.__cause__, LockNotAvailable | DeadlockDetected):
+            raise
+        waits.report_timeout(
+            "sweep",
+            {each.organization_id for each in abandoned},
+            time.perf_counter() - started,
+            find_relation(exc.__cause__.diag.context),
+        )
+        raise Blocked from None
 
 
-def _make_settlement(journal: Journal) -> Settlement:
-    """Returns the settlement of an abandoned generation, by the estimates of its journal."""
+def _make_settlement(journal: Journal, *, is_free: bool) -> Settlement:
+    """Returns the settlement of an abandoned generation, by the estimates of its journal.
+
+    ``is_free`` is for a generation whose cost the ledger rejects.
+    """
     generation = journal.generation
+    if is_free:
+        return Settlement(generation.pk, Generation.Status.FAILED, error_type=_UNCHARGEABLE)
     usage, cost, upstream_cost = None, 0, 0
     if journal.completion_tokens:
         usage = Usage(

@@ -1,0 +1,138 @@
+"""The sweeper ends what it can, and leaves what is locked to its next run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection
+from django.utils import timezone
+
+from inference.models import Generation, Journal
+from inference.settlement import sweeper
+from inference.settlement.sweeper import sweep
+from tests.support import factories
+from tests.support.factories import Tenant
+from tests.support.ledger import assert_in_order
+
+HOLD = 1_000_000
+
+
+@pytest.fixture
+def tenants(transactional_db: None) -> list[Tenant]:
+    return [factories.make_tenant(name) for name in ("Acme", "Other", "Third")]
+
+
+def abandon(tenant: Tenant, number: int) -> Generation:
+    """Stores a generation with output, whose worker has been silent for longer than the lease."""
+    row = factories.make_generation(tenant, id=f"gen-{number}", status="pending")
+    Journal.objects.filter(generation=row).update(
+        prompt_tokens=5, completion_tokens=7, beat_at=timezone.now() - timedelta(seconds=61)
+    )
+    factories.place_hold(row, HOLD)
+    return row
+
+
+@contextmanager
+def locked(query: str, *parameters: Any) -> Iterator[None]:
+    """Locks the rows of a query in another session until the block is left."""
+    wanted = {
+        name: value
+        for name, value in connection.get_connection_params().items()
+        if name in ("dbname", "user", "host", "port", "password")
+    }
+    with psycopg.connect(**wanted) as other:
+        other.execute(f"{query} FOR UPDATE", parameters)
+        yield
+        other.rollback()
+
+
+def ended() -> list[str]:
+    """Returns the ids of the generations that have ended, and were charged for their output."""
+    found = Generation.objects.filter(status="failed", cost_nano=19_000, error_type="abandoned")
+    return sorted(found.values_list("pk", flat=True))
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT 1 FROM billing_account WHERE organization_id = %s AND kind = 'credits'",
+        "SELECT 1 FROM billing_account WHERE organization_id = %s AND kind = 'usage'",
+        (
+            "SELECT 1 FROM billing_meter WHERE subject_id IN "
+            "(SELECT id FROM accounts_apikey WHERE organization_id = %s)"
+        ),
+    ],
+)
+def test_a_locked_organization_does_not_keep_others_from_ending(
+    tenants: list[Tenant], query: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(6):
+        abandon(tenants[number % 3], number)
+    with locked(query, tenants[1].organization.pk):
+        assert sweep() == 4
+        assert ended() == ["gen-0", "gen-2", "gen-3", "gen-5"]
+        assert sweep() == 0
+        assert_in_order()
+    assert any(
+        f"for organization {tenants[1].organization.pk}" in record.getMessage()
+        or "for 3 organizations" in record.getMessage()
+        for record in caplog.records
+    )
+    assert sweep() == 2
+    assert ended() == [f"gen-{number}" for number in range(6)]
+    assert_in_order()
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT 1 FROM inference_generation WHERE id = %s",
+        "SELECT 1 FROM inference_journal WHERE generation_id = %s",
+        "SELECT 1 FROM billing_transfer WHERE reference = %s",
+    ],
+)
+def test_a_locked_generation_does_not_keep_its_organization_s_others_from_ending(
+    tenants: list[Tenant], query: str
+) -> None:
+    for number in range(4):
+        abandon(tenants[0], number)
+    with locked(query, "gen-1"):
+        assert sweep() == 3
+        assert ended() == ["gen-0", "gen-2", "gen-3"]
+        assert_in_order()
+    assert sweep() == 1
+    assert_in_order()
+
+
+def test_locked_generations_at_the_head_do_not_keep_the_rest_from_ending(
+    tenants: list[Tenant], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeper, "_BATCH", 2)
+    for number in range(6):
+        abandon(tenants[0 if number < 4 else 1], number)
+    with locked(
+        "SELECT 1 FROM billing_account WHERE organization_id = %s", tenants[0].organization.pk
+    ):
+        assert sweep() == 2
+    assert ended() == ["gen-4", "gen-5"]
+
+
+def test_a_worker_that_writes_to_its_journal_during_the_sweep_keeps_its_generation(
+    tenants: list[Tenant], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    abandon(tenants[0], 0)
+    find = sweeper._find_abandoned
+
+    def find_then_beat(after: str) -> Any:
+        found = find(after)
+        Journal.objects.update(beat_at=timezone.now())
+        return found
+
+    monkeypatch.setattr(sweeper, "_find_abandoned", find_then_beat)
+    assert sweep() == 0
+    assert Generation.objects.get().status == "pending"
