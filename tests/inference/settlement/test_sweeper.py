@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-import psycopg
 import pytest
-from django.db import connection
 from django.utils import timezone
 
 from inference.models import Generation, Journal
 from inference.settlement import sweeper
 from inference.settlement.sweeper import sweep
 from tests.support import factories
+from tests.support.database.locks import locked
 from tests.support.factories import Tenant
 from tests.support.ledger import assert_in_order
 
@@ -35,20 +32,6 @@ def abandon(tenant: Tenant, number: int) -> Generation:
     )
     factories.place_hold(row, HOLD)
     return row
-
-
-@contextmanager
-def locked(query: str, *parameters: Any) -> Iterator[None]:
-    """Locks the rows of a query in another session until the block is left."""
-    wanted = {
-        name: value
-        for name, value in connection.get_connection_params().items()
-        if name in ("dbname", "user", "host", "port", "password")
-    }
-    with psycopg.connect(**wanted) as other:
-        other.execute(f"{query} FOR UPDATE", parameters)
-        yield
-        other.rollback()
 
 
 def ended() -> list[str]:

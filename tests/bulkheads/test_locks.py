@@ -1,0 +1,316 @@
+"""A lock on one organization's rows holds up that organization alone.
+
+``python -m tests.bench.bulkheads`` prints the rates and latencies of the others meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+
+import pytest
+import requests
+
+from catalog.dialects.base import Operation
+from config.secrets import digest_api_key
+from config.server.batching.suspects import Suspects
+from inference.admission.admit import AdmissionLanes
+from inference.admission.decide import Admission, AdmissionRequest
+from inference.models import EndpointHealth, Generation, Journal
+from inference.requests import parsing
+from inference.routing.health import HealthTable
+from inference.settlement.settle import Settlement, SettlementStore
+from inference.settlement.sweeper import sweep
+from tests.support import factories
+from tests.support.attack import read_counter
+from tests.support.database.locks import locked
+from tests.support.factories import Tenant
+from tests.support.inference.site import Site, content_of, events_of
+from tests.support.ledger import assert_in_order
+from tests.support.load import Load
+
+pytestmark = pytest.mark.slow
+
+# Rows that an admission locks, by the relation that the log and the metrics name.
+ADMISSION_ROWS = {
+    "billing_account": (
+        "SELECT 1 FROM billing_account WHERE organization_id = %s AND kind = 'credits'"
+    ),
+    "accounts_organization": "SELECT 1 FROM accounts_organization WHERE id = %s",
+    "billing_meter": (
+        "SELECT 1 FROM billing_meter WHERE subject_id IN "
+        "(SELECT id FROM accounts_apikey WHERE organization_id = %s)"
+    ),
+}
+# Rows that a settlement locks, found by the generation.
+SETTLEMENT_ROWS = {
+    "inference_generation": "SELECT 1 FROM inference_generation WHERE id = %s",
+    "inference_journal": "SELECT 1 FROM inference_journal WHERE generation_id = %s",
+    "billing_transfer": "SELECT 1 FROM billing_transfer WHERE reference = %s",
+    "billing_account": (
+        "SELECT 1 FROM billing_account WHERE organization_id = "
+        "(SELECT organization_id FROM inference_generation WHERE id = %s)"
+    ),
+    "billing_meter": (
+        "SELECT 1 FROM billing_meter WHERE subject_id = "
+        "(SELECT api_key_id FROM inference_generation WHERE id = %s)"
+    ),
+}
+
+
+def count_timeouts(service: Site, statement: str, relation: str) -> float:
+    return read_counter(
+        service.server, "causeway_lock_timeouts_total", statement=statement, relation=relation
+    )
+
+
+@pytest.mark.parametrize("relation", ADMISSION_ROWS)
+def test_a_locked_organization_is_refused_and_all_others_are_served(
+    service: Site,
+    neighbours: list[Tenant],
+    load: Load,
+    logged: Callable[[str], list[str]],
+    relation: str,
+) -> None:
+    assert service.chat().status_code == 200
+    service.settled()
+    before = count_timeouts(service, "admit", relation)
+    organization_id = service.tenant.organization.pk
+    with locked(ADMISSION_ROWS[relation], organization_id), load:
+        refused = service.chat()
+        load.wait_for_answers(2)
+        assert Generation.objects.filter(organization_id=organization_id).count() == 1
+    assert refused.status_code == 503
+    assert refused.headers["Retry-After"] == "1"
+    assert refused.json()["error"] == {
+        "code": 503,
+        "message": (
+            "Another transaction has locked a row that this request needs. Nothing was stored. "
+            "Try again shortly."
+        ),
+        "metadata": {"error_type": "server"},
+    }
+    assert set(load.statuses()) == {200}
+    # Tried again and again, in turns of its own, each of which the metrics count.
+    assert count_timeouts(service, "admit", relation) - before >= 2
+    assert logged(f"for a lock in {relation}, for organization {organization_id}")
+
+    assert service.chat().status_code == 200
+    service.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    assert Generation.objects.filter(organization_id=organization_id).count() == 2
+    assert Generation.objects.exclude(status="completed").count() == 0
+    assert_in_order()
+
+
+def test_a_request_that_waits_for_a_lock_is_served_once_it_is_released(service: Site) -> None:
+    before = count_timeouts(service, "admit", "billing_account")
+    query = ADMISSION_ROWS["billing_account"]
+    with (
+        ThreadPoolExecutor(3) as pool,
+        locked(query, service.tenant.organization.pk) as holder,
+    ):
+        waiting = [pool.submit(service.chat) for _ in range(3)]
+        service.eventually(
+            lambda: count_timeouts(service, "admit", "billing_account") - before >= 2
+        )
+        assert not Generation.objects.exists()
+        holder.rollback()
+        assert [each.result().status_code for each in waiting] == [200] * 3
+    service.eventually(lambda: Generation.objects.filter(status="completed").count() == 3)
+    assert_in_order()
+
+
+def test_more_locked_organizations_than_side_lanes_hold_up_none_of_the_others(
+    service: Site, neighbours: list[Tenant], load: Load
+) -> None:
+    tenants = [factories.make_tenant(f"Locked {number}") for number in range(12)]
+    query = "SELECT 1 FROM billing_account WHERE organization_id = ANY(%s)"
+    with (
+        ThreadPoolExecutor(len(tenants)) as pool,
+        locked(query, [each.organization.pk for each in tenants]),
+        load,
+    ):
+        refused = list(
+            pool.map(lambda each: service.post(service.chat_body(), key=each.api_key), tenants)
+        )
+        load.wait_for_answers(2)
+    assert [answer.status_code for answer in refused] == [503] * len(tenants)
+    assert set(load.statuses()) == {200}
+    assert not Generation.objects.filter(
+        organization__in=[each.organization for each in tenants]
+    ).exists()
+    for each in tenants:
+        assert service.post(service.chat_body(), key=each.api_key).status_code == 200
+    service.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    assert_in_order()
+
+
+@pytest.mark.parametrize("relation", SETTLEMENT_ROWS)
+def test_a_settlement_waits_for_its_lock_and_all_others_are_settled(
+    service: Site,
+    neighbours: list[Tenant],
+    load: Load,
+    logged: Callable[[str], list[str]],
+    relation: str,
+) -> None:
+    service.publish("sim-gated", model=factories.make_model("acme/gated"))
+    before = count_timeouts(service, "settle", relation)
+    answer = open_gated_stream(service)
+    row = Generation.objects.get()
+    with locked(SETTLEMENT_ROWS[relation], row.pk), load:
+        service.upstream.release(20)
+        # The caller has everything, and waits for no settlement.
+        assert content_of(events_of(answer.text)) == "You said: one two"
+        service.eventually(lambda: count_timeouts(service, "settle", relation) - before >= 2)
+        load.wait_for_answers(2)
+        service.eventually(
+            lambda: Generation.objects.filter(status="completed").count() >= 2 * len(neighbours)
+        )
+        row.refresh_from_db()
+        assert row.status == "pending"
+        assert sweep() == 0
+    assert logged(f"for a lock in {relation}, for organization {row.organization_id}")
+    service.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    row.refresh_from_db()
+    assert (row.status, row.cost_nano) == ("completed", 2 * 1_000 + 4 * 2_000)
+    assert set(load.statuses()) == {200}
+    assert_in_order()
+
+
+def test_one_locked_generation_does_not_hold_up_its_organization(service: Site) -> None:
+    service.publish("sim-gated", model=factories.make_model("acme/gated"))
+    answer = open_gated_stream(service)
+    row = Generation.objects.get()
+    with locked(SETTLEMENT_ROWS["inference_journal"], row.pk):
+        service.upstream.release(20)
+        assert answer.text.endswith("data: [DONE]\n\n")
+        assert [service.chat().status_code for _ in range(3)] == [200] * 3
+        service.eventually(lambda: Generation.objects.filter(status="completed").count() == 3)
+        row.refresh_from_db()
+        assert row.status == "pending"
+    service.eventually(lambda: Generation.objects.filter(status="completed").count() == 4)
+    assert_in_order()
+
+
+def test_the_heartbeat_of_a_generation_continues_while_its_settlement_is_blocked(
+    service: Site,
+) -> None:
+    service.publish("sim-gated", model=factories.make_model("acme/gated"))
+    answer = open_gated_stream(service)
+    row = Generation.objects.get()
+
+    def beat_at() -> datetime:
+        return Journal.objects.get(generation=row).beat_at
+
+    before = count_timeouts(service, "settle", "billing_account")
+    with locked(SETTLEMENT_ROWS["billing_account"], row.pk):
+        service.upstream.release(20)
+        assert answer.text.endswith("data: [DONE]\n\n")
+        service.eventually(
+            lambda: count_timeouts(service, "settle", "billing_account") - before >= 2
+        )
+        for _ in range(2):
+            last = beat_at()
+            service.eventually(lambda last=last: beat_at() > last)  # type: ignore[misc]
+    service.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    assert_in_order()
+
+
+def test_a_locked_journal_holds_up_no_other_journal(
+    service: Site, neighbours: list[Tenant]
+) -> None:
+    service.publish("sim-gated", model=factories.make_model("acme/gated"))
+    streams = [open_gated_stream(service), open_gated_stream(service, neighbours[0].api_key)]
+    mine, theirs = (
+        Generation.objects.get(organization=each.organization)
+        for each in (service.tenant, neighbours[0])
+    )
+    service.eventually(lambda: Journal.objects.filter(beat_at__gt=mine.created_at).count() == 2)
+    with locked(SETTLEMENT_ROWS["inference_journal"], mine.pk):
+        for _ in range(2):
+            last = Journal.objects.get(generation=theirs).beat_at
+            service.eventually(
+                lambda last=last: Journal.objects.get(generation=theirs).beat_at > last  # type: ignore[misc]
+            )
+        assert sweep() == 0
+    service.upstream.release(40)
+    assert all(stream.text.endswith("data: [DONE]\n\n") for stream in streams)
+    service.eventually(lambda: Generation.objects.filter(status="completed").count() == 2)
+    assert_in_order()
+
+
+def test_a_locked_row_of_the_shared_health_stops_neither_journals_nor_readiness(
+    service: Site, neighbours: list[Tenant], load: Load
+) -> None:
+    service.publish("sim-gated", model=factories.make_model("acme/gated"))
+    assert service.chat().status_code == 200
+    service.eventually(EndpointHealth.objects.exists)
+    stream = open_gated_stream(service)
+    row = Generation.objects.get(status="pending")
+    before = count_timeouts(service, "exchange_health", "inference_endpointhealth")
+    with locked("SELECT 1 FROM inference_endpointhealth"), load:
+        load.wait_for_answers(1)
+        service.eventually(
+            lambda: count_timeouts(service, "exchange_health", "inference_endpointhealth") > before
+        )
+        last = Journal.objects.get(generation=row).beat_at
+        service.eventually(lambda: Journal.objects.get(generation=row).beat_at > last)
+        assert requests.get(f"{service.server}/readyz", timeout=20).status_code == 200
+        load.wait_for_answers(1)
+    assert set(load.statuses()) == {200}
+    service.upstream.release(20)
+    assert stream.text.endswith("data: [DONE]\n\n")
+
+
+def test_a_locked_organization_does_not_hold_up_the_fallbacks_of_others(
+    site: Site, neighbours: list[Tenant]
+) -> None:
+    site.publish()
+    site.publish(provider=site.another_provider("second"))
+    mine, theirs = site.tenant, neighbours[0]
+
+    async def run() -> None:
+        lanes = AdmissionLanes(HealthTable(), Suspects())
+        settlements = SettlementStore()
+        admissions = [await submit(lanes, site, each) for each in (mine, theirs)]
+        blocked, free = ((admission, admission.candidates[1].candidate) for admission in admissions)
+        query = SETTLEMENT_ROWS["inference_generation"]
+        with locked(query, blocked[0].generation_id) as holder:
+            waiting = asyncio.create_task(lanes.repin(*blocked))
+            await asyncio.sleep(0)
+            assert await lanes.repin(*free)
+            assert await lanes.repin(*free)
+            assert not waiting.done()
+            await asyncio.to_thread(holder.rollback)
+            assert await waiting
+        for admission, candidate in (blocked, free):
+            row = await Generation.objects.aget(pk=admission.generation_id)
+            assert row.provider_name == candidate.route.facts.provider_name
+            assert row.provider_name != admission.candidates[0].candidate.route.facts.provider_name
+        await settlements.store(
+            [Settlement(admission.generation_id, "cancelled") for admission in admissions]
+        )
+        await lanes.close()
+        await settlements.close()
+
+    asyncio.run(run())
+    assert_in_order()
+
+
+def open_gated_stream(service: Site, key: str | None = None) -> requests.Response:
+    """Begins a stream whose first event has come; the others wait for ``release``."""
+    answer = service.post(
+        {**service.chat_body("one two", stream=True), "model": "acme/gated"}, key=key, stream=True
+    )
+    assert answer.status_code == 200
+    return answer
+
+
+async def submit(lanes: AdmissionLanes, site: Site, tenant: Tenant) -> Admission:
+    request = parsing.parse(Operation.CHAT, json.dumps(site.chat_body()).encode())
+    digest = digest_api_key(tenant.api_key)
+    ticket = lanes.submit(tenant.organization.pk, AdmissionRequest(digest, request, "r"))
+    return await ticket.future
