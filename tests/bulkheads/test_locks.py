@@ -9,11 +9,16 @@ import asyncio
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from datetime import datetime
+from typing import Any
 
 import pytest
 import requests
+from django.db.models import QuerySet
 
+from accounts.models import Organization
+from billing.models import Account, Meter, Transfer
 from catalog.dialects.base import Operation
 from config.secrets import digest_api_key
 from config.server.batching.suspects import Suspects
@@ -34,30 +39,19 @@ from tests.support.load import Load
 
 pytestmark = pytest.mark.slow
 
-# Rows that an admission locks, by the relation that the log and the metrics name.
-ADMISSION_ROWS = {
-    "billing_account": (
-        "SELECT 1 FROM billing_account WHERE organization_id = %s AND kind = 'credits'"
-    ),
-    "accounts_organization": "SELECT 1 FROM accounts_organization WHERE id = %s",
-    "billing_meter": (
-        "SELECT 1 FROM billing_meter WHERE subject_id IN "
-        "(SELECT id FROM accounts_apikey WHERE organization_id = %s)"
-    ),
+# Rows of an organization that an admission locks, by the relation that log and metrics name.
+ADMISSION_ROWS: dict[str, Callable[[Organization], QuerySet[Any]]] = {
+    "billing_account": lambda owner: Account.objects.filter(organization=owner),
+    "accounts_organization": lambda owner: Organization.objects.filter(pk=owner.pk),
+    "billing_meter": lambda owner: Meter.objects.filter(subject_id__in=owner.api_keys.values("pk")),
 }
-# Rows that a settlement locks, found by the generation.
-SETTLEMENT_ROWS = {
-    "inference_generation": "SELECT 1 FROM inference_generation WHERE id = %s",
-    "inference_journal": "SELECT 1 FROM inference_journal WHERE generation_id = %s",
-    "billing_transfer": "SELECT 1 FROM billing_transfer WHERE reference = %s",
-    "billing_account": (
-        "SELECT 1 FROM billing_account WHERE organization_id = "
-        "(SELECT organization_id FROM inference_generation WHERE id = %s)"
-    ),
-    "billing_meter": (
-        "SELECT 1 FROM billing_meter WHERE subject_id = "
-        "(SELECT api_key_id FROM inference_generation WHERE id = %s)"
-    ),
+# Rows of a generation that its settlement locks.
+SETTLEMENT_ROWS: dict[str, Callable[[Generation], QuerySet[Any]]] = {
+    "inference_generation": lambda row: Generation.objects.filter(pk=row.pk),
+    "inference_journal": lambda row: Journal.objects.filter(pk=row.pk),
+    "billing_transfer": lambda row: Transfer.objects.filter(reference=row.pk),
+    "billing_account": lambda row: Account.objects.filter(organization=row.organization_id),
+    "billing_meter": lambda row: Meter.objects.filter(subject_id=row.api_key_id),
 }
 
 
@@ -79,7 +73,7 @@ def test_a_locked_organization_is_refused_and_all_others_are_served(
     service.settled()
     before = count_timeouts(service, "admit", relation)
     organization_id = service.tenant.organization.pk
-    with locked(ADMISSION_ROWS[relation], organization_id), load:
+    with locked(ADMISSION_ROWS[relation](service.tenant.organization)), load:
         refused = service.chat()
         load.wait_for_answers(2)
         assert Generation.objects.filter(organization_id=organization_id).count() == 1
@@ -107,17 +101,14 @@ def test_a_locked_organization_is_refused_and_all_others_are_served(
 
 def test_a_request_that_waits_for_a_lock_is_served_once_it_is_released(service: Site) -> None:
     before = count_timeouts(service, "admit", "billing_account")
-    query = ADMISSION_ROWS["billing_account"]
-    with (
-        ThreadPoolExecutor(3) as pool,
-        locked(query, service.tenant.organization.pk) as holder,
-    ):
+    with ThreadPoolExecutor(3) as pool, ExitStack() as holder:
+        holder.enter_context(locked(ADMISSION_ROWS["billing_account"](service.tenant.organization)))
         waiting = [pool.submit(service.chat) for _ in range(3)]
         service.eventually(
             lambda: count_timeouts(service, "admit", "billing_account") - before >= 2
         )
         assert not Generation.objects.exists()
-        holder.rollback()
+        holder.close()
         assert [each.result().status_code for each in waiting] == [200] * 3
     service.eventually(lambda: Generation.objects.filter(status="completed").count() == 3)
     assert_in_order()
@@ -127,10 +118,10 @@ def test_more_locked_organizations_than_side_lanes_hold_up_none_of_the_others(
     service: Site, neighbours: list[Tenant], load: Load
 ) -> None:
     tenants = [factories.make_tenant(f"Locked {number}") for number in range(12)]
-    query = "SELECT 1 FROM billing_account WHERE organization_id = ANY(%s)"
+    owners = [each.organization for each in tenants]
     with (
         ThreadPoolExecutor(len(tenants)) as pool,
-        locked(query, [each.organization.pk for each in tenants]),
+        locked(Account.objects.filter(organization__in=owners)),
         load,
     ):
         refused = list(
@@ -139,9 +130,7 @@ def test_more_locked_organizations_than_side_lanes_hold_up_none_of_the_others(
         load.wait_for_answers(2)
     assert [answer.status_code for answer in refused] == [503] * len(tenants)
     assert set(load.statuses()) == {200}
-    assert not Generation.objects.filter(
-        organization__in=[each.organization for each in tenants]
-    ).exists()
+    assert not Generation.objects.filter(organization__in=owners).exists()
     for each in tenants:
         assert service.post(service.chat_body(), key=each.api_key).status_code == 200
     service.eventually(lambda: not Generation.objects.filter(status="pending").exists())
@@ -160,7 +149,7 @@ def test_a_settlement_waits_for_its_lock_and_all_others_are_settled(
     before = count_timeouts(service, "settle", relation)
     answer = open_gated_stream(service)
     row = Generation.objects.get()
-    with locked(SETTLEMENT_ROWS[relation], row.pk), load:
+    with locked(SETTLEMENT_ROWS[relation](row)), load:
         service.upstream.release(20)
         # The caller has everything, and waits for no settlement.
         assert content_of(events_of(answer.text)) == "You said: one two"
@@ -184,7 +173,7 @@ def test_one_locked_generation_does_not_hold_up_its_organization(service: Site) 
     service.publish("sim-gated", model=factories.make_model("acme/gated"))
     answer = open_gated_stream(service)
     row = Generation.objects.get()
-    with locked(SETTLEMENT_ROWS["inference_journal"], row.pk):
+    with locked(SETTLEMENT_ROWS["inference_journal"](row)):
         service.upstream.release(20)
         assert answer.text.endswith("data: [DONE]\n\n")
         assert [service.chat().status_code for _ in range(3)] == [200] * 3
@@ -206,7 +195,7 @@ def test_the_heartbeat_of_a_generation_continues_while_its_settlement_is_blocked
         return Journal.objects.get(generation=row).beat_at
 
     before = count_timeouts(service, "settle", "billing_account")
-    with locked(SETTLEMENT_ROWS["billing_account"], row.pk):
+    with locked(SETTLEMENT_ROWS["billing_account"](row)):
         service.upstream.release(20)
         assert answer.text.endswith("data: [DONE]\n\n")
         service.eventually(
@@ -229,7 +218,7 @@ def test_a_locked_journal_holds_up_no_other_journal(
         for each in (service.tenant, neighbours[0])
     )
     service.eventually(lambda: Journal.objects.filter(beat_at__gt=mine.created_at).count() == 2)
-    with locked(SETTLEMENT_ROWS["inference_journal"], mine.pk):
+    with locked(SETTLEMENT_ROWS["inference_journal"](mine)):
         for _ in range(2):
             last = Journal.objects.get(generation=theirs).beat_at
             service.eventually(
@@ -251,7 +240,7 @@ def test_a_locked_row_of_the_shared_health_stops_neither_journals_nor_readiness(
     stream = open_gated_stream(service)
     row = Generation.objects.get(status="pending")
     before = count_timeouts(service, "exchange_health", "inference_endpointhealth")
-    with locked("SELECT 1 FROM inference_endpointhealth"), load:
+    with locked(EndpointHealth.objects.all()), load:
         load.wait_for_answers(1)
         service.eventually(
             lambda: count_timeouts(service, "exchange_health", "inference_endpointhealth") > before
@@ -271,32 +260,39 @@ def test_a_locked_organization_does_not_hold_up_the_fallbacks_of_others(
     site.publish()
     site.publish(provider=site.another_provider("second"))
     mine, theirs = site.tenant, neighbours[0]
+    served_by: dict[str, str] = {}
 
     async def run() -> None:
         lanes = AdmissionLanes(HealthTable(), Suspects())
         settlements = SettlementStore()
         admissions = [await submit(lanes, site, each) for each in (mine, theirs)]
         blocked, free = ((admission, admission.candidates[1].candidate) for admission in admissions)
-        query = SETTLEMENT_ROWS["inference_generation"]
-        with locked(query, blocked[0].generation_id) as holder:
+        row = Generation(pk=blocked[0].generation_id)
+        with ThreadPoolExecutor(1) as pool, ExitStack() as stack:
+            holder = asyncio.get_running_loop().run_in_executor
+            lock = locked(SETTLEMENT_ROWS["inference_generation"](row))
+            await holder(pool, stack.enter_context, lock)
             waiting = asyncio.create_task(lanes.repin(*blocked))
             await asyncio.sleep(0)
             assert await lanes.repin(*free)
             assert await lanes.repin(*free)
             assert not waiting.done()
-            await asyncio.to_thread(holder.rollback)
+            await holder(pool, stack.close)
             assert await waiting
-        for admission, candidate in (blocked, free):
-            row = await Generation.objects.aget(pk=admission.generation_id)
-            assert row.provider_name == candidate.route.facts.provider_name
-            assert row.provider_name != admission.candidates[0].candidate.route.facts.provider_name
         await settlements.store(
             [Settlement(admission.generation_id, "cancelled") for admission in admissions]
         )
         await lanes.close()
         await settlements.close()
+        served_by.update(
+            {
+                admission.generation_id: candidate.route.facts.provider_name
+                for admission, candidate in (blocked, free)
+            }
+        )
 
     asyncio.run(run())
+    assert dict(Generation.objects.values_list("pk", "provider_name")) == served_by
     assert_in_order()
 
 

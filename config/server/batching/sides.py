@@ -19,16 +19,18 @@ _TEND_SECONDS: Final = 0.1
 class _Apart(Generic[Item, Result]):
     """The waiting items of an organization that is served apart.
 
-    ``size`` is the length of its next batch. It is halved when a batch is blocked, and doubled when
-    one is stored: one locked row of an organization then does not hold up its other items.
+    ``is_blocked`` says that its own last batch met a lock. ``size`` is the length of its next
+    batch. It is halved when a batch is blocked, and doubled when one is stored: one locked row of
+    an organization then does not hold up its other items.
     """
 
-    __slots__ = ("due_at", "organization_id", "size", "waiting")
+    __slots__ = ("due_at", "is_blocked", "organization_id", "size", "waiting")
 
     def __init__(self, organization_id: UUID, size: int) -> None:
         self.organization_id = organization_id
         self.size = size
         self.due_at = 0.0
+        self.is_blocked = False
         self.waiting: list[Ticket[Item, Result]] = []
 
     def take(self) -> list[Ticket[Item, Result]]:
@@ -36,21 +38,29 @@ class _Apart(Generic[Item, Result]):
         taken, self.waiting = self.waiting[: self.size], self.waiting[self.size :]
         return [ticket for ticket in taken if not ticket.future.done()]
 
-    def drop(self, submitted_before: float, error: BaseException) -> None:
-        """Refuses the items that wait since then, and forgets those that were withdrawn."""
+    def refuse(self, submitted_before: float, error: BaseException) -> None:
+        """Refuses the items that wait since then, if it is their organization that is blocked."""
         for ticket in self.waiting:
-            if ticket.submitted_at < submitted_before and not ticket.future.done():
+            if (
+                self.is_blocked
+                and ticket.submitted_at < submitted_before
+                and not ticket.future.done()
+            ):
                 ticket.future.set_exception(error)
+
+    def forget_done(self) -> None:
+        """Forgets the items that were refused or withdrawn."""
         self.waiting = [ticket for ticket in self.waiting if not ticket.future.done()]
 
 
 class Sides(Generic[Item, Result]):
     """Serves organizations in batches of their own, in a bounded number of lanes, in turn.
 
-    An organization whose batch meets a lock is tried again until it is stored. It returns to the
-    shared lanes, with ``give_back``, some time after that (:class:`Suspects`). ``busy`` has the
-    organizations that are in a flush of any lane. ``patience`` is how long an item is tried before
-    :class:`Blocked` is raised to its waiter; ``None`` is for ever.
+    An organization whose batch meets a lock is tried again until it is stored. Such ones leave one
+    lane to those that only shared a batch with them. An organization returns to the shared lanes,
+    with ``give_back``, some time after it was stored (:class:`Suspects`). ``busy`` has the
+    organizations that are in a flush of any lane. ``patience`` is how long a blocked item is tried
+    before :class:`Blocked` is raised to its waiter; ``None`` is for ever.
     """
 
     def __init__(
@@ -71,15 +81,18 @@ class Sides(Generic[Item, Result]):
         self._give_back = give_back
         self._limit = limit
         self._patience = patience
-        # The organizations that are served apart; those of them that have items, in turn.
+        # The organizations that are served apart. Those of them that have items stand in one of two
+        # queues: the blocked ones, and the others.
         self._apart: dict[UUID, _Apart[Item, Result]] = {}
         self._turns: dict[UUID, _Apart[Item, Result]] = {}
+        self._blocked_turns: dict[UUID, _Apart[Item, Result]] = {}
+        self._blocked_lanes = 0
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def has_waiting(self) -> bool:
         """Whether items wait for their turn."""
-        return bool(self._turns)
+        return bool(self._turns or self._blocked_turns)
 
     def serves(self, organization_id: UUID, now: float) -> bool:
         """Returns whether the items of an organization belong here."""
@@ -95,14 +108,16 @@ class Sides(Generic[Item, Result]):
             if self._timer is None:
                 self._tend_later()
         apart.waiting += tickets
-        self._turns.setdefault(organization_id, apart)
+        turns = self._blocked_turns if apart.is_blocked else self._turns
+        turns.setdefault(organization_id, apart)
 
     def start(self) -> None:
         """Starts idle lanes for the organizations that wait for their turn."""
-        if not self._turns:
+        waiting = len(self._turns) + len(self._blocked_turns)
+        if not waiting:
             return
         idle = [runner for runner in self.runners if runner.task is None]
-        for runner, _ in zip(idle, self._turns, strict=False):
+        for runner in idle[:waiting]:
             runner.task = asyncio.get_running_loop().create_task(self._run(runner))
 
     def close(self) -> None:
@@ -113,10 +128,13 @@ class Sides(Generic[Item, Result]):
         try:
             while (apart := self._next_turn()) is not None:
                 tickets = apart.take()
+                self._queue(apart)
                 if tickets and (blocked := await self._flush(runner, apart, tickets)):
                     self._keep(apart, blocked)
                 else:
+                    apart.is_blocked = False
                     apart.size = min(apart.size * 2, self._limit)
+                    self._queue(apart)
                     self._release(apart)
         finally:
             runner.task = None
@@ -127,22 +145,33 @@ class Sides(Generic[Item, Result]):
         apart: _Apart[Item, Result],
         tickets: list[Ticket[Item, Result]],
     ) -> list[Ticket[Item, Result]]:
+        was_blocked = apart.is_blocked
         self._busy.add(apart.organization_id)
+        self._blocked_lanes += was_blocked
         try:
             return await runner.flush(tickets, [apart.organization_id])
         finally:
+            self._blocked_lanes -= was_blocked
             self._busy.discard(apart.organization_id)
 
     def _next_turn(self) -> _Apart[Item, Result] | None:
-        """Returns the next organization that is due and in no flush, and puts it last."""
+        """Returns the next organization that is due and in no flush; blocked ones come last."""
+        queues = [self._turns]
+        if self._blocked_lanes < max(1, len(self.runners) - 1):
+            queues.append(self._blocked_turns)
         now = asyncio.get_running_loop().time()
-        for organization_id, apart in self._turns.items():
-            if apart.due_at <= now and organization_id not in self._busy:
-                del self._turns[organization_id]
-                if len(apart.waiting) > apart.size:
-                    self._turns[organization_id] = apart
-                return apart
+        for queue in queues:
+            for organization_id, apart in queue.items():
+                if apart.due_at <= now and organization_id not in self._busy:
+                    return apart
         return None
+
+    def _queue(self, apart: _Apart[Item, Result]) -> None:
+        """Puts an organization at the end of its queue, if it has items."""
+        self._turns.pop(apart.organization_id, None)
+        self._blocked_turns.pop(apart.organization_id, None)
+        if apart.waiting:
+            self.add(apart.organization_id, ())
 
     def _keep(self, apart: _Apart[Item, Result], blocked: list[Ticket[Item, Result]]) -> None:
         """Queues the blocked items of an organization again.
@@ -152,9 +181,11 @@ class Sides(Generic[Item, Result]):
         """
         now = asyncio.get_running_loop().time()
         self._suspects.accuse(apart.organization_id, now)
+        apart.is_blocked = True
         apart.size = max(1, len(blocked) // 2)
         apart.due_at = now + _TEND_SECONDS
-        self.add(apart.organization_id, blocked)
+        apart.waiting += blocked
+        self._queue(apart)
 
     def _release(self, apart: _Apart[Item, Result]) -> None:
         """Gives an organization back to the shared lanes, unless it is still a suspect."""
@@ -164,6 +195,7 @@ class Sides(Generic[Item, Result]):
             return
         del self._apart[organization_id]
         self._turns.pop(organization_id, None)
+        self._blocked_turns.pop(organization_id, None)
         self._give_back(organization_id, apart.waiting)
 
     def _tend_later(self) -> None:
@@ -175,11 +207,13 @@ class Sides(Generic[Item, Result]):
         now = asyncio.get_running_loop().time()
         for apart in list(self._apart.values()):
             if self._patience is not None:
-                apart.drop(now - self._patience, Blocked())
+                apart.refuse(now - self._patience, Blocked())
+            apart.forget_done()
             if not apart.waiting:
                 self._turns.pop(apart.organization_id, None)
+                self._blocked_turns.pop(apart.organization_id, None)
                 self._release(apart)
-        waits.report_blocked(self._name, len(self._turns))
+        waits.report_blocked(self._name, len(self._blocked_turns) + self._blocked_lanes)
         self._timer = None
         if self._apart:
             self.start()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db.models import QuerySet
 from django.utils import timezone
 
+from billing.models import Account, Meter, Transfer
 from inference.models import Generation, Journal
 from inference.settlement import sweeper
 from inference.settlement.sweeper import sweep
@@ -17,6 +20,7 @@ from tests.support.factories import Tenant
 from tests.support.ledger import assert_in_order
 
 HOLD = 1_000_000
+Find = Callable[[Any], QuerySet[Any]]
 
 
 @pytest.fixture
@@ -41,22 +45,19 @@ def ended() -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "query",
+    "find",
     [
-        "SELECT 1 FROM billing_account WHERE organization_id = %s AND kind = 'credits'",
-        "SELECT 1 FROM billing_account WHERE organization_id = %s AND kind = 'usage'",
-        (
-            "SELECT 1 FROM billing_meter WHERE subject_id IN "
-            "(SELECT id FROM accounts_apikey WHERE organization_id = %s)"
-        ),
+        lambda owner: Account.objects.filter(organization=owner, kind="credits"),
+        lambda owner: Account.objects.filter(organization=owner, kind="usage"),
+        lambda owner: Meter.objects.filter(subject_id__in=owner.api_keys.values("pk")),
     ],
 )
 def test_a_locked_organization_does_not_keep_others_from_ending(
-    tenants: list[Tenant], query: str, caplog: pytest.LogCaptureFixture
+    tenants: list[Tenant], find: Find, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(6):
         abandon(tenants[number % 3], number)
-    with locked(query, tenants[1].organization.pk):
+    with locked(find(tenants[1].organization)):
         assert sweep() == 4
         assert ended() == ["gen-0", "gen-2", "gen-3", "gen-5"]
         assert sweep() == 0
@@ -72,19 +73,19 @@ def test_a_locked_organization_does_not_keep_others_from_ending(
 
 
 @pytest.mark.parametrize(
-    "query",
+    "find",
     [
-        "SELECT 1 FROM inference_generation WHERE id = %s",
-        "SELECT 1 FROM inference_journal WHERE generation_id = %s",
-        "SELECT 1 FROM billing_transfer WHERE reference = %s",
+        lambda pk: Generation.objects.filter(pk=pk),
+        lambda pk: Journal.objects.filter(pk=pk),
+        lambda pk: Transfer.objects.filter(reference=pk),
     ],
 )
 def test_a_locked_generation_does_not_keep_its_organization_s_others_from_ending(
-    tenants: list[Tenant], query: str
+    tenants: list[Tenant], find: Find
 ) -> None:
     for number in range(4):
         abandon(tenants[0], number)
-    with locked(query, "gen-1"):
+    with locked(find("gen-1")):
         assert sweep() == 3
         assert ended() == ["gen-0", "gen-2", "gen-3"]
         assert_in_order()
@@ -98,9 +99,7 @@ def test_locked_generations_at_the_head_do_not_keep_the_rest_from_ending(
     monkeypatch.setattr(sweeper, "_BATCH", 2)
     for number in range(6):
         abandon(tenants[0 if number < 4 else 1], number)
-    with locked(
-        "SELECT 1 FROM billing_account WHERE organization_id = %s", tenants[0].organization.pk
-    ):
+    with locked(Account.objects.filter(organization=tenants[0].organization)):
         assert sweep() == 2
     assert ended() == ["gen-4", "gen-5"]
 

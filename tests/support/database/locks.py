@@ -1,4 +1,4 @@
-"""Rows that another session locks, as a person does who leaves ``psql`` open."""
+"""Locks that a session holds, and those that sessions wait for."""
 
 from __future__ import annotations
 
@@ -6,20 +6,36 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import psycopg
 from django.db import connection
+from django.db.models import QuerySet
 
 
 @contextmanager
-def locked(query: str, *parameters: Any) -> Iterator[psycopg.Connection[Any]]:
-    """Locks the rows of a query until the block is left; yields the session, which may end it."""
-    wanted = {
-        name: value
-        for name, value in connection.get_connection_params().items()
-        if name in ("dbname", "user", "host", "port", "password")
-    }
-    with psycopg.connect(**wanted) as other:
-        found = other.execute(f"{query} FOR UPDATE", parameters).fetchall()
-        assert found, "no row is locked"
-        yield other
-        other.rollback()
+def locked(*rows: QuerySet[Any], strength: str = "UPDATE") -> Iterator[None]:
+    """Holds the rows of these queries locked in a session of its own, and changes nothing.
+
+    ``strength`` is PostgreSQL's word: a payment locks its accounts FOR NO KEY UPDATE, for instance.
+    """
+    session = connection.copy()
+    try:
+        session.set_autocommit(False)
+        with session.cursor() as cursor:
+            for query in rows:
+                statement, parameters = query.query.sql_with_params()
+                cursor.execute(f"{statement} FOR {strength}", parameters)
+                assert cursor.fetchall(), "there is no such row"
+        yield
+    finally:
+        session.close()
+
+
+def waiting() -> int:
+    """Returns the number of sessions of this database that wait for a row."""
+    with connection.cursor() as cursor:
+        # Within a transaction the view would stay as it was first seen.
+        cursor.execute("SELECT pg_stat_clear_snapshot()")
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        )
+        return int(cursor.fetchone()[0])
