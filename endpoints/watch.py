@@ -17,7 +17,9 @@ from endpoints.models import PrivateEndpoint, Validation, ValidationsBusy, Valid
 ACTOR: Final = "drift watch"
 # The batch is small, so that a stopping worker finishes soon.
 _BATCH: Final = 20
-_COMPARED: Final = ("model", "prompt_tokens", "system_fingerprint", "certificate_key", "address")
+_COMPARED: Final = (
+    "model", "prompt_tokens", "dimensions", "system_fingerprint", "certificate_key", "address",
+)  # fmt: skip
 
 
 def watch_due() -> int:

@@ -4,8 +4,10 @@ from endpoints.models.attestation import Attestation
 from endpoints.models.drafts import (
     Draft,
     InvalidBaseURL,
+    OperationNotServed,
     ProviderNotFound,
     canonical_base_url,
+    refusal_of_operation,
     require_base_url,
 )
 from endpoints.models.endpoint import (
@@ -25,6 +27,7 @@ __all__ = [
     "EndpointNotFound",
     "InvalidBaseURL",
     "NotValidated",
+    "OperationNotServed",
     "PrivateEndpoint",
     "ProviderNotFound",
     "Validation",
@@ -33,5 +36,6 @@ __all__ = [
     "ValidationsBusy",
     "base_url_refused",
     "canonical_base_url",
+    "refusal_of_operation",
     "require_base_url",
 ]

@@ -10,8 +10,10 @@ from typing import Final
 
 from django.conf import settings
 
+from catalog import dialects
 from catalog.models import DialectName, LanguageModel, ModelEndpoint, Provider
 from catalog.names import ModelNotFound
+from catalog.operations import served_operations
 from catalog.pricing import Price, decimal_text, scale_rate
 from config.api.errors import GatewayError, NotFound, Unprocessable
 from config.api.idempotency import fingerprint_of
@@ -25,6 +27,12 @@ class InvalidBaseURL(Unprocessable):
     """The ``base_url`` is missing, superfluous, or refused by the egress policy."""
 
     error_type = "invalid_base_url"
+
+
+class OperationNotServed(Unprocessable):
+    """No route of this gateway asks the provider for what the model produces."""
+
+    error_type = "operation_not_supported"
 
 
 class ProviderNotFound(NotFound):
@@ -79,7 +87,9 @@ def find_references(drafts: Sequence[Draft]) -> list[tuple[LanguageModel, Provid
             found.append(
                 ProviderNotFound(f"There is no provider {draft.provider_slug!r} in the catalogue.")
             )
-        elif refusal := _refusal_of_base_url(draft.base_url, provider):
+        elif refusal := _refusal_of_base_url(draft.base_url, provider) or refusal_of_operation(
+            model, provider, draft.upstream_model_id
+        ):
             found.append(refusal)
         else:
             found.append((model, provider))
@@ -116,6 +126,20 @@ def _refusal_of_base_url(base_url: str | None, provider: Provider) -> InvalidBas
     if base_url is None:
         return InvalidBaseURL(f"invalid_base_url: base_url is required for {provider.name}.")
     return None
+
+
+def refusal_of_operation(
+    model: LanguageModel, provider: Provider, upstream_model_id: str
+) -> OperationNotServed | None:
+    """Returns the error that refuses a model whose output no route can ask this provider for."""
+    dialect = dialects.get(provider.dialect, upstream_model_id)
+    if dialect is None or served_operations(model.output_modalities, dialect):
+        return None
+    outputs = ", ".join(model.output_modalities)
+    return OperationNotServed(
+        f"operation_not_supported: {model.slug} produces {outputs}, and no route asks "
+        f"{provider.name} for that."
+    )
 
 
 def list_price(public: Sequence[ModelEndpoint], provider: Provider) -> Price:

@@ -72,7 +72,7 @@ def passed(names: list[str]) -> list[dict[str, Any]]:
         *("sim-echo", "sim-chunks:3", "sim-mirror", "sim-tools", "sim-reasoning", "sim-extra"),
         *("sim-content-filter", "sim-null-content", "sim-cached", "sim-tokens:1000,16"),
         *("sim-comments", "sim-cr", "sim-lf", "sim-crlf", "sim-no-space", "sim-multi-line"),
-        *("sim-bom", "sim-usage-with-choices", "sim-usage-zero", "sim-after-done"),
+        *("sim-bom", "sim-usage-with-choices", "sim-after-done"),
         *("sim-usage-twice", "sim-big-event:1000", "sim-slow:0.05"),
     ],
 )

@@ -1,0 +1,147 @@
+"""What a validation calls: the deployment, its dialect, and the credential that may go there."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from typing import NamedTuple
+
+from django.conf import settings
+
+from accounts.models import ByokCredential, Workspace
+from catalog import dialects
+from catalog.dialects.base import Call, Dialect
+from catalog.dialects.shared.credentials import InvalidCredential
+from catalog.operations import probed_operation, served_operations
+from config import egress
+from config.api.errors import Forbidden
+from config.credentials import Secret
+from config.secrets import DecryptionFailed
+from endpoints.metrics import Refusal, count_refusal
+from endpoints.models import (
+    InvalidBaseURL,
+    PrivateEndpoint,
+    Validation,
+    refusal_of_operation,
+    require_base_url,
+)
+from endpoints.validation.checks import CheckFailed, Outcome, Reason, Result
+
+logger = logging.getLogger(__name__)
+
+
+class HostIsNew(Forbidden):
+    """The operator may not send a tenant's secret to a host that has not received it before."""
+
+
+class Attempt(NamedTuple):
+    """The call of a validation, its dialect, and the host to which it sends the secret."""
+
+    call: Call
+    dialect: Dialect
+    host: str
+
+
+def find_attempt(
+    endpoint: PrivateEndpoint,
+    workspace_id: uuid.UUID,
+    trial: tuple[ByokCredential, Secret] | None,
+    may_bind: bool,
+    validation: Validation,
+    result: Result,
+) -> Attempt:
+    """Returns the call to make; raises :class:`CheckFailed` before anything is resolved."""
+    workspace = (
+        Workspace.objects.for_organization(endpoint.organization_id).filter(pk=workspace_id).first()
+    )
+    if workspace is None:
+        raise CheckFailed("workspace", Reason.WORKSPACE_NOT_FOUND)
+    validation.workspace = workspace
+    result.add_pass("workspace")
+    if not endpoint.model.is_listed:
+        raise CheckFailed("model", Reason.MODEL_NOT_FOUND)
+    if not endpoint.provider.is_listed:
+        raise CheckFailed("provider", Reason.PROVIDER_NOT_FOUND)
+    credential, secret = _find_credential(endpoint, workspace, trial, validation)
+    result.add_pass("byok_key")
+    dialect = dialects.get(endpoint.provider.dialect, endpoint.upstream_model_id)
+    base_url = endpoint.base_url
+    try:
+        require_base_url(base_url, endpoint.provider)
+        if base_url is not None:
+            base_url = egress.parse_base_url(base_url, policy=settings.EGRESS_POLICY).text
+        if dialect is None:
+            raise CheckFailed("base_url", Reason.INVALID_BASE_URL)
+        host = dialect.host(base_url, secret)
+    except (InvalidBaseURL, InvalidCredential, egress.InvalidURL):
+        raise CheckFailed("base_url", Reason.INVALID_BASE_URL) from None
+    _require_host(host, endpoint, credential, may_bind)
+    operation = probed_operation(served_operations(endpoint.model.output_modalities, dialect))
+    if operation is None:
+        refusal = refusal_of_operation(
+            endpoint.model, endpoint.provider, endpoint.upstream_model_id
+        )
+        raise CheckFailed("model", Reason.MODEL_NOT_FOUND, upstream_message=str(refusal))
+    call = Call(
+        operation=operation,
+        base_url=base_url,
+        model=endpoint.upstream_model_id,
+        secret=secret,
+        fields={},
+        is_byok=True,
+    )
+    return Attempt(call, dialect, host)
+
+
+def _require_host(
+    host: str, endpoint: PrivateEndpoint, credential: ByokCredential, may_bind: bool
+) -> None:
+    """Raises unless the secret may go to the host; every refusal is counted."""
+    limits = credential.host_limits(endpoint.provider.own_hosts(host))
+    if (reason := limits.refusal(host)) is not None:
+        count_refusal(Refusal.HOST)
+        logger.warning(
+            "secret not sent: credential %s of organization %s is not for %s",
+            credential.pk,
+            credential.organization_id,
+            host,
+        )
+        raise CheckFailed("base_url", Reason.INVALID_BASE_URL, upstream_message=reason)
+    if not may_bind and not limits.has_named(host):
+        count_refusal(Refusal.NEW_HOST)
+        raise HostIsNew(
+            f"{host} has never received the secret of {credential}. The organization itself, or an "
+            "operator who may change its credentials, must validate first. Nothing was sent."
+        )
+
+
+def _find_credential(
+    endpoint: PrivateEndpoint,
+    workspace: Workspace,
+    trial: tuple[ByokCredential, Secret] | None,
+    validation: Validation,
+) -> tuple[ByokCredential, Secret]:
+    """Returns the credential to use and its secret; records the credential in the validation.
+
+    It is the first that may go to the endpoint's host, as in routing. If none may, it is the first
+    of all, so that the check of the host names it.
+    """
+    usable = ByokCredential.objects.usable_in(workspace, endpoint.provider.slug)
+    if trial is not None:
+        usable = usable.filter(pk=trial[0].pk)
+    credentials: list[ByokCredential] = list(usable)
+    if not credentials:
+        raise CheckFailed("byok_key", Reason.NO_BYOK_KEY)
+    credential = credentials[0]
+    if endpoint.base_url is not None:
+        host, own_hosts = endpoint.host, endpoint.provider.own_hosts()
+        permitted = (each for each in credentials if each.host_limits(own_hosts).permits(host))
+        credential = next(permitted, credential)
+    validation.credential = credential
+    validation.credential_version = credential.version
+    try:
+        return credential, credential.reveal() if trial is None else trial[1]
+    except DecryptionFailed:
+        raise CheckFailed(
+            "byok_key", Reason.KEY_DECRYPTION_FAILED, outcome=Outcome.BROKEN
+        ) from None

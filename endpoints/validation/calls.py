@@ -1,0 +1,139 @@
+"""The calls of a validation: sends them, and turns every refusal into a failed check."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from django.conf import settings
+
+from catalog.dialects.base import (
+    Call,
+    Dialect,
+    InvalidReply,
+    ProviderFailure,
+    Reply,
+    clean_message,
+    parse_error,
+)
+from config import egress
+from config.egress.client import EgressClient, OutboundResponse
+from endpoints.validation.checks import CheckFailed, Outcome, Reason, Result
+
+# A short answer is asked for. A large one would be parsed beside other tenants' requests.
+_MAX_REPLY_BYTES: Final = 1_048_576
+
+
+class Caller:
+    """Calls one deployment, and adds the check of its address once that was reached.
+
+    ``check`` is the name of the check that the next call decides.
+    """
+
+    def __init__(
+        self,
+        call: Call,
+        dialect: Dialect,
+        result: Result,
+        egress_client: EgressClient,
+        check: str,
+    ) -> None:
+        self.call = call
+        self.dialect = dialect
+        self.result = result
+        self.check = check
+        self._egress_client = egress_client
+        self._has_reached = False
+
+    async def ask(self, fields: Mapping[str, Any]) -> Reply:
+        """Returns the whole reply to a call with these fields; raises :class:`CheckFailed`."""
+        response = await self.send(fields)
+        self.result.evidence |= {
+            "address": response.peer.address,
+            "certificate_key": response.peer.certificate_key,
+        }
+        try:
+            body = await response.read(limit=_MAX_REPLY_BYTES)
+            return self.dialect.parse_reply(self.call.operation, body)
+        except (InvalidReply, ProviderFailure, egress.EgressError) as exc:
+            if isinstance(exc, egress.TimedOut):
+                raise
+            raise self.fail(Reason.INVALID_RESPONSE, exc) from None
+        finally:
+            response.close()
+
+    async def send(
+        self, fields: Mapping[str, Any], *, stream: bool = False
+    ) -> OutboundResponse:
+        """Sends a call and returns its response of status 200.
+
+        Raises :class:`Refused` for another status, and :class:`CheckFailed` without an answer.
+        """
+        response = await self._dial(replace(self.call, fields=fields, stream=stream))
+        if response.status == 200:
+            self.add_reached()
+            return response
+        try:
+            body = await response.read(limit=_MAX_REPLY_BYTES)
+        except egress.TimedOut:
+            raise
+        except egress.EgressError:
+            body = b""
+        finally:
+            response.close()
+        self.add_reached()
+        failure = parse_error(body).clean(self.call.secret)
+        raise Refused(self.check, response.status, failure.message)
+
+    def add_reached(self) -> None:
+        """Adds the passed check of the base URL: the egress policy allowed the connection."""
+        if not self._has_reached:
+            self._has_reached = True
+            self.result.add_pass("base_url")
+
+    def fail(self, reason: Reason, exc: Exception) -> CheckFailed:
+        """Returns the failure of the running check, with a message that is safe to show."""
+        text = exc.public if isinstance(exc, egress.EgressError) else self.clean(str(exc))
+        return CheckFailed(self.check, reason, upstream_message=text)
+
+    def clean(self, text: str) -> str:
+        return clean_message(text, self.call.secret)
+
+    async def _dial(self, call: Call) -> OutboundResponse:
+        timeout = settings.VALIDATION_TIMEOUT
+        try:
+            return await self._egress_client.send(
+                self.dialect.build(call), first_byte_timeout=timeout, idle_timeout=timeout
+            )
+        except egress.AddressRefused:
+            raise CheckFailed("base_url", Reason.INVALID_BASE_URL) from None
+        except egress.RedirectRefused as exc:
+            self.add_reached()
+            raise self.fail(Reason.UPSTREAM_ERROR, exc) from None
+        except egress.BadResponse as exc:
+            self.add_reached()
+            raise self.fail(Reason.INVALID_RESPONSE, exc) from None
+        except egress.EgressError as exc:
+            if isinstance(exc, egress.TimedOut) and exc.phase != "connect":
+                raise
+            self.add_reached()
+            raise CheckFailed(
+                self.check,
+                Reason.UPSTREAM_ERROR,
+                outcome=Outcome.UNREACHABLE,
+                upstream_message=exc.public,
+            ) from None
+
+
+class Refused(CheckFailed):
+    """The deployment answered with another status than 200; ``message`` is cleaned."""
+
+    def __init__(self, check: str, status: int, message: str | None) -> None:
+        details: dict[str, Any] = {}
+        if 400 <= status <= 599:
+            details["upstream_status"] = status
+        if message:
+            details["upstream_message"] = message
+        super().__init__(check, Reason.UPSTREAM_ERROR, **details)
+        self.message = message or ""

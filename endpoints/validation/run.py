@@ -1,0 +1,90 @@
+"""Runs a validation and stores it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+
+from django.conf import settings
+from django.db import DatabaseError, connection
+
+from accounts.models import ByokCredential
+from catalog.pricing import nano_usd, total_cost
+from config.credentials import Secret
+from endpoints.models import PrivateEndpoint, Validation, ValidationSlot
+from endpoints.validation.attempt import find_attempt
+from endpoints.validation.checks import CheckFailed, Outcome, Reason, Result
+from endpoints.validation.probes import probe
+
+logger = logging.getLogger(__name__)
+
+
+def run(
+    endpoint: PrivateEndpoint,
+    *,
+    workspace_id: uuid.UUID,
+    slot: ValidationSlot | None = None,
+    may_bind: bool = True,
+) -> Validation:
+    """Validates a draft with the workspace's credential, stores the result and returns it.
+
+    Makes at most one plain and one streamed call within ``VALIDATION_TIMEOUT`` seconds, outside any
+    transaction. Failed checks and a failure to store the result are part of the result. Takes a
+    ``slot`` of the organization, unless the caller has one, and gives it back.
+
+    Raises :class:`EndpointNotFound` when the draft was deleted meanwhile, :class:`ValidationsBusy`
+    without a free slot, and, unless the caller ``may_bind`` credentials, :class:`HostIsNew`.
+    """
+    if slot is None:
+        slot = ValidationSlot(organization_id=endpoint.organization_id).take()
+    with slot:
+        validation = examine(endpoint, workspace_id=workspace_id, may_bind=may_bind)
+        try:
+            endpoint.record_validation(validation)
+        except DatabaseError:
+            logger.exception("cannot store a validation")
+            validation.outcome = Outcome.BROKEN
+            validation.checks.append(
+                {"name": "database", "passed": False, "reason": str(Reason.DATABASE_ERROR)}
+            )
+    return validation
+
+
+def examine(
+    endpoint: PrivateEndpoint,
+    *,
+    workspace_id: uuid.UUID,
+    trial: tuple[ByokCredential, Secret] | None = None,
+    may_bind: bool = True,
+) -> Validation:
+    """Makes the calls of a validation and returns the unsaved result; the caller has a slot.
+
+    ``trial`` is a credential with a new secret to try before it is stored; the validation uses this
+    credential even if the workspace would use another one first. Raises :class:`HostIsNew` for a
+    host that is new to the credential, unless the caller ``may_bind``.
+    """
+    started = time.monotonic()
+    validation = Validation(
+        endpoint=endpoint, configuration=endpoint.configuration, outcome=Outcome.PASSED
+    )
+    result = Result()
+    try:
+        attempt = find_attempt(endpoint, workspace_id, trial, may_bind, validation, result)
+        validation.host = attempt.host
+        # The calls take seconds; other threads may use the database connection meanwhile.
+        if not connection.in_atomic_block:
+            connection.close()
+        asyncio.run(probe(attempt.call, attempt.dialect, settings.EGRESS_POLICY, result))
+    except CheckFailed as failure:
+        result.checks.append(failure.check)
+        result.outcome = failure.outcome
+    validation.outcome = result.outcome
+    validation.checks = result.checks
+    validation.evidence = result.evidence
+    validation.cost_nano = sum(
+        nano_usd(total_cost(endpoint.price.price, usage)) for usage in result.usages
+    )
+    validation.duration_ms = round((time.monotonic() - started) * 1000)
+    return validation

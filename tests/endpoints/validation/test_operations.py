@@ -1,0 +1,207 @@
+"""Validation by operation: a deployment is asked for what its model produces."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rest_framework.test import APIClient
+
+from accounts.models import ByokCredential, workspace_for
+from catalog.models import LanguageModel, Provider
+from config.local.simulator.server import Simulator
+from endpoints import validation
+from endpoints.models import PrivateEndpoint, Validation
+from tests.support import factories
+from tests.support.factories import Tenant
+from tests.support.upstreams import tls
+
+ROUTE = "/api/v1/private-endpoints"
+CHECKS = ["workspace", "byok_key", "base_url", "embeddings", "usage", "model"]
+NOT_NUMBERS = "An embedding of the answer is not a list of numbers."
+
+
+@pytest.fixture
+def embedder(db: None) -> LanguageModel:
+    return factories.make_model("acme/embedder", output_modalities=["embeddings"])
+
+
+@pytest.fixture
+def draft(
+    tenant: Tenant,
+    embedder: LanguageModel,
+    provider: Provider,
+    credential: ByokCredential,
+    upstream: Simulator,
+) -> PrivateEndpoint:
+    return factories.make_draft(
+        tenant, embedder, provider, base_url=upstream.base_url, price=factories.make_price("0.001")
+    )
+
+
+def validate(draft: PrivateEndpoint) -> Validation:
+    workspace = workspace_for(draft.organization.pk, None)
+    return validation.run(draft, workspace_id=workspace.pk)
+
+
+def test_a_deployment_that_only_embeds_passes(draft: PrivateEndpoint, upstream: Simulator) -> None:
+    result = validate(draft)
+    assert result.checks == [{"name": name, "passed": True} for name in CHECKS]
+    assert result.evidence["dimensions"] == 8
+    assert [request.path for request in upstream.requests] == ["/v1/embeddings"] * 2
+    first, second = (request.body for request in upstream.requests)
+    assert first == {"input": "ready", "model": draft.upstream_model_id}
+    assert second["input"][0] == "ready" and len(second["input"]) == 2
+    # The prompts have 1 and 12 words, which are the simulator's tokens.
+    assert result.cost_nano == 13 * 1_000_000
+
+
+def test_it_is_activated_at_its_creation(
+    management: APIClient,
+    request_body: dict[str, Any],
+    embedder: LanguageModel,
+    credential: ByokCredential,
+    upstream: Simulator,
+    tenant: Tenant,
+) -> None:
+    body = request_body | {
+        "model_permaslug": embedder.canonical_slug,
+        "base_url": upstream.base_url,
+        "activate": {"workspace_id": str(tenant.workspace.pk)},
+    }
+    created = management.post(ROUTE, body, format="json")
+    assert created.status_code == 201, created.json()
+    assert created.json()["data"]["status"] == "active"
+
+
+def vectors(*embeddings: Any, usage: Any = None) -> bytes:
+    return json.dumps(
+        {
+            "object": "list",
+            "data": [{"index": 0, "embedding": each} for each in embeddings],
+            "usage": {"prompt_tokens": 2, "total_tokens": 2} if usage is None else usage,
+        }
+    ).encode()
+
+
+FAULTS: list[tuple[Sequence[bytes], str]] = [
+    ([vectors([])], "An embedding of the answer is empty."),
+    ([vectors([0.5, "x"])], NOT_NUMBERS),
+    ([vectors([0.5, None])], NOT_NUMBERS),
+    ([vectors("AAAA")], NOT_NUMBERS),
+    ([vectors([0.5], [0.5])], "The answer has 2 embeddings instead of 1."),
+    ([b'{"data": []}'], "The answer has no embeddings."),
+    ([b'{"data": {"embedding": [1]}}'], "The embeddings of the answer are malformed."),
+    ([vectors([0.5]), vectors([0.5])], "The answer has 1 embeddings instead of 2."),
+    ([vectors([0.5]), vectors([0.5], [1, 2])], "The vectors of the answers differ in length."),
+    ([vectors([0.5]), vectors([1, 2], [1, 2])], "The vectors of the answers differ in length."),
+]
+
+
+@pytest.fixture
+def answer_with(
+    draft: PrivateEndpoint, settings: Any, tmp_path: Path
+) -> Callable[[Sequence[bytes]], Validation]:
+    """Validates the draft against a server that gives these answers in turn."""
+    authority = tls.Authority(tmp_path)
+    settings.EGRESS_POLICY = replace(settings.EGRESS_POLICY, ca_bundle=authority.bundle)
+
+    def run(answers: Sequence[bytes]) -> Validation:
+        left = list(answers)
+
+        def script(line: socket.socket, head: bytes, body: bytes) -> bool:
+            return tls.answering(left.pop(0))(line, head, body)
+
+        with tls.serving(script, authority.server_context("127.0.0.1")) as server:
+            base_url = f"https://127.0.0.1:{server.port}/v1"
+            draft.edit(upstream_model_id="embedder", base_url=base_url)
+            return validate(draft)
+
+    return run
+
+
+@pytest.mark.parametrize(("answers", "message"), FAULTS)
+def test_what_is_no_vector_fails_the_check(
+    answer_with: Callable[[Sequence[bytes]], Validation], answers: Sequence[bytes], message: str
+) -> None:
+    result = answer_with(answers)
+    assert result.checks[-1] == {
+        "name": "embeddings",
+        "passed": False,
+        "reason": "invalid_response",
+        "upstream_message": message,
+    }
+    assert not result.passed
+
+
+@pytest.mark.parametrize("count", [0, -1, None, 10**9])
+def test_a_count_that_is_none_is_missing_usage(
+    answer_with: Callable[[Sequence[bytes]], Validation], count: int | None
+) -> None:
+    usage = {"prompt_tokens": count, "total_tokens": count}
+    result = answer_with([vectors([1], usage=usage), vectors([1], [2], usage=usage)])
+    failed = [check for check in result.checks if not check["passed"]]
+    assert failed == [{"name": "usage", "passed": False, "reason": "missing_usage"}]
+    assert result.cost_nano == 0
+
+
+def test_a_refusal_fails_the_check(draft: PrivateEndpoint, upstream: Simulator) -> None:
+    draft.edit(upstream_model_id="sim-status:404")
+    result = validate(draft)
+    assert result.checks[-1] == {
+        "name": "embeddings",
+        "passed": False,
+        "reason": "upstream_error",
+        "upstream_status": 404,
+        "upstream_message": "The model does not exist.",
+    }
+    assert len(upstream.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("outputs", "dialect"),
+    [
+        (["rerank"], "openai"),
+        (["video"], "openai"),
+        (["speech", "transcription"], "openai"),
+        (["embeddings"], "anthropic"),
+    ],
+)
+def test_a_model_that_no_route_can_serve_is_refused_and_nothing_is_created(
+    management: APIClient,
+    request_body: dict[str, Any],
+    model: LanguageModel,
+    provider: Provider,
+    outputs: list[str],
+    dialect: str,
+) -> None:
+    model.output_modalities = outputs
+    model.save_fields("output_modalities")
+    provider.dialect = dialect
+    provider.save_fields("dialect")
+    answer = management.post(ROUTE, request_body, format="json")
+    assert answer.status_code == 422
+    error = answer.json()["error"]
+    assert error["metadata"]["error_type"] == "operation_not_supported"
+    assert error["message"] == (
+        f"operation_not_supported: acme/falcon produces {', '.join(outputs)}, and no route asks "
+        "Acme AI for that."
+    )
+    assert not PrivateEndpoint.objects.exists()
+
+
+def test_a_model_whose_output_no_route_serves_any_more_fails_its_check(
+    draft: PrivateEndpoint, embedder: LanguageModel, upstream: Simulator
+) -> None:
+    embedder.output_modalities = ["video"]
+    embedder.save_fields("output_modalities")
+    draft.refresh_from_db()
+    result = validate(draft)
+    assert result.checks[-1]["name"] == "model"
+    assert result.checks[-1]["reason"] == "model_not_found"
+    assert not upstream.requests
