@@ -63,9 +63,7 @@ class Caller:
         finally:
             response.close()
 
-    async def send(
-        self, fields: Mapping[str, Any], *, stream: bool = False
-    ) -> OutboundResponse:
+    async def send(self, fields: Mapping[str, Any], *, stream: bool = False) -> OutboundResponse:
         """Sends a call and returns its response of status 200.
 
         Raises :class:`Refused` for another status, and :class:`CheckFailed` without an answer.

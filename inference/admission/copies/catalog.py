@@ -19,6 +19,7 @@ from catalog import dialects
 from catalog.dialects.base import Operation
 from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import DialectName, associated_data
+from catalog.operations import served_operations
 from catalog.pricing import Price
 from catalog.visibility import EndpointFacts
 from config import secrets, sql
@@ -37,8 +38,6 @@ NO_CATALOG: Final = CatalogSnapshot(version=-1, routes={}, slugs={})
 # The models whose endpoints are read at a time. Making the routes of each part takes the event loop
 # a few milliseconds.
 _PART: Final = 50
-# The modalities of a chat or text completion.
-_COMPLETED: Final = frozenset(("text", "image", "audio"))
 CLOUDS: Final = frozenset(
     str(dialect.value) for dialect in DialectName if dialect.has_url_in_credential
 )
@@ -217,12 +216,7 @@ def operations_of(
 ) -> frozenset[Operation]:
     """Returns the operations that both the endpoint's dialect and its model support."""
     dialect = dialects.get(provider.dialect, upstream_model_id)
-    if dialect is None:
-        return frozenset()
-    outputs = model.output_modalities
-    if outputs and _COMPLETED.isdisjoint(outputs):
-        return dialect.operations & {Operation.EMBEDDINGS}
-    return dialect.operations
+    return served_operations(model.output_modalities, dialect)
 
 
 def host_of_url(base_url: str | None) -> str:

@@ -56,7 +56,8 @@ def test_a_deployment_that_only_embeds_passes(draft: PrivateEndpoint, upstream: 
     assert [request.path for request in upstream.requests] == ["/v1/embeddings"] * 2
     first, second = (request.body for request in upstream.requests)
     assert first == {"input": "ready", "model": draft.upstream_model_id}
-    assert second["input"][0] == "ready" and len(second["input"]) == 2
+    assert second["input"][0] == "ready"
+    assert len(second["input"]) == 2
     # The prompts have 1 and 12 words, which are the simulator's tokens.
     assert result.cost_nano == 13 * 1_000_000
 

@@ -14,7 +14,14 @@ from tests.support.ledger import assert_in_order
 ROUTE = "/api/v1/embeddings"
 
 
+def produce(site: Site, *outputs: str) -> None:
+    """Changes what the site's model produces."""
+    site.model.output_modalities = list(outputs)
+    site.model.save_fields("output_modalities")
+
+
 def test_embeddings_have_every_field_and_cost_their_prompt(site: Site) -> None:
+    produce(site, "embeddings")
     site.publish(price=factories.make_price("0.001", "0.002"))
     answer = site.post({"model": site.model.slug, "input": ["one two", "three"]}, path=ROUTE)
     assert answer.status_code == 200
@@ -67,26 +74,34 @@ def test_a_wrong_field_is_named_and_nothing_is_held(
 
 
 @pytest.mark.parametrize(
-    ("outputs", "chats"), [(["embeddings"], False), (["text"], True), (["image", "text"], True)]
+    ("outputs", "chats", "embeds"),
+    [
+        (["embeddings"], False, True),
+        (["text"], True, False),
+        (["image", "text"], True, False),
+        (["text", "embeddings"], True, True),
+        (["video"], False, False),
+        (["rerank"], False, False),
+        ([], True, True),
+    ],
 )
-def test_a_model_without_text_output_refuses_completions(
-    site: Site, outputs: list[str], chats: bool
+def test_a_model_is_asked_only_for_what_it_produces(
+    site: Site, outputs: list[str], chats: bool, embeds: bool
 ) -> None:
-    site.model.output_modalities = outputs
-    site.model.save_fields("output_modalities")
+    produce(site, *outputs)
     site.publish()
-    for path, body in (
-        (CHAT, site.chat_body()),
-        ("/api/v1/completions", {"model": site.model.slug, "prompt": "one"}),
+    for path, body, is_served in (
+        (CHAT, site.chat_body(), chats),
+        ("/api/v1/completions", {"model": site.model.slug, "prompt": "one"}, chats),
+        (ROUTE, {"model": site.model.slug, "input": "one"}, embeds),
     ):
+        before = len(site.upstream.requests)
         answer = site.post(body, path=path)
-        assert answer.status_code == (200 if chats else 404)
-        if not chats:
+        assert answer.status_code == (200 if is_served else 404)
+        if not is_served:
             [excluded] = answer.json()["error"]["metadata"]["excluded"]
             assert excluded["excluded_by"] == ["operation_not_supported"]
-            site.assert_nothing_happened()
-    embedded = site.post({"model": site.model.slug, "input": "one"}, path=ROUTE)
-    assert embedded.status_code == 200
+            assert len(site.upstream.requests) == before
 
 
 def test_the_routing_record_is_returned_on_request(site: Site) -> None:

@@ -110,7 +110,7 @@ def make_site(
         upstream=upstream,
         tenant=factories.make_tenant(),
         provider=provider,
-        model=factories.make_model("acme/falcon"),
+        model=factories.make_model("acme/falcon", output_modalities=["text", "embeddings"]),
         eventually=eventually,
     )
 
