@@ -6,7 +6,7 @@ midnight, and nothing is carried over.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -113,7 +113,14 @@ class RateLimited(TooManyRequests):
     """
 
     def __init__(
-        self, rule: RateRule, rate: Rate, *, used: int, need: int, taken: int, now: datetime
+        self,
+        rule: RateRule,
+        rate: Rate,
+        *,
+        used: int,
+        need: int,
+        now: datetime,
+        headers: Mapping[str, str],
     ) -> None:
         self.scope, self.rate = rule.scope, rate
         limit = rule.limits[rate]
@@ -125,22 +132,24 @@ class RateLimited(TooManyRequests):
             "scope": rule.scope.value,
             "name": rate.value,
             "limit": limit,
-            "used": used + taken,
+            "used": used,
             "window": window,
             "resets_at": None if ends_at is None else ends_at.isoformat().replace("+00:00", "Z"),
         }
         if rule.model is not None:
             described["model"] = rule.model
-        headers: dict[str, str] = {}
+        own_headers: dict[str, str] = {}
         if rate is Rate.TOKENS_PER_MINUTE:
             described["requested"] = need
             text += f" This request may use {need:,}: its prompt and its max_tokens."
         if need > limit:
             text += " Send a shorter prompt or a lower max_tokens."
-            headers["x-should-retry"] = "false"
+            own_headers["x-should-retry"] = "false"
         else:
-            headers["Retry-After"] = str(_seconds_until(ends_at, now))
-        super().__init__(text, metadata={"rate_limit": described}, headers=headers)
+            own_headers["Retry-After"] = str(_seconds_until(ends_at, now))
+        super().__init__(
+            text, metadata={"rate_limit": described}, headers={**headers, **own_headers}
+        )
 
 
 def window_start(rate: Rate, now: datetime) -> datetime:
@@ -191,11 +200,15 @@ def used_of(rate: Rate, meter: MeterReading, now: datetime) -> int:
 
 
 def render_headers(
-    rules: Iterable[RateRule], meters: Mapping[UUID, MeterReading], now: datetime
+    rules: Iterable[RateRule],
+    meters: Mapping[UUID, MeterReading],
+    now: datetime,
+    taken: Callable[[Rate, UUID], int] = lambda rate, subject_id: 0,
 ) -> dict[str, str]:
     """Returns the ``x-ratelimit-…`` headers of the limits that have the least left.
 
-    Without a limit on requests or on tokens, the headers of that kind are missing.
+    Without a limit on requests or on tokens, the headers of that kind are missing. ``taken``
+    returns what was used since the meters were read.
     """
     tightest: dict[str, tuple[int, int, Rate]] = {}
     for rule in rules:
@@ -206,7 +219,8 @@ def render_headers(
             if rate is Rate.CONCURRENT_REQUESTS:
                 continue
             kind = "tokens" if rate is Rate.TOKENS_PER_MINUTE else "requests"
-            left = max(limit - used_of(rate, meter, now), 0)
+            used = used_of(rate, meter, now) + taken(rate, rule.subject_id)
+            left = max(limit - used, 0)
             tightest[kind] = min(tightest.get(kind, (left, limit, rate)), (left, limit, rate))
     headers = {}
     for kind, (left, limit, rate) in tightest.items():

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from typing import Self
+from collections.abc import Mapping
+from typing import Any, Self
 
 from django.db import models, transaction
 
-from accounts.models import Organization
+from accounts.models import LimitOwner, Organization, RateLimit
 from config.api.errors import Conflict, NotFound
 from config.audit.triggers import Audit
 from config.models import BaseModel
@@ -31,16 +32,26 @@ class EndUserQuerySet(models.QuerySet["EndUser"]):
 
 
 class EndUserManager(models.Manager.from_queryset(EndUserQuerySet)):  # type: ignore[misc]
-    def register(self, *, organization_id: uuid.UUID, user: str) -> EndUser:
+    def register(
+        self,
+        *,
+        organization_id: uuid.UUID,
+        user: str,
+        rate_limits: Mapping[str, Any] | None = None,
+    ) -> EndUser:
         """Registers an end user; raises :class:`AlreadyRegistered` when it exists.
 
-        The unique constraint decides between concurrent registrations.
+        The unique constraint decides between concurrent registrations. ``rate_limits`` are changes
+        as :meth:`RateLimitManager.change` takes them.
         """
         end_user = EndUser(organization_id=organization_id, user=user)
-        [stored] = self.bulk_create([end_user], ignore_conflicts=True)
-        found: EndUser | None = self.filter(pk=stored.pk).first()
-        if found is None:
-            raise AlreadyRegistered
+        with transaction.atomic():
+            if rate_limits is not None:
+                RateLimit.objects.change(end_user.limit_owner, rate_limits)
+            [stored] = self.bulk_create([end_user], ignore_conflicts=True)
+            found: EndUser | None = self.filter(pk=stored.pk).first()
+            if found is None:
+                raise AlreadyRegistered
         return found
 
 
@@ -71,6 +82,26 @@ class EndUser(BaseModel):
 
     def __str__(self) -> str:
         return self.user
+
+    @property
+    def limit_owner(self) -> LimitOwner:
+        return LimitOwner(self.organization_id, end_user=self.user)
+
+    def edit(
+        self, *, is_active: bool | None = None, rate_limits: Mapping[str, Any] | bool | None = False
+    ) -> bool:
+        """Marks the end user and changes its rate limits; returns whether anything changed.
+
+        ``rate_limits`` are changes as :meth:`RateLimitManager.change` takes them; ``False`` leaves
+        all of them unchanged.
+        """
+        with transaction.atomic():
+            is_changed = False
+            if not isinstance(rate_limits, bool):
+                is_changed = RateLimit.objects.change(self.limit_owner, rate_limits)
+            if is_active is not None:
+                is_changed |= self._set_active(is_active=is_active)
+        return is_changed
 
     def activate(self) -> bool:
         """INACTIVE → ACTIVE. Returns whether anything changed."""

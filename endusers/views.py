@@ -103,13 +103,13 @@ class EndUserViewSet(ListModelMixin, OrganizationViewSet):
         extensions=errors(404),
     )
     def partial_update(self, request: Request, user: str) -> Response:
-        """Marks a registration active or inactive. Inference works either way."""
+        """Marks a registration active or inactive, and changes its rate limits.
+
+        Inference works either way, within the rate limits.
+        """
         fields = self.read_body(UpdateSerializer)
         end_user = self.get_object()
-        if fields["is_active"]:
-            end_user.activate()
-        else:
-            end_user.deactivate()
+        end_user.edit(**fields)
         return self.respond(end_user)
 
     @extend_schema(

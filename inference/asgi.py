@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, ClassVar, Final
 
@@ -154,6 +155,7 @@ class Inference:
             occupancy,
         )
         connection.generation_id = exchange.generation_id
+        connection.rate_headers = exchange.rate_headers
         token = logs.generation_id.set(exchange.generation_id)
         try:
             connection.watch_caller()
@@ -221,6 +223,7 @@ class _Connection:
         self._cycle: Cycle = scope["causeway.cycle"]
         self.request_id = logs.new_request_id(self.header(b"x-request-id"))
         self.generation_id = ""
+        self.rate_headers: Mapping[str, str] | None = None
         self._has_begun = False
         self._is_sending = False
         self._last_sent = 0.0
@@ -412,6 +415,8 @@ class _Connection:
         headers = [(b"x-request-id", self.request_id.encode())]
         if self.generation_id:
             headers.append((b"x-generation-id", self.generation_id.encode()))
+        if self.rate_headers:
+            headers += [(name.encode(), text.encode()) for name, text in self.rate_headers.items()]
         return headers
 
     def header(self, name: bytes) -> str | None:

@@ -33,6 +33,11 @@ _SECONDS: Final = Histogram(
 _REFUSALS: Final = Counter(
     "causeway_refusals_total", "Inference requests refused before admission.", ("status",)
 )
+_LIMITED: Final = Counter(
+    "causeway_rate_limited_total",
+    "Requests refused by a rate limit, by the limit and by its owner.",
+    ("scope", "limit"),
+)
 # ``kind`` is the slug of a builtin filter, or ``custom``: organizations name their own filters, and
 # metrics must not reveal those names.
 _FILTERED: Final = Counter(
@@ -66,6 +71,11 @@ def count_claim(reason: str) -> None:
 def count_refused(status: int) -> None:
     """Counts a request that was refused before it had a generation."""
     _REFUSALS.labels(str(status)).inc()
+
+
+def count_limited(scope: str, limit: str) -> None:
+    """Counts a request that a rate limit refused."""
+    _LIMITED.labels(scope, limit).inc()
 
 
 def count_findings(findings: Iterable[Finding]) -> None:

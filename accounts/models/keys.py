@@ -14,6 +14,7 @@ from django.db.models import Case, Count, Exists, OuterRef, Q, Subquery, When
 from accounts.models.edits import write_fields
 from accounts.models.members import Member
 from accounts.models.organizations import Organization
+from accounts.models.rate_limits import LimitOwner, RateLimit
 from accounts.models.terms import LimitReset
 from accounts.models.workspaces import Workspace, require_workspace
 from config import secrets
@@ -88,11 +89,13 @@ class ApiKeyManager(models.Manager.from_queryset(ApiKeyQuerySet)):  # type: igno
         name: str,
         is_management: bool = False,
         expires_at: datetime | None = None,
+        rate_limits: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> tuple[ApiKey, Secret]:
         """Creates a key and returns it with its secret; only a digest of the secret is stored.
 
-        Raises :class:`WorkspaceNotFound` when the workspace was deleted meanwhile.
+        ``rate_limits`` are changes as :meth:`RateLimitManager.change` takes them. Raises
+        :class:`WorkspaceNotFound` when the workspace was deleted meanwhile.
         """
         secret = secrets.generate_api_key(is_management=is_management)
         with transaction.atomic():
@@ -111,6 +114,8 @@ class ApiKeyManager(models.Manager.from_queryset(ApiKeyQuerySet)):  # type: igno
             # Workers whose list of peppers is older or newer must find the key as well.
             digests = secrets.KeyDigests(secret.reveal())
             KeyDigest.objects.store(key.pk, dict(zip(digests, digests.pepper_ids, strict=True)))
+            if rate_limits is not None:
+                RateLimit.objects.change(key.limit_owner, rate_limits)
         return key, secret
 
 
@@ -181,10 +186,15 @@ class ApiKey(BaseModel):
     def is_usable(self) -> bool:
         return not self.disabled and (self.expires_at is None or self.expires_at > clock.now())
 
+    @property
+    def limit_owner(self) -> LimitOwner:
+        return LimitOwner(self.organization_id, api_key_id=self.pk)
+
     def edit(self, **changes: Any) -> bool:
         """PRESENT → PRESENT. Writes the fields that differ and returns whether any did.
 
-        Raises :class:`ApiKeyNotFound` when the key was revoked meanwhile, and
+        ``rate_limits`` are changes as :meth:`RateLimitManager.change` takes them. Raises
+        :class:`ApiKeyNotFound` when the key was revoked meanwhile, and
         :class:`WorkspaceNotFound` when the key would become usable in a deleted workspace.
         """
         with transaction.atomic():
@@ -195,7 +205,10 @@ class ApiKey(BaseModel):
                 Organization.objects.lock(self.organization_id)
             if "workspace_id" in changes or changes.get("disabled") is False:
                 require_workspace(changes.get("workspace_id", self.workspace_id))
-            return write_fields(self, changes)
+            is_limited = False
+            if "rate_limits" in changes:
+                is_limited = RateLimit.objects.change(self.limit_owner, changes.pop("rate_limits"))
+            return write_fields(self, changes) or is_limited
 
     def revoke(self) -> bool:
         """PRESENT → DELETED. Refuses the key from the next request on.
@@ -208,6 +221,7 @@ class ApiKey(BaseModel):
                 return False
             self.disabled, self.deleted_at = True, clock.now()
             self.save_fields("disabled", "deleted_at")
+            self.rate_limits.all().delete()
         return True
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -45,6 +45,10 @@ class LimitOwner:
             "api_key_id": self.api_key_id,
             "end_user": self.end_user,
         }
+
+    @property
+    def is_organization(self) -> bool:
+        return self.workspace_id is None and self.api_key_id is None and self.end_user is None
 
     def subject_id(self, model: str | None = None) -> uuid.UUID:
         """Returns the subject of the meter that counts the owner's requests, to one model or all.
@@ -96,6 +100,22 @@ class RateLimitManager(models.Manager.from_queryset(RateLimitQuerySet)):  # type
                     "users and models. Remove some, or limit a workspace instead.",
                 )
         return is_changed
+
+    def describe(self, owners: Iterable[LimitOwner]) -> dict[LimitOwner, dict[str, Any]]:
+        """Returns the limits of each owner, in the form in which the interface shows them."""
+        found: dict[LimitOwner, list[RateLimit]] = {owner: [] for owner in owners}
+        parts = Q(pk=None)
+        for name in ("workspace_id", "api_key_id", "end_user"):
+            named = [value for owner in found if (value := getattr(owner, name)) is not None]
+            if named:
+                parts |= Q(**{f"{name}__in": named})
+        if any(owner.is_organization for owner in found):
+            parts |= Q(workspace=None, api_key=None, end_user=None)
+        rows = self.filter(parts, organization_id__in={owner.organization_id for owner in found})
+        for row in rows:
+            if row.owner in found:
+                found[row.owner].append(row)
+        return {owner: describe_limits(rows) for owner, rows in found.items()}
 
     def _change_row(
         self, owner: LimitOwner, model: str | None, limits: Mapping[str, int | None] | None
@@ -168,6 +188,10 @@ class RateLimit(BaseModel):
 
     def __str__(self) -> str:
         return f"rate limit of {self.subject_id}"
+
+    @property
+    def owner(self) -> LimitOwner:
+        return LimitOwner(self.organization_id, self.workspace_id, self.api_key_id, self.end_user)
 
 
 def describe_limits(rows: Collection[RateLimit]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, Final, Self
 
 import pgtrigger
@@ -15,6 +15,7 @@ from django.db.models import Q
 from accounts.models.edits import refusal, write_fields
 from accounts.models.members import Member
 from accounts.models.organizations import Organization
+from accounts.models.rate_limits import LimitOwner, RateLimit
 from accounts.models.terms import BudgetInterval
 from accounts.models.versions import RoutingVersionBump
 from config.api.errors import InvalidRequest, NotFound, Unavailable
@@ -56,9 +57,13 @@ class WorkspaceManager(models.Manager.from_queryset(WorkspaceQuerySet)):  # type
         name: str,
         slug: str,
         created_by: str | None = None,
+        rate_limits: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> Workspace:
-        """Creates a workspace; raises :class:`InvalidRequest` for a slug that is taken."""
+        """Creates a workspace; raises :class:`InvalidRequest` for a slug that is taken.
+
+        ``rate_limits`` are changes as :meth:`RateLimitManager.change` takes them.
+        """
         with transaction.atomic():
             Organization.objects.lock(organization_id)
             workspace = Workspace(
@@ -70,6 +75,8 @@ class WorkspaceManager(models.Manager.from_queryset(WorkspaceQuerySet)):  # type
             )
             workspace.require_free(slug)
             workspace.save(force_insert=True)
+            if rate_limits is not None:
+                RateLimit.objects.change(workspace.limit_owner, rate_limits)
         return workspace
 
 
@@ -135,6 +142,10 @@ class Workspace(BaseModel):
         """Returns the primary key of the guardrail that applies to the whole workspace."""
         return default_guardrail_id(self.pk)
 
+    @property
+    def limit_owner(self) -> LimitOwner:
+        return LimitOwner(self.organization_id, workspace_id=self.pk)
+
     def require_free(self, slug: str) -> None:
         """Raises :class:`InvalidRequest` for a slug that is taken or looks like an id.
 
@@ -149,14 +160,18 @@ class Workspace(BaseModel):
     def edit(self, **changes: Any) -> bool:
         """PRESENT → PRESENT. Writes the fields that differ and returns whether any did.
 
-        Raises :class:`WorkspaceNotFound` when the workspace was deleted meanwhile, and
+        ``rate_limits`` are changes as :meth:`RateLimitManager.change` takes them. Raises
+        :class:`WorkspaceNotFound` when the workspace was deleted meanwhile, and
         :class:`InvalidRequest` for a slug that is taken.
         """
         with transaction.atomic():
             self._lock_present()
             if changes.get("slug", self.slug) != self.slug:
                 self.require_free(changes["slug"])
-            return write_fields(self, changes)
+            is_limited = False
+            if "rate_limits" in changes:
+                is_limited = RateLimit.objects.change(self.limit_owner, changes.pop("rate_limits"))
+            return write_fields(self, changes) or is_limited
 
     def close(self, *, confirm_default: bool = False) -> None:
         """PRESENT → DELETED. Deletes budgets, guardrails and memberships, and frees the slug.
@@ -203,6 +218,7 @@ class Workspace(BaseModel):
             self.budgets.all().delete()
             self.guardrails.all().delete()
             self.memberships.all().delete()
+            self.rate_limits.all().delete()
             self.slug, self.deleted_at = self.pk.hex, now
             self.save_fields("slug", "deleted_at")
         return True

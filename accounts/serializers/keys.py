@@ -10,6 +10,11 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
 from accounts.models import ApiKey, LimitReset, Region, policy_of
+from accounts.serializers.rate_limits import (
+    RateLimitedListSerializer,
+    RateLimitsSerializer,
+    describe_row,
+)
 from billing.budgets import Budget, spent_nano
 from billing.models import Meter
 from catalog.pricing import usd
@@ -39,6 +44,9 @@ class _KeyLimitFields(StrictSerializer):
         help_text="The interval after which spending is reset, at midnight UTC; null for never.",
     )
     include_byok_in_limit = FlagField(required=False)
+    rate_limits = RateLimitsSerializer(
+        required=False, allow_null=True, help_text="Null removes all of them."
+    )
 
 
 @extend_schema_serializer(component_name="CreateKeyExternal")
@@ -97,8 +105,8 @@ class _UsageSerializer(serializers.Serializer[Any]):
     byok_usage_monthly = serializers.FloatField()
 
 
-class _KeyListSerializer(serializers.ListSerializer[Any]):
-    """Renders keys with one query for the usage of all of them."""
+class _KeyListSerializer(RateLimitedListSerializer):
+    """Renders keys with one query for the usage of all of them, and one for their rate limits."""
 
     def to_representation(self, data: Any) -> Any:
         cast("dict[str, Any]", self.context)["meters"] = Meter.objects.in_bulk(
@@ -122,6 +130,7 @@ class KeySerializer(_UsageSerializer):
     limit_remaining = serializers.FloatField(allow_null=True)
     limit_reset = serializers.CharField(allow_null=True)
     include_byok_in_limit = serializers.BooleanField()
+    rate_limits = RateLimitsSerializer()
     expires_at = serializers.DateTimeField(allow_null=True)
     last_used_at = serializers.DateTimeField(allow_null=True)
     created_at = serializers.DateTimeField()
@@ -143,6 +152,7 @@ class KeySerializer(_UsageSerializer):
                 "external_user": instance.external_user,
                 "disabled": instance.disabled,
                 **_describe_limit(instance, meter),
+                "rate_limits": describe_row(instance, self.context),
                 "expires_at": instance.expires_at,
                 "last_used_at": meter.last_used_at,
                 "created_at": instance.created_at,

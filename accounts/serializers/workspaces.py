@@ -16,6 +16,11 @@ from accounts.models import (
     WorkspaceBudget,
     WorkspaceMember,
 )
+from accounts.serializers.rate_limits import (
+    RateLimitedListSerializer,
+    RateLimitsSerializer,
+    ShownRateLimits,
+)
 from config.api.fields import (
     ChoiceField,
     DollarsField,
@@ -82,6 +87,9 @@ class _WorkspaceFields(StrictSerializer):
     is_data_discount_logging_enabled = FlagField(required=False)
     is_observability_broadcast_enabled = FlagField(required=False)
     is_observability_io_logging_enabled = FlagField(required=False)
+    rate_limits = RateLimitsSerializer(
+        required=False, allow_null=True, help_text="Null removes all of them."
+    )
 
     def validate_slug(self, slug: str) -> str:
         if not WORKSPACE_SLUG.fullmatch(slug):
@@ -115,9 +123,11 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
     )
     default_provider_sort = serializers.CharField(allow_null=True)
     io_logging_sampling_rate = serializers.FloatField()
+    rate_limits = ShownRateLimits()
 
     class Meta:
         model = Workspace
+        list_serializer_class = RateLimitedListSerializer
         fields = (
             "id",
             "name",
@@ -134,6 +144,7 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
             "is_data_discount_logging_enabled",
             "is_observability_broadcast_enabled",
             "is_observability_io_logging_enabled",
+            "rate_limits",
             "created_by",
             "created_at",
             "updated_at",

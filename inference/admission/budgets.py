@@ -13,7 +13,14 @@ from uuid import UUID
 import msgspec
 
 from billing.budgets import Budget, MeterReading, Scope
-from billing.rate_limits import Rate, RateLimited, RateRule, base_of, used_of
+from billing.rate_limits import (
+    Rate,
+    RateLimited,
+    RateRule,
+    base_of,
+    render_headers,
+    used_of,
+)
 from catalog.pricing import decimal_text, usd
 from config.api.errors import Forbidden, PaymentRequired
 from config.clock import clock
@@ -113,10 +120,13 @@ class Readings:
         for rule in rules:
             meter = self.readings[rule.subject_id]
             for rate, limit in rule.limits.items():
-                used, taken = used_of(rate, meter, self.now), self._taken(rate, rule.subject_id)
+                used = used_of(rate, meter, self.now) + self._taken(rate, rule.subject_id)
                 more = need if rate is Rate.TOKENS_PER_MINUTE else 1
-                if used + taken + more > limit:
-                    raise RateLimited(rule, rate, used=used, taken=taken, need=more, now=self.now)
+                if used + more > limit:
+                    headers = render_headers(rules, self.readings, self.now, self._taken)
+                    raise RateLimited(
+                        rule, rate, used=used, need=more, now=self.now, headers=headers
+                    )
 
     def _taken(self, rate: Rate, subject_id: UUID) -> int:
         """Returns how much of a limit the requests of the batch take."""

@@ -221,9 +221,8 @@ def read_rates(rows: Iterable[RateLimit]) -> RateRules:
     owners: dict[LimitOwner, tuple[dict[str, RateRule], list[RateRule]]] = {}
     for row in rows:
         limits = {rate: value for rate in Rate if (value := getattr(row, rate)) is not None}
-        owner = LimitOwner(row.organization_id, row.workspace_id, row.api_key_id, row.end_user)
-        models, own = owners.setdefault(owner, ({}, []))
-        rule = RateRule(_scope_of(owner), row.subject_id, limits, row.model)
+        models, own = owners.setdefault(row.owner, ({}, []))
+        rule = RateRule(_scope_of(row.owner), row.subject_id, limits, row.model)
         if row.model is None:
             own.append(rule)
         else:

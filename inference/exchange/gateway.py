@@ -15,6 +15,7 @@ from uuid import UUID
 from django.conf import settings
 from msgspec.structs import replace
 
+from billing.rate_limits import RateLimited
 from catalog.dialects.base import InvalidStream, ProviderFailure, Reply
 from catalog.dialects.shared.raw import Piece
 from config.api.errors import GatewayError, Unauthenticated
@@ -123,6 +124,9 @@ class Gateway:
         except ContentBlocked as exc:
             metrics.count_findings([exc.finding])
             raise
+        except RateLimited as exc:
+            metrics.count_limited(exc.scope, exc.rate)
+            raise
         except Unauthenticated:
             key.doubt()
             raise
@@ -195,6 +199,8 @@ class Exchange:
 
     def __init__(self, gateway: Gateway, admission: Admission, occupancy: Occupancy) -> None:
         self.generation_id = admission.generation_id
+        # What is left of the caller's rate limits.
+        self.rate_headers = admission.rate_headers
         self.organization_id = admission.authority.organization_id
         self.occupancy = occupancy
         self._gateway = gateway
