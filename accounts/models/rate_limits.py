@@ -96,8 +96,8 @@ class RateLimitManager(models.Manager.from_queryset(RateLimitQuerySet)):  # type
             if is_changed and self.for_organization(owner.organization_id).count() > MOST_ROWS:
                 raise refusal(
                     "rate_limits",
-                    f"An organization can have {MOST_ROWS:,} rate limits of workspaces, keys, end "
-                    "users and models. Remove some, or limit a workspace instead.",
+                    f"An organization can have at most {MOST_ROWS:,} rate limits of workspaces, "
+                    "keys, end users and models. Remove some, or limit a workspace instead.",
                 )
         return is_changed
 

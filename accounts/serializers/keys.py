@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import date, datetime
 from typing import Any, cast
 
-from drf_spectacular.utils import extend_schema_serializer
+from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
@@ -78,7 +78,22 @@ class CreateKeySerializer(_KeyLimitFields):
         return attrs if external is None else {**attrs, "external_user": external["user"]}
 
 
-@extend_schema_serializer(component_name="UpdateKeysRequest")
+@extend_schema_serializer(
+    component_name="UpdateKeysRequest",
+    examples=[
+        OpenApiExample(
+            "Rate limits",
+            value={
+                "rate_limits": {
+                    "requests_per_minute": 60,
+                    "concurrent_requests": None,
+                    "models": {"acme/falcon-9": {"tokens_per_minute": 20000}},
+                }
+            },
+            request_only=True,
+        )
+    ],
+)
 class UpdateKeySerializer(_KeyLimitFields):
     """An absent field stays unchanged."""
 

@@ -37,7 +37,9 @@ WITH used AS (
            sum(g.hold_nano) FILTER (WHERE g.status = 'pending') AS held_cost,
            sum(g.upstream_hold_nano) FILTER (WHERE g.status = 'pending') AS held_byok
     FROM inference_generation g,
-         unnest(ARRAY[g.api_key_id, g.workspace_id, g.member_id]) AS subject_id
+         unnest(
+             ARRAY[g.api_key_id, g.workspace_id, g.member_id] || g.limit_subjects
+         ) AS subject_id
     GROUP BY 1
 )
 SELECT m.subject_id, m.cost, u.cost, m.byok, u.byok, m.held_cost, u.held_cost, m.held_byok,

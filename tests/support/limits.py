@@ -1,0 +1,48 @@
+"""Rate limits in tests: sets them, and waits until a minute has begun."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import requests
+from django.db import connection
+
+from accounts.models import ApiKey, LimitOwner, RateLimit
+from tests.support.inference.site import Site
+
+
+def owner_of(site: Site, scope: str) -> LimitOwner:
+    """Returns the tenant's owner of rate limits in a scope."""
+    organization = site.tenant.organization.pk
+    match scope:
+        case "api_key":
+            return LimitOwner(organization, api_key_id=ApiKey.objects.get(name="inference").pk)
+        case "workspace":
+            return LimitOwner(organization, workspace_id=site.tenant.workspace.pk)
+        case "end_user":
+            return LimitOwner(organization, end_user="customer-42")
+        case _:
+            return LimitOwner(organization)
+
+
+def limit(site: Site, scope: str, **limits: Any) -> LimitOwner:
+    """Sets rate limits of the tenant and returns their owner."""
+    owner = owner_of(site, scope)
+    RateLimit.objects.change(owner, limits)
+    return owner
+
+
+def is_early() -> bool:
+    """Returns whether the minute of the database has half a minute left."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT extract(second FROM clock_timestamp()) < 30")
+        return bool(cursor.fetchone()[0])
+
+
+def rate_of(answer: requests.Response) -> dict[str, str]:
+    """Returns the rate-limit headers of an answer, without the common part of their names."""
+    return {
+        name.lower().removeprefix("x-ratelimit-"): value
+        for name, value in answer.headers.items()
+        if name.lower().startswith("x-ratelimit-")
+    }
