@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, Final
 
 import msgspec
@@ -10,11 +14,102 @@ from config.api.errors import MethodNotAllowed
 from config.clock_report import clock_report
 from config.server.bodies import Scope, Send
 
+logger = logging.getLogger(__name__)
+
 PROBES: Final = frozenset(("/healthz", "/readyz"))
+# Admissions fail if no one has succeeded for so long after a failure.
+_FAILING_SECONDS: Final = 1.0
+_PROBE_SECONDS: Final = 1.0
+# Without an admission for so long, only probes tell.
+_QUIET_SECONDS: Final = 5.0
+_MESSAGES: Final = {
+    "stopping": "The worker stops; it still serves for DRAIN_SECONDS.",
+    "database": "The worker's heartbeat does not reach the database.",
+    "admissions": "The database has taken no admission of this worker since one failed.",
+}
+
+
+class Admissions:
+    """Whether admissions succeed, by those that were tried and by probes.
+
+    Only failures since the last success count. One organization may fail for a reason of its own,
+    so its failures alone say nothing: those of another one, of the connection or of a probe must
+    join them, a second after the first failure or later.
+    """
+
+    def __init__(self) -> None:
+        self._failing_since: float | None = None
+        self._failed_at = 0.0
+        self._succeeded_at = -_QUIET_SECONDS
+        self._owners: set[Hashable] = set()
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the worker should get no traffic, because it can admit nothing."""
+        return (
+            self._failing_since is not None
+            and self._failed_at >= self._failing_since + _FAILING_SECONDS
+            and (None in self._owners or len(self._owners) > 1)
+        )
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no request says how admissions are."""
+        return (
+            self._failing_since is not None
+            or time.monotonic() > self._succeeded_at + _QUIET_SECONDS
+        )
+
+    def record_success(self) -> None:
+        """Records an admission."""
+        self._succeeded_at = time.monotonic()
+        if self._failing_since is not None:
+            self._clear()
+
+    def record_failure(self, owner: Hashable | None = None) -> None:
+        """Records that the database took no admission.
+
+        ``owner`` is the organization, if the reason may be its own.
+        """
+        now = time.monotonic()
+        if self._failing_since is None:
+            self._failing_since = now
+        had_failed = self.is_failing
+        self._failed_at = now
+        if len(self._owners) < 2 or owner is None:
+            self._owners.add(owner)
+        if self.is_failing and not had_failed:
+            logger.error("admissions fail: /readyz answers 503 until one succeeds")
+
+    async def keep_probing(self, probe: Callable[[], Awaitable[None]]) -> None:
+        """Tries an admission of nothing every second while no request tells how admissions are.
+
+        A probe that succeeds ends the failing state only when no request has failed for five
+        seconds: the requests know better.
+        """
+        while True:
+            await asyncio.sleep(_PROBE_SECONDS)
+            if not self.is_quiet:
+                continue
+            try:
+                await probe()
+            except Exception as exc:
+                logger.warning("the probe of admissions failed: %s", type(exc).__name__)
+                self.record_failure()
+            else:
+                if time.monotonic() > self._failed_at + _QUIET_SECONDS or self._owners == {None}:
+                    self.record_success()
+
+    def _clear(self) -> None:
+        if self.is_failing:
+            logger.warning("admissions succeed again")
+        self._failing_since = None
+        self._owners.clear()
 
 
 class Readiness:
-    """The state of a process: whether it stops, and whether its last statement reached PostgreSQL.
+    """The state of a process: whether it stops, whether statements reach PostgreSQL, and whether
+    requests are admitted.
 
     The heartbeat of the data plane runs a statement every second.
     """
@@ -22,20 +117,24 @@ class Readiness:
     def __init__(self) -> None:
         self.is_draining = False
         self.is_database_available = True
+        self.admissions = Admissions()
 
     def body(self) -> tuple[int, dict[str, Any]]:
         """Returns the status and the body of ``/readyz``."""
-        status, answer = self._judge()
+        reason = self._find_reason()
+        answer: dict[str, Any] = {"status": "ok"}
+        if reason is not None:
+            answer = {"status": "unavailable", "reason": reason, "message": _MESSAGES[reason]}
         if offset := clock_report.describe():
             answer["clock"] = offset
-        return status, answer
+        return 200 if reason is None else 503, answer
 
-    def _judge(self) -> tuple[int, dict[str, Any]]:
+    def _find_reason(self) -> str | None:
         if self.is_draining:
-            return 503, {"status": "unavailable", "reason": "stopping"}
+            return "stopping"
         if not self.is_database_available:
-            return 503, {"status": "unavailable", "reason": "database"}
-        return 200, {"status": "ok"}
+            return "database"
+        return "admissions" if self.admissions.is_failing else None
 
 
 readiness: Final = Readiness()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -17,6 +18,7 @@ from config.server.batching.lane import Lane, Ticket
 from config.server.batching.lanes import Lanes
 from config.server.batching.suspects import Suspects
 from config.server.batching.waits import Blocked
+from config.server.readiness import readiness
 from config.sql import load_statement
 from inference.admission.authority import (
     Authority,
@@ -101,6 +103,8 @@ class AdmissionStore:
                     entries, may_recall=may_recall, is_last=attempt == _TRIES - 1
                 )
             except Exception as exc:
+                if not isinstance(exc, Blocked):
+                    readiness.admissions.record_failure()
                 # The admissions of earlier tries are stored, so they are returned: their callers
                 # must settle them.
                 for index in waiting:
@@ -273,12 +277,17 @@ class AdmissionStore:
             ],
             {admission.authority.organization_id for _, admission in admitted},
         )
+        readiness.admissions.record_success()
         stored = {row[0] for row in rows if row[1] is None}
         if len(rows) > len(stored):
             meters = [parse_meter(row[1]) for row in rows if row[1] is not None]
             self._authority.remember_meters(meters)
             _tell_rates([each for _, each in admitted if each.generation_id in stored], meters)
         return stored
+
+    async def probe(self) -> None:
+        """Stores nothing, as admissions would be stored; raises what prevents them."""
+        await self._connection.execute(ADMIT, ["[]", "[]", []])
 
     async def _store_each(
         self, admitted: AdmittedByIndex, budgets: Budgets, stored: set[str], *, is_last: bool
@@ -302,6 +311,7 @@ class AdmissionStore:
                 refusals[index] = unavailable = exc
             except Rejected:
                 if is_last:
+                    readiness.admissions.record_failure(organization_id)
                     refusals[index] = Conflict("A resource that this request needs was removed.")
         return refusals
 
@@ -367,6 +377,8 @@ class AdmissionLanes:
     def __init__(self, health: HealthTable, suspects: Suspects) -> None:
         self._health = health
         self._authority = AuthorityReader(Snapshots())
+        self._probed = AdmissionStore(health, self._authority)
+        self._probing: asyncio.Task[None] | None = None
         self._admissions: Lanes[AdmissionRequest, Admission] = Lanes(
             "admit", self._open_admission, suspects, patience=_PATIENCE_SECONDS
         )
@@ -374,7 +386,14 @@ class AdmissionLanes:
             "repin", _open_repin, suspects, limit=_REPINS, patience=_PATIENCE_SECONDS
         )
 
+    def start(self) -> None:
+        """Begins to probe admissions while no request tells how they are."""
+        self._probing = asyncio.create_task(readiness.admissions.keep_probing(self._probed.probe))
+
     async def close(self) -> None:
+        if self._probing is not None:
+            self._probing.cancel()
+        await self._probed.close()
         await self._admissions.close()
         await self._repins.close()
         await self._authority.close()
@@ -389,8 +408,14 @@ class AdmissionLanes:
         The other requests of the batch then wait neither for the reading nor for the organization's
         copy. Raises :class:`Unavailable`.
         """
-        if self._authority.recall(key_digest) is None:
+        if self._authority.recall(key_digest) is not None:
+            return
+        try:
             await self._authority.read([key_digest])
+        except Unavailable as exc:
+            if not isinstance(exc, Blocked):
+                readiness.admissions.record_failure()
+            raise
 
     def submit(
         self, organization_id: UUID, request: AdmissionRequest

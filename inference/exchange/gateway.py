@@ -85,6 +85,7 @@ class Gateway:
     async def open(self) -> None:
         await self.egress_client.__aenter__()
         self._heartbeat.start()
+        self._admissions.start()
 
     async def close(self) -> None:
         """Waits until everything delivered is settled, then closes the connections.
