@@ -383,7 +383,7 @@ class AdmissionLanes:
             "admit", self._open_admission, suspects, patience=_PATIENCE_SECONDS
         )
         self._repins: Lanes[Repinning, bool] = Lanes(
-            "repin", _open_repin, suspects, limit=_REPINS, patience=_PATIENCE_SECONDS
+            "repin", _open_repin, suspects, side=2, limit=_REPINS, patience=_PATIENCE_SECONDS
         )
 
     def start(self) -> None:

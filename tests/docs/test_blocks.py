@@ -20,7 +20,7 @@ EXECUTED = {
     "docs/dialects.md": "test_demo_pages",
     "docs/operating.md": "test_rotation",
 }
-LANGUAGES = {SHELL, PYTHON, "json", "text"}
+LANGUAGES = {SHELL, PYTHON, "json", "sql", "text"}
 
 
 def test_every_page_with_commands_is_executed() -> None:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 
 from django.core.management import get_commands, load_command_class
 from django.core.management.base import BaseCommand
+from django.db import connection
 from prometheus_client import REGISTRY
 
 from billing.metrics import TopUpCollector
+from billing.models import Account
 from config.local.bootstrap import PROJECT
 from config.management.commands.work import DUTIES
-from tests.support.markdown import read_tables
+from tests.support.database.locks import locked, waiting
+from tests.support.factories import Tenant
+from tests.support.markdown import read_blocks, read_tables
 
 PAGE = PROJECT / "docs" / "operating.md"
 APPS = {"accounts", "billing", "catalog", "config", "endpoints", "endusers", "inference"}
@@ -57,3 +63,27 @@ def test_every_metric_is_listed(db: None) -> None:
         if family.name.startswith("causeway_")
     }
     assert {name for name in listed() if name.startswith("causeway_")} == names
+
+
+def test_the_query_of_the_page_names_the_session_that_holds_a_lock(
+    tenant: Tenant, transactional_db: None, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
+    [block] = read_blocks(PAGE, "sql")
+    rows = Account.objects.filter(organization=tenant.organization).order_by()
+
+    def wait_for_lock() -> None:
+        with locked(rows):
+            pass
+
+    with ThreadPoolExecutor(1) as pool:
+        with locked(rows):
+            waiter = pool.submit(wait_for_lock)
+            eventually(lambda: waiting() == 1)
+            with connection.cursor() as cursor:
+                cursor.execute(block.text)
+                columns = [column.name for column in cursor.description]
+                [found] = [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
+        waiter.result()
+    assert found["state"] == "idle in transaction"
+    assert "billing_account" in found["last_statement"]
+    assert found["held_by"] != found["pid"]
