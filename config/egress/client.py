@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import socket
 import ssl
 import time
@@ -176,13 +177,15 @@ class EgressClient:
         *,
         idle_timeout: float,
         connect_timeout: float | None = None,
+        deadline: float = math.inf,
     ) -> OutboundResponse:
         """Begins to send a request and returns its response, whose headers are still to come.
 
         The limits are in seconds: `connect_timeout` (default: the policy's) for name resolution,
-        connection and handshake; `idle_timeout` for every wait for a part of the body. The caller
-        sets a total deadline if it needs one. Raises only `EgressError`. A request that fails on a
-        kept-alive connection is not repeated, because the upstream may have started to process it.
+        connection and handshake; `idle_timeout` for every wait for a part of the body. No wait
+        lasts longer than until `deadline`, a time of `time.monotonic`. Raises only `EgressError`. A
+        request that fails on a kept-alive connection is not repeated, because the upstream may have
+        started to process it.
         """
         if not self._is_open:
             raise ConnectFailed("the client is closed")
@@ -190,12 +193,14 @@ class EgressClient:
             raise UnsendableRequest
         target = self._targets.get(request.url) or self._parse_target(request.url)
         connection = self._take_idle(target.origin) or await self._open_connection(
-            target.origin, connect_timeout or self._policy.connect_timeout
+            target.origin,
+            min(connect_timeout or self._policy.connect_timeout, deadline - time.monotonic()),
         )
         connection.send(target.head(request), request.body)
         return OutboundResponse(
             connection,
             idle_timeout,
+            deadline,
             self._policy.max_response_bytes,
             partial(self._keep_idle, target.origin),
         )
@@ -347,6 +352,7 @@ class OutboundResponse:
     __slots__ = (
         "_body",
         "_connection",
+        "_deadline",
         "_idle_timeout",
         "_keep",
         "_limit",
@@ -359,6 +365,7 @@ class OutboundResponse:
         self,
         connection: Connection,
         idle_timeout: float,
+        deadline: float,
         limit: int,
         keep: Callable[[Connection], None],
     ) -> None:
@@ -366,6 +373,7 @@ class OutboundResponse:
         self.headers: Mapping[str, str] = Headers({})
         self._connection: Connection | None = connection
         self._idle_timeout = idle_timeout
+        self._deadline = deadline
         self._limit = limit
         self._keep = keep
         self._body: bytes | bytearray = b""
@@ -384,7 +392,7 @@ class OutboundResponse:
         connection = self._connection
         if connection is None:
             raise ConnectFailed("the response is closed")
-        await connection.receive_head(timeout)
+        await connection.receive_head(timeout, self._deadline)
         refused = rules.find_head_problem(
             connection.status, connection.headers.get("content-encoding")
         )
@@ -415,7 +423,7 @@ class OutboundResponse:
         if connection is None:
             return b""
         if not connection.has_news:
-            await connection.wait_for_news(self._idle_timeout)
+            await connection.wait_for_news(self._idle_timeout, self._deadline)
         if data := connection.take_body():
             self._limit -= len(data)
             if self._limit >= 0:

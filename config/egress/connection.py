@@ -97,13 +97,13 @@ class Connection(asyncio.Protocol):
         self.transport.write(head + body[:_PIECE_BYTES])
         self._unsent = memoryview(body)[_PIECE_BYTES:]
 
-    async def receive_head(self, seconds: float) -> None:
+    async def receive_head(self, seconds: float, deadline: float) -> None:
         """Sends the rest of the request and returns when the response's headers have arrived.
 
         Raises `EgressError`. If the response comes before the whole request was sent, the rest is
         never sent.
         """
-        self._limit(seconds, "first byte")
+        self._limit(seconds, "first byte", deadline)
         try:
             while not self._has_head and self.problem is None:
                 if self._unsent and self._is_writable:
@@ -116,9 +116,9 @@ class Connection(asyncio.Protocol):
         if self.problem is not None:
             raise self.problem
 
-    async def wait_for_news(self, seconds: float) -> None:
+    async def wait_for_news(self, seconds: float, deadline: float) -> None:
         """Waits for bytes, the end or a problem; idle for longer than this is a problem."""
-        self._limit(seconds, "idle")
+        self._limit(seconds, "idle", deadline)
         try:
             while not self.has_news:
                 await self._wait()
@@ -133,13 +133,16 @@ class Connection(asyncio.Protocol):
         finally:
             self._waiter = None
 
-    def _limit(self, seconds: float, phase: str) -> None:
-        """Ends the exchange after this number of seconds, unless `_due` is reset before.
+    def _limit(self, seconds: float, phase: str, deadline: float) -> None:
+        """Ends the exchange after these seconds or at the deadline, unless `_due` is reset before.
 
         A timer for each wait would cost more than the wait. So the timer of an earlier wait stays,
         and looks when it fires.
         """
-        self._due, self._phase = due, _ = self._loop.time() + seconds, phase
+        due = time.monotonic() + seconds
+        if deadline < due:
+            due, phase = deadline, "total"
+        self._due, self._phase = due, phase
         if self._timer is None:
             self._timer = self._loop.call_at(due, self._check_limit)
         elif self._timer.when() > due:
@@ -150,7 +153,7 @@ class Connection(asyncio.Protocol):
         self._timer = None
         if self._due is None:
             return
-        if self._loop.time() >= self._due:
+        if time.monotonic() >= self._due:
             self.fail(TimedOut(self._phase))
         else:
             self._timer = self._loop.call_at(self._due, self._check_limit)

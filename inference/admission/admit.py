@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -418,10 +418,13 @@ class AdmissionLanes:
             raise
 
     def submit(
-        self, organization_id: UUID, request: AdmissionRequest
+        self,
+        organization_id: UUID,
+        request: AdmissionRequest,
+        on_abandoned: Callable[[Admission], None],
     ) -> Ticket[AdmissionRequest, Admission]:
-        """Queues a request of an organization for admission."""
-        return self._admissions.submit(organization_id, request)
+        """Queues a request of an organization; ``on_abandoned`` is that of :meth:`Lanes.submit`."""
+        return self._admissions.submit(organization_id, request, on_abandoned)
 
     async def repin(self, admission: Admission, candidate: Candidate) -> bool:
         """Moves a generation, and the price it will pay, to the next candidate before dispatch.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
@@ -158,9 +159,8 @@ class Attempts:
 
     async def fetch_reply(self, item: AffordableCandidate, dialect: Dialect) -> Reply:
         """Sends the request and returns the whole reply."""
-        async with asyncio.timeout(self.seconds_left):
-            response = await self._send(item, dialect)
-            body = self._answer = await self._workload.read_answer(response)
+        response = await self._send(item, dialect, self._deadline)
+        body = self._answer = await self._workload.read_answer(response)
         try:
             return await self._parse_reply(dialect, body)
         except BaseException:
@@ -234,7 +234,9 @@ class Attempts:
         if self.response is not None:
             self.response.close()
 
-    async def _send(self, item: AffordableCandidate, dialect: Dialect) -> OutboundResponse:
+    async def _send(
+        self, item: AffordableCandidate, dialect: Dialect, deadline: float = math.inf
+    ) -> OutboundResponse:
         call = upstream.build_call(
             item.candidate, self._request, self._admission.user, item.max_tokens
         )
@@ -242,7 +244,7 @@ class Attempts:
             self._request.size, upstream.build_request, dialect, item.candidate, call
         )
         self.response = response = await upstream.start(
-            self._egress_client, item.candidate, outbound
+            self._egress_client, item.candidate, outbound, deadline
         )
         await upstream.accept(response, item.candidate)
         if item.candidate.first_use is not None:

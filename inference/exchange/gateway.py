@@ -20,7 +20,6 @@ from catalog.dialects.base import InvalidStream, ProviderFailure, Reply
 from catalog.dialects.shared.raw import Piece
 from config.api.errors import GatewayError, Unauthenticated
 from config.egress.client import EgressClient
-from config.server.batching.lane import Ticket
 from config.server.batching.suspects import Suspects
 from config.server.bulkheads import Bulkheads, Occupancy
 from config.server.load.large_work import LARGE_BYTES, LargeWork
@@ -171,13 +170,17 @@ class Gateway:
         The batch refuses a prompt that takes long to screen with :class:`Unscreened`. It is then
         screened in a thread and queued again with the result.
         """
+        settle_abandoned = partial(self._settle_abandoned, occupancy)
         await self._admissions.prepare(request.key_digest)
         while True:
-            ticket = self._admissions.submit(organization_id, request)
+            ticket = self._admissions.submit(organization_id, request, settle_abandoned)
             try:
-                return await asyncio.shield(ticket.future)
+                # A batch that has the ticket continues without its caller, and may store it.
+                return await ticket.future
             except asyncio.CancelledError:
-                self._withdraw(ticket, occupancy)
+                stored = ticket.future
+                if not ticket.withdraw() and not stored.cancelled() and not stored.exception():
+                    settle_abandoned(stored.result())
                 raise
             except Unscreened as exc:
                 screened = await self._screening.run(
@@ -185,14 +188,9 @@ class Gateway:
                 )
             request = replace(request, screened=screened)
 
-    def _withdraw(self, ticket: Ticket[AdmissionRequest, Admission], occupancy: Occupancy) -> None:
-        """Drops the request of a caller who left; if a batch has it, settles what that stores."""
-        if not ticket.withdraw():
-            ticket.future.add_done_callback(partial(self._settle_cancelled, occupancy))
-
-    def _settle_cancelled(self, occupancy: Occupancy, admitted: asyncio.Future[Admission]) -> None:
-        if admitted.exception() is None:
-            Exchange(self, admitted.result(), occupancy).settle(asyncio.CancelledError())
+    def _settle_abandoned(self, occupancy: Occupancy, admission: Admission) -> None:
+        """Settles a generation that was stored after its caller had left."""
+        Exchange(self, admission, occupancy).settle(asyncio.CancelledError())
 
 
 class Exchange:

@@ -58,14 +58,20 @@ def build_request(dialect: Dialect, candidate: Candidate, call: Call) -> egress.
 
 
 async def start(
-    client: EgressClient, candidate: Candidate, outbound: egress.OutboundRequest
+    client: EgressClient,
+    candidate: Candidate,
+    outbound: egress.OutboundRequest,
+    deadline: float,
 ) -> OutboundResponse:
     """Begins to send a request and returns its response, whose head is still to come.
 
+    No wait for the upstream lasts longer than until ``deadline``, a time of ``time.monotonic``.
     Raises :class:`GatewayError` if the upstream cannot be reached. The caller closes the response.
     """
     try:
-        return await client.start(outbound, idle_timeout=settings.UPSTREAM_IDLE_TIMEOUT)
+        return await client.start(
+            outbound, idle_timeout=settings.UPSTREAM_IDLE_TIMEOUT, deadline=deadline
+        )
     except egress.EgressError as exc:
         raise translate(exc, candidate.secret) from None
 

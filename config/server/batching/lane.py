@@ -29,17 +29,26 @@ class Lane(Generic[Item, Result]):
 
 
 class Ticket(Generic[Item, Result]):
-    """An item that waits or is in a flush, and the future of its result."""
+    """An item that waits or is in a flush, and the future of its result.
 
-    __slots__ = ("future", "is_taken", "item", "organization_id", "submitted_at")
+    ``on_abandoned`` gets the result of a flush whose future was cancelled meanwhile.
+    """
+
+    __slots__ = ("future", "is_taken", "item", "on_abandoned", "organization_id", "submitted_at")
 
     def __init__(
-        self, organization_id: UUID, item: Item, future: asyncio.Future[Result], now: float
+        self,
+        organization_id: UUID,
+        item: Item,
+        future: asyncio.Future[Result],
+        now: float,
+        on_abandoned: Callable[[Result], None] | None = None,
     ) -> None:
         self.organization_id = organization_id
         self.item = item
         self.future = future
         self.submitted_at = now
+        self.on_abandoned = on_abandoned
         self.is_taken = False
 
     def withdraw(self) -> bool:
@@ -82,7 +91,8 @@ class Runner(Generic[Item, Result]):
                 ticket.is_taken = False
                 blocked.append(ticket)
             elif ticket.future.done():
-                continue
+                if ticket.on_abandoned is not None and not isinstance(result, BaseException):
+                    ticket.on_abandoned(result)
             elif isinstance(result, BaseException):
                 ticket.future.set_exception(result)
             else:

@@ -58,11 +58,21 @@ class Lanes(Generic[Item, Result]):
         self._is_slow = False
         self._timer: asyncio.TimerHandle | None = None
 
-    def submit(self, organization_id: UUID, item: Item) -> Ticket[Item, Result]:
-        """Queues an item of an organization; never blocks."""
+    def submit(
+        self,
+        organization_id: UUID,
+        item: Item,
+        on_abandoned: Callable[[Result], None] | None = None,
+    ) -> Ticket[Item, Result]:
+        """Queues an item of an organization; never blocks.
+
+        ``on_abandoned`` gets the result if the ticket's future is cancelled while a flush has it.
+        """
         loop = asyncio.get_running_loop()
         now = loop.time()
-        ticket: Ticket[Item, Result] = Ticket(organization_id, item, loop.create_future(), now)
+        ticket: Ticket[Item, Result] = Ticket(
+            organization_id, item, loop.create_future(), now, on_abandoned
+        )
         if self._sides.serves(organization_id, now):
             self._set_apart([ticket])
             return ticket

@@ -232,6 +232,22 @@ def test_a_waiter_that_is_cancelled_does_not_affect_its_batch() -> None:
     run(test)
 
 
+def test_a_result_whose_waiter_was_cancelled_is_handed_over() -> None:
+    async def test(database: Database, lanes: Lanes[Any, str]) -> None:
+        abandoned: list[str] = []
+        database.gate.clear()
+        left = lanes.submit(A, 1, abandoned.append)
+        lanes.submit(A, 2, abandoned.append)
+        await asyncio.sleep(0)
+        left.future.cancel()
+        assert not left.withdraw()
+        database.gate.set()
+        await lanes.drain()
+        assert abandoned == ["1!"]
+
+    run(test)
+
+
 def test_drain_waits_for_items_of_locked_organizations() -> None:
     async def test(database: Database, lanes: Lanes[Any, str]) -> None:
         database.locked = {"a"}
