@@ -12,6 +12,7 @@ from django.contrib import admin
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 
+from accounts.admin.rate_limits import RateLimitedAdmin
 from accounts.admin.uploads import OrganizationExportForm, OrganizationUploadForm
 from accounts.models import Organization
 from config.api.text import CONTROL_CHARACTERS, parse_uuid
@@ -58,7 +59,7 @@ class EndUserExportForm(OrganizationExportForm):
 
 
 @admin.register(EndUser)
-class EndUserAdmin(UploadsAdmin):
+class EndUserAdmin(RateLimitedAdmin, UploadsAdmin):
     """Lists the end users; an inactive end user's requests are still served."""
 
     form = EndUserForm
@@ -72,6 +73,7 @@ class EndUserAdmin(UploadsAdmin):
     sortable_by = ()
     autocomplete_fields = ("organization",)
     actions = ("activate_selected", "deactivate_selected")
+    actions_detail = ("limit_rates",)
     empty_hint = "Add an end user, import a file, or register end users with a management key."
     upload_form = OrganizationUploadForm
     upload_help = (
@@ -87,10 +89,12 @@ class EndUserAdmin(UploadsAdmin):
             "Last 30 days",
             {"fields": (("last_used", "requests", "tokens"), ("spend", "byok_spend"))},
         ),
+        ("Rate limits", {"fields": ("current_limits",)}),
         ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
     )
     readonly_fields = (
         "id", "created_at", "updated_at", "last_used", "requests", "tokens", "spend", "byok_spend",
+        "current_limits",
     )  # fmt: skip
 
     def get_search_results(

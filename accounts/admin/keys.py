@@ -12,6 +12,7 @@ from django.template.response import TemplateResponse
 
 from accounts.admin.cancellations import CancelledColumn, render_cancellations
 from accounts.admin.preview import preview
+from accounts.admin.rate_limits import RateLimitedAdmin
 from accounts.models import ApiKey
 from config.clock import clock
 from config.console.actions import Message, bulk_action, transition
@@ -78,7 +79,7 @@ class ApiKeyForm(ConsoleForm):
 
 
 @admin.register(ApiKey)
-class ApiKeyAdmin(CancelledColumn, ConsoleAdmin):
+class ApiKeyAdmin(RateLimitedAdmin, CancelledColumn, ConsoleAdmin):
     """Lists the API keys; a key is shown once, in the response to its creation."""
 
     list_display = (
@@ -92,7 +93,7 @@ class ApiKeyAdmin(CancelledColumn, ConsoleAdmin):
     uuid_search_fields = ("id", "organization_id", "workspace_id")
     autocomplete_fields = ("workspace", "creator")
     actions = ("revoke_selected",)
-    actions_detail = ("revoke",)
+    actions_detail = ("limit_rates", "revoke")
     empty_hint = "Add a key: choose its workspace, then copy the key, which is shown only once."
     change_form_outer_after_template = "admin/accounts/apikey/preview.html"
     add_fieldsets = (
@@ -111,6 +112,7 @@ class ApiKeyAdmin(CancelledColumn, ConsoleAdmin):
                 )
             },
         ),
+        ("Rate limits", {"fields": ("current_limits",)}),
         (
             "Record",
             {"classes": ["collapse"], "fields": ("id", "digest", ("created_at", "updated_at"))},
@@ -118,7 +120,7 @@ class ApiKeyAdmin(CancelledColumn, ConsoleAdmin):
     )
     readonly_fields = (
         "label", "kind", "status", "organization", "limit", "limit_reset", "include_byok_in_limit",
-        "external_user", "id", "digest", "created_at", "updated_at",
+        "external_user", "current_limits", "id", "digest", "created_at", "updated_at",
     )  # fmt: skip
 
     readonly_preprocess_fields = {

@@ -13,6 +13,7 @@ from django.http import HttpRequest
 from django.urls import reverse
 
 from accounts.admin.forms import CatalogueForm, DollarsField
+from accounts.admin.rate_limits import RateLimitedAdmin
 from accounts.models import Organization, Workspace
 from billing import grants
 from billing.models import Account
@@ -66,7 +67,7 @@ _LINKED: Final = {
 
 
 @admin.register(Organization)
-class OrganizationAdmin(ConsoleAdmin):
+class OrganizationAdmin(RateLimitedAdmin, ConsoleAdmin):
     """Lists the organizations, which own keys, endpoints and end users."""
 
     form = CatalogueForm
@@ -74,7 +75,7 @@ class OrganizationAdmin(ConsoleAdmin):
     search_fields = ("name", "slug")
     ordering = ("name",)
     inlines = (WorkspaceInline,)
-    actions_detail = ("grant",)
+    actions_detail = ("grant", "limit_rates")
     empty_hint = (
         "Add an organization. It gets a default workspace; then add keys and grant credits."
     )
@@ -94,6 +95,7 @@ class OrganizationAdmin(ConsoleAdmin):
                 ),
             },
         ),
+        ("Rate limits", {"fields": ("current_limits",)}),
         (
             "Record",
             {
@@ -102,7 +104,9 @@ class OrganizationAdmin(ConsoleAdmin):
             },
         ),
     )
-    readonly_fields = ("id", "slug", "routing_version", "created_at", "updated_at")
+    readonly_fields = (
+        "id", "slug", "current_limits", "routing_version", "created_at", "updated_at",
+    )  # fmt: skip
 
     @display(description="Endpoint limit", ordering="endpoint_limit")
     def limit(self, organization: Organization) -> str:

@@ -10,6 +10,7 @@ from django.core.exceptions import ValidationError
 from django.http import HttpRequest
 
 from accounts.admin.forms import DollarsField, nano_of
+from accounts.admin.rate_limits import RateLimitedAdmin
 from accounts.models import WORKSPACE_SLUG, BudgetInterval, Workspace, WorkspaceBudget
 from config.console.actions import Message, transition
 from config.console.base import ConsoleAdmin, ReadOnlyInline, actor_of
@@ -47,12 +48,12 @@ class WorkspaceForm(ConsoleForm):
 
 
 @admin.register(Workspace)
-class WorkspaceAdmin(ConsoleAdmin):
+class WorkspaceAdmin(RateLimitedAdmin, ConsoleAdmin):
     """Lists the workspaces of organizations."""
 
     form = WorkspaceForm
     inlines = (BudgetInline,)
-    actions_detail = ("budget",)
+    actions_detail = ("budget", "limit_rates")
     list_display = ("name", "organization", "slug", "is_default", "created_at")
     list_select_related = ("organization",)
     list_filter = ("is_default",)
@@ -63,9 +64,10 @@ class WorkspaceAdmin(ConsoleAdmin):
     add_fieldsets = ((None, {"fields": ("organization", "name", "slug")}),)
     fieldsets = (
         (None, {"fields": ("organization", "name", "slug", "is_default")}),
+        ("Rate limits", {"fields": ("current_limits",)}),
         ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
     )
-    readonly_fields = ("id", "is_default", "created_at", "updated_at")
+    readonly_fields = ("id", "is_default", "current_limits", "created_at", "updated_at")
 
     def get_queryset(self, request: HttpRequest) -> Any:
         # An autocomplete names each workspace with its organization.

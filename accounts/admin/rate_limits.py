@@ -1,0 +1,107 @@
+"""The rate limits on the pages of organizations, workspaces, keys and end users."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.core.exceptions import ValidationError
+from django.db.models import Q
+from django.http import HttpRequest
+
+from accounts.models import LIMIT_NAMES, MOST_RATE, LimitOwner, Organization, RateLimit
+from billing.budgets import MeterReading
+from billing.models import Meter
+from billing.rate_limits import Rate, describe_use
+from catalog.models import LanguageModel
+from config.clock import clock
+from config.console.actions import Message, transition
+from config.console.formatting import render_table
+from config.console.unfold import Dialog, TextWidget, display
+
+
+def _rate_field(label: str) -> forms.IntegerField:
+    return forms.IntegerField(
+        label=label, required=False, min_value=1, max_value=MOST_RATE, widget=TextWidget()
+    )
+
+
+class RateLimitDialog(Dialog):
+    """Asks for the limits of all models together, or of one."""
+
+    model = forms.CharField(
+        required=False,
+        max_length=255,
+        widget=TextWidget(),
+        help_text="The slug of a model. Leave it empty to limit all models together.",
+    )
+    requests_per_minute = _rate_field("Requests a minute")
+    tokens_per_minute = _rate_field("Tokens a minute")
+    requests_per_day = _rate_field("Requests a day")
+    concurrent_requests = _rate_field("Requests at once")
+
+    def clean_model(self) -> str | None:
+        slug: str = self.cleaned_data["model"]
+        if (
+            slug
+            and not LanguageModel.objects.filter(Q(slug=slug) | Q(canonical_slug=slug)).exists()
+        ):
+            raise ValidationError("No model has this slug.")
+        return slug or None
+
+
+class RateLimitedAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    """Adds the field ``current_limits``, with the use of each limit, and the action that sets them.
+
+    The limits of an organization are the operator's alone; those of its parts can also be set with
+    its management keys.
+    """
+
+    def has_limit_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return self.has_change_permission(request, obj)
+
+    @display(description="Rate limits")
+    def current_limits(self, obj: Any) -> str:
+        rows = list(RateLimit.objects.of(_owner_of(obj)))
+        subjects = [row.subject_id for row in rows]
+        columns = Meter.objects.filter(pk__in=subjects).values_list(*MeterReading._fields)
+        meters = {row[0]: MeterReading(*row) for row in columns}
+        now = clock.now()
+        table = [
+            (
+                row.model or "all together",
+                "; ".join(
+                    describe_use(rate, limit, meters[row.subject_id], now)
+                    for rate in Rate
+                    if (limit := getattr(row, rate)) is not None and row.subject_id in meters
+                ),
+            )
+            for row in sorted(rows, key=lambda row: row.model or "")
+        ]
+        return render_table(("Models", "Used"), table, empty="There is no limit.")
+
+    @transition(
+        description="Rate limits",
+        question="Replaces the limits of all models together, or of the model that you name. An "
+        "empty field limits nothing. The limits hold from the next request on, and the lowest of "
+        "organization, workspace, key and end user rules.",
+        submit="Set the limits",
+        permission="limit",
+        icon="speed",
+        form=RateLimitDialog,
+    )
+    def limit_rates(self, request: HttpRequest, obj: Any, form: Any) -> Message:
+        limits = {name: form.cleaned_data[name] for name in LIMIT_NAMES}
+        model = form.cleaned_data["model"]
+        changes = limits if model is None else {"models": {model: limits}}
+        if RateLimit.objects.change(_owner_of(obj), changes):
+            return messages.SUCCESS, f"The rate limits of {obj} are changed."
+        return messages.INFO, f"The rate limits of {obj} were like this already."
+
+
+def _owner_of(obj: Any) -> LimitOwner:
+    if isinstance(obj, Organization):
+        return LimitOwner(obj.pk)
+    owner: LimitOwner = obj.limit_owner
+    return owner

@@ -1,0 +1,94 @@
+"""Operators see the use of rate limits on four pages, and set them in a dialog."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from accounts.models import ApiKey, RateLimit
+from billing.models import Meter
+from config.clock import clock
+from config.models import AuditEntry
+from endusers.models import EndUser
+from tests.support import factories
+from tests.support.database import snapshots
+from tests.support.factories import Tenant
+
+SUBMIT = {"_form_submitted": "True"}
+PAGES = ["organization", "workspace", "apikey", "enduser"]
+
+
+@pytest.fixture(params=PAGES)
+def page(request: pytest.FixtureRequest, tenant: Tenant) -> tuple[str, Any]:
+    """The prefix of the addresses of a page with rate limits, and its key."""
+    match request.param:
+        case "organization":
+            return "admin:accounts_organization", tenant.organization.pk
+        case "workspace":
+            return "admin:accounts_workspace", tenant.workspace.pk
+        case "apikey":
+            return "admin:accounts_apikey", ApiKey.objects.get(name="inference").pk
+        case _:
+            end_user = EndUser.objects.register(
+                organization_id=tenant.organization.pk, user="customer-42"
+            )
+            return "admin:endusers_enduser", end_user.pk
+
+
+def url(page: tuple[str, Any], verb: str) -> str:
+    return reverse(f"{page[0]}_{verb}", args=[page[1]])
+
+
+def test_an_operator_sets_limits_and_sees_their_use(
+    operator: Client, page: tuple[str, Any]
+) -> None:
+    model = factories.make_model("acme/falcon")
+    assert "There is no limit." in operator.get(url(page, "change")).content.decode()
+
+    operator.post(url(page, "limit_rates"), {**SUBMIT, "requests_per_minute": "10"})
+    form = {**SUBMIT, "model": model.slug, "concurrent_requests": "2"}
+    operator.post(url(page, "limit_rates"), form)
+
+    own, for_model = RateLimit.objects.get(model=None), RateLimit.objects.get(model=model.slug)
+    assert (own.requests_per_minute, own.tokens_per_minute) == (10, None)
+    assert for_model.concurrent_requests == 2
+    Meter.objects.filter(pk=own.subject_id).update(
+        requests=12, requests_before=5, minute=clock.now().replace(second=0, microsecond=0)
+    )
+    Meter.objects.filter(pk=for_model.subject_id).update(running=1)
+    shown = operator.get(url(page, "change")).content.decode()
+    assert "7 of 10 requests this minute" in shown
+    assert "1 of 2 requests running" in shown
+    actors = AuditEntry.objects.filter(kind="accounts.ratelimit").values_list("actor", flat=True)
+    assert set(actors) == {"operator operator"}
+
+    operator.post(url(page, "limit_rates"), SUBMIT)
+    assert RateLimit.objects.get().model == model.slug
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"requests_per_minute": "0"},
+        {"tokens_per_minute": "-5"},
+        {"requests_per_day": "1.5"},
+        {"concurrent_requests": "1000000000001"},
+        {"model": "no/such", "requests_per_minute": "5"},
+    ],
+)
+def test_a_wrong_limit_changes_nothing(
+    operator: Client, page: tuple[str, Any], form: dict[str, str]
+) -> None:
+    before = snapshots.everything()
+    operator.post(url(page, "limit_rates"), {**SUBMIT, **form})
+    assert snapshots.everything() == before
+
+
+def test_a_viewer_cannot_set_limits(viewer: Client, page: tuple[str, Any]) -> None:
+    before = snapshots.everything()
+    answer = viewer.post(url(page, "limit_rates"), {**SUBMIT, "requests_per_day": "5"})
+    assert answer.status_code == 403
+    assert snapshots.everything() == before
