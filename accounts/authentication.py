@@ -1,12 +1,10 @@
-"""Authentication by API keys, for the control plane and the data plane."""
+"""Authentication by API keys in Django REST Framework: callers, permissions and their scheme."""
 
 from __future__ import annotations
 
 import logging
-import re
 from dataclasses import dataclass
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 from uuid import UUID
 
 from django.db import DatabaseError, connection, transaction
@@ -14,10 +12,9 @@ from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.permissions import BasePermission
 
+from accounts.bearers import bearer_digests, require_usable
 from accounts.models import ApiKey, KeyDigest
-from config import secrets
 from config.api.errors import Forbidden, Unauthenticated
-from config.clock import clock
 from config.secrets import KeyDigests
 from config.server.bodies import mark_recognized
 
@@ -26,8 +23,6 @@ if TYPE_CHECKING:
     from rest_framework.views import APIView
 
 logger = logging.getLogger(__name__)
-
-_BEARER: Final = re.compile(r"(?i:bearer) ([!-+\--~]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,56 +42,6 @@ class Caller:
     def actor(self) -> str:
         """Returns the name of the caller in histories and in the audit log."""
         return f"key {self.key_label}"
-
-
-def bearer_digests(authorization: str | None) -> KeyDigests:
-    """Returns the digests of the key in an ``Authorization`` header, one for each pepper.
-
-    No other function parses a key. Servers join two headers with a comma; the result is refused,
-    because no key contains a comma. The checksum detects a typo without a query. Raises
-    :class:`Unauthenticated`.
-    """
-    if not authorization:
-        raise Unauthenticated
-    match = _BEARER.fullmatch(authorization)
-    if match is None or not secrets.is_well_formed(match[1]):
-        raise Unauthenticated("The API key is not valid.")
-    return KeyDigests(match[1])
-
-
-def key_digests(authorization: str | None, api_key: str | None) -> KeyDigests:
-    """Returns the digests of the key in ``Authorization`` or in ``x-api-key``.
-
-    Anthropic's clients send the latter. Raises :class:`Unauthenticated` for an invalid key, and for
-    two different keys.
-    """
-    if not api_key:
-        return bearer_digests(authorization)
-    digests = bearer_digests(f"Bearer {api_key}")
-    if authorization is not None and bearer_digests(authorization)[0] != digests[0]:
-        raise Unauthenticated("Authorization and x-api-key hold different keys; send one of them.")
-    return digests
-
-
-def require_usable(
-    *, disabled: bool, expires_at: datetime | None, now: datetime | None = None
-) -> None:
-    """Raises :class:`Unauthenticated` for a disabled or expired key.
-
-    ``now`` is the database's time, if the caller has just read it.
-    """
-    if disabled:
-        raise Unauthenticated("The API key is disabled.")
-    if expires_at is None:
-        return
-    if expires_at <= (clock.now() if now is None else now):
-        raise Unauthenticated("The API key has expired.")
-
-
-def require_inference(*, is_management: bool) -> None:
-    """Raises :class:`Forbidden` for a management key."""
-    if is_management:
-        raise Forbidden("Management keys cannot call inference; use an inference key.")
 
 
 def usable_key(digests: KeyDigests) -> ApiKey:

@@ -18,7 +18,7 @@ from django.conf import settings
 from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest
 
-from accounts.authentication import bearer_digests, key_digests, require_inference
+from accounts.bearers import bearer_digests, key_digests, require_inference
 from catalog.dialects.base import InvalidReply, Operation
 from catalog.dialects.shared.raw import Piece
 from config.api.errors import (

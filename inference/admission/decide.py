@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 from django.conf import settings
 
-from accounts.authentication import require_inference, require_usable
+from accounts.bearers import require_inference, require_usable
 from accounts.policy import Policy, require_ingress_region
 from billing.rate_limits import NO_RULES, LimitScope, OwnerRules, Rate, RateLimited, RateRule
 from config.clock import clock

@@ -16,7 +16,7 @@ from uuid import UUID
 
 import msgspec
 
-from accounts.authentication import require_usable
+from accounts.bearers import require_usable
 from config.api.errors import GatewayError, Unauthenticated
 from config.secrets import KeyDigests
 from config.server.batching.batcher import Batcher

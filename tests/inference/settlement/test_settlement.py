@@ -15,7 +15,7 @@ from django.db import connection
 from django.utils import timezone
 from msgspec.structs import replace
 
-from accounts.authentication import bearer_digests
+from accounts.bearers import bearer_digests
 from billing import ledger, reviews
 from billing.models import Transfer
 from catalog.dialects.base import Operation
