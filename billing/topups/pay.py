@@ -16,8 +16,8 @@ from django.views.decorators.csrf import csrf_exempt
 
 from billing.models import TopUp, TopUpNotFound, chain_name
 from config.api.errors import MethodNotAllowed
-from config.api.handler import error_response
 from config.clock import clock
+from config.server.health import error_response
 
 _PAGE_POLICY: Final = {
     "default-src": ["'none'"],

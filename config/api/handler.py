@@ -14,7 +14,7 @@ from django.core.exceptions import (
     SuspiciousOperation,
 )
 from django.db import InterfaceError, OperationalError
-from django.http import Http404, HttpRequest, JsonResponse
+from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
 from rest_framework import exceptions as drf
 from rest_framework.response import Response
@@ -31,13 +31,9 @@ from config.api.errors import (
     Unavailable,
     UnsupportedMediaType,
 )
+from config.server.health import error_response
 
 logger = logging.getLogger(__name__)
-
-
-def error_response(error: GatewayError) -> JsonResponse:
-    """Returns an error as a plain Django response, for views outside Django REST Framework."""
-    return JsonResponse(error.body(), status=error.status, headers=error.headers)
 
 
 def from_framework(exc: BaseException) -> GatewayError | None:

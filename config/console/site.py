@@ -28,13 +28,13 @@ from django.views.decorators.debug import sensitive_post_parameters
 
 from config.api.text import NOT_STORABLE
 from config.console.sign_in import events, totp
+from config.console.sign_in.recognition import PREFIX
 from config.console.sign_in.sessions import SIGNED_IN_AT
 from config.console.sign_in.throttle import SignInLocked, address_of, clean_account
 from config.console.unfold import AdminSite
 
 logger = logging.getLogger("causeway.console")
 
-PREFIX: Final = "/admin/"
 _API: Final = "/api/"
 _MAX_PATH: Final = 200
 _TEMPLATE: Final = "admin/two_factor.html"

@@ -6,14 +6,18 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Final
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.http.response import HttpResponseBase
 from django.urls import resolve
 
-from config.api.errors import MethodNotAllowed
-from config.api.handler import error_response
+from config.api.errors import GatewayError, MethodNotAllowed
 
 _PROBES: Final = frozenset(("/metrics",))
+
+
+def error_response(error: GatewayError) -> JsonResponse:
+    """Returns an error as a plain Django response, for views outside Django REST Framework."""
+    return JsonResponse(error.body(), status=error.status, headers=error.headers)
 
 
 def read_only(

@@ -33,9 +33,8 @@ from config.api.errors import (
     Unauthenticated,
     Unavailable,
 )
-from config.api.handler import error_response
 from config.apps import declaring_apps
-from config.server.health import read_only
+from config.server.health import error_response, read_only
 
 logger = logging.getLogger(__name__)
 

@@ -148,3 +148,25 @@ def test_a_command_loads_neither_the_routes_nor_the_clients_of_providers(command
 def test_the_system_checks_load_the_pages_of_the_console() -> None:
     """No other check needs to have loaded the routes, which register the pages."""
     assert {"accounts.admin", "unfold.admin"} <= load("check", "--tag", "admin")
+
+
+@pytest.mark.parametrize(
+    ("statement", "loaded"),
+    [
+        ("", set()),
+        ("config.asgi.control_plane.load()", {"accounts.admin", "accounts.views", "config.urls"}),
+    ],
+)
+def test_a_worker_loads_the_control_plane_when_it_is_asked_for(
+    statement: str, loaded: set[str]
+) -> None:
+    names = {"accounts.admin", "accounts.views", "config.urls", "requests", "segno", "unfold.admin"}
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys, config.asgi; {statement}\nprint(*sys.modules)"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = names & set(done.stdout.split())
+    assert loaded <= found if loaded else not found

@@ -55,7 +55,7 @@ def test_every_duty_is_listed_with_its_interval() -> None:
 
 
 def test_every_metric_is_listed(db: None) -> None:
-    import_module("config.asgi")  # registers the metrics of both planes
+    import_module("config.asgi").control_plane.load()  # registers the metrics of both planes
     families = [*REGISTRY.collect(), *TopUpCollector().collect()]
     names = {
         f"{family.name}_total" if family.type == "counter" else family.name

@@ -21,6 +21,7 @@ from config.console.sign_in.sessions import SessionStore
 from config.server.bodies import Scope
 from config.server.bulkheads import Budget
 
+PREFIX: Final = "/admin/"
 # Sessions that a worker looks up at a time, and those that may wait. Strangers can make up cookies.
 _THREADS: Final = 2
 _WAITING: Final = 100

@@ -13,7 +13,6 @@ import uvicorn
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import connection
-from django.urls import get_resolver
 from django.utils.module_loading import import_string
 
 from config.bulk.files import refuse
@@ -52,7 +51,7 @@ class Command(BaseCommand):
         metrics = bind_metrics(settings.METRICS_HOST or host)
         raise_open_files()
         _warn_of_few_files()
-        config = _load_application()
+        config = _load_application(is_forked=workers > 1)
 
         def run(notify: Callable[[], None]) -> None:
             server = WorkerServer(config, drain_seconds=settings.DRAIN_SECONDS, notify=notify)
@@ -75,8 +74,8 @@ class Command(BaseCommand):
         sys.exit(code)
 
 
-def _load_application() -> uvicorn.Config:
-    """Imports the application with its routes, so that workers forked later share its memory."""
+def _load_application(*, is_forked: bool) -> uvicorn.Config:
+    """Imports the application; with the control plane if workers shall share its memory."""
     config = uvicorn.Config(
         import_string("config.asgi.pooled_application")(),
         lifespan="on",
@@ -92,7 +91,8 @@ def _load_application() -> uvicorn.Config:
         timeout_graceful_shutdown=settings.HOLD_TIMEOUT,
     )
     config.load()
-    _ = get_resolver().url_patterns
+    if is_forked:
+        import_string("config.asgi.control_plane").load()
     return config
 
 
