@@ -149,7 +149,7 @@ def test_a_worker_that_dies_before_its_successor_is_ready_is_replaced_once(tmp_p
     process = subprocess.Popen(
         [sys.executable, "-c", program, str(tmp_path)], stderr=subprocess.DEVNULL, text=True
     )
-    served = Served("", process)
+    served = Served("", process, tmp_path / "log")
     try:
         wait_for(lambda: len(workers_of(served)) == 2)
         before = workers_of(served)
