@@ -26,6 +26,7 @@ LOADED: Final = 5
 STREAMS: Final = 20
 # Kills are at most so far apart, so that some streams end whole.
 LATEST_SECONDS: Final = 4.0
+RETURN_SECONDS: Final = 2.0
 # A stream takes 50 × 0.1 s; HOLD_TIMEOUT must be longer.
 WORDS: Final = 50
 PAUSE_SECONDS: Final = 0.1
@@ -141,9 +142,12 @@ class StreamsUnderFire:
             try:
                 await asyncio.wait_for(self._read(stream), _SECONDS)
             except (OSError, ValueError, TimeoutError):
-                await asyncio.sleep(0.1)
+                pass
             finally:
                 stream.client_port = 0
+            # Callers come back at different times, so that the successor gets some of them.
+            if not stream.is_whole:
+                await asyncio.sleep(self._dice.uniform(0, RETURN_SECONDS))
 
     async def _read(self, stream: Stream) -> None:
         target = urlsplit(self._served.address)
