@@ -6,6 +6,7 @@ from typing import Any
 
 from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
 from msgspec import Raw
+from msgspec.json import encode
 from rest_framework import serializers
 
 from catalog.lists.listing import ListedModel, public_pricing
@@ -81,6 +82,19 @@ class ModelSerializer(serializers.Serializer[ListedModel]):
     def to_representation(self, instance: ListedModel) -> Any:
         # The fields only document the shape: a list has thousands of models, rendered in advance.
         return Raw(instance.model.head + instance.offer.terms)
+
+
+@extend_schema_serializer(component_name="OpenAIModel")
+class OpenAIModelSerializer(ModelSerializer):
+    """A model with the two members that clients of OpenAI require besides."""
+
+    object = serializers.ChoiceField(choices=("model",))
+    owned_by = serializers.CharField(help_text="The author, which is the first part of the id.")
+
+    def to_representation(self, instance: ListedModel) -> Any:
+        author = instance.model.slug.partition("/")[0]
+        members = encode({"object": "model", "owned_by": author})
+        return Raw(members[:-1] + b"," + bytes(super().to_representation(instance))[1:])
 
 
 @extend_schema_serializer(component_name="ModelsListResponseLinks")

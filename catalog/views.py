@@ -34,6 +34,7 @@ from catalog.serializers import (
     ModelResponseSerializer,
     ModelsCountSerializer,
     ModelSerializer,
+    OpenAIModelSerializer,
     ProviderListSerializer,
     ProviderSerializer,
     PublicEndpointSerializer,
@@ -120,6 +121,22 @@ class ModelViewSet(_CatalogueViewSet):
             raise ModelNotFound(f"No public endpoint serves the model {model.slug!r}.")
         [data] = self.get_serializer([shown], many=True).data
         return render({"data": data})
+
+    @extend_schema(
+        operation_id="retrieveModel", responses=OpenAIModelSerializer, extensions=errors(404)
+    )
+    def describe(self, request: Request, author: str, slug: str) -> HttpResponse:
+        """Shows a model as clients of OpenAI read it: without an envelope.
+
+        A key also finds the models that only its own organization serves.
+        """
+        model = find_model(author, slug)
+        shown = self.load_public_catalogue().find(model.pk)
+        if shown is None and request.auth is not None:
+            shown = self.load_callers_catalogue().find(model.pk)
+        if shown is None:
+            raise ModelNotFound(f"No endpoint that you may use serves the model {model.slug!r}.")
+        return render(OpenAIModelSerializer().to_representation(shown))
 
     @extend_schema(
         operation_id="listEndpoints",

@@ -60,6 +60,7 @@ api: list[URLPattern | URLResolver] = [
     path("models/user", UserModelViewSet.as_view({"get": "list"})),
     # A slug may contain slashes.
     path("models/<str:author>/<path:slug>/endpoints", ModelViewSet.as_view({"get": "endpoints"})),
+    path("models/<str:author>/<path:slug>", ModelViewSet.as_view({"get": "describe"})),
     path("model/<str:author>/<path:slug>", ModelViewSet.as_view({"get": "retrieve"})),
     path("embeddings/models", EmbeddingsModelViewSet.as_view({"get": "list"})),
     path("endpoints/zdr", ZdrEndpointViewSet.as_view({"get": "list"})),

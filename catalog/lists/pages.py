@@ -39,7 +39,7 @@ class CataloguePagination(OffsetPagination):
         return render({"data": list(data), "links": links, "total_count": self.count})
 
 
-def render(body: dict[str, Any]) -> HttpResponse:
+def render(body: Any) -> HttpResponse:
     """Returns a response whose body contains models that are rendered already.
 
     Django REST Framework's renderer would encode them a second time.

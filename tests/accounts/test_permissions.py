@@ -39,6 +39,7 @@ OPEN = {
     "GET /api/v1/model/{author}/{slug}",
     "GET /api/v1/models",
     "GET /api/v1/models/count",
+    "GET /api/v1/models/{author}/{slug}",
     "GET /api/v1/models/{author}/{slug}/endpoints",
     "GET /api/v1/providers",
 }

@@ -241,3 +241,10 @@ def test_embeddings_answer(client: openai.OpenAI, serve: Serve) -> None:
     assert [item.index for item in answer.data] == [0, 1]
     assert all(isinstance(number, float) for number in answer.data[0].embedding)
     assert (answer.usage.prompt_tokens, answer.usage.total_tokens) == (3, 3)
+
+
+def test_a_model_is_found_by_its_id(client: openai.OpenAI, serve: Serve) -> None:
+    found = client.models.retrieve(serve("sim-echo"))
+    assert (found.id, found.object, found.owned_by) == ("acme/falcon", "model", "acme")
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("acme/none")

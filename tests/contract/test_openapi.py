@@ -86,6 +86,7 @@ def test_document_names_every_operation(golden: dict[str, Any]) -> None:
         "GET /models",
         "GET /models/count",
         "GET /models/user",
+        "GET /models/{author}/{slug}",
         "GET /models/{author}/{slug}/endpoints",
         "GET /organization/members",
         "GET /organization/settings",
@@ -139,7 +140,7 @@ def test_document_names_every_operation(golden: dict[str, Any]) -> None:
 
 OPEN = {
     "getModel", "getModels", "listEmbeddingsModels", "listEndpoints", "listEndpointsZdr",
-    "listModelsCount", "listProviders",
+    "listModelsCount", "listProviders", "retrieveModel",
 }  # fmt: skip
 
 

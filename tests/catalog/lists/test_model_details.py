@@ -57,6 +57,26 @@ def test_a_model_named_like_a_variant_takes_precedence(anonymous: APIClient) -> 
     assert anonymous.get("/api/v1/model/acme/falcon").json()["data"]["id"] == "acme/falcon"
 
 
+@pytest.mark.parametrize("name", [*NAMES, "acme%2Ffalcon-4.5", "acme%2Ffalcon-4.5%3Afree"])
+def test_a_model_is_described_as_clients_of_openai_read_it(anonymous: APIClient, name: str) -> None:
+    publish("acme/falcon-4.5")
+    [listed] = anonymous.get(ROUTE).json()["data"]
+    described = anonymous.get(f"{ROUTE}/{name}").json()
+    assert described == {"object": "model", "owned_by": "acme"} | listed
+
+
+def test_a_private_model_is_described_to_its_own_organization_only(
+    management: APIClient, anonymous: APIClient, tenant: Tenant
+) -> None:
+    publish_privately(tenant, "acme/own")
+    assert management.get(f"{ROUTE}/acme/own").json()["id"] == "acme/own"
+    other = factories.make_tenant()
+    for client in (anonymous, factories.client(other.management_key)):
+        answer = client.get(f"{ROUTE}/acme/own")
+        assert answer.status_code == 404
+        assert answer.json()["error"]["metadata"] == {"error_type": "model_not_found"}
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -67,7 +87,7 @@ def test_a_model_named_like_a_variant_takes_precedence(anonymous: APIClient) -> 
 )  # fmt: skip
 def test_an_unknown_name_returns_404(anonymous: APIClient, name: str) -> None:
     publish("acme/falcon")
-    for route in (f"/api/v1/model/{name}", f"{ROUTE}/{name}/endpoints"):
+    for route in (f"/api/v1/model/{name}", f"{ROUTE}/{name}", f"{ROUTE}/{name}/endpoints"):
         response = anonymous.get(route)
         assert response.status_code == 404
         assert response.json()["error"]["metadata"] == {"error_type": "model_not_found"}

@@ -8,6 +8,7 @@ import json
 import re
 from pathlib import Path
 from typing import Any, Final, Protocol
+from urllib.parse import unquote
 
 from jsonschema import Draft202012Validator
 
@@ -77,7 +78,7 @@ async def check_answer_async(response: Any) -> None:
 def _responses(method: str, path: str) -> dict[str, Any]:
     for template, operations in _closed_golden()["paths"].items():
         pattern = re.sub(r"\{\w+\}", "[^/]+", template)
-        if re.fullmatch(_PREFIX + pattern, path) and method.lower() in operations:
+        if re.fullmatch(_PREFIX + pattern, unquote(path)) and method.lower() in operations:
             found: dict[str, Any] = operations[method.lower()]["responses"]
             return found
     raise AssertionError(f"{method} {path} is not documented")
