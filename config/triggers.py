@@ -119,9 +119,10 @@ class VersionBump(Trigger):
         *,
         operation: Any = pgtrigger.Insert | pgtrigger.Update | pgtrigger.Delete,
         condition: str = "",
+        name: str = "version_bump",
     ) -> None:
         super().__init__(
-            name="version_bump",
+            name=name,
             operation=operation,
             condition=pgtrigger.Condition(condition) if condition else None,
         )

@@ -16,6 +16,7 @@ from accounts.models.members import Member
 from accounts.models.organizations import Organization
 from accounts.models.rate_limits import LimitOwner, RateLimit
 from accounts.models.terms import LimitReset
+from accounts.models.versions import RoutingVersionBump
 from accounts.models.workspaces import Workspace, require_workspace
 from config import secrets
 from config.api.errors import NotFound
@@ -177,7 +178,12 @@ class ApiKey(BaseModel):
                 condition=Q(deleted_at=None) | Q(disabled=True), name="api_key_deleted_is_disabled"
             ),
         ]
-        triggers = [Audit(masked=("digest",)), FirstDigest()]
+        triggers = [
+            # Nobody remembers a key that does not exist yet.
+            RoutingVersionBump(operation=pgtrigger.Update | pgtrigger.Delete),
+            Audit(masked=("digest",)),
+            FirstDigest(),
+        ]
 
     def __str__(self) -> str:
         return f"{self.name} ({self.label})"
@@ -274,8 +280,8 @@ class KeyDigest(models.Model):
     """A digest by which an API key is found; a key has one for each pepper that it was used under.
 
     Digests are only added while peppers rotate: a worker that does not have the new pepper yet
-    finds the key by the old one. The row of the key, whose version admission compares, does not
-    change.
+    finds the key by the old one. The row of the key does not change, so neither does the version
+    of its organization, which admission compares.
     """
 
     digest = models.CharField(primary_key=True, max_length=64, help_text="HMAC-SHA256 of the key.")

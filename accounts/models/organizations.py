@@ -33,7 +33,7 @@ class OrganizationManager(models.Manager["Organization"]):
 
         Transactions that change an organization's rules or count its rows take this lock, so they
         run one after another. It is the first lock of such a transaction, except for locks on API
-        keys: admission locks keys before organizations, and at commit a trigger locks this row.
+        keys: at commit a trigger locks this row, after the key that was changed.
         """
         return self.select_for_update(no_key=True).get(pk=organization_id)
 
@@ -80,7 +80,7 @@ class Organization(BaseModel):
     routing_version = models.BigIntegerField(
         default=0,
         editable=False,
-        help_text="Triggers raise it when the endpoints or rules of the organization change.",
+        help_text="Triggers raise it when the keys, endpoints or rules of the organization change.",
     )
 
     objects = OrganizationManager()

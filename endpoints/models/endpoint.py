@@ -284,6 +284,7 @@ class PrivateEndpoint(IdempotentModel, StatefulModel):
                 operation=pgtrigger.Update,
                 condition="OLD.status <> 'draft' OR NEW.status <> 'draft'",
             ),
+            RoutingVersionBump(operation=pgtrigger.Delete, name="version_bump_on_delete"),
             Audit(ignored=("request_fingerprint", "watched_at")),
         ]
 

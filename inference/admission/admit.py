@@ -355,7 +355,7 @@ def _make_parameters(admission: Admission, candidate: Candidate) -> list[Any]:
     return [
         admission.generation_id,
         authority.organization_id,
-        authority.key_id,
+        authority.expires_at,
         route.endpoint_id if route.is_private else None,
         None if route.is_private else route.endpoint_id,
         route.facts.provider_name,

@@ -37,14 +37,16 @@ _METERS: Final = 10_000
 class Authority(msgspec.Struct, frozen=True):
     """The rights, limits and versions of an API key: a row of ``read_authority.sql``.
 
-    It is valid until one of its versions moves. A change of the key's row moves ``key_version``;
-    an assignment of a guardrail moves ``routing_version``. A change of the catalogue moves neither.
+    It is valid until the organization's version moves: with a change of the key, or of the rules
+    that apply to it, but not of the catalogue. ``credits_id`` and ``usage_id`` are the accounts of
+    its holds.
     ``available_nano`` is the balance at the time of the read, and no version covers it.
     """
 
     key_id: UUID
-    key_version: int
     organization_id: UUID
+    credits_id: int
+    usage_id: int
     workspace_id: UUID
     member_id: UUID | None
     is_management: bool

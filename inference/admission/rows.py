@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from uuid import UUID
 
 import msgspec
@@ -38,7 +39,9 @@ class GenerationRow(msgspec.Struct, frozen=True):
     held_tokens: int
     limit_subjects: list[UUID] | None
     images: int
-    key_version: int
+    credits_id: int
+    usage_id: int
+    key_expires_at: datetime | None
     routing_version: int
     catalog_version: int
 
@@ -74,7 +77,9 @@ def make_row(entry: AdmissionRequest, admission: Admission) -> GenerationRow:
         held_tokens=admission.held_tokens,
         limit_subjects=list(admission.limit_subjects) or None,
         images=admission.request.images,
-        key_version=authority.key_version,
+        credits_id=authority.credits_id,
+        usage_id=authority.usage_id,
+        key_expires_at=authority.expires_at,
         routing_version=authority.routing_version,
         catalog_version=admission.catalog_version,
     )

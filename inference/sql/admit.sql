@@ -1,8 +1,8 @@
 -- Stores a batch of admitted requests: the pending generations, their holds and their journals.
 --
--- Admission decided by earlier readings. A row is stored only if they are still valid: its key, its
--- organization and the catalogue have the same version, and balance and meters cover the whole
--- batch. Any other row is left out, and the caller decides it again.
+-- Admission decided by earlier readings. A row is stored only if they are still valid: its
+-- organization and the catalogue have the same version, its key has not expired, and balance and
+-- meters cover the whole batch. Any other row is left out, and the caller decides it again.
 --
 -- Parameters: $1 json, an array of `GenerationRow`;
 --             $2 json, an array of `Ceiling`: the highest values that a meter may have before this
@@ -16,13 +16,15 @@
 --          meters that count stored generations, as an array: the time, and the columns of
 --          `MeterReading`.
 --
--- Lock order: credits accounts by id, API keys by id, private endpoints by id, organizations by id,
---             the catalogue's version, meters by subject.
+-- Lock order: credits accounts by id, organizations by id, the catalogue's version, meters by
+--             subject.
+--             Every change of an organization's keys, endpoints, credentials and rules moves its
+--             version, so one shared lock holds all its authority. A writer that revokes, disables
+--             or delists waits for this statement, so a change that was acknowledged is seen by
+--             every later batch. Such writers lock the organization last, when they commit, and
+--             after it the catalogue's version.
 --             The account lock is exclusive and comes before the shared ones: a writer that waits
---             for the shared locks of an organization then waits for one batch, not for a queue of
---             batches. A writer that revokes, disables or delists waits for this statement, so a
---             change that was acknowledged is seen by every later batch. Such writers lock the
---             organization last, when they commit, and after it the catalogue's version.
+--             for the organization then waits for one batch, not for a queue of batches.
 --
 -- The statement is planned once, perhaps while its tables are empty. Rows are therefore found by an
 -- array of their keys, which every plan answers from the index.
@@ -34,12 +36,13 @@ WITH batch AS (
         user_agent text, operation text, streamed bool, model text, private_endpoint_id uuid,
         model_endpoint_id uuid, provider_name text, price_id bigint, is_byok bool,
         attestation_id bigint, request_id text, hold_nano bigint, upstream_hold_nano bigint,
-        held_tokens bigint, limit_subjects uuid[], images int, key_version bigint,
-        routing_version bigint, catalog_version bigint
+        held_tokens bigint, limit_subjects uuid[], images int, credits_id bigint,
+        usage_id bigint, key_expires_at timestamptz, routing_version bigint,
+        catalog_version bigint
     )
 ),
 
-already_stored AS (
+already_stored AS MATERIALIZED (
     SELECT id FROM inference_generation WHERE id = any(array(SELECT id FROM batch))
 ),
 
@@ -48,38 +51,15 @@ locked_accounts AS MATERIALIZED (
         a.id, a.organization_id,
         a.posted_credits - a.posted_debits - a.pending_debits AS available
     FROM billing_account AS a
-    WHERE a.kind = 'credits' AND a.organization_id = any(array(SELECT organization_id FROM batch))
+    WHERE a.id = any(array(SELECT credits_id FROM batch))
     ORDER BY a.id
     FOR NO KEY UPDATE
-),
-
-locked_keys AS MATERIALIZED (
-    SELECT k.id, k.xmin::text::bigint AS version
-    FROM accounts_apikey AS k
-    WHERE
-        k.id = any(array(SELECT api_key_id FROM batch)) AND NOT k.disabled
-        AND (k.expires_at IS NULL OR k.expires_at > now())
-        AND (SELECT count(*) FROM locked_accounts) >= 0
-    ORDER BY k.id
-    FOR SHARE
-),
-
-locked_endpoints AS MATERIALIZED (
-    SELECT p.id
-    FROM endpoints_privateendpoint AS p
-    WHERE
-        p.id = any(array(SELECT private_endpoint_id FROM batch))
-        AND (SELECT count(*) FROM locked_keys) >= 0
-    ORDER BY p.id
-    FOR KEY SHARE
 ),
 
 locked_organizations AS MATERIALIZED (
     SELECT o.id, o.routing_version
     FROM accounts_organization AS o
-    WHERE
-        o.id = any(array(SELECT organization_id FROM batch))
-        AND (SELECT count(*) FROM locked_endpoints) >= 0
+    WHERE o.id = any(array(SELECT organization_id FROM locked_accounts))
     ORDER BY o.id
     FOR SHARE
 ),
@@ -98,9 +78,10 @@ current_rows AS MATERIALIZED (
     FROM batch AS b
     INNER JOIN locked_organizations AS o
         ON b.organization_id = o.id AND b.routing_version = o.routing_version
-    INNER JOIN locked_keys AS k ON b.api_key_id = k.id AND b.key_version = k.version
-    INNER JOIN locked_catalog AS c ON b.catalog_version = c.version
-    WHERE NOT EXISTS (SELECT 1 FROM already_stored AS s WHERE s.id = b.id)
+    WHERE
+        b.catalog_version = (SELECT version FROM locked_catalog)
+        AND (b.key_expires_at IS NULL OR b.key_expires_at > now())
+        AND NOT EXISTS (SELECT 1 FROM already_stored AS s WHERE s.id = b.id)
 ),
 
 ceilings AS (
@@ -126,8 +107,8 @@ exhausted AS MATERIALIZED (
     SELECT a.organization_id AS id
     FROM locked_accounts AS a
     INNER JOIN (
-        SELECT organization_id, sum(hold_nano) AS hold FROM current_rows GROUP BY organization_id
-    ) AS w ON a.organization_id = w.organization_id
+        SELECT credits_id, sum(hold_nano) AS hold FROM current_rows GROUP BY credits_id
+    ) AS w ON a.id = w.credits_id
     WHERE w.hold > a.available
     UNION ALL
     SELECT m.subject_id AS id
@@ -155,28 +136,17 @@ holds AS (
     INSERT INTO billing_transfer (
         organization_id, kind, debit_id, credit_id, amount_nano, status, reference
     )
-    SELECT w.organization_id, 'usage', a.id, u.id, w.hold_nano, 'pending', w.id
-    FROM accepted AS w
-    INNER JOIN locked_accounts AS a ON w.organization_id = a.organization_id
-    INNER JOIN (
-        SELECT id, organization_id
-        FROM billing_account
-        WHERE
-            kind = 'usage'
-            AND organization_id = any(array(SELECT organization_id FROM locked_accounts))
-    ) AS u ON w.organization_id = u.organization_id
-    WHERE w.hold_nano > 0
+    SELECT organization_id, 'usage', credits_id, usage_id, hold_nano, 'pending', id
+    FROM accepted
+    WHERE hold_nano > 0
 ),
 
 held_accounts AS (
     UPDATE billing_account AS a SET pending_debits = a.pending_debits + w.hold
-    FROM (
-        SELECT l.id, sum(r.hold_nano) AS hold
-        FROM accepted AS r
-        INNER JOIN locked_accounts AS l ON r.organization_id = l.organization_id
-        GROUP BY l.id
-    ) AS w
-    WHERE a.id = w.id AND a.id = any(array(SELECT id FROM locked_accounts)) AND w.hold > 0
+    FROM (SELECT credits_id, sum(hold_nano) AS hold FROM accepted GROUP BY credits_id) AS w
+    WHERE
+        a.id = w.credits_id AND w.hold > 0
+        AND a.id = any(array(SELECT id FROM locked_accounts))
 ),
 
 held_meters AS (

@@ -5,15 +5,14 @@
 -- sweeper took its worker for dead, changes nothing.
 --
 -- The hold bounds any honest usage, so nothing beyond it is charged. What an upstream claimed
--- beyond
--- what was allowed is stored as an excess under review, and no money moves for it.
+-- beyond what was allowed is stored as an excess under review, and no money moves for it.
 --
 -- Parameters: $1 json, an array of `SettlementRow`, at most one row for each generation.
 -- Returns: the ids of the generations that ended now.
 --
 -- Lock order: generations (those of the batch, in no fixed order: a generation has one worker, and
---             the sweeper skips locked rows), accounts by id, meters by subject; then the transfers
---             and journals, which belong to the locked generations.
+--             the sweeper skips locked rows) and their transfers, which name the accounts; accounts
+--             by id, meters by subject; then the journals of the locked generations.
 WITH batch AS (
     SELECT *
     FROM json_to_recordset($1::json) AS v (
@@ -63,21 +62,44 @@ settled AS (
         coalesce(b.upstream_excess_nano, 0) AS upstream_excess_nano
 ),
 
-ended AS MATERIALIZED (
+ended_holds AS (
+    UPDATE billing_transfer AS t
+    SET
+        status = CASE WHEN s.cost_nano > 0 THEN 'posted' ELSE 'voided' END,
+        posted_nano = nullif(s.cost_nano, 0),
+        ended_at = now()
+    FROM settled AS s
+    WHERE
+        t.reference = s.id AND t.kind = 'usage' AND t.status = 'pending'
+        AND t.reference = any(array(SELECT id FROM settled))
+    RETURNING t.debit_id, t.credit_id, t.amount_nano, coalesce(t.posted_nano, 0) AS posted_nano
+),
+
+charged AS MATERIALIZED (
+    SELECT debit_id, credit_id, sum(amount_nano) AS held, sum(posted_nano) AS cost
+    FROM ended_holds
+    GROUP BY debit_id, credit_id
+),
+
+used AS MATERIALIZED (
     SELECT
-        id AS reference, organization_id, subjects, hold_nano, byok_hold_nano, cost_nano,
-        byok_cost_nano, held_tokens,
-        coalesce(prompt_tokens, 0) + coalesce(completion_tokens, 0) AS tokens
-    FROM settled
+        s.subject_id, sum(r.cost_nano) AS cost, sum(r.byok_cost_nano) AS byok,
+        sum(r.hold_nano) AS hold, sum(r.byok_hold_nano) AS byok_hold,
+        sum(coalesce(r.prompt_tokens, 0) + coalesce(r.completion_tokens, 0)) AS tokens,
+        coalesce(sum(r.held_tokens), 0) AS held_tokens,
+        -- A worker of an earlier release did not count its requests.
+        count(r.held_tokens) AS counted,
+        (now() AT TIME ZONE 'UTC')::date AS today,
+        date_trunc('minute', now()) AS this_minute
+    FROM settled AS r
+    CROSS JOIN LATERAL unnest(r.subjects) AS s (subject_id)
+    GROUP BY s.subject_id
 ),
 
 locked_accounts AS MATERIALIZED (
-    SELECT
-        a.id, a.organization_id, a.kind
+    SELECT a.id
     FROM billing_account AS a
-    WHERE
-        a.kind IN ('credits', 'usage')
-        AND a.organization_id = any(array(SELECT organization_id FROM ended WHERE hold_nano > 0))
+    WHERE a.id = any(array(SELECT unnest(ARRAY[debit_id, credit_id]) FROM charged))
     ORDER BY a.id
     FOR NO KEY UPDATE
 ),
@@ -86,44 +108,26 @@ locked_meters AS MATERIALIZED (
     SELECT m.subject_id
     FROM billing_meter AS m
     WHERE
-        m.subject_id = any(array(SELECT unnest(subjects) FROM ended))
+        m.subject_id = any(array(SELECT subject_id FROM used))
         AND (SELECT count(*) FROM locked_accounts) >= 0
     ORDER BY m.subject_id
     FOR NO KEY UPDATE
 ),
 
--- Counting takes every lock, in order, before the first row is changed.
-charged AS MATERIALIZED (
-    SELECT reference, organization_id, hold_nano, cost_nano
-    FROM ended
-    WHERE hold_nano > 0 AND (SELECT count(*) FROM locked_meters) >= 0
-),
-
-ended_holds AS (
-    UPDATE billing_transfer AS t
-    SET
-        status = CASE WHEN c.cost_nano > 0 THEN 'posted' ELSE 'voided' END,
-        posted_nano = nullif(c.cost_nano, 0),
-        ended_at = now()
-    FROM charged AS c
-    WHERE
-        t.reference = c.reference AND t.kind = 'usage' AND t.status = 'pending'
-        AND t.reference = any(array(SELECT reference FROM charged))
-),
-
+-- Counting takes every lock, in order, before the first account or meter is changed.
 settled_accounts AS (
     UPDATE billing_account AS a
     SET
-        pending_debits = a.pending_debits - CASE a.kind WHEN 'credits' THEN c.held ELSE 0 END,
-        posted_debits = a.posted_debits + CASE a.kind WHEN 'credits' THEN c.cost ELSE 0 END,
-        posted_credits = a.posted_credits + CASE a.kind WHEN 'usage' THEN c.cost ELSE 0 END
+        pending_debits = a.pending_debits - c.held,
+        posted_debits = a.posted_debits + c.debits,
+        posted_credits = a.posted_credits + c.credits
     FROM (
-        SELECT organization_id, sum(hold_nano) AS held, sum(cost_nano) AS cost
-        FROM charged
-        GROUP BY organization_id
+        SELECT debit_id AS id, held, cost AS debits, 0 AS credits FROM charged
+        UNION ALL
+        SELECT credit_id AS id, 0 AS held, 0 AS debits, cost AS credits FROM charged
     ) AS c
     WHERE
-        a.organization_id = c.organization_id
+        a.id = c.id AND (SELECT count(*) FROM locked_meters) >= 0
         AND a.id = any(array(SELECT id FROM locked_accounts))
 ),
 
@@ -182,22 +186,9 @@ settled_meters AS (
             WHEN m.minute >= e.this_minute THEN m.tokens_before ELSE m.tokens
         END,
         minute = greatest(m.minute, e.this_minute)
-    FROM (
-        SELECT
-            s.subject_id, sum(r.cost_nano) AS cost, sum(r.byok_cost_nano) AS byok,
-            sum(r.hold_nano) AS hold, sum(r.byok_hold_nano) AS byok_hold,
-            sum(r.tokens) AS tokens, coalesce(sum(r.held_tokens), 0) AS held_tokens,
-            -- A worker of an earlier release did not count its requests.
-            count(r.held_tokens) AS counted,
-            (now() AT TIME ZONE 'UTC')::date AS today,
-            date_trunc('minute', now()) AS this_minute
-        FROM ended AS r
-        CROSS JOIN LATERAL unnest(r.subjects) AS s (subject_id)
-        WHERE (SELECT count(*) FROM locked_meters) >= 0
-        GROUP BY s.subject_id
-    ) AS e
+    FROM used AS e
     WHERE
-        m.subject_id = e.subject_id
+        m.subject_id = e.subject_id AND (SELECT count(*) FROM locked_meters) >= 0
         AND m.subject_id = any(array(SELECT subject_id FROM locked_meters))
 ),
 

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import pytest
 from django.db import connection, transaction
-from django.db.models.expressions import RawSQL
 from django.utils import timezone
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -129,7 +128,7 @@ class Stage:
     organizations: Sequence[uuid.UUID]
     endpoint: ModelEndpoint
     catalog_version: int
-    key_versions: Mapping[uuid.UUID, int]
+    accounts: Mapping[tuple[uuid.UUID, str], int]
 
 
 wishes = st.lists(
@@ -301,7 +300,8 @@ class LedgerMachine(RuleBasedStateMachine):
             "request_id": "r",
             "hold_nano": made.hold,
             "upstream_hold_nano": made.byok_hold,
-            "key_version": self.stage.key_versions[key.pk],
+            "credits_id": self.stage.accounts[made.organization, "credits"],
+            "usage_id": self.stage.accounts[made.organization, "usage"],
             "routing_version": version - 1 if is_stale else version,
             "catalog_version": self.stage.catalog_version,
         }
@@ -563,11 +563,10 @@ def test_ledger_agrees_with_its_model(db: None) -> None:
         organizations,
         endpoint,
         sum(CatalogVersion.objects.values_list("version", flat=True)),
-        dict(
-            ApiKey.objects.annotate(version=RawSQL("xmin::text::bigint", ())).values_list(
-                "pk", "version"
-            )
-        ),
+        {
+            (account.organization_id, account.kind): account.pk
+            for account in Account.objects.filter(organization__in=organizations)
+        },
     )
     machine = type("StagedLedger", (LedgerMachine,), {"stage": stage})
     with transaction.atomic():
