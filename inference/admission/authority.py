@@ -39,8 +39,7 @@ class Authority(msgspec.Struct, frozen=True):
 
     It is valid until the organization's version moves: with a change of the key, or of the rules
     that apply to it, but not of the catalogue. ``credits_id`` and ``usage_id`` are the accounts of
-    its holds.
-    ``available_nano`` is the balance at the time of the read, and no version covers it.
+    its holds. ``available_nano`` is the balance at the time of the read, and no version covers it.
     """
 
     key_id: UUID

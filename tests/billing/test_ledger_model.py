@@ -265,7 +265,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def _open(self) -> set[str]:
         with connection.cursor() as cursor:
-            sql.execute(cursor, ADMIT, self.last or ())
+            sql.execute(cursor, ADMIT, (*(self.last or ()), []))
             return {row[0] for row in cursor.fetchall()}
 
     def _wish(
@@ -300,6 +300,7 @@ class LedgerMachine(RuleBasedStateMachine):
             "request_id": "r",
             "hold_nano": made.hold,
             "upstream_hold_nano": made.byok_hold,
+            "held_tokens": 0,
             "credits_id": self.stage.accounts[made.organization, "credits"],
             "usage_id": self.stage.accounts[made.organization, "usage"],
             "routing_version": version - 1 if is_stale else version,
