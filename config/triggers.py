@@ -102,6 +102,35 @@ class AppendOnly(Trigger):
         )
 
 
+class KeepUsed(Trigger):
+    """Refuses to delete a row that ``used`` finds a reference to, in place of a foreign key.
+
+    ``used`` is a table with a condition on ``OLD``. ``lock`` waits for the batches that may be
+    storing a reference. Later batches wait for the deletion; when it commits, a version has moved,
+    and they store nothing. The first search needs no lock, so that a refusal keeps nobody waiting.
+    """
+
+    name = "keep_used"
+    when = pgtrigger.Before
+    operation = pgtrigger.Delete
+
+    def __init__(self, *, used: str, lock: str = "") -> None:
+        self._used = used
+        self._lock = lock
+        super().__init__()
+
+    def get_func(self, model: Any) -> str:
+        used = f"EXISTS (SELECT 1 FROM {self._used})"  # noqa: S608 - names of tables
+        return (
+            f"IF NOT {used} THEN\n"
+            f"    {self._lock}\n"
+            f"    IF NOT {used} THEN RETURN OLD; END IF;\n"
+            f"END IF;\n"
+            f"RAISE EXCEPTION 'the row % of {model._meta.db_table} is in use', OLD.id\n"
+            f"    USING ERRCODE = 'foreign_key_violation';"
+        )
+
+
 class VersionBump(Trigger):
     """Runs a statement at commit that changes a version; processes compare it to notice changes.
 

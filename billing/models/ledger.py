@@ -21,7 +21,7 @@ from config.audit.approvals import find_objection
 from config.audit.triggers import Audit
 from config.clock import clock
 from config.models import StatefulModel
-from config.triggers import AppendOnly, Trigger
+from config.triggers import AppendOnly, KeepUsed, Trigger
 
 
 class AccountQuerySet(models.QuerySet["Account"]):
@@ -74,6 +74,12 @@ class Account(models.Model):
                 name="account_not_overdrawn",
             ),
         ]
+        triggers = [
+            KeepUsed(
+                used="billing_transfer WHERE organization_id = OLD.organization_id "
+                "AND OLD.id IN (debit_id, credit_id)"
+            )
+        ]
 
     def __str__(self) -> str:
         return f"{self.kind} of {self.organization}"
@@ -125,10 +131,15 @@ class Transfer(models.Model):
         related_name="transfers",
         editable=False,
         db_index=False,
+        db_constraint=False,
     )
     kind = models.CharField(max_length=16, choices=Kind)
-    debit = models.ForeignKey(Account, on_delete=models.PROTECT, related_name="+", db_index=False)
-    credit = models.ForeignKey(Account, on_delete=models.PROTECT, related_name="+", db_index=False)
+    debit = models.ForeignKey(
+        Account, on_delete=models.PROTECT, related_name="+", db_index=False, db_constraint=False
+    )
+    credit = models.ForeignKey(
+        Account, on_delete=models.PROTECT, related_name="+", db_index=False, db_constraint=False
+    )
     amount_nano = models.BigIntegerField(help_text="The largest amount to move, in nano-USD.")
     posted_nano = models.BigIntegerField(null=True, help_text="The amount that moved, in nano-USD.")
     status = models.CharField(max_length=16, choices=Status)

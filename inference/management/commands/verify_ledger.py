@@ -10,6 +10,7 @@ from config.sql import load_statement
 VERIFY_GENERATIONS: Final = load_statement("inference", "verify_generations")
 VERIFY_EXCESSES: Final = load_statement("inference", "verify_excesses")
 VERIFY_METERS: Final = load_statement("inference", "verify_meters")
+VERIFY_REFERENCES: Final = load_statement("inference", "verify_references")
 
 
 class Command(JSONCommand):
@@ -21,6 +22,7 @@ class Command(JSONCommand):
             *run_check(VERIFY_GENERATIONS),
             *run_check(VERIFY_EXCESSES),
             *run_check(VERIFY_METERS),
+            *run_check(VERIFY_REFERENCES),
         ]
         if options["json"]:
             self.report({"differences": differences}, as_json=True)
