@@ -10,8 +10,10 @@ the second. Every case has a control run of the same load before it and another 
   for and that of the model that everybody asks for. The figures are those of 64 organizations, or
   of ``--organizations``; each of them has been served before. ``--crowded`` adds 20,000 endpoints.
 
-Prints the rate and the latency with their ratios to the control run before; what was refused, and
-how many answers the locked organization had; and the timeouts that the services counted.
+Prints the rate and the latency with their ratios to the control run before; what failed of the
+measured requests; how many requests of the locked organization were served and refused; and the
+timeouts that the services counted. With ``--rounds`` the cases alternate, and the medians of the
+ratios follow, because a shared machine drifts.
 """
 
 # ruff: noqa: E402
@@ -203,17 +205,22 @@ def main() -> None:
         print(f"{'case':<10}{'rate':>8}{'before':>8}{'after':>8}{'share':>7}{'p50':>8}{'p99':>8}"
               f"{'before':>8}{'after':>8}{'ratio':>7}{'failed':>8}{'locked':>14}"
               f"{'timeouts':>10}  must hold")  # fmt: skip
+        ratios: dict[str, list[tuple[float, float]]] = {case: [] for case in cases}
         for case in cases * options.rounds:
             if case == "price":
-                _compare(hosts, case, keys, options.seconds, "", change_prices)
+                found = _compare(hosts, case, keys, options.seconds, "", change_prices)
             else:
-                _compare_locked(hosts, case, keys, options.seconds)
+                found = _compare_locked(hosts, case, keys, options.seconds)
+            ratios[case].append(found)
+        for case, found_ratios in ratios.items() if options.rounds > 1 else ():
+            share, ratio = (statistics.median(each) for each in zip(*found_ratios, strict=True))
+            print(f"{case:<10}{options.rounds} rounds: share {share:.2f}, p99 ratio {ratio:.2f}")
         time.sleep(2)
         call_command("verify_ledger")
         connection.close()
 
 
-def _compare_locked(hosts: Hosts, case: str, keys: list[str], seconds: int) -> None:
+def _compare_locked(hosts: Hosts, case: str, keys: list[str], seconds: int) -> tuple[float, float]:
     owner = ApiKey.objects.get(digest=digest_api_key(keys[0]))
     rows: dict[str, QuerySet[Any]] = {
         "account": Account.objects.filter(
@@ -222,7 +229,7 @@ def _compare_locked(hosts: Hosts, case: str, keys: list[str], seconds: int) -> N
         "key": ApiKey.objects.filter(pk=owner.pk),
         "meter": Meter.objects.filter(subject_id=owner.pk),
     }
-    _compare(
+    return _compare(
         hosts, case, keys[1 : _OTHERS + 1], seconds, keys[0], lambda: locked(rows[case].order_by())
     )
 
@@ -234,8 +241,11 @@ def _compare(
     seconds: int,
     locked_key: str,
     disturb: Callable[[], contextlib.AbstractContextManager[None]],
-) -> None:
-    """Measures a load without, with and again without a disturbance, and prints a line."""
+) -> tuple[float, float]:
+    """Measures a load without, with and again without a disturbance, and prints a line.
+
+    Returns the share of the rate and the ratio of the p99 to the control run before.
+    """
     before = hosts.measure(keys, seconds, locked_key)
     timeouts = hosts.timeouts()
     with disturb():
@@ -251,6 +261,7 @@ def _compare(
           f"{found.p50:>8.1f}{found.p99:>8.1f}{before.p99:>8.1f}{after.p99:>8.1f}{ratio:>7.2f}"
           f"{found.failed + before.failed + after.failed:>8}{answers:>14}{timeouts:>10.0f}"
           f"  {bounds}", flush=True)  # fmt: skip
+    return share, ratio
 
 
 @contextlib.contextmanager

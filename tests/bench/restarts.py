@@ -2,6 +2,7 @@
 
 Prints:
 
+* the CPU seconds of a management command that stores an organization, the median of five;
 * the seconds from the start of ``serve`` to its first 200 on ``/readyz``, for one and four workers;
 * the proportional memory (PSS) of each of four workers after a thousand requests;
 * the seconds until another process has taken the place of a killed worker;
@@ -16,8 +17,10 @@ import asyncio
 import contextlib
 import os
 import re
+import resource
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -54,6 +57,7 @@ def main() -> None:
         upstream = stack.enter_context(upstream_provider())
         # Keeps the database and its PostgreSQL; the services under test use them too.
         system = stack.enter_context(causeway(directory, upstream))
+        print(f"a management command  {_time_command(directory):.2f} s CPU", flush=True)
         for workers in (1, _WORKERS):
             with _service(directory, workers) as (_, _, seconds):
                 print(f"ready with {workers} worker(s)   {seconds:.2f} s", flush=True)
@@ -92,6 +96,19 @@ def _service(
     finally:
         process.terminate()
         process.wait(60)
+
+
+def _time_command(directory: Path) -> float:
+    """Returns the CPU seconds that a command takes from its start to its end."""
+    environment = {**os.environ, "DATA_DIR": str(directory / "data")}
+    command = [sys.executable, "manage.py", "create_organization", "Another", "--json"]
+    took = []
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(command, cwd=PROJECT, env=environment, check=True, capture_output=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        took.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return statistics.median(took)
 
 
 def _url(port: int) -> str:
