@@ -19,9 +19,11 @@ from django.db import InterfaceError, OperationalError, connection
 
 from config.api.errors import Unavailable
 from config.server.batching.waits import Blocked, waits
-from config.sql import Statement
+from config.sql import Statement, load_statement
 
 Loaded = TypeVar("Loaded")
+
+FIND_OWNER: Final = load_statement("inference", "find_owner")
 
 # The options of libpq that asyncpg reads from a URL too. The other options of libpq only tune the
 # connection, and are ignored.
@@ -51,6 +53,7 @@ _BLOCKED: Final = (
     asyncpg.SerializationError,
 )
 # Where PostgreSQL says which lock it was, in the context of the error.
+_ROW: Final = re.compile(r"tuple \((\d+),(\d+)\)")
 _RELATION: Final = re.compile(r'in relation "([^"]+)"|function "?(\w+)')
 
 # PostgreSQL is unreachable or not ready, or it cancelled the statement for another one.
@@ -111,8 +114,13 @@ class DataPlaneConnection:
                 return rows
             except _BLOCKED as exc:
                 seconds = time.perf_counter() - started
-                waits.report_timeout(query.name, organizations, seconds, find_relation(exc.context))
-                raise Blocked from None
+                relation = find_relation(exc.context)
+                owner = None
+                if len(organizations) > 1:
+                    owner = await self._find_owner(relation, exc.context)
+                    organizations = organizations if owner is None else [owner]
+                waits.report_timeout(query.name, organizations, seconds, relation)
+                raise Blocked(owner) from None
             except asyncpg.QueryCanceledError:
                 waits.report_slow(query.name, organizations, time.perf_counter() - started)
                 raise Unavailable from None
@@ -133,6 +141,24 @@ class DataPlaneConnection:
         if self._connection is not None:
             broken, self._connection = self._connection, None
             broken.terminate()
+
+    async def _find_owner(self, relation: str, context: str | None) -> UUID | None:
+        """Returns the organization of the row that a statement did not get, if it can be found."""
+        row = _ROW.search(context or "")
+        if row is None or self._connection is None:
+            return None
+        address = int(row[1]), int(row[2])
+        try:
+            async with asyncio.timeout(_STATEMENT_SECONDS):
+                found: UUID | None = await self._connection.fetchval(
+                    FIND_OWNER.text, relation, address
+                )
+                return found
+        except (asyncpg.PostgresError, *_AWAY):
+            return None
+        except asyncio.CancelledError:
+            await self.close()
+            raise
 
 
 def find_relation(context: str | None) -> str:

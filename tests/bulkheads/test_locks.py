@@ -22,6 +22,7 @@ from billing.models import Account, Meter, Transfer
 from catalog.dialects.base import Operation
 from config.secrets import digest_api_key
 from config.server.batching.suspects import Suspects
+from config.server.batching.waits import Blocked
 from inference.admission.admit import AdmissionLanes
 from inference.admission.decide import Admission, AdmissionRequest
 from inference.models import EndpointHealth, Generation, Journal
@@ -169,6 +170,30 @@ def test_a_settlement_waits_for_its_lock_and_all_others_are_settled(
     assert_in_order()
 
 
+@pytest.mark.parametrize("relation", SETTLEMENT_ROWS)
+def test_a_batch_that_meets_a_lock_learns_whose_it_is(
+    transactional_db: None, relation: str
+) -> None:
+    tenants = [factories.make_tenant(name) for name in ("One", "Two", "Three")]
+    rows = [factories.make_generation(each, status="pending") for each in tenants]
+    for row in rows:
+        factories.place_hold(row, 1_000)
+    batch = [Settlement(row.pk, "completed") for row in rows]
+    owners = [each.organization.pk for each in tenants]
+
+    async def store() -> list[Blocked | None]:
+        settlements = SettlementStore()
+        results = list(await settlements.store(batch, owners))
+        await settlements.close()
+        return results
+
+    with locked(SETTLEMENT_ROWS[relation](rows[1]).order_by()):
+        results = asyncio.run(store())
+    assert [result and result.organization_id for result in results] == [owners[1]] * 3
+    assert asyncio.run(store()) == [None] * 3
+    assert_in_order()
+
+
 def test_one_locked_generation_does_not_hold_up_its_organization(service: Site) -> None:
     service.publish("sim-gated", model=factories.make_model("acme/gated"))
     answer = open_gated_stream(service)
@@ -308,5 +333,5 @@ def open_gated_stream(service: Site, key: str | None = None) -> requests.Respons
 async def submit(lanes: AdmissionLanes, site: Site, tenant: Tenant) -> Admission:
     request = parsing.parse(Operation.CHAT, json.dumps(site.chat_body()).encode())
     digest = digest_api_key(tenant.api_key)
-    ticket = lanes.submit(tenant.organization.pk, AdmissionRequest(digest, request, "r"))
-    return await ticket.future
+    entry = AdmissionRequest(digest, request, "r")
+    return await lanes.submit(tenant.organization.pk, entry, lambda _: None).future

@@ -73,8 +73,11 @@ class Runner(Generic[Item, Result]):
 
     async def flush(
         self, tickets: Sequence[Ticket[Item, Result]], organizations: Collection[UUID]
-    ) -> list[Ticket[Item, Result]]:
-        """Flushes a batch, sets the results, and returns the tickets that met a lock."""
+    ) -> tuple[list[Ticket[Item, Result]], UUID | None]:
+        """Flushes a batch and sets the results.
+
+        Returns the tickets that met a lock, and the organization that is locked, if it is known.
+        """
         for ticket in tickets:
             ticket.is_taken = True
         self.started_at = asyncio.get_running_loop().time()
@@ -85,11 +88,12 @@ class Runner(Generic[Item, Result]):
             results = [exc] * len(tickets)
         finally:
             self.started_at = None
-        blocked = []
+        blocked, owner = [], None
         for ticket, result in zip(tickets, results, strict=True):
             if isinstance(result, Blocked):
                 ticket.is_taken = False
                 blocked.append(ticket)
+                owner = owner or result.organization_id
             elif ticket.future.done():
                 if ticket.on_abandoned is not None and not isinstance(result, BaseException):
                     ticket.on_abandoned(result)
@@ -97,4 +101,4 @@ class Runner(Generic[Item, Result]):
                 ticket.future.set_exception(result)
             else:
                 ticket.future.set_result(result)
-        return blocked
+        return blocked, owner

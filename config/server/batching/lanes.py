@@ -165,14 +165,22 @@ class Lanes(Generic[Item, Result]):
         tickets: list[Ticket[Item, Result]],
         organizations: list[UUID],
     ) -> None:
-        """Flushes a batch of one or many organizations; sets those apart that meet a lock."""
+        """Flushes a batch of one or many organizations; sets those apart that meet a lock.
+
+        If the locked organization is known, all others are flushed again at once. A second lock
+        sets all that meet it apart: each try costs them the wait.
+        """
         is_first = runner is self._shared[0]
         if is_first and self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(_SLOW_SECONDS, self._notice_slow)
         self._busy.update(organizations)
         try:
-            blocked = await runner.flush(tickets, organizations)
+            blocked, owner = await runner.flush(tickets, organizations)
+            if owner is not None and len(organizations) > 1:
+                self._set_apart([each for each in blocked if each.organization_id == owner])
+                others = [each for each in blocked if each.organization_id != owner]
+                blocked = await self._flush_again(runner, others)
         finally:
             self._busy.difference_update(organizations)
             if is_first:
@@ -181,6 +189,16 @@ class Lanes(Generic[Item, Result]):
             self._set_apart(blocked)
         else:
             self._sides.start()
+
+    async def _flush_again(
+        self, runner: Runner[Item, Result], tickets: list[Ticket[Item, Result]]
+    ) -> list[Ticket[Item, Result]]:
+        """Flushes the rest of a batch that met a lock, and returns the tickets that meet one."""
+        tickets = [ticket for ticket in tickets if not ticket.future.done()]
+        if not tickets:
+            return []
+        blocked, _ = await runner.flush(tickets, {ticket.organization_id for ticket in tickets})
+        return blocked
 
     def _notice_slow(self) -> None:
         """Starts the second lane if the flush of the first one is slow."""

@@ -149,10 +149,11 @@ class Sides(Generic[Item, Result]):
         self._busy.add(apart.organization_id)
         self._blocked_lanes += was_blocked
         try:
-            return await runner.flush(tickets, [apart.organization_id])
+            blocked, _ = await runner.flush(tickets, [apart.organization_id])
         finally:
             self._blocked_lanes -= was_blocked
             self._busy.discard(apart.organization_id)
+        return blocked
 
     def _next_turn(self) -> _Apart[Item, Result] | None:
         """Returns the next organization that is due and in no flush; blocked ones come last."""

@@ -36,12 +36,19 @@ _LOG_SECONDS: Final = 1.0
 
 
 class Blocked(Unavailable):
-    """A lock that a statement needs is held by another transaction; it stored nothing."""
+    """A lock that a statement needs is held by another transaction; it stored nothing.
+
+    ``organization_id`` is the organization of the locked row, if it is known.
+    """
 
     message = (
         "Another transaction has locked a row that this request needs. Nothing was stored. "
         "Try again shortly."
     )
+
+    def __init__(self, organization_id: UUID | None = None) -> None:
+        super().__init__()
+        self.organization_id = organization_id
 
 
 class Waits:

@@ -24,6 +24,8 @@ class Database:
         self.batches: list[list[Any]] = []
         self.stored: list[Any] = []
         self.locked: set[Any] = set()
+        # The organization that a lock is known to belong to.
+        self.owner: UUID | None = None
         self.gate = asyncio.Event()
         self.gate.set()
         self.opened = 0
@@ -39,7 +41,7 @@ class Database:
         self.batches.append(batch)
         await asyncio.sleep(0)
         if self.locked.intersection(batch):
-            raise Blocked
+            raise Blocked(self.owner)
         await self.gate.wait()
         self.stored += batch
         return [ValueError(item) if item == "faulty" else f"{item}!" for item in batch]
@@ -122,6 +124,35 @@ def test_a_locked_organization_is_served_apart_and_the_others_at_once() -> None:
         database.locked.clear()
         assert [await locked.future, await later.future] == ["a!", "a2!"]
         assert sorted(database.stored) == ["a", "a2", "b", "b2", "c", "c2"]
+
+    run(test)
+
+
+def test_all_others_are_flushed_again_together_if_the_locked_organization_is_known() -> None:
+    async def test(database: Database, lanes: Lanes[Any, str]) -> None:
+        database.locked, database.owner = {"a"}, A
+        locked, *free = [lanes.submit(each, item) for each, item in ((A, "a"), (B, "b"), (C, "c"))]
+        assert [await ticket.future for ticket in free] == ["b!", "c!"]
+        assert ["b", "c"] in database.batches
+        assert ["b"] not in database.batches
+        database.locked.clear()
+        assert await locked.future == "a!"
+        assert sorted(database.stored) == ["a", "b", "c"]
+
+    run(test)
+
+
+def test_a_second_lock_of_a_batch_sets_all_others_apart() -> None:
+    async def test(database: Database, lanes: Lanes[Any, str]) -> None:
+        database.locked, database.owner = {"a", "b"}, A
+        tickets = [lanes.submit(each, item) for each, item in ((A, "a"), (B, "b"), (C, "c"))]
+        assert await tickets[2].future == "c!"
+        assert [batch for batch in database.batches if len(batch) > 1] == [
+            ["a", "b", "c"],
+            ["b", "c"],
+        ]
+        database.locked.clear()
+        assert [await ticket.future for ticket in tickets] == ["a!", "b!", "c!"]
 
     run(test)
 
