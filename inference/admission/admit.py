@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -416,6 +417,21 @@ class AdmissionLanes:
             if not isinstance(exc, Blocked):
                 readiness.admissions.record_failure()
             raise
+
+    async def read_key(self, key_digest: str) -> tuple[GovernedKey, CatalogSnapshot]:
+        """Reads a key with the rules that apply to it now, and returns the present catalogue too.
+
+        Raises :class:`Unauthenticated` for a key that does not exist any more, and
+        :class:`Unavailable` while its organization changes faster than it can be read.
+        """
+        for _ in range(_TRIES):
+            reading = (await self._authority.read([key_digest])).get(key_digest)
+            if reading is None:
+                raise Unauthenticated("The API key is not valid.")
+            catalog = self._authority.snapshots.catalog
+            with contextlib.suppress(StaleReading):
+                return self._authority.govern(reading.authority, catalog), catalog
+        raise Unavailable
 
     def submit(
         self,

@@ -303,8 +303,8 @@ class Budgets(Readings):
         if not candidate.is_byok:
             return nano
         if budget is not None and budget.include_byok:
-            return _price_for_fee(nano, fee_percent + _HUNDRED)
-        return _price_for_fee(nano, fee_percent)
+            return price_for_fee(nano, fee_percent + _HUNDRED)
+        return price_for_fee(nano, fee_percent)
 
     def _remaining(self, budget: Budget) -> int:
         """Returns the nano-USD that a budget has left after the holds of the batch."""
@@ -387,7 +387,7 @@ class Budgets(Readings):
         return PaymentRequired(text, metadata=metadata)
 
 
-def _price_for_fee(nano: int, percent: Decimal) -> int:
+def price_for_fee(nano: int, percent: Decimal) -> int:
     """Returns the highest price of which ``percent`` is at most ``nano``."""
     return _UNLIMITED if not percent else int(Decimal(max(nano, 0)) * _HUNDRED / percent)
 

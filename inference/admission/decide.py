@@ -18,7 +18,7 @@ from config.secrets import hash_end_user
 from inference.admission.authority import Authority, GovernedKey
 from inference.admission.budgets import AffordableCandidate, Budgets
 from inference.admission.estimate import estimate_tokens
-from inference.filters.definitions import Finding
+from inference.filters.definitions import Filters, Finding
 from inference.filters.screening import Screened, TimeSlice
 from inference.models import new_generation_id
 from inference.requests.parsing import InferenceRequest
@@ -45,15 +45,16 @@ class Admission(msgspec.Struct):
     """An admitted request, whose generation, hold and first price are stored.
 
     ``catalog_version`` is the version of the catalogue by which it was decided. ``request`` is the
-    request after the content filters, which is what may be sent. ``candidates`` are the selected
-    candidates that can be paid, in order; the hold is the highest of their worst-case costs.
-    ``probe`` is the subject that the first candidate probes, if its
-    circuit is half-open: the owner of the admission records an outcome for it, or releases it.
+    request after the content ``filters``, which is what may be sent. ``candidates`` are the
+    selected candidates that can be paid, in order; the hold is the highest of their worst-case
+    costs. ``probe`` is the subject that the first candidate probes, if its circuit is half-open:
+    the owner of the admission records an outcome for it, or releases it.
     ``rates`` are the rate limits that count the request, ``limit_subjects`` those of their meters
     that are not the key's anyway, and ``rate_headers`` tell the caller what is left of them.
     """
 
     generation_id: str
+    key_digest: str
     authority: Authority
     catalog_version: int
     request: InferenceRequest
@@ -64,6 +65,7 @@ class Admission(msgspec.Struct):
     user: str | None
     region: str | None
     is_metadata_wanted: bool
+    filters: Filters
     findings: Sequence[Finding]
     probe: UUID | None = None
     rates: Sequence[RateRule] = ()
@@ -91,7 +93,9 @@ def decide(
     _require_permission(entry, key, budgets, owners)
     request, findings = _screen(entry, key, screening)
     now = clock.time()
-    selection = require_candidates(request, _build_context(entry, key, catalog, health, now))
+    selection = require_candidates(
+        request, build_context(key, entry.key_digest, entry.region, catalog, health, now)
+    )
     candidates = budgets.find_affordable(
         request,
         _keep_within_rates(entry.request, selection.candidates, owners, budgets),
@@ -105,6 +109,7 @@ def decide(
     most_nano = max(item.credits_nano + item.upstream_nano for item in candidates)
     admission = Admission(
         generation_id=new_generation_id(),
+        key_digest=entry.key_digest,
         authority=authority,
         catalog_version=catalog.version,
         request=request,
@@ -115,6 +120,7 @@ def decide(
         user=_hash_user(authority.organization_id, request.user),
         region=entry.region,
         is_metadata_wanted=entry.is_metadata_wanted,
+        filters=key.filters,
         findings=findings,
     )
     _take(admission, entry.request, key, owners, budgets)
@@ -247,20 +253,22 @@ def _screen(
     return screened.request, screened.findings
 
 
-def _build_context(
-    entry: AdmissionRequest,
+def build_context(
     key: GovernedKey,
+    key_digest: str,
+    region: str | None,
     catalog: CatalogSnapshot,
     health: HealthTable,
     now: float,
 ) -> RoutingContext:
+    """Returns the data by which a request of a key is routed; ``region`` is that of the host."""
     authority = key.authority
     return RoutingContext(
         snapshot=catalog,
         own=key.routes,
         workspace_id=authority.workspace_id,
-        key_digest=entry.key_digest,
-        policy=key.policy & Policy.of(served_in=entry.region),
+        key_digest=key_digest,
+        policy=key.policy & Policy.of(served_in=region),
         organization_id=authority.organization_id,
         member_id=authority.member_id,
         defaults=key.rules.defaults,

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -46,6 +46,9 @@ Begun = TypeVar("Begun")
 # A whole answer to a streamed request is an error, which is short.
 _MAX_ERROR_BYTES: Final = 65_536
 Repin = Callable[[Admission, Candidate], Awaitable[bool]]
+Replan = Callable[[Admission, Collection[Candidate]], Awaitable[None]]
+# How often the candidates are selected again between two attempts, while changes go on.
+_REPLANS: Final = 4
 
 # The errors by which an attempt fails; any other exception is a bug or a cancellation.
 FAILURES: Final = (
@@ -81,6 +84,7 @@ class Attempts:
         egress_client: EgressClient,
         health: HealthTable,
         repin: Repin,
+        replan: Replan,
         workload: Workload,
     ) -> None:
         self.item = admission.candidates[0]
@@ -95,6 +99,8 @@ class Attempts:
         self._egress_client = egress_client
         self._health = health
         self._repin = repin
+        self._replan = replan
+        self._tried: list[Candidate] = []
         self._workload = workload
         self._probe = admission.probe
         self._started = time.monotonic()
@@ -132,30 +138,53 @@ class Attempts:
         Raises :class:`GatewayError` when no candidate is left, or when the error is not retryable.
         """
         candidates = self._admission.candidates
-        error: GatewayError | None = None
-        for index, item in enumerate(candidates):
-            candidate = item.candidate
-            if error is not None and not await self._repin(self._admission, candidate):
-                raise error
-            self.item = item
+        while True:
+            self.item, *candidates = candidates
+            self._tried.append(self.candidate)
             started_ms = self.elapsed_ms
             try:
-                begun = await attempt(item, _dialect_of(candidate))
+                begun = await attempt(self.item, _dialect_of(self.candidate))
             except FAILURES as exc:
                 # A failed attempt is free, even if the caller leaves before the next one.
                 self.discard()
-                error = upstream.translate(exc, candidate.secret)
+                error = upstream.translate(exc, self.candidate.secret)
                 self._record(started_ms, self.elapsed_ms, error)
                 self.report(error)
-                if not error.retryable or index + 1 == len(candidates):
-                    error.details |= self.metadata()
-                    raise error from None
             else:
                 self.latency_ms = self.elapsed_ms
                 self._record(started_ms, self.latency_ms, None)
                 self.report(None, self.latency_ms - started_ms)
                 return begun
-        raise AssertionError("the admission has no candidates")
+            if error.retryable:
+                candidates = await self._pin_next(candidates)
+            if not error.retryable or not candidates:
+                error.details |= self.metadata()
+                raise error from None
+
+    async def _pin_next(
+        self, candidates: Sequence[AffordableCandidate]
+    ) -> Sequence[AffordableCandidate]:
+        """Moves the generation to the first of these candidates, and returns them.
+
+        If the key, the organization or the catalogue has changed, the candidates are selected
+        again. Returns none if nobody is left. Raises the :class:`GatewayError` that would refuse a
+        new request.
+        """
+        admission = self._admission
+        for replans in range(_REPLANS + 1):
+            if not candidates or await self._repin(admission, candidates[0].candidate):
+                return candidates
+            if replans == _REPLANS:
+                break
+            try:
+                await self._replan(admission, self._tried)
+            except GatewayError as exc:
+                exc.details |= self.metadata()
+                raise
+            # Changed content filters may have changed the request.
+            self._request = admission.request
+            candidates = admission.candidates
+        return []
 
     async def fetch_reply(self, item: AffordableCandidate, dialect: Dialect) -> Reply:
         """Sends the request and returns the whole reply."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import Any, Final
 from uuid import UUID
@@ -29,6 +29,7 @@ from inference.admission.admit import AdmissionLanes
 from inference.admission.decide import Admission, AdmissionRequest
 from inference.admission.estimate import BYTES_PER_TOKEN
 from inference.admission.recognition import RecognizedKey, Recognizer
+from inference.admission.replan import replan
 from inference.exchange import draining, upstream
 from inference.exchange.attempts import FAILURES, Attempts, Stream
 from inference.exchange.claims import ClaimLog
@@ -143,6 +144,22 @@ class Gateway:
         """Pins the price of the next candidate; ``False`` when it may no longer be used."""
         return await self._admissions.repin(admission, candidate)
 
+    async def replan(self, admission: Admission, tried: Collection[Candidate]) -> None:
+        """Selects the candidates of an admission again, after a change; see :func:`replan`.
+
+        The request is screened again if its content filters changed. Raises the
+        :class:`GatewayError` that would refuse a new request.
+        """
+        key, catalog = await self._admissions.read_key(admission.key_digest)
+        if key.filters != admission.filters:
+            screened = await self._screening.run(
+                key.authority.organization_id, screen, key.filters, admission.request
+            )
+            metrics.count_findings(screened.findings)
+            admission.filters, admission.request = key.filters, screened.request
+            admission.findings = (*admission.findings, *screened.findings)
+        replan(admission, key, catalog, self.health, tried)
+
     def settle(self, exchange: Exchange, settlement: Settlement) -> None:
         """Queues a settlement; it is stored even when nobody waits for it."""
         stored = self._settlements.submit(exchange.organization_id, settlement).future
@@ -211,6 +228,7 @@ class Exchange:
             egress_client=gateway.egress_client,
             health=gateway.health,
             repin=gateway.repin,
+            replan=gateway.replan,
             workload=self._workload,
         )
         self._journalled_bytes = 0

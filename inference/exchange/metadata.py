@@ -55,8 +55,11 @@ def routing_metadata(
             for attempt in attempts
         ],
     }
-    if findings:
-        body["pipeline"] = [_describe_finding(finding) for finding in findings]
+    pipeline = [_describe_finding(finding) for finding in findings]
+    if selection.is_replanned:
+        pipeline.append(_describe_replanning(selection))
+    if pipeline:
+        body["pipeline"] = pipeline
     if generation_time_ms is not None:
         body["generation_time"] = generation_time_ms
     return body
@@ -88,4 +91,16 @@ def _describe_finding(finding: Finding) -> dict[str, Any]:
         "guardrail_id": str(finding.guardrail_id),
         "summary": f"{finding.label} in {texts}: {finding.action}.",
         "data": {"label": finding.label, "action": finding.action, "count": finding.count},
+    }
+
+
+def _describe_replanning(selection: Selection) -> dict[str, Any]:
+    """Describes which endpoints were left out after a change between two attempts, and why."""
+    excluded = [each.body() for each in selection.excluded]
+    return {
+        "type": "routing",
+        "name": "replanning",
+        "summary": f"The other candidates were selected again after a change; {len(excluded)} "
+        "endpoints were excluded.",
+        "data": {"excluded": excluded},
     }

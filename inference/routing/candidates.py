@@ -49,6 +49,7 @@ class Unusable(StrEnum):
     OPERATION = "operation_not_supported"
     NOT_NAMED = "order"
     NO_FALLBACK = "allow_fallbacks"
+    ABOVE_HOLD = "above_hold"
 
 
 class NoEndpoint(NotFound):
@@ -78,13 +79,15 @@ class Selection:
     """The candidates of a request in order of trial, and the endpoints that were excluded.
 
     ``requested`` is the first model name of the request or its workspace. ``model`` is the slug of
-    the first name that exists.
+    the first name that exists. ``is_replanned`` says that a change came between two attempts, so
+    that the rest of the candidates was selected again.
     """
 
     requested: str
     model: str
     candidates: list[Candidate] = field(default_factory=list)
     excluded: list[ExcludedEndpoint] = field(default_factory=list)
+    is_replanned: bool = False
 
 
 def unknown_health(subject: uuid.UUID) -> Health:

@@ -444,6 +444,8 @@ BEHAVIOURS: dict[str, tuple[str, Callable[[Request], Script]]] = {
     "sim-held": ("everything waits for one release()", lambda q: (Signal.GATE, *_echo(q))),
     # Errors.
     "sim-status": ("error :STATUS,RETRY_AFTER (500); also sim-status-429", _status),
+    "sim-held-status": ("the error of sim-status after one release()",
+                        lambda q: (Signal.GATE, *_status(q))),
     "sim-flaky": ("503 for the first :N requests (1), then good", _flaky),
     "sim-redirect": ("redirects with :STATUS (302); also sim-redirect-307", lambda q: (
         http_response(int(q.numbers(302)[0]), b"", more="location: /v1/elsewhere\r\n"),)),

@@ -345,6 +345,7 @@ SILENT: dict[str, Check] = {
     "sim-linger": lambda a: a.events[-1] == "[DONE]" and not a.complete,
     "sim-gated": lambda a: len(a.events) == 1 and not a.complete,
     "sim-held": lambda a: a.raw == b"",
+    "sim-held-status": lambda a: a.raw == b"",
     "sim-drip:60": lambda a: len(a.body) == 1,
     "sim-drip-headers:60": lambda a: a.raw == b"H",
 }

@@ -1,0 +1,194 @@
+"""A fallback survives a change of the organization or of the catalogue between two attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import requests
+
+from accounts.models import ApiKey, Guardrail
+from catalog.models import ModelEndpoint, PriceVersion
+from inference.models import Generation
+from tests.support import factories
+from tests.support.governance import make_guardrail
+from tests.support.inference.site import Site, content_of, events_of
+from tests.support.ledger import assert_in_order
+
+METADATA = {"X-OpenRouter-Metadata": "enabled"}
+ANSWER = "You said: one two"
+ORDER = ["acme", "second", "third"]
+
+
+@pytest.fixture
+def second(site: Site) -> ModelEndpoint:
+    """The fallback of a first endpoint, which fails once the test releases it."""
+    site.publish("sim-held-status")
+    return site.publish("sim-echo", provider=site.another_provider("second"))
+
+
+def set_price(endpoint: ModelEndpoint, prompt: str, completion: str) -> PriceVersion:
+    price = factories.make_price(prompt, completion)
+    endpoint.price = PriceVersion.of(subject_id=endpoint.pk, price=price)
+    endpoint.price.save()
+    endpoint.save_fields("price")
+    return endpoint.price
+
+
+def ask(
+    site: Site, change: Callable[[], object], *, stream: bool, **fields: Any
+) -> requests.Response:
+    """Asks the first endpoint, and makes a change before it fails."""
+    body = site.chat_body("one two", stream=stream, provider={"order": ORDER}, **fields)
+    with ThreadPoolExecutor(1) as pool:
+        answered = pool.submit(site.post, body, headers=METADATA)
+        site.eventually(lambda: len(site.dialled()) == 1)
+        try:
+            change()
+        finally:
+            site.upstream.release()
+        return answered.result(timeout=20)
+
+
+def content(response: requests.Response, *, stream: bool) -> str:
+    assert response.status_code == 200, response.text
+    if stream:
+        return content_of(events_of(response.text))
+    text: str = response.json()["choices"][0]["message"]["content"]
+    return text
+
+
+def providers(generation: Generation) -> list[str]:
+    return [attempt["provider"] for attempt in generation.attempts]
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "stream"])
+def stream(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+def test_the_fallback_pays_its_new_price(site: Site, second: ModelEndpoint, stream: bool) -> None:
+    response = ask(site, lambda: set_price(second, "0.0000005", "0.000001"), stream=stream)
+    assert content(response, stream=stream) == ANSWER
+    generation = site.settled()
+    assert generation.price_id == ModelEndpoint.objects.get(pk=second.pk).price_id
+    assert generation.provider_name == second.provider.name
+    assert providers(generation) == ["Acme AI", second.provider.name]
+    assert_in_order()
+
+
+def test_a_change_elsewhere_keeps_the_fallback(
+    site: Site, second: ModelEndpoint, stream: bool
+) -> None:
+    other = factories.make_endpoint(factories.make_model(), site.provider)
+    response = ask(site, lambda: set_price(other, "1", "1"), stream=stream)
+    assert content(response, stream=stream) == ANSWER
+    assert site.settled().provider_name == second.provider.name
+    assert_in_order()
+
+
+def test_a_change_of_the_organization_keeps_the_fallback(
+    site: Site, second: ModelEndpoint, stream: bool
+) -> None:
+    def change() -> None:
+        make_guardrail(site.tenant.workspace)
+
+    assert content(ask(site, change, stream=stream), stream=stream) == ANSWER
+    assert_in_order()
+
+
+def test_a_candidate_that_a_change_removed_is_not_asked(
+    site: Site, second: ModelEndpoint, stream: bool
+) -> None:
+    def change() -> None:
+        second.is_listed = False
+        second.save_fields("is_listed")
+
+    response = ask(site, change, stream=stream)
+    assert response.status_code == 502
+    generation = site.settled()
+    assert providers(generation) == ["Acme AI"]
+    assert generation.cost_nano == 0
+    assert len(site.dialled()) == 1
+    assert_in_order()
+
+
+def test_a_provider_that_a_change_added_is_asked_after_one_that_it_removed(
+    site: Site, second: ModelEndpoint, stream: bool
+) -> None:
+    def change() -> None:
+        site.publish("sim-echo", provider=site.another_provider("third"))
+        second.is_listed = False
+        second.save_fields("is_listed")
+
+    assert content(ask(site, change, stream=stream), stream=stream) == ANSWER
+    assert [attempt["status"] for attempt in site.settled().attempts] == [500, 200]
+    assert (
+        ModelEndpoint.objects.get(provider__slug="third").pk
+        == Generation.objects.get().model_endpoint_id
+    )
+    assert_in_order()
+
+
+def test_a_revoked_key_is_refused_at_its_fallback(
+    site: Site, second: ModelEndpoint, stream: bool
+) -> None:
+    key = ApiKey.objects.get(name="inference")
+    response = ask(site, lambda: key.edit(disabled=True), stream=stream)
+    assert response.status_code == 401
+    assert response.json()["error"]["message"] == "The API key is disabled."
+    assert len(site.dialled()) == 1
+    generation = site.settled()
+    assert (generation.status, generation.cost_nano) == ("failed", 0)
+    assert_in_order()
+
+
+def test_an_organization_that_forbids_every_endpoint_is_told_so(
+    site: Site, second: ModelEndpoint, stream: bool
+) -> None:
+    response = ask(
+        site, lambda: site.tenant.organization.edit(allowed_providers=["nobody"]), stream=stream
+    )
+    assert response.status_code == 404
+    error = response.json()["error"]
+    assert {each["excluded_by"][0] for each in error["metadata"]["excluded"]} == {
+        "provider_not_allowed"
+    }
+    assert len(site.dialled()) == 1
+    assert_in_order()
+
+
+def test_a_candidate_that_may_cost_more_than_is_held_is_left_out(
+    site: Site, second: ModelEndpoint
+) -> None:
+    response = ask(site, lambda: set_price(second, "1", "1"), stream=False, max_tokens=50)
+    assert response.status_code == 502
+    body = response.json()
+    [stage] = body["openrouter_metadata"]["pipeline"]
+    assert (stage["type"], stage["name"]) == ("routing", "replanning")
+    [excluded] = stage["data"]["excluded"]
+    assert (excluded["provider"], excluded["excluded_by"]) == (second.provider.name, ["above_hold"])
+    assert len(site.dialled()) == 1
+    assert_in_order()
+
+
+def test_an_unbounded_answer_is_bounded_by_the_hold(site: Site, second: ModelEndpoint) -> None:
+    response = ask(site, lambda: set_price(second, "0.000001", "0.000004"), stream=False)
+    assert content(response, stream=False) == ANSWER
+    generation = site.settled()
+    assert generation.cost_nano <= generation.hold_nano
+    assert site.dialled()[1].body["max_tokens"] > 0
+    assert_in_order()
+
+
+def test_the_fallback_obeys_a_content_filter_that_is_new(
+    site: Site, second: ModelEndpoint, stream: bool
+) -> None:
+    def change() -> None:
+        filters = [{"pattern": "two", "action": "redact", "label": "[NUMBER]"}]
+        Guardrail.objects.edit_workspace_default(site.tenant.workspace, content_filters=filters)
+
+    assert content(ask(site, change, stream=stream), stream=stream) == "You said: one [NUMBER]"
+    assert_in_order()
