@@ -43,6 +43,19 @@ _LIMITED: Final = Counter(
 _FILTERED: Final = Counter(
     "causeway_filtered_texts_total", "Texts in which a content filter matched.", ("action", "kind")
 )
+_CATALOG_READS: Final = Counter(
+    "causeway_catalog_reads_total",
+    "Reads of the catalogue by workers, of what has changed or of the whole.",
+    ("kind",),
+)
+_ORGANIZATION_LOADS: Final = Counter(
+    "causeway_organization_loads_total", "Copies of organizations that workers have loaded."
+)
+_HINTS: Final = Counter(
+    "causeway_version_hints_total",
+    "Notifications of changed versions, and the times that a worker could not listen.",
+    ("kind",),
+)
 _count_ended: Final = lru_cache(_GENERATIONS.labels)
 _PROMPT: Final = _TOKENS.labels("prompt")
 _COMPLETION: Final = _TOKENS.labels("completion")
@@ -76,6 +89,21 @@ def count_refused(status: int) -> None:
 def count_limited(scope: str, limit: str) -> None:
     """Counts a request that a rate limit refused."""
     _LIMITED.labels(scope, limit).inc()
+
+
+def count_catalog_read(kind: str) -> None:
+    """Counts a read of the catalogue: ``patch`` or ``whole``."""
+    _CATALOG_READS.labels(kind).inc()
+
+
+def count_organization_load() -> None:
+    """Counts the load of an organization's copy."""
+    _ORGANIZATION_LOADS.inc()
+
+
+def count_hint(kind: str) -> None:
+    """Counts a notification, by what has changed; ``lost`` when nothing is heard any more."""
+    _HINTS.labels(kind).inc()
 
 
 def count_findings(findings: Iterable[Finding]) -> None:

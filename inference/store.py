@@ -103,7 +103,7 @@ class DataPlaneConnection:
             started = time.perf_counter()
             try:
                 if self._connection is None:
-                    self._connection = await _connect()
+                    self._connection = await connect()
                     started = time.perf_counter()
                 # A server that hangs does not enforce its own statement timeout.
                 async with asyncio.timeout(_STATEMENT_SECONDS):
@@ -189,7 +189,7 @@ async def run_in_thread(read: Callable[..., Loaded], *arguments: Any) -> Loaded:
         raise Unavailable from None
 
 
-async def _connect() -> asyncpg.Connection:
+async def connect() -> asyncpg.Connection:
     """Connects with the parameters of the ORM's connection; raises one of ``_AWAY``."""
     given = connection.get_connection_params()
     given["options"] = f"{given.get('options', '')} {_OPTIONS}".strip()

@@ -97,6 +97,14 @@ class Organization(BaseModel):
                 ),
                 func=f"NEW.routing_version := {TRANSACTION_ID};\nRETURN NEW;",
             ),
+            # A hint for processes that have a copy of the organization; nothing relies on it.
+            Trigger(
+                name="announce_version",
+                when=pgtrigger.After,
+                operation=pgtrigger.Update,
+                condition=pgtrigger.AnyChange("routing_version"),
+                func="PERFORM pg_notify('causeway_versions', NEW.id::text);\nRETURN NULL;",
+            ),
             Audit(organization="id", ignored=("routing_version",)),
         ]
 

@@ -30,6 +30,7 @@ from inference.admission.authority import (
     parse_meter,
 )
 from inference.admission.budgets import Budgets, StaleReading, UnreadMeters
+from inference.admission.copies.hints import VersionHints
 from inference.admission.copies.snapshots import Snapshots
 from inference.admission.decide import Admission, AdmissionRequest, decide
 from inference.admission.rows import make_row
@@ -92,7 +93,8 @@ class AdmissionStore:
         ``admit.sql`` checks keys, balances, budgets and every version that routing depends on once
         more. A revocation, a spent budget or a disabled endpoint therefore takes effect on the
         next request. A request whose data has changed is read and decided again.
-        :class:`Blocked` stands for a request that is not stored because of a lock.
+        :class:`Blocked` stands for a request that is not stored because of a lock, or whose key
+        must be read while other organizations share the batch.
         """
         results: list[Admission | BaseException] = [Unavailable() for _ in batch]
         waiting = list(range(len(batch)))
@@ -114,7 +116,10 @@ class AdmissionStore:
             undecided = []
             may_recall = True
             for index, decision in zip(waiting, decisions, strict=True):
-                if decision is None or isinstance(decision, StaleReading):
+                if isinstance(decision, StaleReading) and len(organizations) > 1:
+                    # Its organization is served apart: the others do not wait for the reading.
+                    results[index] = Blocked()
+                elif decision is None or isinstance(decision, StaleReading):
                     undecided.append(index)
                     may_recall &= decision is None
                 else:
@@ -377,7 +382,9 @@ class AdmissionLanes:
 
     def __init__(self, health: HealthTable, suspects: Suspects) -> None:
         self._health = health
-        self._authority = AuthorityReader(Snapshots())
+        snapshots = Snapshots()
+        self._authority = AuthorityReader(snapshots)
+        self._hints = VersionHints(snapshots)
         self._probed = AdmissionStore(health, self._authority)
         self._probing: asyncio.Task[None] | None = None
         self._admissions: Lanes[AdmissionRequest, Admission] = Lanes(
@@ -388,10 +395,12 @@ class AdmissionLanes:
         )
 
     def start(self) -> None:
-        """Begins to probe admissions while no request tells how they are."""
+        """Begins to follow versions, and to probe admissions while no request does so."""
+        self._hints.start()
         self._probing = asyncio.create_task(readiness.admissions.keep_probing(self._probed.probe))
 
     async def close(self) -> None:
+        await self._hints.close()
         if self._probing is not None:
             self._probing.cancel()
         await self._probed.close()

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from django.conf import settings
 
-from accounts.authentication import require_inference, require_usable
+from accounts.bearers import require_inference, require_usable
 from accounts.policy import require_ingress_region
 from config.clock import clock
 from inference.admission.authority import GovernedKey

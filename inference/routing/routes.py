@@ -202,7 +202,8 @@ class CatalogSnapshot:
     """The public catalogue at one version: routes by the slug of their model.
 
     ``slugs`` maps every name of a listed model to its slug. A patch makes a new snapshot, which
-    shares each mapping that it does not change with the old one.
+    shares each mapping that it does not change with the old one. ``is_whole`` says that this one
+    was read as a whole.
     """
 
     version: int
@@ -210,6 +211,7 @@ class CatalogSnapshot:
     slugs: Mapping[str, str]
     models: Mapping[uuid.UUID, CatalogModel] = field(default_factory=dict)
     providers: Mapping[uuid.UUID, CatalogProvider] = field(default_factory=dict)
+    is_whole: bool = field(default=True, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

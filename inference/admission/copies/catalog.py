@@ -135,6 +135,7 @@ def _patch(
         slugs=_name_models(models.values()) if has_models else copy.slugs,
         models=models if has_models else copy.models,
         providers=providers if has_providers else copy.providers,
+        is_whole=copy is NO_CATALOG,
     )
 
 

@@ -8,6 +8,7 @@ import uuid
 from collections import OrderedDict
 from typing import Final
 
+from inference import metrics
 from inference.admission.copies.catalog import NO_CATALOG, read_catalog, run_reading
 from inference.admission.copies.organizations import OrganizationCopy, load_organization
 from inference.routing.routes import CatalogSnapshot
@@ -51,11 +52,21 @@ class Snapshots:
             self._refreshes_begun += 1
             old = self.catalog
             self.catalog = await run_reading(read_catalog(old), self._connection)
+        if self.catalog is not old:
+            metrics.count_catalog_read("whole" if self.catalog.is_whole else "patch")
         if old is NO_CATALOG and self.catalog is not old:
             # The copy lives long and has no cycles, so the garbage collector need not visit it
             # again. Recent garbage is collected first, because freezing would keep it for ever.
             gc.collect(1)
             gc.freeze()
+
+    def remembers(self, organization_id: uuid.UUID) -> bool:
+        """Returns whether there is a copy of an organization, at any version."""
+        return organization_id in self._organizations
+
+    async def reload(self, organization_id: uuid.UUID) -> None:
+        """Loads the copy of an organization that has changed."""
+        await self._join_load(organization_id)
 
     def find(self, organization_id: uuid.UUID, version: int) -> OrganizationCopy | None:
         """Returns the copy of an organization if it has this version."""
@@ -89,6 +100,7 @@ class Snapshots:
     async def _load(self, organization_id: uuid.UUID) -> OrganizationCopy:
         try:
             found = await run_in_thread(load_organization, organization_id)
+            metrics.count_organization_load()
         finally:
             del self._loading[organization_id]
         self._organizations[organization_id] = found
