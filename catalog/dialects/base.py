@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
@@ -86,8 +86,7 @@ class ProviderFailure(Exception):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """A request to one endpoint: its URL, its credential, and the body's fields from the caller.
 
     ``fields`` holds no field that only the gateway reads; ``model`` is the upstream's identifier of
@@ -101,11 +100,15 @@ class Call:
     base_url: str | None
     model: str
     secret: Secret
-    fields: Mapping[str, Any] = field(repr=False)
+    fields: Mapping[str, Any]
     stream: bool = False
     max_completion_tokens: int | None = None
     is_byok: bool = False
     supported_parameters: frozenset[str] | None = None
+
+    def __repr__(self) -> str:
+        """Names the call without its content, which no traceback shall show."""
+        return f"<{self.operation} of {len(self.fields)} fields for {self.model}>"
 
 
 class Reply(msgspec.Struct):

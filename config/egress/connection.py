@@ -24,6 +24,67 @@ _MAX_HEADERS: Final = 128
 _PIECE_BYTES: Final = 256 * 1024
 
 
+class _Waits:
+    """The waits of one connection, one at a time, each with a limit.
+
+    A timer for each wait would cost more than the wait. So the timer of an earlier wait stays, and
+    looks when it fires.
+    """
+
+    __slots__ = ("_due", "_expire", "_loop", "_phase", "_timer", "_waiter")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, expire: Callable[[str], None]) -> None:
+        self._loop = loop
+        self._expire = expire
+        self._due: float | None = None
+        self._phase = ""
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def wait(self) -> None:
+        """Waits until :meth:`wake` is called."""
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def wake(self) -> None:
+        """Tells the waiting reader that the state of the exchange has changed."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def begin(self, phase: str, seconds: float, deadline: float) -> None:
+        """Calls `expire` with the phase after these seconds, or with "total" at the deadline."""
+        due = time.monotonic() + seconds
+        if deadline < due:
+            due, phase = deadline, "total"
+        self._due, self._phase = due, phase
+        if self._timer is not None and self._timer.when() > due:
+            self.stop()
+        if self._timer is None:
+            self._timer = self._loop.call_at(due, self._look)
+
+    def end(self) -> None:
+        """Notes that the wait is over."""
+        self._due = None
+
+    def stop(self) -> None:
+        """Cancels the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._due is None:
+            return
+        if time.monotonic() >= self._due:
+            self._expire(self._phase)
+        else:
+            self._timer = self._loop.call_at(self._due, self._look)
+
+
 class Connection(asyncio.Protocol):
     """Sends one request at a time and receives its response, for one waiting reader.
 
@@ -40,11 +101,7 @@ class Connection(asyncio.Protocol):
         self._on_end: Callable[[Connection], None] | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._loop = asyncio.get_running_loop()
-        self._waiter: asyncio.Future[None] | None = None
-        # When the present wait has lasted too long, and for what; the timer may fire earlier.
-        self._due: float | None = None
-        self._phase = ""
-        self._timer: asyncio.TimerHandle | None = None
+        self._waits = _Waits(self._loop, lambda phase: self.fail(TimedOut(phase)))
         self._is_writable = True
         self._reset()
         self.is_complete = True
@@ -103,60 +160,27 @@ class Connection(asyncio.Protocol):
         Raises `EgressError`. If the response comes before the whole request was sent, the rest is
         never sent.
         """
-        self._limit(seconds, "first byte", deadline)
+        self._waits.begin("first byte", seconds, deadline)
         try:
             while not self._has_head and self.problem is None:
                 if self._unsent and self._is_writable:
                     self.transport.write(self._unsent[:_PIECE_BYTES])
                     self._unsent = self._unsent[_PIECE_BYTES:]
                 else:
-                    await self._wait()
+                    await self._waits.wait()
         finally:
-            self._due = None
+            self._waits.end()
         if self.problem is not None:
             raise self.problem
 
     async def wait_for_news(self, seconds: float, deadline: float) -> None:
         """Waits for bytes, the end or a problem; idle for longer than this is a problem."""
-        self._limit(seconds, "idle", deadline)
+        self._waits.begin("idle", seconds, deadline)
         try:
             while not self.has_news:
-                await self._wait()
+                await self._waits.wait()
         finally:
-            self._due = None
-
-    async def _wait(self) -> None:
-        """Waits until the state of the exchange changes."""
-        self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-
-    def _limit(self, seconds: float, phase: str, deadline: float) -> None:
-        """Ends the exchange after these seconds or at the deadline, unless `_due` is reset before.
-
-        A timer for each wait would cost more than the wait. So the timer of an earlier wait stays,
-        and looks when it fires.
-        """
-        due = time.monotonic() + seconds
-        if deadline < due:
-            due, phase = deadline, "total"
-        self._due, self._phase = due, phase
-        if self._timer is None:
-            self._timer = self._loop.call_at(due, self._check_limit)
-        elif self._timer.when() > due:
-            self._timer.cancel()
-            self._timer = self._loop.call_at(due, self._check_limit)
-
-    def _check_limit(self) -> None:
-        self._timer = None
-        if self._due is None:
-            return
-        if time.monotonic() >= self._due:
-            self.fail(TimedOut(self._phase))
-        else:
-            self._timer = self._loop.call_at(self._due, self._check_limit)
+            self._waits.end()
 
     def take_body(self) -> bytes:
         """Returns the unread bytes of the body and resumes reading from the upstream."""
@@ -174,7 +198,7 @@ class Connection(asyncio.Protocol):
         """Ends the exchange and the connection; keeps only the first problem."""
         if self.problem is None and not self.is_complete:
             self.problem = problem
-        self._wake()
+        self._waits.wake()
         self.abort()
 
     def abort(self) -> None:
@@ -214,7 +238,7 @@ class Connection(asyncio.Protocol):
         if self._size > _WAITING_BYTES and not self._is_paused and self.is_open:
             self._pause()
         if self._has_head:
-            self._wake()
+            self._waits.wake()
 
     def _pause(self) -> None:
         """Pauses reading from the upstream, with or without TLS.
@@ -246,15 +270,15 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_open = False
         if not self.is_complete:
-            if self._has_head and self._ends_with_connection() and exc is None:
+            has_length = not {"content-length", "transfer-encoding"}.isdisjoint(self.headers)
+            if self._has_head and not has_length and exc is None:
                 self.is_complete = True
             elif self._has_head or self._bytes_without_body:
                 self.fail(BadResponse("ended early"))
             else:
                 self.fail(ConnectFailed("closed before the answer"))
-        if self._timer is not None:
-            self._timer.cancel()
-        self._wake()
+        self._waits.stop()
+        self._waits.wake()
         self._on_lost(self)
 
     def pause_writing(self) -> None:
@@ -262,7 +286,7 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._is_writable = True
-        self._wake()
+        self._waits.wake()
 
     # The callbacks of the parser follow.
 
@@ -306,10 +330,3 @@ class Connection(asyncio.Protocol):
             # Called after the parser returns: surplus bytes in the same piece make the connection
             # unusable.
             self._loop.call_soon(on_end, self)
-
-    def _ends_with_connection(self) -> bool:
-        return not {"content-length", "transfer-encoding"} & self.headers.keys()
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)

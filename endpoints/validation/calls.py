@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from django.conf import settings
+from msgspec.structs import replace
 
 from catalog.dialects.base import (
     Call,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from catalog.dialects.base import Operation
 from config.api.errors import InvalidRequest
@@ -130,9 +131,7 @@ def _screen_options(reader: Reader, request: InferenceRequest) -> InferenceReque
     if not changed:
         return request
     options = {**(request.preferences.options or {}), **changed}
-    return replace(
-        request, preferences=msgspec.structs.replace(request.preferences, options=options)
-    )
+    return replace(request, preferences=replace(request.preferences, options=options))
 
 
 def _screen_field(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -77,8 +76,7 @@ _NO_PREFERENCES: Final = ProviderPreferences()
 _decode_format = msgspec.json.Decoder(_Format).decode
 
 
-@dataclass(frozen=True, slots=True)
-class InferenceRequest:
+class InferenceRequest(msgspec.Struct, frozen=True):
     """A parsed request, and the raw fields that are sent upstream.
 
     ``models`` is empty if the caller names none. ``max_tokens`` is the most that one choice may
@@ -95,7 +93,7 @@ class InferenceRequest:
     stream: bool
     user: str | None
     preferences: ProviderPreferences
-    fields: dict[str, Any] = field(repr=False)
+    fields: dict[str, Any]
     session_id: str | None = None
     max_tokens: int | None = None
     choices: int = 1
@@ -105,6 +103,10 @@ class InferenceRequest:
     is_reasoning_hidden: bool = False
     size: int = 0
     text_bytes: int | None = None
+
+    def __repr__(self) -> str:
+        """Names the request without its content, which no traceback shall show."""
+        return f"<{self.operation} of {len(self.fields)} fields for {', '.join(self.models)}>"
 
     @property
     def parameters(self) -> frozenset[str]:

@@ -12,6 +12,8 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from accounts.policy import Policy
 from catalog.names import ModelNotFound, split_variant
 from catalog.pricing import Price
@@ -95,8 +97,7 @@ def unknown_health(subject: uuid.UUID) -> Health:
     return UNKNOWN
 
 
-@dataclass(frozen=True, slots=True)
-class RoutingContext:
+class RoutingContext(msgspec.Struct, frozen=True):
     """The data, besides the request, by which routing decides.
 
     ``own`` has the organization's endpoints and credentials. ``member_id`` is the member who made

@@ -232,8 +232,6 @@ class Cycle:
         is_chunked = says_close = False
         for name, value in (*self._default_headers, *headers):
             name = _check_name(name)
-            if _NOT_IN_VALUES.search(value):
-                raise RuntimeError(f"the header {name!r} has a control character")
             if name == b"content-length":
                 length = value
             elif name == b"transfer-encoding":
@@ -241,6 +239,8 @@ class Cycle:
             elif name == b"connection" and b"close" in value.lower():
                 self.keep_alive, says_close = False, True
             head += (name, b": ", value, b"\r\n")
+        if _NOT_IN_VALUES.search(b"".join(head[3::4])):
+            raise RuntimeError("the value of a header has a control character")
         if not (self.keep_alive or says_close):
             head.append(b"connection: close\r\n")
         if not (is_chunked or length or self._is_bodyless or status in (204, 304)):

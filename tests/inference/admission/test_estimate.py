@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from catalog.dialects.base import Operation
 from catalog.pricing import Price, Usage, nano_usd, total_cost
@@ -20,7 +21,7 @@ from inference.requests import parsing
 from inference.routing.routes import Candidate
 from tests.support.inference.routes import route
 
-REQUEST = replace(
+REQUEST = structs.replace(
     parsing.parse(Operation.CHAT, b'{"model":"a/b","messages":[{"role":"user","content":"Hi"}]}'),
     prompt_bound=1000,
     max_tokens=500,
@@ -59,7 +60,7 @@ def priced(prompt: str, completion: str, **rates: str) -> Price:
 def test_the_worst_case_is_exact_and_rounded_up_once(
     price: Price, fields: dict[str, Any], nano: int
 ) -> None:
-    assert worst_case_nano(replace(REQUEST, **fields), candidate(price)) == nano
+    assert worst_case_nano(structs.replace(REQUEST, **fields), candidate(price)) == nano
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_the_output_bound_comes_from_the_request_then_the_endpoint_then_a_consta
     asked: int | None, limit: int | None, context: int | None, bound: int
 ) -> None:
     served = route("x", max_completion_tokens=limit, context_length=context)
-    assert output_bound(replace(REQUEST, max_tokens=asked), served) == bound
+    assert output_bound(structs.replace(REQUEST, max_tokens=asked), served) == bound
 
 
 @pytest.mark.parametrize(
@@ -125,7 +126,7 @@ def test_affordable_output_fits_and_one_more_token_does_not(
     available: int,
 ) -> None:
     served = candidate(Price(prompt, completion, request=fixed))
-    request = replace(REQUEST, prompt_bound=prompt_bound, max_tokens=bound, choices=choices)
+    request = structs.replace(REQUEST, prompt_bound=prompt_bound, max_tokens=bound, choices=choices)
     tokens = affordable_tokens(request, served, available)
     assert 0 <= tokens <= bound
     if worst_case_nano(request, served, max_tokens=0) > available:

@@ -6,12 +6,12 @@ import asyncio
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
 import pytest
 from django.db import connection, connections, transaction
+from msgspec.structs import replace
 
 from accounts.models import ApiKey, Workspace
 from billing.models import Account, Meter
