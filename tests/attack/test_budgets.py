@@ -18,7 +18,7 @@ from endusers.models import EndUser
 from inference.models import Generation
 from tests.support import factories
 from tests.support.attack import Answer, Line, connect, head_of
-from tests.support.counters import read_counter
+from tests.support.bulkheads.counters import read_counter
 from tests.support.factories import Tenant
 from tests.support.inference.site import CHAT, Site
 from tests.support.processes import serve

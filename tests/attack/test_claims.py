@@ -13,7 +13,7 @@ from billing.models import Account, Excess, Transfer
 from config.local.simulator.behaviours import BEHAVIOURS, ScriptedReply
 from config.local.simulator.protocol import Request, Script, chunked_response, to_sse
 from tests.support import factories
-from tests.support.counters import read_counter
+from tests.support.bulkheads.counters import read_counter
 from tests.support.inference.site import Site, events_of
 from tests.support.ledger import assert_in_order
 

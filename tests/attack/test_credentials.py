@@ -19,8 +19,8 @@ from config.local.simulator.certificates import ensure_certificates
 from config.local.simulator.server import Simulator
 from endpoints.models import PrivateEndpoint, Validation
 from tests.support.attack import Browser
+from tests.support.bulkheads.counters import read_counter
 from tests.support.console import SUBMIT, page
-from tests.support.counters import read_counter
 from tests.support.database import snapshots
 from tests.support.inference.site import Site
 from tests.support.processes import serve

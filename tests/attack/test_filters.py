@@ -13,7 +13,7 @@ from accounts.models import Guardrail
 from billing.models import Account
 from inference.models import Generation
 from tests.support.attack import Answer, connect, head_of
-from tests.support.counters import read_counter
+from tests.support.bulkheads.counters import read_counter
 from tests.support.factories import Tenant
 from tests.support.inference.site import Site
 

@@ -11,7 +11,7 @@ import pytest
 import requests
 
 from inference.models import Generation
-from tests.support.counters import read_counter
+from tests.support.bulkheads.counters import read_counter
 from tests.support.inference.site import Site, content_of, events_of
 
 # The service also has a good public endpoint, which would answer instead.

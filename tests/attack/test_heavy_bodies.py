@@ -11,7 +11,7 @@ import requests
 
 from inference.models import Generation
 from tests.support.attack import Answer, connect, head_of
-from tests.support.counters import read_counter
+from tests.support.bulkheads.counters import read_counter
 from tests.support.inference.site import CHAT, TEXT, Site
 
 BYTES = 20 * 1024 * 1024 - 1024

@@ -12,7 +12,7 @@ from billing.models import Account
 from inference.models import Generation
 from tests.support import factories
 from tests.support.attack import Line, connect, head_of
-from tests.support.counters import read_counter
+from tests.support.bulkheads.counters import read_counter
 from tests.support.inference.endings import hang_up, read_until
 from tests.support.inference.site import CHAT, Site
 from tests.support.ledger import assert_in_order

@@ -10,7 +10,7 @@ import requests
 
 from accounts.models import ApiKey, KeyDigest
 from inference.models import Generation
-from tests.support.counters import read_counter
+from tests.support.bulkheads.counters import read_counter
 from tests.support.factories import Tenant
 from tests.support.inference.site import CHAT, Site
 from tests.support.processes import serve

@@ -22,7 +22,7 @@ from config.audit.entries import AuditEntry
 from config.console import roles
 from config.console.sign_in.models import SignInLimit
 from config.console.sign_in.sessions import SIGNED_IN_AT, SessionStore
-from tests.support.counters import read_counter
+from tests.support.bulkheads.counters import read_counter
 from tests.support.inference.site import Site
 from tests.support.processes import serve
 

@@ -14,7 +14,7 @@ from config import secrets
 from endusers.models import EndUser
 from inference.models import Generation
 from tests.support.attack import Answer, connect, head_of
-from tests.support.counters import read_counter
+from tests.support.bulkheads.counters import read_counter
 from tests.support.factories import Tenant
 from tests.support.inference.site import CHAT, TEXT, Site
 

@@ -11,7 +11,7 @@ import requests
 
 from endpoints.models import PrivateEndpoint, Validation, ValidationSlot
 from tests.support import factories
-from tests.support.counters import read_counter
+from tests.support.bulkheads.counters import read_counter
 from tests.support.factories import Tenant
 from tests.support.inference.site import Site
 

@@ -25,7 +25,7 @@ import tests.support.embedded  # noqa: F401 - starts a database of its own, befo
 
 django.setup()
 
-from tests.support.authority import Race, make_rights
+from tests.support.bulkheads.authority import Race, make_rights
 from tests.support.inference.site import Site, own_site
 from tests.support.ledger import differences
 from tests.support.processes import serve

@@ -69,7 +69,7 @@ from tests.bench.__main__ import (
     upstream_provider,
     wait_for,
 )
-from tests.support.counters import read_counter
+from tests.support.bulkheads.counters import read_counter
 from tests.support.database.locks import locked
 
 _OTHERS: Final = 16

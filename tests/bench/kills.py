@@ -29,8 +29,8 @@ django.setup()
 import subprocess
 
 from tests.support import factories
+from tests.support.bulkheads.kills import BEHAVIOUR, LEASE, LOADED, PRICES, StreamsUnderFire
 from tests.support.inference.site import Site, own_site
-from tests.support.kills import BEHAVIOUR, LEASE, LOADED, PRICES, StreamsUnderFire
 from tests.support.ledger import differences
 from tests.support.processes import MANAGE, environment, manage, serve
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.support import factories
+from tests.support.bulkheads.load import Load
 from tests.support.factories import Tenant
 from tests.support.inference.site import Site
-from tests.support.load import Load
 from tests.support.processes import Served, serve
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.authority import Race, make_rights
+from tests.support.bulkheads.authority import Race, make_rights
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
 

@@ -14,7 +14,7 @@ import requests
 from catalog.models import ModelEndpoint, PriceVersion
 from inference.models import Generation
 from tests.support import factories
-from tests.support.counters import read_counter
+from tests.support.bulkheads.counters import read_counter
 from tests.support.factories import Tenant
 from tests.support.governance import make_guardrail
 from tests.support.inference.site import CHAT, Site

@@ -10,8 +10,8 @@ import time
 import pytest
 
 from tests.support import factories
+from tests.support.bulkheads.kills import BEHAVIOUR, LEASE, LOADED, PRICES, StreamsUnderFire
 from tests.support.inference.site import Site
-from tests.support.kills import BEHAVIOUR, LEASE, LOADED, PRICES, StreamsUnderFire
 from tests.support.ledger import assert_in_order
 from tests.support.processes import manage, serve
 

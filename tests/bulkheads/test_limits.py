@@ -16,10 +16,10 @@ from accounts.models import RateLimit
 from billing.models import Meter
 from inference.models import Generation
 from tests.support import factories
-from tests.support.counters import read_counter
+from tests.support.bulkheads.counters import read_counter
+from tests.support.bulkheads.limits import is_early, limit, rate_of
 from tests.support.inference.site import CHAT, Site
 from tests.support.ledger import assert_in_order
-from tests.support.limits import is_early, limit, rate_of
 from tests.support.processes import Served, manage, serve
 
 AT_ONCE = 64

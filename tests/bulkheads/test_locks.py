@@ -32,11 +32,11 @@ from inference.settlement.settle import Settlement, SettlementStore
 from inference.settlement.sweeper import sweep
 from tests.support import factories
 from tests.support.attack import read_counter
+from tests.support.bulkheads.load import Load
 from tests.support.database.locks import locked
 from tests.support.factories import Tenant
 from tests.support.inference.site import Site, content_of, events_of
 from tests.support.ledger import assert_in_order
-from tests.support.load import Load
 
 pytestmark = pytest.mark.slow
 

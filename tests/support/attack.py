@@ -14,7 +14,7 @@ import requests
 from django.contrib.auth.models import User
 from django.test import Client
 
-from tests.support.counters import read_counter
+from tests.support.bulkheads.counters import read_counter
 
 _SECONDS: Final = 20.0
 

@@ -22,9 +22,9 @@ from billing.rate_limits import (
 )
 from inference.models import Generation
 from tests.support import factories
+from tests.support.bulkheads.limits import is_early, limit, rate_of
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
-from tests.support.limits import is_early, limit, rate_of
 
 SCOPES = ["api_key", "workspace", "organization", "end_user"]
 
