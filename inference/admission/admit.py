@@ -146,7 +146,10 @@ class AdmissionStore:
         if is_current:
             readings = await self._authority.read(digests)
         catalog = self._snapshots.catalog
-        keys = {digest: self._govern(each.authority, catalog) for digest, each in readings.items()}
+        keys = {
+            digest: _govern(self._authority, each.authority, catalog)
+            for digest, each in readings.items()
+        }
         budgets = build_budgets(readings.values(), is_current=is_current)
         if not is_current:
             self._authority.recall_meters(list(budgets.readings), budgets)
@@ -195,15 +198,6 @@ class AdmissionStore:
         for index, (_, admission) in admitted.items():
             if decisions[index] is admission and admission.generation_id not in stored:
                 decisions[index] = None
-
-    def _govern(
-        self, authority: Authority, catalog: CatalogSnapshot
-    ) -> GovernedKey | GatewayError | StaleReading:
-        """Returns a key with the rules that apply to it, or the error that refuses its requests."""
-        try:
-            return self._authority.govern(authority, catalog)
-        except (GatewayError, StaleReading) as exc:
-            return exc
 
     async def _decide_all(
         self,
@@ -352,6 +346,16 @@ class RepinStore:
             except (Unavailable, Rejected) as exc:
                 results.append(exc)
         return results
+
+
+def _govern(
+    reader: AuthorityReader, authority: Authority, catalog: CatalogSnapshot
+) -> GovernedKey | GatewayError | StaleReading:
+    """Returns a key with the rules that apply to it, or the error that refuses its requests."""
+    try:
+        return reader.govern(authority, catalog)
+    except (GatewayError, StaleReading) as exc:
+        return exc
 
 
 def _make_parameters(admission: Admission, candidate: Candidate) -> list[Any]:

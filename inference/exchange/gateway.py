@@ -21,6 +21,7 @@ from catalog.dialects.shared.raw import Piece
 from config.api.errors import GatewayError, Unauthenticated
 from config.egress.client import EgressClient
 from config.server.batching.suspects import Suspects
+from config.server.batching.waits import Blocked
 from config.server.bulkheads import Bulkheads, Occupancy
 from config.server.load.large_work import LARGE_BYTES, LargeWork
 from config.server.load.loop_time import LoopTime
@@ -120,6 +121,9 @@ class Gateway:
 
         Nothing has been sent to an upstream when this returns or raises.
         """
+        if self._settlements.is_full(key.organization_id):
+            # What it has used cannot be stored now. It would only use more.
+            raise Blocked
         try:
             admission = await self._submit(request, key.organization_id, occupancy)
         except ContentBlocked as exc:

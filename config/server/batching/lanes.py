@@ -15,6 +15,8 @@ from config.server.batching.suspects import Suspects
 # batches cost less than an earlier start gains.
 _SLOW_SECONDS: Final = 0.02
 _DRAIN_POLL_SECONDS: Final = 0.02
+# Items of a locked organization that may wait; each takes some kilobytes.
+_MOST_BLOCKED: Final = 1_000
 
 
 class Lanes(Generic[Item, Result]):
@@ -83,6 +85,10 @@ class Lanes(Generic[Item, Result]):
             queue.append(ticket)
         self._start()
         return ticket
+
+    def is_full(self, organization_id: UUID) -> bool:
+        """Returns whether so many items of a locked organization wait that it may add no more."""
+        return self._sides.count(organization_id) >= _MOST_BLOCKED
 
     async def drain(self) -> None:
         """Waits until no item is queued and no flush is running."""

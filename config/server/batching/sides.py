@@ -100,6 +100,11 @@ class Sides(Generic[Item, Result]):
             return False
         return organization_id in self._apart or self._suspects.has(organization_id, now)
 
+    def count(self, organization_id: UUID) -> int:
+        """Returns the number of items of an organization that wait here."""
+        apart = self._apart.get(organization_id)
+        return 0 if apart is None else len(apart.waiting)
+
     def add(self, organization_id: UUID, tickets: Sequence[Ticket[Item, Result]]) -> None:
         """Queues items of an organization, which is served apart from now on."""
         apart = self._apart.get(organization_id)

@@ -398,8 +398,10 @@ def test_a_caller_that_leaves_during_admission_leaves_no_pending_generation(site
         key = await gateway.recognizer.recognize(bearer_digests(f"Bearer {site.tenant.api_key}"))
         occupancy = gateway.bulkheads.enter(key.organization_id, key.key_id)
         request = AdmissionRequest(key.digest, parsing.parse(Operation.CHAT, body), "request-1")
+        await gateway._admissions.prepare(key.digest)
         admission = asyncio.create_task(gateway.admit(request, key, occupancy))
-        await asyncio.sleep(0)
+        for _ in range(5):  # until a lane has the request, and waits for the database
+            await asyncio.sleep(0)
         admission.cancel()
         with pytest.raises(asyncio.CancelledError):
             await admission

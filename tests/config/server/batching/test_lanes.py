@@ -320,3 +320,20 @@ def test_a_suspect_stays_apart_longer_after_each_further_lock() -> None:
     suspects.accuse(B, 168.0)
     suspects.accuse(A, 168.0)
     assert (suspects.has(A, 168.9), suspects.has(A, 169.0)) == (True, False)
+
+
+def test_lanes_are_full_for_a_locked_organization_with_a_thousand_items() -> None:
+    async def test(database: Database, lanes: Lanes[Any, str]) -> None:
+        database.locked, database.owner = set(range(1_001)), A
+        tickets = [lanes.submit(A, item) for item in range(1_001)]
+        tickets.append(lanes.submit(B, "b"))
+        assert not lanes.is_full(A)
+        while not lanes.is_full(A):
+            await asyncio.sleep(0.01)
+        assert not lanes.is_full(B)
+        database.locked.clear()
+        for ticket in tickets:
+            await ticket.future
+        assert not lanes.is_full(A)
+
+    run(test)
