@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final
 from uuid import UUID
 
@@ -35,6 +36,8 @@ class Rate(StrEnum):
     CONCURRENT_REQUESTS = "concurrent_requests"
 
 
+_TOKENS: Final = Rate.TOKENS_PER_MINUTE
+_CONCURRENT: Final = Rate.CONCURRENT_REQUESTS
 _MINUTE: Final = timedelta(minutes=1)
 _DAY: Final = timedelta(days=1)
 _WINDOWS: Final = {
@@ -152,8 +155,9 @@ class RateLimited(TooManyRequests):
         )
 
 
+@lru_cache(maxsize=8)
 def window_start(rate: Rate, now: datetime) -> datetime:
-    """Returns the beginning of the minute or of the day in UTC."""
+    """Returns the beginning of the minute or of the day in UTC; cached for the next of a batch."""
     minute = now.astimezone(UTC).replace(second=0, microsecond=0)
     return minute.replace(hour=0, minute=0) if rate is Rate.REQUESTS_PER_DAY else minute
 
@@ -170,28 +174,22 @@ def base_of(rate: Rate, meter: MeterReading, now: datetime) -> int:
 
     A reading may be newer than ``now``; then it counts its own window.
     """
+    if rate is _CONCURRENT:
+        return 0
     is_counted = meter.minute is not None and meter.minute >= window_start(rate, now)
-    match rate:
-        case Rate.REQUESTS_PER_MINUTE:
-            return meter.requests_before if is_counted else meter.requests
-        case Rate.REQUESTS_PER_DAY:
-            before = meter.requests_before_day
-            return before if is_counted and before is not None else meter.requests
-        case Rate.TOKENS_PER_MINUTE:
-            return meter.tokens_before if is_counted else meter.tokens
-        case Rate.CONCURRENT_REQUESTS:
-            return 0
+    if rate is _TOKENS:
+        return meter.tokens_before if is_counted else meter.tokens
+    if rate is Rate.REQUESTS_PER_MINUTE:
+        return meter.requests_before if is_counted else meter.requests
+    before = meter.requests_before_day
+    return before if is_counted and before is not None else meter.requests
 
 
 def value_of(rate: Rate, meter: MeterReading) -> int:
     """Returns the value of the meter; for tokens, with those held for running requests."""
-    match rate:
-        case Rate.TOKENS_PER_MINUTE:
-            return meter.tokens + meter.held_tokens
-        case Rate.CONCURRENT_REQUESTS:
-            return meter.running
-        case _:
-            return meter.requests
+    if rate is _TOKENS:
+        return meter.tokens + meter.held_tokens
+    return meter.running if rate is _CONCURRENT else meter.requests
 
 
 def used_of(rate: Rate, meter: MeterReading, now: datetime) -> int:

@@ -43,6 +43,18 @@ if TYPE_CHECKING:
 
 _RECOGNITION_SECONDS: Final = 1.0
 _API: Final = "/api/v1/"
+# The headers of answers that a browser's script may read.
+_EXPOSED_HEADERS: Final = (
+    "retry-after",
+    "x-generation-id",
+    "x-request-id",
+    "x-should-retry",
+    *(
+        f"x-ratelimit-{part}-{kind}"
+        for part in ("limit", "remaining", "reset")
+        for kind in ("requests", "tokens")
+    ),
+)
 _NO_LIFESPAN: Final = "the server must support the lifespan protocol"
 
 
@@ -167,7 +179,7 @@ def with_cors(application: Any) -> Any:
         allow_origins=settings.CORS_ALLOWED_ORIGINS,
         allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
         allow_headers=["*"],
-        expose_headers=["retry-after", "x-generation-id", "x-request-id"],
+        expose_headers=_EXPOSED_HEADERS,
     )
 
 

@@ -481,5 +481,10 @@ def _tell_rates(
     """Notes for the callers what is left of their rate limits."""
     now = max(read_at for read_at, _ in meters)
     readings = {meter.subject_id: meter for _, meter in meters}
+    rendered: dict[tuple[UUID, ...], Mapping[str, str]] = {}
     for admission in admissions:
-        admission.rate_headers = render_headers(admission.rates, readings, now)
+        # One subject has one rule, besides the setting's rule for every key.
+        subjects = tuple(rule.subject_id for rule in admission.rates)
+        if subjects not in rendered:
+            rendered[subjects] = render_headers(admission.rates, readings, now)
+        admission.rate_headers = rendered[subjects]

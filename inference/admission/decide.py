@@ -90,7 +90,8 @@ def decide(
     """
     authority = key.authority
     owners = _find_rate_owners(entry, key)
-    _require_permission(entry, key, budgets, owners)
+    tokens = _measure_tokens(entry.request, owners)
+    _require_permission(entry, key, budgets, owners, tokens)
     request, findings = _screen(entry, key, screening)
     now = clock.time()
     selection = require_candidates(
@@ -98,7 +99,7 @@ def decide(
     )
     candidates = budgets.find_affordable(
         request,
-        _keep_within_rates(entry.request, selection.candidates, owners, budgets),
+        _keep_within_rates(selection.candidates, owners, budgets, tokens),
         authority.organization_id,
         key.budgets,
         settings.BYOK_FEE_PERCENT,
@@ -123,7 +124,7 @@ def decide(
         filters=key.filters,
         findings=findings,
     )
-    _take(admission, entry.request, key, owners, budgets)
+    _take(admission, key, owners, budgets, tokens)
     first = candidates[0].candidate.subject
     if health.claim(first, now):
         admission.probe = first
@@ -131,7 +132,11 @@ def decide(
 
 
 def _require_permission(
-    entry: AdmissionRequest, key: GovernedKey, budgets: Budgets, owners: Sequence[OwnerRules]
+    entry: AdmissionRequest,
+    key: GovernedKey,
+    budgets: Budgets,
+    owners: Sequence[OwnerRules],
+    tokens: int,
 ) -> None:
     """Raises an error if the key may not send any request now."""
     authority = key.authority
@@ -139,8 +144,7 @@ def _require_permission(
     require_inference(is_management=authority.is_management)
     require_ingress_region(key.policy, entry.region)
     if owners:
-        rules = _own_rules(owners)
-        budgets.require_rates(rules, _tokens_to_hold(entry.request, rules))
+        budgets.require_rates(_own_rules(owners), tokens)
     budgets.require_unspent(key.budgets)
 
 
@@ -172,22 +176,24 @@ def _model_rules(owners: Sequence[OwnerRules], candidate: Candidate) -> list[Rat
     ]
 
 
-def _tokens_to_hold(request: InferenceRequest, rules: Sequence[RateRule]) -> int:
+def _measure_tokens(request: InferenceRequest, owners: Sequence[OwnerRules]) -> int:
     """Returns the tokens that a request may use, by an estimate of its prompt.
 
-    It is 0 if no rule counts tokens. Without ``max_tokens`` the output counts when it is known.
+    Without ``max_tokens`` the output counts when it is known. Nothing is measured, and the result
+    is 0, if no limit can count tokens.
     """
-    if not any(rule.counts_tokens for rule in rules):
-        return 0
-    output = (request.max_tokens or 0) * request.choices
-    return estimate_tokens(request.prompt_bytes) + output
+    for owner in owners:
+        if owner.models or (owner.own is not None and owner.own.counts_tokens):
+            output = (request.max_tokens or 0) * request.choices
+            return estimate_tokens(request.prompt_bytes) + output
+    return 0
 
 
 def _keep_within_rates(
-    request: InferenceRequest,
     candidates: Sequence[Candidate],
     owners: Sequence[OwnerRules],
     budgets: Budgets,
+    tokens: int,
 ) -> Sequence[Candidate]:
     """Returns the candidates whose models are within their rate limits, in order.
 
@@ -201,9 +207,8 @@ def _keep_within_rates(
         slug = candidate.route.model_slug
         if slug in refusals:
             continue
-        rules = _model_rules(owners, candidate)
         try:
-            budgets.require_rates(rules, _tokens_to_hold(request, rules))
+            budgets.require_rates(_model_rules(owners, candidate), tokens)
             refusals[slug] = None
         except RateLimited as exc:
             if not budgets.is_current:
@@ -217,17 +222,17 @@ def _keep_within_rates(
 
 def _take(
     admission: Admission,
-    request: InferenceRequest,
     key: GovernedKey,
     owners: Sequence[OwnerRules],
     budgets: Budgets,
+    tokens: int,
 ) -> None:
     """Takes the hold of an admission, and counts it for the rate limits of its first model."""
     authority = admission.authority
     if owners:
         rules = _own_rules(owners) + _model_rules(owners, admission.candidates[0].candidate)
         admission.rates = rules
-        admission.held_tokens = _tokens_to_hold(request, rules)
+        admission.held_tokens = tokens if any(rule.counts_tokens for rule in rules) else 0
         subjects = dict.fromkeys(rule.subject_id for rule in rules)
         admission.limit_subjects = [each for each in subjects if each not in authority.subjects]
     budgets.take(

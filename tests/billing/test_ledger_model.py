@@ -300,7 +300,7 @@ class LedgerMachine(RuleBasedStateMachine):
             "request_id": "r",
             "hold_nano": made.hold,
             "upstream_hold_nano": made.byok_hold,
-            "held_tokens": 0,
+            "held_tokens": made.hold,
             "credits_id": self.stage.accounts[made.organization, "credits"],
             "usage_id": self.stage.accounts[made.organization, "usage"],
             "routing_version": version - 1 if is_stale else version,

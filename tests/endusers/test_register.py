@@ -11,6 +11,7 @@ from rest_framework.test import APIClient
 
 from endusers.models import EndUser
 from tests.support import factories
+from tests.support.bulkheads.limits import NO_LIMITS
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
 
@@ -29,6 +30,7 @@ def test_register_returns_the_record(management: APIClient, tenant: Tenant) -> N
         "data": {
             "user": "customer-42",
             "is_active": True,
+            "rate_limits": NO_LIMITS,
             "created_at": stored.created_at.isoformat().replace("+00:00", "Z"),
             "updated_at": stored.updated_at.isoformat().replace("+00:00", "Z"),
         }

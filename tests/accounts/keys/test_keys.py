@@ -19,6 +19,7 @@ from accounts.models import ApiKey, ApiKeyNotFound, LimitReset, Workspace
 from config.secrets import digest_api_key, is_well_formed
 from inference.models import Generation
 from tests.support import factories
+from tests.support.bulkheads.limits import NO_LIMITS
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
 
@@ -79,6 +80,7 @@ def shown(key: ApiKey, **changes: Any) -> dict[str, Any]:
         "limit_remaining": None,
         "limit_reset": None,
         "include_byok_in_limit": False,
+        "rate_limits": NO_LIMITS,
         **UNUSED,
         "expires_at": None,
         "last_used_at": None,
@@ -371,13 +373,13 @@ def test_the_list_shows_the_usage_of_each_key(management: APIClient, tenant: Ten
 def test_the_list_makes_the_same_queries_for_1_key_and_for_50(
     management: APIClient, tenant: Tenant, django_assert_num_queries: Any
 ) -> None:
-    with django_assert_num_queries(4):
+    with django_assert_num_queries(5):
         management.get(ROUTE)
     endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
     for number in range(49):
         key = make_key(tenant, str(number))
         factories.make_generation(tenant, api_key=key, model_endpoint=endpoint, cost_nano=1)
-    with django_assert_num_queries(4):
+    with django_assert_num_queries(5):
         assert len(management.get(ROUTE).json()["data"]) == 50
 
 

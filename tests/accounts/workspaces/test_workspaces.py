@@ -29,6 +29,7 @@ from accounts.models import (
 from config.secrets import digest_api_key
 from inference.models import Generation
 from tests.support import factories
+from tests.support.bulkheads.limits import NO_LIMITS
 from tests.support.database import snapshots
 from tests.support.database.locks import waiting
 from tests.support.factories import Tenant
@@ -79,6 +80,7 @@ def shown(workspace: Workspace, **changes: Any) -> dict[str, Any]:
         "slug": workspace.slug,
         "default_guardrail_id": str(workspace.default_guardrail_id),
         **PLAIN,
+        "rate_limits": NO_LIMITS,
         "include_byok_in_budgets": False,
         "created_by": None,
         "created_at": stamp(workspace.created_at),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import requests
 from django.db import connection
 
-from accounts.models import ApiKey, LimitOwner, RateLimit
+from accounts.models import LIMIT_NAMES, ApiKey, LimitOwner, RateLimit
 from tests.support.inference.site import Site
+
+# What the interface shows of a row without rate limits.
+NO_LIMITS: Final = {**dict.fromkeys(LIMIT_NAMES), "models": {}}
 
 
 def owner_of(site: Site, scope: str) -> LimitOwner:
