@@ -36,6 +36,7 @@ from catalog.dialects.shared.raw import (
     is_null,
     measure_value,
 )
+from catalog.dialects.shared.repeats import end_of_second_event, find_repeats
 from catalog.dialects.shared.sse import EventDecoder, EventTooLarge
 from catalog.pricing import Usage
 from config.credentials import Secret
@@ -316,8 +317,34 @@ class _StreamParser:
     def feed(self, data: bytes) -> list[Chunk]:
         chunks: list[Chunk] = []
         self.pending = chunks
+        # The first two events show what the others repeat.
+        first = 0 if self._head else end_of_second_event(data)
+        for piece in (data[:first], data[first:]):
+            if rest := piece[self._feed_repeats(piece) :]:
+                self._feed_events(rest)
+        return chunks
+
+    def _feed_repeats(self, data: bytes) -> int:
+        """Adds one chunk for the plain repeats at the start of some bytes; returns their end."""
+        if (
+            not self._head
+            or self._is_done
+            or len(data) > _LARGE_EVENT_BYTES
+            or not self._decoder.is_between_events
+            or b'"reasoning_content"' in data
+            or (found := find_repeats(data, self._head, self._tail)) is None
+        ):
+            return 0
+        before, after = b"data: " + self._before, self._after + b"\n\n"
+        repeats = data[len(before) : found.end - len(after)].split(after + before)
+        size = found.text_bytes + found.events * self._others
+        self.pending.append(Chunk(fields={}, has_choices=True, repeats=repeats, output_bytes=size))
+        return found.end
+
+    def _feed_events(self, data: bytes) -> None:
+        """Adds the chunks of the events that some bytes complete."""
         if self._is_done:
-            return chunks
+            return
         try:
             events = self._decoder.feed(data)
         except EventTooLarge:
@@ -329,17 +356,16 @@ class _StreamParser:
             if (size := self._read_repeat(event)) is not None:
                 if repeats is None:
                     repeats = Chunk(fields={}, has_choices=True, repeats=[])
-                    chunks.append(repeats)
+                    self.pending.append(repeats)
                 repeats.repeats.append(_add_reasoning(event[self._choices]))
                 repeats.output_bytes += size
                 continue
             repeats = None
             if event[:1] != b"{" and event.strip() == b"[DONE]":
                 self._is_done = True
-                chunks.append(Chunk(fields={}, is_done=True))
+                self.pending.append(Chunk(fields={}, is_done=True))
                 break
-            chunks.append(self._chunk(event))
-        return chunks
+            self.pending.append(self._chunk(event))
 
     def finish(self) -> list[Chunk]:
         if self._is_done:

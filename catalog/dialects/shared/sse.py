@@ -39,6 +39,11 @@ class EventDecoder:
         """Returns whether the bytes so far end at the end of an event."""
         return not any(self._line) and not self._data
 
+    @property
+    def is_between_events(self) -> bool:
+        """Returns whether the next byte is the first of an event, but not the first of all."""
+        return self._started and not (self._line or self._data or self._skip_newline)
+
     def feed(self, chunk: bytes) -> list[bytes]:
         """Returns the events that this chunk completes; raises :class:`EventTooLarge`."""
         if (events := self._split_simple(chunk)) is not None:
@@ -76,10 +81,7 @@ class EventDecoder:
     def _split_simple(self, chunk: bytes) -> list[bytes] | None:
         """Returns whole events of one line each, the common case; ``None`` for any other bytes."""
         if (
-            not self._started
-            or self._line
-            or self._data
-            or self._skip_newline
+            not self.is_between_events
             or not chunk.startswith(b"data: ")
             or not chunk.endswith(b"\n\n")
             or b"\r" in chunk

@@ -88,7 +88,7 @@ def test_like_events_in_one_read_make_one_chunk(texts: list[str], other: int) ->
     events.insert(other + 1, event("", usage={"prompt_tokens": 1, "completion_tokens": 1}))
     apart = read(*events)[1:]
     together = read(events[0], b"".join(events[1:]))[1:]
-    assert len(together) <= 4
+    assert len(together) <= 5
     assert sum(c.output_bytes for c in together) == sum(c.output_bytes for c in apart)
     assert [raw for c in together for raw in c.repeats or [bytes(c.fields["choices"])]] == [
         raw for c in apart for raw in c.repeats or [bytes(c.fields["choices"])]
@@ -166,3 +166,65 @@ def test_text_that_contains_other_json_is_decoded_with_its_choices(other: bytes)
 def test_malformed_text_after_like_events_is_refused(broken: bytes) -> None:
     with pytest.raises(InvalidStream):
         read(event("a"), event("abc"), broken)
+
+
+def flatten(chunks: list[Chunk]) -> tuple[list[Any], int, bool]:
+    """Returns the choices of all events in their order, their output and whether the end came."""
+    choices = [
+        json.loads(raw)
+        for chunk in chunks
+        if not chunk.is_done
+        for raw in (chunk.repeats or [bytes(chunk.fields["choices"])])
+    ]
+    return choices, sum(chunk.output_bytes for chunk in chunks), chunks[-1].is_done
+
+
+BETWEEN = st.sampled_from([b"", b"", b"", b": comment\n\n", b"event: x\n\n", b"\n", b"\r\n"])
+
+
+@given(
+    st.lists(st.tuples(CHOICES, st.integers(1, 12), BETWEEN), min_size=1, max_size=6),
+    st.integers(1, 400),
+)
+def test_events_in_any_pieces_are_read_like_single_ones(
+    runs: list[tuple[dict[str, Any], int, bytes]], step: int
+) -> None:
+    """Runs of equal and of different events, with comments between, in reads of any length."""
+    events = [
+        each
+        for choice, count, between in runs
+        for each in [chunk_of(choice), *[event("plain")] * count, between]
+    ]
+    events.append(b"data: [DONE]\n\n")
+    whole = b"".join(events)
+    expected = flatten([c for each in events if each.startswith(b"data") for c in read(each)])
+    assert flatten(read(whole)) == expected
+    assert flatten(read(*(whole[at : at + step] for at in range(0, len(whole), step)))) == expected
+
+
+def test_plain_repeats_of_one_read_make_one_chunk() -> None:
+    texts = [f"word {number} " for number in range(40)]
+    chunks = read(b"".join(map(event, texts)) + b"data: [DONE]\n\n")
+    assert [len(chunk.repeats) for chunk in chunks] == [0, 1, 38, 0]
+    assert flatten(chunks)[0] == [flatten(read(event(text)))[0][0] for text in texts]
+    assert chunks[2].output_bytes == sum(map(len, texts[2:]))
+
+
+@pytest.mark.parametrize("special", ['"', "\\", "é", "\n", "\x7f"])
+def test_a_special_text_among_plain_repeats_is_counted_exactly(special: str) -> None:
+    texts = ["a", "b", "cc", f"d{special}", "e"]
+    choices, output_bytes, _ = flatten(read(b"".join(map(event, texts))))
+    assert [choice[0]["delta"]["content"] for choice in choices] == texts
+    assert output_bytes == len("".join(texts).encode())
+
+
+def test_nothing_after_the_end_mark_is_read() -> None:
+    chunks = read(b"".join([event("a"), event("b"), b"data: [DONE]\n\n", event("c"), event("d")]))
+    assert (len(chunks), chunks[-1].is_done) == (3, True)
+
+
+def test_a_fault_after_plain_repeats_leaves_them_pending() -> None:
+    parser = stream_parser(Operation.CHAT, 2)
+    with pytest.raises(InvalidStream):
+        parser.feed(b"".join(map(event, "abcd")) + b"data: {\n\n")
+    assert flatten(parser.pending)[1] == 4
