@@ -99,22 +99,28 @@ class StreamsUnderFire:
         """Kills a worker with :data:`LOADED` streams or more, at a random moment of them."""
         time.sleep(self._dice.uniform(0, LATEST_SECONDS))
         deadline = time.monotonic() + _SECONDS
-        while True:
-            loaded = [
-                (pid, group)
-                for pid, group in self._streams_by_worker().items()
-                if _count_admitted(group) >= LOADED
-            ]
-            if loaded:
-                break
+        while not self._kill_if_loaded():
             assert time.monotonic() < deadline, "no worker has enough streams"
             time.sleep(0.05)
-        pid, group = self._dice.choice(loaded)
-        self.hits.append(_count_admitted(group))
-        os.kill(pid, signal.SIGKILL)
+
+    def _kill_if_loaded(self) -> bool:
+        groups = self._streams_by_worker().items()
+        loaded = [pid for pid, group in groups if _count_admitted(group) >= LOADED]
+        if not loaded:
+            return False
+        pid = self._dice.choice(loaded)
+        # A stopped worker accepts no more streams while those that it has are counted.
+        os.kill(pid, signal.SIGSTOP)
         now = time.monotonic()
+        group = self._streams_by_worker()[pid]
+        if _count_admitted(group) < LOADED:
+            os.kill(pid, signal.SIGCONT)
+            return False
+        os.kill(pid, signal.SIGKILL)
         for stream in group:
             stream.killed_at = now
+        self.hits.append(_count_admitted(group))
+        return True
 
     def _streams_by_worker(self) -> dict[int, list[Stream]]:
         """Groups the open streams by the process that serves them."""
