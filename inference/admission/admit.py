@@ -156,16 +156,10 @@ class AdmissionStore:
         decisions = await self._decide_all(batch, keys, budgets, catalog)
         await self._store_admitted(batch, decisions, budgets, is_last=is_last)
         is_undecided = any(each is None for each in decisions)
-        if is_undecided and not await self._has_moved(catalog):
+        if is_undecided and not await _has_moved(self._snapshots, catalog):
             # A key, an organization, a balance or a meter has changed.
             return [StaleReading() if each is None else each for each in decisions]
         return decisions
-
-    async def _has_moved(self, catalog: CatalogSnapshot) -> bool:
-        """Returns whether the catalogue has another version by now; its copy is then current."""
-        if self._snapshots.catalog is catalog:
-            await self._snapshots.refresh_catalog()
-        return self._snapshots.catalog is not catalog
 
     async def _store_admitted(
         self,
@@ -346,6 +340,13 @@ class RepinStore:
             except (Unavailable, Rejected) as exc:
                 results.append(exc)
         return results
+
+
+async def _has_moved(snapshots: Snapshots, catalog: CatalogSnapshot) -> bool:
+    """Returns whether the catalogue has another version by now; its copy is then current."""
+    if snapshots.catalog is catalog:
+        await snapshots.refresh_catalog()
+    return snapshots.catalog is not catalog
 
 
 def _govern(
