@@ -170,7 +170,9 @@ def _upsert(
             count_row(kind, key, RowOutcome.UNCHANGED)
     model._default_manager.bulk_create(created, batch_size=1000)
     if updated:
-        names = [*next(iter(values_by_key.values())), "updated_at"]
+        # A row may leave members out, and so keeps what is stored.
+        names = [*dict.fromkeys(name for values in values_by_key.values() for name in values)]
+        names.append("updated_at")
         model._default_manager.bulk_update(updated, names, batch_size=1000)
 
 

@@ -145,6 +145,18 @@ class Provider(BaseModel):
     privacy_policy_url = models.URLField(max_length=2048, null=True, blank=True)
     terms_of_service_url = models.URLField(max_length=2048, null=True, blank=True)
     status_page_url = models.URLField(max_length=2048, null=True, blank=True)
+    requests_per_minute = models.IntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text="Of the operator's account at the provider. Empty: no limit is known.",
+    )
+    tokens_per_minute = models.BigIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text="Prompt and completion tokens. Empty: no limit is known.",
+    )
     is_listed = models.BooleanField(
         default=True, help_text="Off: the provider was removed from the catalogue."
     )

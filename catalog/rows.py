@@ -32,6 +32,7 @@ _Modality = Annotated[str, msgspec.Meta(min_length=1, max_length=32, pattern=_PL
 _Code = Annotated[str, msgspec.Meta(min_length=1, max_length=16, pattern=_PLAIN)]
 _Path = Annotated[str, msgspec.Meta(pattern=_PATH, max_length=255)]
 _Count = Annotated[int, msgspec.Meta(ge=1, le=10**15)]
+_Limit = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 _Country = Annotated[str, msgspec.Meta(pattern=r"^[A-Z]{2}\Z")]
 _URL = Annotated[str, msgspec.Meta(pattern=_ADDRESS, max_length=2048)]
 _DECIMAL_TEXT = Annotated[str, msgspec.Meta(max_length=64)]
@@ -53,6 +54,9 @@ class ProviderRow(msgspec.Struct, forbid_unknown_fields=True):
     privacy_policy_url: _URL | None = None
     terms_of_service_url: _URL | None = None
     status_page_url: _URL | None = None
+    # An import without these members leaves the limits as an operator has set them.
+    requests_per_minute: _Limit | msgspec.UnsetType | None = msgspec.UNSET
+    tokens_per_minute: _Limit | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class _Architecture(msgspec.Struct, forbid_unknown_fields=True):
@@ -156,7 +160,12 @@ def provider_values(row: ProviderRow) -> dict[str, Any]:
     if base_url is not None:
         policy = settings.EGRESS_POLICY
         base_url = parse_base_url(base_url, policy=policy, require_https=False).text
+    limits = {
+        "requests_per_minute": row.requests_per_minute,
+        "tokens_per_minute": row.tokens_per_minute,
+    }
     return {
+        **{name: limit for name, limit in limits.items() if limit is not msgspec.UNSET},
         "slug": row.slug,
         "name": row.name,
         "dialect": row.dialect,
@@ -236,6 +245,8 @@ def provider_row(provider: Provider) -> ProviderRow:
         privacy_policy_url=provider.privacy_policy_url,
         terms_of_service_url=provider.terms_of_service_url,
         status_page_url=provider.status_page_url,
+        requests_per_minute=provider.requests_per_minute or msgspec.UNSET,
+        tokens_per_minute=provider.tokens_per_minute or msgspec.UNSET,
     )
 
 

@@ -13,6 +13,8 @@ class InferenceConfig(CausewayApp):
         "feedback": ModelDeclaration("feedback"),
         "journal": INTERNAL,
         "endpointhealth": INTERNAL,
+        "uptime": INTERNAL,
+        "providerpace": INTERNAL,
         "usageday": INTERNAL,
         "dailyusage": INTERNAL,
         "hourlyusage": INTERNAL,

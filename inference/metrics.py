@@ -24,6 +24,11 @@ _CLAIMS: Final = Counter(
     "Usages beyond what their requests allowed, by the count that was too high.",
     ("reason",),
 )
+_PACED: Final = Counter(
+    "causeway_paced_requests_total",
+    "Requests that went elsewhere, or were refused, because a provider is at its limit.",
+    ("provider",),
+)
 _TOKENS: Final = Counter("causeway_tokens_total", "Tokens used.", ("kind",))
 _SECONDS: Final = Histogram(
     "causeway_generation_seconds",
@@ -74,6 +79,11 @@ def count_cancelled(is_estimated: bool | None) -> None:
     """Counts a generation whose caller left; ``None`` if it is free."""
     usage = {None: "none", False: "reported", True: "estimated"}[is_estimated]
     _CANCELLED.labels(usage).inc()
+
+
+def count_paced(provider: str) -> None:
+    """Counts a request that a provider did not get, because it is at the operator's limit."""
+    _PACED.labels(provider).inc()
 
 
 def count_claim(reason: str) -> None:

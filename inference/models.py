@@ -259,6 +259,19 @@ class EndpointHealth(models.Model):
         return f"{self.endpoint_id}/{self.slot}"
 
 
+class ProviderPace(models.Model):
+    """What all workers have sent to a provider with the operator's credential in five seconds."""
+
+    pk = models.CompositePrimaryKey("provider_id", "bucket")
+    provider_id = models.UUIDField()
+    bucket = models.BigIntegerField(help_text="Unix time divided by five seconds.")
+    requests = models.IntegerField()
+    tokens = models.BigIntegerField()
+
+    def __str__(self) -> str:
+        return f"{self.provider_id}/{self.bucket}"
+
+
 class FeedbackGiven(Conflict):
     error_type = "feedback_given"
     message = "Feedback of this category was given on this generation before."

@@ -6,15 +6,19 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib import admin
+from django.db.models import Sum
 from django.http import HttpRequest
 
 from catalog import dialects
 from catalog.admin.uploads import CatalogueAdmin
 from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import DialectName, Provider
+from config.clock import clock
 from config.console.forms import ConsoleForm, SecretField
 from config.console.unfold import display
 from config.egress.addresses import InvalidURL, parse_base_url
+from inference.models import ProviderPace
+from inference.routing.pacing import oldest_pace
 
 
 class ProviderForm(ConsoleForm):
@@ -73,6 +77,10 @@ class ProviderAdmin(CatalogueAdmin):
     fieldsets = (
         (None, {"fields": (("name", "slug"), "dialect", "base_url", "is_listed")}),
         ("Credential", {"fields": ("credential", "secret")}),
+        (
+            "Limits of the operator's account",
+            {"fields": (("requests_per_minute", "tokens_per_minute"), "pace")},
+        ),
         ("Data policy", {"fields": (("trains_on_prompts", "retains_prompts"),)}),
         (
             "About",
@@ -87,7 +95,7 @@ class ProviderAdmin(CatalogueAdmin):
         ),
         ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
     )
-    readonly_fields = ("credential", "id", "created_at", "updated_at")
+    readonly_fields = ("credential", "pace", "id", "created_at", "updated_at")
 
     @display(description="Dialect", ordering="dialect", label=True)
     def dialect_name(self, provider: Provider) -> str:
@@ -101,6 +109,17 @@ class ProviderAdmin(CatalogueAdmin):
     @display(description="Credential", label={"none": "warning"})
     def credential(self, provider: Provider) -> str:
         return provider.credential_label if provider.has_credential else "none"
+
+    @display(description="Sent in the last minute")
+    def pace(self, provider: Provider) -> str:
+        recent = ProviderPace.objects.filter(
+            provider_id=provider.pk, bucket__gt=oldest_pace(clock.time())
+        )
+        sums = recent.aggregate(
+            requests=Sum("requests", default=0), tokens=Sum("tokens", default=0)
+        )
+        requests, tokens = max(sums["requests"], 0), max(sums["tokens"], 0)
+        return f"{requests:,} requests, about {tokens:,} tokens"
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         # Credentials and routes refer to a provider by its slug.

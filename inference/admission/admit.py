@@ -32,7 +32,7 @@ from inference.admission.authority import (
 from inference.admission.budgets import Budgets, StaleReading, UnreadMeters
 from inference.admission.copies.hints import VersionHints
 from inference.admission.copies.snapshots import Snapshots
-from inference.admission.decide import Admission, AdmissionRequest, decide
+from inference.admission.decide import Admission, AdmissionRequest, decide, give_back
 from inference.admission.rows import make_row
 from inference.filters.screening import TimeSlice
 from inference.routing.health import HealthTable
@@ -187,8 +187,8 @@ class AdmissionStore:
                 decisions[index] = error
         finally:
             for _, admission in admitted.values():
-                if admission.probe is not None and admission.generation_id not in stored:
-                    self._health.release(admission.probe)
+                if admission.generation_id not in stored:
+                    give_back(admission, self._health)
         for index, (_, admission) in admitted.items():
             if decisions[index] is admission and admission.generation_id not in stored:
                 decisions[index] = None
@@ -278,10 +278,6 @@ class AdmissionStore:
             self._authority.remember_meters(meters)
             _tell_rates([each for _, each in admitted if each.generation_id in stored], meters)
         return stored
-
-    async def probe(self) -> None:
-        """Stores nothing, as admissions would be stored; raises what prevents them."""
-        await self._connection.execute(ADMIT, ["[]", "[]", []])
 
     async def _store_each(
         self, admitted: AdmittedByIndex, budgets: Budgets, stored: set[str], *, is_last: bool
@@ -390,7 +386,7 @@ class AdmissionLanes:
         snapshots = Snapshots()
         self._authority = AuthorityReader(snapshots)
         self._hints = VersionHints(snapshots)
-        self._probed = AdmissionStore(health, self._authority)
+        self._probe_connection = DataPlaneConnection()
         self._probing: asyncio.Task[None] | None = None
         self._admissions: Lanes[AdmissionRequest, Admission] = Lanes(
             "admit", self._open_admission, suspects, patience=_PATIENCE_SECONDS
@@ -402,13 +398,13 @@ class AdmissionLanes:
     def start(self) -> None:
         """Begins to follow versions, and to probe admissions while no request does so."""
         self._hints.start()
-        self._probing = asyncio.create_task(readiness.admissions.keep_probing(self._probed.probe))
+        self._probing = asyncio.create_task(readiness.admissions.keep_probing(self._probe))
 
     async def close(self) -> None:
         await self._hints.close()
         if self._probing is not None:
             self._probing.cancel()
-        await self._probed.close()
+        await self._probe_connection.close()
         await self._admissions.close()
         await self._repins.close()
         await self._authority.close()
@@ -465,6 +461,10 @@ class AdmissionLanes:
         """
         organization_id = admission.authority.organization_id
         return await self._repins.submit(organization_id, (admission, candidate)).future
+
+    async def _probe(self) -> None:
+        """Stores nothing, as admissions would be stored; raises what prevents them."""
+        await self._probe_connection.execute(ADMIT, ["[]", "[]", []])
 
     def _open_admission(self) -> Lane[AdmissionRequest, Admission]:
         store = AdmissionStore(self._health, self._authority)

@@ -15,6 +15,7 @@ from accounts.policy import Policy, require_ingress_region
 from billing.rate_limits import NO_RULES, LimitScope, OwnerRules, Rate, RateLimited, RateRule
 from config.clock import clock
 from config.secrets import hash_end_user
+from inference import metrics
 from inference.admission.authority import Authority, GovernedKey
 from inference.admission.budgets import AffordableCandidate, Budgets
 from inference.admission.estimate import estimate_tokens
@@ -125,10 +126,24 @@ def decide(
         findings=findings,
     )
     _take(admission, key, owners, budgets, tokens)
-    first = candidates[0].candidate.subject
-    if health.claim(first, now):
-        admission.probe = first
+    first = candidates[0].candidate
+    if health.claim(first.subject, now):
+        admission.probe = first.subject
+    for slug in selection.paced:
+        metrics.count_paced(slug)
+    if first.pace is not None:
+        health.pacer.count(first.pace.provider_id, 1, estimate_tokens(request.prompt_bytes), now)
     return admission
+
+
+def give_back(admission: Admission, health: HealthTable) -> None:
+    """Undoes what a decision has taken of its first candidate, because it was not stored."""
+    if admission.probe is not None:
+        health.release(admission.probe)
+    pace = admission.candidates[0].candidate.pace
+    if pace is not None:
+        tokens = estimate_tokens(admission.request.prompt_bytes)
+        health.pacer.count(pace.provider_id, -1, -tokens, clock.time())
 
 
 def _require_permission(
@@ -279,6 +294,7 @@ def build_context(
         defaults=key.rules.defaults,
         disabled_tools=key.rules.disabled_server_tools,
         health_of=partial(health.health, now=now),
+        wait_of=lambda pace, size: health.pacer.wait(pace, estimate_tokens(size), now),
         seed=getrandbits(64),
     )
 

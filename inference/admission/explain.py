@@ -21,13 +21,15 @@ from config.clock import clock
 from inference.admission.budgets import Budgets, LimitSpent
 from inference.admission.copies.catalog import read_catalog, run_reading_on_orm
 from inference.admission.copies.organizations import load_organization
-from inference.admission.estimate import worst_case_nano
+from inference.admission.estimate import estimate_tokens, worst_case_nano
 from inference.admission.governance import BudgetRule, assignment_of, collect_budgets, limit_of
 from inference.requests.parsing import InferenceRequest
 from inference.routing.candidates import RoutingContext, Selection, select_candidates
 from inference.routing.health import Health, HealthTable, oldest_bucket
+from inference.routing.pacing import oldest_pace
 from inference.routing.routes import Candidate
 
+READ_PACE: Final = sql.load_statement("inference", "read_pace")
 READ_HEALTH: Final = sql.load_statement("inference", "read_health")
 _RATES: Final[tuple[Literal["prompt", "completion", "request", "image"], ...]] = (
     "prompt", "completion", "request", "image",
@@ -46,7 +48,8 @@ def explain(key: ApiKey, request: InferenceRequest, *, region: str | None) -> di
     require_ingress_region(rules.policy, region)
     policy = rules.policy & Policy.of(served_in=region)
     workspace = copy.rules.workspaces[key.workspace_id]
-    health_of = partial(_read_health().health, now=clock.time())
+    health, now = _read_health(), clock.time()
+    health_of = partial(health.health, now=now)
     context = RoutingContext(
         snapshot=snapshot,
         own=copy.resolve(snapshot),
@@ -58,6 +61,7 @@ def explain(key: ApiKey, request: InferenceRequest, *, region: str | None) -> di
         defaults=workspace.defaults,
         disabled_tools=workspace.disabled_server_tools,
         health_of=health_of,
+        wait_of=lambda pace, size: health.pacer.wait(pace, estimate_tokens(size), now),
     )
     selection = select_candidates(request, context)
     return {
@@ -91,6 +95,8 @@ def _read_health() -> HealthTable:
     with connection.cursor() as cursor:
         sql.execute(cursor, READ_HEALTH, [oldest_bucket(now)])
         table.merge(cursor.fetchall(), now)
+        sql.execute(cursor, READ_PACE, [oldest_pace(now)])
+        table.pacer.merge(cursor.fetchall())
     return table
 
 

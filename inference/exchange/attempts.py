@@ -35,6 +35,7 @@ from inference.admission.decide import Admission
 from inference.exchange import upstream
 from inference.exchange.chunks import ChunkReader
 from inference.exchange.metadata import routing_metadata
+from inference.exchange.pace_count import PaceCount
 from inference.exchange.workload import Workload
 from inference.routing.health import HealthTable, classify_attempt
 from inference.routing.routes import Candidate, FirstUse
@@ -103,6 +104,7 @@ class Attempts:
         self._tried: list[Candidate] = []
         self._workload = workload
         self._probe = admission.probe
+        self.pace_count = PaceCount(health.pacer, self._request, self.item.candidate)
         self._started = time.monotonic()
         # No attempt may run longer, even if its upstream still sends bytes, because the sweeper
         # ends the generation then.
@@ -141,6 +143,7 @@ class Attempts:
         while True:
             self.item, *candidates = candidates
             self._tried.append(self.candidate)
+            self.pace_count.count_attempt(self.candidate, self._request)
             started_ms = self.elapsed_ms
             try:
                 begun = await attempt(self.item, _dialect_of(self.candidate))
@@ -276,6 +279,8 @@ class Attempts:
             self._egress_client, item.candidate, outbound, deadline
         )
         await upstream.accept(response, item.candidate)
+        if (pause := upstream.read_pause(response)) is not None:
+            self._health.pause(item.candidate.subject, pause, now=clock.time())
         if item.candidate.first_use is not None:
             await _bind_credential(item.candidate.first_use)
         return response
@@ -332,18 +337,24 @@ class Attempts:
         }
 
     def _record(self, started_ms: int, ended_ms: int, error: GatewayError | None) -> None:
-        candidate = self.candidate
-        record: dict[str, Any] = {
-            "provider": candidate.route.facts.provider_name,
-            "endpoint_id": str(candidate.route.endpoint_id),
-            "is_byok": candidate.is_byok,
-            "latency_ms": ended_ms - started_ms,
-            "status": 200,
-        }
-        if error is not None:
-            record["status"] = getattr(error, "upstream_status", None) or error.status
-            record["error_type"] = error.error_type
-        self.records.append(record)
+        self.records.append(_describe_attempt(self.candidate, ended_ms - started_ms, error))
+
+
+def _describe_attempt(
+    candidate: Candidate, latency_ms: int, error: GatewayError | None
+) -> dict[str, Any]:
+    """Returns an attempt as the generation stores it."""
+    record: dict[str, Any] = {
+        "provider": candidate.route.facts.provider_name,
+        "endpoint_id": str(candidate.route.endpoint_id),
+        "is_byok": candidate.is_byok,
+        "latency_ms": latency_ms,
+        "status": 200,
+    }
+    if error is not None:
+        record["status"] = getattr(error, "upstream_status", None) or error.status
+        record["error_type"] = error.error_type
+    return record
 
 
 def _parse_reply(dialect: Dialect, operation: Operation, body: Body, choices: int) -> Reply:

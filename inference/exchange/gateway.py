@@ -391,6 +391,9 @@ class Exchange:
         usage = None if charged is None else charged.usage
         cost = tally.price(usage, attempts.candidate)
         claim = None if charged is None else tally.find_claim()
+        if usage is not None:
+            tokens = usage.prompt + usage.completion
+            attempts.pace_count.count_usage(attempts.candidate, tokens)
         duration_ms = attempts.elapsed_ms
         self._gateway.settle(
             self,

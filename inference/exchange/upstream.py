@@ -38,6 +38,13 @@ _MAX_ERROR_BYTES: Final = 1_048_576
 # Fields that cause costs that no price covers, or that store data in the operator's account. They
 # are sent with own credentials, and to endpoints that list them.
 _OPERATOR_FIELDS: Final = frozenset(("service_tier", "store"))
+_DURATION: Final = re.compile(
+    r"(?:([0-9]{1,4})h)?(?:([0-9]{1,6})m(?!s))?(?:([0-9]{1,9}(?:\.[0-9]{1,9})?)s)?(?:([0-9]{1,9})ms)?"
+    r"([0-9]{1,9}(?:\.[0-9]{1,9})?)?",
+    re.ASCII,
+)
+# How long nothing is sent when the upstream does not say.
+_UNKNOWN_PAUSE: Final = 5.0
 _SECONDS: Final = re.compile(r"[0-9]{1,6}")
 
 
@@ -167,6 +174,28 @@ def translate(exc: Exception, secret: Secret) -> GatewayError:
             )
         case _:
             raise exc
+
+
+def read_pause(response: OutboundResponse) -> float | None:
+    """Returns the seconds until the upstream takes another request, if it says that none is left.
+
+    These are the headers of OpenAI, which most providers send; others name no such limit.
+    """
+    pause: float | None = None
+    for kind in ("requests", "tokens"):
+        if response.headers.get(f"X-RateLimit-Remaining-{kind}") == "0":
+            reset = _parse_duration(response.headers.get(f"X-RateLimit-Reset-{kind}", ""))
+            pause = max(pause or 0.0, reset)
+    return pause
+
+
+def _parse_duration(text: str) -> float:
+    """Returns the seconds of a duration such as ``6m0s``, ``20ms`` or ``12.5``; 5 otherwise."""
+    found = _DURATION.fullmatch(text)
+    if found is None or not text:
+        return _UNKNOWN_PAUSE
+    hours, minutes, seconds, milliseconds, plain = (float(part or 0) for part in found.groups())
+    return hours * 3600 + minutes * 60 + seconds + milliseconds / 1000 + plain
 
 
 async def _read_refusal(response: OutboundResponse, candidate: Candidate) -> Exception:

@@ -5,6 +5,7 @@ Every excluded endpoint has the reasons of its exclusion.
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,12 +18,13 @@ import msgspec
 from accounts.policy import Policy
 from catalog.names import ModelNotFound, split_variant
 from catalog.pricing import Price
-from catalog.visibility import Exclusion, exclusions
-from config.api.errors import Forbidden, NotFound
+from catalog.visibility import exclusions
+from config.api.errors import Forbidden, NotFound, TooManyRequests
 from inference.requests.parsing import BOUNDS, InferenceRequest
 from inference.requests.problems import missing_field
 from inference.requests.schemas import MaxPrice, ProviderPreferences
 from inference.routing.health import UNKNOWN, Health, subject_of
+from inference.routing.pacing import Pace
 from inference.routing.ranking import Contender, Ranking, draw_seed, is_down
 from inference.routing.routes import (
     NO_DEFAULTS,
@@ -52,12 +54,20 @@ class Unusable(StrEnum):
     NOT_NAMED = "order"
     NO_FALLBACK = "allow_fallbacks"
     ABOVE_HOLD = "above_hold"
+    PROVIDER_LIMIT = "provider_limit"
 
 
 class NoEndpoint(NotFound):
     """The model exists, but none of its endpoints may serve this request."""
 
     error_type = "no_endpoint"
+
+
+class ProvidersBusy(TooManyRequests):
+    """The operator's accounts at the providers have used up their limits for this minute."""
+
+    error_type = "provider_limit"
+    message = "All providers that may serve this request are at their limits. Try again later."
 
 
 @dataclass(slots=True)
@@ -82,7 +92,8 @@ class Selection:
 
     ``requested`` is the first model name of the request or its workspace. ``model`` is the slug of
     the first name that exists. ``is_replanned`` says that a change came between two attempts, so
-    that the rest of the candidates was selected again.
+    that the rest of the candidates was selected again. ``paced`` has the providers whose limits of
+    a minute are used up, by slug, and the seconds until a request fits.
     """
 
     requested: str
@@ -90,6 +101,12 @@ class Selection:
     candidates: list[Candidate] = field(default_factory=list)
     excluded: list[ExcludedEndpoint] = field(default_factory=list)
     is_replanned: bool = False
+    paced: dict[str, float] = field(default_factory=dict)
+
+
+def never_wait(pace: Pace, prompt_bytes: int) -> float:
+    """Returns 0: nobody counts what is sent."""
+    return 0.0
 
 
 def unknown_health(subject: uuid.UUID) -> Health:
@@ -102,7 +119,8 @@ class RoutingContext(msgspec.Struct, frozen=True):
 
     ``own`` has the organization's endpoints and credentials. ``member_id`` is the member who made
     the key. Sessions belong to ``organization_id``, or to the workspace if that is ``None``.
-    ``health_of`` returns the health of a subject. ``seed`` is the random number of the weighted
+    ``health_of`` returns the health of a subject, and ``wait_of`` the seconds until a prompt of a
+    size in bytes fits into the limits of a provider. ``seed`` is the random number of the weighted
     draw between endpoints; with ``None`` the cheapest endpoint comes first.
     """
 
@@ -116,6 +134,7 @@ class RoutingContext(msgspec.Struct, frozen=True):
     defaults: RoutingDefaults = NO_DEFAULTS
     disabled_tools: frozenset[str] = frozenset()
     health_of: Callable[[uuid.UUID], Health] = unknown_health
+    wait_of: Callable[[Pace, int], float] = never_wait
     seed: int | None = None
 
 
@@ -123,9 +142,15 @@ def require_candidates(request: InferenceRequest, context: RoutingContext) -> Se
     """Returns the selection of a request, which has at least one candidate.
 
     Raises the errors of :func:`select_candidates`, and :class:`NoEndpoint`, with every excluded
-    endpoint and its reasons, when there is no candidate.
+    endpoint and its reasons, when there is no candidate. Raises :class:`ProvidersBusy` when there
+    would be one but for the limits of providers.
     """
     selection = select_candidates(request, context)
+    if not selection.candidates and selection.paced:
+        raise ProvidersBusy(
+            headers={"Retry-After": str(math.ceil(min(selection.paced.values())))},
+            metadata={"excluded": [excluded.body() for excluded in selection.excluded]},
+        )
     if not selection.candidates:
         raise NoEndpoint(
             f"No endpoint of {selection.requested!r} may serve this request.",
@@ -219,7 +244,7 @@ class _Search:
 
     __slots__ = (
         "_candidates", "_closed_models", "_contenders", "_context", "_credentials", "_excluded",
-        "_is_open", "_may_fall_back", "_options", "_policy", "_request",
+        "_is_open", "_may_fall_back", "_options", "_paced", "_policy", "_request",
     )  # fmt: skip
 
     def __init__(self, request: InferenceRequest, context: RoutingContext) -> None:
@@ -242,6 +267,7 @@ class _Search:
         self._candidates: dict[uuid.UUID, list[Candidate]] = {}
         self._excluded: dict[uuid.UUID, ExcludedEndpoint] = {}
         self._contenders: list[Contender] = []
+        self._paced: dict[str, float] = {}
 
     def visit(self, route: Route, model: _RequestedModel, position: int) -> None:
         """Stores the candidates of an endpoint, or the reasons why it has none.
@@ -276,7 +302,9 @@ class _Search:
             seed = draw_seed(self._request, owner, context.seed)
             ranking = Ranking(self._request, context.defaults, context.health_of, seed)
             contenders.sort(key=ranking.sort_key)
-        selection = Selection(requested, model, excluded=list(self._excluded.values()))
+        selection = Selection(
+            requested, model, excluded=list(self._excluded.values()), paced=self._paced
+        )
         for contender in contenders:
             selection.candidates += self._candidates[contender.candidate.route.endpoint_id]
         if not self._may_fall_back:
@@ -305,7 +333,7 @@ class _Search:
         """
         of_route = () if self._is_open else exclusions(route.facts, self._policy)
         options = self._options.get(route.facts.provider_slug)
-        objections: dict[Exclusion, None] = {}
+        objections: dict[str, None] = {}
         preferred: list[Candidate] = []
         fallback: list[Candidate] = []
         has_credential = is_elsewhere = False
@@ -334,6 +362,8 @@ class _Search:
             has_credential = True
             if of_route:
                 objections.update(dict.fromkeys(of_route))
+            elif not reasons and self._is_paced(route):
+                objections[Unusable.PROVIDER_LIMIT] = None
             else:
                 preferred.append(Candidate(route, route.secret, False, route.endpoint_id, options))
         preferred += fallback
@@ -345,6 +375,15 @@ class _Search:
         elif not has_credential:
             reasons.append(Unusable.CREDENTIAL_HOST if is_elsewhere else Unusable.NO_CREDENTIAL)
         return []
+
+    def _is_paced(self, route: Route) -> bool:
+        """Returns whether the operator's account at the provider is at its limit."""
+        if route.pace is None:
+            return False
+        wait = self._context.wait_of(route.pace, self._request.prompt_bytes)
+        if wait > 0:
+            self._paced[route.facts.provider_slug] = wait
+        return wait > 0
 
     def _is_down(self, candidate: Candidate) -> bool:
         health = self._context.health_of(candidate.subject)

@@ -20,6 +20,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from config.api.errors import GatewayError, UpstreamError, UpstreamRateLimited, UpstreamRefused
+from inference.routing.pacing import Pacer
 
 # The window is a ring of 12 slots of five seconds. Slot ``n % _SLOTS`` holds bucket ``n``.
 BUCKET_SECONDS: Final = 5
@@ -200,6 +201,7 @@ class HealthTable:
 
     def __init__(self) -> None:
         self._records: dict[uuid.UUID, _Record] = {}
+        self.pacer = Pacer()
 
     def record(
         self,
@@ -241,6 +243,16 @@ class HealthTable:
                     record.opened_at = now
                     record.backoff = min(record.backoff * 2, _LONGEST_BACKOFF)
         record.probed_until = -math.inf
+
+    def pause(self, subject: uuid.UUID, seconds: float, *, now: float) -> None:
+        """Calls a subject after the others, because its upstream says that nothing is left.
+
+        This ends after a minute at the latest, so that a wrong answer does little harm.
+        """
+        record, bucket = self._place(subject, now)
+        record.is_shared = True
+        record.computed_at = -math.inf
+        bucket.retry_at = max(bucket.retry_at, now + min(seconds, WINDOW_SECONDS))
 
     def measure(
         self,

@@ -15,6 +15,7 @@ from catalog.pricing import Price
 from catalog.visibility import EndpointFacts
 from config.credentials import Secret
 from inference.routing.health import Health
+from inference.routing.pacing import Pace
 
 # Regions that name no place. The region that a credential declares replaces them.
 _UNPLACED_REGIONS: Final = (None, "global")
@@ -125,6 +126,7 @@ class Route:
     price: Price
     operations: frozenset[Operation] = frozenset(Operation)
     secret: Secret | None = None
+    pace: Pace | None = None
     attestation_id: int | None = None
     quantization: str = "unknown"
     supported_parameters: frozenset[str] | None = None
@@ -155,6 +157,11 @@ class Candidate:
     first_use: FirstUse | None = None
 
     @property
+    def pace(self) -> Pace | None:
+        """The limits of the account that the candidate uses, if it is the operator's."""
+        return None if self.is_byok else self.route.pace
+
+    @property
     def measured_subject(self) -> uuid.UUID:
         """The id under which latency and throughput are kept: that of the endpoint, for all payers.
 
@@ -174,7 +181,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class CatalogProvider:
-    """A provider of the catalogue. ``secret`` is the operator's credential, if it can be used."""
+    """A provider of the catalogue. ``secret`` is the operator's credential, if it can be used.
+
+    ``pace`` has the limits of the operator's account, if any are known.
+    """
 
     provider_id: uuid.UUID
     slug: str
@@ -184,6 +194,7 @@ class CatalogProvider:
     trains_on_prompts: bool
     is_listed: bool
     secret: Secret | None
+    pace: Pace | None = None
 
 
 class CatalogModel(NamedTuple):

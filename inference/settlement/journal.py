@@ -22,12 +22,14 @@ from config.server.batching.waits import Blocked
 from config.server.readiness import readiness
 from config.sql import load_statement
 from inference.routing.health import HealthTable, oldest_bucket
+from inference.routing.pacing import oldest_pace
 from inference.store import DataPlaneConnection, Rejected
 
 logger = logging.getLogger(__name__)
 
 JOURNAL: Final = load_statement("inference", "journal")
 BEAT: Final = load_statement("inference", "beat")
+EXCHANGE_PACE: Final = load_statement("inference", "exchange_pace")
 EXCHANGE_HEALTH: Final = load_statement("inference", "exchange_health")
 READ_HEALTH: Final = load_statement("inference", "read_health")
 
@@ -99,6 +101,7 @@ class Heartbeat:
                 if is_due:
                     await self._beat()
                     await self._exchange_health()
+                    await self._exchange_pace()
                     readiness.is_database_available = True
             except Blocked:
                 # Reported already. The database is there, and the next heartbeat tries again.
@@ -129,3 +132,9 @@ class Heartbeat:
             self._health.merge(found, now, has_sent=False)
         else:
             self._health.merge(found, now)
+
+    async def _exchange_pace(self) -> None:
+        pacer = self._health.pacer
+        rows = _encode(pacer.outgoing()).decode()
+        oldest = oldest_pace(clock.time())
+        pacer.merge(await self._connection.execute(EXCHANGE_PACE, [rows, oldest]))

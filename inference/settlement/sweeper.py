@@ -20,8 +20,9 @@ from config import sql
 from config.clock import clock
 from config.server.batching.waits import Blocked, waits
 from inference.admission.estimate import fee_nano
-from inference.models import Generation, Journal, Uptime
+from inference.models import Generation, Journal, ProviderPace, Uptime
 from inference.routing.health import oldest_bucket
+from inference.routing.pacing import oldest_pace
 from inference.settlement.journal import BEAT, GAP_SECONDS
 from inference.settlement.settle import SETTLE, Settlement, encode_settlements
 from inference.store import find_relation
@@ -92,7 +93,8 @@ def clear_health() -> int:
     with connection.cursor() as cursor:
         sql.execute(cursor, CLEAR_HEALTH, [oldest_bucket(clock.time() - _KEPT_SECONDS)])
         cleared: int = cursor.rowcount
-    return cleared
+    oldest = oldest_pace(clock.time() - _KEPT_SECONDS)
+    return cleared + ProviderPace.objects.filter(bucket__lte=oldest).delete()[0]
 
 
 def _silent() -> QuerySet[Journal]:

@@ -146,6 +146,32 @@ def test_import_stores_every_field(db: None) -> None:
     assert ModelEndpoint.objects.get(upstream_model_id="owl").region == "global"
 
 
+def test_limits_of_a_provider_stay_when_the_file_does_not_name_them(db: None) -> None:
+    load(changed("providers", 0, "requests_per_minute", value=60))
+    Provider.objects.filter(slug="acme").update(tokens_per_minute=1000)
+
+    def limits() -> Any:
+        rows = Provider.objects.filter(slug="acme")
+        return rows.values_list("requests_per_minute", "tokens_per_minute").get()
+
+    assert load(FILE).unchanged == ALL_NEW
+    assert limits() == (60, 1000)
+    exported = json.loads(imports.export()[0])
+    assert load(exported).unchanged == ALL_NEW
+    [acme] = [row for row in exported["providers"] if row["slug"] == "acme"]
+    assert (acme["requests_per_minute"], acme["tokens_per_minute"]) == (60, 1000)
+    assert load(changed("providers", 0, "requests_per_minute", value=None)).updated == NONE | {
+        "providers": 1
+    }
+    assert limits() == (None, 1000)
+
+
+@pytest.mark.parametrize("limit", [0, -1, 2**31, 1.5, "60"])
+def test_a_limit_of_a_provider_is_a_positive_number(db: None, limit: Any) -> None:
+    [problem] = refusal(changed("providers", 0, "tokens_per_minute", value=limit))
+    assert "tokens_per_minute" in problem
+
+
 def test_a_second_import_changes_nothing(db: None) -> None:
     load(FILE)
     before = snapshots.everything()

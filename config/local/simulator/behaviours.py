@@ -368,6 +368,11 @@ def _flaky(request: Request) -> Script:
     return (error_reply(503),) if request.nth <= request.numbers(1)[0] else _echo(request)
 
 
+def _limited(request: Request) -> Script:
+    most = request.numbers(60)[0]
+    return (error_reply(429),) if request.nth > most else _echo(request)
+
+
 def _mirror(reply: ScriptedReply, request: Request) -> tuple[str, ...]:
     seen = {"body": request.body, "headers": request.headers, "path": request.path}
     return (json.dumps(seen, ensure_ascii=False),)
@@ -447,6 +452,7 @@ BEHAVIOURS: dict[str, tuple[str, Callable[[Request], Script]]] = {
     "sim-held-status": ("the error of sim-status after one release()",
                         lambda q: (Signal.GATE, *_status(q))),
     "sim-flaky": ("503 for the first :N requests (1), then good", _flaky),
+    "sim-limited": ("429 after :N requests (60) since its records were cleared", _limited),
     "sim-redirect": ("redirects with :STATUS (302); also sim-redirect-307", lambda q: (
         http_response(int(q.numbers(302)[0]), b"", more="location: /v1/elsewhere\r\n"),)),
     "sim-echo-key": ("error :STATUS (401) that repeats the Authorization header", _echo_key),

@@ -25,6 +25,7 @@ from catalog.visibility import EndpointFacts
 from config import secrets, sql
 from config.credentials import Secret
 from inference.requests.parsing import EFFORTS
+from inference.routing.pacing import Pace
 from inference.routing.routes import CatalogModel, CatalogProvider, CatalogSnapshot, Route
 from inference.store import DataPlaneConnection
 
@@ -156,13 +157,18 @@ def make_provider(
     trains_on_prompts: bool,
     is_listed: bool,
     sealed: bytes | None,
+    requests_per_minute: int | None = None,
+    tokens_per_minute: int | None = None,
 ) -> CatalogProvider:
     """Returns a provider, with the operator's secret decrypted."""
     secret = None if sealed is None else _unseal(bytes(sealed), associated_data(provider_id))
     if dialect in CLOUDS and host_of_credential(dialect, secret) is None:
         secret = None
+    pace = None
+    if requests_per_minute is not None or tokens_per_minute is not None:
+        pace = Pace(provider_id, requests_per_minute, tokens_per_minute)
     return CatalogProvider(
-        provider_id, slug, name, dialect, base_url, trains_on_prompts, is_listed, secret
+        provider_id, slug, name, dialect, base_url, trains_on_prompts, is_listed, secret, pace
     )
 
 
@@ -196,6 +202,7 @@ def make_route(model: CatalogModel, provider: CatalogProvider, row: Sequence[Any
         price_id=price_id,
         price=price,
         secret=provider.secret,
+        pace=provider.pace,
         quantization=quantization or "unknown",
         context_length=context_length,
         max_completion_tokens=max_completion_tokens,

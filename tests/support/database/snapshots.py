@@ -9,7 +9,7 @@ from django.db import connection
 
 _APPS = ("accounts", "catalog", "endpoints", "endusers", "billing", "inference")
 # Every worker writes by itself, each second, how upstreams did and that the database is reached.
-_MEASUREMENTS = ("inference.EndpointHealth", "inference.Uptime")
+_MEASUREMENTS = ("inference.EndpointHealth", "inference.Uptime", "inference.ProviderPace")
 
 
 @cache
