@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from config.api.errors import Forbidden
 from config.server.regions import GLOBAL
@@ -39,6 +39,10 @@ _FAMILIES: Final = {
     "x-ai": Family.XAI,
     "xai": Family.XAI,
 }
+
+
+# Each empty set that is made takes 216 bytes, and a worker keeps thousands of policies.
+_NOTHING: Final[frozenset[Any]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +86,11 @@ class Policy:
         """Returns the policy of lists and flags; ``zdr=True`` stands for every family."""
         families = Family if zdr is True else zdr or ()
         return cls(
-            only=frozenset(() if only is None else (frozenset(name.lower() for name in only),)),
-            ignore=frozenset(name.lower() for name in ignore or ()),
+            only=_NOTHING if only is None else frozenset((frozenset(map(str.lower, only)),)),
+            ignore=frozenset(map(str.lower, ignore)) if ignore else _NOTHING,
             models=None if models is None else frozenset(models),
-            ignored_models=frozenset(ignored_models or ()),
-            zdr=frozenset(families),
+            ignored_models=frozenset(ignored_models) if ignored_models else _NOTHING,
+            zdr=frozenset(families) if families else _NOTHING,
             no_training=no_training,
             no_free_training=no_training or no_free_training,
             ingress_regions=None if ingress_regions is None else frozenset(ingress_regions),

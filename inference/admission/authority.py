@@ -28,8 +28,8 @@ from inference.store import DataPlaneConnection
 READ_AUTHORITY: Final = load_statement("inference", "read_authority")
 READ_METERS: Final = load_statement("inference", "read_meters")
 
-# Keys that a worker remembers, at two kilobytes each.
-_REMEMBERED: Final = 20_000
+# Keys that a worker remembers, at three kilobytes each.
+_REMEMBERED: Final = 10_000
 # Meters of rate limits that a worker remembers besides, at one kilobyte each.
 _METERS: Final = 10_000
 
