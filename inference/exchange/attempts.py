@@ -70,6 +70,38 @@ class Stream:
     first_chunks: list[Chunk]
 
 
+class Plan:
+    """The candidates of an admission that are left to try, and those that were tried."""
+
+    def __init__(self, admission: Admission, repin: Repin, replan: Replan) -> None:
+        self._admission = admission
+        self._repin = repin
+        self._replan = replan
+        self._left: Sequence[AffordableCandidate] = admission.candidates
+        self._tried: list[Candidate] = []
+
+    def take(self) -> AffordableCandidate:
+        """Returns the next candidate, which is tried from now on."""
+        item, *self._left = self._left
+        self._tried.append(item.candidate)
+        return item
+
+    async def pin_next(self) -> bool:
+        """Moves the generation to the next candidate; returns whether there is one.
+
+        If the key, the organization or the catalogue has changed, the candidates are selected
+        again. Raises the :class:`GatewayError` that would refuse a new request.
+        """
+        for _ in range(_REPLANS):
+            if not self._left:
+                return False
+            if await self._repin(self._admission, self._left[0].candidate):
+                return True
+            await self._replan(self._admission, self._tried)
+            self._left = self._admission.candidates
+        return False
+
+
 class Attempts:
     """Tries the candidates of an admission, and records how each attempt went.
 
@@ -99,9 +131,7 @@ class Attempts:
         self._request = admission.request
         self._egress_client = egress_client
         self._health = health
-        self._repin = repin
-        self._replan = replan
-        self._tried: list[Candidate] = []
+        self._plan = Plan(admission, repin, replan)
         self._workload = workload
         self._probe = admission.probe
         self.pace_count = PaceCount(health.pacer, self._request, self.item.candidate)
@@ -139,10 +169,8 @@ class Attempts:
 
         Raises :class:`GatewayError` when no candidate is left, or when the error is not retryable.
         """
-        candidates = self._admission.candidates
         while True:
-            self.item, *candidates = candidates
-            self._tried.append(self.candidate)
+            self.item = self._plan.take()
             self.pace_count.count_attempt(self.candidate, self._request)
             started_ms = self.elapsed_ms
             try:
@@ -158,36 +186,15 @@ class Attempts:
                 self._record(started_ms, self.latency_ms, None)
                 self.report(None, self.latency_ms - started_ms)
                 return begun
-            if error.retryable:
-                candidates = await self._pin_next(candidates)
-            if not error.retryable or not candidates:
+            try:
+                has_next = error.retryable and await self._plan.pin_next()
+            except GatewayError as exc:
+                error, has_next = exc, False
+            if not has_next:
                 error.details |= self.metadata()
                 raise error from None
-
-    async def _pin_next(
-        self, candidates: Sequence[AffordableCandidate]
-    ) -> Sequence[AffordableCandidate]:
-        """Moves the generation to the first of these candidates, and returns them.
-
-        If the key, the organization or the catalogue has changed, the candidates are selected
-        again. Returns none if nobody is left. Raises the :class:`GatewayError` that would refuse a
-        new request.
-        """
-        admission = self._admission
-        for replans in range(_REPLANS + 1):
-            if not candidates or await self._repin(admission, candidates[0].candidate):
-                return candidates
-            if replans == _REPLANS:
-                break
-            try:
-                await self._replan(admission, self._tried)
-            except GatewayError as exc:
-                exc.details |= self.metadata()
-                raise
             # Changed content filters may have changed the request.
-            self._request = admission.request
-            candidates = admission.candidates
-        return []
+            self._request = self._admission.request
 
     async def fetch_reply(self, item: AffordableCandidate, dialect: Dialect) -> Reply:
         """Sends the request and returns the whole reply."""
