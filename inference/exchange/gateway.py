@@ -330,13 +330,17 @@ class Exchange:
     async def _relay(
         self, stream: Stream, renderer: Renderer, deliver: Callable[[bytes], Awaitable[None]]
     ) -> None:
-        """Reads the upstream up to its end mark, and delivers the events of each read together."""
+        """Reads the upstream up to its end mark, and delivers the events of each read together.
+
+        The last events, the usage and the end mark go together too: each delivery is a system call.
+        """
         reader, chunks = stream.reader, stream.first_chunks
         fault: Exception | None = None
         while True:
-            if events := await self._workload.run(
-                reader.event_bytes, renderer.render_chunks, chunks
-            ):
+            events = await self._workload.run(reader.event_bytes, renderer.render_chunks, chunks)
+            if fault is None and chunks and chunks[-1].is_done:
+                break
+            if events:
                 if self.is_ahead():
                     self._gateway.journal_now()
                 self._is_delivering = True
@@ -344,8 +348,6 @@ class Exchange:
                 self._is_delivering = False
             if fault is not None:
                 raise fault
-            if chunks and chunks[-1].is_done:
-                break
             try:
                 read = await reader.read()
             except (InvalidStream, ProviderFailure) as exc:
@@ -358,7 +360,7 @@ class Exchange:
         if self._tally.usage is not None:
             self._attempts.report_speed(self._tally.count().usage.completion)
         self._is_delivering = True
-        await deliver(renderer.render_usage_event(self._attempts.metadata()) + DONE)
+        await deliver(events + renderer.render_usage_event(self._attempts.metadata()) + DONE)
         # The caller has received everything, so a later disconnect is not a cancellation.
         self.settle()
         reader.response.close(linger=_LINGER_SECONDS)
