@@ -135,9 +135,10 @@ class Lanes(Generic[Item, Result]):
                 if self._pause and sum(map(len, self._queues.values())) < self._limit:
                     await asyncio.sleep(self._pause)
                 tickets, organizations = self._take()
-                if not tickets:
+                if tickets:
+                    await self._flush(runner, tickets, organizations)
+                elif self._queues.keys() <= self._busy:
                     break
-                await self._flush(runner, tickets, organizations)
         finally:
             runner.task = None
 

@@ -97,6 +97,24 @@ def test_a_slow_flush_lets_the_second_lane_begin_with_other_organizations() -> N
     run(test)
 
 
+def test_items_behind_a_full_batch_of_withdrawn_ones_are_flushed() -> None:
+    async def test(database: Database, lanes: Lanes[Any, str]) -> None:
+        database.gate.clear()
+        first = lanes.submit(B, 0)
+        while not database.batches:
+            await asyncio.sleep(0)
+        left = [lanes.submit(A, number) for number in range(4)]
+        stays = lanes.submit(A, "stays")
+        for ticket in left:
+            assert ticket.withdraw()
+        database.gate.set()
+        assert await first.future == "0!"
+        async with asyncio.timeout(2):
+            assert await stays.future == "stays!"
+
+    run(test, limit=4)
+
+
 def test_organizations_share_a_full_flush() -> None:
     async def test(database: Database, lanes: Lanes[Any, str]) -> None:
         for number in range(6):
