@@ -192,9 +192,13 @@ settled_meters AS (
         AND m.subject_id = any(array(SELECT subject_id FROM locked_meters))
 ),
 
+-- Journals come last: while this statement waits for an account or a meter, the heartbeat still
+-- writes to them.
 deleted_journals AS (
     DELETE FROM inference_journal
-    WHERE generation_id = any(array(SELECT id FROM settled))
+    WHERE
+        generation_id = any(array(SELECT id FROM settled))
+        AND (SELECT count(*) FROM locked_meters) >= 0
 )
 
 SELECT id FROM settled

@@ -11,16 +11,17 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.utils import timezone
 from msgspec.structs import replace
 
 from accounts.bearers import bearer_digests
 from billing import ledger, reviews
-from billing.models import Transfer
+from billing.models import Account, Transfer
 from catalog.dialects.base import Operation
 from catalog.pricing import Usage
 from config.server.batching.batcher import Batcher
+from config.server.batching.waits import Blocked
 from inference.admission.decide import AdmissionRequest
 from inference.exchange.gateway import Gateway
 from inference.models import Generation, Journal
@@ -28,6 +29,7 @@ from inference.requests import parsing
 from inference.settlement.settle import Settlement, SettlementStore
 from inference.settlement.sweeper import sweep
 from tests.support import factories
+from tests.support.database.locks import locked, waiting
 from tests.support.factories import Tenant
 from tests.support.inference.site import Site, content_of, events_of
 from tests.support.ledger import assert_in_order
@@ -115,6 +117,35 @@ def test_a_batch_is_stored_with_every_field(tenant: Tenant) -> None:
     assert (first.attempts, first.latency_ms, first.duration_ms) == ([{"status": 200}], 17, 19)
     assert facts(first) == ("completed", 5, 7, 11, None)
     assert facts(second) == ("failed", None, None, 0, "timeout")
+
+
+def test_a_settlement_that_waits_for_an_account_keeps_no_heartbeat_from_its_journal(
+    tenant: Tenant,
+) -> None:
+    generation = make_generation(tenant)
+
+    def is_free() -> bool:
+        try:
+            with transaction.atomic():
+                return Journal.objects.select_for_update(skip_locked=True).exists()
+        finally:
+            connection.close()
+
+    async def run() -> tuple[bool, Any]:
+        settlements = SettlementStore()
+        item = Settlement(generation.pk, "completed", cost_nano=11)
+        store = asyncio.create_task(settlements.store([item], [tenant.organization.pk]))
+        while not await asyncio.to_thread(waiting):
+            await asyncio.sleep(0.01)
+        found = await asyncio.to_thread(is_free)
+        [result] = await store
+        await settlements.close()
+        return found, result
+
+    with locked(Account.objects.filter(kind="credits")):
+        was_free, result = asyncio.run(run())
+    assert was_free
+    assert isinstance(result, Blocked)
 
 
 def test_a_second_settlement_changes_nothing(tenant: Tenant) -> None:
