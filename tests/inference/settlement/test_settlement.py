@@ -247,9 +247,9 @@ def test_a_cost_beyond_bigint_does_not_affect_its_batch(
         ]
     )
     assert [facts(row)[0] for row in rows] == ["completed", "pending", "completed"]
-    assert [record.getMessage() for record in caplog.records] == [
-        f"the generation {rows[1].pk} cannot be settled"
-    ]
+    # A busy machine may log that a statement was slow.
+    errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert errors == [f"the generation {rows[1].pk} cannot be settled"]
 
 
 @contextmanager
