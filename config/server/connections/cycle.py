@@ -177,10 +177,10 @@ class Cycle:
 
     async def receive(self) -> dict[str, Any]:
         """Returns the next part of the body; after its end, waits until the caller leaves."""
-        if self._expects_continue and not self._connection.transport.is_closing():
-            self._connection.transport.write(_CONTINUE)
-            self._expects_continue = False
         if not (self.is_disconnected or self.response_complete):
+            if self._expects_continue and not self._connection.transport.is_closing():
+                self._connection.transport.write(_CONTINUE)
+                self._expects_continue = False
             self._connection.flow.resume_reading()
             if not self._has_news:
                 await self._wait_for_news()

@@ -63,6 +63,21 @@ def test_a_too_large_content_length_is_refused_before_the_body_is_read(
     assert body_of(answer)["metadata"] == {"error_type": "payload_too_large"}
 
 
+def test_a_malformed_body_after_a_wait_for_permission_is_refused_quietly(
+    server: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = exchange(
+        server,
+        b"POST /api/v1/end-users HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\nno size\r\n",
+    )
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1 ") == 1
+    # The application has had its turn when a later request is answered.
+    assert requests.get(f"{server}/healthz", timeout=10).status_code == 200
+    assert "the application failed" not in caplog.text
+
+
 def test_a_body_of_unknown_length_is_bounded(server: str, settings: object) -> None:
     settings.MAX_REQUEST_BYTES = 1000
     answer = exchange(
