@@ -4,6 +4,8 @@
 -- Parameters: $1 json, an array of `PaceBucket`; $2 bigint, the bucket before the window.
 -- Returns: the buckets of all workers within the window, the worker's own included.
 --
+-- The window has an end: what was counted while the database's clock was ahead does not count.
+--
 -- Lock order: rows of inference_providerpace by provider and bucket.
 WITH batch AS (
     SELECT *
@@ -24,12 +26,12 @@ sent AS (
 
 SELECT provider_id, bucket, requests, tokens
 FROM sent
-WHERE bucket > $2
+WHERE bucket > $2 AND bucket <= $2 + 14
 UNION ALL
 SELECT t.provider_id, t.bucket, t.requests, t.tokens
 FROM inference_providerpace AS t
 WHERE
-    t.bucket > $2
+    t.bucket > $2 AND t.bucket <= $2 + 14
     AND NOT EXISTS (
         SELECT 1 FROM sent AS s WHERE s.provider_id = t.provider_id AND s.bucket = t.bucket
     )

@@ -5,4 +5,4 @@
 -- Locks: none.
 SELECT endpoint_id, bucket, successes, failures, latencies, speeds, retry_at
 FROM inference_endpointhealth
-WHERE bucket > $1
+WHERE bucket > $1 AND bucket <= $1 + 13

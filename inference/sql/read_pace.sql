@@ -5,4 +5,4 @@
 -- Locks: none.
 SELECT provider_id, bucket, requests, tokens
 FROM inference_providerpace
-WHERE bucket > $1
+WHERE bucket > $1 AND bucket <= $1 + 14

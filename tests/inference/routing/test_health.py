@@ -390,6 +390,14 @@ def test_a_newer_bucket_replaces_its_slot_and_late_outcomes_are_dropped(db: None
     assert found == [(int(START + 60) // 5, 0, 2)]
 
 
+def test_outcomes_from_a_clock_that_was_ahead_are_replaced(db: None) -> None:
+    exchange(table_of(0, 9, now=START + 7200), START + 7200)
+    late = HealthTable()
+    assert exchange(late, START) == []
+    assert late.health(ONE, START).state is HealthState.HEALTHY
+    assert [row[1:4] for row in exchange(table_of(3, 0), START)] == [(int(START) // 5, 3, 0)]
+
+
 def test_the_database_keeps_at_most_32_samples_per_bucket(db: None) -> None:
     for _ in range(3):
         table = HealthTable()

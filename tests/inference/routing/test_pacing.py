@@ -79,6 +79,15 @@ def test_workers_share_their_counts(db: None) -> None:
     assert one.wait(TEN, 0, NOW + 66) == 0
 
 
+def test_counts_from_a_clock_that_was_ahead_stop_nobody(db: None) -> None:
+    early, late = Pacer(), Pacer()
+    early.count(ONE, 10, 0, NOW + 7200)
+    exchange(early, NOW + 7200)
+    late.count(ONE, 1, 0, NOW)
+    assert exchange(late, NOW) == [(ONE, int(NOW) // 5, 1, 0)]
+    assert late.wait(TEN, 0, NOW) == 0
+
+
 def test_the_others_are_expected_to_go_on(db: None) -> None:
     one, other = Pacer(), Pacer()
     for second in (0, 1):
