@@ -15,6 +15,7 @@ from uuid import UUID
 
 import asyncpg
 
+from accounts.models import Organization
 from config.api.errors import Unavailable
 from config.server.batching.waits import Blocked
 from config.sql import load_statement
@@ -162,6 +163,7 @@ class VersionHints:
             self._has_organizations.clear()
             organizations, self._organizations = self._organizations, set()
             for organization_id in organizations:
-                with suppress(Unavailable):
+                # An organization may have been deleted since its change.
+                with suppress(Unavailable, Organization.DoesNotExist):
                     await self._snapshots.reload(organization_id)
             await asyncio.sleep(_ORGANIZATION_SECONDS)

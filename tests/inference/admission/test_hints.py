@@ -8,8 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 from asgiref.sync import sync_to_async
-from django.db import connection
+from django.db import connection, transaction
 
+from accounts.models import Organization
 from catalog.models import ModelEndpoint, PriceVersion
 from inference.admission.copies import hints
 from inference.admission.copies.hints import VersionHints
@@ -99,6 +100,27 @@ def test_the_copy_of_a_served_organization_follows_its_rules(
         await until(lambda: snapshots.find(organization.pk, old.version) is None)
         await change(organization.refresh_from_db)
         assert snapshots.find(organization.pk, organization.routing_version) is not None
+
+    run(test)
+
+
+def test_an_organization_that_is_deleted_does_not_end_the_following(
+    transactional_db: None, tenant: Tenant
+) -> None:
+    organization, gone = tenant.organization, Organization.objects.create(name="Gone")
+
+    def change_and_delete() -> None:
+        with transaction.atomic():
+            Organization.objects.filter(pk=gone.pk).update(requires_zdr=True)
+            gone.delete()
+
+    async def test(found: VersionHints, snapshots: Snapshots) -> None:
+        await until(lambda: found.is_listening)
+        await snapshots.load(gone.pk, 0)
+        old = await snapshots.load(organization.pk, 0)
+        await change(change_and_delete)
+        await change(lambda: make_guardrail(tenant.workspace))
+        await until(lambda: snapshots.find(organization.pk, old.version) is None)
 
     run(test)
 
