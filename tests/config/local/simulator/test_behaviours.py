@@ -240,6 +240,7 @@ PLAIN: dict[str, Check] = {
     "sim-versioned": ok(lambda a: a.json["model"] == "sim-versioned-2026-01-01"),
     "sim-slow:0.01": ok(lambda a: a.text == "You said: say it"),
     "sim-flaky": error_is(503, type="overloaded_error"),
+    "sim-limited:0": error_is(429),
     "sim-redirect": lambda a: (a.status, a.headers["location"]) == (302, "/v1/elsewhere"),
     "sim-redirect-307": lambda a: a.status == 307,
     "sim-status": error_is(500, type="server_error"),
@@ -412,3 +413,8 @@ def test_a_reset_behaviour_resets_the_tcp_connection(simulator: Simulator, model
 def test_flaky_behaviour_recovers(simulator: Simulator) -> None:
     statuses = [ask(simulator, "sim-flaky:2").status for _ in range(4)]
     assert statuses == [503, 503, 200, 200]
+
+
+def test_limited_behaviour_refuses_after_its_limit(simulator: Simulator) -> None:
+    statuses = [ask(simulator, "sim-limited:2").status for _ in range(4)]
+    assert statuses == [200, 200, 429, 429]
