@@ -373,6 +373,12 @@ def _limited(request: Request) -> Script:
     return (error_reply(429),) if request.nth > most else _echo(request)
 
 
+def _exhausted(request: Request) -> Script:
+    seconds = int(request.numbers(20)[0])
+    more = f"x-ratelimit-remaining-requests: 0\r\nx-ratelimit-reset-requests: {seconds}s\r\n"
+    yield http_response(200, encode_json(ScriptedReply.to(request).plain()), more=more)
+
+
 def _mirror(reply: ScriptedReply, request: Request) -> tuple[str, ...]:
     seen = {"body": request.body, "headers": request.headers, "path": request.path}
     return (json.dumps(seen, ensure_ascii=False),)
@@ -453,6 +459,8 @@ BEHAVIOURS: dict[str, tuple[str, Callable[[Request], Script]]] = {
                         lambda q: (Signal.GATE, *_status(q))),
     "sim-flaky": ("503 for the first :N requests (1), then good", _flaky),
     "sim-limited": ("429 after :N requests (60) since its records were cleared", _limited),
+    "sim-exhausted": ("a whole answer that says that no request is left for :SECONDS (20)",
+                      _exhausted),
     "sim-redirect": ("redirects with :STATUS (302); also sim-redirect-307", lambda q: (
         http_response(int(q.numbers(302)[0]), b"", more="location: /v1/elsewhere\r\n"),)),
     "sim-echo-key": ("error :STATUS (401) that repeats the Authorization header", _echo_key),
