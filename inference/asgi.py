@@ -275,7 +275,7 @@ class _Connection:
         self._cycle.watch()
 
     def unwatch_caller(self) -> bool:
-        """Ends that; returns whether the work was cancelled because the caller disconnected."""
+        """Ends the watch; returns whether it has cancelled the work."""
         self.stop_comments()
         return self._cycle.unwatch()
 

@@ -463,7 +463,7 @@ class AdmissionLanes:
         return await self._repins.submit(organization_id, (admission, candidate)).future
 
     async def _probe(self) -> None:
-        """Stores nothing, as admissions would be stored; raises what prevents them."""
+        """Executes the statement of admission without a request; raises its error."""
         await self._probe_connection.execute(ADMIT, ["[]", "[]", []])
 
     def _open_admission(self) -> Lane[AdmissionRequest, Admission]:

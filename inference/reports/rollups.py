@@ -73,7 +73,7 @@ def roll_up_usage(now: datetime | None = None) -> int:
 
 
 def sum_days_again(first: date, last: date) -> list[date]:
-    """Deletes the sums of days and sums those again that are over; returns the latter.
+    """Deletes the sums of days, and sums the completed ones again; returns those days.
 
     The sums of a day with a running generation are stored later, by the duty.
     """

@@ -1,4 +1,4 @@
-"""Ends the generations of workers that have stopped, and deletes old health of endpoints."""
+"""Ends the generations of workers that have stopped, and deletes old health and old paces."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ logger = logging.getLogger(__name__)
 CLEAR_HEALTH: Final = sql.load_statement("inference", "clear_health")
 
 _BATCH: Final = 500
-# Health is kept for this long after its window, because the clocks of hosts differ.
+# Rows are kept for this long after their window, because a worker's idea of the database's time
+# may be some seconds old, and workers of an older release use the clocks of their hosts.
 _KEPT_SECONDS: Final = 600
 _UNCHARGEABLE: Final = "unchargeable"
 # How long a transaction waits for a lock; one that ends a single generation waits less.
@@ -89,7 +90,7 @@ def sweep() -> int:
 
 
 def clear_health() -> int:
-    """Deletes the health of endpoints that no worker reads any more; returns the row count."""
+    """Deletes the health and the paces that no worker reads any more; returns the row count."""
     with connection.cursor() as cursor:
         sql.execute(cursor, CLEAR_HEALTH, [oldest_bucket(clock.time() - _KEPT_SECONDS)])
         cleared: int = cursor.rowcount

@@ -62,7 +62,7 @@ class Ticket(Generic[Item, Result]):
 
 
 class Runner(Generic[Item, Result]):
-    """A lane and the task that runs it; ``started_at`` is the begin of its flush."""
+    """A lane and the task that runs it; ``started_at`` is when its flush began."""
 
     __slots__ = ("lane", "started_at", "task")
 

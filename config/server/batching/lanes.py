@@ -87,7 +87,7 @@ class Lanes(Generic[Item, Result]):
         return ticket
 
     def is_full(self, organization_id: UUID) -> bool:
-        """Returns whether so many items of a locked organization wait that it may add no more."""
+        """Returns whether a locked organization has as many waiting items as it may have."""
         return self._sides.count(organization_id) >= _MOST_BLOCKED
 
     async def drain(self) -> None:

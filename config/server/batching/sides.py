@@ -11,8 +11,8 @@ from config.server.batching.lane import Item, Result, Runner, Ticket
 from config.server.batching.suspects import Suspects
 from config.server.batching.waits import Blocked, waits
 
-# How often the organizations are looked after, and the least time between two tries of a blocked
-# one. A try itself waits for the lock.
+# How often waiting items are checked, and the least time between two tries of a blocked
+# organization. A try itself waits for the lock.
 _TEND_SECONDS: Final = 0.1
 
 
@@ -39,7 +39,7 @@ class _Apart(Generic[Item, Result]):
         return [ticket for ticket in taken if not ticket.future.done()]
 
     def refuse(self, submitted_before: float, error: BaseException) -> None:
-        """Refuses the items that wait since then, if it is their organization that is blocked."""
+        """Refuses the items that were submitted before a time, if the organization is blocked."""
         for ticket in self.waiting:
             if (
                 self.is_blocked
@@ -56,11 +56,12 @@ class _Apart(Generic[Item, Result]):
 class Sides(Generic[Item, Result]):
     """Serves organizations in batches of their own, in a bounded number of lanes, in turn.
 
-    An organization whose batch meets a lock is tried again until it is stored. Such ones leave one
-    lane to those that only shared a batch with them. An organization returns to the shared lanes,
-    with ``give_back``, some time after it was stored (:class:`Suspects`). ``busy`` has the
-    organizations that are in a flush of any lane. ``patience`` is how long a blocked item is tried
-    before :class:`Blocked` is raised to its waiter; ``None`` is for ever.
+    An organization whose batch meets a lock is tried again until it is stored. Blocked
+    organizations leave one lane to those that only shared a batch with them. An organization
+    returns to the shared lanes, with ``give_back``, some time after it was stored
+    (:class:`Suspects`). ``busy`` has the organizations that are in a flush of any lane.
+    ``patience`` is how long a blocked item is tried before :class:`Blocked` is raised to its
+    waiter; ``None`` is for ever.
     """
 
     def __init__(

@@ -149,7 +149,7 @@ class HttpProtocol(BoundedParser):
             self.transport.write(render_refusal(_limit_error(Reason.CONNECTION_LIMIT)))
         self.transport.close()
 
-    # What arrives
+    # Incoming data
 
     def data_received(self, data: bytes) -> None:
         self._worker.resting.stop(self)

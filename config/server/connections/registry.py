@@ -61,7 +61,7 @@ class WorkerConnections:
         return found
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, keep_alive: float) -> None:
-        """Begins; a connection between two requests is kept for ``keep_alive`` seconds."""
+        """Keeps a connection between two requests for ``keep_alive`` seconds."""
         self._loop = loop
         self.refusals = Refusals()
         self.table = ConnectionTable(

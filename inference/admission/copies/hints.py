@@ -120,7 +120,7 @@ class VersionHints:
             await self._is_heard.wait()
 
     def _hear(self, _connection: Any, _pid: int, _channel: str, payload: object) -> None:
-        """Notes what a notification names: the catalogue, an organization, or an echo."""
+        """Records the subject of a notification: the catalogue, an organization, or an echo."""
         text = str(payload)
         if text == self._echo:
             self._is_heard.set()
