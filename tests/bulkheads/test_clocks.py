@@ -22,8 +22,8 @@ from config.leases import LEASE_SECONDS, Lease
 from inference.models import HourlyUsage, Uptime
 from inference.reports.hours import HOUR, hour_of
 from tests.support import factories
-from tests.support.attack import read_counter
 from tests.support.bulkheads.clocks import needs_faketime, shifted
+from tests.support.bulkheads.counters import read_counter
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
 from tests.support.processes import MANAGE, Served, environment, manage, serve

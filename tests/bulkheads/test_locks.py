@@ -31,7 +31,7 @@ from inference.routing.health import HealthTable
 from inference.settlement.settle import Settlement, SettlementStore
 from inference.settlement.sweeper import sweep
 from tests.support import factories
-from tests.support.attack import read_counter
+from tests.support.bulkheads.counters import read_counter
 from tests.support.bulkheads.load import Load
 from tests.support.database.locks import locked
 from tests.support.factories import Tenant

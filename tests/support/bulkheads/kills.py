@@ -249,7 +249,7 @@ def _examine_whole(row: Generation, found: Findings) -> None:
     if row.status != "completed" and row.error_type != "abandoned":
         found.wrong.append(f"{row.pk} was delivered and ended {row.status} {row.error_type}")
     if row.cost_nano != _price_of(row):
-        found.wrong.append(f"{row.pk} costs {row.cost_nano} and was charged {_price_of(row)}")
+        found.wrong.append(f"{row.pk} costs {_price_of(row)} and was charged {row.cost_nano}")
 
 
 def _examine_killed(stream: Stream, row: Generation, found: Findings) -> None:
@@ -259,6 +259,6 @@ def _examine_killed(stream: Stream, row: Generation, found: Findings) -> None:
     if (row.status, row.error_type) not in {("failed", "abandoned"), ("completed", None)}:
         found.wrong.append(f"{row.pk} was killed and ended {row.status} {row.error_type}")
     if row.cost_nano != (_price_of(row) if row.completion_tokens else 0):
-        found.wrong.append(f"{row.pk} costs {row.cost_nano}, not {_price_of(row)}")
+        found.wrong.append(f"{row.pk} was charged {row.cost_nano}, not {_price_of(row)}")
     billed = _BYTES_PER_TOKEN * (row.completion_tokens or 0)
     found.unbilled.append(stream.unbilled_seconds(billed))
