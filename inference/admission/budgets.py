@@ -110,10 +110,13 @@ class Readings:
         self.readings[meter.subject_id] = meter
         self.now = max(self.now, read_at)
 
-    def require_rates(self, rules: Sequence[RateRule], need: int) -> None:
+    def require_rates(
+        self, rules: Sequence[RateRule], need: int, *, others: Sequence[RateRule] = ()
+    ) -> None:
         """Raises :class:`RateLimited` if a request that may use ``need`` tokens exceeds a limit.
 
-        Raises :class:`UnreadMeters` when meters of the rules have not been read.
+        The headers of the refusal tell of ``others`` too. Raises :class:`UnreadMeters` when meters
+        of the rules have not been read.
         """
         if unread := {rule.subject_id for rule in rules} - self.readings.keys():
             raise UnreadMeters(frozenset(unread))
@@ -123,7 +126,8 @@ class Readings:
                 used = used_of(rate, meter, self.now) + self._taken(rate, rule.subject_id)
                 more = need if rate is Rate.TOKENS_PER_MINUTE else 1
                 if used + more > limit:
-                    headers = render_headers(rules, self.readings, self.now, self._taken)
+                    told = (*others, *rules)
+                    headers = render_headers(told, self.readings, self.now, self._taken)
                     raise RateLimited(
                         rule, rate, used=used, need=more, now=self.now, headers=headers
                     )

@@ -217,13 +217,14 @@ def _keep_within_rates(
     """
     if not any(owner.models for owner in owners):
         return candidates
+    own = _own_rules(owners)
     refusals: dict[str, RateLimited | None] = {}
     for candidate in candidates:
         slug = candidate.route.model_slug
         if slug in refusals:
             continue
         try:
-            budgets.require_rates(_model_rules(owners, candidate), tokens)
+            budgets.require_rates(_model_rules(owners, candidate), tokens, others=own)
             refusals[slug] = None
         except RateLimited as exc:
             if not budgets.is_current:

@@ -187,6 +187,21 @@ def test_a_limited_model_gives_way_to_the_next_one(site: Site) -> None:
     assert refused.json()["error"]["metadata"]["rate_limit"]["model"] == permaslug
 
 
+def test_the_refusal_by_a_limit_of_a_model_tells_of_the_other_limits(site: Site) -> None:
+    site.publish()
+    limit(
+        site,
+        "api_key",
+        requests_per_minute=100,
+        models={site.model.slug: {"tokens_per_minute": 50}},
+    )
+    refused = site.chat(max_tokens=51)
+    assert refused.json()["error"]["metadata"]["rate_limit"]["model"] == site.model.slug
+    told = rate_of(refused)
+    assert (told["limit-requests"], told["remaining-requests"]) == ("100", "100")
+    assert told["limit-tokens"] == "50"
+
+
 def test_the_lowest_limit_rules(site: Site) -> None:
     site.publish()
     limit(site, "organization", requests_per_minute=1)
