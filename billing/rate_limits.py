@@ -52,10 +52,10 @@ _OWNERS: Final = {
     LimitScope.END_USER: "This end user",
 }
 _PERMISSIONS: Final = {
-    Rate.REQUESTS_PER_MINUTE: "may make {:,} requests a minute",
-    Rate.REQUESTS_PER_DAY: "may make {:,} requests a day",
-    Rate.TOKENS_PER_MINUTE: "may use {:,} tokens a minute",
-    Rate.CONCURRENT_REQUESTS: "may run {:,} requests at once",
+    Rate.REQUESTS_PER_MINUTE: "may make {:,} request{} a minute",
+    Rate.REQUESTS_PER_DAY: "may make {:,} request{} a day",
+    Rate.TOKENS_PER_MINUTE: "may use {:,} token{} a minute",
+    Rate.CONCURRENT_REQUESTS: "may run {:,} request{} at once",
 }
 
 
@@ -129,7 +129,8 @@ class RateLimited(TooManyRequests):
         limit = rule.limits[rate]
         window, _ = _WINDOWS.get(rate, (None, None))
         ends_at = window_end(rate, now)
-        text = f"{_OWNERS[rule.scope]} {_PERMISSIONS[rate].format(limit)}"
+        permission = _PERMISSIONS[rate].format(limit, "" if limit == 1 else "s")
+        text = f"{_OWNERS[rule.scope]} {permission}"
         text += f" with {rule.model}." if rule.model else "."
         described = {
             "scope": rule.scope.value,

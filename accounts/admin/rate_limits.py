@@ -95,9 +95,17 @@ class RateLimitedAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         limits = {name: form.cleaned_data[name] for name in LIMIT_NAMES}
         model = form.cleaned_data["model"]
         changes = limits if model is None else {"models": {model: limits}}
-        if RateLimit.objects.change(_owner_of(obj), changes):
+        if _change_limits(obj, changes):
             return messages.SUCCESS, f"The rate limits of {obj} are changed."
         return messages.INFO, f"The rate limits of {obj} were like this already."
+
+
+def _change_limits(obj: Any, changes: dict[str, Any]) -> bool:
+    """Changes the limits of a row; raises the error of a key or workspace that was deleted."""
+    if isinstance(obj, Organization):
+        return RateLimit.objects.change(_owner_of(obj), changes)
+    is_changed: bool = obj.edit(rate_limits=changes)
+    return is_changed
 
 
 def _owner_of(obj: Any) -> LimitOwner:

@@ -90,7 +90,7 @@ def decide(
     because it is long or ``screening`` is used up.
     """
     authority = key.authority
-    owners = _find_rate_owners(entry, key)
+    owners = find_rate_owners(key, entry.request.user)
     tokens = _measure_tokens(entry.request, owners)
     _require_permission(entry, key, budgets, owners, tokens)
     request, findings = _screen(entry, key, screening)
@@ -163,12 +163,12 @@ def _require_permission(
     budgets.require_unspent(key.budgets)
 
 
-def _find_rate_owners(entry: AdmissionRequest, key: GovernedKey) -> Sequence[OwnerRules]:
-    """Returns the rate limits of a request's key, workspace, organization and end user."""
+def find_rate_owners(key: GovernedKey, user: str | None) -> Sequence[OwnerRules]:
+    """Returns the rate limits of a key, its workspace, its organization and an end user."""
     authority = key.authority
     owners: list[OwnerRules] = []
     if key.rates is not NO_RULES:
-        owners = key.rates.owners_of(authority.key_id, authority.workspace_id, entry.request.user)
+        owners = key.rates.owners_of(authority.key_id, authority.workspace_id, user)
     if settings.REQUESTS_PER_MINUTE:
         limits = {Rate.REQUESTS_PER_MINUTE: settings.REQUESTS_PER_MINUTE}
         owners.insert(0, OwnerRules(RateRule(LimitScope.API_KEY, authority.key_id, limits)))
@@ -180,7 +180,7 @@ def _own_rules(owners: Sequence[OwnerRules]) -> list[RateRule]:
     return [owner.own for owner in owners if owner.own is not None]
 
 
-def _model_rules(owners: Sequence[OwnerRules], candidate: Candidate) -> list[RateRule]:
+def model_rules(owners: Sequence[OwnerRules], candidate: Candidate) -> list[RateRule]:
     """Returns the rules for the model of a candidate."""
     route = candidate.route
     return [
@@ -224,7 +224,7 @@ def _keep_within_rates(
         if slug in refusals:
             continue
         try:
-            budgets.require_rates(_model_rules(owners, candidate), tokens, others=own)
+            budgets.require_rates(model_rules(owners, candidate), tokens, others=own)
             refusals[slug] = None
         except RateLimited as exc:
             if not budgets.is_current:
@@ -243,10 +243,17 @@ def _take(
     budgets: Budgets,
     tokens: int,
 ) -> None:
-    """Takes the hold of an admission, and counts it for the rate limits of its first model."""
+    """Takes the hold of an admission, and counts it for the rate limits of all its models.
+
+    A fallback is not admitted again, so a limit of its model must have counted the request before.
+    """
     authority = admission.authority
     if owners:
-        rules = _own_rules(owners) + _model_rules(owners, admission.candidates[0].candidate)
+        rules = _own_rules(owners)
+        # Most candidates have the same model.
+        models = {item.candidate.route.model_slug: item.candidate for item in admission.candidates}
+        for candidate in models.values():
+            rules += model_rules(owners, candidate)
         admission.rates = rules
         admission.held_tokens = tokens if any(rule.counts_tokens for rule in rules) else 0
         subjects = dict.fromkeys(rule.subject_id for rule in rules)

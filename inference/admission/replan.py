@@ -14,7 +14,12 @@ from accounts.policy import require_ingress_region
 from config.clock import clock
 from inference.admission.authority import GovernedKey
 from inference.admission.budgets import LEAST_TOKENS, AffordableCandidate, price_for_fee
-from inference.admission.decide import Admission, build_context
+from inference.admission.decide import (
+    Admission,
+    build_context,
+    find_rate_owners,
+    model_rules,
+)
 from inference.admission.estimate import affordable_tokens, fee_nano, worst_case_nano
 from inference.routing.candidates import (
     ExcludedEndpoint,
@@ -39,6 +44,7 @@ def replan(
 
     The candidates that were tried are left out, and those that may cost more than the admission
     holds: the hold cannot grow. No budget is asked again, because the hold has its place in it.
+    Nor are candidates used whose model has a rate limit that has not counted the request.
 
     Raises the error that would refuse a new request: the key was revoked, the organization forbids
     every endpoint, or the model has none any more.
@@ -56,20 +62,23 @@ def replan(
     selection.excluded += [
         each for each in selected.excluded if each.route.endpoint_id not in endpoints
     ]
+    owners = find_rate_owners(key, admission.request.user)
+    counted = {rule.subject_id for rule in admission.rates}
     candidates: list[AffordableCandidate] = []
-    above: dict[UUID, ExcludedEndpoint] = {}
+    left_out: dict[UUID, ExcludedEndpoint] = {}
     for candidate in selected.candidates:
         if candidate.subject in subjects:
             continue
-        item = _fit_hold(admission, key, candidate)
+        item, reasons = None, [str(Unusable.RATE_LIMIT)]
+        if all(rule.subject_id in counted for rule in model_rules(owners, candidate)):
+            item, reasons = _fit_hold(admission, key, candidate), [str(Unusable.ABOVE_HOLD)]
         if item is not None:
             candidates.append(item)
             selection.candidates.append(candidate)
         else:
-            reasons: list[str] = [Unusable.ABOVE_HOLD]
-            above[candidate.route.endpoint_id] = ExcludedEndpoint(candidate.route, reasons)
+            left_out[candidate.route.endpoint_id] = ExcludedEndpoint(candidate.route, reasons)
     fitting = {candidate.route.endpoint_id for candidate in selection.candidates}
-    selection.excluded += [each for key_, each in above.items() if key_ not in fitting]
+    selection.excluded += [each for key_, each in left_out.items() if key_ not in fitting]
     admission.authority, admission.catalog_version = authority, catalog.version
     admission.selection, admission.candidates = selection, candidates
 

@@ -54,6 +54,7 @@ class Unusable(StrEnum):
     NOT_NAMED = "order"
     NO_FALLBACK = "allow_fallbacks"
     ABOVE_HOLD = "above_hold"
+    RATE_LIMIT = "rate_limit"
     PROVIDER_LIMIT = "provider_limit"
 
 

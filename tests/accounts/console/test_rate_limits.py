@@ -92,3 +92,12 @@ def test_a_viewer_cannot_set_limits(viewer: Client, page: tuple[str, Any]) -> No
     answer = viewer.post(url(page, "limit_rates"), {**SUBMIT, "requests_per_day": "5"})
     assert answer.status_code == 403
     assert snapshots.everything() == before
+
+
+def test_a_revoked_key_gets_no_limits(operator: Client, tenant: Tenant) -> None:
+    key = ApiKey.objects.get(name="inference")
+    key.revoke()
+    before = snapshots.everything()
+    page = ("admin:accounts_apikey", key.pk)
+    operator.post(url(page, "limit_rates"), {**SUBMIT, "requests_per_day": "5"})
+    assert snapshots.everything() == before

@@ -202,6 +202,24 @@ def test_the_refusal_by_a_limit_of_a_model_tells_of_the_other_limits(site: Site)
     assert told["limit-tokens"] == "50"
 
 
+def test_a_limit_of_a_model_counts_the_requests_that_may_fall_back_to_it(site: Site) -> None:
+    site.publish("sim-status:500")
+    second = factories.make_model("acme/owl")
+    site.publish(model=second)
+    owner = limit(site, "organization", models={second.slug: {"requests_per_minute": 1}})
+    site.eventually(is_early)
+    body = {**site.chat_body(), "models": [site.model.slug, second.slug]}
+    answer = site.post(body)
+    assert (answer.status_code, answer.json()["model"]) == (200, second.slug)
+    # The limit is used up, so only the model that fails is left.
+    assert site.post(body).status_code == 502
+    assert len(site.dialled()) == 3
+    site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    meter = Meter.objects.get(subject_id=owner.subject_id(second.slug))
+    assert (meter.requests, meter.running) == (1, 0)
+    assert_in_order()
+
+
 def test_the_lowest_limit_rules(site: Site) -> None:
     site.publish()
     limit(site, "organization", requests_per_minute=1)
@@ -211,6 +229,14 @@ def test_the_lowest_limit_rules(site: Site) -> None:
     assert rate_of(first)["limit-requests"] == "1"
     refused = site.chat()
     assert refused.json()["error"]["metadata"]["rate_limit"]["scope"] == "organization"
+
+
+def test_a_limit_of_one_is_told_in_the_singular(site: Site) -> None:
+    site.publish()
+    limit(site, "end_user", requests_per_day=1)
+    site.chat(user="customer-42")
+    message = site.chat(user="customer-42").json()["error"]["message"]
+    assert message == "This end user may make 1 request a day."
 
 
 def test_a_missing_meter_is_no_permission(site: Site) -> None:

@@ -13,6 +13,7 @@ from accounts.models import ApiKey, Guardrail
 from catalog.models import ModelEndpoint, PriceVersion
 from inference.models import Generation
 from tests.support import factories
+from tests.support.bulkheads.limits import limit
 from tests.support.governance import make_guardrail
 from tests.support.inference.site import Site, content_of, events_of
 from tests.support.ledger import assert_in_order
@@ -170,6 +171,19 @@ def test_a_candidate_that_may_cost_more_than_is_held_is_left_out(
     assert (stage["type"], stage["name"]) == ("routing", "replanning")
     [excluded] = stage["data"]["excluded"]
     assert (excluded["provider"], excluded["excluded_by"]) == (second.provider.name, ["above_hold"])
+    assert len(site.dialled()) == 1
+    assert_in_order()
+
+
+def test_a_model_whose_new_limit_has_not_counted_the_request_is_left_out(
+    site: Site, second: ModelEndpoint
+) -> None:
+    limits = {site.model.slug: {"requests_per_minute": 1}}
+    response = ask(site, lambda: limit(site, "organization", models=limits), stream=False)
+    assert response.status_code == 502
+    [stage] = response.json()["openrouter_metadata"]["pipeline"]
+    [excluded] = stage["data"]["excluded"]
+    assert (excluded["provider"], excluded["excluded_by"]) == (second.provider.name, ["rate_limit"])
     assert len(site.dialled()) == 1
     assert_in_order()
 
