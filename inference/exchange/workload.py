@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from django.conf import settings
 
@@ -14,10 +14,6 @@ from config.server.load.large_work import LARGE_BYTES, LargeWork
 from config.server.load.loop_time import LoopTime
 
 Result = TypeVar("Result")
-
-# The bytes of a stream that are parsed and rendered at once. They hold 400 events at most, which
-# take 3 ms; most reads are shorter.
-SLICE_BYTES: Final = 8 * 1024
 
 
 class Workload:

@@ -70,12 +70,16 @@ def summed_until() -> datetime | None:
 def roll_up_hours() -> int:
     """Sums the completed hours before the first running generation; returns the number of hours.
 
-    Several processes may run it at once.
+    Several processes may run it at once. It waits for a re-sum, which may delete the last hours:
+    sums behind a gap would hide the gap for ever.
     """
-    begin = summed_until() or _moment(_FIRST)
-    if begin is None:
-        return 0
-    return _sum_hours(hour_of(begin), _end_of_sums())
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute(_LOCK)
+        begin = summed_until() or _moment(_FIRST)
+        if begin is None:
+            return 0
+        return _sum_hours(hour_of(begin), _end_of_sums())
 
 
 def sum_hours_again(begin: datetime, end: datetime) -> int:

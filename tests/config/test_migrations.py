@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -57,6 +58,31 @@ def test_migrations_can_be_applied_and_reversed(empty_database: str) -> None:
         assert back.returncode == 0, back.stderr
     again = manage("migrate", DATABASE_URL=empty_database)
     assert again.returncode == 0, again.stderr
+
+
+def test_a_migration_that_meets_a_lock_gives_way_and_is_tried_again(
+    empty_database: str, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
+    assert manage("migrate", DATABASE_URL=empty_database).returncode == 0
+    assert manage("migrate", "inference", "0005", DATABASE_URL=empty_database).returncode == 0
+    waiting = (
+        "SELECT count(*) FROM pg_stat_activity "
+        "WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    )
+    with (
+        ThreadPoolExecutor(1) as pool,
+        psycopg.connect(empty_database) as reader,
+        psycopg.connect(empty_database, autocommit=True) as observer,
+    ):
+        reader.execute("LOCK TABLE inference_generation IN ACCESS SHARE MODE")
+        migrated = pool.submit(manage, "migrate", DATABASE_URL=empty_database)
+        eventually(lambda: observer.execute(waiting).fetchone() == (1,))
+        eventually(lambda: observer.execute(waiting).fetchone() == (0,))
+        reader.rollback()
+        done = migrated.result(timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "Another transaction uses a table that must change." in done.stderr
+    assert manage("migrate", "--check", DATABASE_URL=empty_database).returncode == 0
 
 
 @pytest.mark.parametrize("command", [("migrate",), ("serve", "--port", "0"), ("work", "--once")])

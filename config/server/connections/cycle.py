@@ -131,6 +131,8 @@ class Cycle:
                 raise RuntimeError("the application returned without a whole response")
         except BaseException:
             logger.exception("the application failed")
+            if self.response_complete:
+                return  # the connection may serve the next request already
             if self.response_started and not self._head:
                 self._connection.transport.close()
             elif not self.is_disconnected:
