@@ -54,7 +54,7 @@ LOCK_TIMEOUT = 120
 ALWAYS = {
     "listen_addresses": "",
     "port": PORT,
-    "max_connections": 100,
+    "max_connections": 400,
     "timezone": "UTC",
     "log_timezone": "UTC",
 }

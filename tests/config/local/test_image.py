@@ -223,7 +223,7 @@ def test_the_built_image_works(tmp_path: Path) -> None:
         text=True,
     )
     try:
-        wait_until_served(Served(f"http://127.0.0.1:{port}", process))
+        wait_until_served(Served(f"http://127.0.0.1:{port}", process, folder / "log"))
         assert requests.get(f"http://127.0.0.1:{port}/api/v1/models", timeout=20).status_code == 200
         [health] = named("HEALTHCHECK", 2)
         check = Step(2, "CMD", health.text.partition("CMD ")[2]).words
