@@ -116,7 +116,7 @@ def test_keys_are_filtered_by_state(operator: Client, tenant: Tenant) -> None:
         shown = operator.get(page(ApiKey.objects.get(name=state)))
         assert "$1.5" in shown.content.decode()
         actions = [action["title"] for action in shown.context["actions_detail"]]
-        assert actions == ([] if state == "revoked" else ["Revoke"])
+        assert actions == ([] if state == "revoked" else ["Rate limits", "Revoke"])
 
 
 def test_the_creator_of_a_key_belongs_to_its_organization(operator: Client, tenant: Tenant) -> None:

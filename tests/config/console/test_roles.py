@@ -30,6 +30,7 @@ WRITES = {
         for name in (
             "accounts_organization_add",
             "accounts_organization_change",
+            "accounts_organization_limit_rates",
             "accounts_apikey_add",
             "accounts_byokcredential_add",
             "accounts_byokcredential_change",
@@ -64,6 +65,9 @@ WRITES = {
             "accounts_member_change",
             "accounts_apikey_change",
             "accounts_apikey_revoke",
+            "accounts_apikey_limit_rates",
+            "accounts_workspace_limit_rates",
+            "endusers_enduser_limit_rates",
             "accounts_guardrail_add",
             "accounts_guardrail_change",
             "accounts_guardrail_assign_keys",
