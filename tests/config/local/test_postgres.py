@@ -103,7 +103,7 @@ def test_the_server_comes_from_the_wheel(data_dir: Path) -> None:
         ("TimeZone", "UTC"),
         ("server_encoding", "UTF8"),
         ("lc_messages", "C"),
-        ("max_connections", "100"),
+        ("max_connections", "400"),
         ("fsync", "on"),
         ("synchronous_commit", "on"),
         ("full_page_writes", "on"),
