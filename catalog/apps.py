@@ -14,4 +14,5 @@ class CatalogConfig(CausewayApp):
         "modelendpoint": ModelDeclaration("hub", permissions={Role.FINANCE: ("change",)}),
         "priceversion": ModelDeclaration("sell"),
         "catalogversion": INTERNAL,
+        "catalogchange": INTERNAL,
     }
