@@ -31,7 +31,7 @@ class _Waits:
     looks when it fires.
     """
 
-    __slots__ = ("_due", "_expire", "_loop", "_phase", "_timer", "_waiter")
+    __slots__ = ("_due", "_expire", "_loop", "_phase", "_timer", "_timer_at", "_waiter")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, expire: Callable[[str], None]) -> None:
         self._loop = loop
@@ -39,6 +39,8 @@ class _Waits:
         self._due: float | None = None
         self._phase = ""
         self._timer: asyncio.TimerHandle | None = None
+        # uvloop's handle of a time that has passed does not know when it was due.
+        self._timer_at = 0.0
         self._waiter: asyncio.Future[None] | None = None
 
     async def wait(self) -> None:
@@ -60,10 +62,10 @@ class _Waits:
         if deadline < due:
             due, phase = deadline, "total"
         self._due, self._phase = due, phase
-        if self._timer is not None and self._timer.when() > due:
+        if self._timer is not None and self._timer_at > due:
             self.stop()
         if self._timer is None:
-            self._timer = self._loop.call_at(due, self._look)
+            self._start(due)
 
     def end(self) -> None:
         """Notes that the wait is over."""
@@ -82,7 +84,11 @@ class _Waits:
         if time.monotonic() >= self._due:
             self._expire(self._phase)
         else:
-            self._timer = self._loop.call_at(self._due, self._look)
+            self._start(self._due)
+
+    def _start(self, due: float) -> None:
+        self._timer_at = due
+        self._timer = self._loop.call_at(due, self._look)
 
 
 class Connection(asyncio.Protocol):
