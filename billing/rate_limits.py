@@ -28,7 +28,7 @@ class LimitScope(StrEnum):
 
 
 class Rate(StrEnum):
-    """What a rate limit limits."""
+    """The kinds of rate limits; each value is the name of a field of the interface."""
 
     REQUESTS_PER_MINUTE = "requests_per_minute"
     REQUESTS_PER_DAY = "requests_per_day"

@@ -1,4 +1,4 @@
-"""The operations of a model: what each one produces, and which of them a deployment serves."""
+"""The operations of a model: the outputs of each one, and those that a deployment serves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read from a chain: the place of the reader, blocks, and payments in them."""
+"""The shapes that a reader of a chain returns: its position, blocks, and their payments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a validation calls: the deployment, its dialect, and the credential that may go there."""
+"""Finds the deployment that a validation calls, its dialect, and the credential to send there."""
 
 from __future__ import annotations
 

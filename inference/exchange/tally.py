@@ -39,8 +39,8 @@ class Cost(NamedTuple):
 
 
 NO_COST: Final = Cost(0, 0)
-# A provider's template or a deployment's own system prompt may add so many tokens to a prompt. They
-# are believed as long as the bounds of the request pay for them; validation allows as many.
+# The tokens that a template of the provider or a system prompt of the deployment may add to a
+# prompt. They are believed while the bounds of the request pay for them; validation allows as many.
 _ADDED_TOKENS: Final = 16_384
 # The largest amount that is recorded of a claim: a million USD. Thousands of such claims can be
 # written off for one organization before its accounts are full.

@@ -12,7 +12,7 @@ from config.server.connections.refusals import Reason
 # What the connections of callers who are not recognized may hold of heads and bodies in all.
 STRANGER_BYTES: Final = 16 * 1024 * 1024
 # Strangers may hold a fifth of a worker's connections, but always 256. Closing a connection takes
-# the event loop some ten microseconds, and whoever opened them can close them all at once.
+# the event loop some ten microseconds, and one caller can close all of its own at once.
 _STRANGER_DIVISOR: Final = 5
 _FEWEST_STRANGERS: Final = 256
 # Bytes that were held for less time than this close nobody, because recognizing a caller takes

@@ -51,7 +51,7 @@ Reading = Generator[Query, list[Sequence[Any]], Result]
 
 
 class Changes(NamedTuple):
-    """What changed since a version: a row of ``read_changes.sql``."""
+    """A row of ``read_changes.sql``: the changes of the catalogue since a version."""
 
     version: int
     is_known: bool
