@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from django.apps import apps
 from django.contrib import admin
 from django.contrib.auth.models import Group, User
 from django.contrib.contenttypes.models import ContentType
@@ -24,8 +25,9 @@ from config.console.apps import discover_pages
 from config.console.sign_in.models import SignInLimit
 from config.credentials import Secret
 from endusers.models import EndUser
-from inference.models import EndpointHealth, Feedback
+from inference.models import Feedback
 from tests.support import factories
+from tests.support.database.snapshots import MEASUREMENTS
 from tests.support.factories import Tenant
 from tests.support.governance import make_guardrail, make_member
 
@@ -183,12 +185,13 @@ def listing(model: type[Any], verb: str = "changelist") -> str:
 def fingerprint() -> dict[str, Any]:
     """Returns the version of every row, so that even a write of the same values shows.
 
-    Leaves out endpoint health, which the running service of other tests may still write.
+    Leaves out measurements, which a service that other tests left behind may still write.
     """
+    measured = {apps.get_model(label)._meta.db_table for label in MEASUREMENTS}
     found = {}
     with connection.cursor() as cursor:
         for table in connection.introspection.table_names(cursor):
-            if table == EndpointHealth._meta.db_table:
+            if table in measured:
                 continue
             name = connection.ops.quote_name(table)
             cursor.execute(f"SELECT ctid::text, xmin::text, t::text FROM {name} t ORDER BY 1")

@@ -154,7 +154,8 @@ def test_a_lost_connection_is_opened_again(
 def test_the_catalogue_is_polled_while_nothing_is_heard(
     endpoint: ModelEndpoint, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hints, "_ECHO_WAIT_SECONDS", 0)
+    monkeypatch.setattr(hints, "CHANNEL", "a_channel_that_nobody_notifies")
+    monkeypatch.setattr(hints, "_ECHO_WAIT_SECONDS", 0.1)
 
     async def test(found: VersionHints, snapshots: Snapshots) -> None:
         await until(lambda: "acme/falcon" in snapshots.catalog.routes)

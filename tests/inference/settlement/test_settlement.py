@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -402,21 +401,6 @@ def test_drain_waits_for_queued_and_running_items() -> None:
         assert [future.result() for future in futures] == [2, 4]
 
     asyncio.run(run())
-
-
-def test_a_result_that_nobody_awaits_is_not_reported_as_an_error() -> None:
-    problems: list[dict[str, Any]] = []
-
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda _, context: problems.append(context))
-        batcher = Batcher(Flush())
-        batcher.submit(2)
-        await batcher.drain()
-        gc.collect()
-
-    asyncio.run(run())
-    assert problems == []
 
 
 def test_a_caller_that_leaves_during_admission_leaves_no_pending_generation(site: Site) -> None:

@@ -9,7 +9,7 @@ from django.db import connection
 
 _APPS = ("accounts", "catalog", "endpoints", "endusers", "billing", "inference")
 # Every worker writes by itself, each second, how upstreams did and that the database is reached.
-_MEASUREMENTS = ("inference.EndpointHealth", "inference.Uptime", "inference.ProviderPace")
+MEASUREMENTS = ("inference.EndpointHealth", "inference.Uptime", "inference.ProviderPace")
 
 
 @cache
@@ -19,7 +19,7 @@ def _statement() -> str:
         f"SELECT '{model._meta.label}', t::text FROM {model._meta.db_table} t"
         for model in apps.get_models()
         if model._meta.app_label in _APPS
-        and model._meta.label not in _MEASUREMENTS
+        and model._meta.label not in MEASUREMENTS
         and not model._meta.proxy
     )
 
