@@ -8,7 +8,7 @@ from typing import Final
 
 from config import secrets
 from config.api.errors import Forbidden, Unauthenticated
-from config.clock import clock
+from config.clocks.clock import clock
 from config.secrets import KeyDigests
 
 _BEARER: Final = re.compile(r"(?i:bearer) ([!-+\--~]+)")

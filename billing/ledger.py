@@ -17,7 +17,7 @@ from django.db import transaction
 
 from billing.models import Account, NotChargeable, Transfer
 from config.api.errors import Conflict, InvalidRequest, NotFound
-from config.clock import clock
+from config.clocks.clock import clock
 
 # The most nano-USD that are written off for one organization, so that its accounts stay inside the
 # range of BIGINT: a settlement that left it could not be stored, and its generation would be free.

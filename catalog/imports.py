@@ -30,7 +30,7 @@ from catalog.rows import (
 )
 from config.bulk.problems import Problems
 from config.bulk.report import Report, RowListener, RowOutcome
-from config.clock import clock
+from config.clocks.clock import clock
 
 _Stored = TypeVar("_Stored", Provider, LanguageModel)
 _Row = TypeVar("_Row")

@@ -12,10 +12,10 @@ from config.api.errors import InvalidTransition
 
 # Django finds the models of the app ``config`` in this module only.
 from config.audit.entries import AuditEntry as AuditEntry
-from config.clock import clock
+from config.clocks.clock import clock
+from config.clocks.leases import Lease as Lease
 from config.console.sign_in.models import SecondFactor as SecondFactor
 from config.console.sign_in.models import SignInLimit as SignInLimit
-from config.leases import Lease as Lease
 
 
 class StampField(models.DateTimeField):  # type: ignore[type-arg]

@@ -17,7 +17,7 @@ from typing import Any, Final
 from django.db import connection
 from django.db.backends.utils import CursorWrapper
 
-from config.clock import clock
+from config.clocks.clock import clock
 
 _PLACEHOLDER: Final = re.compile(r"\$([0-9]+)")
 

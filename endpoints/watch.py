@@ -10,7 +10,7 @@ from django.db.models import F, Q, Sum
 
 from catalog.pricing import NANO
 from config.api.errors import InvalidTransition, NotFound
-from config.clock import clock
+from config.clocks.clock import clock
 from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation, ValidationsBusy, ValidationSlot
 

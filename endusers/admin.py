@@ -18,7 +18,7 @@ from accounts.models import Organization
 from config.api.text import CONTROL_CHARACTERS, parse_uuid
 from config.bulk.report import Report, RowListener
 from config.bulk.rows import read_lines
-from config.clock import clock
+from config.clocks.clock import clock
 from config.console.actions import bulk_action
 from config.console.base import BoundedPaginator
 from config.console.formatting import nano_dollars

@@ -33,7 +33,7 @@ from config.api.text import CONTROL_CHARACTERS, NOT_STORABLE
 from config.bulk.problems import Problems
 from config.bulk.report import Report, RowListener, RowOutcome
 from config.bulk.rows import decode_lines, parse_json_rows
-from config.clock import clock
+from config.clocks.clock import clock
 from endusers.models import EndUser
 
 KIND: Final = "end_users"

@@ -12,7 +12,7 @@ from django.db.models import Q
 from accounts.models import ApiKey, Member, Organization, Workspace
 from catalog.models import ModelEndpoint, PriceVersion
 from config.api.errors import Conflict
-from config.clock import clock
+from config.clocks.clock import clock
 from config.ids import RandomIds
 from config.models import StampField
 from config.triggers import KeepUsed

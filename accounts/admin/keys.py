@@ -14,7 +14,7 @@ from accounts.admin.cancellations import CancelledColumn, render_cancellations
 from accounts.admin.preview import preview
 from accounts.admin.rate_limits import RateLimitedAdmin
 from accounts.models import ApiKey
-from config.clock import clock
+from config.clocks.clock import clock
 from config.console.actions import Message, bulk_action, transition
 from config.console.base import ConsoleAdmin
 from config.console.formatting import label_renderer, nano_dollars

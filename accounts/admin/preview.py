@@ -18,7 +18,7 @@ from accounts.models import (
 from billing.models import Meter
 from catalog.dialects.base import Operation
 from config.api.errors import GatewayError
-from config.clock import clock
+from config.clocks.clock import clock
 from config.console.formatting import nano_dollars, render_table
 from config.console.unfold import TextWidget
 from inference.admission.explain import describe_policy, explain

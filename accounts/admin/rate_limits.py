@@ -15,7 +15,7 @@ from billing.budgets import MeterReading
 from billing.models import Meter
 from billing.rate_limits import Rate, describe_use
 from catalog.models import LanguageModel
-from config.clock import clock
+from config.clocks.clock import clock
 from config.console.actions import Message, transition
 from config.console.formatting import render_table
 from config.console.unfold import Dialog, TextWidget, display

@@ -20,7 +20,7 @@ from accounts.models.workspaces import Workspace
 from config import secrets
 from config.api.errors import NotFound, Unprocessable
 from config.audit.triggers import Audit
-from config.clock import clock
+from config.clocks.clock import clock
 from config.credentials import Secret
 from config.egress.domains import scope_of
 from config.models import BaseModel

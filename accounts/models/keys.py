@@ -21,7 +21,7 @@ from accounts.models.workspaces import Workspace, require_workspace
 from config import secrets
 from config.api.errors import NotFound
 from config.audit.triggers import Audit
-from config.clock import clock
+from config.clocks.clock import clock
 from config.credentials import Secret
 from config.models import BaseModel
 from config.peppers import list_peppers

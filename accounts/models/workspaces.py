@@ -20,7 +20,7 @@ from accounts.models.terms import BudgetInterval
 from accounts.models.versions import RoutingVersionBump
 from config.api.errors import InvalidRequest, NotFound, Unavailable
 from config.audit.triggers import Audit
-from config.clock import clock
+from config.clocks.clock import clock
 from config.models import BaseModel
 
 WORKSPACE_SLUG: Final = re.compile("[a-z0-9]+(?:-[a-z0-9]+)*")

@@ -29,7 +29,7 @@ from config.api.fields import (
     UUIDField,
 )
 from config.api.openapi import envelope
-from config.clock import clock
+from config.clocks.clock import clock
 from inference.admission.governance import budgets_of, limit_of
 
 

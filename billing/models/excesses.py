@@ -10,7 +10,7 @@ from django.db.models import Q
 from accounts.models import Organization
 from config.api.errors import Conflict
 from config.audit.triggers import Audit
-from config.clock import clock
+from config.clocks.clock import clock
 from config.models import StatefulModel
 from config.triggers import AppendOnly
 

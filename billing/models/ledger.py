@@ -19,7 +19,7 @@ from accounts.models import ApiKey, Member, Organization, RateLimit, Workspace
 from config.api.errors import Conflict
 from config.audit.approvals import find_objection
 from config.audit.triggers import Audit
-from config.clock import clock
+from config.clocks.clock import clock
 from config.models import StatefulModel
 from config.triggers import AppendOnly, KeepUsed, Trigger
 

@@ -37,7 +37,7 @@ from billing.topups.rpc import (
     RpcClient,
     decode,
 )
-from config.clock import clock
+from config.clocks.clock import clock
 from config.egress import EgressPolicy
 
 # Keccak-256 of "Transfer(address,address,uint256)".

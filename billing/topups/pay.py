@@ -16,7 +16,7 @@ from django.views.decorators.csrf import csrf_exempt
 
 from billing.models import TopUp, TopUpNotFound, chain_name
 from config.api.errors import MethodNotAllowed
-from config.clock import clock
+from config.clocks.clock import clock
 from config.server.health import error_response
 
 _PAGE_POLICY: Final = {

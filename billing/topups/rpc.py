@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import msgspec
 
 from billing.topups.chains import ANYWHERE
-from config.clock import clock
+from config.clocks.clock import clock
 from config.egress import EgressError, EgressPolicy, OutboundRequest, TimedOut, TooLarge
 from config.egress.fetch import fetch
 

@@ -22,8 +22,8 @@ from billing.topups.chains import Chain
 from billing.topups.matching import match_deposit
 from billing.topups.node import MAX_SPAN, ChainLags, Node, Reorganized
 from billing.topups.rpc import ChainError, ChainRefused, ChainUnavailable
-from config.clock import clock
-from config.leases import Lease
+from config.clocks.clock import clock
+from config.clocks.leases import Lease
 
 logger = logging.getLogger("causeway.chain")
 

@@ -13,7 +13,7 @@ from catalog import dialects
 from catalog.admin.uploads import CatalogueAdmin
 from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import DialectName, Provider
-from config.clock import clock
+from config.clocks.clock import clock
 from config.console.forms import ConsoleForm, SecretField
 from config.console.unfold import display
 from config.egress.addresses import InvalidURL, parse_base_url

@@ -38,7 +38,7 @@ from catalog.dialects.shared.messages import Chat, Media, ReasoningBlock, Text, 
 from catalog.dialects.shared.replies import ANTHROPIC_FORMAT, Finish, Output
 from catalog.dialects.shared.sse import EventTooLarge
 from catalog.pricing import Usage
-from config.clock import clock as database_clock
+from config.clocks.clock import clock as database_clock
 from config.credentials import Secret
 from config.egress import OutboundRequest
 

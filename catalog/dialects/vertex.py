@@ -19,7 +19,7 @@ from google.auth.crypt import RSASigner
 from catalog.dialects import openai
 from catalog.dialects.base import Call, Operation
 from catalog.dialects.shared import credentials
-from config.clock import clock as database_clock
+from config.clocks.clock import clock as database_clock
 from config.credentials import Secret
 from config.egress import OutboundRequest
 

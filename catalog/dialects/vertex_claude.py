@@ -16,7 +16,7 @@ import msgspec
 from catalog.dialects import anthropic, vertex
 from catalog.dialects.base import Call
 from catalog.dialects.shared import messages
-from config.clock import clock as database_clock
+from config.clocks.clock import clock as database_clock
 from config.egress import OutboundRequest
 
 operations: Final = vertex.operations

@@ -21,7 +21,7 @@ from config.api.filters import (
     TextFilter,
 )
 from config.api.params import TextParameter
-from config.clock import clock
+from config.clocks.clock import clock
 
 OUTPUT_MODALITIES: Final = (
     "text", "image", "embeddings", "audio", "video", "rerank", "speech", "transcription",

@@ -17,7 +17,7 @@ from django.core.cache import cache
 from django.db import connection
 from django.db.models import F, Sum
 
-from config.clock import clock
+from config.clocks.clock import clock
 from inference.models import Generation
 
 KEPT_SECONDS: Final = 60

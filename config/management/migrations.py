@@ -6,7 +6,7 @@ from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
 
 from config.bulk.files import refuse
-from config.clock_report import clock_report
+from config.clocks.report import clock_report
 from config.sql import measure_clock
 
 

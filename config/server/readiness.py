@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from config.api.errors import MethodNotAllowed
-from config.clock_report import clock_report
+from config.clocks.report import clock_report
 from config.server.bodies import Scope, Send
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from django.utils.html import format_html_join
 from django.utils.timesince import timesince
 
 from accounts.models import ByokCredential
-from config.clock import clock
+from config.clocks.clock import clock
 from config.console.formatting import dollars, label_renderer, per_million
 from config.console.unfold import display
 from endpoints.admin.forms import RATES

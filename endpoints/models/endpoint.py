@@ -21,7 +21,7 @@ from catalog.pricing import Price
 from config.api.errors import GatewayError, InvalidTransition, NotFound, Unprocessable
 from config.api.idempotency import IdempotentModel, find_replay, fingerprint_of
 from config.audit.triggers import Audit
-from config.clock import clock
+from config.clocks.clock import clock
 from config.models import StatefulModel
 from endpoints.models.attestation import Attestation, next_attestation
 from endpoints.models.drafts import (

@@ -16,7 +16,7 @@ from django.db.models.functions import Now
 
 from accounts.models import Organization
 from config.api.errors import TooManyRequests
-from config.clock import clock
+from config.clocks.clock import clock
 from config.models import BaseModel
 from endpoints.metrics import Refusal, count_refusal
 

@@ -11,7 +11,7 @@ from django.db import models
 
 from accounts.models import ByokCredential, CredentialNotFound, Workspace
 from catalog.models import Provider
-from config.clock import clock
+from config.clocks.clock import clock
 from config.models import BaseModel
 
 

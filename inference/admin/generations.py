@@ -11,7 +11,7 @@ from django.http import HttpRequest
 
 from billing import ledger
 from billing.models import Transfer
-from config.clock import clock
+from config.clocks.clock import clock
 from config.console.actions import Message, transition
 from config.console.base import BoundedPaginator, ReadOnlyAdmin, StatusFilter, actor_of
 from config.console.formatting import nano_dollars

@@ -15,7 +15,7 @@ import msgspec
 from accounts.policy import Policy
 from billing.budgets import Budget, MeterReading
 from billing.rate_limits import NO_RULES, RateRules
-from config.clock import clock
+from config.clocks.clock import clock
 from config.server.batching.batcher import Batcher
 from config.sql import load_statement
 from inference.admission.budgets import Budgets, StaleReading

@@ -23,7 +23,7 @@ from billing.rate_limits import (
 )
 from catalog.pricing import decimal_text, usd
 from config.api.errors import Forbidden, PaymentRequired
-from config.clock import clock
+from config.clocks.clock import clock
 from inference.admission.estimate import affordable_tokens, fee_nano, worst_case_nano
 from inference.requests.parsing import InferenceRequest
 from inference.routing.routes import Candidate

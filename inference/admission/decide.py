@@ -13,7 +13,7 @@ from django.conf import settings
 from accounts.bearers import require_inference, require_usable
 from accounts.policy import Policy, require_ingress_region
 from billing.rate_limits import NO_RULES, LimitScope, OwnerRules, Rate, RateLimited, RateRule
-from config.clock import clock
+from config.clocks.clock import clock
 from config.secrets import hash_end_user
 from inference import metrics
 from inference.admission.authority import Authority, GovernedKey

@@ -17,7 +17,7 @@ from catalog.models import Provider
 from catalog.pricing import usd
 from config import sql
 from config.api.errors import PaymentRequired
-from config.clock import clock
+from config.clocks.clock import clock
 from inference.admission.budgets import Budgets, LimitSpent
 from inference.admission.copies.catalog import read_catalog, run_reading_on_orm
 from inference.admission.copies.organizations import load_organization

@@ -11,7 +11,7 @@ from django.conf import settings
 
 from accounts.bearers import require_inference, require_usable
 from accounts.policy import require_ingress_region
-from config.clock import clock
+from config.clocks.clock import clock
 from inference.admission.authority import GovernedKey
 from inference.admission.budgets import LEAST_TOKENS, AffordableCandidate, price_for_fee
 from inference.admission.decide import (

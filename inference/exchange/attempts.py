@@ -26,7 +26,7 @@ from catalog.dialects.base import (
 )
 from config import egress
 from config.api.errors import GatewayError, Unavailable, UpstreamError
-from config.clock import clock
+from config.clocks.clock import clock
 from config.egress.client import EgressClient, OutboundResponse
 from config.server.load.large_work import LARGE_BYTES
 from inference.admission.budgets import AffordableCandidate

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from config.clock import clock
+from config.clocks.clock import clock
 from inference.admission.estimate import estimate_tokens
 from inference.requests.parsing import InferenceRequest
 from inference.routing.pacing import Pacer

@@ -11,7 +11,7 @@ from catalog.dialects.shared.raw import LONG_BYTES, Piece, encode_pieces
 from catalog.dialects.shared.reasoning import hide_reasoning
 from catalog.pricing import completion_cost, nano_usd, prompt_cost, usd
 from config.api.errors import GatewayError
-from config.clock import clock
+from config.clocks.clock import clock
 from inference.exchange.tally import Tally
 from inference.requests.parsing import InferenceRequest
 from inference.routing.routes import Candidate

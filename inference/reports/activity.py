@@ -15,7 +15,7 @@ from django.db.models import Count, F, Q, QuerySet, Sum, UUIDField
 from django.db.models.functions import Coalesce, TruncDate
 
 from catalog.models import ModelEndpoint
-from config.clock import clock
+from config.clocks.clock import clock
 from endpoints.models import PrivateEndpoint
 from inference.models import DailyUsage, Generation, UsageDay
 from inference.reports.rollups import midnight

@@ -11,7 +11,7 @@ from uuid import UUID
 from django.db.models import Count, Q, Sum
 
 from accounts.models import ApiKey
-from config.clock import clock
+from config.clocks.clock import clock
 from inference.models import DailyUsage, Generation
 from inference.reports.rollups import midnight
 

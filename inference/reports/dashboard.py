@@ -24,7 +24,7 @@ from django.urls import reverse
 from accounts.models import Organization
 from billing.models import Account, Deposit, Excess
 from catalog.pricing import NANO
-from config.clock import clock
+from config.clocks.clock import clock
 from config.console import charts
 from config.console.charts import Chart
 from config.console.formatting import nano_dollars

@@ -40,7 +40,7 @@ from config.api.pagination import WholeList
 from config.api.params import QueryParameter
 from config.api.text import NOT_STORABLE
 from config.api.viewsets import OrganizationViewSet
-from config.clock import clock
+from config.clocks.clock import clock
 from inference.models import Feedback, Generation
 from inference.reports.activity import ACTIVITY_DAYS, Activity, completed_days, permaslugs
 from inference.reports.analytics import DIMENSIONS, METRICS, OPERATORS, Granularity, Query

@@ -16,8 +16,8 @@ from typing import Final
 import msgspec
 
 from config.api.errors import Unavailable
-from config.clock import clock
-from config.clock_report import clock_report
+from config.clocks.clock import clock
+from config.clocks.report import clock_report
 from config.server.batching.waits import Blocked
 from config.server.readiness import readiness
 from config.sql import load_statement

@@ -17,7 +17,7 @@ from psycopg.errors import DeadlockDetected, LockNotAvailable
 
 from catalog.pricing import Usage, nano_usd, total_cost
 from config import sql
-from config.clock import clock
+from config.clocks.clock import clock
 from config.server.batching.waits import Blocked, waits
 from inference.admission.estimate import fee_nano
 from inference.models import Generation, Journal, ProviderPace, Uptime

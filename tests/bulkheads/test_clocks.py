@@ -18,7 +18,7 @@ from django.utils import timezone
 
 from accounts.models import ApiKey
 from billing.models import Meter
-from config.leases import LEASE_SECONDS, Lease
+from config.clocks.leases import LEASE_SECONDS, Lease
 from inference.models import HourlyUsage, Uptime
 from inference.reports.hours import HOUR, hour_of
 from tests.support import factories

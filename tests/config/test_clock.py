@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db import connection
 
-from config.clock import DatabaseClock, clock
-from config.clock_report import ClockReport
+from config.clocks.clock import DatabaseClock, clock
+from config.clocks.report import ClockReport
 from config.sql import measure_clock
 
 

@@ -11,7 +11,7 @@ import pytest
 from django.contrib.postgres.functions import TransactionNow
 from django.db import connection, transaction
 
-from config.leases import LEASE_SECONDS, Lease, process_name
+from config.clocks.leases import LEASE_SECONDS, Lease, process_name
 
 OTHER = "elsewhere:1:x"
 

@@ -13,7 +13,7 @@ from billing.topups.chains import Chain
 from billing.topups.payments import Cursor
 from config.api.errors import InvalidRequest, InvalidTransition
 from config.audit.triggers import Audit
-from config.clock import clock
+from config.clocks.clock import clock
 
 _FIRST_WAIT: Final = 5.0
 _LONGEST_WAIT: Final = 300.0

@@ -16,7 +16,7 @@ from billing.topups.models.top_ups import TopUp
 from billing.topups.models.units import UnitsField, token_text
 from billing.topups.payments import ChainPayment, Cursor
 from config.audit.triggers import Audit
-from config.clock import clock
+from config.clocks.clock import clock
 from config.models import StatefulModel
 from config.triggers import AppendOnly
 

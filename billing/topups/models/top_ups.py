@@ -19,7 +19,7 @@ from billing.topups.models.units import UnitsField, token_text
 from config.api.errors import GatewayError, InvalidRequest, NotFound
 from config.api.idempotency import IdempotentModel, find_replay, fingerprint_of
 from config.audit.triggers import Audit
-from config.clock import clock
+from config.clocks.clock import clock
 from config.models import StatefulModel
 
 MAX_OPEN: Final = 5

@@ -15,9 +15,9 @@ from django.db import InterfaceError, OperationalError, connection
 from django.db.models.functions import Now
 
 from billing.topups import watcher
-from config.clock_report import clock_report
+from config.clocks.leases import Lease
+from config.clocks.report import clock_report
 from config.console.sign_in.throttle import clear_limits
-from config.leases import Lease
 from config.management.commands.serve import bind_metrics
 from config.management.migrations import require_migrated
 from endpoints.watch import watch_due

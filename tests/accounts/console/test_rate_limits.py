@@ -10,7 +10,7 @@ from django.urls import reverse
 
 from accounts.models import ApiKey, RateLimit
 from billing.models import Meter
-from config.clock import clock
+from config.clocks.clock import clock
 from config.models import AuditEntry
 from endusers.models import EndUser
 from tests.support import factories

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from prometheus_client import Gauge
 
-from config.clock import TOLERATED_SECONDS, clock
+from config.clocks.clock import TOLERATED_SECONDS, clock
 
 logger = logging.getLogger("causeway.clock")
 
