@@ -49,11 +49,18 @@ RATES: Final = tuple(field.name for field in fields(Price))
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """The usage of a generation, in tokens.
+    """The usage of a generation: tokens, and what else providers bill.
 
-    ``cached`` and ``cache_write`` are parts of ``prompt``; ``reasoning`` and ``image_output`` (the
-    tokens of generated images) are parts of ``completion``. ``images`` is the number of images in
-    the prompt.
+    ``cached``, ``cache_write``, ``cache_write_1h``, ``audio``, ``audio_cached`` (cached tokens of
+    audio) and ``image_prompt`` (tokens of images) are parts of ``prompt``. ``reasoning``,
+    ``image_output`` (tokens of generated images) and ``audio_output`` are parts of ``completion``.
+    An answer without tokens has 0 of both.
+
+    ``images`` is the number of images in the prompt, and ``output_images`` that of the answer;
+    ``image_variant`` is their size and quality in the words of the price list, for instance
+    ``1024x1024/high``. ``searches`` counts searches of the web, or the search units of a rerank.
+    ``milliseconds`` is the length of the audio, in or out, and ``characters`` that of the text to
+    speak.
     """
 
     prompt: int
@@ -63,6 +70,16 @@ class Usage(msgspec.Struct, frozen=True):
     reasoning: int = 0
     images: int = 0
     image_output: int = 0
+    cache_write_1h: int = 0
+    audio: int = 0
+    audio_cached: int = 0
+    audio_output: int = 0
+    searches: int = 0
+    milliseconds: int = 0
+    characters: int = 0
+    output_images: int = 0
+    image_variant: str = ""
+    image_prompt: int = 0
 
 
 def decimal_text(value: Decimal) -> str:

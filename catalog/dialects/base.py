@@ -264,14 +264,10 @@ def read_usage(prompt: Any, completion: Any, **details: Any) -> Usage | None:
     """
     if not _is_count(prompt) or not _is_count(completion):
         return None
-    return Usage(
-        prompt=min(prompt, _MAX_TOKENS),
-        completion=min(completion, _MAX_TOKENS),
-        **{
-            name: min(value, _MAX_TOKENS) if _is_count(value) else 0
-            for name, value in details.items()
-        },
-    )
+    parts: dict[str, Any] = {
+        name: min(value, _MAX_TOKENS) if _is_count(value) else 0 for name, value in details.items()
+    }
+    return Usage(min(prompt, _MAX_TOKENS), min(completion, _MAX_TOKENS), **parts)
 
 
 def _is_count(value: Any) -> bool:
