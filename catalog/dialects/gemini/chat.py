@@ -1,11 +1,10 @@
-"""Google's Gemini API, as https://ai.google.dev/api/generate-content describes it."""
+"""Chat in the format of Google's Gemini API."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from typing import Any, Final
-from urllib.parse import quote, urlsplit
 
 import msgspec
 
@@ -15,7 +14,6 @@ from catalog.dialects.base import (
     Chunk,
     InvalidReply,
     InvalidStream,
-    Operation,
     Reply,
     StreamParser,
     decode_object,
@@ -26,14 +24,9 @@ from catalog.dialects.shared.messages import Chat, Media, ReasoningBlock, Text, 
 from catalog.dialects.shared.replies import GEMINI_FORMAT, Finish, Output
 from catalog.dialects.shared.sse import EventDecoder
 from catalog.pricing import Usage
-from config.credentials import Secret
-from config.egress import OutboundRequest
-
-operations: Final = frozenset((Operation.CHAT,))
-names_deployments: Final = False
 
 # An image arrives whole in one event.
-_MAX_EVENT_BYTES: Final = 16_777_216
+MAX_EVENT_BYTES: Final = 16_777_216
 # Models since the third generation refuse a tool call without a signature. Google documents this
 # value for calls that the model did not make; it replaces a signature that the caller did not keep.
 _NO_SIGNATURE: Final = "skip_thought_signature_validator"
@@ -43,7 +36,7 @@ _BUDGETS: Final = {"minimal": 1024, "low": 4096, "medium": 8192, "high": 16384}
 _MAX_BUDGET: Final = 24576
 _LEVELS: Final = {"minimal": "MINIMAL", "low": "LOW", "medium": "MEDIUM"}
 _MODES: Final = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
-_FINISHES: Final = {
+FINISHES: Final = {
     "STOP": "stop",
     "MAX_TOKENS": "length",
     **dict.fromkeys(
@@ -148,25 +141,13 @@ class _Response(_Struct):
 _decode = msgspec.json.Decoder(_Response).decode
 
 
-def host(base_url: str | None, secret: Secret) -> str:
-    return urlsplit(base_url or "").hostname or ""
+def build_chat(call: Call) -> bytes:
+    """Returns the body of a chat request; raises :class:`base.Untranslatable`."""
+    return _encode(_build_body(call.model, messages.parse_chat(call)))
 
 
-def build(call: Call) -> OutboundRequest:
-    method = "streamGenerateContent?alt=sse" if call.stream else "generateContent"
-    return OutboundRequest(
-        method="POST",
-        url=f"{call.base_url}/models/{quote(call.model, safe='')}:{method}",
-        headers={
-            "x-goog-api-key": call.secret.reveal(),
-            "Content-Type": "application/json",
-            "Accept": "text/event-stream" if call.stream else "application/json",
-        },
-        body=_encode(_build_body(call.model, messages.parse_chat(call))),
-    )
-
-
-def parse_reply(operation: Operation, body: Body) -> Reply:
+def parse_chat(body: Body) -> Reply:
+    """Parses a whole answer; raises :class:`InvalidReply` or :class:`ProviderFailure`."""
     try:
         reply = _decode(body.decode())
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -190,9 +171,10 @@ def parse_reply(operation: Operation, body: Body) -> Reply:
     )
 
 
-def stream_parser(operation: Operation, choices: int = 1) -> StreamParser:
+def chat_parser(choices: int) -> StreamParser:
+    """Returns the parser of one stream."""
     reader = _Reader(choices)
-    return replies.EventParser(EventDecoder(limit=_MAX_EVENT_BYTES), reader.read, reader.end)
+    return replies.EventParser(EventDecoder(limit=MAX_EVENT_BYTES), reader.read, reader.end)
 
 
 def _build_body(model: str, chat: Chat) -> dict[str, Any]:
@@ -350,7 +332,7 @@ class _CandidateReader:
         return output
 
     def finish(self, reason: str) -> Finish:
-        name = _FINISHES.get(reason, "stop")
+        name = FINISHES.get(reason, "stop")
         return Finish("tool_calls" if name == "stop" and self._count else name, reason)
 
     def _add(

@@ -1,0 +1,49 @@
+"""Google's Gemini API, as https://ai.google.dev/api/generate-content describes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+from urllib.parse import quote, urlsplit
+
+from catalog.dialects.base import Body, Call, Operation, Reply, StreamParser
+from catalog.dialects.gemini.chat import build_chat, chat_parser, parse_chat
+from config.credentials import Secret
+from config.egress import OutboundRequest
+
+__all__ = ["build", "host", "names_deployments", "operations", "parse_reply", "stream_parser"]
+
+_BUILDERS: Final[Mapping[Operation, Callable[[Call], bytes]]] = {Operation.CHAT: build_chat}
+_PARSERS: Final[Mapping[Operation, Callable[[Body], Reply]]] = {Operation.CHAT: parse_chat}
+_STREAM_PARSERS: Final[Mapping[Operation, Callable[[int], StreamParser]]] = {
+    Operation.CHAT: chat_parser
+}
+
+operations: Final = frozenset(_BUILDERS)
+names_deployments: Final = False
+
+
+def host(base_url: str | None, secret: Secret) -> str:
+    return urlsplit(base_url or "").hostname or ""
+
+
+def build(call: Call) -> OutboundRequest:
+    method = "streamGenerateContent?alt=sse" if call.stream else "generateContent"
+    return OutboundRequest(
+        method="POST",
+        url=f"{call.base_url}/models/{quote(call.model, safe='')}:{method}",
+        headers={
+            "x-goog-api-key": call.secret.reveal(),
+            "Content-Type": "application/json",
+            "Accept": "text/event-stream" if call.stream else "application/json",
+        },
+        body=_BUILDERS[call.operation](call),
+    )
+
+
+def parse_reply(operation: Operation, body: Body) -> Reply:
+    return _PARSERS[operation](body)
+
+
+def stream_parser(operation: Operation, choices: int = 1) -> StreamParser:
+    return _STREAM_PARSERS[operation](choices)
