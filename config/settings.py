@@ -432,6 +432,8 @@ LOGGING = {
         "django.security.DisallowedHost": {"level": "CRITICAL"},
         # Its records contain the path of a chain node's URL, which often holds the node's key.
         "urllib3": {"level": "WARNING"},
+        # It warns of each malformed form, which is answered with 400.
+        "python_multipart": {"level": "CRITICAL"},
     },
 }
 
