@@ -32,8 +32,9 @@ from config.server.bodies import UNRECOGNIZED_BYTES, guard_bodies, mark_recogniz
 from config.server.collector import Collector
 from config.server.load.memory import return_large_blocks
 from config.server.readiness import PROBES, serve_probe
-from inference.asgi import ROUTES, Inference
+from inference.asgi import Inference
 from inference.exchange.gateway import Gateway
+from inference.faces.routes import ROUTES
 
 if TYPE_CHECKING:
     from config.server.bodies import Receive, Scope, Send

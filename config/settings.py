@@ -352,7 +352,7 @@ SPECTACULAR_SETTINGS = {
     },
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
-        "inference.openapi.document_inference_routes",
+        "inference.faces.openapi.document_inference_routes",
     ],
 }
 

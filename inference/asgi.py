@@ -8,40 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, ClassVar, Final
+from typing import Final
 
 import msgspec
 from django.conf import settings
 from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest
 
-from accounts.bearers import bearer_digests, key_digests, require_inference
-from catalog.dialects.base import InvalidReply, Operation
-from catalog.dialects.shared.raw import Piece
-from config.api.errors import (
-    GatewayError,
-    HostNotServed,
-    MethodNotAllowed,
-    Unauthenticated,
-    UpstreamError,
-)
-from config.secrets import KeyDigests
+from accounts.bearers import require_inference
+from config.api.errors import GatewayError, HostNotServed, MethodNotAllowed
 from config.server import logs
-from config.server.bodies import (
-    ClientGone,
-    Message,
-    Receive,
-    Scope,
-    Send,
-    body_length,
-    mark_recognized,
-    read_body,
-)
+from config.server.bodies import ClientGone, Receive, Scope, Send
 from config.server.bulkheads import Occupancy
-from config.server.connections.cycle import Cycle
 from config.server.regions import region_of_host
 from inference import metrics
 from inference.admission.decide import AdmissionRequest
@@ -49,35 +28,14 @@ from inference.admission.estimate import estimate_tokens
 from inference.admission.recognition import RecognizedKey
 from inference.exchange.gateway import CallerStuck, Gateway
 from inference.exchange.workload import Workload
-from inference.requests import parsing
-from inference.requests.messages.events import PING, Events
-from inference.requests.messages.reply import render_error, render_reply
-from inference.requests.messages.request import to_chat
+from inference.faces.connection import Connection
+from inference.faces.routes import ROUTES
 from inference.requests.parsing import InferenceRequest
 
 logger = logging.getLogger(__name__)
 
-MESSAGES: Final = "/api/v1/messages"
-COUNT_TOKENS: Final = "/api/v1/messages/count_tokens"
-ROUTES: Final = {
-    "/api/v1/chat/completions": Operation.CHAT,
-    "/api/v1/completions": Operation.TEXT,
-    "/api/v1/embeddings": Operation.EMBEDDINGS,
-    # Messages become chat requests.
-    MESSAGES: Operation.CHAT,
-    COUNT_TOKENS: Operation.CHAT,
-}
-
 # Both names of the header that asks for routing metadata; the second is the older one.
 _METADATA_HEADERS: Final = (b"x-openrouter-metadata", b"x-openrouter-experimental-metadata")
-# The comment that a quiet stream sends, so that proxies do not close it.
-_KEEPALIVE: Final = b": CAUSEWAY PROCESSING\n\n"
-# A long answer is sent in pieces of this size, each when the caller has read the ones before.
-_PIECE_BYTES: Final = 262_144
-# How long a caller may leave a piece of an answer unread.
-_STUCK_SECONDS: Final = 30.0
-# The longest answer that is converted to Anthropic's format, which takes several times its size.
-_MESSAGE_BYTES: Final = 8_388_608
 
 
 class Inference:
@@ -88,7 +46,8 @@ class Inference:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request, and answers every error in the format of its interface."""
-        connection = _CONNECTIONS.get(scope["path"], _Connection)(scope, receive, send)
+        route = ROUTES[scope["path"]]
+        connection = route.face(route.operation, scope, receive, send)
         token = logs.request_id.set(connection.request_id)
         try:
             await self._serve(connection)
@@ -106,17 +65,16 @@ class Inference:
         finally:
             logs.request_id.reset(token)
 
-    async def _serve(self, connection: _Connection) -> None:
+    async def _serve(self, connection: Connection) -> None:
         """Recognizes the caller of one request, then reads its body and answers it."""
         host = connection.host()
         if not _is_served(host):
             raise HostNotServed
         if connection.method != "POST":
             raise MethodNotAllowed(headers={"Allow": "POST"})
-        is_count = connection.path == COUNT_TOKENS
         # No admission follows a count, so its key is always looked up.
         key = await self._gateway.recognizer.recognize(
-            connection.digests(), must_be_current=is_count
+            connection.digests(), must_be_current=connection.is_count
         )
         require_inference(is_management=key.is_management)
         connection.mark_recognized()
@@ -125,7 +83,7 @@ class Inference:
                 occupancy, self._gateway.large_work, self._gateway.loop_time
             )
             request = await connection.read_request(occupancy)
-            if is_count:
+            if connection.is_count:
                 count = {"input_tokens": estimate_tokens(request.prompt_bytes)}
                 await connection.respond(200, msgspec.json.encode(count))
             else:
@@ -133,7 +91,7 @@ class Inference:
 
     async def _exchange(
         self,
-        connection: _Connection,
+        connection: Connection,
         host: str,
         request: InferenceRequest,
         key: RecognizedKey,
@@ -175,17 +133,6 @@ class Inference:
             logs.generation_id.reset(token)
 
 
-def _slice(pieces: list[Piece]) -> list[Piece]:
-    """Returns at least one piece, and none that is long."""
-    if len(pieces) == 1 and len(pieces[0]) <= _PIECE_BYTES:
-        return pieces
-    return [
-        piece[start : start + _PIECE_BYTES]
-        for piece in pieces
-        for start in range(0, len(piece), _PIECE_BYTES)
-    ] or [b""]
-
-
 @lru_cache(maxsize=64)
 def _is_served(host: str) -> bool:
     """Returns whether Django serves the host; cached, because Django's check is slow."""
@@ -201,283 +148,3 @@ def _is_served(host: str) -> bool:
 def _clip(text: str | None, length: int) -> str | None:
     """Cuts a header to the length of its column, without the NUL that PostgreSQL refuses."""
     return None if text is None else text.replace("\0", "")[:length]
-
-
-class _Connection:
-    """Reads one request and sends its response over ASGI."""
-
-    keepalive: ClassVar = _KEEPALIVE
-    # Set once the caller is recognized.
-    workload: Workload
-
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._scope = scope
-        self.method: str = scope["method"]
-        self.path: str = scope["path"]
-        self._raw_headers: list[tuple[bytes, bytes]] = scope["headers"]
-        # The first header of each name.
-        self._first_headers = dict(reversed(self._raw_headers))
-        self._server = scope.get("server")
-        self._receive = receive
-        self._send = send
-        self._cycle: Cycle = scope["causeway.cycle"]
-        self.request_id = logs.new_request_id(self.header(b"x-request-id"))
-        self.generation_id = ""
-        self.rate_headers: Mapping[str, str] | None = None
-        self._has_begun = False
-        self._is_sending = False
-        self._last_sent = 0.0
-        self._comment_timer: asyncio.TimerHandle | None = None
-        self._comment_task: asyncio.Task[None] | None = None
-
-    def digests(self) -> KeyDigests:
-        """Returns the digests of the caller's key; raises :class:`Unauthenticated`."""
-        return bearer_digests(self.authorization())
-
-    def authorization(self) -> str | None:
-        """Returns the one ``Authorization`` header; raises :class:`Unauthenticated` for two."""
-        return self._single_header(b"authorization", "Send one Authorization header.")
-
-    def host(self) -> str:
-        """Returns the host as Django reads it; several hosts are joined, which no host matches."""
-        values = self._headers(b"host")
-        if not values and self._server:
-            return str(self._server[0])
-        return b",".join(values).decode("latin-1")
-
-    def mark_recognized(self) -> None:
-        """Tells the server that the caller is known."""
-        mark_recognized(self._scope)
-
-    async def read_request(self, occupancy: Occupancy) -> InferenceRequest:
-        """Reads and parses the request's body.
-
-        Raises :class:`PayloadTooLarge`, the refusals of budgets, and :class:`InvalidRequest`. No
-        caller of this method keeps the body, so that the exchange can free it.
-        """
-        body = await read_body(self._receive, occupancy, body_length(self._scope))
-        return await self.workload.run(len(body), self.parse, body)
-
-    def parse(self, body: bytes) -> InferenceRequest:
-        """Parses the request's body; raises :class:`InvalidRequest`."""
-        return parsing.parse(ROUTES[self.path], body, session_id=self.header(b"x-session-id"))
-
-    def rewrite_reply(self, reply: list[Piece]) -> list[Piece]:
-        """Returns the pieces of a whole reply in the format of the interface."""
-        return reply
-
-    def error_body(self, error: GatewayError) -> dict[str, Any]:
-        """Returns the body of an error in the format of the interface."""
-        return error.body()
-
-    def watch_caller(self) -> None:
-        """Cancels the work from now on when the caller disconnects."""
-        self._cycle.watch()
-
-    def unwatch_caller(self) -> bool:
-        """Ends the watch; returns whether it has cancelled the work."""
-        self.stop_comments()
-        return self._cycle.unwatch()
-
-    async def respond(
-        self, status: int, body: bytes, headers: list[tuple[bytes, bytes]] | None = None
-    ) -> None:
-        """Sends a whole JSON response."""
-        await self.respond_pieces(status, [body], headers)
-
-    async def respond_pieces(
-        self,
-        status: int,
-        pieces: list[Piece],
-        headers: list[tuple[bytes, bytes]] | None = None,
-    ) -> None:
-        """Sends a whole JSON response; a long one as fast as the caller reads it.
-
-        Raises :class:`CallerStuck` if the caller does not read for 30 seconds.
-        """
-        self._has_begun = True
-        await self._send(
-            {
-                "type": "http.response.start",
-                "status": status,
-                "headers": [
-                    (b"content-type", b"application/json"),
-                    (b"content-length", str(sum(map(len, pieces))).encode()),
-                    *self._common_headers(),
-                    *(headers or ()),
-                ],
-            }
-        )
-        *parts, last = _slice(pieces)
-        for part in parts:
-            message = {"type": "http.response.body", "body": part, "more_body": True}
-            await self._send_while_read(message)
-        await self._send({"type": "http.response.body", "body": last})
-
-    async def _send_while_read(self, message: Message) -> None:
-        """Sends a piece; raises :class:`CallerStuck` when the caller reads none of the last ones.
-
-        The kernel takes a piece only when much of its buffer is free, so a slow caller is seen to
-        read by the bytes that are left.
-        """
-        unread = self._cycle.count_unread()
-        sending = asyncio.ensure_future(self._send(message))
-        try:
-            while not (await asyncio.wait((sending,), timeout=_STUCK_SECONDS))[0]:
-                left = self._cycle.count_unread()
-                if left >= unread:
-                    raise CallerStuck
-                unread = left
-            sending.result()
-        finally:
-            sending.cancel()
-
-    async def _send_within(self, seconds: float, message: Message) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._send(message)
-        except TimeoutError:
-            raise CallerStuck from None
-
-    async def respond_error(self, error: GatewayError) -> None:
-        """Sends an error in the envelope, unless a response has begun."""
-        if self._has_begun:
-            return
-        headers = [
-            (name.lower().encode(), value.encode("latin-1"))
-            for name, value in error.headers.items()
-        ]
-        await self.respond(error.status, msgspec.json.encode(self.error_body(error)), headers)
-
-    async def send_events(self, data: bytes) -> None:
-        """Sends events; the first call also sends the status 200."""
-        if not self._has_begun:
-            self._has_begun = True
-            await self._send(
-                {
-                    "type": "http.response.start",
-                    "status": 200,
-                    "headers": [
-                        (b"content-type", b"text/event-stream; charset=utf-8"),
-                        (b"cache-control", b"no-cache"),
-                        (b"x-accel-buffering", b"no"),
-                        *self._common_headers(),
-                    ],
-                }
-            )
-            self._keep_alive()
-        self._last_sent = time.monotonic()
-        # No comments are sent meanwhile: they would queue behind events that a slow caller has not
-        # read.
-        self._is_sending = True
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
-        self._is_sending = False
-
-    # An exchange renders events in the format of chat, so this class need not rewrite them.
-    deliver = send_events
-
-    async def end_events(self) -> None:
-        """Ends a stream; raises :class:`CallerStuck` if the caller does not read its end."""
-        self.stop_comments()
-        end: Message = {"type": "http.response.body", "body": b""}
-        await self._send_within(settings.HOLD_TIMEOUT, end)
-
-    def stop_comments(self) -> None:
-        if self._comment_timer is not None:
-            self._comment_timer.cancel()
-            self._comment_timer = None
-
-    async def abort(self) -> None:
-        """Closes the connection in the middle of a response."""
-        self._cycle.abort()
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-
-    def _keep_alive(self) -> None:
-        """Sends a comment when the stream has been quiet, and schedules the next check."""
-        interval = settings.STREAM_KEEPALIVE_INTERVAL
-        if not interval:
-            return
-        loop = asyncio.get_running_loop()
-        left = interval
-        if self._last_sent and not self._is_sending:
-            left = self._last_sent + interval - time.monotonic()
-            if left <= 0:
-                self._comment_task = loop.create_task(self._send_comment())
-                left = interval
-        self._comment_timer = loop.call_later(left, self._keep_alive)
-
-    async def _send_comment(self) -> None:
-        if self._comment_timer is not None:
-            await self.send_events(self.keepalive)
-
-    def _common_headers(self) -> list[tuple[bytes, bytes]]:
-        headers = [(b"x-request-id", self.request_id.encode())]
-        if self.generation_id:
-            headers.append((b"x-generation-id", self.generation_id.encode()))
-        if self.rate_headers:
-            headers += [(name.encode(), text.encode()) for name, text in self.rate_headers.items()]
-        return headers
-
-    def header(self, name: bytes) -> str | None:
-        """Returns the first header of this name."""
-        value = self._first_headers.get(name)
-        return None if value is None else value.decode("latin-1")
-
-    def _headers(self, name: bytes) -> list[bytes]:
-        if len(self._first_headers) == len(self._raw_headers):  # no name comes twice
-            return [self._first_headers[name]] if name in self._first_headers else []
-        return [value for other, value in self._raw_headers if other == name]
-
-    def _single_header(self, name: bytes, message: str) -> str | None:
-        values = self._headers(name)
-        if len(values) > 1:
-            raise Unauthenticated(message)
-        return values[0].decode("latin-1") if values else None
-
-
-class _MessagesConnection(_Connection):
-    """Speaks Anthropic's Messages: rewrites requests to chat, and replies and events back."""
-
-    keepalive = PING
-
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        super().__init__(scope, receive, send)
-        self._events = Events(self.request_id)
-
-    def digests(self) -> KeyDigests:
-        api_key = self._single_header(b"x-api-key", "Send one x-api-key header.")
-        return key_digests(self.authorization(), api_key)
-
-    def parse(self, body: bytes) -> InferenceRequest:
-        chat = to_chat(body, is_count=self.path == COUNT_TOKENS)
-        session_id = self.header(b"x-session-id")
-        return parsing.parse(Operation.CHAT, chat, session_id=session_id, is_checked=True)
-
-    def rewrite_reply(self, reply: list[Piece]) -> list[Piece]:
-        if sum(map(len, reply)) > _MESSAGE_BYTES:
-            raise UpstreamError(
-                f"The answer has more than {_MESSAGE_BYTES} bytes, the most that this interface "
-                "converts. Ask for it at /chat/completions."
-            )
-        try:
-            return [render_reply(b"".join(reply))]
-        except InvalidReply as exc:
-            raise UpstreamError(f"The upstream provider's answer is not valid: {exc}") from None
-
-    def error_body(self, error: GatewayError) -> dict[str, Any]:
-        return render_error(error.body(), self.request_id)
-
-    async def deliver(self, data: bytes) -> None:
-        if events := await self.workload.run(len(data), self._events.feed, data):
-            await self.send_events(events)
-
-    def _common_headers(self) -> list[tuple[bytes, bytes]]:
-        # Anthropic's clients read the request id from this header.
-        return [(b"request-id", self.request_id.encode()), *super()._common_headers()]
-
-
-_CONNECTIONS: Final[dict[str, type[_Connection]]] = {
-    MESSAGES: _MessagesConnection,
-    COUNT_TOKENS: _MessagesConnection,
-}

@@ -1,4 +1,4 @@
-"""Wire formats of providers, one module per dialect.
+"""Wire formats of providers, one module or package per dialect.
 
 A dialect is a pure module with the shape of :class:`base.Dialect`: it turns a :class:`base.Call`
 into an HTTP request, and bytes into a :class:`base.Reply` or into :class:`base.Chunk` objects. It

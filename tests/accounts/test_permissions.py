@@ -25,7 +25,7 @@ from config.console.roles import update_roles
 from config.local.simulator.server import Simulator
 from config.secrets import generate_api_key
 from endpoints.models import PrivateEndpoint
-from inference.asgi import COUNT_TOKENS, MESSAGES, ROUTES
+from inference.faces.routes import COUNT_TOKENS, MESSAGES, ROUTES
 from tests.support import console, factories
 from tests.support.database import snapshots
 from tests.support.factories import Tenant

@@ -17,7 +17,7 @@ import requests
 from django.conf import LazySettings
 
 from config.server.connections import unread
-from inference import asgi
+from inference.faces import connection
 from inference.models import Generation, Journal
 from inference.settlement import journal
 from tests.support import factories
@@ -281,7 +281,7 @@ def test_a_slow_caller_slows_the_upstream(site: Site, settings: LazySettings) ->
 def test_a_connection_whose_caller_stops_reading_is_dropped(
     site: Site, is_patient: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (asgi, unread):
+    for module in (connection, unread):
         monkeypatch.setattr(module, "_STUCK_SECONDS", 0.5)
     size = 12_000_000
     site.publish(f"sim-big:{size}")
@@ -314,7 +314,7 @@ def test_a_kept_connection_whose_caller_stops_reading_is_dropped(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second request on the connection does not reset the time limit of the first answer."""
-    for module in (asgi, unread):
+    for module in (connection, unread):
         monkeypatch.setattr(module, "_STUCK_SECONDS", 0.5)
     size = 12_000_000
     site.publish(f"sim-big:{size}")

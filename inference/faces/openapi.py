@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from inference.asgi import COUNT_TOKENS, MESSAGES, ROUTES
+from inference.faces.routes import COUNT_TOKENS, MESSAGES, ROUTES
 from inference.requests.messages.request import CountTokensRequest, MessagesRequest
 from inference.requests.schemas import SHAPES
 
@@ -63,7 +63,7 @@ def document_inference_routes(
 ) -> dict[str, Any]:
     """Adds the operations of the data plane, which Django does not route, to the document."""
     requests: dict[str, type[msgspec.Struct]] = {
-        **{path: SHAPES[operation] for path, operation in ROUTES.items()},
+        **{path: SHAPES[route.operation] for path, route in ROUTES.items()},
         MESSAGES: MessagesRequest,
         COUNT_TOKENS: CountTokensRequest,
     }

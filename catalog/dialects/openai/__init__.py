@@ -1,0 +1,65 @@
+"""OpenAI's chat completions, text completions and embeddings, and servers of the same format.
+
+https://platform.openai.com/docs/api-reference describes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from catalog.dialects.base import Body, Call, InvalidReply, Operation, Reply, decode_object
+from catalog.dialects.openai.completions import parse_chat, parse_text
+from catalog.dialects.openai.embeddings import parse_embeddings
+from catalog.dialects.openai.members import raise_for_error
+from catalog.dialects.openai.requests import build_request
+from catalog.dialects.openai.stream import StreamParser
+from config.credentials import Secret
+from config.egress import OutboundRequest
+
+__all__ = [
+    "build",
+    "build_request",
+    "host",
+    "names_deployments",
+    "operations",
+    "parse_reply",
+    "stream_parser",
+]
+
+# The parser of whole answers of each operation.
+_PARSERS: Final[Mapping[Operation, Callable[[dict[str, msgspec.Raw]], Reply]]] = {
+    Operation.CHAT: parse_chat,
+    Operation.TEXT: parse_text,
+    Operation.EMBEDDINGS: parse_embeddings,
+}
+
+operations: Final = frozenset(_PARSERS)
+names_deployments: Final = False
+
+
+def host(base_url: str | None, secret: Secret) -> str:
+    return urlsplit(base_url or "").hostname or ""
+
+
+def build(call: Call) -> OutboundRequest:
+    return build_request(
+        call,
+        f"{call.base_url}/{call.operation.value}",
+        {"Authorization": f"Bearer {call.secret.reveal()}"},
+    )
+
+
+def parse_reply(operation: Operation, body: Body) -> Reply:
+    fields = decode_object(body)
+    if fields is None:
+        raise InvalidReply("The answer is not a JSON object.")
+    raise_for_error(fields)
+    return _PARSERS[operation](fields)
+
+
+def stream_parser(operation: Operation, choices: int = 1) -> StreamParser:
+    return StreamParser(choices)

@@ -1,0 +1,72 @@
+"""Parses the members that answers of every operation have: error, usage and texts."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from catalog.dialects.base import parse_error, read_usage
+from catalog.pricing import Usage
+
+NULL: Final = msgspec.Raw(b"null")
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: Any = None
+    completion_tokens: Any = None
+    total_tokens: Any = None
+    prompt_tokens_details: Any = None
+    completion_tokens_details: Any = None
+
+
+_decode_usage = msgspec.json.Decoder(_Usage | None).decode
+decode_text: Final = msgspec.json.Decoder(str).decode
+
+
+def raise_for_error(fields: dict[str, msgspec.Raw]) -> None:
+    error = fields.get("error")
+    if error is not None and error != NULL:
+        raise parse_error(b'{"error":' + bytes(error) + b"}")
+
+
+def parse_usage(fields: dict[str, msgspec.Raw], *, completion: int | None = None) -> Usage | None:
+    """Returns the usage; ``completion`` replaces the count that embeddings do not have."""
+    raw = fields.get("usage")
+    if raw is None:
+        return None
+    try:
+        usage = _decode_usage(raw)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    if usage is None:
+        return None
+    counted = read_usage(
+        usage.prompt_tokens,
+        usage.completion_tokens if completion is None else completion,
+        cached=_detail(usage.prompt_tokens_details, "cached_tokens"),
+        cache_write=_detail(usage.prompt_tokens_details, "cache_write_tokens"),
+        reasoning=_detail(usage.completion_tokens_details, "reasoning_tokens"),
+        image_output=_detail(usage.completion_tokens_details, "image_tokens"),
+    )
+    if counted is not None and counted.reasoning:
+        # Some servers do not count reasoning as part of the completion; only the total shows it.
+        beside = counted.completion + counted.reasoning
+        if usage.total_tokens == counted.prompt + beside:
+            return replace(counted, completion=beside)
+    return counted
+
+
+def _detail(details: Any, name: str) -> Any:
+    return details.get(name) if isinstance(details, dict) else None
+
+
+def read_text(fields: dict[str, msgspec.Raw], name: str) -> str | None:
+    raw = fields.get(name)
+    if raw is None:
+        return None
+    try:
+        return decode_text(raw)
+    except msgspec.DecodeError:
+        return None

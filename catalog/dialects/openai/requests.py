@@ -1,0 +1,128 @@
+"""Builds requests: OpenAI's fields without the extensions that a server refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from catalog.dialects.base import Call, Untranslatable, decode_object
+from catalog.dialects.shared.openai_fields import adapt_fields
+from catalog.dialects.shared.raw import LONG_BYTES, encode_pieces
+from config.egress import OutboundRequest
+
+_encode = msgspec.json.Encoder().encode
+_INCLUDE_USAGE: Final = msgspec.Raw(b'{"include_usage":true}')
+# Members of messages, parts and tools that OpenAI's interface lacks and its servers refuse; each
+# with the parameter by which an endpoint declares support, and with its quoted name.
+_EXTENSIONS: Final = (
+    ("cache_control", "cache_control", b'"cache_control"'),
+    ("reasoning", "reasoning_details", b'"reasoning"'),
+    ("reasoning_details", "reasoning_details", b'"reasoning_details"'),
+)
+_MEDIA: Final = (b'"image_url"', b'"video_url"', b'"input_audio"', b'"file"')
+# The efforts that every model accepts, with about the number of thinking tokens of each.
+_BUDGETS: Final = {"low": 4096, "medium": 8192, "high": 16384}
+
+
+class _Reasoning(msgspec.Struct):
+    effort: str | None = None
+    max_tokens: int | None = None
+    enabled: bool | None = None
+
+
+_decode_reasoning = msgspec.json.Decoder(_Reasoning | None).decode
+
+
+def build_request(
+    call: Call, url: str, login: Mapping[str, str], *, has_signatures: bool = False
+) -> OutboundRequest:
+    """Returns the HTTP request of a call to this URL; the headers of ``login`` authenticate it.
+
+    An endpoint that lists its parameters gets only the extensions on its list; an endpoint without
+    a list gets all of them. ``has_signatures`` is true when the server signs tool calls and
+    requires the signatures in later requests. Raises :class:`base.Untranslatable`.
+    """
+    fields = dict(call.fields)
+    fields["model"] = call.model
+    listed = call.supported_parameters
+    if listed is not None:
+        _set_effort(fields, accepts_effort="reasoning_effort" in listed)
+    if call.stream:
+        fields["stream"] = True
+        fields["stream_options"] = _add_include_usage(fields.get("stream_options"))
+    body = _write_body(fields)
+    unsupported = {
+        member
+        for member, parameter, mark in _EXTENSIONS
+        if listed is not None and parameter not in listed and mark in body
+    }
+    restores_signatures = has_signatures and b'"reasoning_details"' in body
+    if unsupported or restores_signatures or (b'"tool_call_id"' in body and _has_media(body)):
+        body = _write_body(
+            adapt_fields(fields, unsupported, restores_signatures=restores_signatures)
+        )
+    return OutboundRequest(
+        method="POST",
+        url=url,
+        headers={
+            **login,
+            "Content-Type": "application/json",
+            "Accept": "text/event-stream" if call.stream else "application/json",
+        },
+        body=body,
+    )
+
+
+def _has_media(body: bytes) -> bool:
+    return any(mark in body for mark in _MEDIA)
+
+
+def _write_body(fields: dict[str, Any]) -> bytes:
+    """Encodes a body; long raw members are copied once, where an encoder copies them repeatedly."""
+    raws = (value for value in fields.values() if isinstance(value, msgspec.Raw))
+    if any(len(raw) > LONG_BYTES for raw in raws):
+        return b"".join(encode_pieces(fields))
+    return _encode(fields)
+
+
+def _set_effort(fields: dict[str, Any], *, accepts_effort: bool) -> None:
+    """Replaces the reasoning options with ``reasoning_effort`` if the endpoint accepts it.
+
+    Drops them for other endpoints. The gateway itself hides the reasoning from callers that exclude
+    it.
+    """
+    reasoning = fields.pop("reasoning", None)
+    fields.pop("include_reasoning", None)
+    if not accepts_effort:
+        fields.pop("reasoning_effort", None)
+    elif (effort := _choose_effort(reasoning)) is not None:
+        fields["reasoning_effort"] = effort
+
+
+def _choose_effort(reasoning: Any) -> str | None:
+    """Returns the effort that a ``reasoning`` asks for; ``None`` leaves it to the model.
+
+    A number of tokens becomes the effort with the closest number of thinking tokens.
+    """
+    try:
+        options = _decode_reasoning(_encode(reasoning))
+    except (msgspec.DecodeError, RecursionError):
+        raise Untranslatable("The reasoning of the request has an unexpected shape.") from None
+    if options is None:
+        return None
+    if options.enabled is False:
+        return "none"
+    budget = options.max_tokens
+    if options.effort or budget is None:
+        return options.effort or None
+    return min(_BUDGETS, key=lambda effort: abs(_BUDGETS[effort] - budget))
+
+
+def _add_include_usage(options: Any) -> Any:
+    """Returns the stream options with ``include_usage``; the caller's other options stay."""
+    if options is None:
+        return _INCLUDE_USAGE
+    members = decode_object(bytes(options)) or {}
+    return {**members, "include_usage": True}

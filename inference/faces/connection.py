@@ -1,0 +1,290 @@
+"""One request of an inference route: reads it and sends its response over ASGI."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
+
+import msgspec
+from django.conf import settings
+
+from accounts.bearers import bearer_digests
+from catalog.dialects.base import Operation
+from catalog.dialects.shared.raw import Piece
+from config.api.errors import GatewayError, Unauthenticated
+from config.secrets import KeyDigests
+from config.server import logs
+from config.server.bodies import (
+    Message,
+    Receive,
+    Scope,
+    Send,
+    body_length,
+    mark_recognized,
+    read_body,
+)
+from config.server.bulkheads import Occupancy
+from config.server.connections.cycle import Cycle
+from inference.exchange.gateway import CallerStuck
+from inference.exchange.workload import Workload
+from inference.requests import parsing
+from inference.requests.parsing import InferenceRequest
+
+# The comment that a quiet stream sends, so that proxies do not close it.
+_KEEPALIVE: Final = b": CAUSEWAY PROCESSING\n\n"
+# A long answer is sent in pieces of this size, each when the caller has read the ones before.
+_PIECE_BYTES: Final = 262_144
+# How long a caller may leave a piece of an answer unread.
+_STUCK_SECONDS: Final = 30.0
+
+
+class Connection:
+    """Reads one request and sends its response, both in the format of OpenAI's interface.
+
+    Subclasses speak other formats.
+    """
+
+    keepalive: ClassVar = _KEEPALIVE
+    # True for a route that counts the tokens of a request and sends nothing upstream.
+    is_count: ClassVar = False
+    # Set once the caller is recognized.
+    workload: Workload
+
+    def __init__(self, operation: Operation, scope: Scope, receive: Receive, send: Send) -> None:
+        self.operation = operation
+        self._scope = scope
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self._raw_headers: list[tuple[bytes, bytes]] = scope["headers"]
+        # The first header of each name.
+        self._first_headers = dict(reversed(self._raw_headers))
+        self._server = scope.get("server")
+        self._receive = receive
+        self._send = send
+        self._cycle: Cycle = scope["causeway.cycle"]
+        self.request_id = logs.new_request_id(self.header(b"x-request-id"))
+        self.generation_id = ""
+        self.rate_headers: Mapping[str, str] | None = None
+        self._has_begun = False
+        self._is_sending = False
+        self._last_sent = 0.0
+        self._comment_timer: asyncio.TimerHandle | None = None
+        self._comment_task: asyncio.Task[None] | None = None
+
+    def digests(self) -> KeyDigests:
+        """Returns the digests of the caller's key; raises :class:`Unauthenticated`."""
+        return bearer_digests(self.authorization())
+
+    def authorization(self) -> str | None:
+        """Returns the one ``Authorization`` header; raises :class:`Unauthenticated` for two."""
+        return self.single_header(b"authorization", "Send one Authorization header.")
+
+    def host(self) -> str:
+        """Returns the host as Django reads it; several hosts are joined, which no host matches."""
+        values = self._headers(b"host")
+        if not values and self._server:
+            return str(self._server[0])
+        return b",".join(values).decode("latin-1")
+
+    def mark_recognized(self) -> None:
+        """Tells the server that the caller is known."""
+        mark_recognized(self._scope)
+
+    async def read_request(self, occupancy: Occupancy) -> InferenceRequest:
+        """Reads and parses the request's body.
+
+        Raises :class:`PayloadTooLarge`, the refusals of budgets, and :class:`InvalidRequest`. No
+        caller of this method keeps the body, so that the exchange can free it.
+        """
+        body = await read_body(self._receive, occupancy, body_length(self._scope))
+        return await self.workload.run(len(body), self.parse, body)
+
+    def parse(self, body: bytes) -> InferenceRequest:
+        """Parses the request's body; raises :class:`InvalidRequest`."""
+        return parsing.parse(self.operation, body, session_id=self.header(b"x-session-id"))
+
+    def rewrite_reply(self, reply: list[Piece]) -> list[Piece]:
+        """Returns the pieces of a whole reply in the format of the interface."""
+        return reply
+
+    def error_body(self, error: GatewayError) -> dict[str, Any]:
+        """Returns the body of an error in the format of the interface."""
+        return error.body()
+
+    def watch_caller(self) -> None:
+        """Cancels the work from now on when the caller disconnects."""
+        self._cycle.watch()
+
+    def unwatch_caller(self) -> bool:
+        """Ends the watch; returns whether it has cancelled the work."""
+        self.stop_comments()
+        return self._cycle.unwatch()
+
+    async def respond(
+        self, status: int, body: bytes, headers: list[tuple[bytes, bytes]] | None = None
+    ) -> None:
+        """Sends a whole JSON response."""
+        await self.respond_pieces(status, [body], headers)
+
+    async def respond_pieces(
+        self,
+        status: int,
+        pieces: list[Piece],
+        headers: list[tuple[bytes, bytes]] | None = None,
+    ) -> None:
+        """Sends a whole JSON response; a long one as fast as the caller reads it.
+
+        Raises :class:`CallerStuck` if the caller does not read for 30 seconds.
+        """
+        self._has_begun = True
+        await self._send(
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [
+                    (b"content-type", b"application/json"),
+                    (b"content-length", str(sum(map(len, pieces))).encode()),
+                    *self.common_headers(),
+                    *(headers or ()),
+                ],
+            }
+        )
+        *parts, last = _slice(pieces)
+        for part in parts:
+            message = {"type": "http.response.body", "body": part, "more_body": True}
+            await self._send_while_read(message)
+        await self._send({"type": "http.response.body", "body": last})
+
+    async def _send_while_read(self, message: Message) -> None:
+        """Sends a piece; raises :class:`CallerStuck` when the caller reads none of the last ones.
+
+        The kernel takes a piece only when much of its buffer is free, so a slow caller is seen to
+        read by the bytes that are left.
+        """
+        unread = self._cycle.count_unread()
+        sending = asyncio.ensure_future(self._send(message))
+        try:
+            while not (await asyncio.wait((sending,), timeout=_STUCK_SECONDS))[0]:
+                left = self._cycle.count_unread()
+                if left >= unread:
+                    raise CallerStuck
+                unread = left
+            sending.result()
+        finally:
+            sending.cancel()
+
+    async def _send_within(self, seconds: float, message: Message) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._send(message)
+        except TimeoutError:
+            raise CallerStuck from None
+
+    async def respond_error(self, error: GatewayError) -> None:
+        """Sends an error in the envelope, unless a response has begun."""
+        if self._has_begun:
+            return
+        headers = [
+            (name.lower().encode(), value.encode("latin-1"))
+            for name, value in error.headers.items()
+        ]
+        await self.respond(error.status, msgspec.json.encode(self.error_body(error)), headers)
+
+    async def send_events(self, data: bytes) -> None:
+        """Sends events; the first call also sends the status 200."""
+        if not self._has_begun:
+            self._has_begun = True
+            await self._send(
+                {
+                    "type": "http.response.start",
+                    "status": 200,
+                    "headers": [
+                        (b"content-type", b"text/event-stream; charset=utf-8"),
+                        (b"cache-control", b"no-cache"),
+                        (b"x-accel-buffering", b"no"),
+                        *self.common_headers(),
+                    ],
+                }
+            )
+            self._keep_alive()
+        self._last_sent = time.monotonic()
+        # No comments are sent meanwhile: they would queue behind events that a slow caller has not
+        # read.
+        self._is_sending = True
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        self._is_sending = False
+
+    # An exchange renders events in the format of chat, so this class need not rewrite them.
+    deliver = send_events
+
+    async def end_events(self) -> None:
+        """Ends a stream; raises :class:`CallerStuck` if the caller does not read its end."""
+        self.stop_comments()
+        end: Message = {"type": "http.response.body", "body": b""}
+        await self._send_within(settings.HOLD_TIMEOUT, end)
+
+    def stop_comments(self) -> None:
+        if self._comment_timer is not None:
+            self._comment_timer.cancel()
+            self._comment_timer = None
+
+    async def abort(self) -> None:
+        """Closes the connection in the middle of a response."""
+        self._cycle.abort()
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    def _keep_alive(self) -> None:
+        """Sends a comment when the stream has been quiet, and schedules the next check."""
+        interval = settings.STREAM_KEEPALIVE_INTERVAL
+        if not interval:
+            return
+        loop = asyncio.get_running_loop()
+        left = interval
+        if self._last_sent and not self._is_sending:
+            left = self._last_sent + interval - time.monotonic()
+            if left <= 0:
+                self._comment_task = loop.create_task(self._send_comment())
+                left = interval
+        self._comment_timer = loop.call_later(left, self._keep_alive)
+
+    async def _send_comment(self) -> None:
+        if self._comment_timer is not None:
+            await self.send_events(self.keepalive)
+
+    def common_headers(self) -> list[tuple[bytes, bytes]]:
+        headers = [(b"x-request-id", self.request_id.encode())]
+        if self.generation_id:
+            headers.append((b"x-generation-id", self.generation_id.encode()))
+        if self.rate_headers:
+            headers += [(name.encode(), text.encode()) for name, text in self.rate_headers.items()]
+        return headers
+
+    def header(self, name: bytes) -> str | None:
+        """Returns the first header of this name."""
+        value = self._first_headers.get(name)
+        return None if value is None else value.decode("latin-1")
+
+    def _headers(self, name: bytes) -> list[bytes]:
+        if len(self._first_headers) == len(self._raw_headers):  # no name comes twice
+            return [self._first_headers[name]] if name in self._first_headers else []
+        return [value for other, value in self._raw_headers if other == name]
+
+    def single_header(self, name: bytes, message: str) -> str | None:
+        values = self._headers(name)
+        if len(values) > 1:
+            raise Unauthenticated(message)
+        return values[0].decode("latin-1") if values else None
+
+
+def _slice(pieces: list[Piece]) -> list[Piece]:
+    """Returns at least one piece, and none that is long."""
+    if len(pieces) == 1 and len(pieces[0]) <= _PIECE_BYTES:
+        return pieces
+    return [
+        piece[start : start + _PIECE_BYTES]
+        for piece in pieces
+        for start in range(0, len(piece), _PIECE_BYTES)
+    ] or [b""]

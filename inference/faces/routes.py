@@ -1,0 +1,28 @@
+"""The inference routes: the operation of each one, and the face that speaks its format."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from catalog.dialects.base import Operation
+from inference.faces.connection import Connection
+from inference.faces.messages import CountTokensConnection, MessagesConnection
+
+
+class Route(NamedTuple):
+    """The operation of an inference route, and the face that reads and answers its requests."""
+
+    operation: Operation
+    face: type[Connection] = Connection
+
+
+MESSAGES: Final = "/api/v1/messages"
+COUNT_TOKENS: Final = "/api/v1/messages/count_tokens"
+ROUTES: Final = {
+    "/api/v1/chat/completions": Route(Operation.CHAT),
+    "/api/v1/completions": Route(Operation.TEXT),
+    "/api/v1/embeddings": Route(Operation.EMBEDDINGS),
+    # Messages become chat requests.
+    MESSAGES: Route(Operation.CHAT, MessagesConnection),
+    COUNT_TOKENS: Route(Operation.CHAT, CountTokensConnection),
+}
