@@ -115,7 +115,10 @@ def apply(catalog: Catalog, *, dry_run: bool = False, on_row: RowListener | None
             count_row,
             "models",
             models,
-            {row.canonical_slug: model_values(row) for row in catalog.models},
+            {
+                row.canonical_slug: model_values(row, is_new=row.canonical_slug not in models)
+                for row in catalog.models
+            },
             LanguageModel,
         )
         _require_references(catalog.endpoints, models, providers)

@@ -11,6 +11,12 @@ from django.core.validators import MinValueValidator
 from django.db import models, transaction
 from django.db.models import Q
 
+from catalog.capabilities import (
+    Capabilities,
+    NativeFormat,
+    ThinkingControl,
+    read_capabilities,
+)
 from catalog.pricing import Price
 from config import secrets
 from config.audit.triggers import Audit
@@ -235,6 +241,39 @@ class LanguageModel(BaseModel):
     supported_voices = ArrayField(models.CharField(max_length=255), null=True, blank=True)
     expiration_date = models.DateField(null=True, blank=True)
     knowledge_cutoff = models.DateField(null=True, blank=True)
+    native_format = models.CharField(
+        max_length=16,
+        choices=[
+            (NativeFormat.OPENAI.value, "OpenAI"),
+            (NativeFormat.ANTHROPIC.value, "Anthropic Messages"),
+        ],
+        default=NativeFormat.OPENAI.value,
+        db_default=NativeFormat.OPENAI.value,
+        help_text="The format in which Azure, Bedrock and Vertex serve the model.",
+    )
+    thinking = models.CharField(
+        "thinking is limited by",
+        max_length=16,
+        choices=[
+            (ThinkingControl.EFFORT.value, "an effort"),
+            (ThinkingControl.BUDGET.value, "a budget of tokens"),
+        ],
+        default=ThinkingControl.EFFORT.value,
+        db_default=ThinkingControl.EFFORT.value,
+        help_text="Matters to the formats of Anthropic and Gemini.",
+    )
+    thinks_between_tools = models.BooleanField(
+        "always thinks between tools",
+        default=False,
+        db_default=False,
+        help_text="Such a model cannot be forced to call a tool. Matters to Anthropic's format.",
+    )
+    combines_sampling = models.BooleanField(
+        "accepts temperature with top_p",
+        default=False,
+        db_default=False,
+        help_text="Otherwise it gets the temperature alone. Matters to Anthropic's format.",
+    )
     is_listed = models.BooleanField(
         default=True, help_text="Off: the model was removed from the catalogue."
     )
@@ -244,10 +283,25 @@ class LanguageModel(BaseModel):
     class Meta:
         verbose_name = "model"
         ordering = ("slug",)
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(
+                    native_format__in=[name.value for name in NativeFormat],
+                    thinking__in=[name.value for name in ThinkingControl],
+                ),
+                name="model_capabilities_known",
+            )
+        ]
         triggers = [CatalogVersionBump("id"), Audit()]
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return read_capabilities(
+            self.native_format, self.thinking, self.thinks_between_tools, self.combines_sampling
+        )
 
 
 class PriceVersion(models.Model):

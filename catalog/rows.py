@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from django.conf import settings
 
+from catalog.capabilities import Capabilities, assume_capabilities
 from catalog.models import DialectName, LanguageModel, ModelEndpoint, Provider
 from catalog.pricing import Price, decimal_text
 from config.api.text import NOT_STORABLE
@@ -81,6 +82,8 @@ class ModelRow(msgspec.Struct, forbid_unknown_fields=True):
     knowledge_cutoff: date | None = None
     supported_voices: list[_Text] | None = None
     per_request_limits: dict[str, Any] | None = None
+    # An import without this member leaves the capabilities as they are.
+    capabilities: Capabilities | msgspec.UnsetType = msgspec.UNSET
 
 
 class _Pricing(msgspec.Struct, forbid_unknown_fields=True):
@@ -193,8 +196,13 @@ def endpoint_values(row: EndpointRow) -> dict[str, Any]:
     }
 
 
-def model_values(row: ModelRow) -> dict[str, Any]:
+def model_values(row: ModelRow, *, is_new: bool) -> dict[str, Any]:
+    """Returns the columns of a model; a new one has capabilities even if the file names none."""
+    capabilities = row.capabilities
+    if is_new and capabilities is msgspec.UNSET:
+        capabilities = assume_capabilities(row.canonical_slug)
     return {
+        **({} if capabilities is msgspec.UNSET else msgspec.structs.asdict(capabilities)),
         "slug": row.id,
         "canonical_slug": row.canonical_slug,
         "name": row.name,
@@ -271,6 +279,7 @@ def model_row(model: LanguageModel) -> ModelRow:
         knowledge_cutoff=model.knowledge_cutoff,
         supported_voices=model.supported_voices,
         per_request_limits=model.per_request_limits,
+        capabilities=model.capabilities,
     )
 
 

@@ -49,6 +49,17 @@ class LanguageModelAdmin(CatalogueAdmin):
                 )
             },
         ),
+        (
+            "Wire format",
+            {
+                "fields": (
+                    ("native_format", "thinking"),
+                    ("thinks_between_tools", "combines_sampling"),
+                ),
+                "description": "How requests for the model are written. The name of the model "
+                "decides nothing.",
+            },
+        ),
         ("Defaults", {"fields": ("default_parameters", "per_request_limits")}),
         (
             "Dates",

@@ -12,6 +12,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, cast
 
+from catalog.capabilities import UNDESCRIBED, Capabilities
 from catalog.dialects.base import Dialect
 from config.credentials import Secret
 
@@ -42,13 +43,12 @@ _NAMES: Final = frozenset(("openai", "anthropic", "gemini", "azure", "bedrock", 
 _CLAUDE_DIALECTS: Final = {"azure": "azure_claude", "vertex": "vertex_claude"}
 
 
-def get(name: str, model: str = "") -> Dialect | None:
+def get(name: str, capabilities: Capabilities = UNDESCRIBED) -> Dialect | None:
     """Returns the dialect of that name, or ``None`` for a name that this release does not support.
 
-    Azure and Vertex have another dialect for Claude: for models and deployments whose name begins
-    with ``claude``.
+    Azure and Vertex have another dialect for models whose native format is Anthropic's.
     """
-    if name in _CLAUDE_DIALECTS and model.startswith("claude"):
+    if name in _CLAUDE_DIALECTS and capabilities.is_anthropic:
         return _load(_CLAUDE_DIALECTS[name])
     return _load(name) if name in _NAMES else None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -38,15 +37,7 @@ _VERSION: Final = "2023-06-01"
 # reply of common length fits.
 _MAX_TOKENS: Final = 4096
 
-# Models before 4.6 accept a budget of tokens for thinking, later ones only an effort.
-_HAS_BUDGET: Final = re.compile(
-    r"claude-(?:3|(?:opus|sonnet|haiku)-4(?:-[0-5])?(?![0-9]|-[0-9](?![0-9])))"
-)
 _MIN_BUDGET: Final = 1024
-# This model always thinks between tool calls, and cannot be forced to call a tool.
-_INTERLEAVES: Final = re.compile(r"claude-sonnet-5-5(?![0-9])")
-# The generation that accepts a temperature and a top_p together.
-_ACCEPTS_BOTH: Final = re.compile(r"claude-3")
 # The lowest top_p that is allowed together with thinking.
 _MIN_TOP_P: Final = 0.95
 # The share of the output that each effort may use for thinking, in percent.
@@ -213,22 +204,18 @@ def stream_parser(operation: Operation, choices: int = 1) -> StreamParser:
     return replies.EventParser(EventDecoder(), _Reader().read)
 
 
-def has_thinking_budget(model: str) -> bool:
-    """Returns whether the model takes a budget of tokens for thinking instead of an effort."""
-    return _HAS_BUDGET.search(model) is not None
-
-
 def output_limit(call: Call, chat: Chat) -> int:
     """Returns the maximum number of tokens of the reply, thinking included."""
     if chat.max_tokens is not None:
         return chat.max_tokens
     if call.max_completion_tokens is not None:
         return call.max_completion_tokens
-    budget = chat.reasoning.max_tokens if has_thinking_budget(call.model) else None
+    has_budget = call.capabilities.has_thinking_budget
+    budget = chat.reasoning.max_tokens if has_budget else None
     return (budget or 0) + _MAX_TOKENS
 
 
-def build_thinking(model: str, chat: Chat, max_tokens: int) -> dict[str, Any] | None:
+def build_thinking(call: Call, chat: Chat, max_tokens: int) -> dict[str, Any] | None:
     """Returns the ``thinking`` of a request, or ``None`` when the model decides.
 
     A budget is part of the output and has a minimum: if the output is smaller, an older model does
@@ -237,16 +224,16 @@ def build_thinking(model: str, chat: Chat, max_tokens: int) -> dict[str, Any] | 
 
     Raises :class:`base.Untranslatable` for a model that cannot be forced to call a tool.
     """
-    options, is_interleaved = chat.reasoning, _INTERLEAVES.search(model) is not None
-    if is_interleaved and chat.is_tool_forced:
+    options, abilities = chat.reasoning, call.capabilities
+    if abilities.thinks_between_tools and chat.is_tool_forced:
         raise Untranslatable("This model cannot be forced to call a tool.")
     if options.is_on is None:
         return None
     if not options.is_on:
-        return {"type": "between_tools" if is_interleaved else "disabled"}
+        return {"type": "between_tools" if abilities.thinks_between_tools else "disabled"}
     if chat.is_tool_forced:
         return None
-    if not has_thinking_budget(model):
+    if not abilities.has_thinking_budget:
         return {"type": "adaptive", "display": "omitted" if options.is_hidden else "summarized"}
     budget = options.max_tokens
     if budget is None:
@@ -259,11 +246,10 @@ def build_thinking(model: str, chat: Chat, max_tokens: int) -> dict[str, Any] | 
     return {"type": "enabled", "budget_tokens": budget, **hidden}
 
 
-def choose_sampling(model: str, chat: Chat, thinking: dict[str, Any] | None) -> Sampling:
+def choose_sampling(call: Call, chat: Chat, thinking: dict[str, Any] | None) -> Sampling:
     """Returns the sampling parameters that the model accepts; with thinking, only ``top_p``.
 
-    Models since the fourth generation accept one of ``temperature`` and ``top_p``; ``temperature``
-    takes precedence.
+    A model that does not accept ``temperature`` and ``top_p`` together gets the ``temperature``.
     """
     if thinking is not None and thinking["type"] != "disabled":
         top_p = chat.top_p
@@ -273,14 +259,14 @@ def choose_sampling(model: str, chat: Chat, thinking: dict[str, Any] | None) -> 
     if temperature is not None:
         # OpenAI's scale ends at 2 and this one at 1; both maxima mean the most random reply.
         temperature = min(temperature, 1)
-        top_p = top_p if _ACCEPTS_BOTH.search(model) else None
+        top_p = top_p if call.capabilities.combines_sampling else None
     return Sampling(temperature, top_p, chat.top_k)
 
 
-def effort_name(model: str, chat: Chat) -> str | None:
+def effort_name(call: Call, chat: Chat) -> str | None:
     """Returns the provider's name of the effort, or ``None`` for a model without efforts."""
     effort = chat.reasoning.effort
-    if effort is None or has_thinking_budget(model):
+    if effort is None or call.capabilities.has_thinking_budget:
         return None
     return _EFFORTS.get(effort, effort)
 
@@ -288,10 +274,10 @@ def effort_name(model: str, chat: Chat) -> str | None:
 def build_body(call: Call, chat: Chat) -> dict[str, Any]:
     """Returns the body of a request."""
     max_tokens = output_limit(call, chat)
-    thinking = build_thinking(call.model, chat, max_tokens)
-    sampling = choose_sampling(call.model, chat, thinking)
+    thinking = build_thinking(call, chat, max_tokens)
+    sampling = choose_sampling(call, chat, thinking)
     output = messages.omit_none(
-        effort=effort_name(call.model, chat),
+        effort=effort_name(call, chat),
         format=None if chat.schema is None else {"type": "json_schema", "schema": chat.schema},
     )
     return messages.omit_none(

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from catalog.capabilities import UNDESCRIBED, Capabilities
 from catalog.dialects.shared.credentials import sensitive_parts
 from catalog.pricing import Usage
 from config.api.scanning import BoundExceeded, Bounds, scan
@@ -94,6 +95,7 @@ class Call(msgspec.Struct, frozen=True):
     the output limit of the endpoint, for a format that requires a limit when the caller names none.
     ``is_byok`` is true when the owner of the credential pays the provider, not the operator.
     ``supported_parameters`` are the parameters that the endpoint lists, or ``None`` without a list.
+    ``capabilities`` are those of the model in the catalogue: its name decides nothing.
     """
 
     operation: Operation
@@ -105,6 +107,7 @@ class Call(msgspec.Struct, frozen=True):
     max_completion_tokens: int | None = None
     is_byok: bool = False
     supported_parameters: frozenset[str] | None = None
+    capabilities: Capabilities = UNDESCRIBED
 
     def __repr__(self) -> str:
         """Names the call without its content, which no traceback shall show."""

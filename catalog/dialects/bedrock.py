@@ -46,7 +46,6 @@ operations: Final = frozenset((Operation.CHAT,))
 names_deployments: Final = True
 
 _MAX_EVENT_BYTES: Final = 1_048_576
-_CLAUDE: Final = "anthropic.claude"
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9()\[\]-]+")
 _IMAGES: Final = frozenset(("png", "jpeg", "gif", "webp"))
 _DOCUMENTS: Final = {
@@ -277,12 +276,12 @@ def _sign(
 
 
 def _build_body(call: Call, chat: Chat) -> dict[str, Any]:
-    model, max_tokens = call.model, chat.max_tokens
+    max_tokens = chat.max_tokens
     thinking, sampling = None, anthropic.Sampling(chat.temperature, chat.top_p)
-    if _CLAUDE in model:
+    if call.capabilities.is_anthropic:
         limit = anthropic.output_limit(call, chat)
-        thinking = anthropic.build_thinking(model, chat, limit)
-        sampling = anthropic.choose_sampling(model, chat, thinking)
+        thinking = anthropic.build_thinking(call, chat, limit)
+        sampling = anthropic.choose_sampling(call, chat, thinking)
         if thinking is not None and "budget_tokens" in thinking:
             # The budget is a share of this limit, not of the default of the format.
             max_tokens = limit
@@ -302,7 +301,7 @@ def _build_body(call: Call, chat: Chat) -> dict[str, Any]:
         or None,
         toolConfig=_build_tool_config(chat),
         outputConfig=messages.omit_none(
-            textFormat=_build_text_format(chat), effort=anthropic.effort_name(model, chat)
+            textFormat=_build_text_format(chat), effort=anthropic.effort_name(call, chat)
         )
         or None,
         # The parameters of Claude that the common format lacks; other models use other names.

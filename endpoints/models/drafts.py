@@ -87,8 +87,8 @@ def find_references(drafts: Sequence[Draft]) -> list[tuple[LanguageModel, Provid
             found.append(
                 ProviderNotFound(f"There is no provider {draft.provider_slug!r} in the catalogue.")
             )
-        elif refusal := _refusal_of_base_url(draft.base_url, provider) or refusal_of_operation(
-            model, provider, draft.upstream_model_id
+        elif refusal := (
+            _refusal_of_base_url(draft.base_url, provider) or refusal_of_operation(model, provider)
         ):
             found.append(refusal)
         else:
@@ -128,11 +128,9 @@ def _refusal_of_base_url(base_url: str | None, provider: Provider) -> InvalidBas
     return None
 
 
-def refusal_of_operation(
-    model: LanguageModel, provider: Provider, upstream_model_id: str
-) -> OperationNotServed | None:
+def refusal_of_operation(model: LanguageModel, provider: Provider) -> OperationNotServed | None:
     """Returns the error that refuses a model whose output no route can ask this provider for."""
-    dialect = dialects.get(provider.dialect, upstream_model_id)
+    dialect = dialects.get(provider.dialect, model.capabilities)
     if dialect is None or served_operations(model.output_modalities, dialect):
         return None
     outputs = ", ".join(model.output_modalities)

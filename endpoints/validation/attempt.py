@@ -64,7 +64,7 @@ def find_attempt(
         raise CheckFailed("provider", Reason.PROVIDER_NOT_FOUND)
     credential, secret = _find_credential(endpoint, workspace, trial, validation)
     result.add_pass("byok_key")
-    dialect = dialects.get(endpoint.provider.dialect, endpoint.upstream_model_id)
+    dialect = dialects.get(endpoint.provider.dialect, endpoint.model.capabilities)
     base_url = endpoint.base_url
     try:
         require_base_url(base_url, endpoint.provider)
@@ -78,9 +78,7 @@ def find_attempt(
     _require_host(host, endpoint, credential, may_bind)
     operation = probed_operation(served_operations(endpoint.model.output_modalities, dialect))
     if operation is None:
-        refusal = refusal_of_operation(
-            endpoint.model, endpoint.provider, endpoint.upstream_model_id
-        )
+        refusal = refusal_of_operation(endpoint.model, endpoint.provider)
         raise CheckFailed("model", Reason.MODEL_NOT_FOUND, upstream_message=str(refusal))
     call = Call(
         operation=operation,
@@ -89,6 +87,7 @@ def find_attempt(
         secret=secret,
         fields={},
         is_byok=True,
+        capabilities=endpoint.model.capabilities,
     )
     return Attempt(call, dialect, host)
 

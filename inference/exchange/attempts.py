@@ -391,7 +391,7 @@ async def _bind_credential(use: FirstUse) -> None:
 
 def _dialect_of(candidate: Candidate) -> Dialect:
     route = candidate.route
-    dialect = dialects.get(route.dialect or "", route.upstream_model_id)
+    dialect = dialects.get(route.dialect or "", route.capabilities)
     if dialect is None:
         raise UpstreamError("This release does not speak the provider's dialect.")
     return dialect

@@ -141,6 +141,7 @@ def build_call(
         max_completion_tokens=route.max_completion_tokens,
         is_byok=candidate.is_byok,
         supported_parameters=route.listed_parameters,
+        capabilities=route.capabilities,
     )
 
 

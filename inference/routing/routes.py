@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from accounts.hosts import NO_LIMITS, HostLimits
+from catalog.capabilities import UNDESCRIBED, Capabilities, read_capabilities
 from catalog.dialects.base import Operation
 from catalog.pricing import Price
 from catalog.visibility import EndpointFacts
@@ -133,6 +134,7 @@ class Route:
     listed_parameters: frozenset[str] | None = None
     context_length: int | None = None
     max_completion_tokens: int | None = None
+    capabilities: Capabilities = UNDESCRIBED
 
     @property
     def provider_names(self) -> tuple[str, str]:
@@ -206,6 +208,16 @@ class CatalogModel(NamedTuple):
     context_length: int | None
     output_modalities: Sequence[str]
     is_listed: bool
+    native_format: str
+    thinking: str
+    thinks_between_tools: bool
+    combines_sampling: bool
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return read_capabilities(
+            self.native_format, self.thinking, self.thinks_between_tools, self.combines_sampling
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,7 +134,8 @@ def test_catalogue_covers_every_output_modality() -> None:
 
 def test_rows_have_the_documented_fields_in_the_documented_order() -> None:
     assert all(list(entry) == _PROVIDER_FIELDS for entry in _catalogue()["providers"])
-    assert all(list(entry) == _MODEL_FIELDS for entry in _catalogue()["models"])
+    for entry in _catalogue()["models"]:
+        assert [name for name in entry if name != "capabilities"] == _MODEL_FIELDS
     assert all(list(entry) == _ENDPOINT_FIELDS for entry in _endpoints())
 
 

@@ -117,6 +117,12 @@ def test_export_contains_every_field(db: None) -> None:
                 "expiration_date": None,
                 "supported_voices": None,
                 "per_request_limits": None,
+                "capabilities": {
+                    "native_format": "openai",
+                    "thinking": "effort",
+                    "thinks_between_tools": False,
+                    "combines_sampling": False,
+                },
             }
         ],
         "endpoints": [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -30,8 +29,6 @@ MAX_EVENT_BYTES: Final = 16_777_216
 # Models since the third generation refuse a tool call without a signature. Google documents this
 # value for calls that the model did not make; it replaces a signature that the caller did not keep.
 _NO_SIGNATURE: Final = "skip_thought_signature_validator"
-# The second generation accepts a budget of tokens for thinking, later ones a level.
-_HAS_BUDGET: Final = re.compile(r"gemini-2\.")
 _BUDGETS: Final = {"minimal": 1024, "low": 4096, "medium": 8192, "high": 16384}
 _MAX_BUDGET: Final = 24576
 _LEVELS: Final = {"minimal": "MINIMAL", "low": "LOW", "medium": "MEDIUM"}
@@ -143,7 +140,7 @@ _decode = msgspec.json.Decoder(_Response).decode
 
 def build_chat(call: Call) -> bytes:
     """Returns the body of a chat request; raises :class:`base.Untranslatable`."""
-    return _encode(_build_body(call.model, messages.parse_chat(call)))
+    return _encode(_build_body(call, messages.parse_chat(call)))
 
 
 def parse_chat(body: Body) -> Reply:
@@ -177,7 +174,7 @@ def chat_parser(choices: int) -> StreamParser:
     return replies.EventParser(EventDecoder(limit=MAX_EVENT_BYTES), reader.read, reader.end)
 
 
-def _build_body(model: str, chat: Chat) -> dict[str, Any]:
+def _build_body(call: Call, chat: Chat) -> dict[str, Any]:
     choice = chat.tool_choice
     calling: dict[str, Any] | None = None
     if choice is not None and chat.tools:
@@ -208,11 +205,11 @@ def _build_body(model: str, chat: Chat) -> dict[str, Any]:
         if chat.tools
         else None,
         toolConfig=None if calling is None else {"functionCallingConfig": calling},
-        generationConfig=_build_generation_config(model, chat) or None,
+        generationConfig=_build_generation_config(call, chat) or None,
     )
 
 
-def _build_generation_config(model: str, chat: Chat) -> dict[str, Any]:
+def _build_generation_config(call: Call, chat: Chat) -> dict[str, Any]:
     return messages.omit_none(
         maxOutputTokens=chat.max_tokens,
         temperature=chat.temperature,
@@ -227,16 +224,16 @@ def _build_generation_config(model: str, chat: Chat) -> dict[str, Any]:
         # responseSchema does not suffice: it lacks keywords that OpenAI's strict schemas require.
         responseJsonSchema=chat.schema,
         responseModalities=[modality.upper() for modality in chat.modalities] or None,
-        thinkingConfig=_build_thinking_config(model, chat),
+        thinkingConfig=_build_thinking_config(call, chat),
     )
 
 
-def _build_thinking_config(model: str, chat: Chat) -> dict[str, Any] | None:
-    """Returns the thinking options; only the second generation can turn thinking off."""
+def _build_thinking_config(call: Call, chat: Chat) -> dict[str, Any] | None:
+    """Returns the thinking options; only a model with a budget can turn thinking off."""
     options = chat.reasoning
     if options.is_on is None:
         return None
-    has_budget = _HAS_BUDGET.search(model) is not None
+    has_budget = call.capabilities.has_thinking_budget
     if not options.is_on:
         return {"thinkingBudget": 0} if has_budget else {"thinkingLevel": "MINIMAL"}
     config: dict[str, Any] = {"includeThoughts": not options.is_hidden}

@@ -195,7 +195,7 @@ def make_route(model: CatalogModel, provider: CatalogProvider, row: Sequence[Any
             price.is_free,
         ),
         dialect=usable_dialect(provider, provider.base_url),
-        operations=operations_of(model, provider, upstream_model_id),
+        operations=operations_of(model, provider),
         base_url=provider.base_url,
         host=host_of_url(provider.base_url),
         upstream_model_id=upstream_model_id,
@@ -208,6 +208,7 @@ def make_route(model: CatalogModel, provider: CatalogProvider, row: Sequence[Any
         max_completion_tokens=max_completion_tokens,
         supported_parameters=_parameters_of(parameters),
         listed_parameters=frozenset(parameters) or None,
+        capabilities=model.capabilities,
     )
 
 
@@ -219,11 +220,9 @@ def usable_dialect(provider: CatalogProvider, base_url: str | None) -> str | Non
     return provider.dialect if is_placed else None
 
 
-def operations_of(
-    model: CatalogModel, provider: CatalogProvider, upstream_model_id: str
-) -> frozenset[Operation]:
+def operations_of(model: CatalogModel, provider: CatalogProvider) -> frozenset[Operation]:
     """Returns the operations that both the endpoint's dialect and its model support."""
-    dialect = dialects.get(provider.dialect, upstream_model_id)
+    dialect = dialects.get(provider.dialect, model.capabilities)
     return served_operations(model.output_modalities, dialect)
 
 

@@ -174,7 +174,7 @@ def _make_route(endpoint: OwnEndpoint, model: CatalogModel, provider: CatalogPro
             endpoint.declared_region,
         ),
         dialect=usable_dialect(provider, endpoint.base_url),
-        operations=operations_of(model, provider, endpoint.upstream_model_id),
+        operations=operations_of(model, provider),
         base_url=endpoint.base_url,
         host=host_of_url(endpoint.base_url),
         upstream_model_id=endpoint.upstream_model_id,
@@ -182,6 +182,7 @@ def _make_route(endpoint: OwnEndpoint, model: CatalogModel, provider: CatalogPro
         price=endpoint.price,
         attestation_id=endpoint.attestation_id,
         context_length=model.context_length,
+        capabilities=model.capabilities,
     )
 
 

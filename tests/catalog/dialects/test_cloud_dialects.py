@@ -15,12 +15,14 @@ from botocore.credentials import ReadOnlyCredentials
 from botocore.serialize import create_serializer
 
 from catalog import dialects
+from catalog.capabilities import UNDESCRIBED, Capabilities, NativeFormat, ThinkingControl
 from catalog.dialects import anthropic, azure, azure_claude, bedrock, openai, vertex, vertex_claude
 from catalog.dialects.base import Call, Operation, Untranslatable
 from catalog.dialects.shared.credentials import InvalidCredential
 from config.credentials import Secret
 from config.egress import OutboundRequest
 from config.egress.addresses import EgressPolicy, InvalidURL, parse_target
+from tests.support.inference.dialects import TOOL, body, capabilities_of
 from tests.support.upstreams import clouds
 
 NOW = 1_767_323_045.6  # 2026-01-02T03:04:05Z
@@ -49,6 +51,7 @@ def call(members: dict[str, Any], model: str = "some-model", **changes: Any) -> 
             "model": model,
             "secret": Secret(json.dumps(members)),
             "fields": fields,
+            "capabilities": capabilities_of(model),
             **changes,
         }
     )
@@ -269,22 +272,40 @@ def test_claude_on_azure_requires_a_foundry_host() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "model", "module"),
+    ("name", "native_format", "module"),
     [
-        ("azure", "claude-opus-5", azure_claude),
-        ("azure", "gpt-5.5", azure),
-        ("vertex", "claude-haiku-4-5@20251001", vertex_claude),
-        ("vertex", "google/gemini-3.8-flash", vertex),
-        ("bedrock", "claude-opus-5", bedrock),
-        ("anthropic", "claude-opus-5", anthropic),
-        ("openai", "claude-opus-5", openai),
-        ("vertex_claude", "claude-opus-5", None),
+        ("azure", NativeFormat.ANTHROPIC, azure_claude),
+        ("azure", NativeFormat.OPENAI, azure),
+        ("vertex", NativeFormat.ANTHROPIC, vertex_claude),
+        ("vertex", NativeFormat.OPENAI, vertex),
+        ("bedrock", NativeFormat.ANTHROPIC, bedrock),
+        ("anthropic", NativeFormat.ANTHROPIC, anthropic),
+        ("openai", NativeFormat.ANTHROPIC, openai),
+        ("vertex_claude", NativeFormat.ANTHROPIC, None),
     ],
 )
 def test_azure_and_vertex_use_another_dialect_for_claude(
-    name: str, model: str, module: Any
+    name: str, native_format: NativeFormat, module: Any
 ) -> None:
-    assert dialects.get(name, model) is module
+    assert dialects.get(name, Capabilities(native_format=native_format)) is module
+
+
+@pytest.mark.parametrize("kind", ["anthropic", "gemini", "bedrock"])
+def test_the_name_of_a_model_decides_nothing(kind: str) -> None:
+    asked: dict[str, Any] = {
+        "tools": [TOOL], "tool_choice": "auto", "reasoning_effort": "high", "max_tokens": 9000,
+        "temperature": 0.3, "top_p": 0.9,
+    }  # fmt: skip
+    for capabilities in (
+        UNDESCRIBED,
+        Capabilities(NativeFormat.ANTHROPIC, ThinkingControl.BUDGET, combines_sampling=True),
+        Capabilities(NativeFormat.ANTHROPIC, thinks_between_tools=True),
+    ):
+        bodies = [
+            {**body(kind, model, capabilities=capabilities, **asked), "model": ""}
+            for model in ("claude-3-7-sonnet", "claude-sonnet-5-5", "gemini-2.5-pro", "my-model")
+        ]
+        assert bodies == [bodies[0]] * len(bodies)
 
 
 def test_claude_on_clouds_serves_only_chats_with_the_parsers_of_anthropic() -> None:

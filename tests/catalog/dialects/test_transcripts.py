@@ -25,6 +25,7 @@ from catalog.dialects.base import (
     Reply,
 )
 from config.egress.addresses import EgressPolicy, parse_target
+from tests.support.inference.dialects import capabilities_of
 from tests.support.inference.transcripts import BASES, SECRETS, TRANSCRIPTS, feed_of
 from tests.support.upstreams import clouds
 
@@ -94,6 +95,7 @@ def test_build_makes_the_request_of_the_provider(name: str) -> None:
             fields,
             is_stream,
             is_byok=True,
+            capabilities=capabilities_of(transcript["model"]),
         )
         request = dialect.build(call)
         assert (request.method, request.url) == ("POST", transcript["request"]["url"])

@@ -7,7 +7,8 @@ from typing import Final
 
 import pytest
 
-from catalog.models import Provider
+from catalog.capabilities import NativeFormat
+from catalog.models import LanguageModel, Provider
 from config.credentials import Secret
 from config.local.simulator.server import Simulator
 from inference.models import Generation
@@ -25,8 +26,8 @@ CLOUDS: Final = {
 TWO: Final = {"azure": "azure", "bedrock": "bedrock signed", "vertex": "vertex"}
 
 CLAUDES: Final = {
-    "foundry": ("azure", cloud.foundry()),
-    "vertex": ("vertex", cloud.vertex()),
+    "foundry": ("azure", cloud.foundry(), "my-deployment"),
+    "vertex": ("vertex", cloud.vertex(), "claude-opus-5"),
 }
 
 
@@ -46,6 +47,12 @@ def publish(site: Site, name: str) -> Provider:
     provider.set_credential(Secret(json.dumps(members)))
     site.publish("my-deployment", provider=provider)
     return provider
+
+
+def serve_claude(site: Site) -> None:
+    """Makes the model of the site one that clouds serve in Anthropic's format."""
+    LanguageModel.objects.filter(pk=site.model.pk).update(native_format=NativeFormat.ANTHROPIC)
+    site.model.refresh_from_db()
 
 
 @pytest.mark.parametrize("name", CLOUDS)
@@ -80,10 +87,11 @@ def test_a_chat_is_streamed_from_the_cloud(site: Site, clouds: Simulator, name: 
 def test_claude_is_served_by_the_cloud(
     site: Site, clouds: Simulator, name: str, stream: bool
 ) -> None:
-    dialect, members = CLAUDES[name]
+    dialect, members, upstream = CLAUDES[name]
     provider = factories.make_provider("cloud", name="Cloud", dialect=dialect, base_url=None)
     factories.make_credential(site.tenant, provider, json.dumps(members))
-    site.own("claude-opus-5", provider=provider, base_url=None, upstream_model_id="claude-opus-5")
+    serve_claude(site)
+    site.own(upstream, provider=provider, base_url=None, upstream_model_id=upstream)
     # Discards the two calls of the validation.
     clouds.clear()
     answer = site.chat(stream=stream)
@@ -94,7 +102,7 @@ def test_claude_is_served_by_the_cloud(
     else:
         [choice] = answer.json()["choices"]
         assert choice["message"]["content"] == "You said: one two"
-    assert [request.body["model"] for request in clouds.requests] == ["claude-opus-5"]
+    assert [request.body["model"] for request in clouds.requests] == [upstream]
     settled = site.settled()
     assert settled.status == Generation.Status.COMPLETED
     assert (settled.prompt_tokens, settled.completion_tokens) == (2, 4)
@@ -104,7 +112,8 @@ def test_claude_on_an_azure_openai_host_falls_back(site: Site, clouds: Simulator
     provider = factories.make_provider("cloud", name="Cloud", dialect="azure", base_url=None)
     provider.set_credential(Secret(json.dumps(cloud.azure())))
     cheap = factories.make_price("0.0000001", "0.0000001")
-    site.publish("claude-opus-5", provider=provider, price=cheap)
+    serve_claude(site)
+    site.publish("my-deployment", provider=provider, price=cheap)
     site.publish()
     clouds.clear()
     answer = site.chat(provider={"sort": "price"})
@@ -116,7 +125,8 @@ def test_claude_on_an_azure_openai_host_falls_back(site: Site, clouds: Simulator
 def test_claude_in_foundry_refuses_text_completions(site: Site, clouds: Simulator) -> None:
     provider = factories.make_provider("cloud", name="Cloud", dialect="azure", base_url=None)
     provider.set_credential(Secret(json.dumps(cloud.foundry())))
-    site.publish("claude-opus-5", provider=provider)
+    serve_claude(site)
+    site.publish("my-deployment", provider=provider)
     answer = site.post({"model": site.model.slug, "prompt": "one two"}, path=TEXT)
     assert answer.status_code == 404
     [excluded] = answer.json()["error"]["metadata"]["excluded"]

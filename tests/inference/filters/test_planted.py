@@ -212,7 +212,7 @@ def readable(value: Any) -> Iterator[str]:
 def outbound(request: parsing.InferenceRequest, dialect: str) -> bytes | None:
     """Returns the body that an upstream receives; ``None`` when its format cannot express it."""
     options = (request.preferences.options or {}).get("acme", {})
-    module = dialects.get(dialect, "m")
+    module = dialects.get(dialect)
     assert module is not None
     if request.operation not in module.operations:
         return None

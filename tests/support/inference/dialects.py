@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
+import msgspec
+
 from catalog import dialects
+from catalog.capabilities import UNDESCRIBED, Capabilities, NativeFormat, ThinkingControl
 from catalog.dialects.base import (
     Call,
     Operation,
@@ -20,6 +23,19 @@ MODELS: Final = {
     "bedrock": "us.amazon.nova-lite-v1:0",
 }
 
+_CLAUDE: Final = Capabilities(native_format=NativeFormat.ANTHROPIC)
+_OLD_CLAUDE: Final = msgspec.structs.replace(_CLAUDE, thinking=ThinkingControl.BUDGET)
+# The capabilities that the rows of these models have; a part of the name suffices.
+_ROWS: Final = {
+    "claude-3-7": msgspec.structs.replace(_OLD_CLAUDE, combines_sampling=True),
+    "claude-haiku-4-5": _OLD_CLAUDE,
+    "claude-sonnet-4-2025": _OLD_CLAUDE,
+    "claude-opus-4-1": _OLD_CLAUDE,
+    "claude-sonnet-5-5": msgspec.structs.replace(_CLAUDE, thinks_between_tools=True),
+    "claude": _CLAUDE,
+    "gemini-2.5": Capabilities(thinking=ThinkingControl.BUDGET),
+}
+
 ASK: Final = [{"role": "user", "content": "hi"}]
 TOOL: Final = {"type": "function", "function": {"name": "look"}}
 
@@ -30,24 +46,35 @@ CALLED: Final = {
 }
 
 
+def capabilities_of(model: str) -> Capabilities:
+    """Returns the capabilities of the row that a test means by this name."""
+    return next((found for name, found in _ROWS.items() if name in model), UNDESCRIBED)
+
+
 def body(
     kind: str,
     /,
     model: str | None = None,
     most: int | None = None,
     is_byok: bool = False,
+    capabilities: Capabilities | None = None,
     **fields: Any,
 ) -> Any:
-    """Returns the provider's request body; ``most`` is the endpoint's token limit."""
+    """Returns the provider's request body; ``most`` is the endpoint's token limit.
+
+    Without ``capabilities``, the model has those of its row.
+    """
+    model = model or MODELS[kind]
     dialect = dialects.get(kind)
     assert dialect is not None
     call = Call(
         operation=Operation.CHAT,
         base_url=BASES[kind],
-        model=model or MODELS[kind],
+        model=model,
         secret=SECRETS[kind],
         fields={"messages": ASK, **fields},
         max_completion_tokens=most,
         is_byok=is_byok,
+        capabilities=capabilities_of(model) if capabilities is None else capabilities,
     )
     return json.loads(dialect.build(call).body)

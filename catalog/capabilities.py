@@ -1,0 +1,74 @@
+"""The abilities of a model by which a wire format decides how to ask for it; pure.
+
+They are columns of the catalogue's models. No dialect looks at the name of a model, so a new model
+is a new row, and a deployment may have any name.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from functools import cache
+from typing import Final
+
+import msgspec
+
+
+class NativeFormat(StrEnum):
+    """The format in which a cloud serves the models of several authors, each in its author's."""
+
+    OPENAI = "openai"
+    ANTHROPIC = "anthropic"
+
+
+class ThinkingControl(StrEnum):
+    """How a caller limits the thinking of a model: an effort, or a budget of tokens."""
+
+    EFFORT = "effort"
+    BUDGET = "budget"
+
+
+class Capabilities(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The abilities of one model; the defaults are those of a model that nobody has described.
+
+    ``native_format`` matters to Azure, Bedrock and Vertex, ``thinking`` to the formats of Anthropic
+    and Gemini. A model that ``thinks_between_tools`` always does so, and cannot be forced to call a
+    tool. ``combines_sampling`` says that it accepts a temperature and a top_p together. The last
+    two matter to Anthropic's format.
+    """
+
+    native_format: NativeFormat = NativeFormat.OPENAI
+    thinking: ThinkingControl = ThinkingControl.EFFORT
+    thinks_between_tools: bool = False
+    combines_sampling: bool = False
+
+    @property
+    def is_anthropic(self) -> bool:
+        return self.native_format == NativeFormat.ANTHROPIC
+
+    @property
+    def has_thinking_budget(self) -> bool:
+        return self.thinking == ThinkingControl.BUDGET
+
+
+UNDESCRIBED: Final = Capabilities()
+# The formats of authors whose models are served in no other format.
+_NATIVE_FORMATS: Final = {"anthropic": NativeFormat.ANTHROPIC}
+
+
+@cache
+def read_capabilities(
+    native_format: str, thinking: str, thinks_between_tools: bool, combines_sampling: bool
+) -> Capabilities:
+    """Returns the capabilities of a row; rows with equal columns share one object."""
+    return Capabilities(
+        NativeFormat(native_format),
+        ThinkingControl(thinking),
+        thinks_between_tools,
+        combines_sampling,
+    )
+
+
+def assume_capabilities(slug: str) -> Capabilities:
+    """Returns the capabilities that a new row gets when nobody states them: those of its author."""
+    author, _, _ = slug.partition("/")
+    return Capabilities(native_format=_NATIVE_FORMATS.get(author, NativeFormat.OPENAI))
