@@ -1,21 +1,67 @@
-"""The operations of a model: the outputs of each one, and those that a deployment serves."""
+"""The table of operations: what each one produces, bills and can do, and what a deployment serves.
+
+Nothing else asks which operation a request has. What only one part of the gateway needs to know of
+it stands in a table of that part, keyed by the operation: how its requests are read in
+``inference.requests.operations``, where their text stands in ``inference.filters.places``, how its
+answers are rendered in ``inference.exchange.answers``, what proves a deployment in
+``endpoints.validation.probes``, and how a provider speaks it in its dialect.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from catalog.dialects.base import Dialect, Operation
 
 _COMPLETED: Final = frozenset(("text", "image", "audio"))
-# The output modalities of the catalogue that an operation can produce.
-_PRODUCES: Final[Mapping[Operation, frozenset[str]]] = {
-    Operation.CHAT: _COMPLETED,
-    Operation.TEXT: _COMPLETED,
-    Operation.EMBEDDINGS: frozenset(("embeddings",)),
-}
+_PROMPT: Final = ("prompt", "cached", "cache_write")
+_COMPLETION: Final = ("completion", "reasoning", "image_output")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationRow:
+    """What the whole gateway knows of one operation.
+
+    ``api_type`` is its name in reports. ``outputs`` are the output modalities of the catalogue that
+    it can produce. ``streams`` says whether a caller may ask for a stream. ``counts`` are the
+    members of a usage that it may have, and ``proof`` those of which an honest usage has at least
+    one: a deployment that reports none cannot be billed. ``is_probed`` says whether a validation
+    can prove a deployment by it.
+    """
+
+    api_type: str
+    outputs: frozenset[str]
+    counts: tuple[str, ...]
+    proof: tuple[str, ...] = ("prompt",)
+    streams: bool = False
+    is_probed: bool = True
+
+
 # A validation probes the first of these that a deployment serves.
-_PROBED: Final = (Operation.CHAT, Operation.EMBEDDINGS)
+OPERATIONS: Final[Mapping[Operation, OperationRow]] = {
+    Operation.CHAT: OperationRow(
+        api_type="completions",
+        outputs=_COMPLETED,
+        counts=(*_PROMPT, *_COMPLETION, "images"),
+        streams=True,
+    ),
+    Operation.TEXT: OperationRow(
+        api_type="completions",
+        outputs=_COMPLETED,
+        counts=(*_PROMPT, *_COMPLETION),
+        streams=True,
+        # Every server of text completions serves chat, too.
+        is_probed=False,
+    ),
+    Operation.EMBEDDINGS: OperationRow(
+        api_type="embeddings",
+        outputs=frozenset(("embeddings",)),
+        counts=("prompt", "images"),
+    ),
+}
+API_TYPES: Final = tuple(dict.fromkeys(row.api_type for row in OPERATIONS.values()))
 
 
 def served_operations(outputs: Collection[str], dialect: Dialect | None) -> frozenset[Operation]:
@@ -30,10 +76,12 @@ def served_operations(outputs: Collection[str], dialect: Dialect | None) -> froz
     return frozenset(
         operation
         for operation in dialect.operations
-        if not _PRODUCES[operation].isdisjoint(outputs)
+        if not OPERATIONS[operation].outputs.isdisjoint(outputs)
     )
 
 
 def probed_operation(served: Collection[Operation]) -> Operation | None:
     """Returns the operation by which a deployment is validated; ``None`` if no route serves it."""
-    return next((operation for operation in _PROBED if operation in served), None)
+    return next(
+        (name for name, row in OPERATIONS.items() if row.is_probed and name in served), None
+    )

@@ -6,23 +6,17 @@ from typing import Any, Final
 
 import msgspec
 
-from catalog.dialects.base import Chunk, Operation, Reply
+from catalog.dialects.base import Chunk, Reply
 from catalog.dialects.shared.raw import LONG_BYTES, Piece, encode_pieces
 from catalog.dialects.shared.reasoning import hide_reasoning
 from catalog.pricing import completion_cost, nano_usd, prompt_cost, usd
 from config.api.errors import GatewayError
 from config.clocks.clock import clock
+from inference.exchange.answers import ANSWERS
 from inference.exchange.tally import Tally
 from inference.requests.parsing import InferenceRequest
 from inference.routing.routes import Candidate
 
-_OBJECTS: Final = {
-    (Operation.CHAT, False): "chat.completion",
-    (Operation.CHAT, True): "chat.completion.chunk",
-    (Operation.TEXT, False): "text_completion",
-    (Operation.TEXT, True): "text_completion",
-    (Operation.EMBEDDINGS, False): "list",
-}
 # The end mark of a stream.
 DONE: Final = b"data: [DONE]\n\n"
 _encode = msgspec.json.Encoder().encode
@@ -42,13 +36,14 @@ class Renderer:
     """Adds the gateway's id, usage and cost to the reply or the events of the upstream."""
 
     __slots__ = (
-        "_candidate", "_generation_id", "_identity", "_last_fields", "_prefix", "_request",
-        "_tally", "_usage_fields",
+        "_answer", "_candidate", "_generation_id", "_identity", "_last_fields", "_prefix",
+        "_request", "_tally", "_usage_fields",
     )  # fmt: skip
 
     def __init__(
         self, request: InferenceRequest, generation_id: str, candidate: Candidate, tally: Tally
     ) -> None:
+        self._answer = ANSWERS[request.operation]
         self._request = request
         self._generation_id = generation_id
         self._candidate = candidate
@@ -68,9 +63,9 @@ class Renderer:
         if self._request.is_reasoning_hidden:
             fields["choices"] = hide_reasoning(fields["choices"])
         fields.update(self._identify(fields))
-        if self._request.operation is Operation.EMBEDDINGS:
-            del fields["created"]
-        elif self._request.operation is Operation.CHAT:
+        for name in self._answer.left_out:
+            del fields[name]
+        if self._answer.has_fingerprint:
             fields.setdefault("system_fingerprint", None)
         elif _is_null(fields.get("system_fingerprint")):
             fields.pop("system_fingerprint", None)
@@ -125,11 +120,7 @@ class Renderer:
 
     def render_error_event(self, error: GatewayError, metadata: dict[str, Any]) -> bytes:
         """Returns the last event of a stream that fails after its status 200 was sent."""
-        choice: dict[str, Any] = {"index": 0, "finish_reason": "error"}
-        if self._request.operation is Operation.CHAT:
-            choice["delta"] = {"content": ""}
-        else:
-            choice |= {"text": "", "logprobs": None}
+        choice = {"index": 0, "finish_reason": "error", **self._answer.failed_choice}
         self._tally.finish_reason = "error"
         return encode_event({**self._identity, **error.body(), **metadata, "choices": [choice]})
 
@@ -141,9 +132,10 @@ class Renderer:
 
     def _identify(self, fields: dict[str, Any]) -> dict[str, Any]:
         """Returns the members that identify the answer: the generation's id, model and provider."""
+        answer = self._answer
         return {
             "id": self._generation_id,
-            "object": _OBJECTS[self._request.operation, self._request.stream],
+            "object": answer.event_object if self._request.stream else answer.object,
             "created": _read_integer(fields.get("created")) or int(clock.time()),
             "model": self._candidate.route.model_slug,
             "provider": self._candidate.route.facts.provider_name,
@@ -157,12 +149,9 @@ class Renderer:
         price = candidate.route.price
         # The members of a usage that is not believed would contradict the counts that are.
         raw = tally.usage_body if tally.is_believed else None
-        body = {**_decode_usage(raw), "prompt_tokens": usage.prompt}
-        if self._request.operation is not Operation.EMBEDDINGS:
-            body["completion_tokens"] = usage.completion
         return {
-            **body,
-            "total_tokens": usage.prompt + usage.completion,
+            **_decode_usage(raw),
+            **self._answer.counts(usage),
             "cost": usd(cost.credits_nano),
             "is_byok": candidate.is_byok,
             "cost_details": {

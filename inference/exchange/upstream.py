@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 from django.conf import settings
@@ -13,7 +14,6 @@ from catalog.dialects.base import (
     Dialect,
     InvalidReply,
     InvalidStream,
-    Operation,
     ProviderFailure,
     Untranslatable,
     parse_error,
@@ -31,7 +31,9 @@ from config.api.errors import (
 )
 from config.credentials import Secret
 from config.egress.client import EgressClient, OutboundResponse
-from inference.requests.parsing import BOUNDS, EFFORTS, InferenceRequest
+from inference.requests.operations import ROWS
+from inference.requests.operations.completions import BOUNDS, EFFORTS
+from inference.requests.parsing import InferenceRequest
 from inference.routing.routes import Candidate
 
 _MAX_ERROR_BYTES: Final = 1_048_576
@@ -120,8 +122,9 @@ def build_call(
         if request.max_tokens and BOUNDS & fields.keys() and not BOUNDS & fields.keys() <= known:
             # The endpoint must apply the bound, so it is sent under a name that the endpoint lists.
             max_tokens = request.max_tokens
-    if request.operation is Operation.TEXT:
-        fields.pop("max_completion_tokens", None)
+    names = ROWS[request.operation].bound_names
+    for name in BOUNDS.difference(names):
+        fields.pop(name, None)
     if not candidate.is_byok:
         for name in _OPERATOR_FIELDS - (known or frozenset()):
             fields.pop(name, None)
@@ -130,7 +133,7 @@ def build_call(
     if max_tokens is not None:
         for name in BOUNDS:
             fields.pop(name, None)
-        fields[_bound_name(request.operation, route.supported_parameters)] = max_tokens
+        fields[_bound_name(names, route.supported_parameters)] = max_tokens
     return Call(
         operation=request.operation,
         base_url=route.base_url,
@@ -145,14 +148,8 @@ def build_call(
     )
 
 
-def _bound_name(operation: Operation, supported: frozenset[str] | None) -> str:
-    """Returns ``max_tokens``, or ``max_completion_tokens`` if the endpoint lists only that name.
-
-    For text completions it is always ``max_tokens``, because they have no other bound.
-    """
-    if operation is Operation.TEXT:
-        return "max_tokens"
-    names = ("max_tokens", "max_completion_tokens")
+def _bound_name(names: Sequence[str], supported: frozenset[str] | None) -> str:
+    """Returns the first name of the bound, or another one if the endpoint lists only that."""
     return next((name for name in names if supported is None or name in supported), names[0])
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from inference.faces.routes import COUNT_TOKENS, MESSAGES, ROUTES
 from inference.requests.messages.request import CountTokensRequest, MessagesRequest
-from inference.requests.schemas import SHAPES
+from inference.requests.operations import ROWS
 
 _PREFIX: Final = "/api/v1/"
 _REFERENCE: Final = "#/components/schemas/{name}"
@@ -63,7 +63,7 @@ def document_inference_routes(
 ) -> dict[str, Any]:
     """Adds the operations of the data plane, which Django does not route, to the document."""
     requests: dict[str, type[msgspec.Struct]] = {
-        **{path: SHAPES[route.operation] for path, route in ROUTES.items()},
+        **{path: ROWS[route.operation].shape for path, route in ROUTES.items()},
         MESSAGES: MessagesRequest,
         COUNT_TOKENS: CountTokensRequest,
     }

@@ -36,6 +36,7 @@ from django.db.models.functions import Cast, Coalesce, NullIf, RowNumber, Trunc
 from psycopg.errors import QueryCanceled
 
 from catalog.models import LanguageModel
+from catalog.operations import OPERATIONS
 from catalog.pricing import usd
 from config.api.errors import RequestTimeout
 from inference.models import Generation
@@ -186,7 +187,13 @@ DIMENSIONS: Final[Mapping[str, Dimension]] = {
     "data_region": Dimension("Region", F("region")),
     "api_type": Dimension(
         "API",
-        Case(When(operation="embeddings", then=Value("embeddings")), default=Value("completions")),
+        Case(
+            *(
+                When(operation=operation, then=Value(row.api_type))
+                for operation, row in OPERATIONS.items()
+            ),
+            default=Value("completions"),
+        ),
     ),
     "status": Dimension("Status", F("status")),
     "finish_reason": Dimension("Finish reason", F("finish_reason")),

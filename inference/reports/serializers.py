@@ -13,6 +13,8 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
 from accounts.models import Region
+from catalog.dialects.base import Operation
+from catalog.operations import API_TYPES, OPERATIONS
 from catalog.pricing import usd
 from config.api.fields import (
     ChoiceField,
@@ -139,9 +141,9 @@ class GenerationSerializer(serializers.Serializer[Generation]):
     def absent(self, generation: Generation) -> None:
         return None
 
-    @extend_schema_field({"type": "string", "enum": ["completions", "embeddings"]})
+    @extend_schema_field({"type": "string", "enum": [*API_TYPES]})
     def get_api_type(self, generation: Generation) -> str:
-        return "embeddings" if generation.operation == "embeddings" else "completions"
+        return OPERATIONS[Operation(generation.operation)].api_type
 
     def get_cancelled(self, generation: Generation) -> bool:
         return generation.status == Generation.Status.CANCELLED

@@ -20,7 +20,8 @@ from catalog.names import ModelNotFound, split_variant
 from catalog.pricing import Price
 from catalog.visibility import exclusions
 from config.api.errors import Forbidden, NotFound, TooManyRequests
-from inference.requests.parsing import BOUNDS, InferenceRequest
+from inference.requests.operations.completions import BOUNDS
+from inference.requests.parsing import InferenceRequest
 from inference.requests.problems import missing_field
 from inference.requests.schemas import MaxPrice, ProviderPreferences
 from inference.routing.health import UNKNOWN, Health, subject_of

@@ -24,7 +24,7 @@ from catalog.pricing import Price
 from catalog.visibility import EndpointFacts
 from config import secrets, sql
 from config.credentials import Secret
-from inference.requests.parsing import EFFORTS
+from inference.requests.operations.completions import EFFORTS
 from inference.routing.pacing import Pace
 from inference.routing.routes import CatalogModel, CatalogProvider, CatalogSnapshot, Route
 from inference.store import DataPlaneConnection

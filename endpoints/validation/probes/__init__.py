@@ -1,0 +1,52 @@
+"""The probes: what a validation asks a deployment, by the operation that it serves.
+
+A probe makes two calls, because one good answer may be luck: a chat is asked plain and streamed, an
+embedding alone and with another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+from django.conf import settings
+
+from catalog.dialects.base import Call, Dialect, Operation
+from config import egress
+from config.egress.client import EgressClient
+from endpoints.validation.calls import Caller
+from endpoints.validation.checks import CheckFailed, Outcome, Reason, Result
+from endpoints.validation.probes.base import Probe, is_same_model
+from endpoints.validation.probes.chat import MAX_TOKENS, ChatProbe
+from endpoints.validation.probes.embeddings import EmbeddingsProbe
+
+__all__ = ["MAX_TOKENS", "PROBES", "is_same_model", "probe"]
+
+PROBES: Final[Mapping[Operation, type[Probe]]] = {
+    Operation.CHAT: ChatProbe,
+    Operation.EMBEDDINGS: EmbeddingsProbe,
+}
+
+
+async def probe(call: Call, dialect: Dialect, policy: egress.EgressPolicy, result: Result) -> None:
+    """Makes the calls that validate the operation of ``call``, and adds their checks.
+
+    Raises :class:`CheckFailed` at a failed check after which later ones are meaningless.
+    """
+    async with EgressClient(policy) as egress_client:
+        kind = PROBES[call.operation]
+        caller = Caller(call, dialect, result, egress_client, kind.check)
+        probe = kind(caller)
+        try:
+            async with asyncio.timeout(settings.VALIDATION_TIMEOUT):
+                await probe.make_calls()
+        except (egress.TimedOut, TimeoutError):
+            caller.add_reached()
+            raise CheckFailed(
+                caller.check,
+                Reason.UPSTREAM_ERROR,
+                outcome=Outcome.TIMED_OUT,
+                upstream_message="The deployment did not answer in time.",
+            ) from None
+    probe.compare_replies()

@@ -1,0 +1,103 @@
+"""What the probes of all operations share."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from typing import ClassVar, Final
+
+from catalog.dialects.base import InvalidReply, Reply
+from catalog.operations import OPERATIONS
+from catalog.pricing import Usage
+from endpoints.validation.calls import Caller
+from endpoints.validation.checks import CheckFailed, Reason
+
+# The texts of the probes have about ten tokens. A deployment may add a system prompt of its own.
+_MOST_PROMPT_TOKENS: Final = 16_384
+# Some providers count more than they were allowed to write, such as thoughts.
+_MOST_COMPLETION_TOKENS: Final = 1_024
+_SEPARATORS: Final = ("-", "/", ":", "@")
+
+
+class Probe(ABC):
+    """The calls of a validation, and the models and usages that their replies reported."""
+
+    check: ClassVar[str]
+    """The name of the check that the first call decides."""
+
+    def __init__(self, caller: Caller) -> None:
+        self.caller = caller
+        self.result = caller.result
+        self._proof = OPERATIONS[caller.call.operation].proof
+        self._models: list[str] = []
+        self._has_usage = True
+
+    @abstractmethod
+    async def make_calls(self) -> None:
+        """Makes the calls and adds their checks; raises :class:`CheckFailed`."""
+
+    def note(self, model: str | None, usage: Usage | None) -> None:
+        """Records the model and the usage that a reply reported."""
+        if model is not None:
+            self._models.append(model)
+        if (
+            usage is None
+            # Every probe has a prompt, so a usage of none is no usage; nor is one beyond what the
+            # probe allowed.
+            or not any(getattr(usage, name) for name in self._proof)
+            or usage.prompt > _MOST_PROMPT_TOKENS
+            or usage.completion > _MOST_COMPLETION_TOKENS
+        ):
+            self._has_usage = False
+        else:
+            self.result.usages.append(usage)
+
+    def note_reply(self, reply: Reply) -> None:
+        """Records what the first whole reply tells about the deployment."""
+        self.result.evidence |= {
+            "model": None if reply.model is None else self.caller.clean(reply.model)[:255],
+            "system_fingerprint": self._fingerprint(reply),
+            "prompt_tokens": None if reply.usage is None else reply.usage.prompt,
+        }
+        self.note(reply.model, reply.usage)
+
+    def compare_replies(self) -> None:
+        """Adds the checks of the usages and the models that the replies reported."""
+        if self._has_usage:
+            self.result.add_pass("usage")
+        else:
+            self.result.add_failure("usage", Reason.MISSING_USAGE)
+        requested = self.caller.call.model
+        other = next((model for model in self._models if model != requested), None)
+        details = {} if other is None else {"actual_model": self.caller.clean(other)[:255]}
+        if self.caller.dialect.names_deployments or all(
+            is_same_model(requested, model) for model in self._models
+        ):
+            self.result.add_pass("model", **details)
+        else:
+            self.result.add_failure("model", Reason.MODEL_MISMATCH, **details)
+
+    def _fingerprint(self, reply: Reply) -> str | None:
+        raw = reply.fields.get("system_fingerprint")
+        value = None if raw is None else json.loads(bytes(raw))
+        return self.caller.clean(value)[:255] if isinstance(value, str) else None
+
+    def refuse(self, text: str) -> CheckFailed:
+        """Returns the failure of an answer that is not what the operation answers."""
+        return self.caller.fail(Reason.INVALID_RESPONSE, InvalidReply(text))
+
+
+def is_same_model(requested: str, reported: str) -> bool:
+    """Returns whether a reported model name means the requested one.
+
+    The names are equal, or one extends the other at a separator: ``gpt-4o`` and
+    ``gpt-4o-2024-08-06``, or ``llama`` and ``meta/llama``.
+    """
+    requested, reported = requested.lower(), reported.lower()
+    short, long = sorted((requested, reported), key=len)
+    if short == long:
+        return True
+    return bool(short) and (
+        (long.startswith(short) and long[len(short)] in _SEPARATORS)
+        or (long.endswith(short) and long[-len(short) - 1] in _SEPARATORS)
+    )

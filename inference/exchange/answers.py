@@ -1,0 +1,57 @@
+"""The table of answers: how the answers of each operation are rendered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from catalog.dialects.base import Operation
+from catalog.pricing import Usage
+
+
+def _count_completion(usage: Usage) -> dict[str, int]:
+    return {
+        "prompt_tokens": usage.prompt,
+        "completion_tokens": usage.completion,
+        "total_tokens": usage.prompt + usage.completion,
+    }
+
+
+def _count_prompt(usage: Usage) -> dict[str, int]:
+    return {"prompt_tokens": usage.prompt, "total_tokens": usage.prompt + usage.completion}
+
+
+class AnswerRow(NamedTuple):
+    """How the answers of one operation are rendered.
+
+    ``object`` and ``event_object`` are the types of a whole answer and of an event of a stream;
+    ``left_out`` names members of the identity that the interface does not have here.
+    ``has_fingerprint`` says that ``system_fingerprint`` is always there, if need be null.
+    ``failed_choice`` is what the last event of a stream that fails has instead of output.
+    ``counts`` writes the counts of a usage.
+    """
+
+    counts: Callable[[Usage], dict[str, int]]
+    object: str = ""
+    event_object: str = ""
+    left_out: tuple[str, ...] = ()
+    has_fingerprint: bool = False
+    failed_choice: Mapping[str, Any] = {}
+
+
+ANSWERS: Final[Mapping[Operation, AnswerRow]] = {
+    Operation.CHAT: AnswerRow(
+        _count_completion,
+        "chat.completion",
+        "chat.completion.chunk",
+        has_fingerprint=True,
+        failed_choice={"delta": {"content": ""}},
+    ),
+    Operation.TEXT: AnswerRow(
+        _count_completion,
+        "text_completion",
+        "text_completion",
+        failed_choice={"text": "", "logprobs": None},
+    ),
+    Operation.EMBEDDINGS: AnswerRow(_count_prompt, "list", left_out=("created",)),
+}

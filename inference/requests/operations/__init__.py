@@ -1,0 +1,16 @@
+"""How the requests of each operation are read: one row of a table for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from catalog.dialects.base import Operation
+from inference.requests.operations import chat, embeddings, text
+from inference.requests.rows import RequestRow
+
+ROWS: Final[Mapping[Operation, RequestRow[Any]]] = {
+    Operation.CHAT: chat.ROW,
+    Operation.TEXT: text.ROW,
+    Operation.EMBEDDINGS: embeddings.ROW,
+}

@@ -1,0 +1,232 @@
+"""Chat completions: the body of a request, and how it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from catalog.dialects.shared.raw import first_byte, is_null, measure_value
+from inference.requests.limits import MAX_MESSAGES, MAX_PARTS, MAX_TOOLS
+from inference.requests.operations.completions import PARAMETERS, check_plugins
+from inference.requests.problems import explain_decode_error, field_error
+from inference.requests.rows import Fields, RequestRow, name_models
+from inference.requests.schemas import Completion, Parts, Tokens
+from inference.requests.sizes import find_media
+
+_CONTENTS: Final[list[dict[str, Any]]] = [
+    {"type": "string"},
+    {
+        "type": "array",
+        "items": {"type": "object", "additionalProperties": {}},
+        "maxItems": MAX_PARTS,
+    },
+]
+# A text, or parts. It stays raw, because decoding a long text takes up to four times its size;
+# ``_read_contents`` checks it.
+_Content = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema={"anyOf": _CONTENTS})]
+_OptionalContent = Annotated[
+    msgspec.Raw,
+    msgspec.Meta(extra_json_schema={"anyOf": [*_CONTENTS, {"type": "null"}], "default": None}),
+]
+
+
+class _UserMessage(msgspec.Struct, tag_field="role", tag="user"):
+    content: _Content
+
+
+class _SystemMessage(msgspec.Struct, tag_field="role", tag="system"):
+    content: _Content
+
+
+class _DeveloperMessage(msgspec.Struct, tag_field="role", tag="developer"):
+    content: _Content
+
+
+class _ToolMessage(msgspec.Struct, tag_field="role", tag="tool"):
+    content: _Content
+    tool_call_id: str
+
+
+class _AssistantMessage(msgspec.Struct, tag_field="role", tag="assistant"):
+    content: _OptionalContent = msgspec.field(default_factory=msgspec.Raw)
+
+
+_Message = _UserMessage | _SystemMessage | _DeveloperMessage | _ToolMessage | _AssistantMessage
+
+
+class _Function(msgspec.Struct):
+    name: Annotated[str, msgspec.Meta(max_length=64, pattern=r"^[a-zA-Z0-9_-]+\Z")]
+
+
+class Tool(msgspec.Struct):
+    type: Any = None
+    function: _Function | None = None
+
+
+class _Reasoning(msgspec.Struct):
+    effort: str | None = None
+    exclude: bool | None = None
+
+
+_Metadata = dict[
+    Annotated[str, msgspec.Meta(max_length=64)], Annotated[str, msgspec.Meta(max_length=512)]
+]
+
+
+class ChatRequest(Completion, kw_only=True):
+    """The body of ``POST /chat/completions``; other fields are sent upstream unchanged."""
+
+    messages: Annotated[list[_Message], msgspec.Meta(min_length=1, max_length=MAX_MESSAGES)]
+    max_completion_tokens: Tokens | None = None
+    stop: str | Annotated[list[str], msgspec.Meta(max_length=4)] | None = None
+    metadata: Annotated[_Metadata, msgspec.Meta(max_length=16)] | None = None
+    top_k: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    min_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None
+    tools: Annotated[list[Tool], msgspec.Meta(max_length=MAX_TOOLS)] | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: dict[str, msgspec.Raw] | None = None
+    reasoning: _Reasoning | None = None
+    reasoning_effort: str | None = None
+    include_reasoning: bool | None = None
+
+
+# A message's role and delimiters are about four tokens.
+_MESSAGE_BYTES: Final = 16
+# An image of common size costs about 1,024 tokens, at four bytes a token.
+_OTHER_PART_BYTES: Final = 4096
+# Providers add text to the prompt that explains the tools to the model.
+_TOOLS_TOKENS: Final = 1_024
+# OpenAI's names for web search begin with ``web_search``; they all mean this tool.
+_WEB_SEARCH: Final = "openrouter:web_search"
+
+
+class _Format(msgspec.Struct):
+    type: Any = None
+
+
+class _SizedMessage(msgspec.Struct):
+    """The members of any message that are text for a model."""
+
+    content: msgspec.Raw = msgspec.Raw()
+    tool_calls: msgspec.Raw = msgspec.Raw()
+
+
+_decode_format = msgspec.json.Decoder(_Format).decode
+_decode_parts = msgspec.json.Decoder(Parts).decode
+_decode_content = msgspec.json.Decoder(str | Parts).decode
+_decode_messages = msgspec.json.Decoder(list[_SizedMessage]).decode
+
+
+def _check(request: ChatRequest, fields: Fields) -> None:
+    if "reasoning_effort" in fields:
+        _check_effort(request)
+    if "plugins" in fields:
+        check_plugins(request.plugins or ())
+
+
+def _check_effort(request: ChatRequest) -> None:
+    """Raises :class:`InvalidRequest` when the two members for the effort contradict each other."""
+    effort = request.reasoning and request.reasoning.effort
+    if effort and request.reasoning_effort and effort != request.reasoning_effort:
+        raise field_error("reasoning_effort", "Contradicts reasoning.effort.")
+
+
+def _is_reasoning_hidden(request: ChatRequest) -> bool:
+    """Returns whether either member hides the reasoning; ``include_reasoning`` is the older one."""
+    excluded = request.reasoning is not None and request.reasoning.exclude is True
+    return excluded or request.include_reasoning is False
+
+
+def _bound_output(request: ChatRequest) -> int | None:
+    """Returns the larger limit if both are set, because a provider may apply either one."""
+    return max(request.max_tokens or 0, request.max_completion_tokens or 0) or None
+
+
+def _count_choices(request: ChatRequest) -> int:
+    return request.n or 1
+
+
+def _find_media(request: ChatRequest) -> Iterable[dict[str, msgspec.Raw]]:
+    return find_media(_read_contents(request))
+
+
+def _read_contents(request: ChatRequest) -> list[list[dict[str, msgspec.Raw]]]:
+    """Returns the parts of the messages that have parts.
+
+    Raises :class:`InvalidRequest` for a content that is neither a text nor a list of parts.
+    """
+    contents = []
+    for index, message in enumerate(request.messages):
+        content = message.content
+        kind = first_byte(content)
+        if kind == b'"' or (isinstance(message, _AssistantMessage) and is_null(content)):
+            continue
+        try:
+            contents.append((_decode_parts if kind == b"[" else _decode_content)(content))
+        except msgspec.ValidationError as exc:
+            place = f"messages[{index}].content"
+            raise explain_decode_error(str(exc), within=place) from None
+    return contents
+
+
+def _count_added_tokens(request: ChatRequest) -> int:
+    return 0 if request.tools is None else _TOOLS_TOKENS
+
+
+def _name_tools(request: ChatRequest) -> frozenset[str]:
+    if not request.tools:
+        return frozenset()
+    # A type that is not text names no tool; the upstream refuses it.
+    names = {tool.type for tool in request.tools if isinstance(tool.type, str)}
+    if any(name.startswith("web_search") for name in names):
+        names.add(_WEB_SEARCH)
+    return frozenset(names - {"function"})
+
+
+def _imply_parameters(fields: Fields) -> Iterable[str]:
+    """Yields ``structured_outputs`` for a JSON schema."""
+    raw = fields.get("response_format")
+    if raw is not None and not is_null(raw) and _decode_format(raw).type == "json_schema":
+        yield "structured_outputs"
+
+
+def _measure_text(fields: Fields) -> int:
+    """Returns the size of the prompt's text in bytes.
+
+    Tools and tool calls are text too. A part that is not text counts 4,096 bytes, however large its
+    encoding is.
+    """
+    messages = _decode_messages(fields["messages"])
+    return sum(map(_message_bytes, messages)) + len(fields.get("tools", b""))
+
+
+def _message_bytes(message: _SizedMessage) -> int:
+    size = _MESSAGE_BYTES + len(message.tool_calls)
+    if first_byte(message.content) != b"[":
+        return size + measure_value(message.content)
+    return size + sum(
+        len(part["text"]) if "text" in part else _OTHER_PART_BYTES
+        for part in _decode_parts(message.content)
+    )
+
+
+ROW: Final = RequestRow(
+    shape=ChatRequest,
+    models=name_models,
+    check=_check,
+    answers=_count_choices,
+    output_bound=_bound_output,
+    bound_names=("max_tokens", "max_completion_tokens"),
+    parts=_find_media,
+    added_tokens=_count_added_tokens,
+    prompt_text=_measure_text,
+    parameters=PARAMETERS,
+    implied_parameters=_imply_parameters,
+    tools=_name_tools,
+    is_reasoning_hidden=_is_reasoning_hidden,
+)

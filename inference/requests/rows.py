@@ -1,0 +1,120 @@
+"""What a row of the table of requests holds: how the requests of one operation are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+from catalog.dialects.base import Reply
+from inference.requests.schemas import ProviderPreferences
+
+if TYPE_CHECKING:
+    from inference.requests.parsing import InferenceRequest
+
+Fields = Mapping[str, msgspec.Raw]
+
+
+class Body(Protocol):
+    """The members that the bodies of all operations have."""
+
+    provider: ProviderPreferences | None
+    user: str | None
+    session_id: str | None
+    stream: bool | None
+
+
+B = TypeVar("B", bound=Body)
+
+
+class Modelled(Protocol):
+    """A body that may name several models."""
+
+    model: str | None
+    models: list[str] | None
+
+
+def name_models(request: Modelled) -> tuple[str, ...]:
+    """Returns the models of a body that may name several, in the order of their preference."""
+    if not request.models:
+        return () if request.model is None else (request.model,)
+    return tuple(dict.fromkeys(filter(None, (request.model, *request.models))))
+
+
+class OneModel(Protocol):
+    """A body that names one model."""
+
+    model: str
+
+
+def name_model(request: OneModel) -> tuple[str, ...]:
+    """Returns the model of a body that names one."""
+    return (request.model,)
+
+
+def _accept(request: Any, fields: Fields) -> None:
+    """Accepts every body that fits its shape."""
+
+
+def _count_one(request: Any) -> int:
+    return 1
+
+
+def _bound_nothing(request: Any) -> int:
+    return 0
+
+
+def _find_nothing(request: Any) -> tuple[()]:
+    return ()
+
+
+def _use_nothing(request: Any) -> frozenset[str]:
+    return frozenset()
+
+
+def _need_nothing(fields: Fields) -> tuple[()]:
+    return ()
+
+
+def _is_shown(request: Any) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRow(Generic[B]):
+    """How the requests of one operation are checked, measured and bounded.
+
+    ``shape`` is the body; ``models`` names its models; ``check`` raises :class:`InvalidRequest` for
+    what the shape cannot check.
+
+    ``answers`` is the number of completions, vectors or results that are asked for, and
+    ``answers_field`` the field that asks for too many. ``output_bound`` is the most tokens of one
+    answer: ``None`` if the request leaves it to the endpoint, 0 if answers have no output tokens.
+    ``bound_names`` are the parameters that set this bound.
+
+    ``prompt_text`` measures the text of the prompt in bytes, for an estimate of its tokens. An
+    upper bound of the tokens counts the bytes of all fields, with ``parts`` of the prompt that are
+    not text by bounds of their own, and ``added_tokens`` for what a provider adds.
+
+    ``parameters`` is the vocabulary of model parameters, and ``implied_parameters`` are those that
+    the values of other fields need. ``tools`` names the tools that a server runs. ``complete``
+    turns a reply into the answer of the interface, or raises :class:`InvalidReply`.
+    """
+
+    shape: type[B]
+    models: Callable[[B], tuple[str, ...]]
+    prompt_text: Callable[[Fields], int]
+    check: Callable[[B, Fields], None] = _accept
+    answers: Callable[[B], int] = _count_one
+    answers_field: str = "prompt"
+    output_bound: Callable[[B], int | None] = _bound_nothing
+    bound_names: tuple[str, ...] = ()
+    parts: Callable[[B], Iterable[dict[str, msgspec.Raw]]] = _find_nothing
+    added_tokens: Callable[[B], int] = _bound_nothing
+    parameters: frozenset[str] = frozenset()
+    implied_parameters: Callable[[Fields], Iterable[str]] = _need_nothing
+    tools: Callable[[B], frozenset[str]] = _use_nothing
+    is_reasoning_hidden: Callable[[B], bool] = _is_shown
+    complete: Callable[[InferenceRequest, Reply], None] | None = None
