@@ -47,6 +47,19 @@ class _ExcludedSerializer(serializers.Serializer[Any]):
     excluded_by = serializers.ListField(child=serializers.CharField())
 
 
+class _NeedsSerializer(serializers.Serializer[Any]):
+    input_modalities = serializers.ListField(
+        child=serializers.CharField(), help_text="Of the prompt's media; text is not named."
+    )
+    output_modalities = serializers.ListField(
+        child=serializers.CharField(), help_text="The request's `modalities`."
+    )
+    least_prompt_tokens = serializers.IntegerField(
+        help_text="A low estimate: an endpoint with a shorter context is excluded."
+    )
+    max_tokens = serializers.IntegerField(allow_null=True)
+
+
 class _PolicySerializer(serializers.Serializer[Any]):
     allowed_providers = serializers.ListField(child=serializers.CharField(), allow_null=True)
     ignored_providers = serializers.ListField(child=serializers.CharField())
@@ -66,6 +79,7 @@ class ExplanationSerializer(serializers.Serializer[Any]):
     model = serializers.CharField(help_text="The model that would be tried first.")
     candidates = _CandidateSerializer(many=True)
     excluded = _ExcludedSerializer(many=True)
+    needs = _NeedsSerializer(help_text="What an endpoint must support to serve the request.")
     budget = serializers.DictField(
         allow_null=True, help_text="The budget or the balance that would refuse the request."
     )

@@ -4,8 +4,8 @@
 -- Returns: one row for each model found; the columns are those of `CatalogModel`.
 -- Locks: none.
 SELECT
-    m.id, m.slug, m.canonical_slug, m.context_length, m.output_modalities, m.is_listed,
-    m.native_format, m.thinking, m.thinks_between_tools, m.combines_sampling
+    m.id, m.slug, m.canonical_slug, m.context_length, m.input_modalities, m.output_modalities,
+    m.is_listed, m.native_format, m.thinking, m.thinks_between_tools, m.combines_sampling
 FROM catalog_languagemodel AS m
 WHERE
     m.id = any(

@@ -228,9 +228,33 @@ class UpstreamRateLimited(UpstreamError):
 
 
 class UpstreamRefused(UpstreamError):
-    """The upstream endpoint refused the request itself, so no other candidate is tried."""
+    """The upstream endpoint refused the request itself, so no other candidate is tried.
+
+    Its subclasses are refusals that another candidate may not share.
+    """
 
     status = 400
     error_type = "invalid_request"
     retryable = False
     message = "The upstream provider refused the request."
+
+
+class ContextTooShort(UpstreamRefused):
+    """The prompt is too long for the endpoint's model; one with a longer context may serve it."""
+
+    error_type = "context_length_exceeded"
+    retryable = True
+    message = "The prompt is longer than the context of the model."
+
+
+class ContentRefused(UpstreamRefused):
+    """A moderation of the provider refused the content; another model may accept it."""
+
+    error_type = "content_policy_violation"
+    retryable = True
+    message = "The upstream provider refused the content."
+
+    def __init__(self, message: str | None = None, **details: Any) -> None:
+        super().__init__(message, **details)
+        if self.upstream_status == 403:
+            self.status = 403

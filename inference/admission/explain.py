@@ -26,6 +26,7 @@ from inference.admission.governance import BudgetRule, assignment_of, collect_bu
 from inference.requests.parsing import InferenceRequest
 from inference.routing.candidates import RoutingContext, Selection, select_candidates
 from inference.routing.health import Health, HealthTable, oldest_bucket
+from inference.routing.needs import describe_needs
 from inference.routing.pacing import oldest_pace
 from inference.routing.routes import Candidate
 
@@ -71,6 +72,7 @@ def explain(key: ApiKey, request: InferenceRequest, *, region: str | None) -> di
             for number, candidate in enumerate(selection.candidates, 1)
         ],
         "excluded": [excluded.body() for excluded in selection.excluded],
+        "needs": describe_needs(request),
         "budget": _find_refusal(key, request, selection, rules.budgets),
         "policy": describe_policy(policy),
     }

@@ -25,7 +25,14 @@ from catalog.dialects.base import (
     check_answer,
 )
 from config import egress
-from config.api.errors import GatewayError, Unavailable, UpstreamError
+from config.api.errors import (
+    ContentRefused,
+    ContextTooShort,
+    GatewayError,
+    Unavailable,
+    UpstreamError,
+    UpstreamRefused,
+)
 from config.clocks.clock import clock
 from config.egress.client import EgressClient, OutboundResponse
 from config.server.load.large_work import LARGE_BYTES
@@ -38,7 +45,7 @@ from inference.exchange.metadata import routing_metadata
 from inference.exchange.pace_count import PaceCount
 from inference.exchange.workload import Workload
 from inference.routing.health import HealthTable, classify_attempt
-from inference.routing.routes import Candidate, FirstUse
+from inference.routing.routes import Candidate, FirstUse, Route
 from inference.store import run_in_thread
 
 logger = logging.getLogger(__name__)
@@ -79,12 +86,18 @@ class Plan:
         self._replan = replan
         self._left: Sequence[AffordableCandidate] = admission.candidates
         self._tried: list[Candidate] = []
+        # The refusals so far, each with the route that gave it.
+        self._refusals: list[tuple[UpstreamRefused, Route]] = []
 
     def take(self) -> AffordableCandidate:
         """Returns the next candidate, which is tried from now on."""
         item, *self._left = self._left
         self._tried.append(item.candidate)
         return item
+
+    def note_refusal(self, error: UpstreamRefused) -> None:
+        """Keeps a refusal of the latest candidate, which some of the others share."""
+        self._refusals.append((error, self._tried[-1].route))
 
     async def pin_next(self) -> bool:
         """Moves the generation to the next candidate; returns whether there is one.
@@ -93,6 +106,7 @@ class Plan:
         again. Raises the :class:`GatewayError` that would refuse a new request.
         """
         for _ in range(_REPLANS):
+            self._left = [item for item in self._left if self._may_accept(item.candidate.route)]
             if not self._left:
                 return False
             if await self._repin(self._admission, self._left[0].candidate):
@@ -100,6 +114,9 @@ class Plan:
             await self._replan(self._admission, self._tried)
             self._left = self._admission.candidates
         return False
+
+    def _may_accept(self, route: Route) -> bool:
+        return all(may_accept(route, error, refusing) for error, refusing in self._refusals)
 
 
 class Attempts:
@@ -181,6 +198,8 @@ class Attempts:
                 error = upstream.translate(exc, self.candidate.secret)
                 self._record(started_ms, self.elapsed_ms, error)
                 self.report(error)
+                if isinstance(error, UpstreamRefused):
+                    self._plan.note_refusal(error)
             else:
                 self.latency_ms = self.elapsed_ms
                 self._record(started_ms, self.latency_ms, None)
@@ -345,6 +364,25 @@ class Attempts:
 
     def _record(self, started_ms: int, ended_ms: int, error: GatewayError | None) -> None:
         self.records.append(_describe_attempt(self.candidate, ended_ms - started_ms, error))
+
+
+def may_accept(route: Route, error: UpstreamRefused, refusing: Route) -> bool:
+    """Returns whether a route may accept a request that another one has refused.
+
+    A prompt that is too long for a model may fit an endpoint with a longer context, and content
+    that was refused once is shown to no other provider of the same model. Any other model of the
+    request is tried.
+    """
+    if route.model_slug != refusing.model_slug:
+        return True
+    match error:
+        case ContextTooShort():
+            length, refused = route.context_length, refusing.context_length
+            return length is not None and (refused is None or length > refused)
+        case ContentRefused():
+            return False
+        case _:
+            return True
 
 
 def _describe_attempt(

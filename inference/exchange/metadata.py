@@ -56,8 +56,8 @@ def routing_metadata(
         ],
     }
     pipeline = [_describe_finding(finding) for finding in findings]
-    if selection.is_replanned:
-        pipeline.append(_describe_replanning(selection))
+    if selection.is_replanned or selection.excluded:
+        pipeline.append(_describe_selection(selection))
     if pipeline:
         body["pipeline"] = pipeline
     if generation_time_ms is not None:
@@ -94,13 +94,15 @@ def _describe_finding(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _describe_replanning(selection: Selection) -> dict[str, Any]:
-    """Describes which endpoints were left out after a change between two attempts, and why."""
+def _describe_selection(selection: Selection) -> dict[str, Any]:
+    """Describes which endpoints were left out, and why, at first or after a change."""
     excluded = [each.body() for each in selection.excluded]
+    name, text = "selection", "The candidates were selected"
+    if selection.is_replanned:
+        name, text = "replanning", "The other candidates were selected again after a change"
     return {
         "type": "routing",
-        "name": "replanning",
-        "summary": f"The other candidates were selected again after a change; {len(excluded)} "
-        "endpoints were excluded.",
+        "name": name,
+        "summary": f"{text}; {len(excluded)} endpoints were excluded.",
         "data": {"excluded": excluded},
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from django.conf import settings
@@ -18,8 +18,11 @@ from catalog.dialects.base import (
     Untranslatable,
     parse_error,
 )
+from catalog.dialects.shared.refusals import Refusal, classify_refusal
 from config import egress
 from config.api.errors import (
+    ContentRefused,
+    ContextTooShort,
     GatewayError,
     PayloadTooLarge,
     UpstreamError,
@@ -37,6 +40,10 @@ from inference.requests.parsing import InferenceRequest
 from inference.routing.routes import Candidate
 
 _MAX_ERROR_BYTES: Final = 1_048_576
+_REFUSALS: Final[Mapping[Refusal, type[UpstreamRefused]]] = {
+    Refusal.CONTEXT_LENGTH: ContextTooShort,
+    Refusal.CONTENT: ContentRefused,
+}
 # Fields that cause costs that no price covers, or that store data in the operator's account. They
 # are sent with own credentials, and to endpoints that list them.
 _OPERATOR_FIELDS: Final = frozenset(("service_tier", "store"))
@@ -166,9 +173,11 @@ def translate(exc: Exception, secret: Secret) -> GatewayError:
             return UpstreamError(f"The upstream provider's answer is not valid: {exc}")
         case ProviderFailure():
             failure = exc.clean(secret)
+            metadata = {} if failure.code is None else {"provider_code": failure.code}
+            if (refusal := classify_refusal(200, failure)) is not None:
+                return _REFUSALS[refusal](failure.message, metadata=metadata)
             return UpstreamError(
-                failure.message or "The upstream provider reported an error.",
-                metadata={} if failure.code is None else {"provider_code": failure.code},
+                failure.message or "The upstream provider reported an error.", metadata=metadata
             )
         case _:
             raise exc
@@ -212,6 +221,8 @@ async def _read_refusal(response: OutboundResponse, candidate: Candidate) -> Exc
     if failure.code is not None:
         metadata["provider_code"] = failure.code
     message = failure.message
+    if (refusal := classify_refusal(status, failure)) is not None:
+        return _REFUSALS[refusal](message, upstream_status=status, metadata=metadata)
     if status == 413:
         return PayloadTooLarge(message, metadata=metadata)
     if status == 429:

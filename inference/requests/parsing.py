@@ -47,10 +47,12 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     ``models`` is empty if the caller names none. ``max_tokens`` is the most that one choice may
     produce, ``None`` if the caller leaves it to the endpoint. ``choices`` is the number of
     completions, or of vectors. ``prompt_bound`` is an upper bound of the prompt's tokens for any
-    tokenizer, and ``images`` the number of its images. ``tools`` names the tools that a server
-    runs.
+    tokenizer, and ``images`` the number of its images. ``inputs`` are the modalities of its media,
+    without text, and ``outputs`` those that the answer must have. ``tools`` names the tools that a
+    server runs.
     ``is_reasoning_hidden`` asks for an answer without the model's reasoning. ``size`` is the size
-    of the body in bytes, ``text_bytes`` the size of the text of a large prompt.
+    of the body in bytes. ``text_bytes`` is the size of the text of a large prompt, and
+    ``text_tokens`` the number of tokens that it has at least.
     """
 
     operation: Operation
@@ -64,10 +66,13 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     choices: int = 1
     prompt_bound: int = 0
     images: int = 0
+    inputs: frozenset[str] = frozenset()
+    outputs: frozenset[str] = frozenset()
     tools: frozenset[str] = frozenset()
     is_reasoning_hidden: bool = False
     size: int = 0
     text_bytes: int | None = None
+    text_tokens: int | None = None
 
     def __repr__(self) -> str:
         """Names the request without its content, which no traceback shall show."""
@@ -93,6 +98,13 @@ class InferenceRequest(msgspec.Struct, frozen=True):
         if self.text_bytes is not None:
             return self.text_bytes
         return ROWS[self.operation].prompt_text(self.fields)
+
+    @property
+    def least_tokens(self) -> int:
+        """A number of tokens that the longest prompt exceeds in all likelihood."""
+        if self.text_tokens is not None:
+            return self.text_tokens
+        return ROWS[self.operation].least_tokens(self.fields)
 
 
 def parse(
@@ -120,7 +132,8 @@ def parse(
     row.check(request, fields)
     for name in _GATEWAY_FIELDS.intersection(fields):
         del fields[name]
-    bound, images = bound_prompt(row, request, fields)
+    prompt = bound_prompt(row, request, fields)
+    is_measured = is_large(body)
     return InferenceRequest(
         operation=operation,
         models=row.models(request),
@@ -131,13 +144,16 @@ def parse(
         session_id=session_id or None,
         max_tokens=row.output_bound(request),
         choices=answers,
-        prompt_bound=bound,
-        images=images,
+        prompt_bound=prompt.bound,
+        images=prompt.images,
+        inputs=prompt.inputs,
+        outputs=row.outputs(request),
         tools=row.tools(request),
         is_reasoning_hidden=row.is_reasoning_hidden(request),
         size=len(body),
-        # Measured here, in a thread: the event loop needs it for every heartbeat.
-        text_bytes=row.prompt_text(fields) if is_large(body) else None,
+        # Measured here, in a thread: the event loop needs them for every heartbeat and endpoint.
+        text_bytes=row.prompt_text(fields) if is_measured else None,
+        text_tokens=row.least_tokens(fields) if is_measured else None,
     )
 
 

@@ -78,6 +78,10 @@ def _need_nothing(fields: Fields) -> tuple[()]:
     return ()
 
 
+def _count_nothing(fields: Fields) -> int:
+    return 0
+
+
 def _is_shown(request: Any) -> bool:
     return False
 
@@ -98,6 +102,13 @@ class RequestRow(Generic[B]):
     upper bound of the tokens counts the bytes of all fields, with ``parts`` of the prompt that are
     not text by bounds of their own, and ``added_tokens`` for what a provider adds.
 
+    ``least_tokens`` is a number of tokens that the longest prompt exceeds in all likelihood; an
+    endpoint with a shorter context is not asked. It is low where the bound is high: an honest
+    request must not be refused for an estimate, while a prompt that is too long after all costs one
+    refusal of the provider. So it counts text alone, at six characters a token without spaces, and
+    it is 0 where providers cut long prompts by design, as for embeddings. ``outputs`` are the
+    modalities that the answer must have.
+
     ``parameters`` is the vocabulary of model parameters, and ``implied_parameters`` are those that
     the values of other fields need. ``tools`` names the tools that a server runs. ``complete``
     turns a reply into the answer of the interface, or raises :class:`InvalidReply`.
@@ -113,6 +124,8 @@ class RequestRow(Generic[B]):
     bound_names: tuple[str, ...] = ()
     parts: Callable[[B], Iterable[dict[str, msgspec.Raw]]] = _find_nothing
     added_tokens: Callable[[B], int] = _bound_nothing
+    least_tokens: Callable[[Fields], int] = _count_nothing
+    outputs: Callable[[B], frozenset[str]] = _use_nothing
     parameters: frozenset[str] = frozenset()
     implied_parameters: Callable[[Fields], Iterable[str]] = _need_nothing
     tools: Callable[[B], frozenset[str]] = _use_nothing

@@ -19,12 +19,13 @@ from accounts.policy import Policy
 from catalog.names import ModelNotFound, split_variant
 from catalog.pricing import Price
 from catalog.visibility import exclusions
-from config.api.errors import Forbidden, NotFound, TooManyRequests
+from config.api.errors import Forbidden, TooManyRequests
 from inference.requests.operations.completions import BOUNDS
 from inference.requests.parsing import InferenceRequest
 from inference.requests.problems import missing_field
 from inference.requests.schemas import MaxPrice, ProviderPreferences
 from inference.routing.health import UNKNOWN, Health, subject_of
+from inference.routing.needs import explain_no_candidate, find_shortfalls
 from inference.routing.pacing import Pace
 from inference.routing.ranking import Contender, Ranking, draw_seed, is_down
 from inference.routing.routes import (
@@ -57,12 +58,6 @@ class Unusable(StrEnum):
     ABOVE_HOLD = "above_hold"
     RATE_LIMIT = "rate_limit"
     PROVIDER_LIMIT = "provider_limit"
-
-
-class NoEndpoint(NotFound):
-    """The model exists, but none of its endpoints may serve this request."""
-
-    error_type = "no_endpoint"
 
 
 class ProvidersBusy(TooManyRequests):
@@ -143,22 +138,21 @@ class RoutingContext(msgspec.Struct, frozen=True):
 def require_candidates(request: InferenceRequest, context: RoutingContext) -> Selection:
     """Returns the selection of a request, which has at least one candidate.
 
-    Raises the errors of :func:`select_candidates`, and :class:`NoEndpoint`, with every excluded
-    endpoint and its reasons, when there is no candidate. Raises :class:`ProvidersBusy` when there
-    would be one but for the limits of providers.
+    Raises the errors of :func:`select_candidates`, and the error of :func:`explain_no_candidate`,
+    with every excluded endpoint and its reasons, when there is no candidate. Raises
+    :class:`ProvidersBusy` when there would be one but for the limits of providers.
     """
     selection = select_candidates(request, context)
-    if not selection.candidates and selection.paced:
+    if selection.candidates:
+        return selection
+    metadata = {"excluded": [excluded.body() for excluded in selection.excluded]}
+    if selection.paced:
         raise ProvidersBusy(
             headers={"Retry-After": str(math.ceil(min(selection.paced.values())))},
-            metadata={"excluded": [excluded.body() for excluded in selection.excluded]},
+            metadata=metadata,
         )
-    if not selection.candidates:
-        raise NoEndpoint(
-            f"No endpoint of {selection.requested!r} may serve this request.",
-            metadata={"excluded": [excluded.body() for excluded in selection.excluded]},
-        )
-    return selection
+    reasons = [(excluded.route, excluded.reasons) for excluded in selection.excluded]
+    raise explain_no_candidate(request, selection.requested, reasons, metadata)
 
 
 def select_candidates(request: InferenceRequest, context: RoutingContext) -> Selection:
@@ -418,6 +412,7 @@ def _unmet_requirements(route: Route, request: InferenceRequest, variant: str | 
         reasons.append(Unusable.DIALECT)
     elif request.operation not in route.operations:
         reasons.append(Unusable.OPERATION)
+    reasons += find_shortfalls(route, request)
     return reasons
 
 

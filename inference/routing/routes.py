@@ -110,6 +110,7 @@ class Route:
     ``secret`` is the operator's credential; ``None`` for private endpoints and where the operator
     has none. ``dialect`` is ``None`` when this release does not speak it, or when the endpoint has
     no address. Without a ``base_url`` the credential names the host.
+    ``inputs`` and ``outputs`` are the modalities of its model, empty if they are not known.
     ``listed_parameters`` are the endpoint's own list, if it has one. ``supported_parameters``
     are that list, with both names of the reasoning effort where it has either.
     """
@@ -126,6 +127,8 @@ class Route:
     price_id: int
     price: Price
     operations: frozenset[Operation] = frozenset(Operation)
+    inputs: frozenset[str] = frozenset()
+    outputs: frozenset[str] = frozenset()
     secret: Secret | None = None
     pace: Pace | None = None
     attestation_id: int | None = None
@@ -206,6 +209,7 @@ class CatalogModel(NamedTuple):
     slug: str
     permaslug: str
     context_length: int | None
+    input_modalities: Sequence[str]
     output_modalities: Sequence[str]
     is_listed: bool
     native_format: str

@@ -66,7 +66,11 @@ def serve(tenant: Tenant, simulator: Simulator) -> Serve:
 
     def put(behaviour: str) -> str:
         provider = factories.make_provider("acme", name="Acme AI", base_url=simulator.base_url)
-        model = factories.make_model("acme/falcon", output_modalities=["text", "embeddings"])
+        model = factories.make_model(
+            "acme/falcon",
+            input_modalities=["text", "image"],
+            output_modalities=["text", "embeddings"],
+        )
         factories.make_endpoint(model, provider, upstream_model_id=behaviour)
         factories.make_credential(tenant, provider)
         return "acme/falcon"

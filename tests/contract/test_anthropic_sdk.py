@@ -67,7 +67,7 @@ def at_maker(maker: Upstream, tenant: Tenant) -> str:
     )
     provider.set_credential(Secret("operator-credential-0123456789"))
     factories.make_endpoint(
-        factories.make_model("acme/falcon"),
+        factories.make_model("acme/falcon", input_modalities=["text", "image"]),
         provider,
         upstream_model_id="claude-sonnet-4-5",
         price=factories.make_price(cache_read="0.0000001"),

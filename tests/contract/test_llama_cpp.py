@@ -200,7 +200,7 @@ def test_a_refusal_of_llama_cpp_is_an_error_of_the_caller(client: openai.OpenAI)
         "message": "request (618 tokens) exceeds the available context size (512 tokens), "
         "try increasing it",
         "metadata": {
-            "error_type": "invalid_request",
+            "error_type": "context_length_exceeded",
             "provider_name": "Acme AI",
             "upstream_status": 400,
             "provider_code": "400",

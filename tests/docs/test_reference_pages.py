@@ -10,6 +10,7 @@ from catalog.visibility import Exclusion
 from config.local.bootstrap import PROJECT
 from inference.routing.candidates import Unusable
 from inference.routing.health import HealthState
+from inference.routing.needs import Shortfall
 from tests.support.markdown import read_tables
 
 DOCS = PROJECT / "docs"
@@ -22,7 +23,7 @@ def first_cells(page: str) -> list[str]:
 def test_every_reason_of_an_exclusion_is_listed() -> None:
     rows = [row for row in read_tables(DOCS / "routing.md") if len(row) == 2]
     reasons = {name for row in rows for name in re.findall(r"`(\w+)`", row[0])}
-    assert reasons == {*Unusable, *Exclusion}
+    assert reasons == {*Unusable, *Exclusion, *Shortfall}
 
 
 def test_every_state_of_health_is_listed() -> None:

@@ -469,6 +469,11 @@ BEHAVIOURS: dict[str, tuple[str, Callable[[Request], Script]]] = {
     "sim-error-number": ("429 whose code is a number", lambda q: (error_reply(429, code=429),)),
     "sim-error-code": ("400 whose code is a string", lambda q: (
         error_reply(400, code="context_length_exceeded"),)),
+    "sim-too-long": ("400 whose words say that the prompt exceeds the context", lambda q: (
+        error_reply(400, message=f"This model's maximum context length is {q.numbers(8)[0]:.0f} "
+                    "tokens. However, your messages resulted in 9000 tokens."),)),
+    "sim-flagged": ("error :STATUS (403) of a moderation", lambda q: (error_reply(
+        int(q.numbers(403)[0]), code=None, message="Your input was flagged by our moderation."),)),
     "sim-error-string": ("500 whose error is a string", lambda q: (
         http_response(500, b'{"error":"the model crashed"}'),)),
     "sim-error-text": ("500 in plain text", lambda q: (

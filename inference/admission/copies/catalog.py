@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
@@ -196,6 +197,8 @@ def make_route(model: CatalogModel, provider: CatalogProvider, row: Sequence[Any
         ),
         dialect=usable_dialect(provider, provider.base_url),
         operations=operations_of(model, provider),
+        inputs=share(model.input_modalities),
+        outputs=share(model.output_modalities),
         base_url=provider.base_url,
         host=host_of_url(provider.base_url),
         upstream_model_id=upstream_model_id,
@@ -224,6 +227,16 @@ def operations_of(model: CatalogModel, provider: CatalogProvider) -> frozenset[O
     """Returns the operations that both the endpoint's dialect and its model support."""
     dialect = dialects.get(provider.dialect, model.capabilities)
     return served_operations(model.output_modalities, dialect)
+
+
+def share(names: Sequence[str]) -> frozenset[str]:
+    """Returns the set of these names, one for all models that have the same."""
+    return _share(tuple(names))
+
+
+@lru_cache(maxsize=256)
+def _share(names: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(names)
 
 
 def host_of_url(base_url: str | None) -> str:

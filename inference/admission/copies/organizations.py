@@ -21,6 +21,7 @@ from inference.admission.copies.catalog import (
     host_of_credential,
     host_of_url,
     operations_of,
+    share,
     usable_dialect,
 )
 from inference.admission.governance import OrganizationRules, load_rules
@@ -175,6 +176,8 @@ def _make_route(endpoint: OwnEndpoint, model: CatalogModel, provider: CatalogPro
         ),
         dialect=usable_dialect(provider, endpoint.base_url),
         operations=operations_of(model, provider),
+        inputs=share(model.input_modalities),
+        outputs=share(model.output_modalities),
         base_url=endpoint.base_url,
         host=host_of_url(endpoint.base_url),
         upstream_model_id=endpoint.upstream_model_id,

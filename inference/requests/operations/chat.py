@@ -13,7 +13,7 @@ from inference.requests.operations.completions import PARAMETERS, check_plugins
 from inference.requests.problems import explain_decode_error, field_error
 from inference.requests.rows import Fields, RequestRow, name_models
 from inference.requests.schemas import Completion, Parts, Tokens
-from inference.requests.sizes import find_media
+from inference.requests.sizes import CHARACTERS_PER_TOKEN, count_characters, find_media
 
 _CONTENTS: Final[list[dict[str, Any]]] = [
     {"type": "string"},
@@ -70,6 +70,7 @@ class _Reasoning(msgspec.Struct):
     exclude: bool | None = None
 
 
+_Modality = Annotated[str, msgspec.Meta(min_length=1, max_length=32)]
 _Metadata = dict[
     Annotated[str, msgspec.Meta(max_length=64)], Annotated[str, msgspec.Meta(max_length=512)]
 ]
@@ -93,6 +94,7 @@ class ChatRequest(Completion, kw_only=True):
     reasoning: _Reasoning | None = None
     reasoning_effort: str | None = None
     include_reasoning: bool | None = None
+    modalities: Annotated[list[_Modality], msgspec.Meta(max_length=16)] | None = None
 
 
 # A message's role and delimiters are about four tokens.
@@ -116,6 +118,7 @@ class _SizedMessage(msgspec.Struct):
     tool_calls: msgspec.Raw = msgspec.Raw()
 
 
+_NO_OUTPUTS: Final[frozenset[str]] = frozenset()
 _decode_format = msgspec.json.Decoder(_Format).decode
 _decode_parts = msgspec.json.Decoder(Parts).decode
 _decode_content = msgspec.json.Decoder(str | Parts).decode
@@ -215,6 +218,24 @@ def _message_bytes(message: _SizedMessage) -> int:
     )
 
 
+def _count_least_tokens(fields: Fields) -> int:
+    count = sum(map(_count_message, _decode_messages(fields["messages"])))
+    return (count + count_characters(fields.get("tools", b""))) // CHARACTERS_PER_TOKEN
+
+
+def _count_message(message: _SizedMessage) -> int:
+    count = count_characters(message.tool_calls)
+    if first_byte(message.content) != b"[":
+        return count + count_characters(message.content)
+    return count + sum(
+        count_characters(part.get("text", b"")) for part in _decode_parts(message.content)
+    )
+
+
+def _name_outputs(request: ChatRequest) -> frozenset[str]:
+    return _NO_OUTPUTS if request.modalities is None else frozenset(request.modalities)
+
+
 ROW: Final = RequestRow(
     shape=ChatRequest,
     models=name_models,
@@ -225,6 +246,8 @@ ROW: Final = RequestRow(
     parts=_find_media,
     added_tokens=_count_added_tokens,
     prompt_text=_measure_text,
+    least_tokens=_count_least_tokens,
+    outputs=_name_outputs,
     parameters=PARAMETERS,
     implied_parameters=_imply_parameters,
     tools=_name_tools,

@@ -6,10 +6,16 @@ from typing import Annotated, Final
 
 import msgspec
 
+from catalog.dialects.shared.raw import first_byte
 from inference.requests.limits import MAX_CHOICES
 from inference.requests.operations.completions import PARAMETERS, check_plugins
 from inference.requests.rows import Fields, RequestRow, name_models
 from inference.requests.schemas import Completion
+from inference.requests.sizes import CHARACTERS_PER_TOKEN, count_characters
+
+# The first bytes of a prompt that is a text or a list of tokens; another one begins a token.
+_PROMPTS: Final = (b'"', b"[")
+_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 class TextRequest(Completion, kw_only=True):
@@ -44,6 +50,20 @@ def _measure_text(fields: Fields) -> int:
     return len(fields["prompt"])
 
 
+def _count_least_tokens(fields: Fields) -> int:
+    return _count_longest(fields["prompt"])
+
+
+def _count_longest(prompt: msgspec.Raw) -> int:
+    """Returns the least tokens of the longest of several prompts, which are texts or tokens."""
+    if first_byte(prompt) == b'"':
+        return count_characters(prompt) // CHARACTERS_PER_TOKEN
+    parts = _decode_list(prompt)
+    if all(first_byte(part) in _PROMPTS for part in parts):
+        return max(map(_count_longest, parts), default=0)
+    return len(parts)  # a list of integers is one prompt in tokens
+
+
 ROW: Final = RequestRow(
     shape=TextRequest,
     models=name_models,
@@ -52,5 +72,6 @@ ROW: Final = RequestRow(
     output_bound=_bound_output,
     bound_names=("max_tokens",),
     prompt_text=_measure_text,
+    least_tokens=_count_least_tokens,
     parameters=PARAMETERS,
 )

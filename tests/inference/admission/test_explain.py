@@ -84,6 +84,12 @@ def test_explain_lists_candidates_in_order_and_excluded_endpoints(site: Site) ->
                 "excluded_by": ["provider_ignored"],
             }
         ],
+        "needs": {
+            "input_modalities": [],
+            "output_modalities": [],
+            "least_prompt_tokens": 0,
+            "max_tokens": 100,
+        },
         "budget": None,
         "policy": {
             "allowed_providers": None,

@@ -122,7 +122,10 @@ FAULTS: list[tuple[str, Failed | Served, Failed | Served | Broken]] = [
     ),
     ("sim-status:204", failed(BROKEN_OFF), failed(BROKEN_OFF)),
     ("sim-error-number", *[refused(429, "Rate limit reached, try again later.")] * 2),
-    ("sim-error-code", *[refused(400, "The request is not valid.")] * 2),
+    (
+        "sim-error-code",
+        *[failed("The request is not valid.", 400, "context_length_exceeded")] * 2,
+    ),
     ("sim-error-string", *[failed("the model crashed")] * 2),
     ("sim-error-text", *[failed("The upstream provider failed.")] * 2),
     ("sim-error-200", failed(SERVER_ERROR), failed(SERVER_ERROR)),

@@ -18,11 +18,11 @@ from catalog.visibility import EndpointFacts
 from config.api.errors import Forbidden, InvalidRequest
 from inference.requests import parsing, schemas
 from inference.routing.candidates import (
-    NoEndpoint,
     RoutingContext,
     require_candidates,
     select_candidates,
 )
+from inference.routing.needs import NoEndpoint
 from inference.routing.routes import (
     CatalogSnapshot,
     OrganizationSnapshot,

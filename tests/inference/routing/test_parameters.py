@@ -11,11 +11,11 @@ from accounts.policy import Policy
 from catalog.dialects.base import Operation
 from inference.requests import parsing, schemas
 from inference.routing.candidates import (
-    NoEndpoint,
     RoutingContext,
     require_candidates,
     select_candidates,
 )
+from inference.routing.needs import NoEndpoint
 from inference.routing.routes import (
     CatalogSnapshot,
     OrganizationSnapshot,

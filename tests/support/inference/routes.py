@@ -18,12 +18,12 @@ from catalog.visibility import EndpointFacts
 from config.credentials import Secret
 from inference.requests import parsing, schemas
 from inference.routing.candidates import (
-    NoEndpoint,
     RoutingContext,
     Selection,
     require_candidates,
 )
 from inference.routing.health import subject_of
+from inference.routing.needs import NoEndpoint
 from inference.routing.routes import (
     CatalogSnapshot,
     Credential,

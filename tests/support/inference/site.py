@@ -110,7 +110,11 @@ def make_site(
         upstream=upstream,
         tenant=factories.make_tenant(),
         provider=provider,
-        model=factories.make_model("acme/falcon", output_modalities=["text", "embeddings"]),
+        model=factories.make_model(
+            "acme/falcon",
+            input_modalities=["text", "image", "audio", "video", "file"],
+            output_modalities=["text", "embeddings"],
+        ),
         eventually=eventually,
     )
 

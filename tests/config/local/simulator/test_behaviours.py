@@ -255,6 +255,10 @@ PLAIN: dict[str, Check] = {
         "\x00\x1b[31m\r\n\u202e\x7f" + "A" * 1_000_000),
     "sim-error-number": error_is(429, code=429),
     "sim-error-code": error_is(400, code="context_length_exceeded"),
+    "sim-too-long": error_is(400, message=(
+        "This model's maximum context length is 8 tokens. However, your messages resulted in 9000 "
+        "tokens.")),
+    "sim-flagged": error_is(403, message="Your input was flagged by our moderation."),
     "sim-error-string": lambda a: (a.status, a.json) == (500, {"error": "the model crashed"}),
     "sim-error-text": lambda a: (a.status, a.body) == (500, b"Internal Server Error"),
     "sim-error-200": error_is(200, type="server_error"),

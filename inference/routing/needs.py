@@ -1,0 +1,122 @@
+"""Compares what a request needs with what an endpoint can do; pure.
+
+An endpoint is left out only for what the catalogue says: where it does not know the modalities, the
+context or the output bound, it excludes nothing. A private endpoint has the data of its model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from enum import StrEnum
+from typing import Any, Final
+
+from config.api.errors import GatewayError, InvalidRequest, NotFound
+from inference.requests.parsing import InferenceRequest
+from inference.requests.sizes import TOKEN_BYTES
+from inference.routing.routes import Route
+
+
+class Shortfall(StrEnum):
+    """A need of a request that an endpoint does not meet, by the column of the catalogue."""
+
+    INPUT = "input_modalities"
+    OUTPUT = "output_modalities"
+    CONTEXT = "context_length"
+    BOUND = "max_completion_tokens"
+
+
+_SHORTFALLS: Final = frozenset(Shortfall)
+
+
+class NoEndpoint(NotFound):
+    """The model exists, but none of its endpoints may serve this request."""
+
+    error_type = "no_endpoint"
+
+
+class PromptTooLong(InvalidRequest):
+    """The prompt exceeds the context of every endpoint that could serve it otherwise."""
+
+    error_type = "context_length_exceeded"
+
+
+def find_shortfalls(route: Route, request: InferenceRequest) -> list[Shortfall]:
+    """Returns the needs of a request that a route does not meet."""
+    found: list[Shortfall] = []
+    if request.inputs and route.inputs and not request.inputs <= route.inputs:
+        found.append(Shortfall.INPUT)
+    if request.outputs and route.outputs and not request.outputs <= route.outputs:
+        found.append(Shortfall.OUTPUT)
+    length, ceiling = route.context_length, route.max_completion_tokens
+    if (
+        length is not None
+        # The bytes of the body are known. The prompt is measured only if they do not tell enough.
+        and request.prompt_bound > length * TOKEN_BYTES
+        and request.least_tokens > length
+    ):
+        found.append(Shortfall.CONTEXT)
+    if ceiling is not None and request.max_tokens is not None and request.max_tokens > ceiling:
+        found.append(Shortfall.BOUND)
+    return found
+
+
+def describe_needs(request: InferenceRequest) -> dict[str, Any]:
+    """Describes what a request needs, in the words of the catalogue."""
+    return {
+        "input_modalities": sorted(request.inputs),
+        "output_modalities": sorted(request.outputs),
+        "least_prompt_tokens": request.least_tokens,
+        "max_tokens": request.max_tokens or None,
+    }
+
+
+def explain_no_candidate(
+    request: InferenceRequest,
+    requested: str,
+    excluded: Iterable[tuple[Route, Sequence[str]]],
+    metadata: dict[str, Any],
+) -> GatewayError:
+    """Returns the error of a request without a candidate, which says what is missing.
+
+    If a shorter prompt alone would help, it is :class:`PromptTooLong`, else :class:`NoEndpoint`.
+    The endpoints that count are those that only fall short of the request's needs.
+    """
+    near = [(route, reasons) for route, reasons in excluded if _SHORTFALLS.issuperset(reasons)]
+    if not near:
+        return NoEndpoint(
+            f"No endpoint of {requested!r} may serve this request.", metadata=metadata
+        )
+    metadata = {**metadata, "needs": describe_needs(request)}
+    too_short = [route for route, reasons in near if list(reasons) == [Shortfall.CONTEXT]]
+    if too_short:
+        longest = max(route.context_length or 0 for route in too_short)
+        return PromptTooLong(
+            f"The prompt has more than {request.least_tokens:,} tokens, and the maximum context "
+            f"length of {requested!r} is {longest:,} tokens. Send a shorter prompt, or name a "
+            "model with a longer context.",
+            metadata=metadata,
+        )
+    lacking = " or ".join(_name_lacking([route for route, _ in near], request))
+    return NoEndpoint(
+        f"No endpoints found that support {lacking}. No endpoint of {requested!r} may serve this "
+        "request: change it, or name another model.",
+        metadata=metadata,
+    )
+
+
+def _name_lacking(routes: Sequence[Route], request: InferenceRequest) -> Iterator[str]:
+    """Yields the needs that at least one of the routes does not meet, in words."""
+    for modality in sorted(request.inputs):
+        if any(route.inputs and modality not in route.inputs for route in routes):
+            yield f"{modality} input"
+    for modality in sorted(request.outputs):
+        if any(route.outputs and modality not in route.outputs for route in routes):
+            yield f"{modality} output"
+    ceilings = [
+        route.max_completion_tokens
+        for route in routes
+        if Shortfall.BOUND in find_shortfalls(route, request)
+    ]
+    if ceilings:
+        most = max(ceiling or 0 for ceiling in ceilings)
+        yield f"max_tokens of {request.max_tokens:,} (at most {most:,})"

@@ -1,0 +1,146 @@
+"""``classify_refusal`` reads the errors of providers in their own words."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from catalog.dialects.base import ProviderFailure, parse_error
+from catalog.dialects.shared.refusals import Refusal, classify_refusal
+
+LONG, CONTENT = Refusal.CONTEXT_LENGTH, Refusal.CONTENT
+
+
+def read(body: Any) -> ProviderFailure:
+    return parse_error(json.dumps(body).encode())
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "expected"),
+    [
+        # OpenAI and Azure
+        (
+            400,
+            {"error": {"message": "Please shorten it.", "code": "context_length_exceeded"}},
+            LONG,
+        ),
+        (400, {"error": {"message": "It was filtered.", "code": "content_filter"}}, CONTENT),
+        (
+            400,
+            {"error": {"message": "Your request was rejected by the safety system.", "code": None}},
+            CONTENT,
+        ),
+        # Anthropic
+        (
+            400,
+            {
+                "type": "error",
+                "error": {
+                    "type": "invalid_request_error",
+                    "message": "prompt is too long: 210000 tokens > 200000 maximum",
+                },
+            },
+            LONG,
+        ),
+        (
+            400,
+            {
+                "error": {
+                    "type": "invalid_request_error",
+                    "message": "input length and `max_tokens` exceed context limit: 19 + 2 > 20",
+                }
+            },
+            LONG,
+        ),
+        (
+            400,
+            {
+                "error": {
+                    "type": "invalid_request_error",
+                    "message": "Output blocked by content filtering policy",
+                }
+            },
+            CONTENT,
+        ),
+        # Gemini, with a number and a name
+        (
+            400,
+            {
+                "error": {
+                    "code": 400,
+                    "status": "INVALID_ARGUMENT",
+                    "message": "The input token count (1200000) exceeds the maximum number of "
+                    "tokens allowed (1048576).",
+                }
+            },
+            LONG,
+        ),
+        # Bedrock
+        (400, {"message": "Input is too long for requested model."}, LONG),
+        # vLLM, llama.cpp, TGI, Mistral, xAI, Moonshot, MiniMax
+        (
+            400,
+            {
+                "object": "error",
+                "message": "This model's maximum context length is 4096 tokens. However, you "
+                "requested 5000 tokens.",
+            },
+            LONG,
+        ),
+        (
+            400,
+            {
+                "error": {
+                    "code": 400,
+                    "message": "the request exceeds the available context size, increase it",
+                    "type": "exceed_context_size_error",
+                }
+            },
+            LONG,
+        ),
+        (422, {"error": "Input validation error: `inputs` must have less than 4096 tokens"}, LONG),
+        (
+            400,
+            {"message": "Prompt has 40000 tokens, too large for 32768 maximum context length"},
+            LONG,
+        ),
+        (
+            400,
+            {"error": "This model's maximum prompt length is 131072, and not 537812."},
+            LONG,
+        ),
+        (400, {"error": {"message": "Your request exceeded model token limit: 262144"}}, LONG),
+        (400, {"error": {"message": "invalid params, context window exceeds limit"}}, LONG),
+        # OpenRouter, DeepSeek, Alibaba
+        (
+            403,
+            {"error": {"code": 403, "message": "It requires moderation; your input was flagged"}},
+            CONTENT,
+        ),
+        (400, {"error": {"message": "Content Exists Risk", "type": "invalid"}}, CONTENT),
+        (400, {"error": {"message": "Unsafe.", "code": "data_inspection_failed"}}, CONTENT),
+        # Inside an answer of status 200
+        (200, {"error": {"code": "context_length_exceeded", "message": None}}, LONG),
+        # A plain refusal, a missing permission, and providers that are busy
+        (400, {"error": {"message": "temperature must be at most 2", "code": None}}, None),
+        (400, {"error": {"message": "Unknown field `context_length`."}}, None),
+        (403, {"error": {"message": "This key may not use this model."}}, None),
+        (403, {"error": {"message": "Your account violates our usage policies."}}, None),
+        (400, {"error": {"message": "Too many tokens per minute."}}, None),
+        (429, {"error": {"message": "Too many tokens, please wait before trying again."}}, None),
+        (503, {"error": {"message": "Busy.", "code": "context_length_exceeded"}}, None),
+        (400, {}, None),
+    ],
+)
+def test_a_refusal_is_recognized_by_its_code_or_its_words(
+    status: int, body: Any, expected: Refusal | None
+) -> None:
+    assert classify_refusal(status, read(body)) is expected
+
+
+def test_only_the_beginning_of_a_message_is_searched() -> None:
+    said = "prompt is too long"
+    assert classify_refusal(400, ProviderFailure("x" * (512 - len(said)) + said)) is LONG
+    assert classify_refusal(400, ProviderFailure("x" * (513 - len(said)) + said)) is None
