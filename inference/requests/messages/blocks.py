@@ -8,9 +8,9 @@ from typing import Any, Final
 import msgspec
 
 from catalog.dialects.base import InvalidStream, decode_object
-from inference.requests.messages.chat import ToolCall
-from inference.requests.messages.reasoning import ReasoningDetail, encode_opaque
-from inference.requests.messages.reply import render_redacted, signature_detail, start_tool_use
+from inference.requests.chat_replies import ReasoningDetail, ToolCall, signature_detail
+from inference.requests.messages.reasoning import encode_opaque
+from inference.requests.messages.reply import render_redacted, start_tool_use
 
 # The waiting deltas of a stream may have this size: far above the output of any model.
 _HELD_BYTES: Final = 16_777_216

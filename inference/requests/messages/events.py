@@ -8,18 +8,18 @@ import msgspec
 
 from catalog.dialects.base import InvalidStream
 from catalog.dialects.shared.sse import EventDecoder, EventTooLarge
-from inference.requests.messages.blocks import Blocks, encode_message_event
-from inference.requests.messages.chat import (
+from inference.requests.chat_replies import (
     ChatError,
     ChatMessage,
     ChatReply,
     ChatUsage,
     Choice,
     decode_chat,
-)
-from inference.requests.messages.reply import (
     describe_failure,
     drop_empty,
+)
+from inference.requests.messages.blocks import Blocks, encode_message_event
+from inference.requests.messages.reply import (
     find_stop_reason,
     render_chat_error,
     render_message,

@@ -14,24 +14,10 @@ from typing import Any, Final
 import msgspec
 
 from catalog.dialects.shared.replies import ANTHROPIC_FORMAT
+from inference.requests.chat_replies import ReasoningDetail
 
 _MARK: Final = "causeway:"
 _encode = msgspec.json.Encoder().encode
-
-
-class ReasoningDetail(msgspec.Struct, omit_defaults=True):
-    """An item of chat's ``reasoning_details``: text with a signature, or encrypted ``data``."""
-
-    type: str = ""
-    text: str | None = None
-    summary: str | None = None
-    signature: str | None = None
-    data: str | None = None
-    id: str | None = None
-    format: str | None = None
-    index: int | None = None
-
-
 _decode = msgspec.json.Decoder(ReasoningDetail).decode
 
 

@@ -8,9 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from catalog.dialects.base import InvalidReply, decode_object
-from catalog.dialects.shared.replies import GEMINI_FORMAT
-from config.api.errors import UpstreamError
-from inference.requests.messages.chat import (
+from inference.requests.chat_replies import (
     ChatError,
     ChatMessage,
     ChatReply,
@@ -19,10 +17,15 @@ from inference.requests.messages.chat import (
     CompletionDetails,
     Function,
     PromptDetails,
+    ReasoningDetail,
     ToolCall,
     decode_chat,
+    describe_failure,
+    drop_empty,
+    read_count,
+    signature_detail,
 )
-from inference.requests.messages.reasoning import ReasoningDetail, encode_opaque
+from inference.requests.messages.reasoning import encode_opaque
 
 _STOPS: Final = {
     "stop": "end_turn",
@@ -84,15 +87,6 @@ def render_error(body: Mapping[str, Any], request_id: str) -> dict[str, Any]:
     return {**render_chat_error(msgspec.convert(body["error"], ChatError), request_id), **beside}
 
 
-def describe_failure(choice: Choice) -> UpstreamError:
-    """Returns the error for a choice that ended in one; a message cannot express such an end."""
-    native = choice.native_finish_reason
-    return UpstreamError(
-        "The upstream provider ended the answer with an error.",
-        metadata={"provider_code": native[:64]} if isinstance(native, str) else {},
-    )
-
-
 def render_chat_error(error: ChatError, request_id: str) -> dict[str, Any]:
     """Renders an error; Anthropic's ``details`` contain our ``error_type`` and metadata."""
     kind = "api_error" if error.code >= 500 else "invalid_request_error"
@@ -127,10 +121,6 @@ def render_message(
     }
 
 
-def drop_empty(**members: msgspec.Raw) -> dict[str, msgspec.Raw]:
-    return {name: raw for name, raw in members.items() if bytes(raw)}
-
-
 def find_stop_reason(choice: Choice, *, has_calls: bool) -> tuple[str, str | None]:
     """Returns the stop reason, and the stop sequence where a server reports it."""
     reason = choice.finish_reason or "stop"
@@ -147,7 +137,7 @@ def find_stop_reason(choice: Choice, *, has_calls: bool) -> tuple[str, str | Non
 def render_usage(usage: ChatUsage) -> dict[str, Any]:
     """Renders the counts and the cost; Anthropic's count of the prompt excludes cached tokens."""
     prompt = usage.prompt_tokens_details or PromptDetails()
-    read, written = _count(prompt.cached_tokens), _count(prompt.cache_write_tokens)
+    read, written = read_count(prompt.cached_tokens), read_count(prompt.cache_write_tokens)
     details = usage.completion_tokens_details or CompletionDetails()
     body: dict[str, Any] = {
         "input_tokens": max(usage.prompt_tokens - read - written, 0),
@@ -156,15 +146,11 @@ def render_usage(usage: ChatUsage) -> dict[str, Any]:
         "output_tokens": usage.completion_tokens,
     }
     if details.reasoning_tokens is not None:
-        body["output_tokens_details"] = {"thinking_tokens": _count(details.reasoning_tokens)}
+        body["output_tokens_details"] = {"thinking_tokens": read_count(details.reasoning_tokens)}
     return {
         **body,
         **drop_empty(cost=usage.cost, is_byok=usage.is_byok, cost_details=usage.cost_details),
     }
-
-
-def _count(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
 
 
 def _render_reasoning(chat_message: ChatMessage) -> Iterator[dict[str, Any]]:
@@ -181,13 +167,6 @@ def _render_reasoning(chat_message: ChatMessage) -> Iterator[dict[str, Any]]:
 
 def render_redacted(detail: ReasoningDetail) -> dict[str, Any]:
     return {"type": "redacted_thinking", "data": encode_opaque(detail)}
-
-
-def signature_detail(signature: str, call_id: str) -> ReasoningDetail:
-    """Returns the signature of a call as encrypted reasoning, which Gemini's dialect reads back."""
-    return ReasoningDetail(
-        type="reasoning.encrypted", data=signature, id=call_id, format=GEMINI_FORMAT
-    )
 
 
 def start_tool_use(call: ToolCall, number: int) -> dict[str, Any]:

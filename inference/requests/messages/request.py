@@ -15,8 +15,9 @@ import msgspec
 
 from config.api.errors import InvalidRequest
 from config.api.text import CONTROL_CHARACTERS
+from inference.requests.chat_replies import ReasoningDetail
 from inference.requests.limits import MAX_MESSAGES, MAX_TOOLS, check_body
-from inference.requests.messages.reasoning import ReasoningDetail, decode_opaque
+from inference.requests.messages.reasoning import decode_opaque
 from inference.requests.problems import explain_decode_error, field_error, missing_field
 from inference.requests.schemas import ProviderPreferences
 

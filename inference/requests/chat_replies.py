@@ -1,4 +1,4 @@
-"""The members of chat replies and chunks from which a message is rendered."""
+"""The members of chat replies and chunks from which the other faces render theirs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,23 @@ from typing import Any
 
 import msgspec
 
-from inference.requests.messages.reasoning import ReasoningDetail
+from catalog.dialects.shared.replies import GEMINI_FORMAT
+from config.api.errors import UpstreamError
 
 _encode = msgspec.json.Encoder().encode
+
+
+class ReasoningDetail(msgspec.Struct, omit_defaults=True):
+    """An item of chat's ``reasoning_details``: text with a signature, or encrypted ``data``."""
+
+    type: str = ""
+    text: str | None = None
+    summary: str | None = None
+    signature: str | None = None
+    data: str | None = None
+    id: str | None = None
+    format: str | None = None
+    index: int | None = None
 
 
 class Function(msgspec.Struct):
@@ -48,13 +62,21 @@ class ChatMessage(msgspec.Struct):
     reasoning_content: Any = None
     reasoning_details: Any = None
     tool_calls: list[ToolCall] | None = None
+    annotations: Any = None
+    images: Any = None
+
+    @property
+    def text(self) -> str:
+        """The text without a refusal."""
+        content = self.content
+        if isinstance(content, list):
+            return "".join(_find_texts(content, "text"))
+        return content if isinstance(content, str) else ""
 
     @property
     def texts(self) -> list[str]:
-        content = self.content
-        if isinstance(content, list):
-            content = "".join(_find_texts(content, "text"))
-        return [text for text in (content, self.refusal) if isinstance(text, str) and text]
+        """The text and the refusal, if they are not empty."""
+        return [text for text in (self.text, self.refusal) if isinstance(text, str) and text]
 
     @property
     def details(self) -> list[ReasoningDetail]:
@@ -95,6 +117,7 @@ class Choice(msgspec.Struct):
     finish_reason: str | None = None
     native_finish_reason: Any = None
     stop_reason: Any = None
+    logprobs: Any = None
 
 
 class PromptDetails(msgspec.Struct):
@@ -114,6 +137,7 @@ class ChatUsage(msgspec.Struct):
     cost: msgspec.Raw = msgspec.Raw()
     is_byok: msgspec.Raw = msgspec.Raw()
     cost_details: msgspec.Raw = msgspec.Raw()
+    server_tool_use_details: msgspec.Raw = msgspec.Raw()
 
 
 class ChatError(msgspec.Struct):
@@ -124,12 +148,40 @@ class ChatError(msgspec.Struct):
 
 class ChatReply(msgspec.Struct):
     id: str = ""
+    created: int = 0
     model: str = ""
     provider: msgspec.Raw = msgspec.Raw()
     choices: list[Choice] = []
     usage: ChatUsage | None = None
     error: ChatError | None = None
+    service_tier: Any = None
     openrouter_metadata: msgspec.Raw = msgspec.Raw()
 
 
 decode_chat = msgspec.json.Decoder(ChatReply).decode
+
+
+def describe_failure(choice: Choice) -> UpstreamError:
+    """Returns the error for a choice that ended in one; no other face can express such an end."""
+    native = choice.native_finish_reason
+    return UpstreamError(
+        "The upstream provider ended the answer with an error.",
+        metadata={"provider_code": native[:64]} if isinstance(native, str) else {},
+    )
+
+
+def signature_detail(signature: str, call_id: str) -> ReasoningDetail:
+    """Returns the signature of a call as encrypted reasoning, which Gemini's dialect reads back."""
+    return ReasoningDetail(
+        type="reasoning.encrypted", data=signature, id=call_id, format=GEMINI_FORMAT
+    )
+
+
+def drop_empty(**members: msgspec.Raw) -> dict[str, msgspec.Raw]:
+    """Returns the members that a reply has."""
+    return {name: raw for name, raw in members.items() if bytes(raw)}
+
+
+def read_count(value: Any) -> int:
+    """Returns a count of tokens; what is not a count is zero."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0

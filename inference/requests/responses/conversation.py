@@ -1,0 +1,259 @@
+"""Translates the items of a conversation to the messages of chat.
+
+One answer of the model is several items: reasoning, a message, calls. In chat it is one message
+that has them all, and the outputs of its calls follow it directly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from catalog.dialects.base import decode_object
+from inference.requests.problems import field_error, missing_field
+from inference.requests.responses import items
+from inference.requests.responses.content import convert_content, join_texts
+from inference.requests.responses.reading import read
+from inference.requests.responses.reasoning import Damaged, unseal
+from inference.requests.responses.tools import Tools, qualify
+
+_ROLES: Final = frozenset(("user", "system", "developer", "assistant"))
+# Records of tools that a server ran; the answer after them has their results.
+_RECORDS: Final = frozenset(
+    ("web_search_call", "file_search_call", "code_interpreter_call", "mcp_list_tools", "mcp_call")
+)
+_REFERENCE: Final = (
+    "This service stores no items, so it cannot look one up. Set 'store' to false in your client; "
+    "it then sends the items themselves."
+)
+_UNKNOWN: Final = "This service cannot send an item of the type {kind!r} to a model. Leave it out."
+_MISSING: Final = object()
+_encode = msgspec.json.Encoder().encode
+
+
+class Conversation:
+    """Collects the messages of one request; ``tools`` gets those that come inside it."""
+
+    def __init__(self, tools: Tools) -> None:
+        self.effort: str | None = None
+        self._tools = tools
+        self._messages: list[dict[str, Any]] = []
+        # The message of the assistant to which the next reasoning, text and calls belong.
+        self._answer: dict[str, Any] | None = None
+        self._called: set[str] = set()
+        self._outputs: dict[str, Any] = {}
+        # Ids of items by which older callers name a call.
+        self._call_ids: dict[str, str] = {}
+
+    @property
+    def has_messages(self) -> bool:
+        return bool(self._messages)
+
+    def add_text(self, role: str, text: str) -> None:
+        self._messages.append({"role": role, "content": text})
+
+    def add_all(self, raws: list[msgspec.Raw]) -> None:
+        """Adds the items; raises :class:`InvalidRequest` with the name of the wrong field."""
+        for index, raw in enumerate(raws):
+            self._add(raw, f"input[{index}]")
+        self._end_answer()
+
+    def build(self) -> list[dict[str, Any]]:
+        """Returns the messages; the outputs of calls directly follow them, as chat requires."""
+        messages = []
+        for message in self._messages:
+            messages.append(message)
+            for call in message.get("tool_calls", ()):
+                if (content := self._outputs.get(call["id"], _MISSING)) is not _MISSING:
+                    output = {"role": "tool", "tool_call_id": call["id"], "content": content}
+                    messages.append(output)
+        return messages
+
+    def forget_earlier_reasoning(self) -> None:
+        """Drops the reasoning before the last message of the user."""
+        asked = [at for at, each in enumerate(self._messages) if each["role"] == "user"]
+        for message in self._messages[: asked[-1] if asked else 0]:
+            message.pop("reasoning_details", None)
+
+    def _add(self, raw: msgspec.Raw, place: str) -> None:
+        kind = read(items.decode_kind, raw, place)
+        name = kind.type or ("message" if kind.role is not None else None)
+        if name is None:
+            raise missing_field(f"{place}.type")
+        add = _ADDERS.get(name)
+        if add is not None:
+            add(self, raw, place)
+        elif name in _RECORDS or name.startswith("openrouter:"):
+            self._tools.leave_out(f"input.{name}")
+        else:
+            raise field_error(f"{place}.type", _UNKNOWN.format(kind=name[:64]))
+
+    def _add_message(self, raw: msgspec.Raw, place: str) -> None:
+        message = read(items.MESSAGE, raw, place)
+        role = message.role
+        if role not in _ROLES:
+            expected = "Expected 'user', 'assistant', 'system' or 'developer'."
+            raise field_error(f"{place}.role", expected)
+        if role == "assistant":
+            answer = self._open_answer()
+            text = join_texts(message.content, f"{place}.content")
+            answer["content"] = (answer["content"] or "") + text
+            return
+        content = convert_content(message.content, f"{place}.content")
+        # Servers of OpenAI's format know the older name of the role.
+        role = "user" if role == "user" else "system"
+        self._end_answer()
+        self._messages.append({"role": role, "content": content})
+
+    def _add_reasoning(self, raw: msgspec.Raw, place: str) -> None:
+        item = read(items.REASONING, raw, place)
+        if not item.encrypted_content:
+            # No provider accepts reasoning without its own mark.
+            return
+        try:
+            details = unseal(item.encrypted_content)
+        except Damaged:
+            text = "It is not as this service sent it. Send the item unchanged, or leave it out."
+            raise field_error(f"{place}.encrypted_content", text) from None
+        if details is None:
+            self._tools.leave_out("input.reasoning")
+            return
+        answer = self._open_answer()
+        answer.setdefault("reasoning_details", []).extend(details)
+
+    def _add_picture(self, raw: msgspec.Raw, place: str) -> None:
+        picture = read(items.PICTURE, raw, place)
+        if picture.result:
+            url = f"data:image/png;base64,{picture.result}"
+            image = {"type": "image_url", "image_url": {"url": url}}
+            self._open_answer().setdefault("images", []).append(image)
+
+    def _add_function_call(self, raw: msgspec.Raw, place: str) -> None:
+        call = read(items.FUNCTION_CALL, raw, place)
+        name = qualify(call.name, call.namespace)
+        self._call(call.call_id, name, call.arguments or "{}", place)
+
+    def _add_custom_call(self, raw: msgspec.Raw, place: str) -> None:
+        call = read(items.CUSTOM_CALL, raw, place)
+        arguments = _encode({"input": call.input}).decode()
+        self._call(call.call_id, qualify(call.name, None), arguments, place)
+
+    def _add_known_call(self, raw: msgspec.Raw, place: str) -> None:
+        kind = read(items.decode_kind, raw, place).type or ""
+        call = read(items.KNOWN_CALL, raw, place)
+        call_id = call.call_id or call.id
+        if call_id is None:
+            raise missing_field(f"{place}.call_id")
+        if call.id is not None:
+            self._call_ids[call.id] = call_id
+        members = call.action
+        if kind == "apply_patch_call":
+            members = (
+                None
+                if call.operation is None
+                else {"operation": msgspec.Raw(_encode(call.operation))}
+            )
+        elif kind == "tool_search_call":
+            members = decode_object(bytes(call.arguments)) or {}
+        if members is None:
+            needed = "operation" if kind == "apply_patch_call" else "action"
+            raise missing_field(f"{place}.{needed}")
+        arguments = {
+            name: value
+            for name, value in members.items()
+            if name != "type" and bytes(value) != b"null"
+        }
+        self._call(call_id, kind.removesuffix("_call"), _encode(arguments).decode(), place)
+
+    def _call(self, call_id: str, name: str, arguments: str, place: str) -> None:
+        if call_id in self._called:
+            raise field_error(f"{place}.call_id", "Another call has this id.")
+        self._called.add(call_id)
+        answer = self._open_answer()
+        function = {"name": name, "arguments": arguments}
+        call = {"id": call_id, "type": "function", "function": function}
+        answer.setdefault("tool_calls", []).append(call)
+
+    def _add_output(self, raw: msgspec.Raw, place: str) -> None:
+        output = read(items.CALL_OUTPUT, raw, place)
+        self._answer_call(output.call_id, convert_content(output.output, f"{place}.output"), place)
+
+    def _add_known_output(self, raw: msgspec.Raw, place: str) -> None:
+        output = read(items.KNOWN_OUTPUT, raw, place)
+        call_id = output.call_id or (output.id and self._call_ids.get(output.id, output.id))
+        if call_id is None:
+            raise missing_field(f"{place}.call_id")
+        if output.tools is not None:
+            self._tools.add_loaded(output.tools, f"{place}.tools")
+            text = _encode(output.tools).decode()
+        else:
+            text = _write_output(output)
+        self._answer_call(call_id, text, place)
+
+    def _answer_call(self, call_id: str, content: Any, place: str) -> None:
+        if call_id not in self._called or call_id in self._outputs:
+            problem = "already has an output" if call_id in self._called else "is not in the input"
+            text = f"The call {call_id[:64]!r} {problem}. Send each call once, before its output."
+            raise field_error(f"{place}.call_id", text)
+        self._end_answer()
+        self._outputs[call_id] = content
+
+    def _add_tools(self, raw: msgspec.Raw, place: str) -> None:
+        self._tools.add_loaded(read(items.ADDITIONAL_TOOLS, raw, place).tools, f"{place}.tools")
+
+    def _configure(self, raw: msgspec.Raw, place: str) -> None:
+        self.effort = read(items.CONFIGURATION, raw, place).reasoning.effort
+
+    def _refuse_reference(self, raw: msgspec.Raw, place: str) -> None:
+        raise field_error(f"{place}.type", f"item_reference: {_REFERENCE}")
+
+    def _open_answer(self) -> dict[str, Any]:
+        """Returns the message of the assistant to which the next item belongs."""
+        if self._answer is None:
+            self._answer = {"role": "assistant", "content": None}
+        return self._answer
+
+    def _end_answer(self) -> None:
+        answer, self._answer = self._answer, None
+        if answer is None:
+            return
+        if "tool_calls" not in answer and answer["content"] is None:
+            answer["content"] = ""
+        self._messages.append(answer)
+
+
+def _write_output(output: items.KnownOutput) -> str:
+    """Returns the output of a tool as text; its status, if it has one, stands before it."""
+    raw = bytes(output.output)
+    text = ""
+    if raw[:1] == b'"':
+        text = msgspec.json.decode(raw, type=str)
+    elif raw and raw != b"null":
+        text = raw.decode()
+    status = output.status
+    return f"{status}\n{text}".strip() if status and status != "completed" else text
+
+
+Adder = Callable[[Conversation, msgspec.Raw, str], None]
+_ADDERS: Final[Mapping[str, Adder]] = {
+    "message": Conversation._add_message,
+    "reasoning": Conversation._add_reasoning,
+    "function_call": Conversation._add_function_call,
+    "custom_tool_call": Conversation._add_custom_call,
+    "local_shell_call": Conversation._add_known_call,
+    "shell_call": Conversation._add_known_call,
+    "apply_patch_call": Conversation._add_known_call,
+    "tool_search_call": Conversation._add_known_call,
+    "function_call_output": Conversation._add_output,
+    "custom_tool_call_output": Conversation._add_output,
+    "local_shell_call_output": Conversation._add_known_output,
+    "shell_call_output": Conversation._add_known_output,
+    "apply_patch_call_output": Conversation._add_known_output,
+    "tool_search_output": Conversation._add_known_output,
+    "image_generation_call": Conversation._add_picture,
+    "additional_tools": Conversation._add_tools,
+    "configuration_update": Conversation._configure,
+    "item_reference": Conversation._refuse_reference,
+}

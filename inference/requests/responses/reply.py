@@ -1,0 +1,96 @@
+"""Whole replies of chat as responses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from catalog.dialects.base import InvalidReply
+from inference.requests.chat_replies import (
+    ChatMessage,
+    ChatUsage,
+    Choice,
+    ReasoningDetail,
+    decode_chat,
+    describe_failure,
+    signature_detail,
+)
+from inference.requests.responses.envelope import Envelope, find_ending, render_usage
+from inference.requests.responses.output import (
+    Names,
+    Thoughts,
+    call_item,
+    call_prefix,
+    find_tool,
+    message_item,
+    picture_item,
+    read_annotations,
+    read_logprobs,
+    read_picture,
+    reasoning_item,
+    refusal_part,
+    text_part,
+)
+from inference.requests.responses.tools import Tool
+
+_encode = msgspec.json.Encoder().encode
+
+
+def render_reply(body: bytes, echo: Mapping[str, Any], tools: Mapping[str, Tool]) -> bytes:
+    """Returns a whole chat reply as a response.
+
+    Raises :class:`InvalidReply`, and :class:`UpstreamError` for a reply that ended in an error.
+    """
+    try:
+        reply = decode_chat(body)
+    except (msgspec.DecodeError, RecursionError):
+        raise InvalidReply("A choice of the answer is malformed.") from None
+    choice = next((each for each in reply.choices if each.index == 0), Choice())
+    if choice.finish_reason == "error":
+        raise describe_failure(choice)
+    status, reason = find_ending(choice)
+    response = Envelope.of(reply, echo).render(
+        status,
+        [*_render_output(choice, Names(reply.id), tools, status)],
+        usage=render_usage(reply.usage or ChatUsage()),
+        incomplete=reason,
+        service_tier=reply.service_tier,
+        metadata=reply.openrouter_metadata,
+    )
+    return _encode(response)
+
+
+def _render_output(
+    choice: Choice, names: Names, tools: Mapping[str, Tool], status: str
+) -> Iterator[dict[str, Any]]:
+    """Yields the items in the order in which a model produces them."""
+    message = choice.message or ChatMessage()
+    if message.details:
+        yield _render_thoughts(message.details, names)
+    content = []
+    if message.text:
+        annotations, logprobs = read_annotations(message.annotations), choice.logprobs
+        content.append(text_part(message.text, annotations, read_logprobs(logprobs)))
+    if isinstance(message.refusal, str) and message.refusal:
+        content.append(refusal_part(message.refusal))
+    if content:
+        yield message_item(names.item("msg"), content, status)
+    for image in message.images if isinstance(message.images, list) else ():
+        if (data := read_picture(image)) is not None:
+            yield picture_item(names.item("ig"), data, "completed")
+    for call in message.tool_calls or ():
+        call_id = names.call(call.id)
+        if call.signature is not None:
+            yield _render_thoughts([signature_detail(call.signature, call_id)], names)
+        tool = find_tool(call, tools)
+        item_id = names.item(call_prefix(tool))
+        yield call_item(tool, item_id, call_id, call.arguments or "{}", status)
+
+
+def _render_thoughts(details: list[ReasoningDetail], names: Names) -> dict[str, Any]:
+    thoughts = Thoughts()
+    for detail in details:
+        thoughts.add(detail)
+    return reasoning_item(names.item("rs"), thoughts.texts, thoughts.seal())

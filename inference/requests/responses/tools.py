@@ -1,0 +1,340 @@
+"""Translates the tools of a request to functions of chat, and the names of their calls back.
+
+Chat has functions only. A tool that the caller runs becomes a function with the same arguments, a
+custom tool one with the argument ``input``. A tool that a server would run is left out and named:
+it is an offer to the model, so an answer without it is still an answer. If ``tool_choice`` demands
+it, the request is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from inference.requests.limits import MAX_TOOLS
+from inference.requests.problems import field_error, missing_field
+from inference.requests.responses.reading import is_unset, read, read_members
+
+# The longest name of a function in chat.
+_NAME_LENGTH: Final = 64
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
+_UNSAFE: Final = re.compile(r"[^a-zA-Z0-9_-]")
+_UNSAFE_IN_HEADERS: Final = re.compile(r"[^a-zA-Z0-9_:.-]")
+_DIRECT: Final = "direct"
+_SEARCH: Final = "tool_search"
+_MODES: Final = frozenset(("auto", "none", "required"))
+_encode = msgspec.json.Encoder().encode
+
+
+class _Typed(msgspec.Struct):
+    type: str
+
+
+class _Function(msgspec.Struct):
+    name: Annotated[
+        str,
+        msgspec.Meta(min_length=1, max_length=_NAME_LENGTH, pattern=r"^[a-zA-Z0-9_-]+\Z"),
+    ]
+    description: str | None = None
+    parameters: dict[str, msgspec.Raw] | None = None
+    strict: bool | None = None
+    allowed_callers: list[str] | None = None
+    cache_control: dict[str, msgspec.Raw] | None = None
+
+
+class _NestedFunction(msgspec.Struct):
+    function: _Function
+
+
+class _Grammar(msgspec.Struct):
+    type: str
+    syntax: str | None = None
+    definition: str | None = None
+
+
+class _Custom(msgspec.Struct):
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
+    description: str | None = None
+    format: _Grammar | None = None
+
+
+class _Namespace(msgspec.Struct):
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
+    tools: Annotated[list[msgspec.Raw], msgspec.Meta(max_length=MAX_TOOLS)]
+    description: str | None = None
+
+
+class _Search(msgspec.Struct):
+    execution: str | None = None
+    description: str | None = None
+    parameters: dict[str, msgspec.Raw] | None = None
+
+
+class _Choice(msgspec.Struct):
+    type: str
+    name: str | None = None
+    namespace: str | None = None
+    mode: str | None = None
+    tools: list[msgspec.Raw] | None = None
+    function: _Function | None = None
+
+
+_typed = msgspec.json.Decoder(_Typed)
+_function = msgspec.json.Decoder(_Function)
+_nested = msgspec.json.Decoder(_NestedFunction)
+_custom = msgspec.json.Decoder(_Custom)
+_namespace = msgspec.json.Decoder(_Namespace)
+_search = msgspec.json.Decoder(_Search)
+_choice = msgspec.json.Decoder(str | _Choice)
+_reference = msgspec.json.Decoder(_Choice)
+
+
+def _object(required: str, **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": required.split()}
+
+
+_TEXT: Final = {"type": "string"}
+_NUMBER: Final = {"type": "integer"}
+_TEXTS: Final = {"type": "array", "items": _TEXT}
+_INPUT: Final = _object("input", input=_TEXT)
+# Tools of the interface that have no schema of their own, because their models know them.
+_KNOWN: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
+    "local_shell": (
+        "Runs a command on the caller's computer and returns its output.",
+        _object(
+            "command",
+            command=_TEXTS,
+            working_directory=_TEXT,
+            timeout_ms=_NUMBER,
+            env={"type": "object", "additionalProperties": _TEXT},
+            user=_TEXT,
+        ),
+    ),
+    "shell": (
+        "Runs commands in a shell on the caller's computer and returns their outputs.",
+        _object("commands", commands=_TEXTS, timeout_ms=_NUMBER, max_output_length=_NUMBER),
+    ),
+    "apply_patch": (
+        "Creates, changes or deletes a file on the caller's computer. `diff` is a V4A diff.",
+        _object(
+            "operation",
+            operation=_object(
+                "type path",
+                type={**_TEXT, "enum": ["create_file", "update_file", "delete_file"]},
+                path=_TEXT,
+                diff=_TEXT,
+            ),
+        ),
+    ),
+}
+
+
+class Tool(msgspec.Struct, frozen=True):
+    """A tool that the caller runs: its type and its name in this interface."""
+
+    kind: str
+    name: str
+    namespace: str | None = None
+
+
+class Tools:
+    """The tools of one request: as functions of chat, as the answer repeats them, and by name."""
+
+    def __init__(self) -> None:
+        self.functions: dict[str, dict[str, Any]] = {}
+        self.echoes: list[Any] = []
+        self.left_out: list[str] = []
+        self.by_name: dict[str, Tool] = {}
+
+    def add_all(self, raws: Iterable[msgspec.Raw], place: str) -> None:
+        for index, raw in enumerate(raws):
+            self._add(raw, f"{place}[{index}]")
+
+    def add_loaded(self, raws: Iterable[msgspec.Raw], place: str) -> None:
+        """Adds tools that came inside the conversation; those that are known already stay."""
+        for index, raw in enumerate(raws):
+            self._add(raw, f"{place}[{index}]", is_repeated=True)
+
+    def choose(self, raw: msgspec.Raw) -> Any:
+        """Returns chat's ``tool_choice``, after it has narrowed the functions; ``None`` without."""
+        if is_unset(raw):
+            return None
+        choice = read(_choice, raw, "tool_choice")
+        if isinstance(choice, str):
+            if choice not in _MODES:
+                raise field_error("tool_choice", "Expected 'auto', 'none', 'required' or object.")
+            return self._choose_mode(choice)
+        if choice.type != "allowed_tools":
+            return _name_choice(self._find(choice, "tool_choice"))
+        if choice.mode not in ("auto", "required"):
+            raise field_error("tool_choice.mode", "Expected 'auto' or 'required'.")
+        allowed = set()
+        for index, each in enumerate(choice.tools or ()):
+            place = f"tool_choice.tools[{index}]"
+            reference = read(_reference, each, place)
+            if reference.type not in self.left_out:
+                allowed.add(self._find(reference, place))
+        self.functions = {
+            name: function for name, function in self.functions.items() if name in allowed
+        }
+        return self._choose_mode(choice.mode)
+
+    def leave_out(self, kind: str) -> None:
+        """Names what is not sent; the name must fit into a header."""
+        name = _UNSAFE_IN_HEADERS.sub("_", kind)[:64]
+        if name not in self.left_out:
+            self.left_out.append(name)
+
+    def _choose_mode(self, mode: str) -> str | None:
+        if self.functions:
+            return mode
+        if mode == "required":
+            left_out = f" These cannot run here: {', '.join(self.left_out)}."
+            raise field_error(
+                "tool_choice",
+                f"Requires a call, but no tool is left.{left_out if self.left_out else ''}",
+            )
+        return None
+
+    def _find(self, choice: _Choice, place: str) -> str:
+        """Returns the function of a named tool; raises :class:`InvalidRequest` without one."""
+        name = choice.name or (choice.function.name if choice.function else None)
+        if choice.type in ("function", "custom") and name is None:
+            raise missing_field(f"{place}.name")
+        for function, tool in self.by_name.items():
+            if tool.kind == choice.type and (
+                name is None
+                or (name, choice.namespace) in ((tool.name, tool.namespace), (function, None))
+            ):
+                return function
+        if choice.type in self.left_out:
+            text = f"No endpoint here runs the tool {choice.type[:64]!r}. Choose another tool."
+            raise field_error(f"{place}.type", text)
+        text = f"The request has no tool {(name or choice.type)[:128]!r} of this type."
+        raise field_error(place if name is None else f"{place}.name", text)
+
+    def _add(self, raw: msgspec.Raw, place: str, *, is_repeated: bool = False) -> None:
+        kind = read(_typed, raw, place).type
+        if kind == "function":
+            self._add_function(raw, place, None, is_repeated)
+        elif kind == "custom":
+            self._add_custom(raw, place, is_repeated)
+        elif kind == "namespace":
+            self._add_namespace(raw, place, is_repeated)
+        elif kind in _KNOWN:
+            description, parameters = _KNOWN[kind]
+            function = {"name": kind, "description": description, "parameters": parameters}
+            if self._put(Tool(kind, kind), function, f"{place}.type", is_repeated):
+                self.echoes.append({"type": kind})
+        elif kind == _SEARCH and (search := read(_search, raw, place)).execution == "client":
+            function = {"name": kind, "parameters": search.parameters or _object("")}
+            if search.description:
+                function["description"] = search.description
+            if self._put(Tool(kind, kind), function, f"{place}.type", is_repeated):
+                self.echoes.append(raw)
+        else:
+            self.leave_out(kind)
+
+    def _add_function(
+        self, raw: msgspec.Raw, place: str, namespace: str | None, is_repeated: bool
+    ) -> None:
+        if "function" in (members := read_members(raw, place)) and "name" not in members:
+            # Some callers send the shape of chat.
+            tool = read(_nested, raw, place).function
+        else:
+            tool = read(_function, raw, place)
+        callers = tool.allowed_callers
+        if callers and _DIRECT not in callers:
+            self.leave_out(tool.name)
+            return
+        function: dict[str, Any] = {"name": qualify(tool.name, namespace)}
+        if tool.description:
+            function["description"] = tool.description
+        if tool.parameters is not None:
+            function["parameters"] = tool.parameters
+        if tool.strict is not None:
+            function["strict"] = tool.strict
+        is_new = self._put(
+            Tool("function", tool.name, namespace),
+            function,
+            f"{place}.name",
+            is_repeated,
+            cache_control=tool.cache_control,
+        )
+        if is_new and namespace is None:
+            echo = {
+                "type": "function",
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": tool.parameters,
+                "strict": bool(tool.strict),
+            }
+            self.echoes.append(echo)
+
+    def _add_custom(self, raw: msgspec.Raw, place: str, is_repeated: bool) -> None:
+        tool = read(_custom, raw, place)
+        texts = [tool.description or ""]
+        grammar = tool.format
+        if grammar is not None and grammar.type == "grammar":
+            if grammar.definition is None:
+                raise missing_field(f"{place}.format.definition")
+            syntax = grammar.syntax or "lark"
+            texts.append(f"`input` must match this {syntax} grammar:\n{grammar.definition}")
+        elif grammar is not None and grammar.type != "text":
+            raise field_error(f"{place}.format.type", "Expected 'text' or 'grammar'.")
+        description = "\n\n".join(filter(None, texts))
+        function = {"name": qualify(tool.name, None), "parameters": _INPUT}
+        if description:
+            function["description"] = description
+        if self._put(Tool("custom", tool.name), function, f"{place}.name", is_repeated):
+            self.echoes.append(raw)
+
+    def _add_namespace(self, raw: msgspec.Raw, place: str, is_repeated: bool) -> None:
+        tool = read(_namespace, raw, place)
+        for index, each in enumerate(tool.tools):
+            inner = f"{place}.tools[{index}]"
+            kind = read(_typed, each, inner).type
+            if kind == "function":
+                self._add_function(each, inner, tool.name, is_repeated)
+            else:
+                self.leave_out(kind)
+        self.echoes.append(raw)
+
+    def _put(
+        self,
+        tool: Tool,
+        function: dict[str, Any],
+        place: str,
+        is_repeated: bool,
+        **members: Any,
+    ) -> bool:
+        """Stores a tool; returns whether it is new."""
+        name = function["name"]
+        if name in self.by_name:
+            if is_repeated:
+                return False
+            raise field_error(place, f"Another tool has the name {name!r}.")
+        if len(self.functions) >= MAX_TOOLS:
+            raise field_error("tools", f"Expected array of length <= {MAX_TOOLS}.")
+        self.by_name[name] = tool
+        extra = {key: value for key, value in members.items() if value is not None}
+        self.functions[name] = {"type": "function", "function": function, **extra}
+        return True
+
+
+def _name_choice(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name}}
+
+
+def qualify(name: str, namespace: str | None) -> str:
+    """Returns a name that chat accepts, the same one for every request of a conversation."""
+    full = name if namespace is None else f"{namespace}__{name}"
+    safe = _UNSAFE.sub("_", full)
+    if safe == full and len(full) <= _NAME_LENGTH:
+        return full
+    mark = hashlib.sha256(full.encode()).hexdigest()[:8]
+    return f"{safe[: _NAME_LENGTH - 9]}_{mark}"
