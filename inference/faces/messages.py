@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from accounts.bearers import key_digests
-from catalog.dialects.base import InvalidReply, Operation
+from catalog.dialects.base import Operation
 from catalog.dialects.shared.raw import Piece
-from config.api.errors import GatewayError, UpstreamError
+from config.api.errors import GatewayError
 from config.secrets import KeyDigests
 from config.server.bodies import Receive, Scope, Send
 from inference.faces.connection import Connection
+from inference.faces.conversion import convert_reply
 from inference.requests import parsing
 from inference.requests.messages.events import PING, Events
 from inference.requests.messages.reply import render_error, render_reply
 from inference.requests.messages.request import to_chat
 from inference.requests.parsing import InferenceRequest
-
-# The longest answer that is converted to Anthropic's format, which takes several times its size.
-_MESSAGE_BYTES: Final = 8_388_608
 
 
 class MessagesConnection(Connection):
@@ -40,15 +38,7 @@ class MessagesConnection(Connection):
         return parsing.parse(self.operation, chat, session_id=session_id, is_checked=True)
 
     def rewrite_reply(self, reply: list[Piece]) -> list[Piece]:
-        if sum(map(len, reply)) > _MESSAGE_BYTES:
-            raise UpstreamError(
-                f"The answer has more than {_MESSAGE_BYTES} bytes, the most that this interface "
-                "converts. Ask for it at /chat/completions."
-            )
-        try:
-            return [render_reply(b"".join(reply))]
-        except InvalidReply as exc:
-            raise UpstreamError(f"The upstream provider's answer is not valid: {exc}") from None
+        return convert_reply(reply, render_reply)
 
     def error_body(self, error: GatewayError) -> dict[str, Any]:
         return render_error(error.body(), self.request_id)

@@ -6,9 +6,12 @@ from typing import Any, Final
 
 import msgspec
 
-from inference.faces.routes import COUNT_TOKENS, MESSAGES, ROUTES
+from inference.faces.response_shapes import DESCRIPTION, LEFT_OUT
+from inference.faces.response_shapes import SHAPES as RESPONSES_SHAPES
+from inference.faces.routes import COUNT_TOKENS, MESSAGES, RESPONSES, ROUTES
 from inference.requests.messages.request import CountTokensRequest, MessagesRequest
 from inference.requests.operations import ROWS
+from inference.requests.responses.request import ResponsesRequest
 
 _PREFIX: Final = "/api/v1/"
 _REFERENCE: Final = "#/components/schemas/{name}"
@@ -32,6 +35,7 @@ _SUMMARIES: Final = {
     "embeddings": "Sends texts to the best endpoint that the caller may use, for their embeddings.",
     "messages": "Sends an Anthropic message to the best endpoint that the caller may use.",
     "messages/count_tokens": "Estimates the number of tokens in the prompt of a message.",
+    "responses": "Sends a conversation of items to the best endpoint that the caller may use.",
 }
 # The name of each operation, its tag, the shape of its response and the shape of an event.
 _NAMES: Final = {
@@ -44,6 +48,7 @@ _NAMES: Final = {
     "embeddings": ("createEmbeddings", "embeddings", "EmbeddingsResponse", None),
     "messages": ("createMessages", "anthropic-messages", "MessagesResult", "MessagesStreamEvent"),
     "messages/count_tokens": ("countMessagesTokens", "anthropic-messages", "MessagesCount", None),
+    "responses": ("createResponses", "responses", "ResponsesResult", "ResponsesStreamEvent"),
 }  # fmt: skip
 _STREAM: Final = (
     "With `stream`, server-sent events: `data: {chunk}` lines, a last chunk with `usage` and its "
@@ -56,6 +61,7 @@ _MESSAGES: Final = (
     "effect. With `stream`, the response is Anthropic's events; a failure after the first event is "
     "an `error` event, which ends the stream."
 )
+_DESCRIPTIONS: Final = {"anthropic-messages": _MESSAGES, "responses": DESCRIPTION}
 
 
 def document_inference_routes(
@@ -66,12 +72,14 @@ def document_inference_routes(
         **{path: ROWS[route.operation].shape for path, route in ROUTES.items()},
         MESSAGES: MessagesRequest,
         COUNT_TOKENS: CountTokensRequest,
+        RESPONSES: ResponsesRequest,
     }
     _, shapes = msgspec.json.schema_components(requests.values(), ref_template=_REFERENCE)
     components = result["components"]["schemas"]
     for name, shape in shapes.items():
         components[name.lstrip("_")] = _make_names_public(shape)
     components.update(_RESPONSES)
+    components.update(RESPONSES_SHAPES)
     for path, shape in requests.items():
         name = path.removeprefix(_PREFIX)
         result["paths"][f"/{name}"] = {"post": _operation(name, shape.__name__)}
@@ -86,13 +94,16 @@ def _operation(name: str, request: str) -> dict[str, Any]:
     if chunk is not None:
         content["text/event-stream"] = {"schema": _reference(chunk)}
     is_messages = tag == "anthropic-messages"
-    stream = _MESSAGES if is_messages else _STREAM
+    stream = _DESCRIPTIONS.get(tag, _STREAM)
     # An operation that sends nothing upstream creates no generation.
     has_generation = name != COUNT_TOKENS.removeprefix(_PREFIX)
     identifier = {
         "description": "Our identifier of this generation.",
         "schema": {"type": "string"},
     }
+    headers = {"X-Generation-Id": identifier} if has_generation else {}
+    if name == RESPONSES.removeprefix(_PREFIX):
+        headers["X-Left-Out"] = LEFT_OUT
     error = {
         "description": "An error, in the one envelope.",
         "content": {
@@ -112,7 +123,7 @@ def _operation(name: str, request: str) -> dict[str, Any]:
         "responses": {
             "200": {
                 "description": "The answer, or its stream.",
-                **({"headers": {"X-Generation-Id": identifier}} if has_generation else {}),
+                **({"headers": headers} if headers else {}),
                 "content": content,
             },
             **dict.fromkeys(_STATUSES, error),

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from catalog.dialects.base import Operation
 from inference.faces.connection import Connection
 from inference.faces.messages import CountTokensConnection, MessagesConnection
+from inference.faces.responses import ResponsesConnection
 
 
 class Route(NamedTuple):
@@ -18,6 +19,7 @@ class Route(NamedTuple):
 
 MESSAGES: Final = "/api/v1/messages"
 COUNT_TOKENS: Final = "/api/v1/messages/count_tokens"
+RESPONSES: Final = "/api/v1/responses"
 ROUTES: Final = {
     "/api/v1/chat/completions": Route(Operation.CHAT),
     "/api/v1/completions": Route(Operation.TEXT),
@@ -25,4 +27,6 @@ ROUTES: Final = {
     # Messages become chat requests.
     MESSAGES: Route(Operation.CHAT, MessagesConnection),
     COUNT_TOKENS: Route(Operation.CHAT, CountTokensConnection),
+    # So do responses.
+    RESPONSES: Route(Operation.CHAT, ResponsesConnection),
 }

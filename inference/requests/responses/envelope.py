@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from config.clock import clock
+from config.clocks.clock import clock
 from inference.requests.chat_replies import (
     ChatError,
     ChatReply,

@@ -1,0 +1,52 @@
+"""OpenAI's Responses: every request becomes a chat request, and its answer is translated back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from catalog.dialects.base import Operation
+from catalog.dialects.shared.raw import Piece
+from config.server.bodies import Receive, Scope, Send
+from inference.faces.connection import Connection
+from inference.faces.conversion import convert_reply
+from inference.requests import parsing
+from inference.requests.parsing import InferenceRequest
+from inference.requests.responses.events import Events
+from inference.requests.responses.reply import render_reply
+from inference.requests.responses.request import to_chat
+from inference.requests.responses.tools import Tool
+
+
+class ResponsesConnection(Connection):
+    """Speaks OpenAI's Responses: rewrites requests to chat, and replies and events back."""
+
+    # Set once the request is parsed.
+    _echo: Mapping[str, Any]
+    _tools: Mapping[str, Tool]
+    _events: Events
+
+    def __init__(self, operation: Operation, scope: Scope, receive: Receive, send: Send) -> None:
+        super().__init__(operation, scope, receive, send)
+        self._left_out: tuple[str, ...] = ()
+
+    def parse(self, body: bytes) -> InferenceRequest:
+        translated = to_chat(body, session_id=self.header(b"x-session-id"))
+        request = parsing.parse(self.operation, translated.chat, is_checked=True)
+        self._echo, self._tools = translated.echo, translated.tools
+        self._events = Events(translated.echo, translated.tools)
+        self._left_out = translated.left_out
+        return request
+
+    def rewrite_reply(self, reply: list[Piece]) -> list[Piece]:
+        return convert_reply(reply, lambda body: render_reply(body, self._echo, self._tools))
+
+    async def deliver(self, data: bytes) -> None:
+        if events := await self.workload.run(len(data), self._events.feed, data):
+            await self.send_events(events)
+
+    def common_headers(self) -> list[tuple[bytes, bytes]]:
+        headers = super().common_headers()
+        if self._left_out:
+            headers.append((b"x-left-out", ", ".join(self._left_out).encode()))
+        return headers

@@ -1,0 +1,201 @@
+"""`/responses` on the running service."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import requests
+from django.conf import LazySettings
+
+from inference.models import Generation
+from tests.support import factories
+from tests.support.database.snapshots import everything
+from tests.support.inference.responses import FUNCTION, asked, events_of
+from tests.support.inference.site import Site
+
+RESPONSES = "/api/v1/responses"
+
+
+def send(site: Site, headers: dict[str, str] | None = None, **fields: Any) -> requests.Response:
+    sent = {"Authorization": f"Bearer {site.tenant.api_key}", **(headers or {})}
+    return requests.post(
+        f"{site.server}{RESPONSES}", json=asked(**fields), headers=sent, timeout=20, stream=True
+    )
+
+
+def text_of(response: Any) -> str:
+    return "".join(part["text"] for item in response["output"] for part in item["content"])
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_response_costs_as_much_as_its_chat(site: Site, is_streamed: bool) -> None:
+    site.publish(price=factories.make_price("0.000001", "0.000002"))
+    found = send(site, content="one two", user="ada@example.com", stream=is_streamed)
+    assert found.status_code == 200, found.text
+    response = events_of(found.content)[-1]["response"] if is_streamed else found.json()
+    row = site.settled()
+    assert (response["id"], response["object"]) == (row.id, "response")
+    assert (response["status"], text_of(response)) == ("completed", "You said: one two")
+    assert response["usage"] == {
+        "input_tokens": 2,
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "output_tokens": 4,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": 6,
+        "cost": 0.00001,
+        "is_byok": False,
+        "cost_details": {
+            "upstream_inference_cost": 0.00001,
+            "upstream_inference_input_cost": 0.000002,
+            "upstream_inference_output_cost": 0.000008,
+        },
+    }
+    assert (row.status, row.operation, row.cost_nano) == ("completed", "chat/completions", 10_000)
+    assert found.headers["x-generation-id"] == row.id
+    assert "x-left-out" not in found.headers
+    [request] = site.dialled()
+    assert "ada@example.com" not in json.dumps(request.body)
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_what_is_left_out_is_named_in_a_header(site: Site, is_streamed: bool) -> None:
+    site.publish()
+    foreign = {"type": "reasoning", "summary": [], "encrypted_content": "gAAAA"}
+    found = send(
+        site,
+        content=[{"role": "user", "content": "Hi"}, foreign],
+        tools=[{"type": "web_search"}, FUNCTION],
+        stream=is_streamed,
+    )
+    assert found.headers["x-left-out"] == "web_search, input.reasoning"
+    [request] = site.dialled()
+    assert [tool["type"] for tool in request.body["tools"]] == ["function"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"background": True}, "background"),
+        ({"store": True}, "store"),
+        ({"content": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].type"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"),
+        ({"content": "x" * 70_000, "truncation": "auto"}, "truncation"),
+    ],
+)
+def test_a_refusal_changes_nothing(site: Site, fields: dict[str, Any], name: str) -> None:
+    site.publish()
+    before = everything()
+    found = send(site, **fields)
+    assert found.status_code == 400, found.text
+    error = found.json()["error"]
+    assert (error["code"], [*error["metadata"]["fields"]]) == (400, [name])
+    assert everything() == before
+    site.assert_nothing_happened()
+
+
+def test_the_key_is_checked_before_the_body(site: Site) -> None:
+    for key, status in (("sk-unknown", 401), (site.tenant.management_key, 403)):
+        refused = send(site, headers={"Authorization": f"Bearer {key}"}, content=5)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (status, status)
+    got = requests.get(f"{site.server}{RESPONSES}", timeout=20)
+    assert (got.status_code, got.headers["allow"]) == (405, "POST")
+
+
+def test_a_quiet_stream_is_kept_alive_with_comments(site: Site, settings: LazySettings) -> None:
+    settings.STREAM_KEEPALIVE_INTERVAL = 0.05
+    site.publish("sim-gated")
+    chunks = send(site, content="one two", stream=True).iter_content(None)
+    first = next(chunks)
+    assert first.startswith(b"event: response.created\n")
+    assert next(chunks).startswith(b": ")
+    settings.STREAM_KEEPALIVE_INTERVAL = 60
+    site.upstream.release(20)
+    rest = first + b"".join(chunks)
+    assert text_of(events_of(rest)[-1]["response"]) == "You said: one two"
+    assert site.settled().status == "completed"
+
+
+def test_a_caller_that_leaves_ends_the_upstream(site: Site) -> None:
+    site.publish("sim-gated", price=factories.make_price("0.000001", "0.000002"))
+    site.upstream.release(3)
+    with send(site, content="one two", stream=True) as found:
+        seen = b""
+        for data in found.iter_content(None):
+            seen += data
+            if b" said" in seen:
+                break
+    [request] = site.dialled()
+    assert site.upstream.wait_until(lambda: request.client_closed_at is not None)
+    assert site.settled().status == "cancelled"
+
+
+@pytest.mark.parametrize("behaviour", ["sim-reset-stream", "sim-close-stream"])
+def test_a_stream_that_breaks_off_ends_in_a_failed_response(site: Site, behaviour: str) -> None:
+    site.publish(behaviour)
+    found = send(site, content="one two", stream=True)
+    assert found.status_code == 200
+    last = events_of(found.content)[-1]
+    assert last["type"] == "response.failed"
+    error = last["response"]["error"]
+    assert error["code"] == "server_error"
+    assert error["message"]
+    assert error["metadata"]["error_type"] == "provider_unavailable"
+    assert site.settled().status == "failed"
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_failure_before_the_first_event_has_its_status(site: Site, is_streamed: bool) -> None:
+    site.publish("sim-status:429,7")
+    found = send(site, content="one two", stream=is_streamed)
+    assert (found.status_code, found.headers["retry-after"]) == (429, "7")
+    assert found.json()["error"]["code"] == 429
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_bound_that_is_reached_is_incomplete(site: Site, is_streamed: bool) -> None:
+    site.publish()
+    found = send(site, content="one two three", max_output_tokens=2, stream=is_streamed)
+    response = events_of(found.content)[-1]["response"] if is_streamed else found.json()
+    assert response["status"] == "incomplete"
+    assert response["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert response["max_output_tokens"] == 2
+
+
+def test_a_long_answer_is_converted(site: Site) -> None:
+    site.publish("sim-big:3000000")
+    assert len(text_of(send(site).json())) == 3_000_000
+
+
+def test_a_long_stream_is_converted(site: Site) -> None:
+    site.publish("sim-chunks:20000")
+    text = text_of(events_of(send(site, stream=True).content)[-1]["response"])
+    assert text == "".join(f" {number}" for number in range(20_000))
+
+
+def test_an_answer_beyond_the_bound_is_refused(site: Site) -> None:
+    site.publish("sim-big:8388608")
+    found = send(site)
+    assert found.status_code == 502
+    assert "/chat/completions" in found.json()["error"]["message"]
+    site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+
+
+def test_items_reach_the_upstream_as_messages(site: Site) -> None:
+    site.publish("sim-mirror")
+    call = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"a": "b"}'}
+    output = {"type": "function_call_output", "call_id": "c1", "output": "12 °C"}
+    found = send(site, content=[call, output, {"role": "user", "content": "Hi"}])
+    seen = json.loads(text_of(found.json()))["body"]
+    assert [each["role"] for each in seen["messages"]] == ["assistant", "tool", "user"]
+
+
+def test_routing_metadata_comes_with_the_response(site: Site) -> None:
+    site.publish()
+    headers = {"X-OpenRouter-Metadata": "enabled"}
+    plain = send(site, headers).json()
+    streamed = events_of(send(site, headers, stream=True).content)[-1]["response"]
+    assert plain["openrouter_metadata"]["requested"] == "acme/falcon"
+    assert streamed["openrouter_metadata"]["requested"] == "acme/falcon"
