@@ -144,7 +144,8 @@ class GrowingMessage:
             return self._pieces
         self._close_part()
         self._is_refusal = is_refusal
-        self._pieces = pieces = []
+        pieces: list[str] = []
+        self._pieces = pieces
         part = refusal_part("") if is_refusal else text_part("")
         self._write("response.content_part.added", part=part)
         return pieces
