@@ -40,6 +40,8 @@ def skewed_hosts(django_db_setup: None, django_db_blocker: object) -> Iterator[d
         serve("--workers", "2", **shifted(2)) as ahead,
         serve(**shifted(-2)) as behind,
     ):
+        # The first request to the control plane loads it, which takes long under libfaketime.
+        assert requests.get(f"{behind.address}/api/v1/key", timeout=120).status_code == 401
         yield {2: ahead, -2: behind}
 
 
