@@ -179,9 +179,8 @@ class AdmissionStore:
         try:
             stored |= await self._store(list(admitted.values()), budgets)
         except Rejected:
-            # A row that one admission refers to has just been deleted. Or its account has just
-            # received a payment: PostgreSQL checks a row's constraints before it sees that its
-            # statement has locked a newer version of the row. Only that request is decided again.
+            # A row that one admission refers to has just been deleted. Only that request is decided
+            # again.
             refusals = await self._store_each(admitted, budgets, stored, is_last=is_last)
             for index, error in refusals.items():
                 decisions[index] = error

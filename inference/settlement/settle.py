@@ -127,13 +127,9 @@ class SettlementStore:
     async def _store_alone(
         self, item: Settlement, organizations: Collection[UUID]
     ) -> Blocked | None:
-        """Stores one settlement; drops the upstream's texts if it cannot be stored with them.
-
-        It is tried twice unchanged: PostgreSQL checks a row's constraints before it sees that its
-        statement has locked a newer version, which a payment may have changed.
-        """
+        """Stores one settlement; drops the upstream's texts if it cannot be stored with them."""
         problem: Exception | None = None
-        for candidate in (item, item, item.without_upstream_texts()):
+        for candidate in (item, item.without_upstream_texts()):
             try:
                 await self._execute([candidate], organizations)
             except Blocked as exc:

@@ -137,12 +137,10 @@ def _end_organization(abandoned: Sequence[_Abandoned]) -> int:
 def _end_alone(abandoned: _Abandoned) -> int:
     """Ends one generation; without a charge, if its cost is out of range.
 
-    It is tried twice unchanged: PostgreSQL checks a row's constraints before it sees that its
-    statement has locked a newer version, which a payment may have changed. A locked one is not
-    waited for: there may be hundreds, and the next sweep finds them again.
+    A locked one is not waited for: there may be hundreds, and the next sweep finds them again.
     """
     problem: Exception | None = None
-    for is_free in (False, False, True):
+    for is_free in (False, True):
         try:
             ended = _store([abandoned], lock_ms=_ALONE_LOCK_MS, is_free=is_free)
         except Blocked:

@@ -26,8 +26,13 @@
 --             The account lock is exclusive and comes before the shared ones: a writer that waits
 --             for the organization then waits for one batch, not for a queue of batches.
 --
--- The statement is planned once, perhaps while its tables are empty. Rows are therefore found by an
--- array of their keys, which every plan answers from the index.
+-- Accounts and meters have many versions while any transaction stays open. Each is searched once,
+-- from the end of its index, where the newest version is (`>= … <= … ORDER BY … DESC LIMIT 1`: with
+-- `=` PostgreSQL would begin with the oldest). The functions change the locked rows by their
+-- addresses (`ctid`); billing/migrations/0007_changes_by_address.py has them and says why.
+--
+-- The statement is planned once, perhaps while its tables are empty. Other rows are therefore found
+-- by an array of their keys, which every plan answers from the index.
 WITH batch AS (
     SELECT *
     FROM json_to_recordset($1::json) AS v (
@@ -47,13 +52,18 @@ already_stored AS MATERIALIZED (
 ),
 
 locked_accounts AS MATERIALIZED (
-    SELECT
-        a.id, a.organization_id,
-        a.posted_credits - a.posted_debits - a.pending_debits AS available
-    FROM billing_account AS a
-    WHERE a.id = any(array(SELECT credits_id FROM batch))
-    ORDER BY a.id
-    FOR NO KEY UPDATE
+    SELECT a.*
+    FROM (SELECT DISTINCT credits_id AS id FROM batch ORDER BY credits_id) AS w
+    CROSS JOIN LATERAL (
+        SELECT
+            a.ctid AS tid, a.id, a.organization_id,
+            a.posted_credits - a.posted_debits - a.pending_debits AS available
+        FROM billing_account AS a
+        WHERE a.id >= w.id AND a.id <= w.id
+        ORDER BY a.id DESC
+        LIMIT 1
+        FOR NO KEY UPDATE
+    ) AS a
 ),
 
 locked_organizations AS MATERIALIZED (
@@ -93,13 +103,22 @@ ceilings AS (
 ),
 
 locked_meters AS MATERIALIZED (
-    SELECT
-        m.subject_id, m.cost + m.held_cost AS cost, m.byok + m.held_byok AS byok, m.requests,
-        m.cost AS spent, m.byok AS spent_byok, m.tokens + m.held_tokens AS tokens, m.running
-    FROM billing_meter AS m
-    WHERE m.subject_id = any(array(SELECT unnest(subjects) FROM current_rows))
-    ORDER BY m.subject_id
-    FOR NO KEY UPDATE
+    SELECT m.*
+    FROM (
+        SELECT DISTINCT s.id FROM current_rows AS r CROSS JOIN LATERAL unnest(r.subjects) AS s (id)
+        ORDER BY s.id
+    ) AS w
+    CROSS JOIN LATERAL (
+        SELECT
+            m.ctid AS tid, m.subject_id, m.cost + m.held_cost AS cost,
+            m.byok + m.held_byok AS byok, m.requests, m.cost AS spent, m.byok AS spent_byok,
+            m.tokens + m.held_tokens AS tokens, m.running
+        FROM billing_meter AS m
+        WHERE m.subject_id >= w.id AND m.subject_id <= w.id
+        ORDER BY m.subject_id DESC
+        LIMIT 1
+        FOR NO KEY UPDATE
+    ) AS m
 ),
 
 -- Organizations whose balance, and subjects whose budget, does not cover the batch.
@@ -141,47 +160,34 @@ holds AS (
     WHERE hold_nano > 0
 ),
 
-held_accounts AS (
-    UPDATE billing_account AS a SET pending_debits = a.pending_debits + w.hold
-    FROM (SELECT credits_id, sum(hold_nano) AS hold FROM accepted GROUP BY credits_id) AS w
-    WHERE
-        a.id = w.credits_id AND w.hold > 0
-        AND a.id = any(array(SELECT id FROM locked_accounts))
+held_accounts AS MATERIALIZED (
+    SELECT causeway_hold_accounts_1(array_agg(a.tid), array_agg(w.hold))
+    FROM (
+        SELECT credits_id, sum(hold_nano)::bigint AS hold FROM accepted GROUP BY credits_id
+    ) AS w
+    INNER JOIN locked_accounts AS a ON w.credits_id = a.id
+    WHERE w.hold > 0
 ),
 
-held_meters AS (
-    UPDATE billing_meter AS m
-    SET
-        held_cost = m.held_cost + w.cost,
-        held_byok = m.held_byok + w.byok,
-        held_tokens = m.held_tokens + w.tokens,
-        requests = m.requests + w.requests,
-        running = m.running + w.requests,
-        last_used_at = now(),
-        requests_before = CASE
-            WHEN m.minute >= date_trunc('minute', now()) THEN m.requests_before ELSE m.requests
-        END,
-        requests_before_day = CASE
-            WHEN m.minute >= date_trunc('day', now(), 'UTC')
-                THEN coalesce(m.requests_before_day, m.requests)
-            ELSE m.requests
-        END,
-        tokens_before = CASE
-            WHEN m.minute >= date_trunc('minute', now()) THEN m.tokens_before ELSE m.tokens
-        END,
-        minute = greatest(m.minute, date_trunc('minute', now()))
+held_meters AS MATERIALIZED (
+    SELECT h.*
     FROM (
         SELECT
-            s.subject_id, sum(r.hold_nano) AS cost, sum(r.upstream_hold_nano) AS byok,
-            sum(r.held_tokens) AS tokens, count(*) AS requests
-        FROM accepted AS r
-        CROSS JOIN LATERAL unnest(r.subjects) AS s (subject_id)
-        GROUP BY s.subject_id
-    ) AS w
-    WHERE
-        m.subject_id = w.subject_id
-        AND m.subject_id = any(array(SELECT subject_id FROM locked_meters))
-    RETURNING m.*
+            array_agg(m.tid) AS tids, array_agg(w.cost) AS costs, array_agg(w.byok) AS byoks,
+            array_agg(w.tokens) AS tokens, array_agg(w.requests) AS requests
+        FROM (
+            SELECT
+                s.id, sum(r.hold_nano)::bigint AS cost, sum(r.upstream_hold_nano)::bigint AS byok,
+                sum(r.held_tokens)::bigint AS tokens, count(*) AS requests
+            FROM accepted AS r
+            CROSS JOIN LATERAL unnest(r.subjects) AS s (id)
+            GROUP BY s.id
+        ) AS w
+        INNER JOIN locked_meters AS m ON w.id = m.subject_id
+    ) AS e
+    CROSS JOIN LATERAL causeway_hold_meters_1(
+        e.tids, e.costs, e.byoks, e.tokens, e.requests
+    ) AS h
 ),
 
 stored AS (
@@ -210,6 +216,7 @@ journals AS (
 SELECT id, NULL::json AS meter FROM stored
 UNION ALL
 SELECT id, NULL AS meter FROM already_stored
+WHERE (SELECT count(*) FROM held_accounts) >= 0
 UNION ALL
 SELECT
     NULL AS id,

@@ -13,6 +13,9 @@
 -- Lock order: generations (those of the batch, in no fixed order: a generation has one worker, and
 --             the sweeper skips locked rows) and their transfers, which name the accounts; accounts
 --             by id, meters by subject; then the journals of the locked generations.
+--
+-- Accounts and meters are searched once, from the end of their index, and changed by their
+-- addresses: see admit.sql for the reason.
 WITH batch AS (
     SELECT *
     FROM json_to_recordset($1::json) AS v (
@@ -76,59 +79,76 @@ ended_holds AS (
 ),
 
 charged AS MATERIALIZED (
-    SELECT debit_id, credit_id, sum(amount_nano) AS held, sum(posted_nano) AS cost
-    FROM ended_holds
-    GROUP BY debit_id, credit_id
+    SELECT
+        c.id, sum(c.held)::bigint AS held, sum(c.debits)::bigint AS debits,
+        sum(c.credits)::bigint AS credits
+    FROM (
+        SELECT debit_id AS id, amount_nano AS held, posted_nano AS debits, 0 AS credits
+        FROM ended_holds
+        UNION ALL
+        SELECT credit_id AS id, 0 AS held, 0 AS debits, posted_nano AS credits FROM ended_holds
+    ) AS c
+    GROUP BY c.id
 ),
 
 used AS MATERIALIZED (
     SELECT
-        s.subject_id, sum(r.cost_nano) AS cost, sum(r.byok_cost_nano) AS byok,
-        sum(r.hold_nano) AS hold, sum(r.byok_hold_nano) AS byok_hold,
-        sum(coalesce(r.prompt_tokens, 0) + coalesce(r.completion_tokens, 0)) AS tokens,
-        coalesce(sum(r.held_tokens), 0) AS held_tokens,
+        s.id, sum(r.cost_nano)::bigint AS cost, sum(r.byok_cost_nano)::bigint AS byok,
+        sum(r.hold_nano)::bigint AS hold, sum(r.byok_hold_nano)::bigint AS byok_hold,
+        sum(coalesce(r.prompt_tokens, 0) + coalesce(r.completion_tokens, 0))::bigint AS tokens,
+        coalesce(sum(r.held_tokens), 0)::bigint AS held_tokens,
         -- A worker of an earlier release did not count its requests.
-        count(r.held_tokens) AS counted,
-        (now() AT TIME ZONE 'UTC')::date AS today,
-        date_trunc('minute', now()) AS this_minute
+        count(r.held_tokens) AS counted
     FROM settled AS r
-    CROSS JOIN LATERAL unnest(r.subjects) AS s (subject_id)
-    GROUP BY s.subject_id
+    CROSS JOIN LATERAL unnest(r.subjects) AS s (id)
+    GROUP BY s.id
 ),
 
 locked_accounts AS MATERIALIZED (
-    SELECT a.id
-    FROM billing_account AS a
-    WHERE a.id = any(array(SELECT unnest(ARRAY[debit_id, credit_id]) FROM charged))
-    ORDER BY a.id
-    FOR NO KEY UPDATE
+    SELECT a.tid, w.held, w.debits, w.credits
+    FROM (SELECT * FROM charged ORDER BY id) AS w
+    CROSS JOIN LATERAL (
+        SELECT a.ctid AS tid
+        FROM billing_account AS a
+        WHERE a.id >= w.id AND a.id <= w.id
+        ORDER BY a.id DESC
+        LIMIT 1
+        FOR NO KEY UPDATE
+    ) AS a
 ),
 
 locked_meters AS MATERIALIZED (
-    SELECT m.subject_id
-    FROM billing_meter AS m
-    WHERE
-        m.subject_id = any(array(SELECT subject_id FROM used))
-        AND (SELECT count(*) FROM locked_accounts) >= 0
-    ORDER BY m.subject_id
-    FOR NO KEY UPDATE
+    SELECT m.tid, w.*
+    FROM (
+        SELECT * FROM used WHERE (SELECT count(*) FROM locked_accounts) >= 0 ORDER BY id
+    ) AS w
+    CROSS JOIN LATERAL (
+        SELECT m.ctid AS tid
+        FROM billing_meter AS m
+        WHERE m.subject_id >= w.id AND m.subject_id <= w.id
+        ORDER BY m.subject_id DESC
+        LIMIT 1
+        FOR NO KEY UPDATE
+    ) AS m
 ),
 
 -- Counting takes every lock, in order, before the first account or meter is changed.
-settled_accounts AS (
-    UPDATE billing_account AS a
-    SET
-        pending_debits = a.pending_debits - c.held,
-        posted_debits = a.posted_debits + c.debits,
-        posted_credits = a.posted_credits + c.credits
-    FROM (
-        SELECT debit_id AS id, held, cost AS debits, 0 AS credits FROM charged
-        UNION ALL
-        SELECT credit_id AS id, 0 AS held, 0 AS debits, cost AS credits FROM charged
-    ) AS c
-    WHERE
-        a.id = c.id AND (SELECT count(*) FROM locked_meters) >= 0
-        AND a.id = any(array(SELECT id FROM locked_accounts))
+settled_accounts AS MATERIALIZED (
+    SELECT
+        causeway_settle_accounts_1(
+            array_agg(tid), array_agg(held), array_agg(debits), array_agg(credits)
+        )
+    FROM locked_accounts
+    WHERE (SELECT count(*) FROM locked_meters) >= 0
+),
+
+settled_meters AS MATERIALIZED (
+    SELECT
+        causeway_settle_meters_1(
+            array_agg(tid), array_agg(cost), array_agg(byok), array_agg(hold),
+            array_agg(byok_hold), array_agg(tokens), array_agg(held_tokens), array_agg(counted)
+        )
+    FROM locked_meters
 ),
 
 excesses AS (
@@ -147,51 +167,6 @@ excesses AS (
     WHERE excess_nano > 0 OR claimed_prompt_tokens IS NOT NULL
 ),
 
--- A transaction that began before midnight may come after one that began later: the day of a meter
--- never goes back.
-settled_meters AS (
-    UPDATE billing_meter AS m
-    SET
-        day = greatest(m.day, e.today),
-        cost_daily = CASE WHEN m.day >= e.today THEN m.cost_daily ELSE 0 END + e.cost,
-        cost_weekly = CASE
-            WHEN m.day >= date_trunc('week', e.today)::date THEN m.cost_weekly ELSE 0
-        END + e.cost,
-        cost_monthly = CASE
-            WHEN m.day >= date_trunc('month', e.today)::date THEN m.cost_monthly ELSE 0
-        END + e.cost,
-        byok_daily = CASE WHEN m.day >= e.today THEN m.byok_daily ELSE 0 END + e.byok,
-        byok_weekly = CASE
-            WHEN m.day >= date_trunc('week', e.today)::date THEN m.byok_weekly ELSE 0
-        END + e.byok,
-        byok_monthly = CASE
-            WHEN m.day >= date_trunc('month', e.today)::date THEN m.byok_monthly ELSE 0
-        END + e.byok,
-        cost = m.cost + e.cost,
-        byok = m.byok + e.byok,
-        held_cost = m.held_cost - e.hold,
-        held_byok = m.held_byok - e.byok_hold,
-        tokens = m.tokens + e.tokens,
-        held_tokens = greatest(m.held_tokens - e.held_tokens, 0),
-        running = greatest(m.running - e.counted, 0),
-        requests_before = CASE
-            WHEN m.minute >= e.this_minute THEN m.requests_before ELSE m.requests
-        END,
-        requests_before_day = CASE
-            WHEN m.minute >= date_trunc('day', e.this_minute, 'UTC')
-                THEN coalesce(m.requests_before_day, m.requests)
-            ELSE m.requests
-        END,
-        tokens_before = CASE
-            WHEN m.minute >= e.this_minute THEN m.tokens_before ELSE m.tokens
-        END,
-        minute = greatest(m.minute, e.this_minute)
-    FROM used AS e
-    WHERE
-        m.subject_id = e.subject_id AND (SELECT count(*) FROM locked_meters) >= 0
-        AND m.subject_id = any(array(SELECT subject_id FROM locked_meters))
-),
-
 -- Journals come last: while this statement waits for an account or a meter, the heartbeat still
 -- writes to them.
 deleted_journals AS (
@@ -202,3 +177,6 @@ deleted_journals AS (
 )
 
 SELECT id FROM settled
+WHERE
+    (SELECT count(*) FROM settled_accounts) >= 0
+    AND (SELECT count(*) FROM settled_meters) >= 0
