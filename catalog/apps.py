@@ -13,6 +13,7 @@ class CatalogConfig(CausewayApp):
         "languagemodel": ModelDeclaration("neurology", title_columns=("name", "slug")),
         "modelendpoint": ModelDeclaration("hub", permissions={Role.FINANCE: ("change",)}),
         "priceversion": ModelDeclaration("sell"),
+        "catalogproposal": ModelDeclaration("price_change", title_columns=("subject",)),
         "catalogversion": INTERNAL,
         "catalogchange": INTERNAL,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import date
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -16,6 +17,7 @@ from catalog.rows import (
     EndpointRow,
     ModelRow,
     ProviderRow,
+    Source,
     endpoint_key,
     endpoint_row,
     endpoint_values,
@@ -36,22 +38,36 @@ _Stored = TypeVar("_Stored", Provider, LanguageModel)
 _Row = TypeVar("_Row")
 
 KINDS: Final = ("providers", "models", "endpoints")
+_ORIGIN: Final = ("source", "as_of", "updated_at")
+
+
+class _About(msgspec.Struct):
+    """The origin of a file; other members are for people."""
+
+    source: Source = ""
+    as_of: date | None = None
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
     providers: list[msgspec.Raw] = []
     models: list[msgspec.Raw] = []
     endpoints: list[msgspec.Raw] = []
-    about: dict[str, Any] | None = None
+    about: _About | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """The rows of a file. Every row is valid, and no key is repeated."""
+    """The rows of a file. Every row is valid, and no key is repeated.
+
+    ``source`` and ``as_of`` are written to endpoints that are new or change, unless their row names
+    its own.
+    """
 
     providers: list[ProviderRow]
     models: list[ModelRow]
     endpoints: list[EndpointRow]
+    source: str = ""
+    as_of: date | None = None
 
 
 def parse(data: bytes) -> Catalog:
@@ -81,8 +97,13 @@ def parse(data: bytes) -> Catalog:
     _refuse_repeated([(place, row.canonical_slug) for place, row in models], problems)
     _refuse_repeated([(place, endpoint_key(row)) for place, row in endpoints], problems)
     problems.raise_if_any()
+    about = file.about or _About()
     return Catalog(
-        [row for _, row in providers], [row for _, row in models], [row for _, row in endpoints]
+        [row for _, row in providers],
+        [row for _, row in models],
+        [row for _, row in endpoints],
+        about.source,
+        about.as_of,
     )
 
 
@@ -122,7 +143,7 @@ def apply(catalog: Catalog, *, dry_run: bool = False, on_row: RowListener | None
             LanguageModel,
         )
         _require_references(catalog.endpoints, models, providers)
-        _upsert_endpoints(count_row, catalog.endpoints, models, providers)
+        _upsert_endpoints(count_row, catalog, models, providers)
         transaction.set_rollback(dry_run)
     return report
 
@@ -181,7 +202,7 @@ def _upsert(
 
 def _upsert_endpoints(
     count_row: RowListener,
-    rows: list[EndpointRow],
+    catalog: Catalog,
     models: dict[str, LanguageModel],
     providers: dict[str, Provider],
 ) -> None:
@@ -192,7 +213,7 @@ def _upsert_endpoints(
     created: list[ModelEndpoint] = []
     updated: list[ModelEndpoint] = []
     prices: list[PriceVersion] = []
-    for row in rows:
+    for row in catalog.endpoints:
         values = endpoint_values(row)
         price = parse_price(row.pricing)
         endpoint = stored.get(endpoint_key(row))
@@ -214,6 +235,8 @@ def _upsert_endpoints(
                 endpoint.updated_at = clock.now()
                 updated.append(endpoint)
                 outcome = RowOutcome.UPDATE
+        if outcome is not RowOutcome.UNCHANGED and "source" not in values:
+            endpoint.source, endpoint.as_of = catalog.source, catalog.as_of
         count_row("endpoints", " ".join(endpoint_key(row)), outcome)
         if not has_same_price:
             endpoint.price = PriceVersion.of(subject_id=endpoint.pk, price=price)
@@ -225,7 +248,7 @@ def _upsert_endpoints(
     if updated:
         ModelEndpoint.objects.bulk_update(
             updated,
-            ["price", *endpoint_values(rows[0]), "updated_at"],
+            [*dict.fromkeys(("price", *endpoint_values(catalog.endpoints[0]), *_ORIGIN))],
             batch_size=1000,
         )
 

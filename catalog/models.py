@@ -20,8 +20,9 @@ from catalog.capabilities import (
 from catalog.pricing import Price
 from config import secrets
 from config.audit.triggers import Audit
+from config.clocks.clock import clock
 from config.credentials import Secret
-from config.models import BaseModel, StampField
+from config.models import BaseModel, StampField, StatefulModel
 from config.triggers import TRANSACTION_ID, AppendOnly, VersionBump
 
 # The entries that the log of changes keeps. A process with an older copy reads the whole catalogue.
@@ -395,6 +396,14 @@ class ModelEndpoint(BaseModel):
     is_moderated = models.BooleanField(default=False)
     zdr = models.BooleanField("zero data retention", default=False)
     supported_parameters = ArrayField(models.CharField(max_length=64), default=list, blank=True)
+    source = models.CharField(
+        max_length=255,
+        default="",
+        db_default="",
+        editable=False,
+        help_text="The price list that the price comes from. Empty: an operator set it.",
+    )
+    as_of = models.DateField(null=True, editable=False, help_text="The day of the price list.")
     is_listed = models.BooleanField(
         default=True, help_text="Off: the endpoint was removed from the catalogue."
     )
@@ -413,3 +422,84 @@ class ModelEndpoint(BaseModel):
 
     def __str__(self) -> str:
         return f"{self.model} at {self.provider}"
+
+
+class CatalogProposal(StatefulModel):
+    """A change of one endpoint that a public price list suggests, and that a person decides.
+
+    WAITING → APPROVED, in the transaction that applies it; WAITING → REFUSED; or WAITING →
+    WITHDRAWN when the list no longer suggests it. ``content`` is what an approval imports, in the
+    form of a catalogue file; without endpoints, the endpoint is delisted. ``changes`` is what the
+    person sees. ``basis`` is the digest of the endpoint at that time; empty if there was none.
+    """
+
+    class Status(models.TextChoices):
+        WAITING = "waiting", "waiting"
+        APPROVED = "approved", "approved"
+        REFUSED = "refused", "refused"
+        WITHDRAWN = "withdrawn", "withdrawn"
+
+    class Reason(models.TextChoices):
+        """Why the change waits for a person."""
+
+        RISE = "rise", "a price rises"
+        FALL = "fall", "a price falls below a tenth"
+        UNPRICED = "unpriced", "the list has no price"
+        VANISHED = "vanished", "no longer in the list"
+        NEW = "new", "a new endpoint"
+        CHANGE = "change", "a change"
+
+    source = models.CharField(max_length=32, editable=False)
+    as_of = models.DateField(editable=False)
+    subject = models.CharField(max_length=1100, editable=False)
+    endpoint_id = models.UUIDField(null=True, editable=False)
+    reason = models.CharField(max_length=16, choices=Reason, editable=False)
+    changes = models.JSONField(editable=False)
+    content = models.JSONField(editable=False)
+    basis = models.CharField(max_length=64, default="", editable=False)
+    status = models.CharField(max_length=16, choices=Status, default=Status.WAITING, editable=False)
+    decided_at = models.DateTimeField(null=True, editable=False)
+    decided_by = models.CharField(max_length=255, default="", editable=False)
+
+    class Meta:
+        ordering = ("-created_at", "subject")
+        constraints = [
+            models.UniqueConstraint(
+                fields=("subject",), condition=Q(status="waiting"), name="catalog_proposal_unique"
+            ),
+            models.CheckConstraint(
+                condition=Q(status="waiting", decided_at=None)
+                | (Q(decided_at__isnull=False) & ~Q(status="waiting")),
+                name="catalog_proposal_is_consistent",
+            ),
+        ]
+        triggers = [Audit()]
+
+    def __str__(self) -> str:
+        return self.subject
+
+    @property
+    def required_permission(self) -> str:
+        """The permission to decide: that of prices, or that of the catalogue's other columns."""
+        is_price = all(str(change["column"]).startswith("pricing") for change in self.changes)
+        return "catalog.change_modelendpoint" if is_price else "catalog.add_modelendpoint"
+
+    def approve(self, *, by: str) -> None:
+        """WAITING → APPROVED. The caller applies the change in the same transaction."""
+        self._decide(self.Status.APPROVED, by)
+
+    def refuse(self, *, by: str) -> None:
+        """WAITING → REFUSED. The same change is not proposed again."""
+        self._decide(self.Status.REFUSED, by)
+
+    def withdraw(self, *, by: str) -> None:
+        """WAITING → WITHDRAWN."""
+        self._decide(self.Status.WITHDRAWN, by)
+
+    def _decide(self, status: Status, by: str) -> None:
+        with transaction.atomic():
+            self.lock()
+            self.require_status(self.Status.WAITING)
+            self.status = status
+            self.decided_at, self.decided_by = clock.now(), by
+            self.save_fields("status", "decided_at", "decided_by")

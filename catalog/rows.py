@@ -30,6 +30,7 @@ _ADDRESS: Final = r"^https?://[^\s\x00-\x1f\x7f-\x9f]+\Z"
 _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=255, pattern=_PLAIN)]
 _Word = Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern=_PLAIN)]
 _Modality = Annotated[str, msgspec.Meta(min_length=1, max_length=32, pattern=_PLAIN)]
+Source = Annotated[str, msgspec.Meta(max_length=255, pattern=_PLAIN)]
 _Code = Annotated[str, msgspec.Meta(min_length=1, max_length=16, pattern=_PLAIN)]
 _Path = Annotated[str, msgspec.Meta(pattern=_PATH, max_length=255)]
 _Count = Annotated[int, msgspec.Meta(ge=1, le=10**15)]
@@ -108,6 +109,9 @@ class EndpointRow(msgspec.Struct, forbid_unknown_fields=True):
     region: _Code = "global"
     zdr: bool = False
     supported_parameters: list[_Word] = []
+    # An import without these members writes the file's own to the rows that change.
+    source: Source | msgspec.UnsetType = msgspec.UNSET
+    as_of: date | msgspec.UnsetType | None = msgspec.UNSET
 
 
 def endpoint_key(row: EndpointRow) -> tuple[str, str, str, str]:
@@ -185,7 +189,9 @@ def provider_values(row: ProviderRow) -> dict[str, Any]:
 
 
 def endpoint_values(row: EndpointRow) -> dict[str, Any]:
+    origin = {"source": row.source, "as_of": row.as_of or None}
     return {
+        **({} if row.source is msgspec.UNSET else origin),
         "context_length": row.context_length,
         "max_completion_tokens": row.max_completion_tokens,
         "quantization": row.quantization,
@@ -296,6 +302,8 @@ def endpoint_row(endpoint: ModelEndpoint) -> EndpointRow:
         region=endpoint.region,
         zdr=endpoint.zdr,
         supported_parameters=endpoint.supported_parameters,
+        source=endpoint.source or msgspec.UNSET,
+        as_of=endpoint.as_of or msgspec.UNSET,
     )
 
 

@@ -35,6 +35,8 @@ VERSION = importlib.metadata.version("causeway")
 DATA_DIR = Path(env.str("DATA_DIR", default=str(BASE_DIR / ".data"))).expanduser().absolute()
 _database_url = env.str("DATABASE_URL", default="").strip()
 EMBEDDED = _database_url in ("", "embedded")
+# The public price lists that catalog.sync reads.
+_PRICE_LISTS = ("litellm", "openrouter", "models.dev")
 _SWITCHES = {
     **dict.fromkeys(("off", "false", "no", "0"), False),
     **dict.fromkeys(("on", "true", "yes", "1"), True),
@@ -180,6 +182,20 @@ def _region_hosts(items: list[str]) -> dict[str, str]:
         return parse_region_hosts(item.strip() for item in items)
     except ValueError as exc:
         raise ImproperlyConfigured(f"REGION_HOSTS is a comma list of name=region: {exc}.") from None
+
+
+def _price_lists(name: str) -> dict[str, str]:
+    """Reads a comma list of ``SOURCE=URL``, at most one for each source."""
+    found: dict[str, str] = {}
+    for item in env.list(name, default=[]):
+        source, _, url = item.strip().partition("=")
+        if source not in _PRICE_LISTS or source in found or not url.startswith("https://"):
+            raise ImproperlyConfigured(
+                f"{name} is a comma list of SOURCE=URL with an https:// URL for each of "
+                f"{', '.join(_PRICE_LISTS)} at most."
+            )
+        found[source] = url
+    return found
 
 
 def _chains() -> dict[int, Chain]:
@@ -395,6 +411,9 @@ BYOK_FEE_PERCENT = _percentage("BYOK_FEE_PERCENT")
 CHAINS = _chains()
 BALANCE_ALERT_NANO = _dollars("BALANCE_ALERT_USD", "5")
 GRANT_APPROVAL_NANO = _dollars("GRANT_APPROVAL_LIMIT", "0")
+CATALOG_RISE_LIMIT = _integer("CATALOG_RISE_LIMIT", 20, minimum=0)
+CATALOG_SYNC = _price_lists("CATALOG_SYNC")
+CATALOG_SYNC_APPLIES = _switch("CATALOG_SYNC_APPLIES", default=False)
 TOP_UP_LIFETIME = _integer("TOP_UP_LIFETIME", 3600)
 TOP_UP_GRACE = _integer("TOP_UP_GRACE", 86_400, minimum=0)
 

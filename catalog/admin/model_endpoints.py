@@ -107,10 +107,15 @@ class ModelEndpointAdmin(ReviewedEndpoints, CatalogueAdmin):
         ),
         (
             "Record",
-            {"classes": ["collapse"], "fields": (("id", "reviews"), ("created_at", "updated_at"))},
+            {
+                "classes": ["collapse"],
+                "fields": (("id", "reviews"), ("source", "as_of"), ("created_at", "updated_at")),
+            },
         ),
     )
-    readonly_fields = ("rates", "reviews", "id", "created_at", "updated_at")
+    readonly_fields = (
+        "rates", "reviews", "id", "source", "as_of", "created_at", "updated_at",
+    )  # fmt: skip
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Replaces the rate fields with plain text for an operator who may only view."""
@@ -160,6 +165,8 @@ class ModelEndpointAdmin(ReviewedEndpoints, CatalogueAdmin):
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         super().save_model(request, obj, form, change)
         if change and obj.price.price != form.price:
+            # No price list has set this price: a sync asks before it replaces it.
+            obj.source, obj.as_of = "", None
             obj.price = PriceVersion.of(subject_id=obj.pk, price=form.price)
             obj.price.save()
-            obj.save_fields("price")
+            obj.save_fields("price", "source", "as_of")

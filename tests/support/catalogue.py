@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Any
 
+import msgspec
 from rest_framework.test import APIClient
 
-from catalog.models import ModelEndpoint
+from catalog.models import CatalogProposal, ModelEndpoint
+from catalog.pricing import decimal_text
+from catalog.rows import endpoint_row
+from catalog.sync.planning import digest_of
 from tests.support import factories
 from tests.support.factories import Tenant
 
@@ -74,3 +79,23 @@ def spend(tenant: Tenant, endpoint: ModelEndpoint, **fields: Any) -> None:
 
 
 FALCON, HAWK, OWL, WREN = "acme/falcon", "acme/hawk", "birds/owl", "birds/wren"
+
+
+def make_proposal(endpoint: ModelEndpoint, **fields: Any) -> CatalogProposal:
+    """A waiting proposal of a price list to double the completion price of an endpoint."""
+    row = msgspec.to_builtins(endpoint_row(endpoint))
+    new = decimal_text(endpoint.price.completion * 2)
+    row["pricing"]["completion"] = new
+    old = decimal_text(endpoint.price.completion)
+    change = {"column": "pricing.completion", "old": old, "new": new, "percent": "100"}
+    defaults = {
+        "source": "litellm",
+        "as_of": date(2026, 11, 12),
+        "subject": f"{endpoint.model.canonical_slug} {endpoint.provider.slug}",
+        "endpoint_id": endpoint.pk,
+        "reason": "rise",
+        "changes": [change],
+        "content": {"providers": [], "models": [], "endpoints": [row]},
+        "basis": digest_of(endpoint),
+    }
+    return CatalogProposal.objects.create(**{**defaults, **fields})

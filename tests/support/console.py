@@ -27,6 +27,7 @@ from config.credentials import Secret
 from endusers.models import EndUser
 from inference.models import Feedback
 from tests.support import factories
+from tests.support.catalogue import make_proposal
 from tests.support.database.snapshots import MEASUREMENTS
 from tests.support.factories import Tenant
 from tests.support.governance import make_guardrail, make_member
@@ -60,6 +61,7 @@ STATUSES = {
             "catalog_languagemodel",
             "catalog_modelendpoint",
             "catalog_priceversion",
+            "catalog_catalogproposal",
             "endpoints_privateendpoint",
             "endpoints_validation",
             "endusers_enduser",
@@ -81,6 +83,7 @@ STATUSES = {
         f"{model}_add": 403
         for model in (
             "catalog_priceversion",
+            "catalog_catalogproposal",
             "endpoints_validation",
             "inference_generation",
             "inference_feedback",
@@ -151,6 +154,7 @@ def make_world(tenant: Tenant) -> dict[str, Any]:
         model,
         public,
         public.price,
+        make_proposal(public),
         draft,
         factories.make_validation(draft, credential),
         EndUser.objects.register(organization_id=tenant.organization.pk, user="customer-1"),

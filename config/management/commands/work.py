@@ -15,6 +15,7 @@ from django.db import InterfaceError, OperationalError, connection
 from django.db.models.functions import Now
 
 from billing.topups import watcher
+from catalog.sync.run import sync_due
 from config.clocks.leases import Lease
 from config.clocks.report import clock_report
 from config.console.sign_in.throttle import clear_limits
@@ -72,6 +73,7 @@ DUTIES: Final = (
     Duty("roll_up_hours", 300.0, roll_up_hours),
     Duty("clear_health", 300.0, clear_health),
     Duty("clear_sessions", 3600.0, _clear_sessions),
+    Duty("sync_price_lists", 86_400.0, sync_due, own_thread=True),
 )
 
 

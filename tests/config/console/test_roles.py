@@ -100,6 +100,8 @@ WRITES = {
             "billing_chainstate_resume",
             "billing_chainstate_read_again",
             "catalog_modelendpoint_change",
+            "catalog_catalogproposal_approve",
+            "catalog_catalogproposal_refuse",
         )
     },
 }

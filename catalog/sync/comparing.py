@@ -1,0 +1,156 @@
+"""Compares the rows of two catalogue files column by column; pure.
+
+Rates of overrides and lines are columns of their own, such as ``pricing.prompt above 200000``, so
+that a rise of one rate is seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from decimal import ROUND_UP, Decimal
+from typing import Any, Final, NamedTuple
+
+_RATES: Final = "pricing."
+_CONDITIONS: Final = ("min_prompt_tokens", "utc_start", "utc_end", "utc_days")
+# The rate that applies where a rate is not stated.
+_OTHERWISE: Final = {
+    "input_cache_read": "prompt",
+    "input_cache_write": "prompt",
+    "input_cache_write_1h": "prompt",
+    "audio": "prompt",
+    "input_audio_cache": "prompt",
+    "internal_reasoning": "completion",
+    "audio_output": "completion",
+    "image_token": "completion",
+}
+_FALL: Final = 10
+_HUNDRED: Final = 100
+
+
+class Change(NamedTuple):
+    """The old and the new value of one column, as texts; ``None`` where there is none.
+
+    ``percent`` is the rise of a rate, with its sign; ``None`` for other columns, and for a rate
+    that was 0.
+    """
+
+    column: str
+    old: str | None
+    new: str | None
+    percent: Decimal | None = None
+
+    def __str__(self) -> str:
+        old, new = ("–" if value is None else value for value in (self.old, self.new))
+        percent = "" if self.percent is None else f" ({self.percent:+f} %)"
+        return f"{self.column}: {old} → {new}{percent}"
+
+    @property
+    def is_rate(self) -> bool:
+        return self.column.startswith(_RATES)
+
+    def rises_above(self, limit: Decimal) -> bool:
+        """Returns whether a rate rises by more than ``limit`` percent."""
+        if not self.is_rate or not _number(self.new):
+            return False
+        return self.percent is None or self.percent > limit
+
+    @property
+    def falls_far(self) -> bool:
+        """Returns whether a rate falls below a tenth, but not to 0."""
+        new, old = _number(self.new), _number(self.old)
+        return self.is_rate and new > 0 and new * _FALL < old
+
+
+def find_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
+    """Returns the columns of two rows that differ, in the order of the new row."""
+    before, after = dict(_flatten(old)), dict(_flatten(new))
+    return [
+        _make_change(column, before, after)
+        for column in dict.fromkeys((*after, *before))
+        if _is_different(before.get(column), after.get(column))
+    ]
+
+
+def is_priced(pricing: Mapping[str, Any] | None) -> bool:
+    """Returns whether any rate of a pricing is above 0."""
+    columns = _flatten({"pricing": pricing or {}})
+    return any(_number(text) > 0 for column, text in columns if column.startswith(_RATES))
+
+
+def _make_change(
+    column: str, before: Mapping[str, str | None], after: Mapping[str, str | None]
+) -> Change:
+    old, new = before.get(column), after.get(column)
+    if not column.startswith(_RATES):
+        return Change(column, old, new)
+    start = _number(_applied(column, before))
+    end = _number(_applied(column, after))
+    if not start:
+        return Change(column, old, new)
+    # Rounded away from zero: what is above a limit stays above it.
+    percent = ((end - start) * _HUNDRED / start).quantize(Decimal("0.1"), ROUND_UP).normalize()
+    return Change(column, old, new, percent + 0)
+
+
+def _applied(column: str, row: Mapping[str, str | None]) -> str | None:
+    """Returns the rate that applies for a column: its own, that of its base, or the other one's."""
+    found = row.get(column)
+    if found is not None:
+        return found
+    base, _, condition = column.partition(" ")
+    if condition:
+        return _applied(base, row)
+    otherwise = _OTHERWISE.get(base.removeprefix(_RATES))
+    return None if otherwise is None else _applied(f"{_RATES}{otherwise}", row)
+
+
+def _is_different(old: str | None, new: str | None) -> bool:
+    """Returns whether two values differ; a rate that is 0 equals one that is not stated."""
+    return old != new and not (_is_nothing(old) and _is_nothing(new))
+
+
+def _is_nothing(value: str | None) -> bool:
+    return value is None or value == "0"
+
+
+def _number(text: str | None) -> Decimal:
+    try:
+        return Decimal(text or 0)
+    except ArithmeticError:
+        return Decimal(0)
+
+
+def _flatten(row: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
+    for name, value in row.items():
+        if name == "pricing" and isinstance(value, Mapping):
+            yield from _flatten_pricing(value)
+        elif name == "lines":
+            for line in value or ():
+                words = [line["billable"], line.get("variant") or "", *_conditions(line)]
+                yield f"{_RATES}{' '.join(filter(None, words))}", line["price"]
+        else:
+            yield name, None if value is None else str(value)
+
+
+def _flatten_pricing(pricing: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
+    for name, value in pricing.items():
+        if name != "overrides":
+            yield f"{_RATES}{name}", None if value is None else str(value)
+            continue
+        for override in value or ():
+            condition = " ".join(_conditions(override))
+            for key, rate in override.items():
+                if key not in _CONDITIONS and rate is not None:
+                    yield f"{_RATES}{key} {condition}", str(rate)
+
+
+def _conditions(rule: Mapping[str, Any]) -> list[str]:
+    limits = {**rule, **(rule.get("conditions") or {})}
+    words = []
+    if limits.get("min_prompt_tokens") is not None:
+        words.append(f"above {limits['min_prompt_tokens']}")
+    if limits.get("utc_start") is not None:
+        words.append(f"from {limits['utc_start']:04d} to {limits['utc_end']:04d} UTC")
+    if limits.get("utc_days"):
+        words.append(f"on {', '.join(limits['utc_days'])}")
+    return words

@@ -1,0 +1,305 @@
+"""The price map of LiteLLM: ``model_prices_and_context_window.json``, as its wheel carries it.
+
+https://github.com/BerriAI/litellm publishes the map and its JSON schema. A key names a model, often
+with its provider; all rates are USD per unit. Rates of batches, priority, flex and other tiers are
+of other endpoints and are left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import date
+from typing import Any, Final, NamedTuple
+
+from catalog.sync.documents import InvalidRow
+from catalog.sync.offers import (
+    Offer,
+    PriceList,
+    describe_model,
+    read_count,
+    read_day,
+    read_offers,
+    read_rate,
+)
+
+
+class _Provider(NamedTuple):
+    """A provider of the map: our slug, the prefixes of its keys, the author of its models.
+
+    ``adds`` is put before a name; ``searches_always`` says that each request pays one search.
+    """
+
+    slug: str
+    prefixes: tuple[str, ...] = ()
+    author: str = ""
+    adds: str = ""
+    searches_always: bool = False
+
+
+_PROVIDERS: Final[Mapping[str, _Provider]] = {
+    "openai": _Provider("openai", (), "openai"),
+    "text-completion-openai": _Provider("openai", (), "openai"),
+    "anthropic": _Provider("anthropic", (), "anthropic"),
+    "gemini": _Provider("google-ai-studio", ("gemini/",), "google"),
+    "azure": _Provider("azure", ("azure/",)),
+    "azure_ai": _Provider("azure", ("azure_ai/",)),
+    "bedrock": _Provider("amazon-bedrock"),
+    "bedrock_converse": _Provider("amazon-bedrock"),
+    "vertex_ai": _Provider("google-vertex", ("vertex_ai/",), adds="google/"),
+    "vertex_ai-language-models": _Provider("google-vertex", ("vertex_ai/",), adds="google/"),
+    "vertex_ai-anthropic_models": _Provider("google-vertex", ("vertex_ai/",)),
+    "vertex_ai-mistral_models": _Provider("google-vertex", ("vertex_ai/",)),
+    "vertex_ai-llama_models": _Provider("google-vertex", ("vertex_ai/",)),
+    "vertex_ai-openai_models": _Provider("google-vertex", ("vertex_ai/",)),
+    "vertex_ai-deepseek_models": _Provider("google-vertex", ("vertex_ai/",)),
+    "vertex_ai-qwen_models": _Provider("google-vertex", ("vertex_ai/",)),
+    "vertex_ai-moonshot_models": _Provider("google-vertex", ("vertex_ai/",)),
+    "vertex_ai-zai_models": _Provider("google-vertex", ("vertex_ai/",)),
+    "mistral": _Provider("mistral", ("mistral/",), "mistralai"),
+    "cohere": _Provider("cohere", ("cohere/",), "cohere"),
+    "cohere_chat": _Provider("cohere", (), "cohere"),
+    "deepseek": _Provider("deepseek", ("deepseek/",), "deepseek"),
+    "xai": _Provider("xai", ("xai/",), "x-ai"),
+    "voyage": _Provider("voyageai", ("voyage/",), "voyageai"),
+    "moonshot": _Provider("moonshotai", ("moonshot/",), "moonshotai"),
+    "zai": _Provider("z-ai", ("zai/",), "z-ai"),
+    "minimax": _Provider("minimax", ("minimax/",), "minimax"),
+    "perplexity": _Provider("perplexity", ("perplexity/",), searches_always=True),
+    "groq": _Provider("groq", ("groq/",)),
+    "cerebras": _Provider("cerebras", ("cerebras/",)),
+    "sambanova": _Provider("sambanova", ("sambanova/",)),
+    "fireworks_ai": _Provider("fireworks", ("fireworks_ai/",)),
+    "fireworks_ai-embedding-models": _Provider("fireworks", ("fireworks_ai/",)),
+    "together_ai": _Provider("together", ("together_ai/",)),
+    "deepinfra": _Provider("deepinfra", ("deepinfra/",)),
+    "nebius": _Provider("nebius", ("nebius/",)),
+}
+_RANKS: Final = {name: rank for rank, name in enumerate(_PROVIDERS)}
+_NO_MODELS: Final = ("sample_spec", "fallback_generalizations")
+# The modes that a route serves, each with the output of its models.
+_OUTPUTS: Final[Mapping[str, str]] = {
+    "chat": "text",
+    "completion": "text",
+    "responses": "text",
+    "embedding": "embeddings",
+    "rerank": "rerank",
+    "audio_speech": "speech",
+    "audio_transcription": "transcription",
+    "image_generation": "image",
+}
+_RATES: Final[Mapping[str, str]] = {
+    "input_cost_per_token": "prompt",
+    "output_cost_per_token": "completion",
+    "cache_read_input_token_cost": "input_cache_read",
+    "cache_creation_input_token_cost": "input_cache_write",
+    "cache_creation_input_token_cost_above_1hr": "input_cache_write_1h",
+    "output_cost_per_reasoning_token": "internal_reasoning",
+    "input_cost_per_audio_token": "audio",
+    "output_cost_per_audio_token": "audio_output",
+    "cache_read_input_audio_token_cost": "input_audio_cache",
+    "output_cost_per_image_token": "image_token",
+    "input_cost_per_image": "image",
+    "output_cost_per_image": "image_output",
+    "input_cost_per_request": "request",
+    "input_cost_per_query": "web_search",
+}
+_TIERED: Final = (
+    "input_cost_per_token", "output_cost_per_token", "cache_read_input_token_cost",
+    "cache_creation_input_token_cost", "cache_creation_input_token_cost_above_1hr",
+)  # fmt: skip
+_TIER: Final = re.compile(r"_above_([1-9][0-9]{0,4})k_tokens")
+_TOKEN_RATES: Final = ("prompt", "completion", "audio", "audio_output", "image_token")
+_DAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_WINDOW: Final = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])-([01][0-9]|2[0-3]):([0-5][0-9])")
+_PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "supports_function_calling": ("tools", "tool_choice"),
+    "supports_response_schema": ("response_format", "structured_outputs"),
+    "supports_reasoning": ("reasoning", "include_reasoning"),
+}
+
+
+def read_list(document: Mapping[str, Any], as_of: date) -> PriceList:
+    """Returns the offers of the map."""
+
+    def make(name: str, row: Mapping[str, Any]) -> Offer | None:
+        return _make_offer(name, row, as_of)
+
+    rows = [pair for pair in document.items() if pair[0] not in _NO_MODELS]
+    return read_offers(sorted(rows, key=_rank), make)
+
+
+def _rank(pair: tuple[str, Any]) -> tuple[bool, int]:
+    """Returns the rank of a row: of several keys for one endpoint, the lowest counts.
+
+    A key with its provider's name comes before one without, and Azure's before that of Foundry.
+    """
+    name, row = pair
+    kind = row.get("litellm_provider") if isinstance(row, dict) else None
+    return "/" not in name, _RANKS.get(kind, 0) if isinstance(kind, str) else 0
+
+
+def _make_offer(name: str, row: Mapping[str, Any], as_of: date) -> Offer | None:
+    kind, mode = row.get("litellm_provider"), row.get("mode")
+    provider = _PROVIDERS.get(kind) if isinstance(kind, str) else None
+    output = _OUTPUTS.get(mode) if isinstance(mode, str) else None
+    # A key of Bedrock may name a region, and one of OpenAI a size of an image.
+    if provider is None or output is None or name.startswith(("bedrock/", "ft:")):
+        return None
+    upstream = name
+    for prefix in provider.prefixes:
+        upstream = upstream.removeprefix(prefix)
+    if provider.adds and "/" not in upstream:
+        upstream = provider.adds + upstream
+    pricing, lines = _read_pricing(row, searches_always=provider.searches_always)
+    context = read_count(row, "max_input_tokens") or read_count(row, "max_tokens")
+    return Offer(
+        name=name,
+        provider=provider.slug,
+        upstream_model_id=upstream,
+        pricing=pricing,
+        lines=lines,
+        context_length=context,
+        max_completion_tokens=read_count(row, "max_output_tokens") if output == "text" else None,
+        model=_describe(provider, upstream, row, output, context, as_of),
+    )
+
+
+def _describe(
+    provider: _Provider,
+    upstream: str,
+    row: Mapping[str, Any],
+    output: str,
+    context: int | None,
+    as_of: date,
+) -> dict[str, Any] | None:
+    """Returns a new model's row: only where the provider made the model, and it still runs."""
+    ends = read_day(row.get("deprecation_date"))
+    if not provider.author or "/" in upstream or (ends is not None and ends <= as_of):
+        return None
+    audio = output == "transcription"
+    inputs = ["audio"] if audio else ["text"]
+    inputs += ["image"] if row.get("supports_vision") is True and not audio else []
+    inputs += ["file"] if row.get("supports_pdf_input") is True and not audio else []
+    parameters = [
+        name for flag, names in _PARAMETERS.items() if row.get(flag) is True for name in names
+    ]
+    return describe_model(
+        f"{provider.author}/{upstream.lower()}",
+        name=upstream,
+        # The map has no dates of publication: the day on which the model was first seen here.
+        created=as_of,
+        inputs=inputs,
+        outputs=[output],
+        context_length=context,
+        parameters=["max_tokens", *parameters] if output == "text" else parameters,
+    )
+
+
+def _read_pricing(
+    row: Mapping[str, Any], *, searches_always: bool
+) -> tuple[dict[str, Any], tuple[dict[str, str], ...]]:
+    """Returns the pricing of a row and the lines that its keys cannot say."""
+    tiers = row.get("tiered_pricing")
+    if isinstance(tiers, list) and tiers:
+        return _read_ranges(tiers), ()
+    pricing: dict[str, Any] = _read_rates(row)
+    search = row.get("search_context_cost_per_query")
+    if isinstance(search, dict):
+        rate = read_rate(search, f"search_context_size_{'low' if searches_always else 'medium'}")
+        if rate not in (None, "0"):
+            pricing["request" if searches_always else "web_search"] = rate
+    lines = []
+    if (rate := read_rate(row, "input_cost_per_image_token")) not in (None, "0"):
+        lines.append({"billable": "prompt", "variant": "image", "unit": "token", "price": rate})
+    if not any(pricing.get(name, "0") != "0" for name in _TOKEN_RATES):
+        # Beside rates of tokens, these say the same price once more.
+        for billable, keys in (
+            ("second", ("input_cost_per_second", "output_cost_per_second")),
+            ("character", ("input_cost_per_character", "output_cost_per_character")),
+        ):
+            rate = next((found for key in keys if (found := read_rate(row, key)) is not None), "0")
+            if rate != "0":
+                lines.append({"billable": billable, "unit": billable, "price": rate})
+    overrides = [*_read_tiers(row), *_read_windows(row)]
+    # The whole output of such a model is of one kind, even where a reply does not say so.
+    if row.get("mode") == "audio_speech" and "audio_output" in pricing:
+        pricing["completion"] = pricing["audio_output"]
+    if pricing.get("completion", "0") == "0" and "image_token" in pricing:
+        pricing["completion"] = pricing["image_token"]
+    if (pricing or lines) and not {"prompt", "completion"} <= pricing.keys():
+        pricing = {"prompt": "0", "completion": "0", **pricing}
+    if overrides:
+        pricing["overrides"] = overrides
+    return pricing, tuple(lines)
+
+
+def _read_rates(row: Mapping[str, Any], suffix: str = "") -> dict[str, str]:
+    """Returns the rates of a row; a rate of 0 for anything but tokens means that there is none."""
+    rates = {}
+    for key, name in _RATES.items():
+        rate = read_rate(row, key + suffix)
+        if rate is not None and (rate != "0" or name in ("prompt", "completion")):
+            rates[name] = rate
+    return rates
+
+
+def _read_tiers(row: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+    """Yields the rates for prompts above a size, by size."""
+    sizes = {
+        int(match[1]): match[0]
+        for key in row
+        if (match := _TIER.search(key)) and key.endswith(match[0])
+    }
+    for size in sorted(sizes):
+        rates = {
+            _RATES[key]: rate
+            for key in _TIERED
+            if (rate := read_rate(row, key + sizes[size])) is not None
+        }
+        if rates:
+            yield {"min_prompt_tokens": size * 1000, **rates}
+
+
+def _read_ranges(tiers: list[Any]) -> dict[str, Any]:
+    """Returns the pricing of a list of ranges of prompt tokens, the first of which is the base."""
+    pricing: dict[str, Any] = {}
+    for tier in tiers:
+        bounds = tier.get("range") if isinstance(tier, dict) else None
+        if not isinstance(bounds, list) or not bounds:
+            raise InvalidRow("tiered_pricing has a tier without a range")
+        start = bounds[0]
+        if isinstance(start, bool) or start != int(start) or not 0 <= start < 10**9:
+            raise InvalidRow("tiered_pricing has a range that is not of tokens")
+        rates = _read_rates(tier)
+        if not start:
+            pricing = {"prompt": "0", "completion": "0", **rates}
+        else:
+            pricing.setdefault("overrides", []).append({"min_prompt_tokens": int(start), **rates})
+    if "prompt" not in pricing:
+        raise InvalidRow("tiered_pricing has no range that begins at 0")
+    return pricing
+
+
+def _read_windows(row: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+    """Yields the rates for hours of the day in UTC."""
+    off_peak = row.get("off_peak_pricing")
+    if not isinstance(off_peak, dict):
+        return
+    rates = {name: rate for name, rate in _read_rates(off_peak).items() if name != "request"}
+    for window in off_peak.get("windows") or ():
+        if not isinstance(window, dict):
+            raise InvalidRow("off_peak_pricing has a window that is not an object")
+        hours = window.get("hours_utc")
+        days = [
+            _DAYS[day - 1]
+            for day in window.get("weekdays") or ()
+            if isinstance(day, int) and 1 <= day <= 7
+        ]
+        for text in [hours] if isinstance(hours, str) else hours or ():
+            match = _WINDOW.fullmatch(text) if isinstance(text, str) else None
+            if match is None:
+                raise InvalidRow("off_peak_pricing has hours that are not like 04:00-06:00")
+            start, end = int(match[1] + match[2]), int(match[3] + match[4])
+            limits = {} if start == end else {"utc_start": start, "utc_end": end}
+            yield {**limits, **({"utc_days": days} if days else {}), **rates}

@@ -1,0 +1,167 @@
+"""The common form of all price lists: offers of models by providers; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, date, datetime
+from typing import Any, Final
+
+import msgspec
+
+from catalog.sync.documents import MAX_ROWS, InvalidRow, UnreadableList, rate_text
+
+_MAX_COUNT: Final = 10**12
+_MAX_REFUSED: Final = 100
+_MAX_NAME: Final = 120
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """One row of a price list: a model at a provider, with its price.
+
+    ``name`` is its name in the list. ``pricing`` has the keys of a catalogue file, as texts of
+    decimals; it is empty where the list states no price. ``model`` has the members of a model's row
+    and is ``None`` where the list does not tell who made the model.
+    """
+
+    name: str
+    provider: str
+    upstream_model_id: str
+    pricing: Mapping[str, Any]
+    lines: tuple[Mapping[str, str], ...] = ()
+    context_length: int | None = None
+    max_completion_tokens: int | None = None
+    model: Mapping[str, Any] | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return offer_key(self.provider, self.upstream_model_id)
+
+
+def offer_key(provider: str, upstream_model_id: str) -> tuple[str, str]:
+    """Returns the key by which an offer and an endpoint are found; lists spell case differently."""
+    return provider, upstream_model_id.lower()
+
+
+class PriceList(msgspec.Struct):
+    """What a source lists.
+
+    ``offers`` are found by provider and the model's name there. ``providers`` are the rows of
+    providers that the source itself is. ``refused`` has the rows that cannot be used, at most 100
+    of ``refused_count``, each with its problem; ``ignored`` counts rows of other providers and of
+    models that no route serves.
+    """
+
+    offers: dict[tuple[str, str], Offer] = {}
+    providers: tuple[Mapping[str, Any], ...] = ()
+    refused: list[tuple[str, str]] = []
+    refused_count: int = 0
+    ignored: int = 0
+
+    def refuse(self, name: str, problem: str) -> None:
+        self.refused_count += 1
+        if len(self.refused) < _MAX_REFUSED:
+            self.refused.append((clean_name(name), problem))
+
+
+def clean_name(name: str) -> str:
+    """Returns a name of a list safe to print: no control characters, at most 120 characters."""
+    shown = "".join(char if char.isprintable() else "\ufffd" for char in name[:_MAX_NAME])
+    return shown if len(name) <= _MAX_NAME else f"{shown}…"
+
+
+def read_offers(
+    rows: Iterable[tuple[str, Any]], make: Callable[[str, Mapping[str, Any]], Offer | None]
+) -> PriceList:
+    """Returns the offers that ``make`` makes of the rows; a row that it refuses is reported.
+
+    Raises :class:`UnreadableList` for a list of too many rows, and for one without a usable row: an
+    error page that happens to be JSON changes nothing.
+    """
+    found = PriceList(offers={}, refused=[])
+    for number, (name, row) in enumerate(rows, 1):
+        if number > MAX_ROWS:
+            raise UnreadableList(f"The list has more than {MAX_ROWS} rows.")
+        try:
+            if not isinstance(row, dict):
+                raise InvalidRow("is not an object")
+            offer = make(name, row)
+        except InvalidRow as exc:
+            found.refuse(name, str(exc))
+            continue
+        # Of several rows for one endpoint, the first counts.
+        if offer is None or offer.key in found.offers:
+            found.ignored += 1
+        else:
+            found.offers[offer.key] = offer
+    if not found.offers:
+        raise UnreadableList("The list has no row that can be used. Is it of this source?")
+    return found
+
+
+def read_rate(row: Mapping[str, Any], key: str, *, per: int = 0) -> str | None:
+    """Returns the rate of a key of a row; ``None`` if the row states none."""
+    value = row.get(key)
+    if value is None:
+        return None
+    try:
+        return rate_text(value, per=per)
+    except InvalidRow as exc:
+        raise InvalidRow(f"{key} {exc}") from None
+
+
+def read_count(row: Mapping[str, Any], key: str) -> int | None:
+    """Returns a positive whole number of a row; ``None`` if it states none, or 0."""
+    value = row.get(key)
+    if value is None or isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        return None
+    if value > _MAX_COUNT:
+        raise InvalidRow(f"{key} is larger than {_MAX_COUNT}")
+    return value
+
+
+def read_words(value: Any) -> list[str]:
+    """Returns the texts of a list; empty for anything else."""
+    if not isinstance(value, list):
+        return []
+    return [word for word in value if isinstance(word, str)]
+
+
+def read_day(value: Any) -> date | None:
+    """Returns the day of a text such as ``2026-11-12`` or ``2026-11``; ``None`` for others."""
+    if not isinstance(value, str):
+        return None
+    try:
+        return date.fromisoformat(value if len(value) > 7 else f"{value}-01")
+    except ValueError:
+        return None
+
+
+def unix_time(day: date) -> int:
+    return int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp())
+
+
+def describe_model(
+    slug: str,
+    *,
+    name: str,
+    created: date,
+    inputs: list[str],
+    outputs: list[str],
+    context_length: int | None,
+    parameters: list[str] | None = None,
+    canonical_slug: str | None = None,
+) -> dict[str, Any]:
+    """Returns the members of a model's row."""
+    return {
+        "id": slug,
+        "canonical_slug": canonical_slug or slug,
+        "name": name,
+        "created": unix_time(created),
+        "context_length": context_length,
+        "architecture": {
+            "input_modalities": inputs,
+            "output_modalities": outputs,
+            "modality": f"{'+'.join(inputs)}->{'+'.join(outputs)}",
+        },
+        "supported_parameters": parameters or [],
+    }

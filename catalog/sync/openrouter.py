@@ -1,0 +1,116 @@
+"""OpenRouter's ``GET /models``: models with the prices at which OpenRouter itself sells them.
+
+https://openrouter.ai/docs/models describes it. Rates are texts of decimals in USD per unit, under
+the same names as in a catalogue file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date
+from typing import Any, Final
+
+from catalog.sync.documents import InvalidRow, UnreadableList
+from catalog.sync.offers import (
+    Offer,
+    PriceList,
+    describe_model,
+    read_count,
+    read_offers,
+    read_rate,
+    read_words,
+)
+
+_PROVIDER: Final[Mapping[str, Any]] = {
+    "slug": "openrouter",
+    "name": "OpenRouter",
+    "dialect": "openai",
+    "base_url": "https://openrouter.ai/api/v1",
+    # What OpenRouter does with prompts depends on the provider that it chooses.
+    "data_policy": {"training": True, "retains_prompts": True},
+}
+_RATES: Final = (
+    "prompt", "completion", "image", "image_token", "image_output", "audio", "audio_output",
+    "input_audio_cache", "request", "web_search", "internal_reasoning", "input_cache_read",
+    "input_cache_write", "input_cache_write_1h",
+)  # fmt: skip
+_CONDITIONS: Final = ("min_prompt_tokens", "utc_start", "utc_end", "utc_days")
+# The rates that an unlisted price of 0 means nothing for.
+_REQUIRED: Final = ("prompt", "completion")
+
+
+def read_list(document: Mapping[str, Any], as_of: date) -> PriceList:
+    """Returns the offers of the list."""
+    rows = document.get("data")
+    if not isinstance(rows, list):
+        raise UnreadableList("The list has no member data with models.")
+    found = read_offers(
+        ((str(row.get("id")) if isinstance(row, dict) else "?", row) for row in rows), _make_offer
+    )
+    found.providers = (_PROVIDER,)
+    return found
+
+
+def _make_offer(name: str, row: Mapping[str, Any]) -> Offer | None:
+    if not isinstance(row.get("id"), str):
+        raise InvalidRow("id is not a text")
+    context = read_count(row, "context_length")
+    top = row.get("top_provider")
+    most = read_count(top, "max_completion_tokens") if isinstance(top, dict) else None
+    return Offer(
+        name=name,
+        provider="openrouter",
+        upstream_model_id=name,
+        pricing=_read_pricing(row.get("pricing")),
+        context_length=context,
+        max_completion_tokens=most,
+        model=_describe(name, row, context),
+    )
+
+
+def _describe(name: str, row: Mapping[str, Any], context: int | None) -> dict[str, Any]:
+    architecture = row.get("architecture")
+    if not isinstance(architecture, dict):
+        raise InvalidRow("architecture is not an object")
+    created, title, permanent = row.get("created"), row.get("name"), row.get("canonical_slug")
+    made = describe_model(
+        name,
+        name=title if isinstance(title, str) else name,
+        created=date(1970, 1, 1),
+        inputs=read_words(architecture.get("input_modalities")),
+        outputs=read_words(architecture.get("output_modalities")),
+        context_length=context,
+        parameters=read_words(row.get("supported_parameters")),
+        canonical_slug=permanent if isinstance(permanent, str) else None,
+    )
+    made["created"] = created if isinstance(created, int) else 0
+    return made
+
+
+def _read_pricing(pricing: Any) -> dict[str, Any]:
+    if pricing is None:
+        return {}
+    if not isinstance(pricing, dict):
+        raise InvalidRow("pricing is not an object")
+    rates = _read_rates(pricing)
+    if not set(_REQUIRED) <= rates.keys():
+        return {}
+    overrides = pricing.get("overrides")
+    if isinstance(overrides, list) and overrides:
+        rates["overrides"] = [_read_override(one) for one in overrides]
+    return rates
+
+
+def _read_rates(pricing: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: rate
+        for key in _RATES
+        if (rate := read_rate(pricing, key)) is not None and (rate != "0" or key in _REQUIRED)
+    }
+
+
+def _read_override(override: Any) -> dict[str, Any]:
+    if not isinstance(override, dict):
+        raise InvalidRow("overrides has an item that is not an object")
+    limits = {key: override[key] for key in _CONDITIONS if override.get(key) is not None}
+    return {**limits, **_read_rates(override)}

@@ -1,0 +1,282 @@
+"""Plans what a price list changes in the catalogue, and what of it waits for a person."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from decimal import Decimal
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from catalog.models import CatalogProposal, LanguageModel, ModelEndpoint, Provider
+from catalog.rows import (
+    EndpointRow,
+    ModelRow,
+    ProviderRow,
+    endpoint_key,
+    endpoint_row,
+    find_endpoint_problems,
+    find_model_problems,
+)
+from catalog.sync.comparing import Change, find_changes, is_priced
+from catalog.sync.offers import Offer, PriceList
+
+Reason: TypeAlias = CatalogProposal.Reason
+
+# A new row with a rate per token at or above this waits: 1,000 USD per million tokens.
+_HIGHEST: Final = Decimal("0.001")
+_TOKENS: Final = ("prompt", "completion")
+_LIMITS: Final = ("context_length", "max_completion_tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRow:
+    """One endpoint that a list changes, adds or no longer has.
+
+    ``waits`` says that a person must decide. ``row`` is ``None`` for an endpoint to delist;
+    ``model`` and ``provider`` are rows that the endpoint needs and the catalogue lacks. ``basis``
+    is the digest of the stored endpoint.
+    """
+
+    subject: str
+    reason: Reason
+    changes: list[Change]
+    waits: bool
+    row: EndpointRow | None = None
+    model: ModelRow | None = None
+    provider: ProviderRow | None = None
+    endpoint: ModelEndpoint | None = None
+    basis: str = ""
+
+
+@dataclass(slots=True)
+class Plan:
+    """What a list changes: the rows that differ, and the number of those that do not.
+
+    ``refused`` has the rows of the list that cannot be used, each with its problem, at most 100 of
+    ``refused_count``.
+    """
+
+    source: str
+    as_of: date
+    rows: list[PlannedRow] = field(default_factory=list)
+    unchanged: int = 0
+    ignored: int = 0
+    refused: list[tuple[str, str]] = field(default_factory=list)
+    refused_count: int = 0
+
+    def refuse(self, name: str, problem: str) -> None:
+        held = PriceList(refused=self.refused, refused_count=self.refused_count)
+        held.refuse(name, problem)
+        self.refused_count = held.refused_count
+
+
+def digest_of(endpoint: ModelEndpoint) -> str:
+    """Returns the digest of everything that a catalogue file says about an endpoint."""
+    return hashlib.sha256(msgspec.json.encode(endpoint_row(endpoint))).hexdigest()
+
+
+def stored_endpoints() -> Any:
+    """Returns the endpoints with their rows, locked until the transaction ends."""
+    return (
+        ModelEndpoint.objects.select_related("model", "provider", "price")
+        .select_for_update(no_key=True, of=("self",))
+        .order_by("pk")
+    )
+
+
+def make_plan(
+    found: PriceList, *, source: str, as_of: date, rise_limit: Decimal, adds_rows: bool = True
+) -> Plan:
+    """Compares a list with the catalogue, inside a transaction; ``adds_rows`` plans new rows too.
+
+    A row that an operator has set, or that another list has, is never changed without a person.
+    """
+    plan = Plan(
+        source, as_of, refused=found.refused, refused_count=found.refused_count,
+        ignored=found.ignored,
+    )  # fmt: skip
+    planner = _Planner(plan, found, rise_limit)
+    known = set()
+    for endpoint in stored_endpoints():
+        offer = found.offers.get(_offer_key(endpoint))
+        if offer is not None:
+            known.add(offer.key)
+        if endpoint.is_listed and endpoint.provider.is_listed and endpoint.model.is_listed:
+            planner.compare(endpoint, offer)
+    rest = [offer for key, offer in found.offers.items() if key not in known]
+    if adds_rows:
+        planner.add_rows(rest)
+    else:
+        plan.ignored += len(rest)
+    return plan
+
+
+def _offer_key(endpoint: ModelEndpoint) -> tuple[str, str]:
+    return endpoint.provider.slug, endpoint.upstream_model_id.lower()
+
+
+class _Planner:
+    """Plans one list: compares stored endpoints, then adds those that the catalogue lacks."""
+
+    def __init__(self, plan: Plan, found: PriceList, rise_limit: Decimal) -> None:
+        self._plan = plan
+        self._found = found
+        self._rise_limit = rise_limit
+
+    def compare(self, endpoint: ModelEndpoint, offer: Offer | None) -> None:
+        """Plans the change of a stored endpoint, or its end if the list no longer has it."""
+        plan = self._plan
+        is_own = endpoint.source == plan.source
+        if offer is None:
+            if is_own:
+                gone = [Change("is_listed", "yes", "no")]
+                self._add_stored(endpoint, None, gone, Reason.VANISHED, waits=True)
+            return
+        present = endpoint_row(endpoint)
+        try:
+            wanted = _replace_offered(present, offer)
+        except _Refused as exc:
+            plan.refuse(offer.name, str(exc))
+            return
+        changes = find_changes(*(_comparable(row) for row in (present, wanted)))
+        if not changes:
+            plan.unchanged += 1
+            return
+        is_priced_now = is_priced(offer.pricing) or bool(offer.lines)
+        reason = self._judge(changes, is_unpriced=not is_priced_now)
+        self._add_stored(
+            endpoint, wanted, changes, reason, waits=reason is not Reason.CHANGE or not is_own
+        )
+
+    def _add_stored(
+        self,
+        endpoint: ModelEndpoint,
+        row: EndpointRow | None,
+        changes: list[Change],
+        reason: Reason,
+        *,
+        waits: bool,
+    ) -> None:
+        subject = " ".join(endpoint_key(endpoint_row(endpoint)))
+        basis = digest_of(endpoint)
+        self._plan.rows.append(
+            PlannedRow(subject, reason, changes, waits, row=row, endpoint=endpoint, basis=basis)
+        )
+
+    def _judge(self, changes: list[Change], *, is_unpriced: bool) -> Reason:
+        """Returns the first reason for which a change waits, or that it is an ordinary one."""
+        if is_unpriced and any(change.is_rate for change in changes):
+            return Reason.UNPRICED
+        if any(change.rises_above(self._rise_limit) for change in changes):
+            return Reason.RISE
+        if any(change.falls_far for change in changes):
+            return Reason.FALL
+        return Reason.CHANGE
+
+    def add_rows(self, offers: Iterable[Offer]) -> None:
+        """Plans the endpoints that the catalogue lacks, at providers that it has.
+
+        An endpoint of a model that the catalogue has waits: it would take requests from the
+        model's present endpoints, which may be somebody's own.
+        """
+        providers = {provider.slug: provider for provider in Provider.objects.all()}
+        own = {row["slug"]: row for row in self._found.providers}
+        models = LanguageModel.objects.values_list("slug", "canonical_slug")
+        permanent = dict(models)
+        permanent |= {canonical: canonical for canonical in permanent.values()}
+        planned: set[str] = set()
+        for offer in offers:
+            stored = providers.get(offer.provider)
+            is_open = stored.is_listed if stored is not None else offer.provider in own
+            if offer.model is None or not is_open or offer.model["id"] in planned:
+                self._plan.ignored += 1
+                continue
+            try:
+                row = self._plan_new(offer, permanent, None if stored else own[offer.provider])
+            except _Refused as exc:
+                self._plan.refuse(offer.name, str(exc))
+                continue
+            planned.add(offer.model["id"])
+            self._plan.rows.append(row)
+
+    def _plan_new(
+        self, offer: Offer, permanent: Mapping[str, str], provider: Mapping[str, Any] | None
+    ) -> PlannedRow:
+        facts = offer.model or {}
+        model = _convert(facts, ModelRow)
+        problems = find_model_problems(model)
+        known = permanent.get(model.id) or permanent.get(model.canonical_slug)
+        row = _convert(
+            {
+                "model": known or model.canonical_slug,
+                "provider": offer.provider,
+                "upstream_model_id": offer.upstream_model_id,
+                "pricing": offer.pricing or {"prompt": "0", "completion": "0"},
+                **({"lines": list(offer.lines)} if offer.lines else {}),
+                **{name: getattr(offer, name) for name in _LIMITS},
+                "supported_parameters": model.supported_parameters,
+            },
+            EndpointRow,
+        )
+        problems += find_endpoint_problems(row)
+        if problems:
+            raise _Refused("; ".join(problems))
+        changes = [
+            change
+            for change in find_changes({}, _comparable(row))
+            if change.is_rate or change.column in _LIMITS
+        ]
+        reason = Reason.NEW
+        if not is_priced(offer.pricing) and not offer.lines:
+            reason = Reason.UNPRICED
+        elif any(Decimal(getattr(row.pricing, name)) >= _HIGHEST for name in _TOKENS):
+            reason = Reason.RISE
+        return PlannedRow(
+            " ".join(endpoint_key(row)),
+            reason,
+            changes,
+            waits=known is not None or reason is not Reason.NEW,
+            row=row,
+            model=None if known else model,
+            provider=None if provider is None else _convert(provider, ProviderRow),
+        )
+
+
+class _Refused(Exception):
+    """A row that the catalogue does not accept; the message is ours or msgspec's."""
+
+
+def _comparable(row: EndpointRow) -> dict[str, Any]:
+    """Returns the columns of a row that a list decides."""
+    columns: dict[str, Any] = msgspec.to_builtins(row)
+    return {name: columns.get(name) for name in ("pricing", "lines", *_LIMITS)}
+
+
+def _replace_offered(row: EndpointRow, offer: Offer) -> EndpointRow:
+    """Returns a row with what the offer states: the whole price, and the limits that it has."""
+    limits = {name: value for name in _LIMITS if (value := getattr(offer, name)) is not None}
+    members = {
+        **msgspec.to_builtins(row),
+        **limits,
+        "pricing": offer.pricing or {"prompt": "0", "completion": "0"},
+    }
+    # The origin becomes that of the list.
+    for name in ("lines", "source", "as_of"):
+        members.pop(name, None)
+    if offer.lines:
+        members["lines"] = list(offer.lines)
+    replaced: EndpointRow = _convert(members, EndpointRow)
+    if problems := find_endpoint_problems(replaced):
+        raise _Refused("; ".join(problems))
+    return replaced
+
+
+def _convert(members: Mapping[str, Any], shape: type[Any]) -> Any:
+    try:
+        return msgspec.json.decode(msgspec.json.encode(members), type=shape)
+    except (msgspec.DecodeError, UnicodeEncodeError) as exc:
+        raise _Refused(str(exc)) from None

@@ -1,0 +1,328 @@
+"""Tests what each public list becomes: the rows are cut from the lists themselves."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Any
+
+import msgspec
+import pytest
+
+from catalog.sync import litellm, models_dev, openrouter
+from catalog.sync.documents import UnreadableList, read_json
+from catalog.sync.offers import Offer
+
+DAY = date(2026, 11, 12)
+
+
+def read(module: Any, document: Any) -> dict[tuple[str, str], Offer]:
+    found = module.read_list(read_json(msgspec.json.encode(document)), DAY)
+    assert found.refused == []
+    offers: dict[tuple[str, str], Offer] = found.offers
+    return offers
+
+
+def raw(**members: str) -> dict[str, Any]:
+    """Returns members whose values are the JSON texts as the lists spell them."""
+    return {name: msgspec.Raw(text.encode()) for name, text in members.items()}
+
+
+def test_litellm_names_rates_per_unit() -> None:
+    [offer] = read(
+        litellm,
+        {
+            "claude-opus-4-8": {
+                "litellm_provider": "anthropic",
+                "mode": "chat",
+                "max_input_tokens": 1_000_000,
+                "max_output_tokens": 128_000,
+                "supports_vision": True,
+                "supports_pdf_input": True,
+                "supports_function_calling": True,
+                "search_context_cost_per_query": {"search_context_size_medium": 0.01},
+                **raw(
+                    input_cost_per_token="5e-06",
+                    output_cost_per_token="2.5e-05",
+                    input_cost_per_token_batches="2.5e-06",
+                    cache_read_input_token_cost="5e-07",
+                    cache_creation_input_token_cost="6.25e-06",
+                    cache_creation_input_token_cost_above_1hr="1e-05",
+                ),
+            }
+        },
+    ).values()
+    assert offer.key == ("anthropic", "claude-opus-4-8")
+    assert offer.pricing == {
+        "prompt": "0.000005",
+        "completion": "0.000025",
+        "input_cache_read": "0.0000005",
+        "input_cache_write": "0.00000625",
+        "input_cache_write_1h": "0.00001",
+        "web_search": "0.01",
+    }
+    assert (offer.context_length, offer.max_completion_tokens) == (1_000_000, 128_000)
+    assert offer.model is not None
+    assert offer.model["id"] == "anthropic/claude-opus-4-8"
+    assert offer.model["architecture"]["input_modalities"] == ["text", "image", "file"]
+    assert offer.model["supported_parameters"] == ["max_tokens", "tools", "tool_choice"]
+
+
+def test_litellm_has_tiers_by_the_size_of_the_prompt() -> None:
+    [offer] = read(
+        litellm,
+        {
+            "gemini/gemini-2.5-pro": {
+                "litellm_provider": "gemini",
+                "mode": "chat",
+                **raw(
+                    input_cost_per_token="1.25e-06",
+                    output_cost_per_token="1e-05",
+                    input_cost_per_token_above_200k_tokens="2.5e-06",
+                    output_cost_per_token_above_200k_tokens="1.5e-05",
+                    input_cost_per_token_above_200k_tokens_priority="4.5e-06",
+                    cache_read_input_token_cost_above_200k_tokens="2.5e-07",
+                ),
+            }
+        },
+    ).values()
+    assert offer.key == ("google-ai-studio", "gemini-2.5-pro")
+    assert offer.pricing["overrides"] == [
+        {
+            "min_prompt_tokens": 200_000,
+            "prompt": "0.0000025",
+            "completion": "0.000015",
+            "input_cache_read": "0.00000025",
+        }
+    ]
+
+
+def test_litellm_has_hours_of_the_day() -> None:
+    window = {"hours_utc": ["04:00-06:00", "10:00-00:00"], "weekdays": [1, 5]}
+    [offer] = read(
+        litellm,
+        {
+            "deepseek/deepseek-flash": {
+                "litellm_provider": "deepseek",
+                "mode": "chat",
+                **raw(input_cost_per_token="3e-07", output_cost_per_token="1.2e-06"),
+                "off_peak_pricing": {
+                    "windows": [window, {"hours_utc": "00:00-00:00", "weekdays": [6, 7]}],
+                    **raw(input_cost_per_token="1.5e-07"),
+                },
+            }
+        },
+    ).values()
+    days = ["monday", "friday"]
+    assert offer.pricing["overrides"] == [
+        {"utc_start": 400, "utc_end": 600, "utc_days": days, "prompt": "0.00000015"},
+        {"utc_start": 1000, "utc_end": 0, "utc_days": days, "prompt": "0.00000015"},
+        {"utc_days": ["saturday", "sunday"], "prompt": "0.00000015"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "pricing", "lines"),
+    [
+        (
+            {"mode": "audio_transcription", "input_cost_per_second": 0.0001},
+            {"prompt": "0", "completion": "0"},
+            [{"billable": "second", "unit": "second", "price": "0.0001"}],
+        ),
+        (
+            {"mode": "audio_speech", **raw(input_cost_per_character="1.5e-05")},
+            {"prompt": "0", "completion": "0"},
+            [{"billable": "character", "unit": "character", "price": "0.000015"}],
+        ),
+        (  # the seconds say the same price once more, and all output is audio
+            {
+                "mode": "audio_speech",
+                "output_cost_per_second": 0.00025,
+                **raw(
+                    input_cost_per_token="6e-07",
+                    output_cost_per_token="1e-05",
+                    output_cost_per_audio_token="1.2e-05",
+                ),
+            },
+            {"prompt": "0.0000006", "completion": "0.000012", "audio_output": "0.000012"},
+            [],
+        ),
+        (
+            {"mode": "rerank", "input_cost_per_token": 0.0, "input_cost_per_query": 0.002},
+            {"prompt": "0", "completion": "0", "web_search": "0.002"},
+            [],
+        ),
+        (
+            {
+                "mode": "image_generation",
+                **raw(
+                    input_cost_per_token="5e-06",
+                    input_cost_per_image_token="1e-05",
+                    output_cost_per_image_token="4e-05",
+                ),
+            },
+            {"prompt": "0.000005", "completion": "0.00004", "image_token": "0.00004"},
+            [{"billable": "prompt", "variant": "image", "unit": "token", "price": "0.00001"}],
+        ),
+        (
+            {"mode": "image_generation", "output_cost_per_image": 0.04},
+            {"prompt": "0", "completion": "0", "image_output": "0.04"},
+            [],
+        ),
+        (
+            {
+                "mode": "chat",
+                "tiered_pricing": [
+                    {"range": [0, 256000.0], **raw(input_cost_per_token="5e-08")},
+                    {"range": [256000.0, 1000000.0], **raw(input_cost_per_token="2.5e-07")},
+                ],
+            },
+            {
+                "prompt": "0.00000005",
+                "completion": "0",
+                "overrides": [{"min_prompt_tokens": 256_000, "prompt": "0.00000025"}],
+            },
+            [],
+        ),
+        ({"mode": "chat"}, {}, []),
+    ],
+)
+def test_litellm_bills_in_many_units(
+    row: dict[str, Any], pricing: dict[str, Any], lines: list[Any]
+) -> None:
+    [offer] = read(litellm, {"m": {"litellm_provider": "openai", **row}}).values()
+    assert (offer.pricing, list(offer.lines)) == (pricing, lines)
+
+
+def test_litellm_searches_at_every_request_of_perplexity() -> None:
+    search = {"search_context_size_low": 0.005, "search_context_size_high": 0.012}
+    row = {"litellm_provider": "perplexity", "mode": "chat", "input_cost_per_token": 0.000001}
+    [offer] = read(
+        litellm, {"perplexity/sonar": {**row, "search_context_cost_per_query": search}}
+    ).values()
+    assert (offer.upstream_model_id, offer.pricing["request"]) == ("sonar", "0.005")
+    assert "web_search" not in offer.pricing
+
+
+def test_litellm_prefers_the_key_with_the_name_of_the_provider() -> None:
+    rate = {"mode": "chat", "output_cost_per_token": 1}
+    document = {
+        "sample_spec": {"mode": "one of: chat"},
+        "gemini-flash": {"litellm_provider": "gemini", **rate, "input_cost_per_token": 1},
+        "azure_ai/gpt-5.5": {"litellm_provider": "azure_ai", **rate, "input_cost_per_token": 2},
+        "gemini/gemini-flash": {"litellm_provider": "gemini", **rate, "input_cost_per_token": 3},
+        "azure/gpt-5.5": {"litellm_provider": "azure", **rate, "input_cost_per_token": 4},
+        "bedrock/us-east-1/x": {"litellm_provider": "bedrock", **rate},
+        "sora-2": {"litellm_provider": "openai", "mode": "video_generation"},
+        "other/x": {"litellm_provider": "nobody", **rate},
+    }
+    found = litellm.read_list(read_json(msgspec.json.encode(document)), DAY)
+    assert {key: offer.pricing["prompt"] for key, offer in found.offers.items()} == {
+        ("google-ai-studio", "gemini-flash"): "3",
+        ("azure", "gpt-5.5"): "4",
+    }
+    assert (found.refused, found.ignored) == ([], 5)
+
+
+def test_litellm_adds_no_model_that_has_ended_or_whose_maker_it_does_not_name() -> None:
+    row = {"mode": "chat", "input_cost_per_token": 1}
+    document = {
+        "old": {"litellm_provider": "openai", "deprecation_date": "2026-11-12", **row},
+        "new": {"litellm_provider": "openai", "deprecation_date": "2026-11-13", **row},
+        "groq/llama": {"litellm_provider": "groq", **row},
+    }
+    made = {offer.name: offer.model is not None for offer in read(litellm, document).values()}
+    assert made == {"old": False, "new": True, "groq/llama": False}
+
+
+def test_openrouter_sells_models_itself() -> None:
+    document = {
+        "data": [
+            {
+                "id": "acme/falcon-9",
+                "canonical_slug": "acme/falcon-9-2026-06-01",
+                "name": "Acme: Falcon 9",
+                "created": 1_780_272_000,
+                "context_length": 131_072,
+                "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
+                "pricing": {
+                    "prompt": "0.0000005",
+                    "completion": "0.0000015",
+                    "image": "0",
+                    "web_search": "0.01",
+                    "discount": 0,
+                    "overrides": [{"min_prompt_tokens": 128_000, "prompt": "0.000001"}],
+                },
+                "top_provider": {"max_completion_tokens": 16_384, "is_moderated": False},
+                "supported_parameters": ["temperature", "tools"],
+            },
+            {
+                "id": "openrouter/auto",
+                "name": "Auto",
+                "created": 1,
+                "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
+                "pricing": {"prompt": "-1", "completion": "-1"},
+            },
+        ]
+    }
+    found = openrouter.read_list(read_json(msgspec.json.encode(document)), DAY)
+    assert found.refused == [("openrouter/auto", "prompt is negative")]
+    assert [row["slug"] for row in found.providers] == ["openrouter"]
+    [offer] = found.offers.values()
+    assert (offer.provider, offer.upstream_model_id) == ("openrouter", "acme/falcon-9")
+    assert offer.pricing == {
+        "prompt": "0.0000005",
+        "completion": "0.0000015",
+        "web_search": "0.01",
+        "overrides": [{"min_prompt_tokens": 128_000, "prompt": "0.000001"}],
+    }
+    assert offer.model is not None
+    assert (offer.model["canonical_slug"], offer.model["created"], offer.max_completion_tokens) == (
+        "acme/falcon-9-2026-06-01", 1_780_272_000, 16_384,
+    )  # fmt: skip
+    with pytest.raises(UnreadableList, match="no member data"):
+        openrouter.read_list({"models": []}, DAY)
+
+
+def test_models_dev_names_dollars_per_million() -> None:
+    document = {
+        "xai": {
+            "id": "xai",
+            "models": {
+                "grok-4.5": {
+                    "id": "grok-4.5",
+                    "name": "Grok 4.5",
+                    "release_date": "2026-05",
+                    "reasoning": True,
+                    "tool_call": True,
+                    "modalities": {"input": ["text", "pdf"], "output": ["text"]},
+                    "limit": {"context": 500_000, "output": 64_000},
+                    "cost": {
+                        **raw(input="2.0", output="6.0", cache_read="0.5", input_audio="0.028"),
+                        "tiers": [
+                            {"input": 4.0, "output": 12.0, "tier": {"type": "context", "size": 10}}
+                        ],
+                        "context_over_200k": {"input": 9.0},
+                    },
+                }
+            },
+        },
+        "google": {
+            "models": {"gemini": {"cost": {"input": 1, "context_over_200k": {"input": 2.5}}}}
+        },
+        "unknown": {"models": {"x": {}}},
+        "$schema": "https://models.dev/schema",
+    }
+    offers = read(models_dev, document)
+    grok, gemini = offers["xai", "grok-4.5"], offers["google-ai-studio", "gemini"]
+    assert grok.pricing == {
+        "prompt": "0.000002",
+        "completion": "0.000006",
+        "input_cache_read": "0.0000005",
+        "audio": "0.000000028",
+        "overrides": [{"min_prompt_tokens": 10, "prompt": "0.000004", "completion": "0.000012"}],
+    }
+    assert grok.model is not None
+    assert (grok.model["id"], grok.model["created"]) == ("x-ai/grok-4.5", 1_777_593_600)
+    assert grok.model["architecture"]["modality"] == "text+file->text"
+    assert gemini.pricing["overrides"] == [{"min_prompt_tokens": 200_000, "prompt": "0.0000025"}]
+    assert gemini.model is None

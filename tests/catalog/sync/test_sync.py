@@ -1,0 +1,351 @@
+"""Tests what a sync applies, what waits for a person, and what changes nothing."""
+
+from __future__ import annotations
+
+import io
+import json
+import ssl
+from datetime import date
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from django.core.management import CommandError, call_command
+from prometheus_client import REGISTRY
+
+from catalog.models import CatalogProposal, LanguageModel, ModelEndpoint, PriceVersion
+from catalog.pricing import decimal_text
+from catalog.sync.run import sync_due
+from config.audit.entries import AuditEntry
+from config.egress.addresses import EgressPolicy
+from config.management.commands.work import DUTIES
+from tests.support import factories
+from tests.support.database import snapshots
+from tests.support.upstreams.tls import Authority, answering, serving
+
+NONE = {"providers": 0, "models": 0, "endpoints": 0}
+ONE = {"providers": 0, "models": 0, "endpoints": 1}
+
+
+def row(prompt: Any = "0.000001", completion: Any = "0.000002", **members: Any) -> dict[str, Any]:
+    rates = {"input_cost_per_token": prompt, "output_cost_per_token": completion}
+    return {
+        "litellm_provider": "openai",
+        "mode": "chat",
+        **{name: msgspec.Raw(text.encode()) for name, text in rates.items() if text is not None},
+        **members,
+    }
+
+
+def sync(capfd: Any, *arguments: str, **rows: Any) -> dict[str, Any]:
+    """Runs the command over a list with these rows; returns its report."""
+    document = {name.replace("_", "-"): found for name, found in rows.items()}
+    out = io.StringIO()
+    path = Path(capfd) / "prices.json"
+    path.write_bytes(msgspec.json.encode(document))
+    call_command(
+        "sync_catalog", "--source", "litellm", "--file", str(path), "--as-of", "2026-11-12",
+        *arguments, "--json", stdout=out, stderr=io.StringIO(),
+    )  # fmt: skip
+    report: dict[str, Any] = json.loads(out.getvalue())
+    return report
+
+
+@pytest.fixture
+def endpoint(db: None) -> ModelEndpoint:
+    """An endpoint whose price came from an earlier list: 1 and 2 USD per million."""
+    return factories.make_endpoint(
+        factories.make_model("openai/gpt-x"),
+        factories.make_provider("openai", name="OpenAI"),
+        upstream_model_id="gpt-x",
+        source="litellm",
+        as_of=date(2026, 11, 1),
+    )
+
+
+def price_of(endpoint: ModelEndpoint) -> tuple[str, str]:
+    endpoint.refresh_from_db()
+    price = endpoint.price.price
+    return decimal_text(price.prompt), decimal_text(price.completion)
+
+
+def waiting() -> list[tuple[str, list[str]]]:
+    return [
+        (one.reason, [change["column"] for change in one.changes])
+        for one in CatalogProposal.objects.filter(status="waiting")
+    ]
+
+
+def test_an_ordinary_change_is_applied_with_its_origin(
+    tmp_path: Path, endpoint: ModelEndpoint
+) -> None:
+    report = sync(str(tmp_path), gpt_x=row("1.2e-06", max_input_tokens=4096))
+    assert report == {
+        "source": "litellm",
+        "as_of": "2026-11-12",
+        "created": NONE,
+        "updated": ONE,
+        "unchanged": NONE,
+        "proposed": 0,
+        "refused": 0,
+        "ignored": 0,
+        "dry_run": False,
+    }
+    assert price_of(endpoint) == ("0.0000012", "0.000002")
+    assert (endpoint.context_length, endpoint.source, endpoint.as_of) == (
+        4096, "litellm", date(2026, 11, 12),
+    )  # fmt: skip
+    entry = AuditEntry.objects.get(kind="import")
+    assert entry.after["source"] == "litellm"
+    again = sync(str(tmp_path), gpt_x=row("1.2e-06", max_input_tokens=4096))
+    assert (again["updated"], again["unchanged"]) == (NONE, ONE)
+    assert PriceVersion.objects.filter(subject_id=endpoint.pk).count() == 2
+
+
+@pytest.mark.parametrize(
+    ("prompt", "completion", "members", "reason", "columns"),
+    [
+        ("1.21e-06", "0.000002", {}, "rise", ["pricing.prompt"]),
+        ("0.0000009", "0.00001", {}, "rise", ["pricing.prompt", "pricing.completion"]),
+        ("9.9e-08", "0.000002", {}, "fall", ["pricing.prompt"]),
+        ("0", "0", {}, "unpriced", ["pricing.prompt", "pricing.completion"]),
+        (None, None, {}, "unpriced", ["pricing.prompt", "pricing.completion"]),
+        (
+            "0.000001",
+            "0.000002",
+            {"cache_read_input_token_cost": 0.5},
+            "rise",
+            ["pricing.input_cache_read"],
+        ),
+        ("0.000001", "0.000002", {"input_cost_per_request": 0.01}, "rise", ["pricing.request"]),
+    ],
+)
+def test_a_dearer_or_unpriced_row_waits(
+    tmp_path: Path,
+    endpoint: ModelEndpoint,
+    prompt: str | None,
+    completion: str | None,
+    members: dict[str, Any],
+    reason: str,
+    columns: list[str],
+) -> None:
+    report = sync(str(tmp_path), gpt_x=row(prompt, completion, **members))
+    assert (report["updated"], report["proposed"]) == (NONE, 1)
+    assert waiting() == [(reason, columns)]
+    assert price_of(endpoint) == ("0.000001", "0.000002")
+
+
+def test_the_limit_of_a_rise_is_a_setting(
+    tmp_path: Path, endpoint: ModelEndpoint, settings: Any
+) -> None:
+    settings.CATALOG_RISE_LIMIT = 50
+    assert sync(str(tmp_path), gpt_x=row("1.5e-06"))["updated"] == ONE
+    settings.CATALOG_RISE_LIMIT = 0
+    assert sync(str(tmp_path), gpt_x=row("1.5000001e-06"))["proposed"] == 1
+
+
+def test_a_vanished_endpoint_waits_and_only_the_lists_own(
+    tmp_path: Path, endpoint: ModelEndpoint
+) -> None:
+    factories.make_endpoint(
+        factories.make_model("openai/own"), endpoint.provider, upstream_model_id="own"
+    )
+    report = sync(str(tmp_path), other=row())
+    assert (report["created"]["endpoints"], report["proposed"]) == (1, 1)
+    assert waiting() == [("vanished", ["is_listed"])]
+    assert ModelEndpoint.objects.filter(is_listed=True).count() == 3
+
+
+def test_a_price_of_an_operator_is_never_replaced_without_asking(
+    tmp_path: Path, endpoint: ModelEndpoint
+) -> None:
+    ModelEndpoint.objects.update(source="", as_of=None)
+    assert sync(str(tmp_path), gpt_x=row("0.0000009"))["proposed"] == 1
+    assert waiting() == [("change", ["pricing.prompt"])]
+
+
+def test_a_new_model_is_added_and_an_endpoint_of_a_present_one_waits(
+    tmp_path: Path, endpoint: ModelEndpoint
+) -> None:
+    factories.make_model("openai/private")
+    report = sync(
+        str(tmp_path),
+        gpt_x=row(),
+        gpt_new=row(),
+        private=row(),
+        dear=row("0.001"),
+        free=row("0", "0"),
+        elsewhere=row() | {"litellm_provider": "groq"},
+    )
+    assert report["created"] == {"providers": 0, "models": 1, "endpoints": 1}
+    assert (report["proposed"], report["ignored"]) == (3, 1)
+    assert {reason for reason, _ in waiting()} == {"new", "rise", "unpriced"}
+    made = ModelEndpoint.objects.get(model__slug="openai/gpt-new")
+    assert (made.source, made.upstream_model_id, price_of(made)) == (
+        "litellm", "gpt-new", ("0.000001", "0.000002"),
+    )  # fmt: skip
+    assert not LanguageModel.objects.filter(slug__in=("openai/dear", "openai/free")).exists()
+
+
+@pytest.mark.parametrize("option", ["--dry-run", "--plan"])
+def test_a_dry_run_changes_nothing(tmp_path: Path, endpoint: ModelEndpoint, option: str) -> None:
+    before = snapshots.everything()
+    report = sync(str(tmp_path), option, gpt_x=row("1.1e-06"), gpt_new=row(), dear=row("9"))
+    assert (report["updated"], report["proposed"], report["dry_run"]) == (ONE, 1, True)
+    assert snapshots.everything() == before
+    if option == "--plan":
+        assert [(one["row"], one["fate"]) for one in report["plan"]] == [
+            ("openai/gpt-x-2026-01-01 openai gpt-x global", "update"),
+            ("openai/gpt-new openai gpt-new global", "create"),
+            ("openai/dear openai dear global", "propose"),
+        ]
+        assert report["plan"][0]["changes"] == [
+            {"column": "pricing.prompt", "old": "0.000001", "new": "0.0000011", "percent": "10"}
+        ]
+
+
+def test_options_restrict_what_is_applied(tmp_path: Path, endpoint: ModelEndpoint) -> None:
+    report = sync(str(tmp_path), "--existing", gpt_x=row("1.1e-06"), gpt_new=row())
+    assert (report["updated"], report["created"], report["ignored"]) == (ONE, NONE, 1)
+    report = sync(str(tmp_path), "--propose", gpt_x=row(), gpt_new=row())
+    assert (report["updated"], report["created"], report["proposed"]) == (NONE, NONE, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "members", "problem"),
+    [
+        ("a\x1bb", {}, "Expected `str` matching regex"),
+        ("x" * 256, {}, "Expected `str` of length <= 255"),
+        ("gpt-x", {"input_cost_per_token": -1}, "input_cost_per_token is negative"),
+        ("gpt-x", {"input_cost_per_token": 1e30}, "input_cost_per_token is 1,000,000 or more"),
+        ("gpt-x", {"input_cost_per_token": "x"}, "input_cost_per_token is not a number"),
+        ("gpt-x", {"max_input_tokens": 10**15}, "max_input_tokens is larger than"),
+        ("a b", {}, "Expected `str` matching regex"),
+        ("\ud800", {}, "surrogates not allowed"),
+    ],
+)
+def test_a_lying_row_is_refused_by_name_and_the_others_are_used(
+    tmp_path: Path, endpoint: ModelEndpoint, name: str, members: dict[str, Any], problem: str
+) -> None:
+    document = {name: {**row("1", "1"), **members, "litellm_provider": "openai"}, "good": row()}
+    path = tmp_path / "prices.json"
+    plain = json.loads(msgspec.json.encode({"x": list(document.values())}))["x"]
+    path.write_text(json.dumps(dict(zip(document, plain, strict=True))))
+    out, errors = io.StringIO(), io.StringIO()
+    call_command(
+        "sync_catalog", "--source", "litellm", "--file", str(path), "--json",
+        stdout=out, stderr=errors,
+    )  # fmt: skip
+    report = json.loads(out.getvalue())
+    assert (report["refused"], report["created"]["models"]) == (1, 1)
+    assert problem in errors.getvalue()
+    assert "\x1b" not in errors.getvalue()
+    assert price_of(endpoint) == ("0.000001", "0.000002")
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"error": "try later"}', b"\x00" * 9])
+def test_a_list_that_is_none_empties_nothing(
+    tmp_path: Path, endpoint: ModelEndpoint, data: bytes
+) -> None:
+    path = tmp_path / "prices.json"
+    path.write_bytes(data)
+    before = snapshots.everything()
+    for source in ("litellm", "openrouter", "models.dev"):
+        with pytest.raises(CommandError, match=r"Nothing was changed\.$") as caught:
+            call_command("sync_catalog", "--source", source, "--file", str(path))
+        assert caught.value.returncode == 1
+    assert snapshots.everything() == before
+
+
+def test_the_command_needs_one_list_and_a_day(db: None) -> None:
+    for arguments in ((), ("--file", "-", "--from-url", "https://a.example/"), ("--as-of", "now")):
+        with pytest.raises(CommandError) as caught:
+            call_command("sync_catalog", "--source", "litellm", *arguments)
+        assert caught.value.returncode == 2
+
+
+@pytest.fixture
+def context(tmp_path: Path, settings: Any) -> ssl.SSLContext:
+    """Returns a TLS context for a server at 127.0.0.1, which the egress policy allows."""
+    authority = Authority(tmp_path)
+    settings.EGRESS_POLICY = EgressPolicy(
+        allowed_networks=(ip_network("127.0.0.1/32"),),
+        ca_bundle=authority.bundle,
+        connect_timeout=2,
+        max_response_bytes=100_000,
+    )
+    return authority.server_context("127.0.0.1")
+
+
+def counted(outcome: str) -> float:
+    labels = {"source": "litellm", "outcome": outcome}
+    return REGISTRY.get_sample_value("causeway_catalog_syncs_total", labels) or 0.0
+
+
+@pytest.mark.parametrize("applies", [False, True])
+def test_the_daily_duty_proposes_unless_it_may_apply(
+    context: ssl.SSLContext, endpoint: ModelEndpoint, settings: Any, applies: bool
+) -> None:
+    body = msgspec.json.encode({"gpt-x": row("1.1e-06"), "gpt-y": row("9")})
+    settings.CATALOG_SYNC_APPLIES = applies
+    before = counted("succeeded")
+    with serving(answering(body), context) as server:
+        settings.CATALOG_SYNC = {"litellm": f"https://127.0.0.1:{server.port}/prices.json"}
+        assert sync_due() == 2
+    assert counted("succeeded") == before + 1
+    assert price_of(endpoint)[0] == ("0.0000011" if applies else "0.000001")
+    assert CatalogProposal.objects.filter(status="waiting").count() == (1 if applies else 2)
+
+
+def test_a_failing_list_is_reported_and_changes_nothing(
+    context: ssl.SSLContext,
+    endpoint: ModelEndpoint,
+    settings: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    before, failures = snapshots.everything(), counted("failed")
+    with serving(answering(status="503 Busy"), context) as server:
+        settings.CATALOG_SYNC = {"litellm": f"https://127.0.0.1:{server.port}/"}
+        assert sync_due() == 0
+    with serving(answering(b"x" * 100_001), context) as server:
+        settings.CATALOG_SYNC = {"litellm": f"https://127.0.0.1:{server.port}/"}
+        assert sync_due() == 0
+    assert counted("failed") == failures + 2
+    said = (
+        "sync_catalog: litellm was not read, and nothing changed. The list could not be fetched: "
+    )
+    problems = ("its server answered 503.", "the answer is too large.")
+    assert [record.getMessage() for record in caplog.records] == [said + text for text in problems]
+    assert snapshots.everything() == before
+
+
+def test_the_duty_runs_once_a_day_and_does_nothing_without_a_list(db: None) -> None:
+    [duty] = [duty for duty in DUTIES if duty.name == "sync_price_lists"]
+    assert (duty.every_seconds, duty.own_thread, duty.run()) == (86_400, True, 0)
+
+
+def test_openrouter_brings_its_provider_and_its_models(db: None, tmp_path: Path) -> None:
+    model = {
+        "id": "acme/falcon-9",
+        "canonical_slug": "acme/falcon-9-2026",
+        "name": "Falcon",
+        "created": 1_780_272_000,
+        "context_length": 1000,
+        "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
+        "pricing": {"prompt": "0.0000005", "completion": "0.0000015"},
+    }
+    path = tmp_path / "models.json"
+    path.write_text(json.dumps({"data": [model]}))
+    arguments = ("sync_catalog", "--source", "openrouter", "--file", str(path))
+    call_command(*arguments, stdout=io.StringIO())
+    [made] = ModelEndpoint.objects.all()
+    assert (made.provider.slug, made.upstream_model_id, made.model.canonical_slug) == (
+        "openrouter", "acme/falcon-9", "acme/falcon-9-2026",
+    )  # fmt: skip
+    before = {**snapshots.everything(), "config.AuditEntry": []}
+    out = io.StringIO()
+    call_command(*arguments, stdout=out)
+    assert "0 rows were created, 0 updated; 1 are unchanged" in out.getvalue()
+    assert {**snapshots.everything(), "config.AuditEntry": []} == before
