@@ -80,6 +80,13 @@ def served_operations(outputs: Collection[str], dialect: Dialect | None) -> froz
     )
 
 
+def served_outputs(outputs: Collection[str], served: Collection[Operation]) -> frozenset[str]:
+    """Returns the output modalities of a model that the served operations can produce."""
+    produced: set[str] = set()
+    produced.update(*(OPERATIONS[operation].outputs for operation in served))
+    return frozenset(outputs) & produced
+
+
 def probed_operation(served: Collection[Operation]) -> Operation | None:
     """Returns the operation by which a deployment is validated; ``None`` if no route serves it."""
     return next(

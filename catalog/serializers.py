@@ -161,7 +161,9 @@ class PublicEndpointSerializer(serializers.Serializer[ModelEndpoint]):
     pricing = PublicPricingSerializer(source="price.price")
     quantization = serializers.CharField(allow_null=True)
     service_tier = serializers.SerializerMethodField()
-    supported_parameters = serializers.ListField(child=serializers.CharField())
+    supported_parameters = serializers.SerializerMethodField(
+        help_text="Its own list, or that of its model where it has none."
+    )
     supports_tool_choice = serializers.SerializerMethodField()
     supports_implicit_caching = serializers.SerializerMethodField()
     supports_diarization = serializers.SerializerMethodField()
@@ -189,12 +191,16 @@ class PublicEndpointSerializer(serializers.Serializer[ModelEndpoint]):
     def get_service_tier(self, endpoint: ModelEndpoint) -> str | None:
         return None
 
+    def get_supported_parameters(self, endpoint: ModelEndpoint) -> list[str]:
+        return endpoint.supported_parameters or endpoint.model.supported_parameters
+
     @extend_schema_field(_ToolChoiceSerializer)
     def get_supports_tool_choice(self, endpoint: ModelEndpoint) -> Any:
-        is_chosen = "tool_choice" in endpoint.supported_parameters
+        supported = self.get_supported_parameters(endpoint)
+        is_chosen = "tool_choice" in supported
         return {
             # Without a tool choice, the model decides whether to use the tools.
-            "auto": is_chosen or "tools" in endpoint.supported_parameters,
+            "auto": is_chosen or "tools" in supported,
             "function": is_chosen,
             "none": is_chosen,
             "required": is_chosen,

@@ -22,7 +22,13 @@ from accounts.models import ApiKey, policy_of
 from accounts.policy import Policy, require_ingress_region
 from catalog.lists import traffic
 from catalog.lists.filters import ModelFilters, OutputFilters, SortedFilters, criteria_of
-from catalog.lists.listing import CatalogueCache, ListedModel, VisibleCatalogue, find_model
+from catalog.lists.listing import (
+    CatalogueCache,
+    ListedModel,
+    VisibleCatalogue,
+    find_model,
+    is_served,
+)
 from catalog.lists.pages import CataloguePagination, render
 from catalog.models import LanguageModel, ModelEndpoint, Provider
 from catalog.names import ModelNotFound
@@ -144,9 +150,13 @@ class ModelViewSet(_CatalogueViewSet):
         extensions=errors(404),
     )
     def endpoints(self, request: Request, author: str, slug: str) -> Response:
-        """Lists a model's public endpoints, the cheapest first; latency and uptime need a key."""
+        """Lists a model's public endpoints, the cheapest first; latency and uptime need a key.
+
+        An endpoint whose provider has no wire format for the model's operations is left out.
+        """
         model = find_model(author, slug)
-        endpoints = _endpoints_in(self.region).filter(model=model).order_by("price__prompt", "pk")
+        found = _endpoints_in(self.region).filter(model=model).order_by("price__prompt", "pk")
+        endpoints = list(filter(is_served, found))
         context = {"endpoints": endpoints, "figures": _figures_for(request)}
         return Response({"data": ModelEndpointsSerializer(model, context=context).data})
 
@@ -205,11 +215,12 @@ class ZdrEndpointViewSet(_CatalogueViewSet):
     @extend_schema(operation_id="listEndpointsZdr", responses=EndpointListSerializer)
     def list(self, request: Request) -> Response:
         """Lists the public endpoints that keep no data; latency and uptime need a key."""
-        endpoints: Any = (
+        found = (
             _endpoints_in(self.region)
             .filter(zdr=True)
             .order_by("model__slug", "price__prompt", "pk")
         )
+        endpoints: Any = list(filter(is_served, found))
         context = {"figures": _figures_for(request)}
         data = PublicEndpointSerializer(endpoints, many=True, context=context).data
         return Response({"data": data})

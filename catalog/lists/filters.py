@@ -140,8 +140,10 @@ def criteria_of(values: Mapping[str, Any]) -> Criteria:
     """
     get = values.get
     providers, region = get("providers"), get("region")
+    outputs = get("output_modalities") or ("text",)
     return Criteria(
         models=tuple(_conditions(values)),
+        outputs=None if "all" in outputs else frozenset(outputs),
         providers=None if providers is None else frozenset(map(str.lower, providers)),
         zdr=get("zdr") is not None,
         region=None if region is None else REGIONS[region],
@@ -153,18 +155,9 @@ def criteria_of(values: Mapping[str, Any]) -> Criteria:
     )
 
 
-def makes_any_of(names: Iterable[str]) -> Condition:
-    """Returns the condition that a model produces at least one of these modalities."""
-    wanted = frozenset(names)
-    return lambda model: not wanted.isdisjoint(model.output_modalities)
-
-
 def _conditions(values: Mapping[str, Any]) -> Iterable[Condition]:
     """Yields the conditions on a model itself, without regard to its endpoints."""
     get = values.get
-    modalities = get("output_modalities") or ("text",)
-    if "all" not in modalities:
-        yield makes_any_of(modalities)
     if (text := get("q")) is not None:
         part = text.casefold()
         yield lambda model: part in model.folded_texts

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from decimal import Context, Decimal
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import quote
@@ -20,9 +21,12 @@ from django.db import connection
 from django.db.models import Q
 
 from accounts.policy import Policy
+from catalog import dialects
+from catalog.capabilities import Capabilities
 from catalog.lists import traffic
 from catalog.models import CatalogVersion, LanguageModel, ModelEndpoint
 from catalog.names import ModelNotFound, split_variant
+from catalog.operations import served_operations, served_outputs
 from catalog.pricing import RATES, Price
 from catalog.visibility import EndpointFacts, admits_model, admitted_kinds
 from config.api.text import CONTROL_CHARACTERS
@@ -35,14 +39,44 @@ SORTS: Final = (
     "design-arena-elo-high-to-low",
 )  # fmt: skip
 _PRICE: Final = tuple(f"price__{name}" for name in RATES)
+_ENDPOINT_COLUMNS: Final = (
+    "model_id", "pk", "provider__slug", "provider__name", "provider__dialect", "zdr",
+    "provider__trains_on_prompts", "region", "context_length", "max_completion_tokens",
+    "is_moderated", "supported_parameters",
+)  # fmt: skip
 _PRICE_DECIMALS: Final = 30
 # Two prices of 36 digits must not be rounded when they are added.
 _EXACT: Final = Context(prec=80)
 
 
+class _EndpointRow(NamedTuple):
+    """The columns of a public endpoint that a list needs, in their order, and its price."""
+
+    model_id: UUID
+    pk: UUID
+    provider: str
+    provider_name: str
+    dialect: str
+    zdr: bool
+    trains: bool
+    region: str
+    context_length: int | None
+    max_completion_tokens: int | None
+    is_moderated: bool
+    supported_parameters: Sequence[str]
+    price: Price
+
+
+class OfferKind(NamedTuple):
+    """What the offers of a kind share: the facts that a policy judges, and the served outputs."""
+
+    facts: EndpointFacts
+    outputs: frozenset[str]
+
+
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The price and limits of a model at one endpoint.
+    """The price and limits of a model at one endpoint, which serves an operation of the model.
 
     ``kind`` is an index into the kinds of endpoints. ``cost`` is the sum of both prices, which
     sorts like their mean; it is an integer, which compares fast. ``terms`` is the rendered end of a
@@ -77,17 +111,18 @@ class CatalogueModel:
     input_modalities: frozenset[str]
     output_modalities: frozenset[str]
     supported_parameters: frozenset[str]
+    capabilities: Capabilities
     head: bytes
     offers: tuple[Offer, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """One version of the public catalogue: its models, newest first, and the kinds of endpoints."""
+    """One version of the public catalogue: its models, newest first, and the kinds of offers."""
 
     version: int
     models: Mapping[UUID, CatalogueModel]
-    kinds: tuple[EndpointFacts, ...]
+    kinds: tuple[OfferKind, ...]
 
 
 class CatalogueCache:
@@ -124,35 +159,57 @@ def _version() -> int:
 def _load(version: int) -> Catalogue:
     # The version is read before the rows. Newer rows under an older version are loaded again at
     # the next request; older rows under a newer version cannot occur.
-    kinds: dict[EndpointFacts, int] = {}
-    offers: dict[UUID, list[Offer]] = {}
-    rows = (
+    kinds: dict[OfferKind, int] = {}
+    rows: dict[UUID, list[_EndpointRow]] = {}
+    width = len(_ENDPOINT_COLUMNS)
+    for values in (
         ModelEndpoint.objects.routable()
         .order_by("price__prompt", "pk")
-        .values_list(
-            "model_id", "pk", "model__slug", "model__canonical_slug", "provider__slug",
-            "provider__name", "zdr", "provider__trains_on_prompts", "region", "context_length",
-            "max_completion_tokens", "is_moderated", *_PRICE,
-        )
-    )  # fmt: skip
-    for row in rows:
-        model_id, pk, slug, permaslug, provider, display, zdr, trains, region, *rest = row
-        context, limit, moderated, *rates = rest
-        price = Price(*rates)
-        facts = EndpointFacts(
-            provider, display, zdr, trains, slug, permaslug, region, price.is_free
-        )
-        place = kinds.setdefault(facts.kind, len(kinds))
-        offer = _build_offer(pk, place, price, context, limit, is_moderated=moderated)
-        offers.setdefault(model_id, []).append(offer)
+        .values_list(*_ENDPOINT_COLUMNS, *_PRICE)
+    ):
+        row = _EndpointRow._make((*values[:width], Price(*values[width:])))
+        rows.setdefault(row.model_id, []).append(row)
     models = {
-        model.pk: _build_model(model, offers.get(model.pk, ()))
+        model.pk: _build_model(model, rows.get(model.pk, ()), kinds)
         for model in LanguageModel.objects.listed().order_by("-created", "slug")
     }
     return Catalogue(version=version, models=models, kinds=tuple(kinds))
 
 
-def _build_model(model: LanguageModel, offers: Iterable[Offer]) -> CatalogueModel:
+def _build_model(
+    model: LanguageModel, rows: Sequence[_EndpointRow], kinds: dict[OfferKind, int]
+) -> CatalogueModel:
+    """Returns a model with the offers of the endpoints that serve it; adds their kinds."""
+    served = [
+        (row, outputs)
+        for row in rows
+        if (outputs := find_outputs(model.output_modalities, model.capabilities, row.dialect))
+        is not None
+    ]
+    parameters = _unite_parameters(model, [row for row, _ in served])
+    offers = []
+    for row, outputs in served:
+        facts = EndpointFacts(
+            row.provider,
+            row.provider_name,
+            row.zdr,
+            row.trains,
+            model.slug,
+            model.canonical_slug,
+            row.region,
+            row.price.is_free,
+        )
+        offers.append(
+            _build_offer(
+                row.pk,
+                kinds.setdefault(OfferKind(facts.kind, outputs), len(kinds)),
+                row.price,
+                parameters,
+                row.context_length or model.context_length,
+                row.max_completion_tokens,
+                is_moderated=row.is_moderated,
+            )
+        )
     return CatalogueModel(
         pk=model.pk,
         slug=model.slug,
@@ -166,10 +223,48 @@ def _build_model(model: LanguageModel, offers: Iterable[Offer]) -> CatalogueMode
         context_length=model.context_length,
         input_modalities=frozenset(model.input_modalities),
         output_modalities=frozenset(model.output_modalities),
-        supported_parameters=frozenset(model.supported_parameters),
+        supported_parameters=frozenset(parameters),
+        capabilities=model.capabilities,
         head=_render_head(model),
         offers=tuple(offers),
     )
+
+
+def find_outputs(
+    outputs: Iterable[str], capabilities: Capabilities, dialect: str
+) -> frozenset[str] | None:
+    """Returns the outputs of a model that an endpoint produces; ``None`` if it serves nothing.
+
+    ``outputs`` are those of the model; ``dialect`` is that of the endpoint's provider.
+    """
+    return _find_outputs(tuple(outputs), capabilities, dialect)
+
+
+def is_served(endpoint: ModelEndpoint) -> bool:
+    """Returns whether a public endpoint serves an operation of its model."""
+    model = endpoint.model
+    dialect = endpoint.provider.dialect
+    return find_outputs(model.output_modalities, model.capabilities, dialect) is not None
+
+
+@lru_cache(maxsize=1024)
+def _find_outputs(
+    outputs: tuple[str, ...], capabilities: Capabilities, dialect: str
+) -> frozenset[str] | None:
+    served = served_operations(outputs, dialects.get(dialect, capabilities))
+    return served_outputs(outputs, served) if served else None
+
+
+def _unite_parameters(model: LanguageModel, rows: Sequence[_EndpointRow]) -> list[str]:
+    """Returns the parameters that at least one endpoint supports, in the order of the model's list.
+
+    An endpoint without a list of its own is expected to support the model's.
+    """
+    if not rows or not all(row.supported_parameters for row in rows):
+        return model.supported_parameters
+    found = frozenset().union(*(row.supported_parameters for row in rows))
+    own = [name for name in model.supported_parameters if name in found]
+    return own + sorted(found.difference(own))
 
 
 def _render_head(model: LanguageModel) -> bytes:
@@ -189,7 +284,6 @@ def _render_head(model: LanguageModel) -> bytes:
             "tokenizer": model.tokenizer or "Other",
             "instruct_type": model.instruct_type,
         },
-        "supported_parameters": model.supported_parameters,
         "links": {"details": f"/api/v1/models/{quote(model.canonical_slug, safe='/:@')}/endpoints"},
         "default_parameters": model.default_parameters,
         "expiration_date": model.expiration_date,
@@ -204,13 +298,18 @@ def _build_offer(
     endpoint_id: UUID,
     kind: int,
     price: Price,
+    parameters: Iterable[str],
     context_length: int | None,
     max_completion_tokens: int | None = None,
     *,
     is_moderated: bool = False,
 ) -> Offer:
-    """Returns an offer; renders the end of a model that is listed with it."""
+    """Returns an offer; renders the end of a model that is listed with it.
+
+    ``parameters`` are those of the model at all its endpoints.
+    """
     rendered = {
+        "supported_parameters": list(parameters),
         "pricing": public_pricing(price),
         "top_provider": {
             "context_length": context_length,
@@ -275,11 +374,12 @@ class Range:
 class Criteria:
     """The criteria of a search: conditions on a model, on one of its endpoints, on its price.
 
-    Prices are in USD per token. ``is_unknown`` marks a criterion that the catalogue does not
-    record, so no model matches.
+    A model must be served with one of ``outputs``. Prices are in USD per token. ``is_unknown``
+    marks a criterion that the catalogue does not record, so no model matches.
     """
 
     models: tuple[Callable[[CatalogueModel], bool], ...] = ()
+    outputs: frozenset[str] | None = None
     providers: frozenset[str] | None = None
     zdr: bool = False
     region: str | None = None
@@ -287,13 +387,15 @@ class Criteria:
     completion_price: Range = Range()
     is_unknown: bool = False
 
-    def is_met_by(self, kind: EndpointFacts) -> bool:
-        """Returns whether endpoints of this kind meet all criteria that concern endpoints."""
-        names = {kind.provider_slug.lower(), kind.provider_name.lower()}
+    def is_met_by(self, kind: OfferKind) -> bool:
+        """Returns whether offers of this kind meet all criteria that concern endpoints."""
+        facts = kind.facts
+        names = {facts.provider_slug.lower(), facts.provider_name.lower()}
         return (
-            (self.providers is None or not self.providers.isdisjoint(names))
-            and (not self.zdr or kind.zdr)
-            and (self.region is None or self.region == kind.region)
+            (self.outputs is None or not self.outputs.isdisjoint(kind.outputs))
+            and (self.providers is None or not self.providers.isdisjoint(names))
+            and (not self.zdr or facts.zdr)
+            and (self.region is None or self.region == facts.region)
         )
 
 
@@ -320,7 +422,7 @@ class VisibleCatalogue:
         self._own: dict[str, list[Offer]] = {}
         if organization_id is not None:
             self._read_own(organization_id)
-        self._admitted = admitted_kinds(self._kinds, policy)
+        self._admitted = admitted_kinds([kind.facts for kind in self._kinds], policy)
 
     def find(self, model_id: UUID) -> ListedModel | None:
         """Returns a model with its offer, or ``None`` if the policy admits none."""
@@ -382,19 +484,28 @@ class VisibleCatalogue:
             PrivateEndpoint.objects.for_organization(organization_id)
             .routable()
             .values_list(
-                "model_id", "pk", "provider__slug", "provider_name", "declared_zdr",
-                "declared_region", *_PRICE,
+                "model_id", "pk", "provider__slug", "provider_name", "provider__dialect",
+                "declared_zdr", "declared_region", *_PRICE,
             )
         )  # fmt: skip
-        for model_id, pk, provider, display, zdr, region, *rates in rows:
+        for model_id, pk, provider, display, dialect, zdr, region, *rates in rows:
             model = self._models.get(model_id)
             if model is None:
+                continue
+            outputs = find_outputs(model.output_modalities, model.capabilities, dialect)
+            if outputs is None:
                 continue
             facts = EndpointFacts(
                 provider, display, bool(zdr), False, model.slug, model.permaslug, region
             )
-            offer = _build_offer(pk, len(self._kinds), Price(*rates), model.context_length)
-            self._kinds.append(facts.kind)
+            offer = _build_offer(
+                pk,
+                len(self._kinds),
+                Price(*rates),
+                sorted(model.supported_parameters),
+                model.context_length,
+            )
+            self._kinds.append(OfferKind(facts.kind, outputs))
             self._own.setdefault(model.slug, []).append(offer)
 
     def _make_ranking(self, sort: str | None) -> tuple[Callable[[ListedModel], Any], bool] | None:

@@ -113,7 +113,7 @@ def make_endpoint(
     model: LanguageModel, provider: Provider, *, price: Price | None = None, **fields: Any
 ) -> ModelEndpoint:
     """A public endpoint of the catalogue."""
-    defaults = {"upstream_model_id": "sim-echo", "context_length": 131_072}
+    defaults = {"upstream_model_id": "sim-echo"}
     endpoint = ModelEndpoint(model=model, provider=provider, **{**defaults, **fields})
     endpoint.price = PriceVersion.of(subject_id=endpoint.pk, price=price or make_price())
     endpoint.price.save()

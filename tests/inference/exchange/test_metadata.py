@@ -33,6 +33,23 @@ def test_an_answer_of_the_first_model_is_direct() -> None:
             "available": [{"provider": "X Inc", "model": "a/b", "selected": True}],
         },
         "attempts": [{"provider": "X Inc", "model": "a/b", "status": 200}],
+        "pipeline": [
+            {
+                "type": "routing",
+                "name": "selection",
+                "summary": "The candidates were selected; 1 endpoints were excluded.",
+                "data": {
+                    "excluded": [
+                        {
+                            "provider": "Z Inc",
+                            "private": False,
+                            "model": "a/b",
+                            "excluded_by": ["provider_ignored"],
+                        }
+                    ]
+                },
+            }
+        ],
         "generation_time": 7,
     }
 

@@ -114,6 +114,8 @@ def make_site(
             "acme/falcon",
             input_modalities=["text", "image", "audio", "video", "file"],
             output_modalities=["text", "embeddings"],
+            # Unknown, so that prompts of any size are sent.
+            context_length=None,
         ),
         eventually=eventually,
     )
