@@ -42,8 +42,11 @@ class Conversation:
         self._messages: list[dict[str, Any]] = []
         # The message of the assistant to which the next reasoning, text and calls belong.
         self._answer: dict[str, Any] | None = None
-        self._called: set[str] = set()
-        self._outputs: dict[str, Any] = {}
+        self._answer_calls: set[str] = set()
+        # The last call of each id, and whether it has an output: some servers use the same ids for
+        # every answer.
+        self._calls: dict[str, dict[str, Any]] = {}
+        self._outputs: dict[int, Any] = {}
         # Ids of items by which older callers name a call.
         self._call_ids: dict[str, str] = {}
 
@@ -66,7 +69,7 @@ class Conversation:
         for message in self._messages:
             messages.append(message)
             for call in message.get("tool_calls", ()):
-                if (content := self._outputs.get(call["id"], _MISSING)) is not _MISSING:
+                if (content := self._outputs.get(id(call), _MISSING)) is not _MISSING:
                     output = {"role": "tool", "tool_call_id": call["id"], "content": content}
                     messages.append(output)
         return messages
@@ -168,12 +171,12 @@ class Conversation:
         self._call(call_id, kind.removesuffix("_call"), _encode(arguments).decode(), place)
 
     def _call(self, call_id: str, name: str, arguments: str, place: str) -> None:
-        if call_id in self._called:
-            raise field_error(f"{place}.call_id", "Another call has this id.")
-        self._called.add(call_id)
         answer = self._open_answer()
+        if call_id in self._answer_calls:
+            raise field_error(f"{place}.call_id", "Another call of this answer has the same id.")
+        self._answer_calls.add(call_id)
         function = {"name": name, "arguments": arguments}
-        call = {"id": call_id, "type": "function", "function": function}
+        call = self._calls[call_id] = {"id": call_id, "type": "function", "function": function}
         answer.setdefault("tool_calls", []).append(call)
 
     def _add_output(self, raw: msgspec.Raw, place: str) -> None:
@@ -193,12 +196,13 @@ class Conversation:
         self._answer_call(call_id, text, place)
 
     def _answer_call(self, call_id: str, content: Any, place: str) -> None:
-        if call_id not in self._called or call_id in self._outputs:
-            problem = "already has an output" if call_id in self._called else "is not in the input"
+        call = self._calls.get(call_id)
+        if call is None or id(call) in self._outputs:
+            problem = "is not in the input" if call is None else "already has an output"
             text = f"The call {call_id[:64]!r} {problem}. Send each call once, before its output."
             raise field_error(f"{place}.call_id", text)
         self._end_answer()
-        self._outputs[call_id] = content
+        self._outputs[id(call)] = content
 
     def _add_tools(self, raw: msgspec.Raw, place: str) -> None:
         self._tools.add_loaded(read(items.ADDITIONAL_TOOLS, raw, place).tools, f"{place}.tools")
@@ -213,6 +217,7 @@ class Conversation:
         """Returns the message of the assistant to which the next item belongs."""
         if self._answer is None:
             self._answer = {"role": "assistant", "content": None}
+            self._answer_calls.clear()
         return self._answer
 
     def _end_answer(self) -> None:

@@ -145,6 +145,14 @@ def test_one_answer_is_one_message_and_outputs_follow_their_calls() -> None:
     ]
 
 
+def test_a_server_may_use_the_same_ids_for_every_answer() -> None:
+    found = messages_of(call(), output(text="first"), call(), output(text="second"), call())
+    assert [each["role"] for each in found] == [
+        "assistant", "tool", "assistant", "tool", "assistant",
+    ]  # fmt: skip
+    assert [each["content"] for each in found if each["role"] == "tool"] == ["first", "second"]
+
+
 def test_reasoning_of_the_current_turn_alone_is_sent() -> None:
     thought = {"type": "reasoning", "summary": [], "encrypted_content": seal([SIGNED])}
     items = [thought, {"role": "user", "content": "Hi"}, thought]
