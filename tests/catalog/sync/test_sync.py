@@ -313,9 +313,8 @@ def test_a_failing_list_is_reported_and_changes_nothing(
         settings.CATALOG_SYNC = {"litellm": f"https://127.0.0.1:{server.port}/"}
         assert sync_due() == 0
     assert counted("failed") == failures + 2
-    said = (
-        "sync_catalog: litellm was not read, and nothing changed. The list could not be fetched: "
-    )
+    said = "sync_price_lists: litellm was not read, and nothing changed. "
+    said += "The list could not be fetched: "
     problems = ("its server answered 503.", "the answer is too large.")
     assert [record.getMessage() for record in caplog.records] == [said + text for text in problems]
     assert snapshots.everything() == before

@@ -1,0 +1,253 @@
+"""Reads the usage exports of providers: CSV and the JSON of their usage interfaces.
+
+The formats are those of OpenAI's ``/organization/usage`` and ``/organization/costs``, Anthropic's
+``/organizations/usage_report/messages`` and ``/organizations/cost_report``, OpenRouter's
+``/activity`` and its export of generations, and a plain CSV file; see ``docs/operating.md``.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any, Final, NamedTuple
+
+from catalog.sync.documents import InvalidRow, UnreadableList, rate_text, read_json
+from config.bulk.problems import Problems
+
+MAX_LINES: Final = 1_000_000
+HEADER: Final = "id,date,model,requests,prompt_tokens,completion_tokens,cost"
+_MAX_COUNT: Final = 10**15
+_CENTS: Final = 2
+
+# The columns of a CSV file, each under the names that providers give it. The first name that a file
+# has counts; names in one group are added up.
+_ID: Final = ("id", "generation_id")
+_DAY: Final = ("date", "day", "created_at", "usage_date_utc", "start_time_iso", "start_time")
+_MODEL: Final = ("model", "model_permaslug", "model_version", "line_item")
+_REQUESTS: Final = (("requests",), ("num_model_requests",))
+_PROMPT: Final = (
+    ("prompt_tokens",), ("tokens_prompt",), ("input_tokens",),
+    ("usage_input_tokens_no_cache", "usage_input_tokens_cache_write_5m",
+     "usage_input_tokens_cache_write_1h", "usage_input_tokens_cache_read"),
+)  # fmt: skip
+_COMPLETION: Final = (
+    ("completion_tokens",), ("tokens_completion",), ("output_tokens",), ("usage_output_tokens",),
+)  # fmt: skip
+_COST: Final = (("cost",), ("cost_total",), ("cost_usd",), ("amount_value",), ("usage",))
+_ANTHROPIC_PROMPT: Final = ("uncached_input_tokens", "cache_read_input_tokens")
+
+
+class InvoiceLine(NamedTuple):
+    """What a provider bills: one generation, or with an empty ``id`` all of a model on a day.
+
+    Days are UTC days. ``cost`` is in USD. ``None`` means that the export does not say it.
+    """
+
+    id: str
+    day: date
+    model: str
+    requests: int | None = None
+    prompt: int | None = None
+    completion: int | None = None
+    cost: Decimal | None = None
+
+
+def read_invoice(data: bytes) -> list[InvoiceLine]:
+    """Returns the lines of an export; raises :class:`ImportRefused` with its problems."""
+    problems = Problems()
+    lines: list[InvoiceLine] = []
+    rows = _iter_json(data, problems) if data.lstrip()[:1] in (b"{", b"[") else _iter_csv(
+        data, problems
+    )  # fmt: skip
+    for place, read in rows:
+        try:
+            lines.append(read())
+        except InvalidRow as exc:
+            problems.add_at(place, str(exc))
+        if len(lines) > MAX_LINES:
+            problems.add_at(place, f"the export has more than {MAX_LINES} lines; split it by day")
+            break
+    problems.raise_if_any()
+    if not lines:
+        problems.add_at("the export", "has no lines")
+        problems.raise_if_any()
+    return lines
+
+
+class _Row(NamedTuple):
+    """A row of an export and the function that makes a line of it."""
+
+    place: str
+    make: Any
+
+    def __call__(self) -> InvoiceLine:
+        line: InvoiceLine = self.make()
+        return line
+
+
+def _iter_csv(data: bytes, problems: Problems) -> Iterator[tuple[str, _Row]]:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        problems.stop(1, "not UTF-8")
+    reader = csv.DictReader(text.splitlines(), strict=True)
+    names = set(reader.fieldnames or ())
+    measures = [_find(group, names) for group in (_REQUESTS, _PROMPT, _COMPLETION, _COST)]
+    day = next((name for name in _DAY if name in names), None)
+    model = next((name for name in _MODEL if name in names), None)
+    if day is None or model is None or not any(measures):
+        problems.stop(1, f"no header of a known export. A plain one is {HEADER}")
+    key = next((name for name in _ID if name in names), None)
+    try:
+        for row in reader:
+            place = f"line {reader.line_num}"
+            yield place, _Row(place, lambda row=row: _read_row(row, key, day, model, measures))
+    except csv.Error as exc:
+        problems.stop(reader.line_num, f"not CSV: {exc}")
+
+
+def _find(groups: Iterable[tuple[str, ...]], names: set[str]) -> tuple[str, ...]:
+    """Returns the first group of which the header has a name, reduced to those that it has."""
+    for group in groups:
+        if found := tuple(name for name in group if name in names):
+            return found
+    return ()
+
+
+def _read_row(
+    row: Mapping[str, Any], key: str | None, day: str, model: str, measures: list[tuple[str, ...]]
+) -> InvoiceLine:
+    requests, prompt, completion, cost = measures
+    return InvoiceLine(
+        id=_text(row.get(key)) if key else "",
+        day=_read_day(row[day]),
+        model=_read_model(row[model]),
+        requests=_add_counts(row, requests),
+        prompt=_add_counts(row, prompt),
+        completion=_add_counts(row, completion),
+        cost=_read_cost(row[cost[0]]) if cost else None,
+    )
+
+
+def _iter_json(data: bytes, problems: Problems) -> Iterator[tuple[str, _Row]]:
+    try:
+        document = read_json(data)
+    except UnreadableList as exc:
+        problems.add_at("the export", str(exc))
+        return
+    if document.get("has_more") is True:
+        problems.add_at("the export", "is one page of several; join the pages' data in one file")
+        return
+    buckets = document.get("data")
+    if not isinstance(buckets, list):
+        problems.add_at("the export", "has no list of data")
+        return
+    for number, bucket in enumerate(buckets):
+        if not isinstance(bucket, dict):
+            problems.add_at(f"data[{number}]", "is not an object")
+            continue
+        results = bucket.get("results")
+        if not isinstance(results, list):
+            yield f"data[{number}]", _Row("", lambda row=bucket: _read_activity(row))
+            continue
+        start = bucket.get("start_time", bucket.get("starting_at"))
+        for index, result in enumerate(results):
+            place = f"data[{number}].results[{index}]"
+            yield place, _Row(place, lambda row=result, at=start: _read_result(row, at))
+
+
+def _read_activity(row: Mapping[str, Any]) -> InvoiceLine:
+    """Reads a row of OpenRouter's activity."""
+    return InvoiceLine(
+        id=_text(row.get("id") or row.get("generation_id")),
+        day=_read_day(row.get("date") or row.get("created_at")),
+        model=_read_model(row.get("model_permaslug") or row.get("model")),
+        requests=_add_counts(row, ("requests",)),
+        prompt=_add_counts(row, ("prompt_tokens",)),
+        completion=_add_counts(row, ("completion_tokens",)),
+        cost=_read_cost(row["usage"]) if row.get("usage") is not None else None,
+    )
+
+
+def _read_result(row: Any, start: Any) -> InvoiceLine:
+    """Reads a result of a bucket of OpenAI or Anthropic."""
+    if not isinstance(row, dict):
+        raise InvalidRow("is not an object")
+    amount = row.get("amount")
+    cost = None
+    if isinstance(amount, dict):
+        cost = _read_cost(amount.get("value"))
+    elif amount is not None:
+        # Anthropic's amounts are in cents.
+        cost = _read_cost(amount, per=_CENTS)
+    written = row.get("cache_creation")
+    return InvoiceLine(
+        id="",
+        day=_read_day(start),
+        model=_read_model(row.get("model") or row.get("line_item")),
+        requests=_add_counts(row, ("num_model_requests",)),
+        prompt=_sum_known(
+            _add_counts(row, ("input_tokens",)),
+            _add_counts(row, _ANTHROPIC_PROMPT),
+            _add_counts(written, tuple(written)) if isinstance(written, dict) else None,
+        ),
+        completion=_add_counts(row, ("output_tokens",)),
+        cost=cost,
+    )
+
+
+def _sum_known(*counts: int | None) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
+
+
+def _add_counts(row: Mapping[str, Any], names: Iterable[str]) -> int | None:
+    """Returns the sum of the counts of these names; ``None`` if the row has none of them."""
+    found = []
+    for name in names:
+        value = row.get(name)
+        if value is None or value == "":
+            continue
+        if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= 16:
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_COUNT:
+            raise InvalidRow(f"{name} is not a count")
+        found.append(value)
+    return _sum_known(*found)
+
+
+def _read_cost(value: Any, *, per: int = 0) -> Decimal | None:
+    if value is None or value == "":
+        return None
+    try:
+        return Decimal(rate_text(value, per=per))
+    except InvalidRow as exc:
+        raise InvalidRow(f"the cost {exc}") from None
+
+
+def _read_day(value: Any) -> date:
+    """Returns the UTC day of a day, a time in ISO 8601, or a time in Unix seconds."""
+    text = str(value)
+    try:
+        if isinstance(value, int) or (text.isascii() and text.isdecimal()):
+            return datetime.fromtimestamp(int(text), UTC).date()
+        if len(text) == len("2026-11-12"):
+            return date.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
+    except (ValueError, OverflowError, OSError):
+        raise InvalidRow("has no day such as 2026-11-12") from None
+    return (moment if moment.tzinfo is None else moment.astimezone(UTC)).date()
+
+
+def _read_model(value: Any) -> str:
+    """Returns the name of a model; a line item such as ``gpt-4o, input`` begins with it."""
+    text = _text(value).partition(", ")[0]
+    if not text:
+        raise InvalidRow("names no model; group the export by model")
+    return text
+
+
+def _text(value: Any) -> str:
+    return value.strip() if isinstance(value, str) else ""

@@ -1,0 +1,234 @@
+"""Compares a provider's usage export with our generations: by id, or by day and model."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+from decimal import Decimal
+from typing import Any, Final
+
+from django.db.models import F, Q, QuerySet
+from django.db.models.functions import Coalesce
+
+from catalog.models import Provider
+from catalog.pricing import NANO
+from inference.models import Generation
+from inference.reports.invoices import InvoiceLine
+from inference.reports.rollups import midnight
+
+_MAX_ROWS: Final = 100
+_NANO: Final = Decimal(1) / NANO
+
+
+@dataclass(slots=True)
+class Sums:
+    """What one side says about a generation, or about a model on a day."""
+
+    requests: int | None = None
+    prompt: int | None = None
+    completion: int | None = None
+    cost: Decimal | None = None
+
+    def add(self, other: Sums) -> None:
+        for name in ("requests", "prompt", "completion", "cost"):
+            value = getattr(other, name)
+            if value is not None:
+                setattr(self, name, (getattr(self, name) or 0) + value)
+
+
+@dataclass(slots=True)
+class Reconciliation:
+    """The outcome: generations or groups that agree, that one side lacks, and that differ.
+
+    ``rows`` names the first 100 that do not agree. Totals are in USD; ``total_there`` is ``None``
+    if the export has no costs.
+    """
+
+    matched: int = 0
+    missing_here: int = 0
+    missing_there: int = 0
+    differing: int = 0
+    total_here: Decimal = Decimal(0)
+    total_there: Decimal | None = None
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def agrees(self) -> bool:
+        return not (self.missing_here or self.missing_there or self.differing)
+
+    def note(self, finding: str, name: str, here: Sums | None, there: Sums | None) -> None:
+        setattr(self, finding, getattr(self, finding) + 1)
+        if finding != "matched" and len(self.rows) < _MAX_ROWS:
+            self.rows.append(
+                {"finding": finding, "row": name, "here": _shown(here), "there": _shown(there)}
+            )
+
+
+def reconcile(
+    provider: Provider,
+    lines: list[InvoiceLine],
+    *,
+    organization_id: uuid.UUID | None = None,
+    tolerance: Decimal = Decimal(0),
+) -> Reconciliation:
+    """Compares an export with the generations of its days.
+
+    Those paid by the operator's account count, or with ``organization_id`` those that this
+    organization's own credentials paid. Costs may differ by ``tolerance``, besides the rounding of
+    each generation to nano-USD. A line that the export repeats differs.
+    """
+    matcher = _Matcher(lines, tolerance)
+    days = [line.day for line in lines]
+    for generation in _find_generations(provider, min(days), max(days), organization_id):
+        matcher.add(generation)
+    return matcher.finish()
+
+
+def _find_generations(
+    provider: Provider, first: date, last: date, organization_id: uuid.UUID | None
+) -> Iterable[dict[str, Any]]:
+    """Returns the ended generations of these UTC days at a provider, one at a time."""
+    rows: QuerySet[Any] = Generation.objects.exclude(status="pending").filter(
+        created_at__gte=midnight(first), created_at__lt=midnight(last + timedelta(days=1))
+    )
+    if organization_id is None:
+        rows = rows.filter(is_byok=False, model_endpoint__provider=provider)
+    else:
+        own = Q(model_endpoint__provider=provider) | Q(private_endpoint__provider=provider)
+        rows = rows.filter(own, is_byok=True, organization_id=organization_id)
+    found: Iterable[dict[str, Any]] = rows.values(
+        "id", "created_at", "model", "upstream_id", "upstream_model", "prompt_tokens",
+        "completion_tokens", "upstream_cost_nano",
+        sent=Coalesce(
+            F("model_endpoint__upstream_model_id"), F("private_endpoint__upstream_model_id")
+        ),
+    ).order_by().iterator()  # fmt: skip
+    return found
+
+
+class _Matcher:
+    """Matches generations with the lines of an export as they come.
+
+    A line with an id is one generation; the others are summed by day and model, and so are the
+    generations that no line names.
+    """
+
+    def __init__(self, lines: list[InvoiceLine], tolerance: Decimal) -> None:
+        self._tolerance = tolerance
+        self._result = Reconciliation()
+        self._by_id: dict[str, Sums] = {}
+        self._names: dict[str, str] = {}
+        self._repeated: set[str] = set()
+        self._groups: dict[tuple[date, str], Sums] = {}
+        self._here: dict[tuple[date, str], Sums] = {}
+        for line in lines:
+            self._add_line(line)
+
+    def _add_line(self, line: InvoiceLine) -> None:
+        sums = Sums(line.requests, line.prompt, line.completion, line.cost)
+        if line.cost is not None:
+            self._result.total_there = (self._result.total_there or Decimal(0)) + line.cost
+        if not line.id:
+            self._groups.setdefault((line.day, line.model), Sums()).add(sums)
+        elif line.id in self._by_id:
+            self._repeated.add(line.id)
+            self._by_id[line.id].add(sums)
+        else:
+            self._by_id[line.id] = sums
+            self._names[line.id] = f"{line.day} {line.model} {line.id}"
+
+    def add(self, generation: dict[str, Any]) -> None:
+        """Matches a generation by the provider's id or ours, else adds it to its group."""
+        cost = Decimal(generation["upstream_cost_nano"]) / NANO
+        here = Sums(1, generation["prompt_tokens"], generation["completion_tokens"], cost)
+        key = next(
+            (
+                found
+                for found in (generation["upstream_id"], generation["id"])
+                if found in self._by_id
+            ),
+            None,
+        )
+        if key is not None:
+            self._result.total_here += cost
+            there = self._by_id.pop(key)
+            is_equal = key not in self._repeated and self._is_equal(here, there)
+            finding = "matched" if is_equal else "differing"
+            self._result.note(finding, self._names.pop(key), here, there)
+            return
+        if not (cost or here.prompt or here.completion):
+            return  # nothing was delivered, so a provider bills nothing
+        self._result.total_here += cost
+        day = generation["created_at"].date()
+        if not self._groups:
+            name = f"{day} {generation['model']} {generation['id']}"
+            self._result.note("missing_there", name, here, None)
+            return
+        names = [generation["upstream_model"], generation["sent"], generation["model"]]
+        known = [name for name in names if (day, name) in self._groups]
+        group = (day, [*known, *filter(None, names)][0])
+        self._here.setdefault(group, Sums()).add(here)
+
+    def finish(self) -> Reconciliation:
+        """Compares the groups, and returns the outcome."""
+        result = self._result
+        for key, there in self._by_id.items():
+            result.note("missing_here", self._names[key], None, there)
+        for day, model in sorted(self._groups.keys() | self._here.keys()):
+            group = (day, model)
+            here, billed = self._here.get(group), self._groups.get(group)
+            result.note(self._judge(here, billed), f"{day} {model}", here, billed)
+        return result
+
+    def _judge(self, here: Sums | None, there: Sums | None) -> str:
+        if there is None:
+            return "missing_there"
+        if here is None:
+            return "missing_here"
+        return "matched" if self._is_equal(here, there) else "differing"
+
+    def _is_equal(self, here: Sums, there: Sums) -> bool:
+        """Returns whether both sides agree in everything that the export says."""
+        for name in ("requests", "prompt", "completion"):
+            value = getattr(there, name)
+            if value is not None and value != (getattr(here, name) or 0):
+                return False
+        if there.cost is None:
+            return True
+        rounding = _NANO * (here.requests or 1)
+        return abs(there.cost - (here.cost or 0)) <= self._tolerance + rounding
+
+
+def _shown(sums: Sums | None) -> dict[str, Any] | None:
+    if sums is None:
+        return None
+    cost = None if sums.cost is None else usd_text(sums.cost)
+    return {
+        "requests": sums.requests,
+        "prompt_tokens": sums.prompt,
+        "completion_tokens": sums.completion,
+        "cost": cost,
+    }
+
+
+def usd_text(amount: Decimal) -> str:
+    """Returns USD as plain decimal digits."""
+    text = format(amount, "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def describe_rows(result: Reconciliation) -> Iterator[str]:
+    """Yields a line for each named row that does not agree."""
+    for row in result.rows:
+        sides = (f"{side}: {_text_of(row[side])}" for side in ("here", "there"))
+        yield f"{row['finding'].replace('_', ' ')}: {row['row']}: {'; '.join(sides)}"
+
+
+def _text_of(side: dict[str, Any] | None) -> str:
+    if side is None:
+        return "nothing"
+    return ", ".join(
+        f"{name.replace('_', ' ')} {value}" for name, value in side.items() if value is not None
+    )

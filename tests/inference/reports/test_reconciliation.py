@@ -1,0 +1,316 @@
+"""Tests the comparison of providers' usage exports with our generations."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from catalog.models import ModelEndpoint
+from inference.reports.invoices import HEADER, read_invoice
+from tests.support import factories
+from tests.support.database import snapshots
+from tests.support.factories import Tenant
+
+NOON = datetime(2026, 11, 12, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def endpoint(db: None) -> ModelEndpoint:
+    return factories.make_endpoint(
+        factories.make_model("openai/gpt-4o"),
+        factories.make_provider("openai", name="OpenAI"),
+        upstream_model_id="gpt-4o",
+    )
+
+
+def generate(tenant: Tenant, endpoint: ModelEndpoint, upstream_id: str, **fields: Any) -> None:
+    defaults: dict[str, Any] = {
+        "model_endpoint": endpoint,
+        "model": "openai/gpt-4o",
+        "upstream_id": upstream_id,
+        "upstream_model": "gpt-4o-2024-08-06",
+        "prompt_tokens": 100,
+        "completion_tokens": 10,
+        "cost_nano": 350_000,
+        "upstream_cost_nano": 350_000,
+        "created_at": NOON,
+    }
+    factories.make_generation(tenant, **{**defaults, **fields})
+
+
+def reconcile(path: Path, data: Any, *options: str) -> tuple[dict[str, Any], int]:
+    """Runs the command; returns its report and its exit code."""
+    text = data if isinstance(data, str) else json.dumps(data)
+    file = path / "export"
+    file.write_text(text)
+    out = io.StringIO()
+    code = 0
+    try:
+        call_command(
+            "reconcile_invoice", "openai", str(file), *options, "--json",
+            stdout=out, stderr=io.StringIO(),
+        )  # fmt: skip
+    except CommandError as exc:
+        code = exc.returncode
+    report: dict[str, Any] = json.loads(out.getvalue())
+    return report, code
+
+
+def report_of(**counts: Any) -> dict[str, Any]:
+    zeros = dict.fromkeys(("matched", "missing_here", "missing_there", "differing"), 0)
+    return {**zeros, "total_here": "0", "total_there": None, **counts}
+
+
+def test_generations_are_matched_by_the_providers_id(
+    tmp_path: Path, tenant: Tenant, endpoint: ModelEndpoint
+) -> None:
+    for name in ("one", "two", "three", "unbilled"):
+        generate(tenant, endpoint, f"chatcmpl-{name}")
+    generate(tenant, endpoint, "", status="failed", prompt_tokens=0, completion_tokens=0,
+             cost_nano=0, upstream_cost_nano=0)  # fmt: skip
+    lines = [
+        HEADER,
+        "chatcmpl-one,2026-11-12,gpt-4o,1,100,10,0.00035",
+        "chatcmpl-two,2026-11-12T13:00:00Z,gpt-4o,1,100,11,0.00035",
+        "chatcmpl-three,2026-11-12,gpt-4o,,,,0.000350002",
+        "chatcmpl-lost,2026-11-12,gpt-4o,1,5,5,0.1",
+    ]
+    report, code = reconcile(tmp_path, "\n".join(lines), "--rows")
+    rows = report.pop("rows")
+    assert (report, code) == (
+        report_of(
+            matched=1, missing_here=1, missing_there=1, differing=2,
+            total_here="0.0014", total_there="0.101050002",
+        ),
+        1,
+    )  # fmt: skip
+    assert {row["finding"] for row in rows} == {"missing_here", "missing_there", "differing"}
+    [lost] = [row for row in rows if row["finding"] == "missing_here"]
+    assert (lost["row"], lost["here"]) == ("2026-11-12 gpt-4o chatcmpl-lost", None)
+    assert lost["there"] == {
+        "requests": 1, "prompt_tokens": 5, "completion_tokens": 5, "cost": "0.1",
+    }  # fmt: skip
+    report, code = reconcile(tmp_path, "\n".join(lines[:2] + lines[3:4]), "--tolerance", "0.00001")
+    assert (report["matched"], report["missing_there"], code) == (2, 2, 1)
+
+
+def test_a_cost_may_differ_by_the_rounding_to_a_nano_dollar(
+    tmp_path: Path, tenant: Tenant, endpoint: ModelEndpoint
+) -> None:
+    generate(tenant, endpoint, "a")
+    for cost, matched in (("0.000350001", 1), ("0.0003500011", 0), ("0.000349999", 1)):
+        report, code = reconcile(tmp_path, f"id,date,model,cost\na,2026-11-12,gpt-4o,{cost}")
+        assert (report["matched"], code) == (matched, 1 - matched)
+
+
+def test_a_generation_that_is_billed_twice_differs(
+    tmp_path: Path, tenant: Tenant, endpoint: ModelEndpoint
+) -> None:
+    generate(tenant, endpoint, "a")
+    line = "a,2026-11-12,gpt-4o,0.00035\n"
+    report, code = reconcile(tmp_path, "id,date,model,cost\n" + line * 2)
+    assert (report, code) == (
+        report_of(differing=1, total_here="0.00035", total_there="0.0007"), 1,
+    )  # fmt: skip
+
+
+OPENAI_USAGE = {
+    "object": "page",
+    "data": [
+        {
+            "object": "bucket",
+            "start_time": int(datetime(2026, 11, 12, tzinfo=UTC).timestamp()),
+            "end_time": int(datetime(2026, 11, 13, tzinfo=UTC).timestamp()),
+            "results": [
+                {
+                    "object": "organization.usage.completions.result",
+                    "input_tokens": 200,
+                    "output_tokens": 20,
+                    "input_cached_tokens": 0,
+                    "num_model_requests": 2,
+                    "model": "gpt-4o-2024-08-06",
+                    "project_id": None,
+                }
+            ],
+        }
+    ],
+    "has_more": False,
+}
+OPENAI_COSTS = {
+    "data": [
+        {
+            "start_time": int(datetime(2026, 11, 12, tzinfo=UTC).timestamp()),
+            "results": [
+                {"amount": {"value": 0.0005, "currency": "usd"}, "line_item": "gpt-4o, input"},
+                {"amount": {"value": 0.0002, "currency": "usd"}, "line_item": "gpt-4o, output"},
+            ],
+        }
+    ]
+}
+ANTHROPIC_USAGE = {
+    "data": [
+        {
+            "starting_at": "2026-11-12T00:00:00Z",
+            "ending_at": "2026-11-13T00:00:00Z",
+            "results": [
+                {
+                    "uncached_input_tokens": 150,
+                    "cache_read_input_tokens": 30,
+                    "cache_creation": {
+                        "ephemeral_1h_input_tokens": 15,
+                        "ephemeral_5m_input_tokens": 5,
+                    },
+                    "output_tokens": 20,
+                    "server_tool_use": {"web_search_requests": 0},
+                    "model": "gpt-4o",
+                }
+            ],
+        }
+    ],
+    "has_more": False,
+    "next_page": None,
+}
+ANTHROPIC_COSTS = {
+    "data": [
+        {
+            "starting_at": "2026-11-12T00:00:00Z",
+            "results": [{"amount": "0.07", "currency": "USD", "model": "gpt-4o"}],
+        }
+    ]
+}
+OPENROUTER = {
+    "data": [
+        {
+            "date": "2026-11-12",
+            "model": "openai/gpt-4o",
+            "usage": 0.0007,
+            "requests": 2,
+            "prompt_tokens": 200,
+            "completion_tokens": 20,
+            "provider_name": "OpenAI",
+        }
+    ]
+}
+CONSOLE = (
+    "usage_date_utc,model_version,usage_input_tokens_no_cache,usage_input_tokens_cache_write_5m,"
+    "usage_input_tokens_cache_write_1h,usage_input_tokens_cache_read,usage_output_tokens\n"
+    "2026-11-12,gpt-4o,150,5,15,30,20\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("export", "total"),
+    [
+        (OPENAI_USAGE, None),
+        (OPENAI_COSTS, "0.0007"),
+        (ANTHROPIC_USAGE, None),
+        (ANTHROPIC_COSTS, "0.0007"),
+        (OPENROUTER, "0.0007"),
+        (CONSOLE, None),
+    ],
+)
+def test_the_exports_of_providers_are_compared_by_day_and_model(
+    tmp_path: Path, tenant: Tenant, endpoint: ModelEndpoint, export: Any, total: str | None
+) -> None:
+    for name in ("a", "b"):
+        generate(tenant, endpoint, name)
+    report, code = reconcile(tmp_path, export)
+    assert (report, code) == (report_of(matched=1, total_here="0.0007", total_there=total), 0)
+    generate(tenant, endpoint, "c")
+    report, code = reconcile(tmp_path, export)
+    assert (report["matched"], report["differing"], code) == (0, 1, 1)
+
+
+def test_days_are_days_of_utc(tmp_path: Path, tenant: Tenant, endpoint: ModelEndpoint) -> None:
+    for hour, minute, day in ((0, 0, 12), (23, 59, 12), (23, 59, 11), (0, 0, 13)):
+        moment = datetime(2026, 11, day, hour, minute, tzinfo=UTC)
+        generate(tenant, endpoint, f"{day}-{hour}", created_at=moment)
+    report, code = reconcile(tmp_path, OPENAI_USAGE)
+    assert (report["matched"], report["missing_there"], code) == (1, 0, 0)
+
+
+def test_only_what_the_account_pays_counts(
+    tmp_path: Path, tenant: Tenant, endpoint: ModelEndpoint
+) -> None:
+    other = factories.make_tenant("Other")
+    generate(tenant, endpoint, "own", is_byok=True, cost_nano=0)
+    generate(other, endpoint, "others", is_byok=True, cost_nano=0)
+    elsewhere = factories.make_endpoint(endpoint.model, factories.make_provider("azure"))
+    generate(tenant, elsewhere, "elsewhere")
+    text = "id,date,model,cost\nown,2026-11-12,gpt-4o,0.00035\n"
+    report, code = reconcile(tmp_path, text)
+    assert (report["missing_here"], report["missing_there"], code) == (1, 0, 1)
+    report, code = reconcile(tmp_path, text, "--organization", str(tenant.organization.pk))
+    assert (report, code) == (
+        report_of(matched=1, total_here="0.00035", total_there="0.00035"), 0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("export", "problem"),
+    [
+        ("", "line 1: no header of a known export. A plain one is id,date,model,"),
+        ("date,cost\n2026-11-12,1\n", "no header of a known export"),
+        ("date,model,cost\n", "the export: has no lines"),
+        ("date,model,cost\n2026-13-01,m,1\n", "line 2: has no day such as 2026-11-12"),
+        ("date,model,cost\n2026-11-12,,1\n", "line 2: names no model; group the export by model"),
+        ("date,model,cost\n2026-11-12,m,-1\n", "line 2: the cost is negative"),
+        ("date,model,cost\n2026-11-12,m,1e99\n", "line 2: the cost is 1,000,000 or more"),
+        ("date,model,requests\n2026-11-12,m,1.5\n", "line 2: requests is not a count"),
+        ("date,model,requests\n2026-11-12,m,٣\n", "line 2: requests is not a count"),
+        ('{"data": [}', "The list is not JSON."),
+        ('{"data": {}}', "the export: has no list of data"),
+        ('{"data": [1]}', "data[0]: is not an object"),
+        ('{"data": [{"results": [1]}]}', "data[0].results[0]: is not an object"),
+        ('{"data": [], "has_more": true}', "is one page of several"),
+        (
+            '{"data": [{"start_time": 1, "results": [{"model": null, "input_tokens": 1}]}]}',
+            "data[0].results[0]: names no model",
+        ),
+        (
+            '{"data": [{"start_time": 1e30, "results": [{"model": "m"}]}]}',
+            "data[0].results[0]: has no day",
+        ),
+    ],
+)
+def test_an_unknown_export_is_refused(
+    tmp_path: Path, endpoint: ModelEndpoint, export: str, problem: str
+) -> None:
+    file = tmp_path / "export"
+    file.write_text(export)
+    before = snapshots.everything()
+    with pytest.raises(CommandError) as caught:
+        call_command("reconcile_invoice", "openai", str(file))
+    assert caught.value.returncode == 1
+    assert problem in str(caught.value)
+    assert snapshots.everything() == before
+
+
+def test_the_command_refuses_unknown_names(tmp_path: Path, endpoint: ModelEndpoint) -> None:
+    for arguments, code in (
+        (("nobody", "-"), 1),
+        (("openai", "-", "--organization", "x"), 2),
+        (("openai", "-", "--organization", "00000000-0000-0000-0000-000000000000"), 1),
+        (("openai", "-", "--tolerance", "-1"), 2),
+        (("openai", str(tmp_path / "none")), 1),
+    ):
+        with pytest.raises(CommandError) as caught:
+            call_command("reconcile_invoice", *arguments)
+        assert caught.value.returncode == code
+
+
+def test_a_line_has_what_its_export_says() -> None:
+    [line] = read_invoice(
+        b"\xef\xbb\xbfgeneration_id,created_at,model_permaslug,tokens_prompt,cost_total\n"
+        b"gen-1,2026-11-12 23:30:00-01:00,a/b,7,0.0000000001\n"
+    )
+    assert (line.id, line.day.isoformat(), line.prompt, line.completion) == (
+        "gen-1", "2026-11-13", 7, None,
+    )  # fmt: skip
+    assert format(line.cost or 0, "f") == "0.0000000001"
