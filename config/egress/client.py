@@ -56,7 +56,8 @@ class _Target:
         lines = [f"{request.method} {self.path} HTTP/1.1\r\nHost: {self.authority}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         if request.body or request.method != "GET":
-            lines.append(f"Content-Length: {len(request.body)}")
+            length = len(request.body) + sum(map(len, request.rest))
+            lines.append(f"Content-Length: {length}")
         return ("\r\n".join(lines) + "\r\n\r\n").encode("ascii")
 
 
@@ -196,7 +197,7 @@ class EgressClient:
             target.origin,
             min(connect_timeout or self._policy.connect_timeout, deadline - time.monotonic()),
         )
-        connection.send(target.head(request), request.body)
+        connection.send(target.head(request), request.body, request.rest)
         return OutboundResponse(
             connection,
             idle_timeout,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, cast
 
 import httptools
@@ -122,6 +122,8 @@ class Connection(asyncio.Protocol):
         self._has_head = False
         self._is_begun = False
         self._unsent = memoryview(b"")
+        # The pieces of the request's body after the unsent one, the last one first.
+        self._rest: list[bytes | memoryview] = []
         self._is_reusable = False
         self._is_paused = False
         self._header_count = 0
@@ -133,7 +135,8 @@ class Connection(asyncio.Protocol):
     def is_reusable(self) -> bool:
         """Returns whether another exchange may use this connection."""
         # A connection that is paused with unread bytes would never receive the next response.
-        return self._is_reusable and not self._unsent and not self._is_paused and self.is_open
+        is_sent = not self._unsent and not self._rest
+        return self._is_reusable and is_sent and not self._is_paused and self.is_open
 
     @property
     def is_sent(self) -> bool:
@@ -142,14 +145,14 @@ class Connection(asyncio.Protocol):
         It may once the last byte was handed to the transport: a body is one JSON document, of which
         a part is of no use. It may also answer earlier.
         """
-        return self._has_head or (self._is_begun and not self._unsent)
+        return self._has_head or (self._is_begun and not self._unsent and not self._rest)
 
     @property
     def has_news(self) -> bool:
         """Returns whether the reader need not wait: bytes, the end or a problem have arrived."""
         return bool(self._parts) or self.is_complete or self.problem is not None
 
-    def send(self, head: bytes, body: bytes) -> None:
+    def send(self, head: bytes, body: bytes, rest: Sequence[bytes | memoryview] = ()) -> None:
         """Begins an exchange and sends the first piece of the request."""
         self._reset()
         if not self.is_open:
@@ -159,6 +162,8 @@ class Connection(asyncio.Protocol):
         self._is_begun = True
         self.transport.write(head + body[:_PIECE_BYTES])
         self._unsent = memoryview(body)[_PIECE_BYTES:]
+        if rest:
+            self._rest = [*reversed(rest)]
 
     async def receive_head(self, seconds: float, deadline: float) -> None:
         """Sends the rest of the request and returns when the response's headers have arrived.
@@ -169,7 +174,9 @@ class Connection(asyncio.Protocol):
         self._waits.begin("first byte", seconds, deadline)
         try:
             while not self._has_head and self.problem is None:
-                if self._unsent and self._is_writable:
+                if self._rest and not self._unsent:
+                    self._unsent = memoryview(self._rest.pop())
+                elif self._unsent and self._is_writable:
                     self.transport.write(self._unsent[:_PIECE_BYTES])
                     self._unsent = self._unsent[_PIECE_BYTES:]
                 else:

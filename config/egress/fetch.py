@@ -216,7 +216,7 @@ def _exchange_once(
         request.method,
         request.url,
         headers={**rules.DEFAULT_HEADERS, **request.headers},
-        data=request.body or None,
+        data=b"".join((request.body, *request.rest)) or None,
     ).prepare()
     response = None
     try:

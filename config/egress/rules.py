@@ -32,12 +32,16 @@ _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 @dataclass(slots=True)
 class OutboundRequest:
-    """An HTTP request; `repr` omits headers and body, so that no traceback shows them."""
+    """An HTTP request; `repr` omits headers and body, so that no traceback shows them.
+
+    `rest` are the pieces of the body after `body`: long data that is not copied into one piece.
+    """
 
     method: str
     url: str
     headers: Mapping[str, str] = field(repr=False)
     body: bytes = field(default=b"", repr=False)
+    rest: Sequence[bytes | memoryview] = field(default=(), repr=False)
 
 
 def check_addresses(

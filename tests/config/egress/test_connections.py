@@ -272,3 +272,25 @@ def test_a_closed_client_sends_nothing(policy: EgressPolicy, context: ssl.SSLCon
         with pytest.raises(ConnectFailed):
             asyncio.run(run(upstream(server)))
         assert server.connections == 0
+
+
+def test_a_body_in_pieces_arrives_whole_and_keeps_the_connection(
+    policy: EgressPolicy, context: ssl.SSLContext
+) -> None:
+    pieces = [b"head", b"x" * 700_000, b"", memoryview(b"tail of a view")[:4], b""]
+
+    async def run(url: str) -> None:
+        async with through(policy) as egress_client:
+            for body, rest in ((b"first", pieces), (b"", pieces), (b"alone", ())):
+                request = OutboundRequest("POST", url, HEADERS, body, rest)
+                response = await egress_client.send(request, first_byte_timeout=20, idle_timeout=20)
+                assert response.is_sent
+                await response.read()
+
+    joined = b"".join(pieces)
+    for runner in (asyncio.run, uvloop.run):
+        with serving(answering(), context) as server:
+            runner(run(upstream(server)))
+            received = [body for _, body in server.requests]
+            assert received == [b"first" + joined, joined, b"alone"]
+            assert server.connections == 1

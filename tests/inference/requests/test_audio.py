@@ -1,0 +1,86 @@
+"""Audio files: their containers are recognized, and their lengths are bounded."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from inference.requests.audio import find_extension, measure, recognize
+
+
+def wav(seconds: float, *, codec: int = 1, rate: int = 8_000, tail: bytes = b"") -> bytes:
+    data = bytes(int(seconds * rate) * 2)
+    head = struct.pack("<HHIIHH", codec, 1, rate, 1, 2, 16) + tail
+    chunks = b"fmt " + struct.pack("<I", len(head)) + head + b"data" + struct.pack("<I", 7) + data
+    return b"RIFF" + struct.pack("<I", 4 + len(chunks)) + b"WAVE" + chunks
+
+
+def flac(samples: int, rate: int = 44_100) -> bytes:
+    word = (rate << 44) | (15 << 36) | samples
+    return b"fLaC\x80\x00\x00\x22" + bytes(10) + word.to_bytes(8, "big") + bytes(16)
+
+
+@pytest.mark.parametrize(
+    ("head", "extension"),
+    [
+        (wav(0), "wav"), (b"RIFF1234AVI ", None), (b"ID3\x04", "mp3"), (b"\xff\xfb\x90", "mp3"),
+        (b"\xff\xf3", "mp3"), (b"\xff\xf1\x50", "aac"), (b"\xff\xf9", "aac"), (b"\xff", None),
+        (flac(1), "flac"), (b"OggS\x00", "ogg"), (b"\x1aE\xdf\xa3", "webm"), (b"#!AMR\n", "amr"),
+        (b"\x00\x00\x00\x20ftypM4A ", "mp4"), (b"<!doctype", None), (b'{"error', None), (b"", None),
+    ],
+)  # fmt: skip
+def test_a_container_is_recognized_by_its_first_bytes(head: bytes, extension: str | None) -> None:
+    assert recognize(head) == recognize(memoryview(head)) == extension
+
+
+@pytest.mark.parametrize(
+    ("name", "extension"),
+    [
+        ("a.WAV", "wav"), ("two.dots.mp3", "mp3"), ("mp3", "mp3"), ("audio/mpeg", "mp3"),
+        ("audio/ogg; codecs=opus", "ogg"), ("dir/a.m4a", "m4a"), ("audio/x-wav", "wav"),
+        ("a.exe", None), ("", None), ("audio", None), ("application/octet-stream", None),
+    ],
+)  # fmt: skip
+def test_a_name_tells_the_extension(name: str, extension: str | None) -> None:
+    assert find_extension(name) == extension
+
+
+@pytest.mark.parametrize(
+    ("data", "extension", "length"),
+    [
+        # A header that says its length is believed, but not the size or the rate that it repeats.
+        (wav(2), "mp3", (2000, 2000)),
+        (wav(1, codec=3), "wav", (1000, 1000)),
+        (wav(1, codec=0xFFFE, tail=struct.pack("<HHIH", 22, 16, 0, 1) + bytes(14)), "wav",
+         (1000, 1000)),
+        (flac(44_101), "flac", (1001, 1001)),
+        # A codec of MP3 in WAV, and a FLAC of unknown length: the lowest rate bounds them.
+        (wav(1, codec=0x55), "wav", (502, 16_044)),
+        (flac(0), "flac", (2, 84)),
+        (b"ID3" + bytes(15_997), "wav", (1000, 16_000)),
+        (b"OggS" + bytes(996), "wav", (125, 2_000)),
+        # Bytes that show nothing: the name decides.
+        (bytes(1_000), "mp3", (63, 1_000)),
+        (b"", "wav", (0, 0)),
+    ],
+)  # fmt: skip
+def test_the_length_is_estimated_and_bounded(
+    data: bytes, extension: str, length: tuple[int, int]
+) -> None:
+    assert measure(data, extension) == measure(memoryview(data), extension) == length
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"RIFF1234WAVE",
+        b"RIFF1234WAVEfmt \xff\xff\xff\xff",
+        b"RIFF1234WAVE" + b"fmt \x10\x00\x00\x00" + bytes(16) + b"data\x00\x00\x00\x00x",
+        b"RIFF1234WAVEdata\x00\x00\x00\x00" + bytes(1_000),
+        b"fLaC",
+    ],
+)
+def test_a_broken_header_leaves_the_bound(data: bytes) -> None:
+    lowest = 1_000 if data[:1] == b"R" else 500
+    assert measure(data, "wav").bound == len(data) * 1_000 // lowest
