@@ -28,7 +28,8 @@ class OperationRow:
     it can produce. ``streams`` says whether a caller may ask for a stream. ``counts`` are the
     members of a usage that it may have, and ``proof`` those of which an honest usage has at least
     one: a deployment that reports none cannot be billed. ``is_probed`` says whether a validation
-    can prove a deployment by it.
+    can prove a deployment by it. ``is_bytes`` says that its answers are bytes, not JSON, which are
+    streamed to every caller.
     """
 
     api_type: str
@@ -37,6 +38,7 @@ class OperationRow:
     proof: tuple[str, ...] = ("prompt",)
     streams: bool = False
     is_probed: bool = True
+    is_bytes: bool = False
 
 
 # A validation probes the first of these that a deployment serves.
@@ -59,6 +61,22 @@ OPERATIONS: Final[Mapping[Operation, OperationRow]] = {
         api_type="embeddings",
         outputs=frozenset(("embeddings",)),
         counts=("prompt", "images"),
+    ),
+    Operation.SPEECH: OperationRow(
+        api_type="tts",
+        outputs=frozenset(("speech",)),
+        counts=("prompt", "completion", "audio_output", "characters", "milliseconds"),
+        # The text is known before it is spoken, and few servers report anything.
+        proof=(),
+        streams=True,
+        is_bytes=True,
+    ),
+    Operation.TRANSCRIPTION: OperationRow(
+        api_type="stt",
+        outputs=frozenset(("transcription",)),
+        counts=("prompt", "completion", "audio", "milliseconds"),
+        # Many servers report only the text; the length of the file is known.
+        proof=(),
     ),
 }
 API_TYPES: Final = tuple(dict.fromkeys(row.api_type for row in OPERATIONS.values()))

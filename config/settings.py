@@ -385,6 +385,8 @@ CREDENTIALS_REQUIRE_HOSTS = _choice(
 )
 PRIVATE_ENDPOINT_LIMIT = _integer("PRIVATE_ENDPOINT_LIMIT", 100, minimum=0)
 MAX_REQUEST_BYTES = _integer("MAX_REQUEST_BYTES", 20 * 1024 * 1024)
+# The file of a transcription. Its body may be larger than others, because Base64 is.
+MAX_FILE_BYTES = _integer("MAX_FILE_BYTES", 25 * 1024 * 1024)
 MAX_UPSTREAM_BYTES = _integer("MAX_UPSTREAM_BYTES", 50 * 1024 * 1024)
 ORGANIZATION_CONCURRENCY = _integer("ORGANIZATION_CONCURRENCY", 500)
 ORGANIZATION_BUFFERED_BYTES = _buffer_size(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from typing import Any, Final, Protocol
@@ -13,6 +13,7 @@ import msgspec
 
 from catalog.capabilities import UNDESCRIBED, Capabilities
 from catalog.dialects.shared.credentials import sensitive_parts
+from catalog.dialects.shared.multipart import Part
 from catalog.pricing import Usage
 from config.api.scanning import BoundExceeded, Bounds, scan
 from config.credentials import Secret
@@ -54,6 +55,8 @@ class Operation(StrEnum):
     CHAT = "chat/completions"
     TEXT = "completions"
     EMBEDDINGS = "embeddings"
+    SPEECH = "audio/speech"
+    TRANSCRIPTION = "audio/transcriptions"
 
 
 class Untranslatable(Exception):
@@ -96,6 +99,8 @@ class Call(msgspec.Struct, frozen=True):
     ``is_byok`` is true when the owner of the credential pays the provider, not the operator.
     ``supported_parameters`` are the parameters that the endpoint lists, or ``None`` without a list.
     ``capabilities`` are those of the model in the catalogue: its name decides nothing.
+    ``files`` are sent beside the fields, and ``is_billed_by_token`` says that the price needs the
+    tokens of the answer, for a format that reports them only when it is asked.
     """
 
     operation: Operation
@@ -108,6 +113,8 @@ class Call(msgspec.Struct, frozen=True):
     is_byok: bool = False
     supported_parameters: frozenset[str] | None = None
     capabilities: Capabilities = UNDESCRIBED
+    files: Sequence[Part] = ()
+    is_billed_by_token: bool = False
 
     def __repr__(self) -> str:
         """Names the call without its content, which no traceback shall show."""
@@ -136,7 +143,8 @@ class Chunk(msgspec.Struct):
 
     A chunk without choices carries something else, for instance the usage. A chunk with ``repeats``
     stands for several events that equal the previous chunk except for their choices: each item is
-    the JSON of the choices of one event, and ``fields`` is empty.
+    the JSON of the choices of one event, and ``fields`` is empty. ``data`` are bytes of an answer
+    that is no JSON, such as audio.
     """
 
     fields: Fields
@@ -148,6 +156,7 @@ class Chunk(msgspec.Struct):
     is_done: bool = False
     upstream_id: str | None = None
     repeats: list[bytes] = []
+    data: bytes = b""
 
 
 class StreamParser(Protocol):

@@ -122,8 +122,7 @@ class Connection(asyncio.Protocol):
         self._has_head = False
         self._is_begun = False
         self._unsent = memoryview(b"")
-        # The pieces of the request's body after the unsent one, the last one first.
-        self._rest: list[bytes | memoryview] = []
+        self._rest: list[bytes | memoryview] = []  # the last piece of the body comes first
         self._is_reusable = False
         self._is_paused = False
         self._header_count = 0
@@ -162,8 +161,7 @@ class Connection(asyncio.Protocol):
         self._is_begun = True
         self.transport.write(head + body[:_PIECE_BYTES])
         self._unsent = memoryview(body)[_PIECE_BYTES:]
-        if rest:
-            self._rest = [*reversed(rest)]
+        self._rest = [*reversed(rest)]
 
     async def receive_head(self, seconds: float, deadline: float) -> None:
         """Sends the rest of the request and returns when the response's headers have arrived.

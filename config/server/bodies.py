@@ -28,6 +28,14 @@ FindCaller = Callable[[Scope, bool], Awaitable[Occupancy | None]]
 # The server buffers as much before anyone asks for it.
 UNRECOGNIZED_BYTES: Final = 65_536
 
+# What the texts of a request with a file may take beside it.
+_TEXT_BYTES: Final = 1_048_576
+
+
+def largest_file_body() -> int:
+    """Returns the most bytes of a body with a file, which may be in Base64."""
+    return max(settings.MAX_REQUEST_BYTES, settings.MAX_FILE_BYTES * 4 // 3 + _TEXT_BYTES)
+
 
 def mark_recognized(scope: Scope) -> None:
     """Tells the server that the caller of a connection is known, so that it is never sacrificed."""
@@ -39,11 +47,15 @@ class ClientGone(Exception):
     """The caller disconnected, so no response is possible."""
 
 
-def body_length(scope: Scope) -> int | None:
-    """Returns the length of a body, ``None`` if it is chunked; raises :class:`PayloadTooLarge`."""
+def body_length(scope: Scope, limit: int | None = None) -> int | None:
+    """Returns the length of a body, ``None`` if it is chunked; raises :class:`PayloadTooLarge`.
+
+    ``limit`` is that of a route whose bodies may be larger than others.
+    """
+    limit = limit or settings.MAX_REQUEST_BYTES
     for name, value in scope["headers"]:
         if name == b"content-length":
-            if int(value) > settings.MAX_REQUEST_BYTES:
+            if int(value) > limit:
                 raise PayloadTooLarge
             return int(value)
         if name == b"transfer-encoding":
@@ -52,14 +64,20 @@ def body_length(scope: Scope) -> int | None:
 
 
 async def read_body(
-    receive: Receive, occupancy: Occupancy, length: int | None, begun: Iterable[bytes] = ()
+    receive: Receive,
+    occupancy: Occupancy,
+    length: int | None,
+    begun: Iterable[bytes] = (),
+    *,
+    limit: int | None = None,
 ) -> bytes:
     """Reads a whole request body, whose bytes are counted before they are asked for.
 
     ``length`` is the announced one; a chunked body is counted as it arrives. ``begun`` are parts
-    that have been read. Raises :class:`PayloadTooLarge`, :class:`ClientGone`, and the refusals of
-    :meth:`Occupancy.reserve`.
+    that have been read, and ``limit`` is that of a route with larger bodies. Raises
+    :class:`PayloadTooLarge`, :class:`ClientGone`, and the refusals of :meth:`Occupancy.reserve`.
     """
+    limit = limit or settings.MAX_REQUEST_BYTES
     parts = list(begun)
     size = sum(map(len, parts))
     occupancy.reserve(size if length is None else length)
@@ -69,7 +87,7 @@ async def read_body(
             raise ClientGone
         part = message.get("body", b"")
         size += len(part)
-        if size > settings.MAX_REQUEST_BYTES:
+        if size > limit:
             raise PayloadTooLarge
         if length is None:
             occupancy.reserve(len(part))

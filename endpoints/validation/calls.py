@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from django.conf import settings
@@ -17,6 +17,7 @@ from catalog.dialects.base import (
     clean_message,
     parse_error,
 )
+from catalog.dialects.shared.multipart import Part
 from config import egress
 from config.egress.client import EgressClient, OutboundResponse
 from endpoints.validation.checks import CheckFailed, Outcome, Reason, Result
@@ -46,9 +47,9 @@ class Caller:
         self._egress_client = egress_client
         self._has_reached = False
 
-    async def ask(self, fields: Mapping[str, Any]) -> Reply:
+    async def ask(self, fields: Mapping[str, Any], files: Sequence[Part] = ()) -> Reply:
         """Returns the whole reply to a call with these fields; raises :class:`CheckFailed`."""
-        response = await self.send(fields)
+        response = await self.send(fields, files=files)
         self.result.evidence |= {
             "address": response.peer.address,
             "certificate_key": response.peer.certificate_key,
@@ -63,12 +64,14 @@ class Caller:
         finally:
             response.close()
 
-    async def send(self, fields: Mapping[str, Any], *, stream: bool = False) -> OutboundResponse:
+    async def send(
+        self, fields: Mapping[str, Any], *, stream: bool = False, files: Sequence[Part] = ()
+    ) -> OutboundResponse:
         """Sends a call and returns its response of status 200.
 
         Raises :class:`Refused` for another status, and :class:`CheckFailed` without an answer.
         """
-        response = await self._dial(replace(self.call, fields=fields, stream=stream))
+        response = await self._dial(replace(self.call, fields=fields, stream=stream, files=files))
         if response.status == 200:
             self.add_reached()
             return response

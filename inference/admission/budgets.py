@@ -358,7 +358,9 @@ class Budgets(Readings):
         """Returns the error that names the balance, the estimate and the affordable tokens."""
         room = self._find_room(candidate, organization_id, budgets, fee_percent)
         price = worst_case_nano(request, candidate)
-        affordable = max(affordable_tokens(request, candidate, room), 0)
+        affordable = 0
+        if request.may_choose_bound:
+            affordable = max(affordable_tokens(request, candidate, room), 0)
         balance = self.balances[organization_id]
         tightest = next(
             (

@@ -53,9 +53,12 @@ def estimate_tokens(size: int) -> int:
 
 def output_bound(request: InferenceRequest, route: Route) -> int:
     """Returns the most tokens that one choice of a request can produce at an endpoint."""
+    ceiling = route.max_completion_tokens
     if request.max_tokens is not None:
+        if ceiling is not None and ceiling < request.max_tokens and not request.may_choose_bound:
+            return ceiling
         return request.max_tokens
-    return route.max_completion_tokens or route.context_length or _OUTPUT_TOKENS
+    return ceiling or route.context_length or _OUTPUT_TOKENS
 
 
 def worst_case_nano(

@@ -21,6 +21,20 @@ def _count_prompt(usage: Usage) -> dict[str, int]:
     return {"prompt_tokens": usage.prompt, "total_tokens": usage.prompt + usage.completion}
 
 
+def _count_audio(usage: Usage) -> dict[str, Any]:
+    """Writes a usage as OpenAI does: tokens, or the length of the audio."""
+    counts: dict[str, Any] = {"type": "tokens" if usage.prompt or usage.completion else "duration"}
+    if usage.prompt or usage.completion or not usage.milliseconds:
+        counts |= {
+            "input_tokens": usage.prompt,
+            "output_tokens": usage.completion,
+            "total_tokens": usage.prompt + usage.completion,
+        }
+    if usage.milliseconds or counts["type"] == "duration":
+        counts["seconds"] = usage.milliseconds / 1000
+    return counts
+
+
 class AnswerRow(NamedTuple):
     """How the answers of one operation are rendered.
 
@@ -31,7 +45,7 @@ class AnswerRow(NamedTuple):
     ``counts`` writes the counts of a usage.
     """
 
-    counts: Callable[[Usage], dict[str, int]]
+    counts: Callable[[Usage], dict[str, Any]]
     object: str = ""
     event_object: str = ""
     left_out: tuple[str, ...] = ()
@@ -54,4 +68,7 @@ ANSWERS: Final[Mapping[Operation, AnswerRow]] = {
         failed_choice={"text": "", "logprobs": None},
     ),
     Operation.EMBEDDINGS: AnswerRow(_count_prompt, "list", left_out=("created",)),
+    # The answer is bytes; its usage is stored, and told by /generation.
+    Operation.SPEECH: AnswerRow(_count_audio),
+    Operation.TRANSCRIPTION: AnswerRow(_count_audio, left_out=("object", "created")),
 }

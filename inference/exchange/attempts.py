@@ -24,6 +24,7 @@ from catalog.dialects.base import (
     Reply,
     check_answer,
 )
+from catalog.operations import OPERATIONS
 from config import egress
 from config.api.errors import (
     ContentRefused,
@@ -234,6 +235,8 @@ class Attempts:
                 # provider's message, which says more than the one below.
                 await self._parse_reply(dialect, await response.read(_MAX_ERROR_BYTES))
                 raise InvalidStream("The answer to a streamed request is not a stream.")
+            if OPERATIONS[self._request.operation].is_bytes and not _may_be_audio(response):
+                raise InvalidStream("The answer is not audio.")
             reader = self._open_reader(dialect, response)
             while (chunks := await reader.read()) is not None:
                 # The caller has received nothing, not even chunks that precede a fault in the same
@@ -425,6 +428,13 @@ async def _bind_credential(use: FirstUse) -> None:
         return
     if reason is not None:
         logger.warning("credential %s went to %s: %s", use.credential_id, use.host, reason)
+
+
+def _may_be_audio(response: OutboundResponse) -> bool:
+    """Returns whether an answer says that it is audio, events with audio, or nothing."""
+    kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    main, _, sub = kind.partition("/")
+    return main in ("", "audio") or kind == "text/event-stream" or sub == "octet-stream"
 
 
 def _dialect_of(candidate: Candidate) -> Dialect:

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from billing.rate_limits import RateLimited
 from catalog.dialects.base import InvalidStream, ProviderFailure, Reply
 from catalog.dialects.shared.raw import Piece
+from catalog.operations import OPERATIONS
 from config.api.errors import GatewayError, Unauthenticated
 from config.egress.client import EgressClient
 from config.server.batching.suspects import Suspects
@@ -34,7 +35,7 @@ from inference.admission.replan import replan
 from inference.exchange import draining, upstream
 from inference.exchange.attempts import FAILURES, Attempts, Stream
 from inference.exchange.claims import ClaimLog
-from inference.exchange.rendering import DONE, Renderer
+from inference.exchange.rendering import BytesRenderer, Renderer
 from inference.exchange.tally import Ending, Tally
 from inference.exchange.workload import Workload
 from inference.filters.problems import ContentBlocked, Unscreened
@@ -274,7 +275,8 @@ class Exchange:
     async def stream(self, deliver: Callable[[bytes], Awaitable[None]]) -> None:
         """Hands the events of a stream to ``deliver`` as they arrive, and settles.
 
-        An error before the first event is raised; a later one becomes the last event. A cancelled
+        An error before the first event is raised. A later one becomes the last event; it is raised
+        too if the answer is bytes, which have no place for it. A cancelled
         task and a caller who takes no events (:class:`CallerStuck`) end the call to the upstream;
         the output so far is settled.
         """
@@ -294,6 +296,8 @@ class Exchange:
                     raise CallerStuck from None
                 error = upstream.translate(exc, attempts.candidate.secret)
                 attempts.report(error)
+                if not renderer.has_errors:
+                    raise error from None
                 event = renderer.render_error_event(error, attempts.metadata())
                 await self._deliver_last(deliver, event)
         except BaseException as exc:
@@ -311,6 +315,7 @@ class Exchange:
         """Frees the body: cycles of a failed request live until the next full collection."""
         self._tally.estimate()  # measures the prompt for the last heartbeats
         self._request.fields.clear()
+        self._request.files.clear()
 
     def _free_request(self) -> None:
         """Frees a large request body, which no other candidate needs once a stream has begun.
@@ -320,6 +325,7 @@ class Exchange:
         if self.occupancy.held > LARGE_BYTES:
             self._tally.estimate()  # measures the prompt
             self._request.fields.clear()
+            self._request.files.clear()
             self.occupancy.release_all()
 
     async def _drain(self, error: BaseException) -> None:
@@ -360,7 +366,8 @@ class Exchange:
         if self._tally.usage is not None:
             self._attempts.report_speed(self._tally.count().usage.completion)
         self._is_delivering = True
-        await deliver(events + renderer.render_usage_event(self._attempts.metadata()) + DONE)
+        if last := events + renderer.render_end(self._attempts.metadata()):
+            await deliver(last)
         # The caller has received everything, so a later disconnect is not a cancellation.
         self.settle()
         reader.response.close(linger=_LINGER_SECONDS)
@@ -441,4 +448,5 @@ class Exchange:
     def _renderer(self) -> Renderer:
         item = self._attempts.item
         self._tally.allow(item.candidate, item.max_tokens)
-        return Renderer(self._request, self.generation_id, item.candidate, self._tally)
+        kind = BytesRenderer if OPERATIONS[self._request.operation].is_bytes else Renderer
+        return kind(self._request, self.generation_id, item.candidate, self._tally)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -118,6 +118,12 @@ class Renderer:
             }
         )
 
+    has_errors: ClassVar = True
+
+    def render_end(self, metadata: dict[str, Any]) -> bytes:
+        """Returns the last events of a stream: the usage and the end mark."""
+        return self.render_usage_event(metadata) + DONE
+
     def render_error_event(self, error: GatewayError, metadata: dict[str, Any]) -> bytes:
         """Returns the last event of a stream that fails after its status 200 was sent."""
         choice = {"index": 0, "finish_reason": "error", **self._answer.failed_choice}
@@ -160,6 +166,20 @@ class Renderer:
                 "upstream_inference_completions_cost": usd(nano_usd(completion_cost(price, usage))),
             },
         }
+
+
+class BytesRenderer(Renderer):
+    """Relays an answer of bytes, which has no place for an id, a usage or an error."""
+
+    __slots__ = ()
+    has_errors: ClassVar = False
+
+    def render_chunk(self, chunk: Chunk) -> bytes:
+        self._tally.add(chunk)
+        return chunk.data
+
+    def render_end(self, metadata: dict[str, Any]) -> bytes:
+        return b""
 
 
 def _decode_usage(raw: Any) -> dict[str, Any]:

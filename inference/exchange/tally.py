@@ -153,6 +153,9 @@ class Tally:
         return Usage(
             prompt=self._prompt_tokens,
             completion=min(estimate_tokens(self.output_bytes), self._most_output),
+            # The text to speak is known before it is spoken.
+            characters=self._request.allowed.characters,
+            milliseconds=self._request.milliseconds,
         )
 
     def count(self) -> Count:

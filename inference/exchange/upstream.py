@@ -152,6 +152,8 @@ def build_call(
         is_byok=candidate.is_byok,
         supported_parameters=route.listed_parameters,
         capabilities=route.capabilities,
+        files=request.files,
+        is_billed_by_token=route.price.completion > 0,
     )
 
 

@@ -33,6 +33,9 @@ _SUMMARIES: Final = {
     "chat/completions": "Sends a chat completion to the best endpoint that the caller may use.",
     "completions": "Sends a text completion to the best endpoint that the caller may use.",
     "embeddings": "Sends texts to the best endpoint that the caller may use, for their embeddings.",
+    "audio/speech": "Sends a text to the best endpoint that the caller may use, and speaks it.",
+    "audio/transcriptions": "Sends audio to the best endpoint that the caller may use, for its "
+    "text.",
     "messages": "Sends an Anthropic message to the best endpoint that the caller may use.",
     "messages/count_tokens": "Estimates the number of tokens in the prompt of a message.",
     "responses": "Sends a conversation of items to the best endpoint that the caller may use.",
@@ -46,6 +49,8 @@ _NAMES: Final = {
         "createCompletion", "text-completions", "CompletionResponse", "CompletionResponse",
     ),
     "embeddings": ("createEmbeddings", "embeddings", "EmbeddingsResponse", None),
+    "audio/speech": ("createAudioSpeech", "tts", None, None),
+    "audio/transcriptions": ("createAudioTranscription", "stt", "TranscriptionResponse", None),
     "messages": ("createMessages", "anthropic-messages", "MessagesResult", "MessagesStreamEvent"),
     "messages/count_tokens": ("countMessagesTokens", "anthropic-messages", "MessagesCount", None),
     "responses": ("createResponses", "responses", "ResponsesResult", "ResponsesStreamEvent"),
@@ -55,13 +60,29 @@ _STREAM: Final = (
     "`cost`, then `data: [DONE]`; lines that begin with `:` are comments. A failure after the "
     "first event is one chunk with `error` and `finish_reason: error`, which ends the stream."
 )
+_SPEECH: Final = (
+    "The answer is the bytes of the audio, as they come. Without `response_format` they are raw "
+    "samples of 16 bits (`pcm`), 24,000 a second. A failure after the first byte closes the "
+    "connection. The usage is that of `/generation`, whose id is in the header `X-Generation-Id`."
+)
+_TRANSCRIPTION: Final = (
+    "The body is a form with a `file` of up to 25 MB, or JSON with `input_audio` in Base64. "
+    "Nothing is downloaded: `url` and `source_url` are refused."
+)
+_AUDIO: Final = {"audio/*": {"schema": {"type": "string", "contentMediaType": "audio/*"}}}
 _MESSAGES: Final = (
     "The key may also be sent as `x-api-key`. Every model can be used: the request becomes a "
     "chat completion, and a field without a translation is refused. `context_management` has no "
     "effect. With `stream`, the response is Anthropic's events; a failure after the first event is "
     "an `error` event, which ends the stream."
 )
-_DESCRIPTIONS: Final = {"anthropic-messages": _MESSAGES, "responses": DESCRIPTION}
+# By tag: what an answer and its stream are.
+_DESCRIPTIONS: Final = {
+    "anthropic-messages": _MESSAGES,
+    "responses": DESCRIPTION,
+    "tts": _SPEECH,
+    "stt": _TRANSCRIPTION,
+}
 
 
 def document_inference_routes(
@@ -90,11 +111,14 @@ def document_inference_routes(
 
 def _operation(name: str, request: str) -> dict[str, Any]:
     operation_id, tag, answer, chunk = _NAMES[name]
-    content = {"application/json": {"schema": _reference(answer)}}
+    content = _AUDIO if answer is None else {"application/json": {"schema": _reference(answer)}}
     if chunk is not None:
         content["text/event-stream"] = {"schema": _reference(chunk)}
     is_messages = tag == "anthropic-messages"
-    stream = _DESCRIPTIONS.get(tag, _STREAM)
+    description = _DESCRIPTIONS.get(tag, _STREAM if chunk else "")
+    given = {"application/json": {"schema": _reference(request)}}
+    if form := _FORMS.get(name):
+        given["multipart/form-data"] = {"schema": form}
     # An operation that sends nothing upstream creates no generation.
     has_generation = name != COUNT_TOKENS.removeprefix(_PREFIX)
     identifier = {
@@ -113,12 +137,12 @@ def _operation(name: str, request: str) -> dict[str, Any]:
     return {
         "operationId": operation_id,
         "summary": _SUMMARIES[name],
-        "description": f"Needs an inference key. {stream}" if chunk else "Needs an inference key.",
+        "description": f"Needs an inference key. {description}".rstrip(),
         "tags": [tag],
         "security": [{"apiKey": []}],
         "requestBody": {
             "required": True,
-            "content": {"application/json": {"schema": _reference(request)}},
+            "content": given,
         },
         "responses": {
             "200": {
@@ -171,6 +195,26 @@ _IDENTITY: Final = {
     "model": {"type": "string", "description": "The public slug of the model that answered."},
 }
 _PROVIDER: Final = {"type": "string", "description": "Display name of the provider."}
+
+_TEXTS: Final = {"type": "array", "items": _STRING}
+# The forms of requests with files.
+_FORMS: Final[dict[str, dict[str, Any]]] = {
+    "audio/transcriptions": _object(
+        {"model": _STRING, "file": {"type": "string", "contentMediaType": "audio/*"}},
+        {
+            "language": _STRING,
+            "prompt": _STRING,
+            "temperature": _NUMBER,
+            "response_format": {"enum": ["json", "verbose_json", "diarized_json"]},
+            "timestamp_granularities[]": _TEXTS,
+            "keyterms[]": _TEXTS,
+            "diarize": _BOOLEAN,
+            "provider": {"type": "string", "contentMediaType": "application/json"},
+            "user": _STRING,
+            "session_id": _STRING,
+        },
+    )
+}
 
 _RESPONSES: Final = {
     "CompletionUsage": _object(
@@ -251,6 +295,26 @@ _RESPONSES: Final = {
             },
         },
         {"id": _IDENTITY["id"], "provider": _PROVIDER, "usage": {"type": "object"}},
+    ),
+    "TranscriptionResponse": _object(
+        {"text": _STRING, "id": _IDENTITY["id"], "model": _IDENTITY["model"]},
+        {
+            "provider": _PROVIDER,
+            "usage": _object(
+                {"type": {"enum": ["duration", "tokens"]}, "cost": _NUMBER, "is_byok": _BOOLEAN},
+                {
+                    "seconds": _NUMBER,
+                    "input_tokens": _INTEGER,
+                    "output_tokens": _INTEGER,
+                    "total_tokens": _INTEGER,
+                    "cost_details": _OBJECT,
+                },
+            ),
+            "language": _STRING,
+            "duration": _NUMBER,
+            "segments": {"type": "array", "items": _OBJECT},
+            "words": {"type": "array", "items": _OBJECT},
+        },
     ),
     "MessagesUsage": _object(
         {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from catalog.dialects.base import Operation
+from inference.faces.audio import SpeechConnection, TranscriptionConnection
 from inference.faces.connection import Connection
 from inference.faces.messages import CountTokensConnection, MessagesConnection
 from inference.faces.responses import ResponsesConnection
@@ -24,6 +25,8 @@ ROUTES: Final = {
     "/api/v1/chat/completions": Route(Operation.CHAT),
     "/api/v1/completions": Route(Operation.TEXT),
     "/api/v1/embeddings": Route(Operation.EMBEDDINGS),
+    "/api/v1/audio/speech": Route(Operation.SPEECH, SpeechConnection),
+    "/api/v1/audio/transcriptions": Route(Operation.TRANSCRIPTION, TranscriptionConnection),
     # Messages become chat requests.
     MESSAGES: Route(Operation.CHAT, MessagesConnection),
     COUNT_TOKENS: Route(Operation.CHAT, CountTokensConnection),

@@ -254,7 +254,30 @@ PROMPTS: Final[Mapping[Operation, Mapping[str, Place]]] = {
     Operation.CHAT: {"messages": MESSAGE},
     Operation.TEXT: {"prompt": Place(is_parameter=True), "suffix": TEXT},
     Operation.EMBEDDINGS: {"input": Place({"content": _PART}, is_parameter=True)},
+    Operation.SPEECH: {
+        "input": TEXT,
+        "instructions": TEXT,
+    },
+    Operation.TRANSCRIPTION: {"prompt": TEXT, "keyterms": TEXT},
+}
+# Fields that other operations do not have, or use for something else.
+_OWN: Final[Mapping[Operation, Mapping[str, Place]]] = {
+    Operation.SPEECH: {
+        "voice": Place({"id": FIXED}, redaction=Redaction.REFUSE),
+        "response_format": _one_of("mp3 opus aac flac wav pcm"),
+        "speed": _PARAMETER,
+    },
+    Operation.TRANSCRIPTION: {
+        "language": FIXED,
+        "languages": FIXED,
+        "response_format": _one_of("json verbose_json diarized_json"),
+        "timestamp_granularities": _one_of("segment word"),
+        "include": _one_of("logprobs"),
+        "chunking_strategy": _one_of("auto", type=_one_of("server_vad")),
+        "known_speaker_references": _ENCODED,
+    },
 }
 BODIES: Final[Mapping[Operation, Mapping[str, Place]]] = {
-    operation: {**_COMMON, **prompts} for operation, prompts in PROMPTS.items()
+    operation: {**_COMMON, **_OWN.get(operation, {}), **prompts}
+    for operation, prompts in PROMPTS.items()
 }

@@ -168,14 +168,14 @@ class Reader:
             try:
                 content = decode_readable(encoded, is_declared_text=is_declared_text)
             except Unreadable:
-                self._meet_unreadable()
+                self.meet_unreadable()
                 if encoded != payload:
                     readable.append(payload)
             else:
                 if content is not None:
                     readable.append(content)
                 elif is_base64:
-                    self._meet_unreadable()
+                    self.meet_unreadable()
                 if content is None or encoded != payload or not is_long(payload):
                     readable.append(payload)
         else:
@@ -185,7 +185,7 @@ class Reader:
             if each and self._read_text(each, depth) is not None:
                 raise self._refuse()
 
-    def _meet_unreadable(self) -> None:
+    def meet_unreadable(self) -> None:
         for _, each in self._active.filters:
             if each.blocks_unreadable:
                 raise ContentBlocked(

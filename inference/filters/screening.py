@@ -16,6 +16,7 @@ from inference.filters.definitions import Filters, Finding, work_of
 from inference.filters.places import BODIES, MESSAGE, PROMPTS, TEXT
 from inference.filters.problems import ContentBlocked, TooSlow, Unscreened
 from inference.filters.reading import Reader, first_byte
+from inference.requests.operations import ROWS
 from inference.requests.parsing import InferenceRequest
 
 # Messages of any other role count as the user's, because an upstream may read them so; and so does
@@ -86,6 +87,9 @@ def screen(filters: Filters, request: InferenceRequest, *, seconds: float = _SEC
     try:
         request = _screen_fields(reader, filters, request)
         request = _screen_options(reader, request)
+        if request.files:
+            reader.where = "a file"
+            reader.meet_unreadable()
     except msgspec.DecodeError:
         raise InvalidRequest("The body is not valid JSON.") from None
     except RecursionError:
@@ -93,6 +97,9 @@ def screen(filters: Filters, request: InferenceRequest, *, seconds: float = _SEC
     if reader.growth:
         # The bound counts bytes of JSON, so a longer text raises it; a shorter one changes nothing.
         request = replace(request, prompt_bound=request.prompt_bound + reader.growth)
+    if (allow := ROWS[request.operation].allowed) is not None:
+        # What is sent is counted, not what was given.
+        request = replace(request, allowed=allow(request.fields))
     return Screened(filters, request, reader.findings())
 
 

@@ -7,7 +7,9 @@ from typing import Any, Final
 import msgspec
 
 from catalog.dialects.base import Operation
+from catalog.dialects.shared.multipart import Part
 from catalog.operations import OPERATIONS
+from catalog.pricing import Usage
 from config.api.errors import InvalidRequest
 from config.api.text import CONTROL_CHARACTERS
 from inference.requests.limits import MAX_ALL_CHOICES, check_body, is_large
@@ -37,6 +39,9 @@ _RESERVED: Final = _GATEWAY_FIELDS | frozenset(
 _DECODERS: Final = {
     operation: msgspec.json.Decoder(row.shape).decode for operation, row in ROWS.items()
 }
+# The allowance of a request that only uses tokens.
+NO_PIECES: Final = Usage(0, 0)
+_NULL: Final = msgspec.Raw(b"null")
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _NO_PREFERENCES: Final = ProviderPreferences()
 
@@ -44,7 +49,10 @@ _NO_PREFERENCES: Final = ProviderPreferences()
 class InferenceRequest(msgspec.Struct, frozen=True):
     """A parsed request, and the raw fields that are sent upstream.
 
-    ``models`` is empty if the caller names none. ``max_tokens`` is the most that one choice may
+    ``models`` is empty if the caller names none. ``allowed`` is the most that the request may use
+    of what is not counted in tokens: searches, milliseconds, characters and generated images, with
+    their size and quality if it decides them. ``milliseconds`` estimates the length of its audio,
+    and ``files`` are sent beside the fields. ``max_tokens`` is the most that one choice may
     produce, ``None`` if the caller leaves it to the endpoint. ``choices`` is the number of
     completions, or of vectors. ``prompt_bound`` is an upper bound of the prompt's tokens for any
     tokenizer, and ``images`` the number of its images. ``inputs`` are the modalities of its media,
@@ -68,6 +76,9 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     images: int = 0
     inputs: frozenset[str] = frozenset()
     outputs: frozenset[str] = frozenset()
+    allowed: Usage = NO_PIECES
+    milliseconds: int = 0
+    files: list[Part] = []
     tools: frozenset[str] = frozenset()
     is_reasoning_hidden: bool = False
     size: int = 0
@@ -91,6 +102,11 @@ class InferenceRequest(msgspec.Struct, frozen=True):
         """
         needed = {name for name in self.parameters if bytes(self.fields[name]) != b"null"}
         return frozenset(needed.union(ROWS[self.operation].implied_parameters(self.fields)))
+
+    @property
+    def may_choose_bound(self) -> bool:
+        """Returns whether callers choose how long an answer is; speech follows from its text."""
+        return bool(ROWS[self.operation].bound_names)
 
     @property
     def prompt_bytes(self) -> int:
@@ -130,14 +146,17 @@ def parse(
     answers = row.answers(request)
     _check_request(operation, request, session_id, answers)
     row.check(request, fields)
-    for name in _GATEWAY_FIELDS.intersection(fields):
+    for name in (_GATEWAY_FIELDS | row.left_out).intersection(fields):
         del fields[name]
+    for name, default in row.defaults.items():
+        if fields.get(name, _NULL) == _NULL:
+            fields[name] = default
     prompt = bound_prompt(row, request, fields)
     is_measured = is_large(body)
     return InferenceRequest(
         operation=operation,
         models=row.models(request),
-        stream=bool(request.stream),
+        stream=bool(request.stream) or OPERATIONS[operation].is_bytes,
         user=request.user or None,
         preferences=request.provider or _NO_PREFERENCES,
         fields=fields,
@@ -148,6 +167,7 @@ def parse(
         images=prompt.images,
         inputs=prompt.inputs,
         outputs=row.outputs(request),
+        allowed=NO_PIECES if row.allowed is None else row.allowed(fields),
         tools=row.tools(request),
         is_reasoning_hidden=row.is_reasoning_hidden(request),
         size=len(body),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
 
 from catalog.dialects.base import Reply
+from catalog.pricing import Usage
 from inference.requests.schemas import ProviderPreferences
 
 if TYPE_CHECKING:
@@ -112,6 +113,10 @@ class RequestRow(Generic[B]):
     ``parameters`` is the vocabulary of model parameters, and ``implied_parameters`` are those that
     the values of other fields need. ``tools`` names the tools that a server runs. ``complete``
     turns a reply into the answer of the interface, or raises :class:`InvalidReply`.
+
+    ``allowed`` is the most that a request may use of what is not counted in tokens. ``defaults``
+    are sent upstream for fields that are absent or null, and ``left_out`` are fields that only the
+    gateway reads.
     """
 
     shape: type[B]
@@ -131,3 +136,6 @@ class RequestRow(Generic[B]):
     tools: Callable[[B], frozenset[str]] = _use_nothing
     is_reasoning_hidden: Callable[[B], bool] = _is_shown
     complete: Callable[[InferenceRequest, Reply], None] | None = None
+    allowed: Callable[[Fields], Usage] | None = None
+    defaults: Fields = field(default_factory=dict)
+    left_out: frozenset[str] = frozenset()

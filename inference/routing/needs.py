@@ -55,7 +55,12 @@ def find_shortfalls(route: Route, request: InferenceRequest) -> list[Shortfall]:
         and request.least_tokens > length
     ):
         found.append(Shortfall.CONTEXT)
-    if ceiling is not None and request.max_tokens is not None and request.max_tokens > ceiling:
+    if (
+        ceiling is not None
+        and request.max_tokens is not None
+        and request.max_tokens > ceiling
+        and request.may_choose_bound
+    ):
         found.append(Shortfall.BOUND)
     return found
 

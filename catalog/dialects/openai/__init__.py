@@ -1,4 +1,4 @@
-"""OpenAI's chat completions, text completions and embeddings, and servers of the same format.
+"""OpenAI's completions, embeddings, speech and transcriptions, and servers of the same format.
 
 https://platform.openai.com/docs/api-reference describes them.
 """
@@ -11,12 +11,22 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from catalog.dialects.base import Body, Call, InvalidReply, Operation, Reply, decode_object
+from catalog.dialects.base import (
+    Body,
+    Call,
+    InvalidReply,
+    Operation,
+    Reply,
+    StreamParser,
+    decode_object,
+)
 from catalog.dialects.openai.completions import parse_chat, parse_text
 from catalog.dialects.openai.embeddings import parse_embeddings
 from catalog.dialects.openai.members import raise_for_error
 from catalog.dialects.openai.requests import build_request
-from catalog.dialects.openai.stream import StreamParser
+from catalog.dialects.openai.speech import SpeechParser, refuse_whole_speech
+from catalog.dialects.openai.stream import ChoicesParser
+from catalog.dialects.openai.transcriptions import parse_transcription
 from config.credentials import Secret
 from config.egress import OutboundRequest
 
@@ -35,6 +45,8 @@ _PARSERS: Final[Mapping[Operation, Callable[[dict[str, msgspec.Raw]], Reply]]] =
     Operation.CHAT: parse_chat,
     Operation.TEXT: parse_text,
     Operation.EMBEDDINGS: parse_embeddings,
+    Operation.SPEECH: refuse_whole_speech,
+    Operation.TRANSCRIPTION: parse_transcription,
 }
 
 operations: Final = frozenset(_PARSERS)
@@ -62,4 +74,4 @@ def parse_reply(operation: Operation, body: Body) -> Reply:
 
 
 def stream_parser(operation: Operation, choices: int = 1) -> StreamParser:
-    return StreamParser(choices)
+    return SpeechParser() if operation is Operation.SPEECH else ChoicesParser(choices)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
 
-from catalog.dialects.base import Call, Untranslatable, decode_object
+from catalog.dialects.base import Call, Operation, Untranslatable, decode_object
+from catalog.dialects.openai.speech import write_speech
+from catalog.dialects.openai.transcriptions import write_transcription
+from catalog.dialects.shared.multipart import Content
 from catalog.dialects.shared.openai_fields import adapt_fields
 from catalog.dialects.shared.raw import LONG_BYTES, encode_pieces
 from config.egress import OutboundRequest
@@ -32,6 +35,11 @@ class _Reasoning(msgspec.Struct):
     enabled: bool | None = None
 
 
+# The writers of operations whose requests are not the JSON of completions.
+_WRITERS: Final[Mapping[Operation, Callable[[Call], Content]]] = {
+    Operation.SPEECH: write_speech,
+    Operation.TRANSCRIPTION: write_transcription,
+}
 _decode_reasoning = msgspec.json.Decoder(_Reasoning | None).decode
 
 
@@ -44,6 +52,11 @@ def build_request(
     a list gets all of them. ``has_signatures`` is true when the server signs tool calls and
     requires the signatures in later requests. Raises :class:`base.Untranslatable`.
     """
+    if (write := _WRITERS.get(call.operation)) is not None:
+        content = write(call)
+        return OutboundRequest(
+            "POST", url, {**login, **content.headers}, content.body, content.rest
+        )
     fields = dict(call.fields)
     fields["model"] = call.model
     listed = call.supported_parameters

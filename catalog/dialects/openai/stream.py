@@ -45,7 +45,7 @@ _MAX_SEARCHES: Final = 8
 _LARGE_EVENT_BYTES: Final = 16 * 1024
 
 
-class StreamParser:
+class ChoicesParser:
     """Parses the events of one stream; it ignores everything after ``[DONE]``.
 
     Most events differ from the previous one only in their choices, and most choices only in one

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
 from catalog.dialects.shared.raw import Piece
+
+_decode_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_text = msgspec.json.Decoder(str).decode
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -24,6 +28,14 @@ class Part(msgspec.Struct, frozen=True):
     def __repr__(self) -> str:
         """Names the part without its content, which no traceback shall show."""
         return f"<{len(self.data)} bytes of {self.name}>"
+
+
+class Content(NamedTuple):
+    """The headers and the body of a request; ``rest`` are the pieces after ``body``."""
+
+    headers: Mapping[str, str]
+    body: bytes
+    rest: Sequence[Piece] = ()
 
 
 def encode_form(parts: Iterable[Part]) -> tuple[str, list[Piece]]:
@@ -48,6 +60,28 @@ def encode_form(parts: Iterable[Part]) -> tuple[str, list[Piece]]:
         head += b"\r\n"
     pieces.append(bytes(head) + f"--{boundary}--\r\n".encode())
     return f"multipart/form-data; boundary={boundary}", pieces
+
+
+def write_form(fields: Mapping[str, Any], files: Iterable[Part]) -> Content:
+    """Returns a form of raw JSON fields and files, as OpenAI's clients write it.
+
+    A list becomes a part for each item; a null is left out.
+    """
+    parts: list[Part] = []
+    for name, raw in fields.items():
+        raw = bytes(raw)
+        if raw[:1] == b"[":
+            items = _decode_items(raw)
+            parts += (Part(f"{name}[]", _write_text(bytes(item))) for item in items)
+        elif raw != b"null":
+            parts.append(Part(name, _write_text(raw)))
+    content_type, [body, *rest] = encode_form([*parts, *files])
+    return Content({"Content-Type": content_type, "Accept": "application/json"}, bytes(body), rest)
+
+
+def _write_text(raw: bytes) -> bytes:
+    """Returns the text of a JSON string, and the JSON of any other value."""
+    return _decode_text(raw).encode() if raw[:1] == b'"' else raw
 
 
 def _quote(name: str) -> str:

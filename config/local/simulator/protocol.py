@@ -44,7 +44,7 @@ class Request:
     id: int = 0
     body: Any = None
     kind: str = ""
-    """`chat`, `completions` or `embeddings`; empty for everything else."""
+    """`chat`, `completions`, `embeddings`, `speech` or `transcription`; else empty."""
     option: str = ""
     nth: int = 0
     """The number of requests for this model so far, including this one."""

@@ -17,6 +17,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from typing import Self
 
+from config.local.simulator.audio import AUDIO_BEHAVIOURS, AUDIO_KINDS, read_form
 from config.local.simulator.behaviours import BEHAVIOURS, find_behaviour
 from config.local.simulator.certificates import Certificates
 from config.local.simulator.protocol import (
@@ -36,6 +37,8 @@ _ROUTES = {
     "/v1/chat/completions": "chat",
     "/v1/completions": "completions",
     "/v1/embeddings": "embeddings",
+    "/v1/audio/speech": "speech",
+    "/v1/audio/transcriptions": "transcription",
 }
 
 
@@ -318,8 +321,11 @@ class Simulator:
 
     def _answer(self, request: Request) -> Script:
         """Records the request and chooses the steps of its answer."""
-        with contextlib.suppress(ValueError):
-            request.body = json.loads(request.raw) if request.raw else None
+        with contextlib.suppress(ValueError, LookupError):
+            if request.headers.get("content-type", "").startswith("multipart/"):
+                request.body = read_form(request)
+            else:
+                request.body = json.loads(request.raw) if request.raw else None
         model = request.body.get("model") if isinstance(request.body, dict) else None
         path = request.path.partition("?")[0]
         with self._news:
@@ -351,10 +357,13 @@ class Simulator:
         if not isinstance(model, str):
             return (error_reply(400),)
         name, request.option = find_behaviour(model)
-        if name not in BEHAVIOURS:
+        behave = BEHAVIOURS[name][1] if name in BEHAVIOURS else None
+        if request.kind in AUDIO_KINDS:
+            behave = AUDIO_BEHAVIOURS.get(name, behave)
+        if behave is None:
             return (error_reply(404),)
         try:
-            steps = iter(BEHAVIOURS[name][1](request))
+            steps = iter(behave(request))
             return itertools.chain((next(steps),), steps)
         except (ValueError, TypeError, AttributeError, KeyError, IndexError) as exc:
             # A behaviour reads its option and the body in its first step.

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Final, Protocol, Self
 
 from django.conf import settings
 
+from config.server.bodies import largest_file_body
 from config.server.connections.deadlines import DeadlineQueue
 from config.server.connections.open_files import fitting_connections
 from config.server.connections.peers import Proxies
@@ -69,7 +70,7 @@ class WorkerConnections:
             limit_per_address=settings.MAX_CONNECTIONS_PER_ADDRESS,
             proxies=Proxies(settings.FORWARDED_ALLOW_IPS),
         )
-        self.most_discarded = settings.MAX_REQUEST_BYTES + _ENDING_BYTES
+        self.most_discarded = largest_file_body() + _ENDING_BYTES
         self.heads: DeadlineQueue[AwaitedHead] = DeadlineQueue(
             loop, settings.REQUEST_HEAD_TIMEOUT, lambda connection: connection.expire_head()
         )

@@ -1,7 +1,7 @@
 """The probes: what a validation asks a deployment, by the operation that it serves.
 
 A probe makes two calls, because one good answer may be luck: a chat is asked plain and streamed, an
-embedding alone and with another one.
+embedding alone and with another one, speech for two texts, a transcription for two sounds.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from config import egress
 from config.egress.client import EgressClient
 from endpoints.validation.calls import Caller
 from endpoints.validation.checks import CheckFailed, Outcome, Reason, Result
+from endpoints.validation.probes.audio import SpeechProbe, TranscriptionProbe
 from endpoints.validation.probes.base import Probe, is_same_model
 from endpoints.validation.probes.chat import MAX_TOKENS, ChatProbe
 from endpoints.validation.probes.embeddings import EmbeddingsProbe
@@ -26,6 +27,8 @@ __all__ = ["MAX_TOKENS", "PROBES", "is_same_model", "probe"]
 PROBES: Final[Mapping[Operation, type[Probe]]] = {
     Operation.CHAT: ChatProbe,
     Operation.EMBEDDINGS: EmbeddingsProbe,
+    Operation.SPEECH: SpeechProbe,
+    Operation.TRANSCRIPTION: TranscriptionProbe,
 }
 
 

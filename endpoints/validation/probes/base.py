@@ -40,11 +40,13 @@ class Probe(ABC):
         """Records the model and the usage that a reply reported."""
         if model is not None:
             self._models.append(model)
+        if usage is None and not self._proof:
+            return
         if (
             usage is None
             # Every probe has a prompt, so a usage of none is no usage; nor is one beyond what the
             # probe allowed.
-            or not any(getattr(usage, name) for name in self._proof)
+            or (self._proof and not any(getattr(usage, name) for name in self._proof))
             or usage.prompt > _MOST_PROMPT_TOKENS
             or usage.completion > _MOST_COMPLETION_TOKENS
         ):

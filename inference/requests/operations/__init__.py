@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from catalog.dialects.base import Operation
-from inference.requests.operations import chat, embeddings, text
+from inference.requests.operations import chat, embeddings, speech, text, transcription
 from inference.requests.rows import RequestRow
 
 ROWS: Final[Mapping[Operation, RequestRow[Any]]] = {
     Operation.CHAT: chat.ROW,
     Operation.TEXT: text.ROW,
     Operation.EMBEDDINGS: embeddings.ROW,
+    Operation.SPEECH: speech.ROW,
+    Operation.TRANSCRIPTION: transcription.ROW,
 }

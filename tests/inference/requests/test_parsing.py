@@ -19,6 +19,8 @@ BASES: dict[Operation, dict[str, Any]] = {
     Operation.CHAT: {"messages": MESSAGES},
     Operation.TEXT: {"prompt": "Hi"},
     Operation.EMBEDDINGS: {"input": "Hi"},
+    Operation.SPEECH: {"input": "Hi"},
+    Operation.TRANSCRIPTION: {},
 }
 
 
@@ -234,7 +236,7 @@ def test_a_missing_field_is_named(operation: Operation, body: bytes, name: str) 
         (b"", "The body is not valid JSON."),
         (b"{", "The body is not valid JSON."),
         (
-            b'{"model":"a","prompt":"","input":"","messages":[{"role":"assistant"}]}x',
+            b'{"model":"a","prompt":"","input":"a","messages":[{"role":"assistant"}]}x',
             "The body is not valid JSON.",
         ),
         (b'{"model":NaN}', "The body is not valid JSON."),

@@ -12,9 +12,6 @@ from typing import Final, NamedTuple
 
 from catalog.dialects.shared.raw import Piece
 
-# The largest file of a transcription: OpenAI's limit, 25 MB of 1,048,576 bytes.
-MAX_FILE_BYTES: Final = 25 * 1_048_576
-
 # The extension that a file is sent with, by the name of its format or of its content type.
 _EXTENSIONS: Final = {
     "aac": "aac", "aiff": "aiff", "amr": "amr", "flac": "flac", "m4a": "m4a", "mp3": "mp3",

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from inference.requests.audio import find_extension, measure, recognize
+from catalog.dialects.audio import find_extension, measure, recognize
 
 
 def wav(seconds: float, *, codec: int = 1, rate: int = 8_000, tail: bytes = b"") -> bytes:

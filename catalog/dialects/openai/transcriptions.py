@@ -1,0 +1,91 @@
+"""Transcriptions: a form with a file, and the text that it says, billed by tokens or seconds."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import msgspec
+
+from catalog.dialects.base import Call, InvalidReply, Reply, Untranslatable, read_usage
+from catalog.dialects.openai.members import read_text
+from catalog.dialects.shared.multipart import Content, write_form
+from catalog.pricing import Usage
+
+# The longest audio that is believed is a year, so that sums stay in the range of the database.
+_MOST_MS: Final = 365 * 24 * 3_600_000
+# Parameters that OpenAI's format lacks: only an endpoint that lists them gets them.
+_EXTENSIONS: Final = ("diarize", "keyterms")
+_EMPTY: Final = frozenset((b"null", b"false", b"[]"))
+
+
+class _Usage(msgspec.Struct):
+    input_tokens: Any = None
+    output_tokens: Any = None
+    seconds: Any = None
+    input_token_details: Any = None
+
+
+_decode_usage = msgspec.json.Decoder(_Usage | None).decode
+
+
+def write_transcription(call: Call) -> Content:
+    """Returns the form of a request; raises :class:`Untranslatable` for what no server may lose."""
+    fields = {**call.fields, "model": msgspec.Raw(msgspec.json.encode(call.model))}
+    fields.pop("user", None)
+    for name in _EXTENSIONS:
+        is_listed = name in (call.supported_parameters or ())
+        if name in fields and not is_listed and bytes(fields.pop(name)) not in _EMPTY:
+            raise Untranslatable(f"{name}: The endpoint does not list this parameter.")
+    return write_form(fields, call.files)
+
+
+def parse_transcription(fields: dict[str, msgspec.Raw]) -> Reply:
+    """Returns a reply with a text, maybe an empty one: a recording may be silent."""
+    text = read_text(fields, "text")
+    if text is None:
+        raise InvalidReply("The answer has no text.")
+    return Reply(
+        fields=fields,
+        model=read_text(fields, "model"),
+        usage=_parse_usage(fields),
+        finish_reason="stop",
+        output_bytes=len(text.encode("utf-8", "surrogatepass")),
+        upstream_id=read_text(fields, "id"),
+    )
+
+
+def _parse_usage(fields: dict[str, msgspec.Raw]) -> Usage | None:
+    """Returns the tokens, the length of the audio, or both; ``None`` if neither is reported."""
+    try:
+        usage = _decode_usage(fields.get("usage", b"null")) or _Usage()
+        duration = msgspec.json.decode(fields.get("duration", b"null"))
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    length = _read_milliseconds(usage.seconds)
+    if length is None:
+        length = _read_milliseconds(duration)
+    details = usage.input_token_details
+    tokens = read_usage(
+        usage.input_tokens,
+        usage.output_tokens,
+        audio=details.get("audio_tokens") if isinstance(details, dict) else None,
+        milliseconds=length,
+    )
+    if tokens is None and length is not None:
+        return Usage(prompt=0, completion=0, milliseconds=length)
+    return tokens
+
+
+def _read_milliseconds(seconds: Any) -> int | None:
+    """Returns a length; older servers write it as text."""
+    if isinstance(seconds, str):
+        try:
+            seconds = float(seconds)
+        except ValueError:
+            return None
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        return None
+    if not math.isfinite(seconds) or seconds < 0:
+        return None
+    return min(round(seconds * 1000), _MOST_MS) if seconds < _MOST_MS else _MOST_MS

@@ -1,0 +1,107 @@
+"""Speech and transcriptions: answers of bytes, and requests with a file."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from django.conf import settings
+
+from catalog.dialects.audio import CONTENT_TYPES, recognize
+from catalog.dialects.shared.raw import Piece
+from config.api.errors import GatewayError
+from config.server.bodies import body_length, largest_file_body, read_body
+from config.server.bulkheads import Occupancy
+from inference.faces.connection import Connection
+from inference.requests.multipart import is_form
+from inference.requests.parsing import InferenceRequest
+from inference.requests.transcriptions import parse_transcription
+
+# The formats of speech by their name in the interface; raw samples have no container.
+_PLAIN: Final = "audio/pcm;rate=24000;channels=1"
+_FORMATS: Final = {
+    "pcm": _PLAIN,
+    "opus": CONTENT_TYPES["ogg"],
+    **{name: CONTENT_TYPES[name] for name in ("mp3", "aac", "flac", "wav")},
+}
+# Frames of these are recognized by few bits, which samples may have too.
+_FRAMES: Final = frozenset(("mp3", "aac"))
+_decode_text = msgspec.json.Decoder(str).decode
+
+
+class SpeechConnection(Connection):
+    """Answers with the bytes of audio as they come; an error after the first one cuts it off."""
+
+    _format = "pcm"
+
+    def parse(self, body: bytes) -> InferenceRequest:
+        request = super().parse(body)
+        self._format = _decode_text(request.fields["response_format"])
+        return request
+
+    async def deliver(self, data: bytes) -> None:
+        """Sends audio; the first call also sends the status 200."""
+        if not self._has_begun:
+            self._has_begun = True
+            await self._send(
+                {
+                    "type": "http.response.start",
+                    "status": 200,
+                    "headers": [
+                        (b"content-type", self._content_type(data).encode()),
+                        (b"cache-control", b"no-cache"),
+                        (b"x-accel-buffering", b"no"),
+                        *self.common_headers(),
+                    ],
+                }
+            )
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def respond_error(self, error: GatewayError) -> None:
+        """Sends an error; once audio was sent, closes the connection instead.
+
+        Nothing else tells the caller that the audio is not whole.
+        """
+        if self._has_begun:
+            await self.abort()
+        else:
+            await super().respond_error(error)
+
+    def _content_type(self, data: bytes) -> str:
+        """Returns the type of what the provider sends, which may know fewer formats."""
+        found = recognize(data)
+        if found is None or (self._format == "pcm" and found in _FRAMES and data[:3] != b"ID3"):
+            return _FORMATS[self._format]
+        return CONTENT_TYPES[found]
+
+
+class TranscriptionConnection(Connection):
+    """Reads a form with a file, or JSON with the audio in Base64."""
+
+    async def read_request(self, occupancy: Occupancy) -> InferenceRequest:
+        limit = largest_file_body()
+        length = body_length(self._scope, limit)
+        body = await read_body(self._receive, occupancy, length, limit=limit)
+        size = len(body)
+        if not is_form(self.header(b"content-type")):
+            # Base64 is decoded beside the body, which is given back afterwards.
+            occupancy.reserve(size * 3 // 4)
+        request = await self.workload.run(size, self.parse, body)
+        del body
+        held = sum(_measure(part.data) for part in request.files)
+        occupancy.release(max(occupancy.held - held, 0))
+        return request
+
+    def parse(self, body: bytes) -> InferenceRequest:
+        return parse_transcription(
+            body,
+            self.header(b"content-type"),
+            max_bytes=settings.MAX_FILE_BYTES,
+            session_id=self.header(b"x-session-id"),
+        )
+
+
+def _measure(data: Piece) -> int:
+    """Returns the bytes that data keep in memory: those of the whole body of a view."""
+    owner: Any = data.obj if isinstance(data, memoryview) else data
+    return len(owner)

@@ -1,0 +1,69 @@
+"""Transcriptions: the body of a request, and how it is read."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from inference.requests.problems import field_error
+from inference.requests.rows import Fields, RequestRow, name_model
+from inference.requests.schemas import ProviderPreferences, Session, Slug, User
+
+MAX_TERMS: Final = 1_000
+
+
+class InputAudio(msgspec.Struct, kw_only=True):
+    """The audio of a JSON body, in Base64."""
+
+    data: str | None = None
+    format: Annotated[str, msgspec.Meta(max_length=64)] | None = None
+    url: str | None = None
+
+
+class TranscriptionRequest(msgspec.Struct, kw_only=True):
+    """The body of ``POST /audio/transcriptions``: JSON with the audio in Base64, or a form."""
+
+    model: Slug
+    input_audio: InputAudio | None = None
+    language: Annotated[str, msgspec.Meta(max_length=64)] | None = None
+    prompt: str | None = None
+    temperature: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    response_format: Literal["json", "verbose_json", "diarized_json"] | None = None
+    timestamp_granularities: (
+        Annotated[list[Literal["segment", "word"]], msgspec.Meta(max_length=16)] | None
+    ) = None
+    diarize: bool | None = None
+    keyterms: Annotated[list[str], msgspec.Meta(max_length=MAX_TERMS)] | None = None
+    source_url: str | None = None
+    provider: ProviderPreferences | None = None
+    user: User | None = None
+    session_id: Session | None = None
+    stream: bool | None = None
+
+
+def _check(request: TranscriptionRequest, fields: Fields) -> None:
+    if request.source_url:
+        raise field_error("source_url", "No audio is downloaded here; send it as `file`.")
+    if request.diarize and request.response_format in (None, "json"):
+        raise field_error("diarize", "Needs the response_format verbose_json.")
+
+
+def _bound_output(request: Any) -> int:
+    """Returns 0: the length of the audio decides, which is beside the body."""
+    return 0
+
+
+def _measure_text(fields: Fields) -> int:
+    return len(fields.get("prompt", b""))
+
+
+ROW: Final = RequestRow(
+    shape=TranscriptionRequest,
+    models=name_model,
+    check=_check,
+    answers_field="model",
+    output_bound=_bound_output,
+    prompt_text=_measure_text,
+    left_out=frozenset(("source_url", "stream")),
+)
