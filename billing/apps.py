@@ -8,7 +8,10 @@ class BillingConfig(CausewayApp):
     name = "billing"
     verbose_name = "Billing"
     section = Section("Money", position=5)
-    collectors = ("billing.metrics.TopUpCollector",)
+    collectors = (
+        "billing.metrics.TopUpCollector",
+        "billing.open_transactions.OpenTransactionCollector",
+    )
     models_declared: ClassVar = {
         "account": ModelDeclaration("account_balance"),
         "transfer": ModelDeclaration("receipt_long", permissions={Role.FINANCE: ("add",)}),

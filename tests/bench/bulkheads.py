@@ -6,6 +6,8 @@ the second. Every case has a control run of the same load before it and another 
 * ``account``, ``key``, ``meter``: another connection holds that row of one organization locked for
   as long as the load runs. That organization asks too, over four connections; the figures are those
   of sixteen other organizations.
+* ``open``: another connection has written a row that nobody needs, and does not commit for as long
+  as the load runs. It locks nothing, but PostgreSQL keeps all versions of all rows meanwhile.
 * ``price``: a price of the catalogue changes every 0.3 s, in turn that of a model that nobody asks
   for and that of the model that everybody asks for. The figures are those of 64 organizations, or
   of ``--organizations``; each of them has been served before. ``--crowded`` adds 20,000 endpoints.
@@ -187,7 +189,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.bulkheads", description=__doc__)
     parser.add_argument("--seconds", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=1, help="of every case")
-    parser.add_argument("--only", default="account,key,meter,price", metavar="CASES")
+    parser.add_argument("--only", default="account,key,meter,open,price", metavar="CASES")
     parser.add_argument("--organizations", type=int, default=_WARM, help="warm in the case price")
     parser.add_argument("--crowded", action="store_true", help="with 20,000 endpoints")
     options = parser.parse_args()
@@ -229,9 +231,24 @@ def _compare_locked(hosts: Hosts, case: str, keys: list[str], seconds: int) -> t
         "key": ApiKey.objects.filter(pk=owner.pk),
         "meter": Meter.objects.filter(subject_id=owner.pk),
     }
-    return _compare(
-        hosts, case, keys[1 : _OTHERS + 1], seconds, keys[0], lambda: locked(rows[case].order_by())
-    )
+
+    def disturb() -> contextlib.AbstractContextManager[None]:
+        return stay_open() if case == "open" else locked(rows[case].order_by())
+
+    return _compare(hosts, case, keys[1 : _OTHERS + 1], seconds, keys[0], disturb)
+
+
+@contextlib.contextmanager
+def stay_open() -> Iterator[None]:
+    """Writes in a session of its own, and does not commit."""
+    session = connection.copy()
+    try:
+        session.set_autocommit(False)
+        with session.cursor() as cursor:
+            cursor.execute("INSERT INTO config_lease (name, until) VALUES ('bench', now())")
+        yield
+    finally:
+        session.close()
 
 
 def _compare(

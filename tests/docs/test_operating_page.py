@@ -14,6 +14,7 @@ from prometheus_client import REGISTRY
 
 from billing.metrics import TopUpCollector
 from billing.models import Account
+from billing.open_transactions import OpenTransactionCollector
 from config.local.bootstrap import PROJECT
 from config.management.commands.work import DUTIES
 from tests.support.database.locks import locked, waiting
@@ -56,7 +57,11 @@ def test_every_duty_is_listed_with_its_interval() -> None:
 
 def test_every_metric_is_listed(db: None) -> None:
     import_module("config.asgi").control_plane.load()  # registers the metrics of both planes
-    families = [*REGISTRY.collect(), *TopUpCollector().collect()]
+    families = [
+        *REGISTRY.collect(),
+        *TopUpCollector().collect(),
+        *OpenTransactionCollector().collect(),
+    ]
     names = {
         f"{family.name}_total" if family.type == "counter" else family.name
         for family in families

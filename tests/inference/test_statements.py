@@ -22,6 +22,7 @@ from inference.admission.rows import GenerationRow
 from inference.routing.health import Bucket
 from inference.settlement.journal import Progress
 from inference.settlement.settle import SettlementRow
+from inference.store import find_lock_ms
 
 COLUMN_TYPES = {
     str: {"text"},
@@ -108,3 +109,13 @@ def test_the_header_of_a_statement_states_its_parameters_result_and_locks(
 def test_load_statement_removes_the_comments() -> None:
     for package, name in STATEMENTS:
         assert "--" not in sql.load_statement(package, name).text
+
+
+@pytest.mark.parametrize(
+    ("usual_seconds", "milliseconds"),
+    [(0, 50), (0.010, 50), (0.011, 100), (0.020, 100), (0.021, 150), (0.031, 200), (9.0, 200)],
+)
+def test_a_statement_of_several_organizations_waits_for_a_few_like_itself(
+    usual_seconds: float, milliseconds: int
+) -> None:
+    assert find_lock_ms(usual_seconds) == milliseconds

@@ -14,6 +14,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import InterfaceError, OperationalError, connection
 from django.db.models.functions import Now
 
+from billing.open_transactions import open_transactions
 from billing.topups import watcher
 from catalog.sync.run import sync_due
 from config.clocks.leases import Lease
@@ -60,6 +61,12 @@ def _sweep_generations() -> int:
     return sweep() if may_believe_silence() else 0
 
 
+def _watch_transactions() -> int:
+    """Logs the transactions that slow every request; they are warnings already."""
+    open_transactions.report()
+    return 0
+
+
 def _clear_sessions() -> int:
     """Deletes sessions that have ended and counters of sign-ins that count nothing any more."""
     return Session.objects.filter(expire_date__lt=Now()).delete()[0] + clear_limits()
@@ -67,6 +74,7 @@ def _clear_sessions() -> int:
 
 DUTIES: Final = (
     Duty("sweep_generations", 15.0, _sweep_generations),
+    Duty("watch_transactions", 5.0, _watch_transactions),
     Duty("watch_endpoints", 60.0, watch_due),
     Duty("watch_chains", 5.0, watcher.watch_due_chains, own_thread=True),
     Duty("roll_up_usage", 300.0, roll_up_usage),

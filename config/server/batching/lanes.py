@@ -15,6 +15,8 @@ from config.server.batching.suspects import Suspects
 # batches cost less than an earlier start gains.
 _SLOW_SECONDS: Final = 0.02
 _DRAIN_POLL_SECONDS: Final = 0.02
+# So many items need not wait for more: a longer batch would hold its locks longer.
+_ENOUGH: Final = 32
 # Items of a locked organization that may wait; each takes some kilobytes.
 _MOST_BLOCKED: Final = 1_000
 
@@ -26,8 +28,10 @@ class Lanes(Generic[Item, Result]):
     of a batch that met a lock are tried apart, each in a batch of its own, in side lanes, and those
     that meet a lock there stay apart (:class:`Sides`).
 
-    ``pause`` delays each shared flush, for items that nobody waits for. ``patience`` is how long a
-    blocked item is tried before :class:`Blocked` is raised to its waiter; ``None`` is for ever.
+    ``pause`` delays each shared flush, for items that nobody waits for. ``interval`` is the least
+    time between the starts of two shared flushes of few items: each flush writes a new version of
+    the same rows. ``patience`` is how long a blocked item is tried before :class:`Blocked` is
+    raised to its waiter; ``None`` is for ever.
     """
 
     def __init__(
@@ -40,10 +44,13 @@ class Lanes(Generic[Item, Result]):
         side: int = 4,
         limit: int = 256,
         pause: float = 0,
+        interval: float = 0,
         patience: float | None = None,
     ) -> None:
         self._limit = limit
         self._pause = pause
+        self._interval = interval
+        self._began_at = -interval
         self._shared = [Runner(open_lane()) for _ in range(shared)]
         self._queues: dict[UUID, list[Ticket[Item, Result]]] = {}
         self._busy: set[UUID] = set()
@@ -132,8 +139,8 @@ class Lanes(Generic[Item, Result]):
         first = self._shared[0]
         try:
             while self._queues and (runner is first or first.task is None or self._is_slow):
-                if self._pause and sum(map(len, self._queues.values())) < self._limit:
-                    await asyncio.sleep(self._pause)
+                if self._pause:
+                    await self._wait_for_more()
                 tickets, organizations = self._take()
                 if tickets:
                     await self._flush(runner, tickets, organizations)
@@ -141,6 +148,17 @@ class Lanes(Generic[Item, Result]):
                     break
         finally:
             runner.task = None
+
+    async def _wait_for_more(self) -> None:
+        """Waits for items that may share the next flush, unless there is a whole batch."""
+        now = asyncio.get_running_loop().time
+        waiting = sum(map(len, self._queues.values()))
+        if waiting >= self._limit:
+            return
+        await asyncio.sleep(self._pause)
+        while waiting < _ENOUGH and (left := self._began_at + self._interval - now()) > 0:
+            await asyncio.sleep(min(self._pause, left))
+            waiting = sum(map(len, self._queues.values()))
 
     def _take(self) -> tuple[list[Ticket[Item, Result]], list[UUID]]:
         """Removes and returns the items of all organizations that are in no flush.
@@ -178,13 +196,15 @@ class Lanes(Generic[Item, Result]):
         sets all that meet it apart: each try costs them the wait.
         """
         is_first = runner is self._shared[0]
+        loop = asyncio.get_running_loop()
+        self._began_at = loop.time()
         if is_first and self._timer is None:
-            loop = asyncio.get_running_loop()
             self._timer = loop.call_later(_SLOW_SECONDS, self._notice_slow)
         self._busy.update(organizations)
         try:
             blocked, owner = await runner.flush(tickets, organizations)
             if owner is not None and len(organizations) > 1:
+                self._sides.suspect(owner)
                 self._set_apart([each for each in blocked if each.organization_id == owner])
                 others = [each for each in blocked if each.organization_id != owner]
                 blocked = await self._flush_again(runner, others)

@@ -101,6 +101,10 @@ class Sides(Generic[Item, Result]):
             return False
         return organization_id in self._apart or self._suspects.has(organization_id, now)
 
+    def suspect(self, organization_id: UUID) -> None:
+        """Makes all lanes of the worker serve an organization apart, because a lock is its own."""
+        self._suspects.warn(organization_id, asyncio.get_running_loop().time())
+
     def count(self, organization_id: UUID) -> int:
         """Returns the number of items of an organization that wait here."""
         apart = self._apart.get(organization_id)

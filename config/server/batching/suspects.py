@@ -9,6 +9,9 @@ from uuid import UUID
 # How long an organization stays apart after its last blocked statement. Each further lock within
 # the memory doubles it, so that short repeated locks do not stop the shared lanes every time.
 _FIRST_SECONDS: Final = 1.0
+# How long it stays apart after a lock that it met in a batch with others: until its own statement
+# has shown whether the lock is held for long.
+_WARNED_SECONDS: Final = 0.5
 _LONGEST_SECONDS: Final = 32.0
 _REMEMBERED_SECONDS: Final = 60.0
 
@@ -35,10 +38,16 @@ class Suspects:
         """Records that a statement of this organization alone met a lock."""
         self._forget(now)
         suspect = self._suspects.setdefault(organization_id, _Suspect(0, 0.0))
-        if suspect.until <= now:
+        if suspect.until <= now or not suspect.strikes:
             suspect.strikes += 1
         seconds = min(_FIRST_SECONDS * 2 ** (suspect.strikes - 1), _LONGEST_SECONDS)
         suspect.until = now + seconds
+
+    def warn(self, organization_id: UUID, now: float) -> None:
+        """Records that a statement of several organizations met a lock of this one."""
+        self._forget(now)
+        suspect = self._suspects.setdefault(organization_id, _Suspect(0, 0.0))
+        suspect.until = max(suspect.until, now + _WARNED_SECONDS)
 
     def has(self, organization_id: UUID, now: float) -> bool:
         """Returns whether the organization is to be served apart."""

@@ -97,6 +97,21 @@ def test_a_slow_flush_lets_the_second_lane_begin_with_other_organizations() -> N
     run(test)
 
 
+def test_few_items_wait_for_the_interval_and_many_do_not() -> None:
+    async def test(database: Database, lanes: Lanes[Any, str]) -> None:
+        await lanes.submit(A, "first").future
+        later = lanes.submit(A, "second")
+        while len(lanes._queues[A]) < 31:
+            lanes.submit(A, "more")
+        await asyncio.sleep(0.05)
+        assert database.batches == [["first"]]
+        lanes.submit(B, "last")
+        assert await later.future == "second!"
+        assert database.batches == [["first"], ["second", *["more"] * 30, "last"]]
+
+    run(test, pause=0.001, interval=3600)
+
+
 def test_items_behind_a_full_batch_of_withdrawn_ones_are_flushed() -> None:
     async def test(database: Database, lanes: Lanes[Any, str]) -> None:
         database.gate.clear()
