@@ -361,6 +361,7 @@ class Attempts:
                 self.records,
                 region=admission.region,
                 findings=admission.findings,
+                left_out=admission.request.left_out,
                 generation_time_ms=self.elapsed_ms,
             )
         }

@@ -15,13 +15,15 @@ def routing_metadata(
     *,
     region: str | None = None,
     findings: Sequence[Finding] = (),
+    left_out: Sequence[str] = (),
     generation_time_ms: int | None = None,
 ) -> dict[str, Any]:
     """Returns the member ``openrouter_metadata`` of a reply, of an event or of an error.
 
     ``attempts`` are the generation's attempts in order, with the members ``endpoint_id``,
     ``provider``, ``status`` and ``is_byok``, and ``error_type`` where one failed. ``region`` is the
-    region of the host that received the request; ``findings`` are those of the content filters.
+    region of the host that received the request; ``findings`` are those of the content filters, and
+    ``left_out`` names what was not sent to the model.
     Unknown members are left out, except ``region``, which is null.
     """
     routes = {str(one.route.endpoint_id): one.route for one in selection.candidates}
@@ -56,6 +58,8 @@ def routing_metadata(
         ],
     }
     pipeline = [_describe_finding(finding) for finding in findings]
+    if left_out:
+        pipeline.append(_describe_left_out(left_out))
     if selection.is_replanned or selection.excluded:
         pipeline.append(_describe_selection(selection))
     if pipeline:
@@ -91,6 +95,15 @@ def _describe_finding(finding: Finding) -> dict[str, Any]:
         "guardrail_id": str(finding.guardrail_id),
         "summary": f"{finding.label} in {texts}: {finding.action}.",
         "data": {"label": finding.label, "action": finding.action, "count": finding.count},
+    }
+
+
+def _describe_left_out(left_out: Sequence[str]) -> dict[str, Any]:
+    return {
+        "type": "server_tools",
+        "name": "left-out",
+        "summary": f"Not sent, because no endpoint can use it: {', '.join(left_out)}.",
+        "data": {"left_out": [*left_out]},
     }
 
 

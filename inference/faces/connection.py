@@ -67,6 +67,8 @@ class Connection:
         self.request_id = logs.new_request_id(self.header(b"x-request-id"))
         self.generation_id = ""
         self.rate_headers: Mapping[str, str] | None = None
+        # What the request offered and the model was not told of.
+        self.left_out: tuple[str, ...] = ()
         self._has_begun = False
         self._is_sending = False
         self._last_sent = 0.0
@@ -99,7 +101,9 @@ class Connection:
         caller of this method keeps the body, so that the exchange can free it.
         """
         body = await read_body(self._receive, occupancy, body_length(self._scope))
-        return await self.workload.run(len(body), self.parse, body)
+        request = await self.workload.run(len(body), self.parse, body)
+        self.left_out = request.left_out
+        return request
 
     def parse(self, body: bytes) -> InferenceRequest:
         """Parses the request's body; raises :class:`InvalidRequest`."""
@@ -260,6 +264,8 @@ class Connection:
             headers.append((b"x-generation-id", self.generation_id.encode()))
         if self.rate_headers:
             headers += [(name.encode(), text.encode()) for name, text in self.rate_headers.items()]
+        if self.left_out:
+            headers.append((b"x-left-out", ", ".join(self.left_out).encode()))
         return headers
 
     def header(self, name: bytes) -> str | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from catalog.dialects.base import Operation
+from msgspec.structs import replace
+
 from catalog.dialects.shared.raw import Piece
-from config.server.bodies import Receive, Scope, Send
 from inference.faces.connection import Connection
 from inference.faces.conversion import convert_reply
 from inference.requests import parsing
@@ -26,17 +26,12 @@ class ResponsesConnection(Connection):
     _tools: Mapping[str, Tool]
     _events: Events
 
-    def __init__(self, operation: Operation, scope: Scope, receive: Receive, send: Send) -> None:
-        super().__init__(operation, scope, receive, send)
-        self._left_out: tuple[str, ...] = ()
-
     def parse(self, body: bytes) -> InferenceRequest:
         translated = to_chat(body, session_id=self.header(b"x-session-id"))
         request = parsing.parse(self.operation, translated.chat, is_checked=True)
         self._echo, self._tools = translated.echo, translated.tools
         self._events = Events(translated.echo, translated.tools)
-        self._left_out = translated.left_out
-        return request
+        return replace(request, left_out=translated.left_out)
 
     def rewrite_reply(self, reply: list[Piece]) -> list[Piece]:
         return convert_reply(reply, lambda body: render_reply(body, self._echo, self._tools))
@@ -44,9 +39,3 @@ class ResponsesConnection(Connection):
     async def deliver(self, data: bytes) -> None:
         if events := await self.workload.run(len(data), self._events.feed, data):
             await self.send_events(events)
-
-    def common_headers(self) -> list[tuple[bytes, bytes]]:
-        headers = super().common_headers()
-        if self._left_out:
-            headers.append((b"x-left-out", ", ".join(self._left_out).encode()))
-        return headers

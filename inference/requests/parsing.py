@@ -59,7 +59,8 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     without text, and ``outputs`` those that the answer must have. ``tools`` names the tools that a
     server runs.
     ``is_reasoning_hidden`` asks for an answer without the model's reasoning. ``size`` is the size
-    of the body in bytes. ``text_bytes`` is the size of the text of a large prompt, and
+    of the body in bytes. ``left_out`` names the tools and items that the face could not pass on.
+    ``text_bytes`` is the size of the text of a large prompt, and
     ``text_tokens`` the number of tokens that it has at least.
     """
 
@@ -82,6 +83,7 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     tools: frozenset[str] = frozenset()
     is_reasoning_hidden: bool = False
     size: int = 0
+    left_out: tuple[str, ...] = ()
     text_bytes: int | None = None
     text_tokens: int | None = None
 

@@ -12,6 +12,8 @@ from typing import Any, Final
 import msgspec
 
 from catalog.dialects.base import decode_object
+from config.api.errors import InvalidRequest
+from inference.requests.limits import BOUNDS
 from inference.requests.problems import field_error, missing_field
 from inference.requests.responses import items
 from inference.requests.responses.content import convert_content, join_texts
@@ -40,6 +42,7 @@ class Conversation:
         self.effort: str | None = None
         self._tools = tools
         self._messages: list[dict[str, Any]] = []
+        self._details = 0
         # The message of the assistant to which the next reasoning, text and calls belong.
         self._answer: dict[str, Any] | None = None
         self._answer_calls: set[str] = set()
@@ -117,12 +120,17 @@ class Conversation:
             return
         try:
             details = unseal(item.encrypted_content)
-        except Damaged:
+        except (Damaged, InvalidRequest):
             text = "It is not as this service sent it. Send the item unchanged, or leave it out."
             raise field_error(f"{place}.encrypted_content", text) from None
         if details is None:
             self._tools.leave_out("input.reasoning")
             return
+        self._details += len(details)
+        if self._details > BOUNDS.containers:
+            raise field_error(
+                "input", f"It has more than {BOUNDS.containers:,} parts of reasoning."
+            )
         answer = self._open_answer()
         answer.setdefault("reasoning_details", []).extend(details)
 

@@ -50,6 +50,12 @@ DONE: Final = b"data: [DONE]\n\n"
 _EVENT_BYTES: Final = 67_108_864
 # The last events repeat the whole output, so it is kept: far above the output of any model.
 _HELD_BYTES: Final = 16_777_216
+_encode = msgspec.json.Encoder().encode
+
+
+def _measure(members: dict[str, Any]) -> int:
+    """Returns about the size of an object in bytes."""
+    return len(_encode(members))
 
 
 class Events:
@@ -122,13 +128,14 @@ class Events:
         for detail in delta.details:
             self._add_reasoning(detail)
         if delta.text:
-            self._hold(len(delta.text))
-            self._open_message().add_text(delta.text, read_logprobs(choice.logprobs))
+            logprobs = read_logprobs(choice.logprobs)
+            self._hold(len(delta.text) + sum(map(_measure, logprobs)))
+            self._open_message().add_text(delta.text, logprobs)
         if isinstance(delta.refusal, str) and delta.refusal:
             self._hold(len(delta.refusal))
             self._open_message().add_refusal(delta.refusal)
         for annotation in read_annotations(delta.annotations):
-            self._hold(len(annotation["url"]))
+            self._hold(_measure(annotation))
             self._open_message().annotate(annotation)
         for image in delta.images if isinstance(delta.images, list) else ():
             self._add_picture(image)
@@ -138,7 +145,8 @@ class Events:
             self._choice = choice
 
     def _add_reasoning(self, detail: ReasoningDetail) -> None:
-        self._hold(sum(map(len, filter(None, (detail.text, detail.summary, detail.data)))))
+        texts = (detail.text, detail.summary, detail.data, detail.signature)
+        self._hold(sum(map(len, filter(None, texts))))
         if not isinstance(self._open, GrowingReasoning):
             self._close_open()
             self._open = GrowingReasoning(self._log, self._names.item("rs"))

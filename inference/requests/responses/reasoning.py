@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from inference.requests.chat_replies import ReasoningDetail
+from inference.requests.limits import check_body
 
 _MARK: Final = "causeway1:"
 _CHECK_BYTES: Final = 16
@@ -39,7 +40,8 @@ def seal(details: Iterable[ReasoningDetail]) -> str | None:
 def unseal(text: str) -> list[ReasoningDetail] | None:
     """Returns the reasoning of an opaque text; ``None`` for a text of another service.
 
-    Raises :class:`Damaged`.
+    Raises :class:`Damaged`, and :class:`InvalidRequest` for a text beyond the limits of a body:
+    anyone can make such a text.
     """
     if not text.startswith(_MARK):
         return None
@@ -48,6 +50,7 @@ def unseal(text: str) -> list[ReasoningDetail] | None:
         check, payload = sealed[:_CHECK_BYTES], sealed[_CHECK_BYTES:]
         if check != _check(payload):
             raise Damaged
+        check_body(payload)
         return _decode(payload)
     except (binascii.Error, msgspec.DecodeError, ValueError, RecursionError):
         raise Damaged from None

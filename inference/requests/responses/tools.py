@@ -25,6 +25,8 @@ _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 _UNSAFE: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _UNSAFE_IN_HEADERS: Final = re.compile(r"[^a-zA-Z0-9_:.-]")
 _DIRECT: Final = "direct"
+_MAX_NAMES: Final = 32
+_MORE: Final = "more"
 _SEARCH: Final = "tool_search"
 _MODES: Final = frozenset(("auto", "none", "required"))
 _encode = msgspec.json.Encoder().encode
@@ -147,8 +149,16 @@ class Tools:
     def __init__(self) -> None:
         self.functions: dict[str, dict[str, Any]] = {}
         self.echoes: list[Any] = []
-        self.left_out: list[str] = []
         self.by_name: dict[str, Tool] = {}
+        self._left_out: dict[str, None] = {}
+        # The functions by type, name and namespace, and the first one of each type.
+        self._found: dict[tuple[str, str | None, str | None], str] = {}
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The names of what is not sent: a header has room for the first of them."""
+        names = tuple(self._left_out)
+        return names if len(names) <= _MAX_NAMES else (*names[:_MAX_NAMES], _MORE)
 
     def add_all(self, raws: Iterable[msgspec.Raw], place: str) -> None:
         for index, raw in enumerate(raws):
@@ -176,7 +186,7 @@ class Tools:
         for index, each in enumerate(choice.tools or ()):
             place = f"tool_choice.tools[{index}]"
             reference = read(_reference, each, place)
-            if reference.type not in self.left_out:
+            if reference.type not in self._left_out:
                 allowed.add(self._find(reference, place))
         self.functions = {
             name: function for name, function in self.functions.items() if name in allowed
@@ -186,8 +196,7 @@ class Tools:
     def leave_out(self, kind: str) -> None:
         """Names what is not sent; the name must fit into a header."""
         name = _UNSAFE_IN_HEADERS.sub("_", kind)[:64]
-        if name not in self.left_out:
-            self.left_out.append(name)
+        self._left_out[name] = None
 
     def _choose_mode(self, mode: str) -> str | None:
         if self.functions:
@@ -205,13 +214,13 @@ class Tools:
         name = choice.name or (choice.function.name if choice.function else None)
         if choice.type in ("function", "custom") and name is None:
             raise missing_field(f"{place}.name")
-        for function, tool in self.by_name.items():
-            if tool.kind == choice.type and (
-                name is None
-                or (name, choice.namespace) in ((tool.name, tool.namespace), (function, None))
-            ):
-                return function
-        if choice.type in self.left_out:
+        function = self._found.get((choice.type, name, choice.namespace))
+        if function is not None:
+            return function
+        # A tool of a namespace may also be named as the model names it.
+        if name is not None and name in self.by_name and self.by_name[name].kind == choice.type:
+            return name
+        if choice.type in self._left_out:
             text = f"No endpoint here runs the tool {choice.type[:64]!r}. Choose another tool."
             raise field_error(f"{place}.type", text)
         text = f"The request has no tool {(name or choice.type)[:128]!r} of this type."
@@ -321,6 +330,8 @@ class Tools:
         if len(self.functions) >= MAX_TOOLS:
             raise field_error("tools", f"Expected array of length <= {MAX_TOOLS}.")
         self.by_name[name] = tool
+        self._found[tool.kind, tool.name, tool.namespace] = name
+        self._found.setdefault((tool.kind, None, None), name)
         extra = {key: value for key, value in members.items() if value is not None}
         self.functions[name] = {"type": "function", "function": function, **extra}
         return True

@@ -13,6 +13,7 @@ from inference.requests.responses.request import to_chat
 from tests.support.inference.responses import (
     CUSTOM,
     FUNCTION,
+    asked,
     call,
     in_chat,
     messages_of,
@@ -336,6 +337,23 @@ def test_a_tool_that_a_server_runs_is_left_out_unless_it_is_demanded(kind: str) 
 
 def test_the_name_of_what_is_left_out_fits_a_header() -> None:
     assert translated(tools=[{"type": "a\r\nx: y" + "z" * 100}]).left_out[0].startswith("a__x:_y")
+
+
+def test_a_header_has_room_for_what_is_left_out() -> None:
+    for count in (32, 33):
+        names = [f"tool_{number}" for number in range(count)]
+        left_out = translated(tools=[{"type": name} for name in names]).left_out
+        assert left_out == (*names[:32], "more")[:count]
+
+
+def test_sealed_reasoning_is_bounded() -> None:
+    def item(count: int) -> Any:
+        details = [*[ReasoningDetail()] * (count - 1), SIGNED]
+        return {"type": "reasoning", "summary": [], "encrypted_content": seal(details)}
+
+    assert to_chat(json.dumps(asked([item(50_000), item(50_000)])).encode())
+    assert [*refused([item(50_000), item(50_001)])] == ["input"]
+    assert [*refused([item(100_001)])] == ["input[0].encrypted_content"]
 
 
 @pytest.mark.parametrize("kind", ["web_search_call", "file_search_call", "openrouter:datetime"])

@@ -9,7 +9,10 @@ import pytest
 import requests
 from django.conf import LazySettings
 
+from accounts.models import Guardrail
 from inference.models import Generation
+from inference.requests.chat_replies import ReasoningDetail
+from inference.requests.responses.reasoning import seal
 from tests.support import factories
 from tests.support.database.snapshots import everything
 from tests.support.inference.responses import FUNCTION, asked, events_of
@@ -60,7 +63,7 @@ def test_a_response_costs_as_much_as_its_chat(site: Site, is_streamed: bool) -> 
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
-def test_what_is_left_out_is_named_in_a_header(site: Site, is_streamed: bool) -> None:
+def test_what_is_left_out_is_named(site: Site, is_streamed: bool) -> None:
     site.publish()
     foreign = {"type": "reasoning", "summary": [], "encrypted_content": "gAAAA"}
     found = send(
@@ -68,7 +71,16 @@ def test_what_is_left_out_is_named_in_a_header(site: Site, is_streamed: bool) ->
         content=[{"role": "user", "content": "Hi"}, foreign],
         tools=[{"type": "web_search"}, FUNCTION],
         stream=is_streamed,
+        headers={"X-OpenRouter-Metadata": "enabled"},
     )
+    response = events_of(found.content)[-1]["response"] if is_streamed else found.json()
+    [stage] = response["openrouter_metadata"]["pipeline"]
+    assert stage == {
+        "type": "server_tools",
+        "name": "left-out",
+        "summary": "Not sent, because no endpoint can use it: web_search, input.reasoning.",
+        "data": {"left_out": ["web_search", "input.reasoning"]},
+    }
     assert found.headers["x-left-out"] == "web_search, input.reasoning"
     [request] = site.dialled()
     assert [tool["type"] for tool in request.body["tools"]] == ["function"]
@@ -190,6 +202,34 @@ def test_items_reach_the_upstream_as_messages(site: Site) -> None:
     found = send(site, content=[call, output, {"role": "user", "content": "Hi"}])
     seen = json.loads(text_of(found.json()))["body"]
     assert [each["role"] for each in seen["messages"]] == ["assistant", "tool", "user"]
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"role": "user", "content": [{"type": "input_text", "text": "joe@example.com"}]},
+        {"role": "assistant", "content": [{"type": "output_text", "text": "joe@example.com"}]},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": '"joe@example.com"'},
+        {"type": "custom_tool_call", "call_id": "c", "name": "f", "input": "joe@example.com"},
+        {"type": "local_shell_call", "call_id": "c", "action": {"command": ["joe@example.com"]}},
+        {
+            "type": "reasoning",
+            "summary": [],
+            "encrypted_content": seal(
+                [ReasoningDetail(type="reasoning.text", text="joe@example.com", signature="x")]
+            ),
+        },
+    ],
+)
+def test_content_filters_read_what_items_carry(site: Site, item: Any) -> None:
+    site.publish()
+    builtin = {"slug": "email", "action": "block", "label": "[EMAIL]"}
+    Guardrail.objects.edit_workspace_default(
+        site.tenant.workspace, content_filter_builtins=[builtin]
+    )
+    found = send(site, content=[item, {"role": "user", "content": "Hi"}])
+    assert found.status_code == 403, found.text
+    site.assert_nothing_happened()
 
 
 def test_routing_metadata_comes_with_the_response(site: Site) -> None:
