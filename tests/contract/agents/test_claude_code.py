@@ -1,0 +1,65 @@
+"""The real Claude Code does a small task with tools, set up as ``docs/clients.md`` says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from config.local.bootstrap import PROJECT
+from inference.models import Generation
+from tests.support.factories import Tenant
+from tests.support.markdown import SHELL, read_blocks
+from tests.support.upstreams.acting import Act, Actor, calling, saying
+
+
+def act(request: Any) -> dict[str, Any]:
+    """Plays a model that writes a file, reads it, and says what it has read."""
+    if not any(tool["function"]["name"] == "Bash" for tool in request.get("tools", ())):
+        # It also asks for titles and the like.
+        return saying("A title")
+    results = [each["content"] for each in request["messages"] if each["role"] == "tool"]
+    match len(results):
+        case 0:
+            command, text = "printf 'Hi there' > hello.txt", "Writes a file"
+            return calling("Bash", 0, command=command, description=text)
+        case 1:
+            return calling("Bash", 1, command="cat hello.txt", description="Reads a file")
+    return saying(f"DONE: {'Hi there' in str(results[1])}")
+
+
+def read_variables(server: str, key: str) -> dict[str, str]:
+    """Returns the variables that the page sets."""
+    page = read_blocks(PROJECT / "docs" / "clients.md", SHELL)
+    [block] = [each for each in page if "ANTHROPIC_BASE_URL" in each.text]
+    text = block.text.replace("http://127.0.0.1:8000", server).replace("$KEY", key)
+    return dict(
+        re.findall(r"^export (\w+)=(.+)$", text.replace("causeway/echo", "acme/falcon"), re.M)
+    )
+
+
+def test_claude_code_does_a_task(
+    tenant: Tenant,
+    play: Callable[[Act], Actor],
+    run_agent: Callable[..., Any],
+    server: str,
+    tmp_path: Path,
+    eventually: Callable[[Callable[[], bool]], None],
+) -> None:
+    actor = play(act)
+    done = run_agent(
+        *("claude", "-p", "Write 'Hi there' into hello.txt, and read it."),
+        *("--allowedTools", "Bash"),
+        **read_variables(server, tenant.api_key),
+        CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1",
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.strip() == "DONE: True"
+    assert (tmp_path / "work" / "hello.txt").read_text() == "Hi there"
+    eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    assert len(actor.bodies) >= 3
+    assert {row.status for row in Generation.objects.all()} == {"completed"}
+    last = [body for body in actor.bodies if "tools" in body][-1]["messages"]
+    calls = [message["tool_calls"][0]["id"] for message in last if message.get("tool_calls")]
+    assert calls == ["call_0", "call_1"]
