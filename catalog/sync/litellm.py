@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from datetime import date
+from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 from catalog.sync.documents import InvalidRow
@@ -77,11 +78,11 @@ _PROVIDERS: Final[Mapping[str, _Provider]] = {
 }
 _RANKS: Final = {name: rank for rank, name in enumerate(_PROVIDERS)}
 _NO_MODELS: Final = ("sample_spec", "fallback_generalizations")
-# The modes that a route serves, each with the output of its models.
+# The modes that a route serves, each with the output of its models. The mode "responses" is not
+# among them: such models speak OpenAI's Responses alone, which no dialect speaks to a provider.
 _OUTPUTS: Final[Mapping[str, str]] = {
     "chat": "text",
     "completion": "text",
-    "responses": "text",
     "embedding": "embeddings",
     "rerank": "rerank",
     "audio_speech": "speech",
@@ -109,6 +110,7 @@ _TIERED: Final = (
     "cache_creation_input_token_cost", "cache_creation_input_token_cost_above_1hr",
 )  # fmt: skip
 _TIER: Final = re.compile(r"_above_([1-9][0-9]{0,4})k_tokens")
+_CHEAPEST_IMAGE: Final = Decimal("0.0005")
 _TOKEN_RATES: Final = ("prompt", "completion", "audio", "audio_output", "image_token")
 _DAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _WINDOW: Final = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])-([01][0-9]|2[0-3]):([0-5][0-9])")
@@ -222,16 +224,30 @@ def _read_pricing(
             if rate != "0":
                 lines.append({"billable": billable, "unit": billable, "price": rate})
     overrides = [*_read_tiers(row), *_read_windows(row)]
-    # The whole output of such a model is of one kind, even where a reply does not say so.
-    if row.get("mode") == "audio_speech" and "audio_output" in pricing:
-        pricing["completion"] = pricing["audio_output"]
-    if pricing.get("completion", "0") == "0" and "image_token" in pricing:
-        pricing["completion"] = pricing["image_token"]
+    _settle_repeats(pricing, row.get("mode"))
     if (pricing or lines) and not {"prompt", "completion"} <= pricing.keys():
         pricing = {"prompt": "0", "completion": "0", **pricing}
     if overrides:
         pricing["overrides"] = overrides
     return pricing, tuple(lines)
+
+
+def _settle_repeats(pricing: dict[str, Any], mode: Any) -> None:
+    """Removes the rates that say another one once more, and states the rate of the whole output.
+
+    Beside a rate of tokens, that of an image is the same price in other words. Some rows state the
+    rate of a token as that of an image.
+    """
+    if pricing.get("prompt", "0") != "0":
+        pricing.pop("image", None)
+    per_image = pricing.get("image_output")
+    if per_image is not None and ("image_token" in pricing or Decimal(per_image) < _CHEAPEST_IMAGE):
+        pricing.setdefault("image_token", pricing.pop("image_output"))
+    # The whole output of such a model is of one kind, even where a reply does not say so.
+    if mode == "audio_speech" and "audio_output" in pricing:
+        pricing["completion"] = pricing["audio_output"]
+    if pricing.get("completion", "0") == "0" and "image_token" in pricing:
+        pricing["completion"] = pricing["image_token"]
 
 
 def _read_rates(row: Mapping[str, Any], suffix: str = "") -> dict[str, str]:

@@ -163,6 +163,25 @@ def test_litellm_has_hours_of_the_day() -> None:
             {"prompt": "0.000005", "completion": "0.00004", "image_token": "0.00004"},
             [{"billable": "prompt", "variant": "image", "unit": "token", "price": "0.00001"}],
         ),
+        (  # the same price in tokens and in images
+            {
+                "mode": "chat",
+                "input_cost_per_image": 0.0011,
+                "output_cost_per_image": 0.134,
+                **raw(
+                    input_cost_per_token="2e-06",
+                    output_cost_per_token="1.2e-05",
+                    output_cost_per_image_token="0.00012",
+                ),
+            },
+            {"prompt": "0.000002", "completion": "0.000012", "image_token": "0.00012"},
+            [],
+        ),
+        (  # the rate of a token under the name of an image
+            {"mode": "chat", "input_cost_per_token": 1, "output_cost_per_image": 0.00012},
+            {"prompt": "1", "completion": "0.00012", "image_token": "0.00012"},
+            [],
+        ),
         (
             {"mode": "image_generation", "output_cost_per_image": 0.04},
             {"prompt": "0", "completion": "0", "image_output": "0.04"},
@@ -213,6 +232,7 @@ def test_litellm_prefers_the_key_with_the_name_of_the_provider() -> None:
         "azure/gpt-5.5": {"litellm_provider": "azure", **rate, "input_cost_per_token": 4},
         "bedrock/us-east-1/x": {"litellm_provider": "bedrock", **rate},
         "sora-2": {"litellm_provider": "openai", "mode": "video_generation"},
+        "gpt-5.3-codex": {"litellm_provider": "openai", "mode": "responses"},
         "other/x": {"litellm_provider": "nobody", **rate},
     }
     found = litellm.read_list(read_json(msgspec.json.encode(document)), DAY)
@@ -220,7 +240,7 @@ def test_litellm_prefers_the_key_with_the_name_of_the_provider() -> None:
         ("google-ai-studio", "gemini-flash"): "3",
         ("azure", "gpt-5.5"): "4",
     }
-    assert (found.refused, found.ignored) == ([], 5)
+    assert (found.refused, found.ignored) == ([], 6)
 
 
 def test_litellm_adds_no_model_that_has_ended_or_whose_maker_it_does_not_name() -> None:
