@@ -18,6 +18,7 @@ BYTES = 20 * 1024 * 1024 - 1024
 MESSAGE = b'{"role":"user","content":"a"}'
 HEAD = b'{"model":"%s","max_tokens":16,"messages":[' + MESSAGE + b"]"
 MESSAGES = "/api/v1/messages"
+RESPONSES = "/api/v1/responses"
 EMBEDDINGS = "/api/v1/embeddings"
 
 
@@ -73,7 +74,7 @@ def test_half_a_million_messages_are_refused(service: Site, is_served: Callable[
 
 
 @pytest.mark.parametrize("bracket", [b"[", b'{"a":'])
-@pytest.mark.parametrize("path", [CHAT, TEXT, EMBEDDINGS, MESSAGES])
+@pytest.mark.parametrize("path", [CHAT, TEXT, EMBEDDINGS, MESSAGES, RESPONSES])
 def test_a_body_of_opening_brackets_is_refused(
     service: Site, is_served: Callable[[], bool], bracket: bytes, path: str
 ) -> None:
@@ -82,7 +83,7 @@ def test_a_body_of_opening_brackets_is_refused(
     assert is_served()
 
 
-@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+@pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES])
 @pytest.mark.parametrize(
     "members",
     [

@@ -21,7 +21,9 @@ from tests.support.inference.site import CHAT, TEXT, Site
 HUGE = 20 * 1024 * 1024
 # The first 64 KiB, one read of the event loop, and the buffers of the kernel on both sides.
 TAKEN = 2 * 1024 * 1024
-INFERENCE = (CHAT, TEXT, "/api/v1/messages", "/api/v1/messages/count_tokens")
+INFERENCE = (
+    CHAT, TEXT, "/api/v1/messages", "/api/v1/messages/count_tokens", "/api/v1/responses",
+)  # fmt: skip
 MANAGEMENT = ("/api/v1/end-users", "/api/v1/private-endpoints", "/api/v1/analytics/query")
 
 
