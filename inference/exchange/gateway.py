@@ -15,7 +15,7 @@ from uuid import UUID
 from django.conf import settings
 from msgspec.structs import replace
 
-from billing.rate_limits import RateLimited
+from billing.rate_limits import Rate, RateLimited
 from catalog.dialects.base import InvalidStream, ProviderFailure, Reply
 from catalog.dialects.shared.raw import Piece
 from catalog.operations import OPERATIONS
@@ -59,6 +59,8 @@ _LAST_EVENT_SECONDS: Final = 5.0
 # How long a stopping worker waits until its last settlements are stored.
 _DRAIN_SECONDS: Final = 15.0
 _POLL_SECONDS: Final = 0.02
+# How long a request beyond a limit of concurrent requests waits for those that have just ended.
+_ENDING_SECONDS: Final = 1.0
 
 
 class CallerStuck(Exception):
@@ -79,6 +81,8 @@ class Gateway:
         self._settlements = open_lanes(suspects)
         self._heartbeat = Heartbeat(self._collect_progress, self.health)
         self._running: set[Exchange] = set()
+        # The newest settlement of each organization that is not stored yet.
+        self._ending: dict[UUID, asyncio.Future[None]] = {}
         self.large_work = LargeWork("large-work")
         self.loop_time = LoopTime(lambda: self.bulkheads.is_shared)
         # Threads of their own: content filters may take seconds.
@@ -126,7 +130,7 @@ class Gateway:
             # What it has used cannot be stored now. It would only use more.
             raise Blocked
         try:
-            admission = await self._submit(request, key.organization_id, occupancy)
+            admission = await self._submit_after_others(request, key.organization_id, occupancy)
         except ContentBlocked as exc:
             metrics.count_findings([exc.finding])
             raise
@@ -167,10 +171,18 @@ class Gateway:
 
     def settle(self, exchange: Exchange, settlement: Settlement) -> None:
         """Queues a settlement; it is stored even when nobody waits for it."""
-        stored = self._settlements.submit(exchange.organization_id, settlement).future
-        # The heartbeat continues until it is stored, so that the sweeper does not end the
-        # generation after an outage of the database.
-        stored.add_done_callback(lambda _: self._running.discard(exchange))
+        organization_id = exchange.organization_id
+        stored = self._settlements.submit(organization_id, settlement).future
+        self._ending[organization_id] = stored
+
+        def forget(_: asyncio.Future[None]) -> None:
+            # The heartbeat continues until it is stored, so that the sweeper does not end the
+            # generation after an outage of the database.
+            self._running.discard(exchange)
+            if self._ending.get(organization_id) is stored:
+                del self._ending[organization_id]
+
+        stored.add_done_callback(forget)
 
     def journal_now(self) -> None:
         """Journals the running generations that delivered much, before the next heartbeat."""
@@ -183,6 +195,25 @@ class Gateway:
         """
         running = filter(Exchange.is_ahead, self._running) if is_urgent else self._running
         return [progress for each in running if (progress := each.measure_progress()) is not None]
+
+    async def _submit_after_others(
+        self, request: AdmissionRequest, organization_id: UUID, occupancy: Occupancy
+    ) -> Admission:
+        """Queues a request for admission, once more after those that have just ended.
+
+        A request counts as running until it is settled, which is after its answer. A client that
+        sends one request after another would be refused for that time.
+        """
+        try:
+            return await self._submit(request, organization_id, occupancy)
+        except RateLimited as exc:
+            ending = self._ending.get(organization_id)
+            if exc.rate is not Rate.CONCURRENT_REQUESTS or ending is None:
+                raise
+            await asyncio.wait([ending], timeout=_ENDING_SECONDS)
+            if not ending.done():
+                raise
+        return await self._submit(request, organization_id, occupancy)
 
     async def _submit(
         self, request: AdmissionRequest, organization_id: UUID, occupancy: Occupancy

@@ -152,6 +152,15 @@ def test_concurrent_requests_are_counted_until_they_end(site: Site) -> None:
     assert_in_order()
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_one_request_after_another_is_one_at_a_time(site: Site, *, stream: bool) -> None:
+    site.publish()
+    limit(site, "api_key", concurrent_requests=1)
+    assert [site.chat(stream=stream).status_code for _ in range(12)] == [200] * 12
+    site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    assert_in_order()
+
+
 def test_streams_and_failures_carry_the_headers(site: Site) -> None:
     site.publish()
     limit(site, "api_key", requests_per_minute=100, tokens_per_minute=10_000)
