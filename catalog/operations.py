@@ -78,6 +78,12 @@ OPERATIONS: Final[Mapping[Operation, OperationRow]] = {
         # Many servers report only the text; the length of the file is known.
         proof=(),
     ),
+    Operation.RERANK: OperationRow(
+        api_type="rerank",
+        outputs=frozenset(("rerank",)),
+        counts=("prompt", "images"),
+        proof=("prompt",),
+    ),
 }
 API_TYPES: Final = tuple(dict.fromkeys(row.api_type for row in OPERATIONS.values()))
 

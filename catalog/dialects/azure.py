@@ -11,12 +11,12 @@ from typing import Final
 from urllib.parse import quote
 
 from catalog.dialects import openai
-from catalog.dialects.base import Call
+from catalog.dialects.base import Call, Operation
 from catalog.dialects.shared import credentials
 from config.credentials import Secret
 from config.egress import OutboundRequest
 
-operations: Final = openai.operations
+operations: Final = openai.operations - {Operation.RERANK}
 names_deployments: Final = True
 parse_reply = openai.parse_reply
 stream_parser = openai.stream_parser

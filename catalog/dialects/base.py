@@ -39,7 +39,7 @@ _ESCAPE: Final = re.compile(
 # by one has few objects. ``lists`` is added for each answer.
 _ANSWER: Final = Bounds(depth=200, containers=500_000, members=20_000, values=25_000_000)
 # The lists of an answer that hold one item for each choice that was asked for, in all formats.
-_CHOICES: Final = (b"choices", b"candidates", b"data")
+_CHOICES: Final = (b"choices", b"candidates", b"data", b"results")
 # Above this size an answer must be strict JSON, because repairing it takes several times its size.
 _LENIENT_BYTES: Final = 1_048_576
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -57,6 +57,7 @@ class Operation(StrEnum):
     EMBEDDINGS = "embeddings"
     SPEECH = "audio/speech"
     TRANSCRIPTION = "audio/transcriptions"
+    RERANK = "rerank"
 
 
 class Untranslatable(Exception):

@@ -35,6 +35,10 @@ def _count_audio(usage: Usage) -> dict[str, Any]:
     return counts
 
 
+def _count_search(usage: Usage) -> dict[str, int]:
+    return {"total_tokens": usage.prompt}
+
+
 class AnswerRow(NamedTuple):
     """How the answers of one operation are rendered.
 
@@ -71,4 +75,5 @@ ANSWERS: Final[Mapping[Operation, AnswerRow]] = {
     # The answer is bytes; its usage is stored, and told by /generation.
     Operation.SPEECH: AnswerRow(_count_audio),
     Operation.TRANSCRIPTION: AnswerRow(_count_audio, left_out=("object", "created")),
+    Operation.RERANK: AnswerRow(_count_search, left_out=("object", "created")),
 }

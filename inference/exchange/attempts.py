@@ -19,7 +19,6 @@ from catalog.dialects.base import (
     Dialect,
     InvalidReply,
     InvalidStream,
-    Operation,
     ProviderFailure,
     Reply,
     check_answer,
@@ -45,6 +44,8 @@ from inference.exchange.chunks import ChunkReader
 from inference.exchange.metadata import routing_metadata
 from inference.exchange.pace_count import PaceCount
 from inference.exchange.workload import Workload
+from inference.requests.operations import ROWS
+from inference.requests.parsing import InferenceRequest
 from inference.routing.health import HealthTable, classify_attempt
 from inference.routing.routes import Candidate, FirstUse, Route
 from inference.store import run_in_thread
@@ -260,9 +261,7 @@ class Attempts:
 
     async def _parse_reply(self, dialect: Dialect, body: Body) -> Reply:
         request = self._request
-        return await self._workload.run(
-            len(body), _parse_reply, dialect, request.operation, body, request.choices
-        )
+        return await self._workload.run(len(body), _parse_reply, dialect, request, body)
 
     async def receive_late_chunks(self, limit: int) -> AsyncGenerator[Chunk]:
         """Yields the further chunks of the latest attempt's stream, of ``limit`` bytes in all."""
@@ -406,14 +405,17 @@ def _describe_attempt(
     return record
 
 
-def _parse_reply(dialect: Dialect, operation: Operation, body: Body, choices: int) -> Reply:
-    """Parses a whole reply with at most this number of choices."""
+def _parse_reply(dialect: Dialect, request: InferenceRequest, body: Body) -> Reply:
+    """Parses a whole reply with at most as many choices as were asked for."""
+    choices = request.choices
     if len(body) > LARGE_BYTES:
         check_answer(body, choices)
-    reply = dialect.parse_reply(operation, body)
+    reply = dialect.parse_reply(request.operation, body)
     if reply.choices > choices:
         raise InvalidReply(f"It has {reply.choices} choices; {choices} were asked for.")
     reply.size = len(body)
+    if (complete := ROWS[request.operation].complete) is not None:
+        complete(request.fields, reply)
     return reply
 
 

@@ -36,6 +36,7 @@ _SUMMARIES: Final = {
     "audio/speech": "Sends a text to the best endpoint that the caller may use, and speaks it.",
     "audio/transcriptions": "Sends audio to the best endpoint that the caller may use, for its "
     "text.",
+    "rerank": "Sorts documents by their relevance, at the best endpoint that the caller may use.",
     "messages": "Sends an Anthropic message to the best endpoint that the caller may use.",
     "messages/count_tokens": "Estimates the number of tokens in the prompt of a message.",
     "responses": "Sends a conversation of items to the best endpoint that the caller may use.",
@@ -51,6 +52,7 @@ _NAMES: Final = {
     "embeddings": ("createEmbeddings", "embeddings", "EmbeddingsResponse", None),
     "audio/speech": ("createAudioSpeech", "tts", None, None),
     "audio/transcriptions": ("createAudioTranscription", "stt", "TranscriptionResponse", None),
+    "rerank": ("createRerank", "rerank", "RerankResponse", None),
     "messages": ("createMessages", "anthropic-messages", "MessagesResult", "MessagesStreamEvent"),
     "messages/count_tokens": ("countMessagesTokens", "anthropic-messages", "MessagesCount", None),
     "responses": ("createResponses", "responses", "ResponsesResult", "ResponsesStreamEvent"),
@@ -314,6 +316,30 @@ _RESPONSES: Final = {
             "duration": _NUMBER,
             "segments": {"type": "array", "items": _OBJECT},
             "words": {"type": "array", "items": _OBJECT},
+        },
+    ),
+    "RerankResponse": _object(
+        {
+            "results": {
+                "type": "array",
+                "description": "The most relevant documents first.",
+                "items": _object(
+                    {"index": _INTEGER, "relevance_score": _NUMBER},
+                    {
+                        "document": _object(
+                            {}, {"text": _NULLABLE_STRING, "image": _NULLABLE_STRING}
+                        )
+                    },
+                ),
+            },
+            "model": _IDENTITY["model"],
+        },
+        {
+            "id": _IDENTITY["id"],
+            "provider": _PROVIDER,
+            "usage": _object(
+                {}, {"search_units": _INTEGER, "total_tokens": _INTEGER, "cost": _NUMBER}
+            ),
         },
     ),
     "MessagesUsage": _object(

@@ -27,6 +27,7 @@ ROUTES: Final = {
     "/api/v1/embeddings": Route(Operation.EMBEDDINGS),
     "/api/v1/audio/speech": Route(Operation.SPEECH, SpeechConnection),
     "/api/v1/audio/transcriptions": Route(Operation.TRANSCRIPTION, TranscriptionConnection),
+    "/api/v1/rerank": Route(Operation.RERANK),
     # Messages become chat requests.
     MESSAGES: Route(Operation.CHAT, MessagesConnection),
     COUNT_TOKENS: Route(Operation.CHAT, CountTokensConnection),

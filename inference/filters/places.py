@@ -276,6 +276,7 @@ _OWN: Final[Mapping[Operation, Mapping[str, Place]]] = {
         "chunking_strategy": _one_of("auto", type=_one_of("server_vad")),
         "known_speaker_references": _ENCODED,
     },
+    Operation.RERANK: {"query": TEXT, "documents": Place({"text": TEXT, "image": _ENCODED})},
 }
 BODIES: Final[Mapping[Operation, Mapping[str, Place]]] = {
     operation: {**_COMMON, **_OWN.get(operation, {}), **prompts}

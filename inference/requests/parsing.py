@@ -201,5 +201,5 @@ def _check_request(
             "provider.enforce_distillable_text", "No endpoint here is known to allow it."
         )
     for slug, options in (preferences.options or {}).items():
-        for name in sorted(_RESERVED.intersection(options)):
+        for name in sorted((_RESERVED | ROWS[operation].reserved).intersection(options)):
             raise field_error(f"provider.options.{slug}.{name}", "Set it in the body itself.")

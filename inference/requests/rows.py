@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
 from catalog.dialects.base import Reply
 from catalog.pricing import Usage
 from inference.requests.schemas import ProviderPreferences
-
-if TYPE_CHECKING:
-    from inference.requests.parsing import InferenceRequest
 
 Fields = Mapping[str, msgspec.Raw]
 
@@ -110,13 +107,15 @@ class RequestRow(Generic[B]):
     it is 0 where providers cut long prompts by design, as for embeddings. ``outputs`` are the
     modalities that the answer must have.
 
-    ``parameters`` is the vocabulary of model parameters, and ``implied_parameters`` are those that
-    the values of other fields need. ``tools`` names the tools that a server runs. ``complete``
-    turns a reply into the answer of the interface, or raises :class:`InvalidReply`.
-
     ``allowed`` is the most that a request may use of what is not counted in tokens. ``defaults``
     are sent upstream for fields that are absent or null, and ``left_out`` are fields that only the
     gateway reads.
+
+    ``reserved`` are the fields of the operation that the options of a provider must not replace,
+    beside those of all operations. ``parameters`` is the vocabulary of model parameters, and
+    ``implied_parameters`` are those that the values of other fields need. ``tools`` names the tools
+    that a server runs. ``complete`` turns a reply to these fields into an answer of the interface,
+    or raises :class:`InvalidReply`.
     """
 
     shape: type[B]
@@ -131,11 +130,12 @@ class RequestRow(Generic[B]):
     added_tokens: Callable[[B], int] = _bound_nothing
     least_tokens: Callable[[Fields], int] = _count_nothing
     outputs: Callable[[B], frozenset[str]] = _use_nothing
+    reserved: frozenset[str] = frozenset()
     parameters: frozenset[str] = frozenset()
     implied_parameters: Callable[[Fields], Iterable[str]] = _need_nothing
     tools: Callable[[B], frozenset[str]] = _use_nothing
     is_reasoning_hidden: Callable[[B], bool] = _is_shown
-    complete: Callable[[InferenceRequest, Reply], None] | None = None
     allowed: Callable[[Fields], Usage] | None = None
     defaults: Fields = field(default_factory=dict)
     left_out: frozenset[str] = frozenset()
+    complete: Callable[[Fields, Reply], None] | None = None

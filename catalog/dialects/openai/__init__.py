@@ -1,6 +1,7 @@
 """OpenAI's completions, embeddings, speech and transcriptions, and servers of the same format.
 
-https://platform.openai.com/docs/api-reference describes them.
+https://platform.openai.com/docs/api-reference describes them. OpenAI has no rerank, but many of the
+servers have one, in formats that :mod:`rerank` describes.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec.structs import replace
 
 from catalog.dialects.base import (
     Body,
@@ -24,6 +26,7 @@ from catalog.dialects.openai.completions import parse_chat, parse_text
 from catalog.dialects.openai.embeddings import parse_embeddings
 from catalog.dialects.openai.members import raise_for_error
 from catalog.dialects.openai.requests import build_request
+from catalog.dialects.openai.rerank import parse_rerank, place_rerank, write_rerank
 from catalog.dialects.openai.speech import SpeechParser, refuse_whole_speech
 from catalog.dialects.openai.stream import ChoicesParser
 from catalog.dialects.openai.transcriptions import parse_transcription
@@ -47,7 +50,11 @@ _PARSERS: Final[Mapping[Operation, Callable[[dict[str, msgspec.Raw]], Reply]]] =
     Operation.EMBEDDINGS: parse_embeddings,
     Operation.SPEECH: refuse_whole_speech,
     Operation.TRANSCRIPTION: parse_transcription,
+    Operation.RERANK: parse_rerank,
 }
+# Operations whose fields or URL differ from those of the interface.
+_WRITERS: Final = {Operation.RERANK: write_rerank}
+_PLACES: Final = {Operation.RERANK: place_rerank}
 
 operations: Final = frozenset(_PARSERS)
 names_deployments: Final = False
@@ -58,9 +65,12 @@ def host(base_url: str | None, secret: Secret) -> str:
 
 
 def build(call: Call) -> OutboundRequest:
+    place = _PLACES.get(call.operation)
+    if (write := _WRITERS.get(call.operation)) is not None:
+        call = replace(call, fields=write(call))
     return build_request(
         call,
-        f"{call.base_url}/{call.operation.value}",
+        f"{call.base_url}/{call.operation.value}" if place is None else place(call.base_url),
         {"Authorization": f"Bearer {call.secret.reveal()}"},
     )
 

@@ -26,6 +26,7 @@ from typing import Any, Self
 from config.local.simulator.protocol import (
     ID_PLACEHOLDER,
     STREAM_HEAD,
+    WHOLE,
     WRITE_BYTES,
     Request,
     Script,
@@ -61,12 +62,14 @@ class ScriptedReply:
     kind: str
     model: str
     pieces: tuple[str, ...]
-    """The words of the answer; for embeddings the inputs."""
+    """The words of the answer; for embeddings the inputs, for a rerank the documents."""
     prompt_tokens: int
     finish: str = "stop"
     created: int = 0
     vector: tuple[int, bool] = (8, False)
     """The number of dimensions, and whether the vector is encoded in base64."""
+    query: str = ""
+    """The query of a rerank."""
     first: dict[str, Any] = field(default_factory=lambda: {"role": "assistant", "content": ""})
     message: dict[str, Any] = field(default_factory=dict)
     deltas: list[dict[str, Any]] = field(default_factory=list)
@@ -77,7 +80,7 @@ class ScriptedReply:
         self.count()
 
     def count(self) -> None:
-        completion = 0 if self.kind == "embeddings" else len(self.pieces) + len(self.deltas)
+        completion = 0 if self.kind in WHOLE else len(self.pieces) + len(self.deltas)
         self.usage = {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": completion,
@@ -95,6 +98,10 @@ class ScriptedReply:
             vector = (int(body.get("dimensions") or 8), body.get("encoding_format") == "base64")
             tokens = sum(len(text.split()) for text in inputs)
             return cls(kind, request.model, inputs, tokens, vector=vector)
+        if kind == "rerank":
+            documents, query = tuple(map(str, body["documents"])), _text(body["query"])
+            tokens = sum(len(f"{query} {text}".split()) for text in documents)
+            return cls(kind, request.model, documents, tokens, query=query)
         if kind == "completions" and "prompt" in body:
             texts = last = [_text(body["prompt"])]
         else:
@@ -122,6 +129,12 @@ class ScriptedReply:
                 for index, text in enumerate(self.pieces)
             ]
             return {"object": "list", "data": data, "model": self.model} | usage | self.extra
+        if self.kind == "rerank":
+            results = [
+                {"index": index, "relevance_score": _score(self.query, text)}
+                for index, text in enumerate(self.pieces)
+            ]
+            return {"model": self.model, "results": results} | usage | self.extra
         text = "".join(self.pieces)
         choice: dict[str, Any] = {"text": text}
         if self.kind == "chat":
@@ -168,6 +181,12 @@ def _embed(text: str, dimensions: int, as_base64: bool) -> list[float] | str:
     return vector
 
 
+def _score(query: str, text: str) -> float:
+    """Returns the share of the query's words that a text has."""
+    words = query.lower().split()
+    return sum(word in text.lower() for word in words) / max(1, len(words))
+
+
 def _answer(reply: ScriptedReply, request: Request) -> bytes:
     if request.stream:
         return chunked_response(to_sse(reply.events(request.include_usage)))
@@ -183,7 +202,7 @@ def _encode_cached(stream: bool, include_usage: bool, *fields: Any) -> bytes:
 
 
 def _answer_cheaply(reply: ScriptedReply, request: Request) -> Script:
-    if reply.kind == "embeddings" or sum(map(len, reply.pieces)) > 10_000:
+    if reply.kind in WHOLE or sum(map(len, reply.pieces)) > 10_000:
         return (_answer(reply, request),)
     fields = (reply.kind, reply.model, reply.pieces, reply.prompt_tokens, reply.finish)
     wanted = (request.stream, request.include_usage)

@@ -29,6 +29,8 @@ class Signal(Enum):
 
 Step = bytes | float | Signal
 Script = Iterable[Step]
+# The kinds of requests whose answers are never streamed.
+WHOLE = ("embeddings", "rerank")
 
 
 @dataclass(slots=True, eq=False)
@@ -44,7 +46,7 @@ class Request:
     id: int = 0
     body: Any = None
     kind: str = ""
-    """`chat`, `completions`, `embeddings`, `speech` or `transcription`; else empty."""
+    """`chat`, `completions`, `embeddings`, `rerank`, `speech` or `transcription`; else empty."""
     option: str = ""
     nth: int = 0
     """The number of requests for this model so far, including this one."""
@@ -60,7 +62,7 @@ class Request:
 
     @property
     def stream(self) -> bool:
-        return bool(self.body.get("stream")) and self.kind != "embeddings"
+        return bool(self.body.get("stream")) and self.kind not in WHOLE
 
     @property
     def include_usage(self) -> bool:

@@ -39,6 +39,7 @@ _ROUTES = {
     "/v1/embeddings": "embeddings",
     "/v1/audio/speech": "speech",
     "/v1/audio/transcriptions": "transcription",
+    "/v1/rerank": "rerank",
 }
 
 

@@ -1,7 +1,8 @@
 """The probes: what a validation asks a deployment, by the operation that it serves.
 
 A probe makes two calls, because one good answer may be luck: a chat is asked plain and streamed, an
-embedding alone and with another one, speech for two texts, a transcription for two sounds.
+embedding alone and with another one, a rerank for two documents in both orders, speech for two
+texts, a transcription for two sounds.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from endpoints.validation.probes.audio import SpeechProbe, TranscriptionProbe
 from endpoints.validation.probes.base import Probe, is_same_model
 from endpoints.validation.probes.chat import MAX_TOKENS, ChatProbe
 from endpoints.validation.probes.embeddings import EmbeddingsProbe
+from endpoints.validation.probes.rerank import RerankProbe
 
 __all__ = ["MAX_TOKENS", "PROBES", "is_same_model", "probe"]
 
@@ -29,6 +31,7 @@ PROBES: Final[Mapping[Operation, type[Probe]]] = {
     Operation.EMBEDDINGS: EmbeddingsProbe,
     Operation.SPEECH: SpeechProbe,
     Operation.TRANSCRIPTION: TranscriptionProbe,
+    Operation.RERANK: RerankProbe,
 }
 
 

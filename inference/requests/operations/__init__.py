@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from catalog.dialects.base import Operation
-from inference.requests.operations import chat, embeddings, speech, text, transcription
+from inference.requests.operations import chat, embeddings, rerank, speech, text, transcription
 from inference.requests.rows import RequestRow
 
 ROWS: Final[Mapping[Operation, RequestRow[Any]]] = {
@@ -15,4 +15,5 @@ ROWS: Final[Mapping[Operation, RequestRow[Any]]] = {
     Operation.EMBEDDINGS: embeddings.ROW,
     Operation.SPEECH: speech.ROW,
     Operation.TRANSCRIPTION: transcription.ROW,
+    Operation.RERANK: rerank.ROW,
 }

@@ -167,7 +167,7 @@ def test_a_refusal_fails_the_check(draft: PrivateEndpoint, upstream: Simulator) 
 @pytest.mark.parametrize(
     ("outputs", "dialect"),
     [
-        (["rerank"], "openai"),
+        (["rerank"], "anthropic"),
         (["video"], "openai"),
         (["speech", "transcription"], "openai"),
         (["embeddings"], "anthropic"),
@@ -206,3 +206,77 @@ def test_a_model_whose_output_no_route_serves_any_more_fails_its_check(
     assert result.checks[-1]["name"] == "model"
     assert result.checks[-1]["reason"] == "model_not_found"
     assert not upstream.requests
+
+
+RERANKED = [{"index": 1, "relevance_score": 0.9}, {"index": 0, "relevance_score": 0.1}]
+NOT_EACH = "The answer does not have one result for each document."
+
+
+@pytest.fixture
+def reranker(draft: PrivateEndpoint) -> PrivateEndpoint:
+    draft.model.output_modalities = ["rerank"]
+    draft.model.save_fields("output_modalities")
+    return draft
+
+
+def ranking(results: Any, **fields: Any) -> bytes:
+    return json.dumps({"results": results, "usage": {"total_tokens": 9}, **fields}).encode()
+
+
+def test_a_deployment_that_only_reranks_passes(
+    reranker: PrivateEndpoint, upstream: Simulator
+) -> None:
+    result = validate(reranker)
+    names = [name.replace("embeddings", "rerank") for name in CHECKS]
+    assert result.checks == [{"name": name, "passed": True} for name in names]
+    first, second = upstream.requests
+    assert [first.path, second.path] == ["/v1/rerank"] * 2
+    assert first.body["documents"] == second.body["documents"][::-1]
+    # Each document has one score, in whichever order it is sent.
+    assert result.evidence["scores"] == [1 / 3, 2 / 3]
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        ([ranking(RERANKED[:1])], NOT_EACH),
+        ([ranking([])], NOT_EACH),
+        ([ranking([*RERANKED, {"index": 2, "relevance_score": 0}])], NOT_EACH),
+        ([ranking([RERANKED[0]] * 2)], NOT_EACH),
+        ([ranking(RERANKED), ranking(RERANKED[1:])], NOT_EACH),
+        ([ranking(None)], "The results of the answer are malformed."),
+        ([b'{"choices": []}'], "The results of the answer are malformed."),
+    ],
+)
+def test_what_is_no_ranking_fails_the_check(
+    reranker: PrivateEndpoint,
+    answer_with: Callable[[Sequence[bytes]], Validation],
+    answers: Sequence[bytes],
+    message: str,
+) -> None:
+    result = answer_with(answers)
+    assert result.checks[-1] == {
+        "name": "rerank",
+        "passed": False,
+        "reason": "invalid_response",
+        "upstream_message": message,
+    }
+
+
+@pytest.mark.parametrize("usage", [None, {}, {"total_tokens": 0}, {"total_tokens": 10**9}])
+def test_a_rerank_without_a_count_is_missing_usage(
+    reranker: PrivateEndpoint,
+    answer_with: Callable[[Sequence[bytes]], Validation],
+    usage: Any,
+) -> None:
+    result = answer_with([ranking(RERANKED, usage=usage)] * 2)
+    failed = [check for check in result.checks if not check["passed"]]
+    assert failed == [{"name": "usage", "passed": False, "reason": "missing_usage"}]
+
+
+def test_a_chat_server_is_no_reranker(
+    reranker: PrivateEndpoint, answer_with: Callable[[Sequence[bytes]], Validation]
+) -> None:
+    result = answer_with([b'{"object": "chat.completion", "choices": [{"index": 0}]}'])
+    assert not result.passed
+    assert result.checks[-1]["name"] == "rerank"

@@ -93,6 +93,20 @@ EMBEDDINGS = {
     "input": ["one", {"content": PARTS[:2]}],
     "input_type": "query",
 }
+RERANK = {
+    "model": "m",
+    "query": "which one",
+    "documents": [
+        "one",
+        {"text": "two"},
+        {"text": "three", "image": f"data:image/png;base64,{MEDIA}"},
+    ],
+    "top_n": 2,
+    "return_documents": True,
+    "max_tokens_per_doc": 512,
+    "user": "u",
+    "provider": {"options": {"acme": {"note": "n", "truncation": False}}},
+}
 MESSAGES = {
     "model": "m",
     "max_tokens": 16,
@@ -149,6 +163,7 @@ ROUTES = {
     "chat": (Operation.CHAT, CHAT),
     "completions": (Operation.TEXT, TEXT),
     "embeddings": (Operation.EMBEDDINGS, EMBEDDINGS),
+    "rerank": (Operation.RERANK, RERANK),
     "messages": (Operation.CHAT, MESSAGES),
 }
 

@@ -21,6 +21,7 @@ BASES: dict[Operation, dict[str, Any]] = {
     Operation.EMBEDDINGS: {"input": "Hi"},
     Operation.SPEECH: {"input": "Hi"},
     Operation.TRANSCRIPTION: {},
+    Operation.RERANK: {"query": "Hi", "documents": ["Hi"]},
 }
 
 
@@ -221,6 +222,8 @@ def test_a_message_of_each_role_is_kept_unchanged(message: dict[str, Any]) -> No
         (Operation.TEXT, b'{"model":"a/b","messages":[]}', "prompt"),
         (Operation.EMBEDDINGS, b'{"model":"a/b"}', "input"),
         (Operation.EMBEDDINGS, b'{"input":"x"}', "model"),
+        (Operation.RERANK, b'{"model":"a","query":"x"}', "documents"),
+        (Operation.RERANK, b'{"model":"a","documents":["x"]}', "query"),
     ],
 )
 def test_a_missing_field_is_named(operation: Operation, body: bytes, name: str) -> None:
@@ -236,7 +239,10 @@ def test_a_missing_field_is_named(operation: Operation, body: bytes, name: str) 
         (b"", "The body is not valid JSON."),
         (b"{", "The body is not valid JSON."),
         (
-            b'{"model":"a","prompt":"","input":"a","messages":[{"role":"assistant"}]}x',
+            (
+                b'{"model":"a","prompt":"","input":"a","query":"q","documents":["d"],'
+                b'"messages":[{"role":"assistant"}]}x'
+            ),
             "The body is not valid JSON.",
         ),
         (b'{"model":NaN}', "The body is not valid JSON."),

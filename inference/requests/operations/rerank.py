@@ -1,0 +1,128 @@
+"""Rerank: the body of a request, how it is read, and how its answer is completed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from catalog.dialects.base import InvalidReply, Reply
+from catalog.dialects.shared.ranking import Ranked
+from inference.requests.limits import MAX_ALL_CHOICES
+from inference.requests.problems import field_error
+from inference.requests.rows import Fields, RequestRow, name_model
+from inference.requests.schemas import ProviderPreferences, Session, Slug, User
+
+# A provider may wrap each pair of query and document in instructions for the model.
+_PAIR_TOKENS: Final = 128
+
+
+class RerankDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A document with a text, an image (a URL or a data URI), or both."""
+
+    text: str | None = None
+    image: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+
+
+class RerankRequest(msgspec.Struct, kw_only=True):
+    """The body of ``POST /rerank``; other fields are sent upstream unchanged."""
+
+    model: Slug
+    query: Annotated[str, msgspec.Meta(min_length=1)]
+    documents: Annotated[
+        list[str | RerankDocument], msgspec.Meta(min_length=1, max_length=MAX_ALL_CHOICES)
+    ]
+    top_n: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
+    return_documents: bool | None = None
+    provider: ProviderPreferences | None = None
+    user: User | None = None
+    session_id: Session | None = None
+    stream: bool | None = None
+
+
+_decode_documents = msgspec.json.Decoder(list[str | RerankDocument]).decode
+_decode_limit = msgspec.json.Decoder(int | None).decode
+_decode_flag = msgspec.json.Decoder(bool | None).decode
+_NONE: Final = msgspec.Raw(b"null")
+
+
+def _check(request: RerankRequest, fields: Fields) -> None:
+    for index, document in enumerate(request.documents):
+        if isinstance(document, RerankDocument) and not (document.text or document.image):
+            raise field_error(f"documents[{index}]", "Needs a text or an image.")
+
+
+def _count_documents(request: RerankRequest) -> int:
+    return len(request.documents)
+
+
+def _find_images(request: RerankRequest) -> Iterable[dict[str, msgspec.Raw]]:
+    """Yields the images of the documents as parts of a prompt."""
+    for document in request.documents:
+        if isinstance(document, RerankDocument) and document.image is not None:
+            yield {"image_url": msgspec.Raw(msgspec.json.encode(document.image))}
+
+
+def _count_added_tokens(request: RerankRequest) -> int:
+    """Returns the tokens of the query for each further document, and of what joins the two."""
+    query = len(request.query.encode())
+    return (query + _PAIR_TOKENS) * len(request.documents)
+
+
+def _measure(document: str | RerankDocument) -> int:
+    text = document if isinstance(document, str) else document.text or ""
+    return len(text.encode())
+
+
+def _measure_text(fields: Fields) -> int:
+    """Returns the size of the documents, and of the query as often as it is read with one."""
+    documents = _decode_documents(fields["documents"])
+    return sum(map(_measure, documents)) + len(documents) * (len(fields["query"]) - 2)
+
+
+def _complete(fields: Fields, reply: Reply) -> None:
+    """Sorts the results, takes the best ones, and adds the documents that were sent.
+
+    Raises :class:`InvalidReply` unless each document has one result, or the best ``top_n`` do.
+    """
+    documents = _decode_documents(fields["documents"])
+    limit = _decode_limit(fields.get("top_n", _NONE)) or len(documents)
+    has_documents = _decode_flag(fields.get("return_documents", _NONE)) is not False
+    ranked: list[Ranked] = reply.fields["results"]
+    if any(not 0 <= each.index < len(documents) for each in ranked):
+        raise InvalidReply("A result of the answer has an index that no document has.")
+    if len({each.index for each in ranked}) != len(ranked):
+        raise InvalidReply("Two results of the answer have the same document.")
+    wanted = min(limit, len(documents))
+    if len(ranked) < wanted:
+        raise InvalidReply(f"The answer has {len(ranked)} results instead of {wanted}.")
+    # Equal scores keep the order of the provider.
+    ranked = sorted(ranked, key=lambda each: -each.relevance_score)[:wanted]
+    reply.fields["results"] = [
+        {
+            "index": each.index,
+            "relevance_score": each.relevance_score,
+            **({"document": _echo(documents[each.index])} if has_documents else {}),
+        }
+        for each in ranked
+    ]
+    reply.choices = len(ranked)
+
+
+def _echo(document: str | RerankDocument) -> Any:
+    return {"text": document} if isinstance(document, str) else document
+
+
+ROW: Final = RequestRow(
+    shape=RerankRequest,
+    models=name_model,
+    check=_check,
+    answers=_count_documents,
+    answers_field="documents",
+    parts=_find_images,
+    added_tokens=_count_added_tokens,
+    prompt_text=_measure_text,
+    reserved=frozenset(("query", "documents", "top_n", "return_documents")),
+    complete=_complete,
+)
