@@ -129,6 +129,7 @@ def test_document_names_every_operation(golden: dict[str, Any]) -> None:
         "POST /private-endpoints/{id}/disable",
         "POST /private-endpoints/{id}/enable",
         "POST /private-endpoints/{id}/validate",
+        "POST /rerank",
         "POST /responses",
         "POST /routing/explain",
         "POST /workspaces",
