@@ -64,12 +64,12 @@ def serve(tenant: Tenant, simulator: Simulator) -> Serve:
     The tenant calls the model with its own credential, so a call costs no credits.
     """
 
-    def put(behaviour: str) -> str:
+    def put(behaviour: str, *outputs: str) -> str:
         provider = factories.make_provider("acme", name="Acme AI", base_url=simulator.base_url)
         model = factories.make_model(
             "acme/falcon",
             input_modalities=["text", "image"],
-            output_modalities=["text", "embeddings"],
+            output_modalities=[*(outputs or ("text", "embeddings"))],
         )
         factories.make_endpoint(model, provider, upstream_model_id=behaviour)
         factories.make_credential(tenant, provider)

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import os
-import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import openai
 import pytest
 import requests
 
-from config.local.simulator.certificates import ensure_certificates
 from tests.support import factories
-from tests.support.contract.clients import MakeOpenAI
+from tests.support.contract.clients import MakeOpenAI, MakeOpenRouter
 from tests.support.factories import Tenant
-from tests.support.upstreams.tiny_model import write_tiny_model
-
-xllamacpp = pytest.importorskip("xllamacpp", reason="there is no wheel for this platform")
+from tests.support.upstreams.llama import serve_llama
 
 SECRET: Final = "sk-tiny-0123456789"
 MESSAGES: Final = [{"role": "user", "content": "Say something."}]
@@ -31,84 +22,14 @@ PROMPT_TOKENS: Final = len("user: Say something.\nassistant:") + 1
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Starts a llama.cpp server behind TLS and yields its base URL."""
-    path = tmp_path_factory.mktemp("model") / "tiny.gguf"
-    write_tiny_model(path)
-    params = xllamacpp.CommonParams()
-    params.model.path = str(path)
-    params.model_alias = {"tiny"}
-    params.api_keys = [SECRET]
-    params.port = 0
-    params.n_ctx = 512
-    params.n_parallel = 1
-    params.n_threads_http = 2
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
-    params.warmup = False
-    params.verbosity = -1
-    server = xllamacpp.Server(params)
-    address = urlsplit(server.listening_address)
-    assert address.hostname is not None
-    assert address.port is not None
-    with _behind_tls(address.hostname, address.port) as port:
-        yield f"https://127.0.0.1:{port}/v1"
-    # The threads of the server end when its last reference is deleted.
-    del server
+    with serve_llama(tmp_path_factory.mktemp("model"), SECRET) as base_url:
+        yield base_url
 
 
-@contextlib.contextmanager
-def _behind_tls(host: str, port: int) -> Iterator[int]:
-    """Terminates TLS for a plain server, in another thread; yields the port."""
-    certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
-
-    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.closing(writer), contextlib.suppress(OSError):
-            while data := await reader.read(65_536):
-                writer.write(data)
-                await writer.drain()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        inner_reader, inner_writer = await asyncio.open_connection(host, port)
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(relay(reader, inner_writer))
-                group.create_task(relay(inner_reader, writer))
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
-        finally:
-            # A kept-alive connection is still open at this point.
-            writer.transport.abort()
-            inner_writer.transport.abort()
-
-    ready = threading.Event()
-    stop = asyncio.Event()
-    bound: list[Any] = []
-
-    async def main() -> None:
-        server = await asyncio.start_server(
-            serve, "127.0.0.1", 0, ssl=certificates.server_context(), ssl_shutdown_timeout=1
-        )
-        bound.extend((asyncio.get_running_loop(), server.sockets[0].getsockname()[1]))
-        ready.set()
-        await stop.wait()
-        server.close()
-
-    thread = threading.Thread(target=asyncio.run, args=(main(),), name="tls", daemon=True)
-    thread.start()
-    assert ready.wait(10)
-    loop, own_port = bound
-    try:
-        yield own_port
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(10)
-        assert not thread.is_alive()
-
-
-@pytest.fixture
-def client(server: str, llama: str, tenant: Tenant, openai_client: MakeOpenAI) -> openai.OpenAI:
-    """Returns a client of a tenant with an active private endpoint on the llama.cpp server."""
+def activate(server: str, tenant: Tenant, base_url: str, **fields: Any) -> None:
+    """Creates and activates a private endpoint of the tenant on a llama.cpp server."""
     factories.make_provider("acme", name="Acme AI")
-    model = factories.make_model("acme/tiny")
+    model = factories.make_model("acme/tiny", **fields)
     headers = {"Authorization": f"Bearer {tenant.management_key}"}
     stored = requests.post(
         f"{server}/api/v1/byok",
@@ -124,7 +45,7 @@ def client(server: str, llama: str, tenant: Tenant, openai_client: MakeOpenAI) -
             "model_permaslug": model.canonical_slug,
             "provider_slug": "acme",
             "upstream_model_id": "tiny",
-            "base_url": llama,
+            "base_url": base_url,
             "pricing": {"prompt": "0.000001", "completion": "0.000002"},
             "activate": {"workspace_id": str(tenant.workspace.pk)},
         },
@@ -132,6 +53,12 @@ def client(server: str, llama: str, tenant: Tenant, openai_client: MakeOpenAI) -
     )
     assert created.status_code == 201, created.text
     assert created.json()["data"]["status"] == "active"
+
+
+@pytest.fixture
+def client(server: str, llama: str, tenant: Tenant, openai_client: MakeOpenAI) -> openai.OpenAI:
+    """Returns a client of a tenant with an active private endpoint on the llama.cpp server."""
+    activate(server, tenant, llama)
     return openai_client(tenant.api_key)
 
 
@@ -206,3 +133,42 @@ def test_a_refusal_of_llama_cpp_is_an_error_of_the_caller(client: openai.OpenAI)
             "provider_code": "400",
         },
     }
+
+
+@pytest.fixture(scope="module")
+def reranker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Starts a llama.cpp server that embeds and reranks, and yields its base URL."""
+    with serve_llama(tmp_path_factory.mktemp("reranker"), SECRET, reranks=True) as base_url:
+        yield base_url
+
+
+def test_rerank_is_validated_and_answers_with_the_usage_of_llama_cpp(
+    server: str, tenant: Tenant, reranker: str, openrouter_client: MakeOpenRouter
+) -> None:
+    activate(server, tenant, reranker, output_modalities=["rerank"])
+    documents = ["green tea", "black coffee", "water"]
+    answer = openrouter_client(tenant.api_key).rerank.rerank(
+        model="acme/tiny", query="tea", documents=documents, top_n=2
+    )
+    assert len(answer.results) == 2
+    assert [each.document.text for each in answer.results] == [
+        documents[each.index] for each in answer.results
+    ]
+    first, second = (each.relevance_score for each in answer.results)
+    assert first >= second
+    # The tokenizer has a token for each character; each pair has the query and a delimiter.
+    tokens = sum(len("tea") + 1 + len(text) for text in documents)
+    assert answer.usage.total_tokens == tokens
+    assert answer.usage.cost == 0
+
+
+def test_embeddings_are_validated_and_answer_with_the_usage_of_llama_cpp(
+    server: str, tenant: Tenant, reranker: str, openai_client: MakeOpenAI
+) -> None:
+    activate(server, tenant, reranker, output_modalities=["embeddings"])
+    answer = openai_client(tenant.api_key).embeddings.create(
+        model="acme/tiny", input=["tea", "water"]
+    )
+    assert [each.index for each in answer.data] == [0, 1]
+    assert len({len(each.embedding) for each in answer.data}) == 1
+    assert answer.usage.prompt_tokens == len("tea") + len("water") + 2

@@ -9,4 +9,4 @@ from openrouter import OpenRouter
 
 MakeOpenRouter = Callable[[str], OpenRouter]
 MakeOpenAI = Callable[[str], openai.OpenAI]
-Serve = Callable[[str], str]
+Serve = Callable[..., str]

@@ -1,0 +1,100 @@
+"""A real llama.cpp server with a tiny random model, behind TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from config.local.simulator.certificates import ensure_certificates
+from tests.support.upstreams.tiny_model import write_tiny_model
+
+xllamacpp = pytest.importorskip("xllamacpp", reason="there is no wheel for this platform")
+
+
+@contextlib.contextmanager
+def serve_llama(directory: Path, secret: str, *, reranks: bool = False) -> Iterator[str]:
+    """Starts a server in a directory of its own and yields its base URL.
+
+    One that reranks also embeds, and completes nothing.
+    """
+    path = directory / "tiny.gguf"
+    write_tiny_model(path)
+    params = xllamacpp.CommonParams()
+    params.model.path = str(path)
+    params.model_alias = {"tiny"}
+    params.api_keys = [secret]
+    params.port = 0
+    params.n_ctx = 512
+    params.n_parallel = 1
+    params.n_threads_http = 2
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+    params.warmup = False
+    params.verbosity = -1
+    if reranks:
+        params.embedding = True
+        params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_RANK
+    server = xllamacpp.Server(params)
+    address = urlsplit(server.listening_address)
+    assert address.hostname is not None
+    assert address.port is not None
+    with _behind_tls(address.hostname, address.port) as port:
+        yield f"https://127.0.0.1:{port}/v1"
+    # The threads of the server end when its last reference is deleted.
+    del server
+
+
+@contextlib.contextmanager
+def _behind_tls(host: str, port: int) -> Iterator[int]:
+    """Terminates TLS for a plain server, in another thread; yields the port."""
+    certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer), contextlib.suppress(OSError):
+            while data := await reader.read(65_536):
+                writer.write(data)
+                await writer.drain()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inner_reader, inner_writer = await asyncio.open_connection(host, port)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(relay(reader, inner_writer))
+                group.create_task(relay(inner_reader, writer))
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+        finally:
+            # A kept-alive connection is still open at this point.
+            writer.transport.abort()
+            inner_writer.transport.abort()
+
+    ready = threading.Event()
+    stop = asyncio.Event()
+    bound: list[Any] = []
+
+    async def main() -> None:
+        server = await asyncio.start_server(
+            serve, "127.0.0.1", 0, ssl=certificates.server_context(), ssl_shutdown_timeout=1
+        )
+        bound.extend((asyncio.get_running_loop(), server.sockets[0].getsockname()[1]))
+        ready.set()
+        await stop.wait()
+        server.close()
+
+    thread = threading.Thread(target=asyncio.run, args=(main(),), name="tls", daemon=True)
+    thread.start()
+    assert ready.wait(10)
+    loop, own_port = bound
+    try:
+        yield own_port
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(10)
+        assert not thread.is_alive()
