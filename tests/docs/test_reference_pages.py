@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
+from importlib import import_module
 
+import pytest
+
+from catalog.dialects.base import Operation
 from catalog.models import DialectName
+from catalog.operations import OPERATIONS
 from catalog.visibility import Exclusion
 from config.local.bootstrap import PROJECT
+from endpoints.validation.probes import PROBES
+from inference.exchange.answers import ANSWERS
+from inference.faces.routes import ROUTES
+from inference.filters.places import PROMPTS
+from inference.requests.operations import ROWS
 from inference.routing.candidates import Unusable
 from inference.routing.health import HealthState
 from inference.routing.needs import Shortfall
@@ -31,11 +42,49 @@ def test_every_state_of_health_is_listed() -> None:
     assert {cell for cell in first_cells("routing.md") if cell in states} == states
 
 
-def test_every_dialect_is_listed() -> None:
+def test_every_dialect_is_listed_with_its_operations() -> None:
+    words = {operation.name.lower() for operation in Operation}
+    listed = {
+        row[0].strip("`"): row[2].split(", ")
+        for row in read_tables(DOCS / "dialects.md")
+        if len(row) == 3 and words.issuperset(row[2].split(", "))
+    }
     modules = {path.stem for path in (PROJECT / "catalog" / "dialects").glob("[a-z]*")}
-    listed = {cell.strip("`") for cell in first_cells("dialects.md") if cell.startswith("`")}
-    assert listed == modules - {"base", "shared"}
-    assert listed >= {*DialectName.values}
+    assert listed.keys() == modules - {"base", "shared"}
+    assert listed.keys() >= {*DialectName.values}
+    for name, operations in listed.items():
+        module = import_module(f"catalog.dialects.{name}")
+        assert operations == [each.name.lower() for each in Operation if each in module.operations]
+
+
+def test_every_operation_and_its_routes_are_listed() -> None:
+    rows = [row for row in read_tables(DOCS / "operations.md") if len(row) == 6]
+    assert rows == [
+        [
+            f"`{operation}`",
+            ", ".join(
+                f"`{path.removeprefix('/api/v1')}`"
+                for path, route in ROUTES.items()
+                if route.operation is operation
+            ),
+            ", ".join(sorted(row.outputs)),
+            "yes" if row.streams else "no",
+            ", ".join(f"`{name}`" for name in row.proof),
+            row.api_type,
+        ]
+        for operation, row in OPERATIONS.items()
+    ]
+
+
+def test_every_probe_is_listed() -> None:
+    rows = [row[0] for row in read_tables(DOCS / "operations.md") if len(row) == 3]
+    assert rows == [f"`{operation}`" for operation in PROBES]
+    assert list(PROBES) == [name for name, row in OPERATIONS.items() if row.is_probed]
+
+
+@pytest.mark.parametrize("table", [OPERATIONS, ROWS, PROMPTS, ANSWERS])
+def test_every_table_has_every_operation(table: Mapping[Operation, object]) -> None:
+    assert set(table) == set(Operation)
 
 
 def test_every_word_has_one_meaning() -> None:
