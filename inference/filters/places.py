@@ -259,6 +259,7 @@ PROMPTS: Final[Mapping[Operation, Mapping[str, Place]]] = {
         "instructions": TEXT,
     },
     Operation.TRANSCRIPTION: {"prompt": TEXT, "keyterms": TEXT},
+    Operation.RERANK: {"query": TEXT, "documents": Place({"text": TEXT, "image": _ENCODED})},
 }
 # Fields that other operations do not have, or use for something else.
 _OWN: Final[Mapping[Operation, Mapping[str, Place]]] = {
@@ -276,7 +277,6 @@ _OWN: Final[Mapping[Operation, Mapping[str, Place]]] = {
         "chunking_strategy": _one_of("auto", type=_one_of("server_vad")),
         "known_speaker_references": _ENCODED,
     },
-    Operation.RERANK: {"query": TEXT, "documents": Place({"text": TEXT, "image": _ENCODED})},
 }
 BODIES: Final[Mapping[Operation, Mapping[str, Place]]] = {
     operation: {**_COMMON, **_OWN.get(operation, {}), **prompts}

@@ -107,6 +107,8 @@ def test_document_names_every_operation(golden: dict[str, Any]) -> None:
         "PATCH /private-endpoints/{id}",
         "PATCH /workspaces/{workspace_ref}",
         "POST /analytics/query",
+        "POST /audio/speech",
+        "POST /audio/transcriptions",
         "POST /byok",
         "POST /chat/completions",
         "POST /completions",
