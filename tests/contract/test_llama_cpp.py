@@ -137,8 +137,13 @@ def test_a_refusal_of_llama_cpp_is_an_error_of_the_caller(client: openai.OpenAI)
 
 @pytest.fixture(scope="module")
 def reranker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Starts a llama.cpp server that embeds and reranks, and yields its base URL."""
-    with serve_llama(tmp_path_factory.mktemp("reranker"), SECRET, reranks=True) as base_url:
+    with serve_llama(tmp_path_factory.mktemp("reranker"), SECRET, pooling="RANK") as base_url:
+        yield base_url
+
+
+@pytest.fixture(scope="module")
+def embedder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serve_llama(tmp_path_factory.mktemp("embedder"), SECRET, pooling="MEAN") as base_url:
         yield base_url
 
 
@@ -163,9 +168,9 @@ def test_rerank_is_validated_and_answers_with_the_usage_of_llama_cpp(
 
 
 def test_embeddings_are_validated_and_answer_with_the_usage_of_llama_cpp(
-    server: str, tenant: Tenant, reranker: str, openai_client: MakeOpenAI
+    server: str, tenant: Tenant, embedder: str, openai_client: MakeOpenAI
 ) -> None:
-    activate(server, tenant, reranker, output_modalities=["embeddings"])
+    activate(server, tenant, embedder, output_modalities=["embeddings"])
     answer = openai_client(tenant.api_key).embeddings.create(
         model="acme/tiny", input=["tea", "water"]
     )

@@ -20,10 +20,10 @@ xllamacpp = pytest.importorskip("xllamacpp", reason="there is no wheel for this 
 
 
 @contextlib.contextmanager
-def serve_llama(directory: Path, secret: str, *, reranks: bool = False) -> Iterator[str]:
+def serve_llama(directory: Path, secret: str, *, pooling: str = "") -> Iterator[str]:
     """Starts a server in a directory of its own and yields its base URL.
 
-    One that reranks also embeds, and completes nothing.
+    ``pooling`` is ``RANK`` for a server that reranks, and ``MEAN`` for one that embeds.
     """
     path = directory / "tiny.gguf"
     write_tiny_model(path)
@@ -38,9 +38,10 @@ def serve_llama(directory: Path, secret: str, *, reranks: bool = False) -> Itera
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     params.warmup = False
     params.verbosity = -1
-    if reranks:
+    if pooling:
         params.embedding = True
-        params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_RANK
+        kinds = xllamacpp.llama_pooling_type
+        params.pooling_type = getattr(kinds, f"LLAMA_POOLING_TYPE_{pooling}")
     server = xllamacpp.Server(params)
     address = urlsplit(server.listening_address)
     assert address.hostname is not None
