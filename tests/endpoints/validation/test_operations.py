@@ -169,7 +169,7 @@ def test_a_refusal_fails_the_check(draft: PrivateEndpoint, upstream: Simulator) 
     [
         (["rerank"], "anthropic"),
         (["video"], "openai"),
-        (["speech", "transcription"], "openai"),
+        (["speech", "transcription"], "gemini"),
         (["embeddings"], "anthropic"),
     ],
 )
