@@ -81,8 +81,9 @@ OPERATIONS: Final[Mapping[Operation, OperationRow]] = {
     Operation.RERANK: OperationRow(
         api_type="rerank",
         outputs=frozenset(("rerank",)),
-        counts=("prompt", "images"),
-        proof=("prompt",),
+        counts=("prompt", "images", "searches"),
+        # Some providers count tokens, and others search units.
+        proof=("prompt", "searches"),
     ),
 }
 API_TYPES: Final = tuple(dict.fromkeys(row.api_type for row in OPERATIONS.values()))

@@ -36,7 +36,8 @@ def _count_audio(usage: Usage) -> dict[str, Any]:
 
 
 def _count_search(usage: Usage) -> dict[str, int]:
-    return {"total_tokens": usage.prompt}
+    counts = {"search_units": usage.searches, "total_tokens": usage.prompt}
+    return {name: count for name, count in counts.items() if count}
 
 
 class AnswerRow(NamedTuple):

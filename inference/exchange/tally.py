@@ -155,6 +155,7 @@ class Tally:
             completion=min(estimate_tokens(self.output_bytes), self._most_output),
             # The text to speak is known before it is spoken.
             characters=self._request.allowed.characters,
+            searches=self._request.least.searches,
             milliseconds=self._request.milliseconds,
         )
 

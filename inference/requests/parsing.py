@@ -49,7 +49,8 @@ _NO_PREFERENCES: Final = ProviderPreferences()
 class InferenceRequest(msgspec.Struct, frozen=True):
     """A parsed request, and the raw fields that are sent upstream.
 
-    ``models`` is empty if the caller names none. ``allowed`` is the most that the request may use
+    ``models`` is empty if the caller names none. ``least`` is what the request uses of searches in
+    any case. ``allowed`` is the most that the request may use
     of what is not counted in tokens: searches, milliseconds, characters and generated images, with
     their size and quality if it decides them. ``milliseconds`` estimates the length of its audio,
     and ``files`` are sent beside the fields. ``max_tokens`` is the most that one choice may
@@ -78,6 +79,7 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     inputs: frozenset[str] = frozenset()
     outputs: frozenset[str] = frozenset()
     allowed: Usage = NO_PIECES
+    least: Usage = NO_PIECES
     milliseconds: int = 0
     files: list[Part] = []
     tools: frozenset[str] = frozenset()
@@ -170,6 +172,7 @@ def parse(
         inputs=prompt.inputs,
         outputs=row.outputs(request),
         allowed=NO_PIECES if row.allowed is None else row.allowed(fields),
+        least=NO_PIECES if row.least is None else row.least(fields),
         tools=row.tools(request),
         is_reasoning_hidden=row.is_reasoning_hidden(request),
         size=len(body),

@@ -107,7 +107,8 @@ class RequestRow(Generic[B]):
     it is 0 where providers cut long prompts by design, as for embeddings. ``outputs`` are the
     modalities that the answer must have.
 
-    ``allowed`` is the most that a request may use of what is not counted in tokens. ``defaults``
+    ``allowed`` is the most that a request may use of what is not counted in tokens, and ``least``
+    what it uses of it in any case, for an answer that counts nothing. ``defaults``
     are sent upstream for fields that are absent or null, and ``left_out`` are fields that only the
     gateway reads.
 
@@ -136,6 +137,7 @@ class RequestRow(Generic[B]):
     tools: Callable[[B], frozenset[str]] = _use_nothing
     is_reasoning_hidden: Callable[[B], bool] = _is_shown
     allowed: Callable[[Fields], Usage] | None = None
+    least: Callable[[Fields], Usage] | None = None
     defaults: Fields = field(default_factory=dict)
     left_out: frozenset[str] = frozenset()
     complete: Callable[[Fields, Reply], None] | None = None

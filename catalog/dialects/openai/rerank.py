@@ -115,4 +115,4 @@ def _parse_usage(fields: dict[str, msgspec.Raw]) -> Usage | None:
     tokens = next((each for each in candidates if each is not None), None)
     if tokens is None and units is not None:
         tokens = 0
-    return read_usage(tokens, 0)
+    return read_usage(tokens, 0, searches=units)

@@ -49,6 +49,7 @@ class Probe(ABC):
             or (self._proof and not any(getattr(usage, name) for name in self._proof))
             or usage.prompt > _MOST_PROMPT_TOKENS
             or usage.completion > _MOST_COMPLETION_TOKENS
+            or usage.searches > 1
         ):
             self._has_usage = False
         else:

@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from typing import Annotated, Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from catalog.dialects.base import InvalidReply, Reply
 from catalog.dialects.shared.ranking import Ranked
+from catalog.pricing import Usage
 from inference.requests.limits import MAX_ALL_CHOICES
 from inference.requests.problems import field_error
 from inference.requests.rows import Fields, RequestRow, name_model
@@ -16,6 +18,11 @@ from inference.requests.schemas import ProviderPreferences, Session, Slug, User
 
 # A provider may wrap each pair of query and document in instructions for the model.
 _PAIR_TOKENS: Final = 128
+# Cohere counts documents in chunks of at most this many tokens, which begin with the query; of a
+# long query it takes the first 256 tokens. A search unit is a query with up to 100 chunks.
+_CHUNK_TOKENS: Final = 500
+_QUERY_TOKENS: Final = 256
+_UNIT_CHUNKS: Final = 100
 
 
 class RerankDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -70,6 +77,21 @@ def _count_added_tokens(request: RerankRequest) -> int:
     return (query + _PAIR_TOKENS) * len(request.documents)
 
 
+def _allow_units(fields: Fields) -> Usage:
+    """Returns the most search units that the request can cost: a token has at least one byte."""
+    room = _CHUNK_TOKENS - min(len(fields["query"]) - 2, _QUERY_TOKENS)
+    documents = _decode_documents(fields["documents"])
+    return _count_units(sum(max(1, -(-_measure(each) // room)) for each in documents))
+
+
+def _count_least_units(fields: Fields) -> Usage:
+    return _count_units(len(_decode_documents(fields["documents"])))
+
+
+def _count_units(chunks: int) -> Usage:
+    return Usage(0, 0, searches=-(-chunks // _UNIT_CHUNKS))
+
+
 def _measure(document: str | RerankDocument) -> int:
     text = document if isinstance(document, str) else document.text or ""
     return len(text.encode())
@@ -108,6 +130,10 @@ def _complete(fields: Fields, reply: Reply) -> None:
         for each in ranked
     ]
     reply.choices = len(ranked)
+    if reply.usage is not None and not reply.usage.searches:
+        # Servers that count tokens do not count search units.
+        least = _count_units(len(documents)).searches
+        reply.usage = replace(reply.usage, searches=least)
 
 
 def _echo(document: str | RerankDocument) -> Any:
@@ -122,6 +148,8 @@ ROW: Final = RequestRow(
     answers_field="documents",
     parts=_find_images,
     added_tokens=_count_added_tokens,
+    allowed=_allow_units,
+    least=_count_least_units,
     prompt_text=_measure_text,
     reserved=frozenset(("query", "documents", "top_n", "return_documents")),
     complete=_complete,

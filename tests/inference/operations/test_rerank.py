@@ -65,6 +65,7 @@ def test_the_answer_has_every_field_and_costs_its_tokens(reranker: Site) -> None
         "model": reranker.model.slug,
         "provider": "Acme AI",
         "usage": {
+            "search_units": 1,
             "total_tokens": TOKENS,
             "cost": 0.011,
             "is_byok": False,
@@ -269,3 +270,17 @@ def test_a_spent_budget_refuses_before_anything_is_sent(reranker: Site) -> None:
     assert answer.status_code == 402
     reranker.assert_nothing_happened()
     assert_in_order()
+
+
+@pytest.mark.parametrize(
+    ("count", "units", "counted"),
+    [(1, 1, 1), (100, None, 1), (101, None, 2), (3, 0, 1), (200, 1, 1)],
+)
+def test_search_units_are_told_by_the_provider_or_by_the_documents(
+    reranker: Site, answer_with: Callable[..., None], count: int, units: int | None, counted: int
+) -> None:
+    meta = {} if units is None else {"meta": {"billed_units": {"search_units": units}}}
+    answer_with({"results": scored(*range(count)), **meta})
+    answer = ask(reranker, documents=["d"] * count)
+    assert answer.json()["usage"]["search_units"] == counted
+    assert reranker.settled().status == "completed"

@@ -63,21 +63,24 @@ def parsed(**fields: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("fields", "prompt"),
+    ("fields", "prompt", "searches"),
     [
         # Jina and llama.cpp; vLLM and Voyage; Cohere; SiliconFlow.
-        ({"usage": {"prompt_tokens": 7, "total_tokens": 7}}, 7),
-        ({"usage": {"total_tokens": 7}}, 7),
-        ({"meta": {"api_version": {"version": "2"}, "billed_units": {"search_units": 1}}}, 0),
-        ({"meta": {"billed_units": {"search_units": 1.0}}}, 0),
-        ({"meta": {"billed_units": None, "tokens": {"input_tokens": 7, "output_tokens": 0}}}, 7),
+        ({"usage": {"prompt_tokens": 7, "total_tokens": 7}}, 7, 0),
+        ({"usage": {"total_tokens": 7}}, 7, 0),
+        ({"meta": {"api_version": {"version": "2"}, "billed_units": {"search_units": 1}}}, 0, 1),
+        ({"meta": {"billed_units": {"search_units": 2.0}}}, 0, 2),
+        ({"meta": {"billed_units": {"search_units": 1.5, "input_tokens": 7}}}, 7, 0),
+        ({"meta": {"billed_units": None, "tokens": {"input_tokens": 7, "output_tokens": 0}}}, 7, 0),
     ],
 )
-def test_parse_reply_reads_what_each_format_counts(fields: dict[str, Any], prompt: int) -> None:
+def test_parse_reply_reads_what_each_format_counts(
+    fields: dict[str, Any], prompt: int, searches: int
+) -> None:
     reply = parsed(id="r-1", model="m", **fields)
     assert reply.fields == {"results": [Ranked(1, 0.9), Ranked(0, -3.0)]}
     assert (reply.upstream_id, reply.model, reply.finish_reason) == ("r-1", "m", "stop")
-    assert reply.usage == Usage(prompt=prompt, completion=0)
+    assert reply.usage == Usage(prompt=prompt, completion=0, searches=searches)
 
 
 @pytest.mark.parametrize(
