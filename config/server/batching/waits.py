@@ -52,16 +52,19 @@ class Blocked(Unavailable):
 
 
 class Waits:
-    """Logs and counts slow statements and lock timeouts; at most one line a second of each."""
+    """Logs and counts slow statements and lock timeouts.
+
+    There is at most one line a second for a slow statement, and for a statement and a relation.
+    """
 
     def __init__(self) -> None:
-        self._logged: dict[tuple[str, bool], float] = {}
+        self._logged: dict[tuple[str, str], float] = {}
 
     def report_slow(self, statement: str, organizations: Collection[UUID], seconds: float) -> None:
         """Reports a statement that has run, if it took more than 100 ms."""
         if seconds > _SLOW_SECONDS:
             _SLOW_STATEMENTS.labels(statement).inc()
-            if self._may_log(statement, is_timeout=False):
+            if self._may_log(statement):
                 logger.warning(
                     "the statement %s took %d ms for %s",
                     statement,
@@ -74,7 +77,7 @@ class Waits:
     ) -> None:
         """Reports a statement that was given up; ``relation`` has the row that is locked."""
         _LOCK_TIMEOUTS.labels(statement, relation).inc()
-        if self._may_log(statement, is_timeout=True):
+        if self._may_log(statement, relation):
             logger.warning(
                 "the statement %s waited %d ms for a lock in %s, for %s",
                 statement,
@@ -87,11 +90,11 @@ class Waits:
         """Sets the number of organizations whose items wait for locks."""
         _BLOCKED.labels(statement).set(count)
 
-    def _may_log(self, statement: str, *, is_timeout: bool) -> bool:
+    def _may_log(self, statement: str, relation: str = "") -> bool:
         now = time.monotonic()
-        if self._logged.get((statement, is_timeout), -_LOG_SECONDS) + _LOG_SECONDS > now:
+        if self._logged.get((statement, relation), -_LOG_SECONDS) + _LOG_SECONDS > now:
             return False
-        self._logged[statement, is_timeout] = now
+        self._logged[statement, relation] = now
         return True
 
 
